@@ -1,0 +1,267 @@
+"""File + command line -> one typed tree of frozen dataclasses.
+
+`jsonargparse` knows the types, reads the flags and writes `--help`. Added here: the file comes
+first wherever it stands, nothing may be null or given twice, an unknown key is answered with
+the nearest known one, and every mistake is one line.
+"""
+
+import dataclasses
+import difflib
+import re
+from argparse import ArgumentError
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import docstring_parser
+import yaml
+from jsonargparse import ArgumentParser, Namespace
+
+from data.config import DataConfig
+from errors import UserError
+from model.config import ModelConfig
+from training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that decides what a run learns."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+
+SECTIONS: dict[str, type] = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig}
+
+Fields = TypeVar("Fields")
+
+
+# --- the command line --------------------------------------------------------------------------
+
+
+class Parser(ArgumentParser):
+    """A parser that remembers the type of each flag, for its messages."""
+
+    types: dict[str, Any]
+
+
+def make_parser(sections: dict[str, type], usage: str = "", description: str = "") -> Parser:
+    """A parser whose flags are the fields of dataclasses, and whose help is their docstrings.
+
+    Args:
+        sections: dataclasses by the prefix of their flags; a command's own have the prefix "".
+    """
+    parser = Parser(
+        usage=usage,
+        description=description,
+        exit_on_error=False,
+        allow_abbrev=False,
+        default_env=False,
+    )
+    parser.types = {}
+    for section, kind in sections.items():
+        doc = docstring_parser.parse_from_object(kind)
+        meanings = {param.arg_name: param.description or "" for param in doc.params}
+        group = parser.add_argument_group(doc.short_description or section)
+        for f, hint in fields_of(kind):
+            key = f"{section}.{f.name}" if section else f.name
+            parser.types[key] = hint
+            meaning = " ".join(meanings[f.name].split())
+            group.add_argument(f"--{key}", type=hint, default=f.default, help=meaning)
+    return parser
+
+
+def fields_of(kind: type) -> list[tuple[dataclasses.Field[Any], Any]]:
+    """The fields of a dataclass, each with its type; a field that may be None is of its other type.
+
+    (None is how a flag that was not given looks, not something that can be given.)
+    """
+    hints = get_type_hints(kind)
+    pairs = []
+    for f in dataclasses.fields(kind):
+        choices = [choice for choice in get_args(hints[f.name]) if choice is not NoneType]
+        optional = NoneType in get_args(hints[f.name])
+        pairs.append((f, choices[0] if optional else hints[f.name]))
+    return pairs
+
+
+def split_positional(argv: list[str]) -> tuple[str | None, list[str]]:
+    """Take the one word without a flag out of a command line, wherever it stands.
+
+    Every flag but `--help` takes one value; they come back joined, as `--flag=value`, so that a
+    value may begin with a dash.
+
+    Raises:
+        UserError: for more than one such word.
+    """
+    positional: list[str] = []
+    flags: list[str] = []
+    waiting = False  # for the value of the flag before
+    for word in argv:
+        if waiting and not word.startswith("--"):
+            flags[-1] += f"={word}"
+            waiting = False
+        elif word.startswith("-"):
+            flags.append(word)
+            waiting = "=" not in word and word not in ("-h", "--help")
+        else:
+            positional.append(word)
+    if len(positional) > 1:
+        raise UserError(f"one word without a flag at most, got: {' '.join(positional)}")
+    return (positional[0] if positional else None), flags
+
+
+def read_flags(parser: Parser, flags: list[str], base: Namespace | None = None) -> dict[str, Any]:
+    """The values of all flags, over `base` or the defaults, sections nested.
+
+    Raises:
+        UserError: for a flag that does not exist or a value of the wrong type.
+    """
+    try:
+        values: dict[str, Any] = parser.parse_args(flags, namespace=base).as_dict()
+        return values
+    except ArgumentError as error:
+        raise UserError(one_line(str(error), parser)) from None
+
+
+def read_config(
+    parser: Parser, flags: list[str], file: str | None, base: Config | None = None
+) -> Config:
+    """What flags, over a file, over `base` or the defaults make.
+
+    Raises:
+        UserError: naming what is wrong in the file or the flags.
+    """
+    namespace = parser.parse_object(to_plain(base or Config()))
+    if file is not None:
+        try:
+            namespace = parser.parse_object(read_yaml(Path(file)), namespace)
+        except ArgumentError as error:
+            raise UserError(f"{file}: {one_line(str(error), parser)}") from None
+    return build_config(read_flags(parser, flags, namespace))
+
+
+def build(kind: type[Fields], values: dict[str, Any]) -> Fields:
+    """A dataclass of values that have the right types already.
+
+    Raises:
+        UserError: where the dataclass refuses them.
+    """
+    names = [f.name for f, _ in fields_of(kind)]
+    try:
+        return kind(**{name: values[name] for name in names})
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def build_config(values: dict[str, Any]) -> Config:
+    """The config of nested values; for its errors see `build`."""
+    return Config(**{name: build(kind, values[name]) for name, kind in SECTIONS.items()})
+
+
+# --- plain data: YAML files, and the headers of checkpoints --------------------------------------
+
+
+def to_plain(config: Config) -> dict[str, Any]:
+    """The config as nested dictionaries, for YAML and JSON."""
+    return dataclasses.asdict(config)
+
+
+def from_plain(plain: dict[str, Any], where: str) -> Config:
+    """The config that `to_plain` made plain: every field must be there, and no other.
+
+    Raises:
+        UserError: naming `where` and the field.
+    """
+    check_keys(plain, where)
+    for section, kind in SECTIONS.items():
+        for f, _ in fields_of(kind):
+            if f.name not in plain.get(section, {}):
+                raise UserError(f"{where}: {section}.{f.name} is missing")
+    parser = make_parser(SECTIONS)
+    try:
+        return build_config(parser.parse_object(plain).as_dict())
+    except ArgumentError as error:
+        raise UserError(f"{where}: {one_line(str(error), parser)}") from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A config file as nested dictionaries with known keys and no nulls.
+
+    Raises:
+        UserError: naming the file and what is wrong in it.
+    """
+    if not path.is_file():
+        shipped = ", ".join(sorted(str(p) for p in Path(__file__).parent.glob("*.yaml")))
+        raise UserError(f"there is no config file {path}; shipped are {shipped}")
+    try:
+        text = path.read_text(encoding="utf-8")
+        check_twice(yaml.compose(text, yaml.SafeLoader), str(path))
+        plain = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise UserError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from None
+    check_keys(plain, str(path))
+    return dict(plain)
+
+
+def check_twice(node: yaml.Node | None, where: str) -> None:
+    """Refuse a key that stands twice in one mapping; YAML would let the last one win."""
+    if isinstance(node, yaml.MappingNode):
+        keys = [key.value for key, _ in node.value]
+        for key, value in node.value:
+            if keys.count(key.value) > 1:
+                raise UserError(f"{where}: {key.value} is given twice")
+            check_twice(value, where)
+
+
+def check_keys(plain: Any, where: str) -> None:
+    """Refuse what is not a mapping of sections, unknown keys, and nulls."""
+    if not isinstance(plain, dict):
+        raise UserError(f"{where}: a config has the sections {', '.join(SECTIONS)}, this has none")
+    for section, values in plain.items():
+        if section not in SECTIONS:
+            raise UserError(f"{where}: unknown section {section}{nearest(section, SECTIONS)}")
+        if not isinstance(values, dict):
+            raise UserError(f"{where}: {section} should hold fields, not {values!r}")
+        known = [f.name for f, _ in fields_of(SECTIONS[section])]
+        for key, value in values.items():
+            if key not in known:
+                raise UserError(f"{where}: unknown key {section}.{key}{nearest(key, known)}")
+            if value is None:
+                raise UserError(f"{where}: {section}.{key} is null; leave it out for its default")
+
+
+# --- one line for a mistake ----------------------------------------------------------------------
+
+
+def nearest(word: Any, known: Iterable[str]) -> str:
+    """'; did you mean ...?' for a word close to a known one, or else what is known."""
+    known = list(known)
+    close = difflib.get_close_matches(str(word), known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(known)}"
+
+
+def one_line(message: str, parser: Parser) -> str:
+    """A message of `jsonargparse` in the words of this project."""
+    if match := re.match(r"unrecognized arguments: ([^\s=]+)", message):
+        close = difflib.get_close_matches(match[1], [f"--{key}" for key in parser.types], n=1)
+        hint = f"did you mean {close[0]}?" if close else "see --help"
+        return f"unknown flag {match[1]}; {hint}"
+    if match := re.match(r"argument ([^\s/]+)\S*: expected one argument", message):
+        return f"{match[1]} needs a value"
+    key = re.search(r'Parser key "([\w.]+)"', message)
+    value = re.search(r"(?:Got|Given) value: (.*)\Z", message, re.DOTALL)
+    if key and value:
+        return f"--{key[1]} must be {expected(parser.types[key[1]])}, got {value[1]!r}"
+    return " ".join(message.split())
+
+
+def expected(hint: Any) -> str:
+    """A type in words."""
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(get_args(hint))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    return words.get(hint, "text or a list of texts")

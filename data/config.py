@@ -1,0 +1,68 @@
+"""Which text, as which tokens, split where."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from errors import require_at_least, require_fraction
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The text: where it comes from, and how it becomes tokens."""
+
+    source: list[str] | str = "pydocs"
+    """pydocs (Python's reference manual, carried by every Python), a text file, a glob or a list
+    of files, hub:OWNER/NAME (a text set on the Hugging Face hub), or repeat (random strings
+    repeated, for studying induction)."""
+
+    tokenizer: Literal["char", "byte"] = "char"
+    """A token is a character of the text, or a byte of its UTF-8 form."""
+
+    val_fraction: float = 0.1
+    """Share of the text, at its end, kept for validation."""
+
+    separator: str = ""
+    """Put between files, and between the rows of a hub set."""
+
+    hub_config: str = ""
+    """Configuration of the hub set, where it has several."""
+
+    hub_split: str = "train"
+    """Split of the hub set; train+validation+test joins three."""
+
+    hub_column: str = "text"
+    """Column of the hub set that holds the text."""
+
+    hub_revision: str = "main"
+    """Branch, tag or commit of the hub set."""
+
+    repeat_vocab: int = 64
+    """For repeat: number of different characters."""
+
+    repeat_min_period: int = 8
+    """For repeat: shortest period; each window draws its own."""
+
+    repeat_max_period: int = 32
+    """For repeat: longest period."""
+
+    cache_dir: str = "cache"
+    """Folder where tokenized text is kept for the next start."""
+
+    def __post_init__(self) -> None:
+        if not self.source:
+            raise ValueError(
+                "--data.source is empty; name a file, pydocs, hub:OWNER/NAME or repeat"
+            )
+        require_fraction(data__val_fraction=self.val_fraction)
+        if self.val_fraction == 0:
+            raise ValueError(
+                "--data.val_fraction must be above 0: without validation text no loss is measured"
+            )
+        require_at_least(2, data__repeat_vocab=self.repeat_vocab)
+        require_at_least(1, data__repeat_min_period=self.repeat_min_period)
+        if not self.repeat_min_period <= self.repeat_max_period <= self.repeat_vocab:
+            raise ValueError(
+                f"--data.repeat_min_period {self.repeat_min_period}, --data.repeat_max_period "
+                f"{self.repeat_max_period} and --data.repeat_vocab {self.repeat_vocab} must be in "
+                f"ascending order: a period is that many different characters"
+            )

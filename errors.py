@@ -1,0 +1,66 @@
+"""How a command ends: one clear line for whatever a person can cause, never a traceback."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+
+
+class UserError(Exception):
+    """Something the person at the keyboard can mend. The message says what, where, and how."""
+
+
+def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
+    """Turn `main(arguments) -> exit code` into a command that reports errors in one line.
+
+    A `UserError` and what the operating system refuses (no such file, no permission, disk
+    full) exit with 2, Ctrl-C with 130. Anything else is a bug of ours and keeps its traceback.
+    """
+
+    @functools.wraps(main)
+    def run(argv: list[str] | None = None) -> int:
+        try:
+            code = main(sys.argv[1:] if argv is None else argv)
+            sys.stdout.flush()  # so that a closed pipe is met here, not while Python exits
+            return code
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        except BrokenPipeError:  # `python sample.py | head`: the reader has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print("\ninterrupted", file=sys.stderr)
+            return 130
+
+    return run
+
+
+def require_at_least(minimum: float, **fields: float) -> None:
+    """Refuse values below `minimum` (or not a number), naming the flag.
+
+    Flags are given as `room__field=value` and named as `--room.field`.
+
+    Raises:
+        ValueError: for the first field that is too small.
+    """
+    for name, value in fields.items():
+        if not value >= minimum or value == float("inf"):
+            flag = name.replace("__", ".")
+            raise ValueError(f"--{flag} must be a number of at least {minimum}, got {value}")
+
+
+def require_fraction(**fields: float) -> None:
+    """Refuse values outside [0, 1), naming the flag as `require_at_least` does.
+
+    Raises:
+        ValueError: for the first field that is not a fraction.
+    """
+    for name, value in fields.items():
+        if not 0 <= value < 1:
+            flag = name.replace("__", ".")
+            raise ValueError(f"--{flag} must be in [0, 1), got {value}")

@@ -1,0 +1,79 @@
+"""What the network looks like. Nothing here is about text, files or schedules."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from errors import require_at_least, require_fraction
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network: its size, and the choices inside a block."""
+
+    block_size: int = 128
+    """Longest context, in tokens."""
+
+    n_layer: int = 4
+    """Number of blocks."""
+
+    n_head: int = 4
+    """Attention heads in a block; each is n_embd / n_head wide."""
+
+    n_embd: int = 128
+    """Width of the residual stream."""
+
+    positions: Literal["learned", "rotary"] = "rotary"
+    """How a token knows its place: an added, learned vector, or rotated queries and keys."""
+
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """The normalisation before each sublayer and before the head."""
+
+    activation: Literal["gelu", "relu2", "swiglu"] = "gelu"
+    """The MLP's nonlinearity: GPT-2's GELU, squared ReLU, or the gated SwiGLU."""
+
+    qk_norm: bool = False
+    """RMS-normalise each head's queries and keys, with a learned gain."""
+
+    tie_head: bool = True
+    """Use the token embedding as the output head too."""
+
+    bias: bool = True
+    """Biases in the linear layers and in LayerNorm."""
+
+    dropout: float = 0.0
+    """Share of the embedding and of each sublayer's output dropped in training."""
+
+    attn_dropout: float = 0.0
+    """Share of the attention weights dropped in training."""
+
+    attention: Literal["fused", "explicit"] = "fused"
+    """PyTorch's fused kernel, or the textbook formula step by step; they agree."""
+
+    def __post_init__(self) -> None:
+        require_at_least(
+            1,
+            model__block_size=self.block_size,
+            model__n_layer=self.n_layer,
+            model__n_head=self.n_head,
+            model__n_embd=self.n_embd,
+        )
+        require_fraction(model__dropout=self.dropout, model__attn_dropout=self.attn_dropout)
+        if self.n_embd % self.n_head:
+            raise ValueError(
+                f"--model.n_embd {self.n_embd} must be divisible by --model.n_head {self.n_head}"
+            )
+        if self.positions == "rotary" and self.head_width % 2:
+            raise ValueError(
+                f"--model.positions rotary turns pairs of numbers, so the head width must be even; "
+                f"n_embd {self.n_embd} / n_head {self.n_head} is {self.head_width}"
+            )
+        if self.qk_norm and self.head_width == 1:
+            raise ValueError(
+                "--model.qk_norm leaves only the sign of a head that is one number wide; "
+                "use fewer heads or a larger --model.n_embd"
+            )
+
+    @property
+    def head_width(self) -> int:
+        """D = C / H."""
+        return self.n_embd // self.n_head

@@ -1,0 +1,150 @@
+"""The network: embeddings, a stack of blocks, logits. The loss is a function beside it."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.attention import KVCache, MultiHeadAttention, Rotary
+from model.config import ModelConfig
+
+
+def make_norm(config: ModelConfig) -> nn.Module:
+    """The normalisation that the config names."""
+    if config.norm == "rmsnorm":
+        return nn.RMSNorm(config.n_embd, eps=1e-5)
+    return nn.LayerNorm(config.n_embd, bias=config.bias)
+
+
+class MLP(nn.Module):
+    """Up to four times the width, a nonlinearity, and down again.
+
+    GELU is GPT-2's tanh form (Hendrycks & Gimpel 2016); squared ReLU is So et al. 2021 (Primer);
+    SwiGLU is Shazeer 2020, its hidden width cut to 8/3 C so that it has as many weights.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.activation = config.activation
+        hidden = 4 * config.n_embd
+        if self.activation == "swiglu":
+            hidden = math.ceil(8 * config.n_embd / 3)
+            self.gate = nn.Linear(config.n_embd, hidden, config.bias)
+        self.up = nn.Linear(config.n_embd, hidden, config.bias)
+        self.down = nn.Linear(hidden, config.n_embd, config.bias)
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C), each position by itself."""
+        hidden = self.up(x_BTC)
+        if self.activation == "gelu":
+            hidden = F.gelu(hidden, approximate="tanh")
+        elif self.activation == "relu2":
+            hidden = F.relu(hidden).square()
+        else:
+            hidden = F.silu(self.gate(x_BTC)) * hidden
+        return self.down(hidden)
+
+
+class Block(nn.Module):
+    """Pre-norm: each sublayer reads a normalised stream and adds what it found to the stream."""
+
+    def __init__(self, config: ModelConfig, rotary: Rotary | None) -> None:
+        super().__init__()
+        self.attn_norm = make_norm(config)
+        self.attn = MultiHeadAttention(
+            config.n_embd,
+            config.n_head,
+            bias=config.bias,
+            dropout=config.attn_dropout,
+            kernel=config.attention,
+            qk_norm=config.qk_norm,
+            rotary=rotary,
+        )
+        self.mlp_norm = make_norm(config)
+        self.mlp = MLP(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x_BTC: Tensor, cache: KVCache | None = None) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        x_BTC = x_BTC + self.dropout(self.attn(self.attn_norm(x_BTC), causal=True, cache=cache))
+        x_BTC = x_BTC + self.dropout(self.mlp(self.mlp_norm(x_BTC)))
+        return x_BTC
+
+
+class GPT(nn.Module):
+    """A decoder-only Transformer (Radford et al. 2019): tokens in, next-token logits out."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.config, self.vocab_size = config, vocab_size
+        self.token_embedding = nn.Embedding(vocab_size, config.n_embd)
+        learned = config.positions == "learned"
+        self.position_embedding = (
+            nn.Embedding(config.block_size, config.n_embd) if learned else None
+        )
+        self.rotary = None if learned else Rotary(config.head_width, config.block_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, self.rotary) for _ in range(config.n_layer))
+        self.final_norm = make_norm(config)
+        self.head = None if config.tie_head else nn.Linear(config.n_embd, vocab_size, bias=False)
+        self.apply(init_weights)
+        for name, parameter in self.named_parameters():
+            # 2 * n_layer sublayers add to the stream; at first each adds that much less variance
+            if name.endswith(("attn.out.weight", "mlp.down.weight")):
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.n_layer))
+
+    def forward(self, tokens_BT: Tensor, caches: list[KVCache] | None = None) -> Tensor:
+        """Logits of the next token after each position.
+
+        Args:
+            tokens_BT: token ids.
+            caches: of the positions before these, one a layer, from `new_caches`; added to.
+
+        Returns:
+            (B, T, V).
+
+        Raises:
+            ValueError: for more positions than `block_size`.
+        """
+        start = caches[0].length if caches else 0
+        T = tokens_BT.size(1)
+        if start + T > self.config.block_size:
+            raise ValueError(f"{start + T} positions, but block_size is {self.config.block_size}")
+        x_BTC = self.token_embedding(tokens_BT)
+        if self.position_embedding is not None:
+            x_BTC = x_BTC + self.position_embedding.weight[start : start + T]
+        x_BTC = self.dropout(x_BTC)
+        for layer, block in enumerate(self.blocks):
+            x_BTC = block(x_BTC, caches[layer] if caches else None)
+        x_BTC = self.final_norm(x_BTC)
+        return (
+            F.linear(x_BTC, self.token_embedding.weight) if self.head is None else self.head(x_BTC)
+        )
+
+    def new_caches(self, batch_size: int) -> list[KVCache]:
+        """Empty caches for decoding `batch_size` streams, one a layer."""
+        c, like = self.config, self.token_embedding.weight
+        return [
+            KVCache(batch_size, c.n_head, c.block_size, c.head_width, like)
+            for _ in range(c.n_layer)
+        ]
+
+    def num_parameters(self) -> int:
+        """How many numbers are learned."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+def init_weights(module: nn.Module) -> None:
+    """GPT-2's initialisation: normal with standard deviation 0.02, biases zero."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+def next_token_loss(logits_BTV: Tensor, targets_BT: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross-entropy in nats of `targets`, the tokens that came next, in float32 at least."""
+    dtype = torch.promote_types(logits_BTV.dtype, torch.float32)
+    logits = logits_BTV.reshape(-1, logits_BTV.size(-1)).to(dtype)
+    return F.cross_entropy(logits, targets_BT.reshape(-1), reduction=reduction)

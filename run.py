@@ -1,0 +1,133 @@
+"""A run is a folder, runs/NAME: what was run, what it measured, what it learned.
+
+config.yaml         the whole config
+run.json            the text, the machine and the versions
+metrics.jsonl       one object a line
+events.out.*        the same for TensorBoard
+last.safetensors    everything that training goes on from
+best.safetensors    the weights of the lowest validation loss
+"""
+
+import json
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from configs.load import Config, from_plain, to_plain
+from data.corpus import write_atomically
+from data.tokenizer import Tokenizer, load_tokenizer
+from errors import UserError
+from model.gpt import GPT
+from training.checkpoint import Header, load_checkpoint, load_weights
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A checkpoint, opened: needs nothing but its file."""
+
+    path: Path
+    """The checkpoint."""
+
+    header: Header
+    config: Config
+    tokenizer: Tokenizer
+    tensors: dict[str, Tensor]
+
+    @property
+    def start_token(self) -> int:
+        """Where writing starts without a prompt."""
+        token = self.header.corpus.get("start_token")
+        if not isinstance(token, int) or not 0 <= token < self.tokenizer.vocab_size:
+            raise UserError(f"{self.path} does not say where to start; give a --prompt")
+        return token
+
+    def model(self, device: torch.device) -> GPT:
+        """The model with the saved weights, ready to use rather than to train."""
+        model = GPT(self.config.model, self.tokenizer.vocab_size)
+        load_weights(model, self.tensors, self.path)
+        return model.to(device).eval()
+
+
+def create_run(name: str | None, stem: str, config: Config, facts: dict[str, Any]) -> Path:
+    """Make the folder of a new run, with its config and what else is known of it.
+
+    Args:
+        name: of the folder; None makes one of `stem` and the time.
+
+    Raises:
+        UserError: for a run of that name that exists already; none is ever overwritten.
+    """
+    if name is not None and (not name or Path(name).name != name):
+        raise UserError(f"--run {name!r} must be a name for a folder in {RUNS}/, not a path")
+    run = RUNS / (name or f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+    try:
+        run.mkdir(parents=True)
+    except FileExistsError:
+        raise UserError(
+            f"{run} exists; go on with --resume {run}, or take another name for --run"
+        ) from None
+    save_config(run, config)
+    machine = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+    }
+    (run / "run.json").write_text(json.dumps(facts | machine, indent=1) + "\n")
+    return run
+
+
+def save_config(run: Path, config: Config) -> None:
+    """Write the whole config, so that `python train.py RUN/config.yaml` does the same again."""
+    text = yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
+    write_atomically(run / "config.yaml", text)
+
+
+def find_run(name: str | None) -> Path:
+    """The folder of a run: a path, a name in runs/, or the newest.
+
+    Raises:
+        UserError: when there is none.
+    """
+    if name is None:
+        saved = list(RUNS.glob("*/last.safetensors"))
+        if not saved:
+            raise UserError(f"there is no run in {RUNS}/ yet; make one with: python train.py")
+        return max(saved, key=lambda path: path.stat().st_mtime_ns).parent
+    for run in (Path(name), RUNS / name):
+        if run.is_dir():
+            if not (run / "last.safetensors").is_file():
+                raise UserError(f"{run} is not a run: it has no last.safetensors")
+            return run
+    known = ", ".join(sorted(path.parent.name for path in RUNS.glob("*/last.safetensors")))
+    raise UserError(
+        f"there is no run {name}; " + (f"in {RUNS}/ are {known}" if known else f"{RUNS}/ is empty")
+    )
+
+
+def open_run(run: Path, which: str = "best") -> SavedRun:
+    """Open a checkpoint of a run.
+
+    Args:
+        which: "best" or "last"; a run that was never evaluated has only a last one.
+
+    Raises:
+        UserError: for a checkpoint that is missing or damaged.
+    """
+    path = run / f"{which}.safetensors"
+    if which == "best" and not path.exists():
+        path = run / "last.safetensors"
+    header, tensors = load_checkpoint(path)
+    config = from_plain(header.config, str(path))
+    try:
+        tokenizer = load_tokenizer(header.tokenizer)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    return SavedRun(path, header, config, tokenizer, tensors)

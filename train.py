@@ -1,0 +1,387 @@
+"""Train a GPT: read this file from top to bottom.
+
+python train.py                                       the default: Python's own manual
+python train.py configs/shakespeare_3min.yaml --model.n_layer 6
+python train.py --resume runs/my-run                  go on where it stopped
+python train.py --init_from runs/my-run --data.source letters.txt
+python train.py --help                                every field
+"""
+
+import dataclasses
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from configs.load import (
+    SECTIONS,
+    Config,
+    build,
+    make_parser,
+    read_config,
+    read_flags,
+    split_positional,
+    to_plain,
+)
+from data.batches import Batches, open_batches
+from errors import UserError, command
+from model.generate import generate
+from model.gpt import GPT, next_token_loss
+from run import SavedRun, create_run, find_run, open_run, save_config
+from training.checkpoint import (
+    Header,
+    load_training,
+    load_weights,
+    model_tensors,
+    save_checkpoint,
+    training_tensors,
+)
+from training.config import TrainConfig
+from training.optim import learning_rate, make_optimizer
+from training.progress import Metrics, progress_bar
+from training.runtime import Runtime, StopSignal, start_runtime
+
+# What --resume may change: what decides where and how often a run is looked at, not what it
+# learns. (Another text is refused by its hash, wherever it lies now.)
+FREE_ON_RESUME = {
+    "data": {"source", "cache_dir", "hub_revision"},
+    "model": set[str](),
+    "train": {
+        *("max_steps", "eval_every", "patience", "sample_tokens", "save_every", "log_every"),
+        *("tensorboard", "device", "precision", "threads", "compile"),
+    },
+}
+FREE_ON_INIT = {
+    "data": {f.name for f in dataclasses.fields(SECTIONS["data"])} - {"tokenizer"},
+    "model": {"dropout", "attn_dropout", "attention"},
+    "train": {f.name for f in dataclasses.fields(SECTIONS["train"])},
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The run"""
+
+    run: str | None = None
+    """Name of the new run, a folder in runs/; without it, the config's name and the time."""
+
+    resume: str | None = None
+    """Go on with this run where it stopped."""
+
+    init_from: str | None = None
+    """Start a new run from the weights of this one, with its config and its vocabulary."""
+
+
+def train_step(
+    forward: Callable[[Tensor], Tensor],
+    model: GPT,
+    optimizer: torch.optim.Optimizer,
+    windows: Tensor,
+    config: TrainConfig,
+    runtime: Runtime,
+) -> tuple[float, float]:
+    """One update of the weights from a batch of windows, (batch_size, block_size + 1).
+
+    Returns:
+        The mean loss of the batch in nats per token, and the norm of its gradient.
+
+    Raises:
+        FloatingPointError: when either is not finite; the weights are as they were.
+    """
+    loss = 0.0
+    for piece in windows.chunk(config.grad_accum_steps):
+        with runtime.autocast():
+            logits = forward(piece[:, :-1])
+        piece_loss = next_token_loss(logits, piece[:, 1:]) / config.grad_accum_steps
+        piece_loss.backward()  # type: ignore[no-untyped-call]
+        loss += piece_loss.item()
+    limit = config.grad_clip or math.inf
+    grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit).item()
+    if not math.isfinite(loss) or not math.isfinite(grad_norm):
+        bad = [
+            n
+            for n, p in model.named_parameters()
+            if p.grad is not None and not p.grad.isfinite().all()
+        ]
+        raise FloatingPointError(
+            f"the loss is {loss} and the gradient norm {grad_norm}"
+            + (f", first in {bad[0]}" if bad else "")
+        )
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss, grad_norm
+
+
+@torch.no_grad()
+def evaluate(
+    forward: Callable[[Tensor], Tensor],
+    model: GPT,
+    batches: Batches,
+    config: TrainConfig,
+    runtime: Runtime,
+) -> dict[str, float]:
+    """The loss over the whole validation split, in one deterministic pass.
+
+    Every token but the first is predicted once, from what stands before it in its window.
+    """
+    model.eval()
+    nats, tokens, characters = 0.0, 0, 0
+    for windows in batches.validation(config.batch_size // config.grad_accum_steps):
+        targets = windows[:, 1:]
+        with runtime.autocast():
+            logits = forward(windows[:, :-1].to(runtime.device))
+        nats += next_token_loss(logits, targets.to(runtime.device), reduction="sum").item()
+        tokens += targets.numel()
+        characters += batches.tokenizer.count_characters(targets.numpy().ravel())
+    model.train()
+    return {"val_loss": nats / tokens, "bits_per_char": nats / math.log(2) / characters}
+
+
+def write_sample(model: GPT, batches: Batches, config: TrainConfig) -> str:
+    """What the model writes now. It draws from a generator of its own, the same at each call."""
+    prompt = torch.tensor([[batches.info["start_token"]]], device=next(model.parameters()).device)
+    generator = torch.Generator().manual_seed(config.seed)
+    stream = generate(model, prompt, config.sample_tokens, temperature=0.8, generator=generator)
+    return batches.tokenizer.decode([int(token) for token in stream])
+
+
+@dataclass
+class Position:
+    """Where a run stands."""
+
+    step: int = 0
+    seconds: float = 0.0
+    val_loss: float | None = None
+    best_val_loss: float | None = None
+    evals_since_best: int = 0
+
+
+def train(
+    run: Path,
+    config: Config,
+    model: GPT,
+    optimizer: torch.optim.Optimizer,
+    batches: Batches,
+    runtime: Runtime,
+    at: Position,
+    stop: StopSignal,
+) -> None:
+    """Train from `at` until `max_steps`, a stop signal, or the end of patience.
+
+    Raises:
+        UserError: when the loss or its gradient is not finite; nothing was learned from it.
+    """
+    settings = config.train
+    forward: Callable[[Tensor], Tensor] = torch.compile(model) if settings.compile else model
+    unit = unit_of(config)
+    began = time.perf_counter() - at.seconds
+    tokens, busy = 0, 0.0  # since the last line of metrics
+
+    def header() -> Header:
+        at.seconds = time.perf_counter() - began
+        return Header(
+            config=to_plain(config),
+            tokenizer=batches.tokenizer.to_dict(),
+            corpus=batches.info,
+            device=runtime.device.type,
+            threads=runtime.threads,
+            **dataclasses.asdict(at),
+        )
+
+    model.train()
+    with (
+        Metrics(run, at.step, settings.tensorboard) as metrics,
+        progress_bar(at.step, settings.max_steps) as bar,
+    ):
+        while at.step < settings.max_steps and not stop:
+            step_began = time.perf_counter()
+            rate = learning_rate(at.step, settings)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            windows = batches.train(at.step, settings.batch_size).to(runtime.device)
+            try:
+                loss, grad_norm = train_step(forward, model, optimizer, windows, settings, runtime)
+            except FloatingPointError as error:
+                raise UserError(
+                    f"at step {at.step + 1}, learning rate {rate:.3g}, {error}; the weights were left "
+                    f"as they were. Try again with a lower --train.learning_rate"
+                ) from None
+            at.step += 1
+            tokens += windows.numel() - len(windows)
+            busy += time.perf_counter() - step_began
+            last = at.step == settings.max_steps
+
+            if at.step % settings.log_every == 0 or last:
+                bar.set_description_str(
+                    f"loss {loss:.3f}, {tokens / busy:,.0f} tokens/s, ", refresh=False
+                )
+                metrics.write(
+                    at.step,
+                    {
+                        "train_loss": loss,
+                        "learning_rate": rate,
+                        "grad_norm": grad_norm,
+                        "tokens_per_second": tokens / busy,
+                        "seconds": time.perf_counter() - began,
+                    },
+                )
+                tokens, busy = 0, 0.0
+            bar.update()
+
+            if at.step % settings.eval_every == 0 or last:
+                measured = evaluate(forward, model, batches, settings, runtime)
+                at.val_loss = measured["val_loss"]
+                best = at.best_val_loss is None or at.val_loss < at.best_val_loss
+                at.evals_since_best = 0 if best else at.evals_since_best + 1
+                if best:
+                    at.best_val_loss = at.val_loss
+                    save_checkpoint(run / "best.safetensors", model_tensors(model), header())
+                sample = write_sample(model, batches, settings) if settings.sample_tokens else ""
+                metrics.write(at.step, measured | {"seconds": time.perf_counter() - began}, sample)
+                bar.write(
+                    f"step {at.step:>{len(str(settings.max_steps))}}  validation {at.val_loss:.4f} nats/{unit}"
+                    f"  {measured['bits_per_char']:.3f} bits/char  training {loss:.4f}"
+                    + ("" if best else f"  (best {at.best_val_loss:.4f})")
+                )
+                for line in sample.splitlines():
+                    bar.write(f"    | {line}")
+            patience_ended = bool(settings.patience) and at.evals_since_best >= settings.patience
+
+            if at.step % settings.save_every == 0 or last or stop or patience_ended:
+                metrics.flush()
+                save_checkpoint(
+                    run / "last.safetensors", training_tensors(model, optimizer), header()
+                )
+            if patience_ended:
+                bar.write(f"stopping early: {at.evals_since_best} evaluations without a new best")
+                break
+
+
+def unit_of(config: Config) -> str:
+    """What one token is."""
+    return "byte" if config.data.tokenizer == "byte" else "char"
+
+
+def refuse_changes(old: Config, new: Config, allowed: dict[str, set[str]], doing: str) -> None:
+    """Refuse to go on with fields changed that `allowed` does not name.
+
+    Raises:
+        UserError: naming the first such field.
+    """
+    before, after = to_plain(old), to_plain(new)
+    for section, values in before.items():
+        for key, value in values.items():
+            now = after[section][key]
+            if now != value and key not in allowed[section]:
+                raise UserError(
+                    f"{doing} cannot change {section}.{key} from {value} to {now}: it decides what is "
+                    f"learned; start a new run to change it"
+                )
+
+
+def words_on_resume(saved: SavedRun, config: Config, runtime: Runtime) -> list[str]:
+    """What a person should know of changes that --resume allows."""
+    words, header, old = [], saved.header, saved.config.train
+    new = config.train
+    if new.max_steps != old.max_steps:
+        was, is_now = learning_rate(header.step, old), learning_rate(header.step, new)
+        words.append(
+            f"max_steps {old.max_steps} -> {new.max_steps}: the learning rate follows the new schedule, "
+            f"from here {is_now:.3g} instead of {was:.3g}"
+        )
+    before = (header.device, header.threads, old.precision, old.compile)
+    after = (runtime.device.type, runtime.threads, new.precision, new.compile)
+    names = ("device", "threads", "precision", "compile")
+    for name, was_set, is_set in zip(names, before, after, strict=True):
+        if was_set != is_set:
+            words.append(f"{name} {was_set} -> {is_set}: sums are rounded otherwise from here on")
+    return words
+
+
+@command
+def main(argv: list[str]) -> int:
+    """Read the command line, open what it names, train, and say what to do next."""
+    usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
+    parser = make_parser({"": Options} | SECTIONS, usage, "Train a GPT on a text.")
+    file, flags = split_positional(argv)
+    options = build(Options, read_flags(parser, flags))
+    if options.resume is not None and (options.init_from or options.run):
+        raise UserError(
+            "--resume goes on with a run as it is; it takes no --run and no --init_from"
+        )
+
+    saved = None
+    if options.resume is not None:
+        saved = open_run(find_run(options.resume), "last")
+    elif options.init_from is not None:
+        saved = open_run(find_run(options.init_from), "best")
+    config = read_config(parser, flags, file, saved.config if saved else None)
+    if saved is not None:
+        allowed = FREE_ON_RESUME if options.resume else FREE_ON_INIT
+        refuse_changes(
+            saved.config, config, allowed, "--resume" if options.resume else "--init_from"
+        )
+
+    threads = config.train.threads or (saved.header.threads if saved and options.resume else 0)
+    runtime = start_runtime(dataclasses.replace(config.train, threads=threads))
+    print(runtime)
+    torch.manual_seed(config.train.seed)
+    vocabulary = saved.tokenizer if saved and options.init_from else None
+    batches = open_batches(config.data, config.model.block_size, config.train.seed, vocabulary)
+    model = GPT(config.model, batches.tokenizer.vocab_size).to(runtime.device)
+    optimizer = make_optimizer(model, config.train)
+    print(
+        f"model: {config.model.n_layer} layers x {config.model.n_embd} wide, {config.model.n_head} heads, "
+        f"context {config.model.block_size}, {model.num_parameters():,} parameters"
+    )
+    print(f"text: {batches.describe()}")
+    ladder = ", ".join(f"{name} {nats:.3f}" for name, nats in batches.ladder().items())
+    print(f"to beat, in nats/{unit_of(config)}: {ladder}")
+
+    at = Position()
+    if options.resume is not None and saved is not None:
+        run = saved.path.parent
+        at = Position(*(getattr(saved.header, f.name) for f in dataclasses.fields(Position)))
+        if batches.info.get("sha256") != saved.header.corpus.get("sha256"):
+            raise UserError(
+                f"the text is not the one that {run} was trained on (it came from "
+                f"{saved.header.corpus.get('source')}); to go on with another text use --init_from {run}"
+            )
+        load_training(model, optimizer, saved.tensors, saved.path)
+        if at.step >= config.train.max_steps:
+            print(f"{run} is complete at step {at.step}; go on with a larger --train.max_steps")
+            return 0
+        print(f"going on with {run} at step {at.step}")
+        for words in words_on_resume(saved, config, runtime):
+            print(f"note: {words}")
+        save_config(run, config)
+    else:
+        if saved is not None:
+            load_weights(model, saved.tensors, saved.path)
+        stem = Path(file).stem if file else f"from-{saved.path.parent.name}" if saved else "default"
+        run = create_run(
+            options.run, stem, config, {"corpus": batches.info, "runtime": str(runtime)}
+        )
+
+    with StopSignal() as stop:
+        train(run, config, model, optimizer, batches, runtime, at, stop)
+    if stop:
+        print(f"stopped at step {at.step}; go on with: python train.py --resume {run}")
+        return stop.exit_code
+    print(
+        f"done: {run}, {at.step} steps in {at.seconds:.0f} s, best validation loss {at.best_val_loss:.4f}"
+    )
+    print("next:")
+    print(f"  python sample.py {run}")
+    print("  tensorboard --logdir runs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""One safetensors file: tensors, and a JSON header that says what they are. No pickle anywhere.
+
+    model.NAME             weights
+    optimizer.NAME.STATE   the optimizer's state of each weight
+    generator.DEVICE       the random generators that dropout draws from
+
+A file is written beside its place, synced, and renamed: it is whole or it is absent.
+"""
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from errors import UserError
+
+FORMAT = "glassgpt 1"
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a checkpoint says of itself, as plain data: whoever loads it needs no corpus."""
+
+    config: dict[str, Any]
+    """The whole config of the run."""
+
+    tokenizer: dict[str, Any]
+    """What `load_tokenizer` reads."""
+
+    corpus: dict[str, Any]
+    """What the text was: source, sha256, number of characters and tokens."""
+
+    step: int
+    """Updates made."""
+
+    seconds: float
+    """Spent training, over all sittings."""
+
+    val_loss: float | None
+    """At the last evaluation, in nats per token."""
+
+    best_val_loss: float | None
+    """The lowest so far."""
+
+    evals_since_best: int
+    """Evaluations since then."""
+
+    device: str
+    """cpu, cuda or mps."""
+
+    threads: int
+    """CPU threads; their number decides the last bits of a sum."""
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The weights, by their names in a checkpoint."""
+    return {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+
+
+def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """All that training goes on from: weights, optimizer, generators."""
+    tensors = model_tensors(model) | {"generator.cpu": torch.get_rng_state()}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state[parameter].items():
+            tensors[f"optimizer.{name}.{key}"] = value
+    if next(model.parameters()).device.type == "cuda":
+        tensors["generator.cuda"] = torch.cuda.get_rng_state()
+    return tensors
+
+
+def save_checkpoint(path: Path, tensors: dict[str, Tensor], header: Header) -> None:
+    """Write a checkpoint, whole or not at all; the one before it stays until then."""
+    scratch = path.with_name(f".writing-{path.name}")
+    metadata = {"format": FORMAT, "header": json.dumps(dataclasses.asdict(header))}
+    try:
+        with open(scratch, "wb") as file:
+            file.write(save({k: t.detach().contiguous() for k, t in tensors.items()}, metadata))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+    except (SafetensorError, OSError) as error:
+        scratch.unlink(missing_ok=True)
+        raise UserError(
+            f"could not write {path}: {error}; the checkpoint before it is whole"
+        ) from error
+
+
+def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
+    """Read a checkpoint; nothing in it is run.
+
+    Raises:
+        UserError: for a file that is missing, damaged, or not a checkpoint of this project.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no checkpoint {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise UserError(f"{path} is not a checkpoint of this version ({FORMAT})")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return read_header(metadata["header"]), tensors
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+
+
+def read_header(text: str) -> Header:
+    """Parse a header.
+
+    Raises:
+        ValueError: when a field is missing, unknown, or of another type.
+    """
+    plain = json.loads(text)
+    hints = get_type_hints(Header)
+    if not isinstance(plain, dict) or plain.keys() != hints.keys():
+        raise ValueError(f"its header should have the fields {', '.join(hints)}")
+    for name, hint in hints.items():
+        if not isinstance(plain[name], dict if get_origin(hint) is dict else hint):
+            raise ValueError(f"{name} in its header is {plain[name]!r}")
+    return Header(**plain)
+
+
+def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """Put the weights of a checkpoint into a model of exactly that shape.
+
+    Raises:
+        UserError: naming the first tensor that is missing, unknown, or of another shape or type.
+    """
+    expected = model_tensors(model)
+    found = {name: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+    for name in sorted(expected.keys() | found.keys()):
+        want, have = describe(expected.get(name)), describe(found.get(name))
+        if want != have:
+            raise UserError(
+                f"{path} does not fit its own config: {name} is {have}, should be {want}"
+            )
+    model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in found.items()})
+
+
+def load_training(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path
+) -> None:
+    """Put back all that `training_tensors` took.
+
+    Raises:
+        UserError: see `load_weights`.
+    """
+    load_weights(model, tensors, path)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    order = [p for group in optimizer.param_groups for p in group["params"]]
+    state: dict[int, dict[str, Tensor]] = {}
+    for i, parameter in enumerate(order):
+        prefix = f"optimizer.{names[parameter]}."
+        state[i] = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+        fits = all(t.shape in ((), parameter.shape) for t in state[i].values())
+        if not state[i] or state[i].keys() != state[0].keys() or not fits:
+            raise UserError(f"{path} does not fit its own config: the state of {names[parameter]}")
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    try:
+        torch.set_rng_state(tensors["generator.cpu"])
+        if "generator.cuda" in tensors and next(model.parameters()).device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["generator.cuda"])
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise UserError(f"{path} has no usable state of the random generator: {error}") from error
+
+
+def describe(tensor: Tensor | None) -> str:
+    """Shape and type, for a message."""
+    if tensor is None:
+        return "absent"
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

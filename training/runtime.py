@@ -1,0 +1,119 @@
+"""The machine: device, precision, threads, and the signals that ask a run to stop."""
+
+import signal
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+
+from errors import UserError
+from training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a run computes on, and in which type."""
+
+    device: torch.device
+    precision: torch.dtype
+    threads: int
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Matrix products in `precision`; what needs the range of float32 stays in it."""
+        enabled = self.precision != torch.float32
+        return torch.autocast(self.device.type, dtype=self.precision, enabled=enabled)
+
+    def __str__(self) -> str:
+        name = self.device.type
+        if name == "cuda":
+            name += f" ({torch.cuda.get_device_name()})"
+        precision = str(self.precision).removeprefix("torch.")
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        return f"device {name}, {threads}, matrix products in {precision}"
+
+
+def start_runtime(config: TrainConfig) -> Runtime:
+    """Choose what the config leaves open, and set the number of threads.
+
+    Raises:
+        UserError: for a device that is not there.
+    """
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    device = pick_device(config.device)
+    if config.precision == "auto":
+        precision = torch.bfloat16 if computes_in_bfloat16(device) else torch.float32
+    else:
+        precision = getattr(torch, config.precision)
+    return Runtime(device, precision, torch.get_num_threads())
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; `auto` is a GPU if there is one.
+
+    Raises:
+        UserError: for a device that is not there.
+    """
+    present = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if name == "auto":
+        name = next(device for device in present if present[device])
+    if not present[name]:
+        here = ", ".join(device for device in present if present[device])
+        raise UserError(f"there is no {name} device here; PyTorch {torch.__version__} sees: {here}")
+    return torch.device(name)
+
+
+def computes_in_bfloat16(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 matrices in hardware, and so faster than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):
+        capabilities = torch.cpu.get_capabilities()
+        return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return False
+
+
+class StopSignal:
+    """Inside the `with` block Ctrl-C and SIGTERM are noted instead of obeyed.
+
+    The first one lets the step finish; after it both act as usual, so a second one stops at once.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __bool__(self) -> bool:
+        return self.number != 0
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell reports of a program that ended by this signal: 130 or 143."""
+        return 128 + self.number
+
+    def __enter__(self) -> "StopSignal":
+        self.before = {s: signal.signal(s, self.note) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        self.restore()
+        print("\nstopping after this step; once more to stop at once", file=sys.stderr)
+
+    def restore(self) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.restore()
