@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from configs.load import build, make_parser, read_flags, split_positional
-from errors import UserError, command, require_at_least, require_fraction
+from errors import command, require_at_least, require_fraction
 from model.generate import generate
 from run import find_run, open_run
 from training.runtime import pick_device

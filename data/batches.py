@@ -204,7 +204,8 @@ def ladder(train: npt.NDArray[Any], val: npt.NDArray[Any], V: int) -> dict[str, 
         codes = piece[:-1] * V + piece[1:]
         found = np.searchsorted(pairs, codes).clip(max=len(pairs) - 1)
         pair_counts += np.bincount(found[pairs[found] == codes], minlength=len(pairs))
-    bigram = (pair_counts[place] + unigram[after]) / (counts[before] + 1)
+    followed = np.bincount(train[:-1], minlength=V)
+    bigram = (pair_counts[place] + unigram[after]) / (followed[before] + 1)
     return {
         "uniform": float(np.log(V)),
         "unigram": float(-np.log(unigram[after]).mean()),

@@ -218,18 +218,21 @@ class MultiHeadAttention(nn.Module):
                 "it takes no causal mask, no cache and no rotary positions"
             )
         memory_BSC = x_BTC if source_BSC is None else source_BSC
-        q_BHTD = self.q_norm(self.split_heads(self.query(x_BTC)))
-        k_BHSD = self.k_norm(self.split_heads(self.key(memory_BSC)))
+        q_BHTD = self.split_heads(self.query(x_BTC))
+        k_BHSD = self.split_heads(self.key(memory_BSC))
         v_BHSD = self.split_heads(self.value(memory_BSC))
+        # Under autocast these products are bfloat16, narrower than the weights. Norms and rotations
+        # want the full type, and so do the textbook formula and the fused kernel of CPUs, whose
+        # backward pass is slower in bfloat16 than in float32.
+        wide = self.query.weight.dtype
+        q_BHTD, k_BHSD = self.q_norm(q_BHTD.to(wide)), self.k_norm(k_BHSD.to(wide))
         if self.rotary is not None:
             start = cache.length if cache is not None else 0
             q_BHTD, k_BHSD = self.rotary(q_BHTD, start), self.rotary(k_BHSD, start)
         if cache is not None:
             k_BHSD, v_BHSD = cache.append(k_BHSD, v_BHSD)
-        # Under autocast the types differ by now (bfloat16 products, float32 norms and rotations).
-        # The formula, and PyTorch's CPU kernel, want float32: its bfloat16 backward is slower.
-        wide = self.attend.kernel == "explicit" or x_BTC.device.type == "cpu"
-        dtype = torch.promote_types(v_BHSD.dtype, torch.float32) if wide else v_BHSD.dtype
+        in_wide = self.attend.kernel == "explicit" or x_BTC.device.type == "cpu"
+        dtype = wide if in_wide else v_BHSD.dtype
         with torch.autocast(x_BTC.device.type, enabled=False):
             z_BHTD = self.attend(q_BHTD.to(dtype), k_BHSD.to(dtype), v_BHSD.to(dtype), mask, causal)
         return self.out(self.merge_heads(z_BHTD))

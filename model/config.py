@@ -28,7 +28,7 @@ class ModelConfig:
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """The normalisation before each sublayer and before the head."""
 
-    activation: Literal["gelu", "relu2", "swiglu"] = "gelu"
+    activation: Literal["gelu", "relu2", "swiglu"] = "relu2"
     """The MLP's nonlinearity: GPT-2's GELU, squared ReLU, or the gated SwiGLU."""
 
     qk_norm: bool = False

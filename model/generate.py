@@ -40,12 +40,12 @@ def next_token_probabilities(
     """
     if temperature == 0:
         top_k, temperature = 1, 1.0
-    # Subtracting the largest first keeps a tiny temperature from overflowing.
-    logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / temperature
-    probabilities_BV = logits_BV.softmax(-1)
+    # With the largest subtracted first, a tiny temperature makes -inf of the rest, never inf - inf.
+    logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / max(temperature, 1e-30)
     if top_k is None and top_p == 1.0 and min_p == 0.0:
-        return probabilities_BV
-    sorted_BV, order_BV = probabilities_BV.sort(dim=-1, descending=True, stable=True)
+        return logits_BV.softmax(-1)
+    sorted_BV, order_BV = logits_BV.sort(dim=-1, descending=True, stable=True)
+    sorted_BV = sorted_BV.softmax(-1)
     if top_k is not None:
         sorted_BV[:, top_k:] = 0.0
     keep_BV = sorted_BV >= min_p * sorted_BV[:, :1]

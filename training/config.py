@@ -16,13 +16,13 @@ class TrainConfig:
     max_steps: int = 1000
     """Updates of the weights."""
 
-    batch_size: int = 32
+    batch_size: int = 16
     """Windows an update learns from."""
 
     grad_accum_steps: int = 1
     """Pieces that a batch is read in, one after the other, to save memory."""
 
-    learning_rate: float = 3e-3
+    learning_rate: float = 2e-3
     """Peak learning rate of AdamW."""
 
     warmup_steps: int = 50

@@ -1,0 +1,212 @@
+"""The network: shapes, causality, options, GPT-2's block."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from model.config import ModelConfig
+from model.gpt import GPT, next_token_loss
+
+V = 17
+SMALL = {"block_size": 12, "n_layer": 2, "n_head": 2, "n_embd": 16}
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"positions": "learned"},
+    {"positions": "rotary"},
+    {"norm": "layernorm"},
+    {"norm": "rmsnorm"},
+    {"activation": "gelu"},
+    {"activation": "relu2"},
+    {"activation": "swiglu"},
+    {"qk_norm": True},
+    {"tie_head": True},
+    {"tie_head": False},
+    {"bias": False},
+    {"bias": True},
+    {"dropout": 0.5},
+    {"attn_dropout": 0.5},
+    {"attention": "explicit"},
+]
+
+
+def make(**options: Any) -> GPT:
+    torch.manual_seed(0)
+    return GPT(ModelConfig(**{**SMALL, **options}), V)
+
+
+def tokens(*shape: int) -> torch.Tensor:
+    return torch.randint(0, V, shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+class TestEveryOption:
+    def test_logits_for_every_position(self, options: dict[str, Any]) -> None:
+        assert make(**options)(tokens(3, 7)).shape == (3, 7, V)
+
+    def test_nothing_leaks_from_the_future(self, options: dict[str, Any]) -> None:
+        model = make(**options).double().eval()
+        text = tokens(1, 12)
+        before = model(text)
+        for t in range(12):
+            changed = text.clone()
+            changed[0, t] = (changed[0, t] + 1) % V
+            moved = (model(changed) - before).abs().amax(-1)[0]
+            assert (moved[:t] == 0).all(), f"token {t} moves a logit before it"
+            assert (moved[t:] > 0).all(), f"token {t} does not reach what follows it"
+
+    def test_gradients_reach_no_future_token_and_every_weight(
+        self, options: dict[str, Any]
+    ) -> None:
+        model = make(**options).double().eval()
+        seen: list[torch.Tensor] = []
+
+        def keep(module: object, args: object, output: torch.Tensor) -> None:
+            output.retain_grad()
+            seen.append(output)
+
+        model.token_embedding.register_forward_hook(keep)
+        model(tokens(1, 12))[0, 5].square().sum().backward()
+        gradient = seen[0].grad
+        assert gradient is not None
+        assert (gradient[0, 6:] == 0).all() and (gradient[0, :6] != 0).any(-1).all()
+        unreached = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+        # A constant added to every key moves all scores of a query alike, and softmax ignores it.
+        # (Rotary positions turn it by the position, and so it counts there.)
+        learned = options.get("positions") == "learned"
+        assert unreached == ([] if not learned else unreached)
+        assert all(name.endswith("attn.key.bias") for name in unreached)
+
+    def test_initial_loss_is_that_of_guessing(self, options: dict[str, Any]) -> None:
+        text = tokens(64, 13)
+        loss = next_token_loss(make(**options)(text[:, :-1]), text[:, 1:])
+        assert loss.item() == pytest.approx(math.log(V), rel=0.02)
+
+    def test_learns(self, options: dict[str, Any]) -> None:
+        model = make(**options)
+        text = torch.arange(13).repeat(4, 1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(100):
+            loss = next_token_loss(model(text[:, :-1]), text[:, 1:])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        assert loss.item() < 0.5
+
+
+def names(model: GPT) -> set[str]:
+    return {name for name, _ in model.named_parameters()}
+
+
+def test_options_change_what_they_say() -> None:
+    assert "position_embedding.weight" in names(make(positions="learned"))
+    assert "position_embedding.weight" not in names(make(positions="rotary"))
+    assert "head.weight" in names(make(tie_head=False))
+    assert "head.weight" not in names(make(tie_head=True))
+    assert not [name for name in names(make(bias=False)) if name.endswith("bias")]
+    assert "blocks.0.attn_norm.bias" not in names(make(norm="rmsnorm"))
+    assert "blocks.1.attn.q_norm.weight" in names(make(qk_norm=True))
+    gelu, swiglu = make(n_embd=48), make(n_embd=48, activation="swiglu")
+    assert sum(p.numel() for p in swiglu.blocks[0].mlp.parameters()) == pytest.approx(
+        sum(p.numel() for p in gelu.blocks[0].mlp.parameters()), rel=0.02
+    )
+
+
+def test_tied_head_shares_its_weight() -> None:
+    model = make(tie_head=True)
+    text = tokens(1, 4)
+    before = model(text)
+    with torch.no_grad():
+        model.token_embedding.weight[3] += 1
+    assert (model(text)[..., 3] != before[..., 3]).all()
+
+
+def test_squared_relu() -> None:
+    mlp = make(activation="relu2").blocks[0].mlp
+    x = torch.randn(1, 3, 16)
+    torch.testing.assert_close(mlp(x), mlp.down(mlp.up(x).clamp(min=0) ** 2))
+
+
+def test_swiglu() -> None:
+    mlp = make(activation="swiglu").blocks[0].mlp
+    x = torch.randn(1, 3, 16)
+    gate = mlp.gate(x)
+    torch.testing.assert_close(mlp(x), mlp.down(gate * gate.sigmoid() * mlp.up(x)))
+
+
+def test_qk_norm_makes_scores_independent_of_the_length_of_queries() -> None:
+    model = make(qk_norm=True, bias=False).double().eval()
+    before = model(tokens(1, 8))
+    with torch.no_grad():
+        model.blocks[0].attn.query.weight *= 10
+    torch.testing.assert_close(model(tokens(1, 8)), before, rtol=0, atol=1e-4)
+
+
+def test_gpt2_block() -> None:
+    """The whole network in GPT-2's form, written out once more in plain operations."""
+    model = make(positions="learned", activation="gelu", tie_head=True, bias=True).double().eval()
+    w = {name: p.detach() for name, p in model.named_parameters()}
+    text = tokens(2, 9)
+    C, H = 16, 2
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        mean, var = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)
+        return (x - mean) / (var + 1e-5).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def linear(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    x = w["token_embedding.weight"][text] + w["position_embedding.weight"][:9]
+    for i in range(2):
+        h = norm(x, f"blocks.{i}.attn_norm")
+        q, k, v = (linear(h, f"blocks.{i}.attn.{name}") for name in ("query", "key", "value"))
+        heads = []
+        for head in range(H):
+            part = slice(head * C // H, (head + 1) * C // H)
+            scores = q[..., part] @ k[..., part].transpose(1, 2) / math.sqrt(C / H)
+            scores = scores.masked_fill(torch.ones(9, 9).triu(1).bool(), -math.inf)
+            heads.append(scores.softmax(-1) @ v[..., part])
+        x = x + linear(torch.cat(heads, -1), f"blocks.{i}.attn.out")
+        h = linear(norm(x, f"blocks.{i}.mlp_norm"), f"blocks.{i}.mlp.up")
+        h = 0.5 * h * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3)))
+        x = x + linear(h, f"blocks.{i}.mlp.down")
+    logits = norm(x, "final_norm") @ w["token_embedding.weight"].T
+    torch.testing.assert_close(model(text), logits, rtol=0, atol=1e-12)
+
+
+def test_dropout_is_for_training_only() -> None:
+    model = make(dropout=0.5)
+    assert not torch.equal(model(tokens(1, 8)), model(tokens(1, 8)))
+    model.eval()
+    assert torch.equal(model(tokens(1, 8)), model(tokens(1, 8)))
+
+
+def test_explicit_and_fused_give_the_same_logits() -> None:
+    fused, explicit = make(attention="fused").double(), make(attention="explicit").double()
+    torch.testing.assert_close(fused(tokens(2, 12)), explicit(tokens(2, 12)), rtol=0, atol=1e-12)
+
+
+def test_bfloat16_products_stay_close() -> None:
+    model = make().eval()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = model(tokens(2, 12))
+    assert low.dtype == torch.bfloat16
+    torch.testing.assert_close(low.float(), model(tokens(2, 12)), rtol=0, atol=0.02)
+
+
+def test_refuses_more_than_block_size() -> None:
+    with pytest.raises(ValueError, match="13 positions, but block_size is 12"):
+        make()(tokens(1, 13))
+
+
+def test_loss_is_cross_entropy_in_nats() -> None:
+    logits, targets = torch.randn(2, 3, V), tokens(2, 3)
+    by_hand = -logits.log_softmax(-1).gather(-1, targets[..., None]).mean()
+    torch.testing.assert_close(next_token_loss(logits, targets), by_hand)
+    uniform = torch.zeros(2, 3, V, dtype=torch.bfloat16)
+    assert next_token_loss(uniform, targets).item() == pytest.approx(math.log(V))
+    assert F.cross_entropy(logits.view(-1, V), targets.view(-1), reduction="sum").item() == (
+        pytest.approx(next_token_loss(logits, targets, "sum").item())
+    )

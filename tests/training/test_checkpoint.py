@@ -1,0 +1,168 @@
+"""A checkpoint is whole or absent, loads strictly, and runs no code."""
+
+import dataclasses
+import json
+import pickle
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save
+
+import training.checkpoint
+from errors import UserError
+from model.config import ModelConfig
+from model.gpt import GPT
+from training.checkpoint import (
+    FORMAT,
+    Header,
+    load_checkpoint,
+    load_training,
+    load_weights,
+    model_tensors,
+    read_header,
+    save_checkpoint,
+    training_tensors,
+)
+from training.config import TrainConfig
+from training.optim import make_optimizer
+
+HEADER = Header(
+    config={"a": 1},
+    tokenizer={"kind": "char", "chars": "aé\ud800"},
+    corpus={},
+    step=7,
+    seconds=1.5,
+    val_loss=None,
+    best_val_loss=2.0,
+    evals_since_best=0,
+    device="cpu",
+    threads=2,
+)
+
+
+def make(seed: int = 0) -> tuple[GPT, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = GPT(ModelConfig(n_embd=8, n_head=2, n_layer=1, block_size=4, positions="learned"), 5)
+    return model, make_optimizer(model, TrainConfig())
+
+
+def step(model: GPT, optimizer: torch.optim.Optimizer) -> None:
+    model(torch.tensor([[1, 2, 3]])).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    model, optimizer = make()
+    step(model, optimizer)
+    path = tmp_path / "last.safetensors"
+    save_checkpoint(path, training_tensors(model, optimizer), HEADER)
+    return path
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    model, optimizer = make()
+    step(model, optimizer)
+    path = tmp_path / "last.safetensors"
+    save_checkpoint(path, training_tensors(model, optimizer), HEADER)
+    drawn = torch.rand(3)
+    other_model, other_optimizer = make(seed=1)
+    header, tensors = load_checkpoint(path)
+    load_training(other_model, other_optimizer, tensors, path)
+    assert header == HEADER
+    assert torch.equal(torch.rand(3), drawn), "dropout would draw other numbers"
+    for a, b in ((model, optimizer), (other_model, other_optimizer)):
+        step(a, b)
+    for (name, p), q in zip(model.named_parameters(), other_model.parameters(), strict=True):
+        assert torch.equal(p, q), name
+    assert [path.name for path in tmp_path.iterdir()] == ["last.safetensors"]
+
+
+def test_a_failed_write_leaves_the_checkpoint_before(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = saved.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(training.checkpoint.os, "fsync", full)
+    with pytest.raises(UserError, match="could not write .* No space left"):
+        save_checkpoint(saved, model_tensors(make(1)[0]), HEADER)
+    assert saved.read_bytes() == before
+    assert [path.name for path in saved.parent.iterdir()] == ["last.safetensors"]
+
+
+class Bomb:
+    def __reduce__(self) -> object:
+        return Path.touch, (Path("exploded"),)
+
+
+def test_damaged_and_foreign_files_are_one_clear_line(workplace: Path, saved: Path) -> None:
+    whole = saved.read_bytes()
+    foreign = save({"x": torch.zeros(1)})
+    huge_header = struct.pack("<Q", 1 << 60) + b"{}"
+    header = json.dumps(dataclasses.asdict(HEADER))
+    lost = {"format": FORMAT}
+    wrong = {"format": FORMAT, "header": header.replace('"step": 7', '"step": "7"')}
+    missing = {"format": FORMAT, "header": header.replace('"step"', '"stop"')}
+    contents = [
+        whole[: len(whole) // 2],
+        whole[:4],
+        b"",
+        foreign,
+        huge_header,
+        pickle.dumps(Bomb()),
+    ]
+    contents += [save({"x": torch.zeros(1)}, meta) for meta in (lost, wrong, missing)]
+    for content in contents:
+        saved.write_bytes(content)
+        with pytest.raises(UserError, match=r"last.safetensors is (damaged|not a checkpoint)"):
+            load_checkpoint(saved)
+    assert not Path("exploded").exists()
+    with pytest.raises(UserError, match="there is no checkpoint absent"):
+        load_checkpoint(Path("absent"))
+
+
+def test_a_header_is_read_strictly() -> None:
+    plain = dataclasses.asdict(HEADER)
+    assert read_header(json.dumps(plain)) == HEADER
+    for change in ({"step": 1.5}, {"val_loss": "low"}, {"config": []}, {"device": None}, {"x": 1}):
+        with pytest.raises(ValueError, match="header"):
+            read_header(json.dumps(plain | change))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("model.final_norm.weight", None, "is absent, should be float32"),
+        ("model.final_norm.weight", torch.zeros(9), r"is float32 \(9,\), should be float32 \(8,\)"),
+        ("model.final_norm.weight", torch.zeros(8).half(), r"is float16 \(8,\), should be"),
+        ("model.stranger", torch.zeros(8), "model.stranger is float32 .* should be absent"),
+        ("optimizer.final_norm.weight.exp_avg", None, "the state of final_norm.weight"),
+        ("optimizer.final_norm.weight.exp_avg", torch.zeros(9), "the state of final_norm.weight"),
+        ("generator.cpu", None, "random generator"),
+        ("generator.cpu", torch.zeros(3), "random generator"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(
+    saved: Path, name: str, tensor: torch.Tensor | None, message: str
+) -> None:
+    model, optimizer = make()
+    _, tensors = load_checkpoint(saved)
+    if tensor is None:
+        del tensors[name]
+    else:
+        tensors[name] = tensor
+    with pytest.raises(UserError, match=message):
+        load_training(model, optimizer, tensors, saved)
+
+
+def test_weights_alone_load_without_the_rest(saved: Path) -> None:
+    model, _ = make(1)
+    _, tensors = load_checkpoint(saved)
+    load_weights(model, tensors, saved)
+    assert torch.equal(model.final_norm.weight, tensors["model.final_norm.weight"])
