@@ -65,7 +65,7 @@ def create_run(name: str | None, stem: str, config: Config, facts: dict[str, Any
     Raises:
         UserError: for a run of that name that exists already; none is ever overwritten.
     """
-    if name is not None and (not name or Path(name).name != name):
+    if name is not None and (name in ("", "..") or Path(name).name != name):
         raise UserError(f"--run {name!r} must be a name for a folder in {RUNS}/, not a path")
     run = RUNS / (name or f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
     try:

@@ -61,6 +61,8 @@ class Options:
         require_at_least(0, temperature=self.temperature, seed=self.seed)
         if self.top_k is not None:
             require_at_least(1, top_k=self.top_k)
+        if self.seed >= 2**63:
+            raise ValueError(f"--seed must be below 2**63, got {self.seed}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"--top_p must be in (0, 1], got {self.top_p}")
         require_fraction(min_p=self.min_p)

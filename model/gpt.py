@@ -88,11 +88,25 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(config, self.rotary) for _ in range(config.n_layer))
         self.final_norm = make_norm(config)
         self.head = None if config.tie_head else nn.Linear(config.n_embd, vocab_size, bias=False)
-        self.apply(init_weights)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """GPT-2's initialisation, but for embeddings and head, which start at half its scale.
+
+        Matrices are normal with standard deviation 0.02, those that add to the stream less by
+        the square root of how many do; biases are zero. With smaller embeddings the logits start
+        near zero at any width, and the first loss near ln V.
+        """
+        residual = 0.02 / math.sqrt(2 * self.config.n_layer)
         for name, parameter in self.named_parameters():
-            # 2 * n_layer sublayers add to the stream; at first each adds that much less variance
             if name.endswith(("attn.out.weight", "mlp.down.weight")):
-                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.n_layer))
+                nn.init.normal_(parameter, std=residual)
+            elif "embedding" in name or name == "head.weight":
+                nn.init.normal_(parameter, std=0.01)
+            elif parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
 
     def forward(self, tokens_BT: Tensor, caches: list[KVCache] | None = None) -> Tensor:
         """Logits of the next token after each position.
@@ -133,14 +147,6 @@ class GPT(nn.Module):
     def num_parameters(self) -> int:
         """How many numbers are learned."""
         return sum(parameter.numel() for parameter in self.parameters())
-
-
-def init_weights(module: nn.Module) -> None:
-    """GPT-2's initialisation: normal with standard deviation 0.02, biases zero."""
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        nn.init.zeros_(module.bias)
 
 
 def next_token_loss(logits_BTV: Tensor, targets_BT: Tensor, reduction: str = "mean") -> Tensor:

@@ -1,0 +1,236 @@
+"""Defaults, then the file, then the flags; every mistake is one line that names its place."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from configs.load import (
+    SECTIONS,
+    Config,
+    Parser,
+    from_plain,
+    make_parser,
+    read_config,
+    split_positional,
+    to_plain,
+)
+from data.config import DataConfig
+from errors import UserError
+from model.config import ModelConfig
+from training.config import TrainConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """Nothing"""
+
+
+def parser() -> Parser:
+    return make_parser({"": NoOptions} | SECTIONS, "usage", "description")
+
+
+def parse(*argv: str, base: Config | None = None) -> Config:
+    file, flags = split_positional(list(argv))
+    return read_config(parser(), flags, file, base)
+
+
+@pytest.fixture
+def file(workplace: Path) -> Path:
+    path = workplace / "some.yaml"
+    path.write_text("model:\n  n_layer: 7\n  n_head: 2\ntrain:\n  learning_rate: 1e-2\n")
+    return path
+
+
+def test_without_anything_the_defaults() -> None:
+    assert parse() == Config()
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_base(file: Path) -> None:
+    for argv in (
+        [str(file), "--model.n_head", "8"],
+        ["--model.n_head", "8", str(file)],
+        ["--model.n_head=8", str(file), "--train.max_steps", "5"],
+    ):
+        config = parse(*argv)
+        assert (config.model.n_layer, config.model.n_head) == (7, 8)
+        assert config.train.learning_rate == 0.01
+    base = Config(model=ModelConfig(n_layer=3, n_embd=64))
+    assert parse(str(file), base=base).model == ModelConfig(n_layer=7, n_head=2, n_embd=64)
+    assert parse("--model.n_head", "1", base=base).model == (
+        ModelConfig(n_layer=3, n_head=1, n_embd=64)
+    )
+
+
+def test_values_of_every_kind() -> None:
+    config = parse(
+        *("--data.source", "[a.txt, b.txt]", "--train.compile", "true", "--train.seed", "0"),
+        *("--model.activation=swiglu", "--train.learning_rate", "1e-4", "--data.separator", "-"),
+        *("--train.grad_clip", "0"),
+    )
+    assert config.data.source == ["a.txt", "b.txt"]
+    assert config.train.compile is True
+    assert config.model.activation == "swiglu"
+    assert config.train.learning_rate == 1e-4
+    assert config.train.grad_clip == 0
+    for name in ("novel.txt", "a[1].txt", "*.txt", "123", "null", "hub:a/b"):
+        assert parse("--data.source", name).data.source == name
+
+
+def test_a_value_may_begin_with_a_dash() -> None:
+    assert split_positional(["--prompt", "-x", "run", "--n=1"]) == ("run", ["--prompt=-x", "--n=1"])
+    assert parse("--data.separator=--x").data.separator == "--x"
+
+
+BAD_FLAGS = [
+    (["--model.n_layers", "3"], "unknown flag --model.n_layers; did you mean --model.n_layer?"),
+    (["--n_layer", "3"], "unknown flag --n_layer; did you mean --model.n_layer?"),
+    (["--zzz", "3"], "unknown flag --zzz; see --help"),
+    (["-x"], "unknown flag -x; see --help"),
+    (["--mod.n_layer=3"], "unknown flag --mod.n_layer; did you mean --model.n_layer?"),
+    (["--model.n_layer"], "--model.n_layer needs a value"),
+    (["--model.n_layer", "--model.n_head", "2"], "--model.n_layer needs a value"),
+    (["--model.n_layer", "x"], "--model.n_layer must be a whole number, got 'x'"),
+    (["--model.n_layer", "1.5"], "--model.n_layer must be a whole number, got '1.5'"),
+    (["--model.n_layer", "null"], "--model.n_layer must be a whole number, got 'None'"),
+    (["--model.n_layer="], "--model.n_layer must be a whole number, got ''"),
+    (["--model.bias", "1"], "--model.bias must be true or false, got '1'"),
+    (["--train.learning_rate", "fast"], "--train.learning_rate must be a number, got 'fast'"),
+    (["--train.learning_rate", "nan"], "--train.learning_rate must be a number, got 'nan'"),
+    (["--model.norm", "batch"], "--model.norm must be one of layernorm, rmsnorm, got 'batch'"),
+    (["--model.n_layer", "0"], "--model.n_layer must be a number of at least 1, got 0"),
+    (["--train.max_steps", "-5"], "--train.max_steps must be a number of at least 1, got -5"),
+    (["--model.dropout", "1"], "--model.dropout must be in [0, 1), got 1.0"),
+    (["--data.val_fraction", "0"], "--data.val_fraction must be above 0"),
+    (["--data.source", ""], "--data.source is empty"),
+    (["--model.n_embd", "30"], "--model.n_embd 30 must be divisible by --model.n_head 4"),
+    (["--model.n_embd", "12"], "the head width must be even; n_embd 12 / n_head 4 is 3"),
+    (
+        ["--model.n_embd=4", "--model.qk_norm=true", "--model.positions=learned"],
+        "--model.qk_norm leaves only the sign",
+    ),
+    (["--train.batch_size", "5", "--train.grad_accum_steps", "2"], "must be divisible by"),
+    (["--train.final_lr_fraction", "2"], "--train.final_lr_fraction must be in [0, 1], got 2"),
+    (["--train.seed", str(2**63)], "--train.seed must be below 2**63"),
+    (["--data.repeat_max_period", "99"], "--data.repeat_max_period 99"),
+    (["a.yaml", "b.yaml"], "one word without a flag at most, got: a.yaml b.yaml"),
+    (["absent.yaml"], "there is no config file absent.yaml; shipped are"),
+]
+
+
+@pytest.mark.parametrize(("argv", "message"), BAD_FLAGS, ids=lambda value: str(value)[:40])
+def test_a_bad_flag_is_one_line(workplace: Path, argv: list[str], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse(*argv)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value) and "usage" not in str(error.value)
+
+
+BAD_FILES = [
+    ("model:\n  n_layer: null\n", "model.n_layer is null; leave it out for its default"),
+    ("model:\n  n_layers: 3\n", "unknown key model.n_layers; did you mean n_layer?"),
+    ("modl:\n  n_layer: 3\n", "unknown section modl; did you mean model?"),
+    ("n_layer: 3\n", "unknown section n_layer; known are data, model, train"),
+    ("model: 3\n", "model should hold fields, not 3"),
+    ("model:\n", "model should hold fields, not None"),
+    ("- 3\n", "a config has the sections data, model, train, this has none"),
+    ("", "a config has the sections data, model, train, this has none"),
+    ("model: {n_layer: 3\n", "is not a YAML file"),
+    ("model:\n  n_layer: 3\n  n_layer: 4\n", "n_layer is given twice"),
+    ("model: {}\nmodel: {}\n", "model is given twice"),
+    ("model:\n  n_layer: many\n", "--model.n_layer must be a whole number, got 'many'"),
+    ("model:\n  n_layer: true\n", "--model.n_layer must be a whole number, got 'True'"),
+    ("model:\n  n_layer: 2.0\n", "--model.n_layer must be a whole number, got '2.0'"),
+    ("train:\n  learning_rate: .nan\n", "--train.learning_rate must be a number of at least 0"),
+    ("train:\n  learning_rate: .inf\n", "--train.learning_rate must be a number of at least 0"),
+    ("data:\n  source: 3\n", "--data.source must be text or a list of texts, got '3'"),
+    ("data:\n  source: [a, null]\n", "--data.source must be text or a list of texts"),
+    ("data:\n  source: []\n", "--data.source is empty"),
+    ("!!python/object/apply:os.system ['touch exploded']\n", "is not a YAML file"),
+    ("? [a]\n: 3\n", "is not a YAML file"),
+    ("model: &a [*a]\n", "model should hold fields"),
+    ("\udcff", "is not a YAML file"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_FILES)
+def test_a_bad_file_is_one_line(workplace: Path, text: str, message: str) -> None:
+    (workplace / "bad.yaml").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError) as error:
+        parse("bad.yaml")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (workplace / "exploded").exists()
+
+
+small = st.builds(
+    ModelConfig,
+    block_size=st.integers(1, 64),
+    n_layer=st.integers(1, 4),
+    n_head=st.sampled_from([1, 2, 4]),
+    n_embd=st.sampled_from([16, 32]),
+    positions=st.sampled_from(["learned", "rotary"]),
+    norm=st.sampled_from(["layernorm", "rmsnorm"]),
+    activation=st.sampled_from(["gelu", "relu2", "swiglu"]),
+    qk_norm=st.booleans(),
+    tie_head=st.booleans(),
+    bias=st.booleans(),
+    dropout=st.floats(0, 0.9),
+)
+sources = st.text(min_size=1) | st.lists(st.text(min_size=1), min_size=1, max_size=3)
+configs = st.builds(
+    Config,
+    model=small,
+    data=st.builds(DataConfig, source=sources, separator=st.text()),
+    train=st.builds(TrainConfig, learning_rate=st.floats(0, 1), seed=st.integers(0, 2**63 - 1)),
+)
+
+
+@given(configs)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_config_reloads_equal(workplace: Path, config: Config) -> None:
+    plain = json.loads(json.dumps(to_plain(config)))
+    assert from_plain(plain, "here") == config
+    text = yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
+    (workplace / "config.yaml").write_text(text, encoding="utf-8")
+    assert parse("config.yaml") == config
+
+
+def test_plain_data_reloads_strictly() -> None:
+    plain = to_plain(Config())
+    for section, kind in SECTIONS.items():
+        for field in dataclasses.fields(kind):
+            less: dict[str, Any] = json.loads(json.dumps(plain))
+            del less[section][field.name]
+            with pytest.raises(UserError, match=f"here: {section}.{field.name} is missing"):
+                from_plain(less, "here")
+    for change in (
+        {"model": {}},
+        {"extra": {}},
+        {"model": 3},
+        {"train": plain["train"] | {"x": 1}},
+    ):
+        with pytest.raises(UserError, match="here: "):
+            from_plain(plain | change, "here")
+    with pytest.raises(UserError, match="must be a whole number"):
+        from_plain(plain | {"model": plain["model"] | {"n_layer": "x"}}, "here")
+
+
+def test_help_says_every_field_its_type_default_and_meaning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        parse("--help")
+    assert exit_.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for section, kind in SECTIONS.items():
+        for field in dataclasses.fields(kind):
+            assert f"--{section}.{field.name} " in text
+            assert f"default: {field.default}" in text or field.default == ""
+    for words in ("Number of blocks. (type: int, default: 4)", "Peak learning rate of AdamW."):
+        assert words in text

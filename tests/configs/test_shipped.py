@@ -1,0 +1,60 @@
+"""Every shipped config loads, builds, steps, and starts as good as guessing."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from configs.load import SECTIONS, Config, make_parser, read_config
+from data.batches import open_batches
+from model.gpt import GPT, next_token_loss
+from train import train_step
+from training.optim import make_optimizer
+from training.runtime import start_runtime
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
+SHIPPED = sorted(path.name for path in CONFIGS.glob("*.yaml"))
+
+
+def test_what_is_shipped() -> None:
+    named = {"debug", "gpt2", "induction", "shakespeare", "shakespeare_3min"}
+    assert {f"{name}.yaml" for name in named} <= set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", ["default", *SHIPPED])
+def test_loads_builds_and_steps(workplace: Path, name: str) -> None:
+    file = None if name == "default" else str(CONFIGS / name)
+    # On a CPU, a few windows at a time; and with an embedded text in place of the hub.
+    flags = ["--train.device=cpu", "--train.batch_size=4", "--train.grad_accum_steps=1"]
+    config = read_config(make_parser(SECTIONS), flags, file)
+    if str(config.data.source).startswith("hub:"):
+        config = read_config(make_parser(SECTIONS), [*flags, "--data.source=pydocs"], file)
+    torch.manual_seed(config.train.seed)
+    batches = open_batches(config.data, config.model.block_size, config.train.seed)
+    model = GPT(config.model, batches.tokenizer.vocab_size)
+    runtime = start_runtime(config.train)
+
+    windows = batches.train(0, 4)
+    with torch.no_grad():
+        loss = next_token_loss(model(windows[:, :-1]), windows[:, 1:])
+    assert loss.item() == pytest.approx(math.log(batches.tokenizer.vocab_size), rel=0.02)
+
+    before = [p.detach().clone() for p in model.parameters()]
+    loss_value, norm = train_step(
+        model, model, make_optimizer(model, config.train), windows, config.train, runtime
+    )
+    assert loss_value == pytest.approx(loss.item(), rel=0.02)
+    assert norm > 0
+    moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+    assert all(moved)
+
+
+def test_gpt2_is_the_block_of_gpt2() -> None:
+    model = read_config(make_parser(SECTIONS), [], str(CONFIGS / "gpt2.yaml")).model
+    assert (model.positions, model.norm, model.activation) == ("learned", "layernorm", "gelu")
+    assert model.bias and model.tie_head and not model.qk_norm
+
+
+def test_the_default_is_the_embedded_text() -> None:
+    assert Config().data.source == "pydocs"

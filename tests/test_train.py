@@ -1,0 +1,392 @@
+"""The whole of a run: what it leaves, how it goes on, what it refuses."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import train
+from configs.load import SECTIONS, Config, from_plain, make_parser, read_config
+from data.batches import open_batches
+from model.gpt import GPT, next_token_loss
+from run import open_run
+from training.checkpoint import load_checkpoint
+from training.optim import make_optimizer
+from training.runtime import start_runtime
+
+ROOT = Path(__file__).parent.parent
+DEBUG = str(ROOT / "configs" / "debug.yaml")
+QUICK = [DEBUG, "--train.max_steps=24", "--train.eval_every=8", "--train.save_every=8"]
+QUICK += ["--train.log_every=1", "--train.sample_tokens=10", "--train.tensorboard=false"]
+DROPOUT = ["--model.dropout=0.2", "--model.attn_dropout=0.1"]
+
+
+def read(run: Path | str, key: str) -> dict[int, float]:
+    """A number of metrics.jsonl by its step; no step may stand twice."""
+    lines = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
+    pairs = [(line["step"], line[key]) for line in lines if key in line]
+    assert len(dict(pairs)) == len(pairs), "a step stands twice"
+    return dict(pairs)
+
+
+def same_bits(run_a: str, run_b: str) -> None:
+    """Everything that training goes on from is the same in two runs, to the last bit."""
+    (header_a, a), (header_b, b) = (
+        load_checkpoint(Path(run) / "last.safetensors") for run in (run_a, run_b)
+    )
+    assert a.keys() == b.keys()
+    different = [name for name in a if not torch.equal(a[name], b[name])]
+    assert not different
+    assert (header_a.step, header_a.val_loss) == (header_b.step, header_b.val_loss)
+
+
+class StopAt:
+    """Press Ctrl-C in the middle of a step, as a person would."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.calls, self.train_step = step, 0, train.train_step
+
+    def __call__(self, *args: Any) -> tuple[float, float]:
+        self.calls += 1
+        if self.calls == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+        return self.train_step(*args)
+
+
+@pytest.fixture
+def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    return lambda step: monkeypatch.setattr(train, "train_step", StopAt(step))
+
+
+# --- what a run leaves ---------------------------------------------------------------------------
+
+
+def test_a_run_leaves_all_it_promises(debug_run: Path) -> None:
+    names = {path.name for path in debug_run.iterdir() if "events" not in path.name}
+    assert names == (
+        {"config.yaml", "run.json", "metrics.jsonl", "best.safetensors", "last.safetensors"}
+    )
+    losses, validation = read(debug_run, "train_loss"), read(debug_run, "val_loss")
+    assert list(losses) == [10, 20, 30, 40, 50, 60]
+    assert list(validation) == [30, 60]
+    assert losses[60] < losses[10] < math.log(200)
+    assert validation[60] < validation[30]
+    for step, bits in read(debug_run, "bits_per_char").items():
+        assert bits == pytest.approx(validation[step] / math.log(2))
+
+
+def test_a_run_says_what_was_run(debug_run: Path) -> None:
+    saved = read_config(make_parser(SECTIONS), [], str(debug_run / "config.yaml"))
+    assert saved == read_config(make_parser(SECTIONS), [], DEBUG)
+    for which in ("best", "last"):
+        header, _ = load_checkpoint(debug_run / f"{which}.safetensors")
+        assert from_plain(header.config, "here") == saved
+        assert header.corpus["sha256"] and header.corpus["source"][0] == "pydocs"
+        assert header.best_val_loss == min(read(debug_run, "val_loss").values())
+    facts = json.loads((debug_run / "run.json").read_text())
+    assert facts["corpus"] == header.corpus
+    assert facts["torch"] == torch.__version__
+
+
+def test_best_holds_weights_and_last_everything(debug_run: Path) -> None:
+    _, best = load_checkpoint(debug_run / "best.safetensors")
+    _, last = load_checkpoint(debug_run / "last.safetensors")
+    assert {name.split(".")[0] for name in best} == {"model"}
+    assert {name.split(".")[0] for name in last} == {"model", "optimizer", "generator"}
+
+
+def test_tensorboard_reads_it_all_back(debug_run: Path) -> None:
+    events = EventAccumulator(str(debug_run)).Reload()
+    for name in ("train_loss", "val_loss", "bits_per_char", "learning_rate", "grad_norm"):
+        seen = {event.step: event.value for event in events.Scalars(name)}
+        assert seen == pytest.approx(read(debug_run, name), rel=1e-6)
+    assert [event.step for event in events.Scalars("tokens_per_second")] == list(range(10, 61, 10))
+    assert [event.step for event in events.Tensors("sample/text_summary")] == [30, 60]
+
+
+def test_it_says_what_matters(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main([*QUICK, "--run", "a", "--train.threads=1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("device cpu, 1 thread, matrix products in ")
+    assert re.match(r"to beat, in nats/char: uniform \d\.\d+, unigram \d\.\d+, bigram", lines[3])
+    evaluations = [line for line in lines if line.startswith("step ")]
+    assert len(evaluations) == 3
+    assert re.match(r"step  8  validation \d\.\d+ nats/char  \d\.\d+ bits/char", evaluations[0])
+    assert any(line.startswith("    | ") for line in lines)
+    assert lines[-3:] == ["next:", "  python sample.py runs/a", "  tensorboard --logdir runs"]
+
+
+# --- evaluation and the step ---------------------------------------------------------------------
+
+
+def setup(*flags: str) -> tuple[Config, Any, GPT, Any]:
+    config = read_config(make_parser(SECTIONS), [*QUICK[1:], *flags], DEBUG)
+    batches = open_batches(config.data, config.model.block_size, config.train.seed)
+    torch.manual_seed(0)
+    model = GPT(config.model, batches.tokenizer.vocab_size)
+    return config, batches, model, start_runtime(config.train)
+
+
+def test_evaluation_is_the_mean_over_every_token(workplace: Path) -> None:
+    config, batches, model, runtime = setup("--train.precision=float32", "--model.dropout=0.5")
+    state = torch.get_rng_state()
+    measured = train.evaluate(model, model, batches, config.train, runtime)
+    assert torch.equal(state, torch.get_rng_state()), "evaluation drew random numbers"
+    assert model.training
+    model.eval()
+    nats = [
+        next_token_loss(model(windows[:, :-1]), windows[:, 1:], "sum").item()
+        for windows in batches.validation(64)
+    ]
+    tokens = len(batches.val_tokens) - 1
+    assert measured["val_loss"] == pytest.approx(sum(nats) / tokens, rel=1e-5)
+
+
+def test_bits_per_char_of_bytes(workplace: Path) -> None:
+    (workplace / "t.txt").write_text("日本語" * 200)
+    config, batches, model, runtime = setup("--data.source=t.txt", "--data.tokenizer=byte")
+    measured = train.evaluate(model, model, batches, config.train, runtime)
+    ratio = measured["bits_per_char"] / (measured["val_loss"] / math.log(2))
+    assert ratio == pytest.approx(3, rel=0.05), "a character here is three bytes"
+
+
+def test_accumulated_gradients_are_those_of_the_whole_batch(workplace: Path) -> None:
+    results = []
+    for pieces in (1, 4):
+        config, batches, model, runtime = setup(
+            "--train.precision=float32", f"--train.grad_accum_steps={pieces}", "--train.grad_clip=0"
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        loss, norm = train.train_step(
+            model, model, optimizer, batches.train(0, 16), config.train, runtime
+        )
+        results.append([torch.tensor([loss, norm]), *(p.detach() for p in model.parameters())])
+    for whole, accumulated in zip(*results, strict=True):
+        torch.testing.assert_close(whole, accumulated, rtol=1e-4, atol=1e-6)
+
+
+def test_clipping_limits_the_gradient(workplace: Path) -> None:
+    config, batches, model, runtime = setup("--train.grad_clip=0.01")
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    _, norm = train.train_step(model, model, optimizer, batches.train(0, 4), config.train, runtime)
+    moved = torch.cat([(a - b).flatten() for a, b in zip(before, model.parameters(), strict=True)])
+    assert norm > 0.01
+    assert moved.norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_what_is_not_finite_is_never_learned(workplace: Path, where: str) -> None:
+    config, batches, model, runtime = setup()
+    weight = model.blocks[1].mlp.up.weight
+    if where == "loss":
+        with torch.no_grad():
+            weight[0, 0] = math.nan
+    else:
+        weight.register_hook(lambda gradient: gradient * math.inf)
+    optimizer = make_optimizer(model, config.train)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(FloatingPointError, match=r"gradient norm (nan|inf), first in "):
+        train.train_step(model, model, optimizer, batches.train(0, 4), config.train, runtime)
+    for a, b in zip(before, model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    assert not optimizer.state
+
+
+def test_a_run_that_diverges_says_where_and_keeps_its_checkpoint(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = iter(range(100))
+
+    def diverge(*args: Any) -> tuple[float, float]:
+        if next(steps) == 10:
+            raise FloatingPointError("the loss is nan")
+        return 1.0, 1.0
+
+    monkeypatch.setattr(train, "train_step", diverge)
+    monkeypatch.setattr(train, "training_tensors", lambda model, optimizer: {})
+    assert train.main([*QUICK, "--run=a"]) == 2
+    error = capsys.readouterr().err
+    assert re.search(r"error: at step 11, learning rate 0\.00\d+, the loss is nan; .*lower", error)
+    assert load_checkpoint(Path("runs/a/last.safetensors"))[0].step == 8
+
+
+# --- stopping and going on -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [1, 8, 13])
+def test_stopped_and_resumed_is_as_never_stopped(
+    workplace: Path, stop: int, stop_at: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [*QUICK, *DROPOUT, "--train.grad_accum_steps=2"]
+    assert train.main([*flags, "--run=whole"]) == 0
+    stop_at(stop)
+    assert train.main([*flags, "--run=parts"]) == 130
+    assert f"stopped at step {stop}; go on with: python train.py --resume runs/parts" in (
+        capsys.readouterr().out
+    )
+    assert list(read("runs/parts", "train_loss")) == list(range(1, stop + 1))
+    assert train.main(["--resume", "runs/parts"]) == 0
+    for key in ("train_loss", "val_loss", "grad_norm", "learning_rate"):
+        assert read("runs/parts", key) == read("runs/whole", key)
+    same_bits("runs/parts", "runs/whole")
+
+
+def test_resuming_takes_back_what_came_after_the_last_checkpoint(workplace: Path) -> None:
+    """As after a crash: metrics are ahead of the checkpoint that survived."""
+    assert train.main([*QUICK, *DROPOUT, "--run=whole"]) == 0
+    assert train.main([*QUICK, *DROPOUT, "--run=parts", "--train.max_steps=16"]) == 0
+    ahead = Path("runs/whole/metrics.jsonl").read_text()
+    Path("runs/parts/metrics.jsonl").write_text(ahead + '{"step": 25, "tr')
+    assert train.main(["--resume=parts", "--train.max_steps=24"]) == 0
+    assert list(read("runs/parts", "train_loss")) == list(range(1, 25))
+
+
+def test_two_runs_with_one_seed_are_the_same_and_looking_changes_nothing(workplace: Path) -> None:
+    assert train.main([*QUICK, *DROPOUT, "--run=a"]) == 0
+    often = ["--train.eval_every=3", "--train.save_every=5", "--train.sample_tokens=30"]
+    assert train.main([*QUICK, *DROPOUT, "--run=b", *often]) == 0
+    assert train.main([*QUICK, *DROPOUT, "--run=c", "--train.seed=1"]) == 0
+    assert read("runs/a", "train_loss") == read("runs/b", "train_loss")
+    same_bits("runs/a", "runs/b")
+    assert read("runs/a", "train_loss")[1] != read("runs/c", "train_loss")[1]
+
+
+def test_a_longer_run_says_what_becomes_of_the_schedule(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main([*QUICK, "--run=a"]) == 0
+    assert train.main(["--resume=a"]) == 0
+    assert "runs/a is complete at step 24; go on with a larger --train.max_steps" in (
+        capsys.readouterr().out
+    )
+    assert train.main(["--resume=a", "--train.max_steps=30", "--train.threads=1"]) == 0
+    text = capsys.readouterr().out
+    assert "note: max_steps 24 -> 30: the learning rate follows the new schedule" in text
+    if torch.get_num_threads() != 1:
+        assert "note: threads" in text
+    assert list(read("runs/a", "train_loss")) == list(range(1, 31))
+    assert "max_steps: 30" in Path("runs/a/config.yaml").read_text()
+
+
+def test_the_number_of_threads_belongs_to_the_run(workplace: Path) -> None:
+    assert train.main([*QUICK, "--run=a", "--train.threads=1"]) == 0
+    torch.set_num_threads(2)
+    assert train.main(["--resume=a", "--train.max_steps=25"]) == 0
+    assert torch.get_num_threads() == 1
+
+
+def test_early_stopping(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses = iter([3.0, 2.0, 2.5, 2.4, 1.0])
+    monkeypatch.setattr(
+        train, "evaluate", lambda *args: {"val_loss": next(losses), "bits_per_char": 1.0}
+    )
+    assert train.main([*QUICK, "--run=a", "--train.eval_every=4", "--train.patience=2"]) == 0
+    assert "stopping early: 2 evaluations without a new best" in capsys.readouterr().out
+    best, _ = load_checkpoint(Path("runs/a/best.safetensors"))
+    last, _ = load_checkpoint(Path("runs/a/last.safetensors"))
+    assert (best.step, best.best_val_loss) == (8, 2.0)
+    assert (last.step, last.val_loss, last.best_val_loss) == (16, 2.4, 2.0)
+
+
+def test_a_real_ctrl_c_saves_and_exits_with_130(workplace: Path) -> None:
+    command = [sys.executable, str(ROOT / "train.py"), *QUICK, "--run=a"]
+    command += ["--train.max_steps=100000", "--train.eval_every=100000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = Path("runs/a/metrics.jsonl")
+    while process.poll() is None and not Path("runs/a/last.safetensors").exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    header, _ = load_checkpoint(Path("runs/a/last.safetensors"))
+    assert f"stopped at step {header.step}; go on with: python train.py --resume runs/a" in out
+    assert len(metrics.read_text().splitlines()) == header.step
+
+
+# --- other text, other weights, refusals ---------------------------------------------------------
+
+
+def test_init_from_goes_on_with_other_text(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main([*QUICK, "--run=a"]) == 0
+    (workplace / "letters.txt").write_text("the letters of a friend\n" * 100)
+    flags = ["--init_from=runs/a", "--data.source=letters.txt", "--run=b"]
+    assert train.main([*flags, "--train.learning_rate=1e-9", "--train.max_steps=1"]) == 0
+    a, b = open_run(Path("runs/a")), open_run(Path("runs/b"))
+    assert a.tokenizer == b.tokenizer
+    for name, tensor in a.tensors.items():
+        torch.testing.assert_close(tensor, b.tensors[name], rtol=0, atol=1e-6)
+    assert b.header.step == 1
+    assert b.config.data.source == "letters.txt"
+
+    (workplace / "strange.txt").write_text("日本" * 500)
+    assert train.main(["--init_from=a", "--data.source=strange.txt"]) == 2
+    assert "never seen '日' '本'" in capsys.readouterr().err
+    assert train.main(["--init_from=a", "--model.n_layer=3"]) == 2
+    assert "--init_from cannot change model.n_layer from 2 to 3" in capsys.readouterr().err
+
+
+REFUSED = [
+    (["--resume=a", "--model.n_layer=3"], "--resume cannot change model.n_layer from 2 to 3"),
+    (
+        ["--resume=a", "--train.learning_rate=1"],
+        "cannot change train.learning_rate from 0.002 to 1",
+    ),
+    (["--resume=a", "--train.seed=2"], "--resume cannot change train.seed from 1337 to 2"),
+    (["--resume=a", "--data.tokenizer=byte"], "--resume cannot change data.tokenizer"),
+    (
+        ["--resume=a", "--data.source=other.txt"],
+        "the text is not the one that runs/a was trained on",
+    ),
+    (["--resume=a", "--run=b"], "it takes no --run and no --init_from"),
+    (["--resume=a", "--init_from=a"], "it takes no --run and no --init_from"),
+    (["--resume=absent"], "there is no run absent; in runs/ are a"),
+    (["--resume=folder"], "folder is not a run: it has no last.safetensors"),
+    (["--init_from=other.txt"], "there is no run other.txt"),
+    ([DEBUG, "--run=a"], "runs/a exists; go on with --resume runs/a"),
+    ([DEBUG, "--run=a/b"], "must be a name for a folder in runs/, not a path"),
+    ([DEBUG, "--run=.."], "must be a name for a folder in runs/, not a path"),
+    ([DEBUG, "--run="], "must be a name for a folder in runs/, not a path"),
+]
+
+
+def test_what_is_refused_leaves_the_run_as_it_was(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main([*QUICK, "--run=a"]) == 0
+    (workplace / "folder").mkdir()
+    (workplace / "other.txt").write_text("another text\n" * 100)
+    before = {path: path.read_bytes() for path in Path("runs/a").iterdir()}
+    for argv, message in REFUSED:
+        capsys.readouterr()
+        assert train.main(argv) == 2, argv
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1, error
+    assert {path: path.read_bytes() for path in Path("runs/a").iterdir()} == before
+    assert [path.name for path in Path("runs").iterdir()] == ["a"]
+
+
+def test_compiled_is_the_same_model(workplace: Path) -> None:
+    config, batches, model, runtime = setup("--train.precision=float32")
+    windows = batches.train(0, 4)
+    compiled = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    a = train.train_step(model, model, optimizer, windows, config.train, runtime)
+    b = train.train_step(compiled, model, optimizer, windows, config.train, runtime)
+    assert a == pytest.approx(b, rel=1e-5)
