@@ -86,7 +86,7 @@ def create_run(name: str | None, stem: str, config: Config, facts: dict[str, Any
 
 def save_config(run: Path, config: Config) -> None:
     """Write the whole config, so that `python train.py RUN/config.yaml` does the same again."""
-    text = yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(to_plain(config), sort_keys=False)
     write_atomically(run / "config.yaml", text)
 
 

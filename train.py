@@ -98,7 +98,7 @@ def train_step(
         with runtime.autocast():
             logits = forward(piece[:, :-1])
         piece_loss = next_token_loss(logits, piece[:, 1:]) / config.grad_accum_steps
-        piece_loss.backward()  # type: ignore[no-untyped-call]
+        piece_loss.backward()
         loss += piece_loss.item()
     limit = config.grad_clip or math.inf
     grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit).item()
@@ -208,8 +208,8 @@ def train(
                 loss, grad_norm = train_step(forward, model, optimizer, windows, settings, runtime)
             except FloatingPointError as error:
                 raise UserError(
-                    f"at step {at.step + 1}, learning rate {rate:.3g}, {error}; the weights were left "
-                    f"as they were. Try again with a lower --train.learning_rate"
+                    f"at step {at.step + 1}, learning rate {rate:.3g}, {error}; the weights were "
+                    f"left as they were. Try again with a lower --train.learning_rate"
                 ) from None
             at.step += 1
             tokens += windows.numel() - len(windows)
@@ -244,7 +244,8 @@ def train(
                 sample = write_sample(model, batches, settings) if settings.sample_tokens else ""
                 metrics.write(at.step, measured | {"seconds": time.perf_counter() - began}, sample)
                 bar.write(
-                    f"step {at.step:>{len(str(settings.max_steps))}}  validation {at.val_loss:.4f} nats/{unit}"
+                    f"step {at.step:>{len(str(settings.max_steps))}}"
+                    f"  validation {at.val_loss:.4f} nats/{unit}"
                     f"  {measured['bits_per_char']:.3f} bits/char  training {loss:.4f}"
                     + ("" if best else f"  (best {at.best_val_loss:.4f})")
                 )
@@ -279,8 +280,8 @@ def refuse_changes(old: Config, new: Config, allowed: dict[str, set[str]], doing
             now = after[section][key]
             if now != value and key not in allowed[section]:
                 raise UserError(
-                    f"{doing} cannot change {section}.{key} from {value} to {now}: it decides what is "
-                    f"learned; start a new run to change it"
+                    f"{doing} cannot change {section}.{key} from {value} to {now}: "
+                    f"it decides what is learned; start a new run to change it"
                 )
 
 
@@ -291,8 +292,8 @@ def words_on_resume(saved: SavedRun, config: Config, runtime: Runtime) -> list[s
     if new.max_steps != old.max_steps:
         was, is_now = learning_rate(header.step, old), learning_rate(header.step, new)
         words.append(
-            f"max_steps {old.max_steps} -> {new.max_steps}: the learning rate follows the new schedule, "
-            f"from here {is_now:.3g} instead of {was:.3g}"
+            f"max_steps {old.max_steps} -> {new.max_steps}: the learning rate follows the new "
+            f"schedule, from here {is_now:.3g} instead of {was:.3g}"
         )
     before = (header.device, header.threads, old.precision, old.compile)
     after = (runtime.device.type, runtime.threads, new.precision, new.compile)
@@ -336,8 +337,9 @@ def main(argv: list[str]) -> int:
     model = GPT(config.model, batches.tokenizer.vocab_size).to(runtime.device)
     optimizer = make_optimizer(model, config.train)
     print(
-        f"model: {config.model.n_layer} layers x {config.model.n_embd} wide, {config.model.n_head} heads, "
-        f"context {config.model.block_size}, {model.num_parameters():,} parameters"
+        f"model: {config.model.n_layer} layers x {config.model.n_embd} wide, "
+        f"{config.model.n_head} heads, context {config.model.block_size}, "
+        f"{model.num_parameters():,} parameters"
     )
     print(f"text: {batches.describe()}")
     ladder = ", ".join(f"{name} {nats:.3f}" for name, nats in batches.ladder().items())
@@ -350,7 +352,8 @@ def main(argv: list[str]) -> int:
         if batches.info.get("sha256") != saved.header.corpus.get("sha256"):
             raise UserError(
                 f"the text is not the one that {run} was trained on (it came from "
-                f"{saved.header.corpus.get('source')}); to go on with another text use --init_from {run}"
+                f"{saved.header.corpus.get('source')}); to go on with another text use "
+                f"--init_from {run}"
             )
         load_training(model, optimizer, saved.tensors, saved.path)
         if at.step >= config.train.max_steps:
@@ -374,7 +377,8 @@ def main(argv: list[str]) -> int:
         print(f"stopped at step {at.step}; go on with: python train.py --resume {run}")
         return stop.exit_code
     print(
-        f"done: {run}, {at.step} steps in {at.seconds:.0f} s, best validation loss {at.best_val_loss:.4f}"
+        f"done: {run}, {at.step} steps in {at.seconds:.0f} s, "
+        f"best validation loss {at.best_val_loss:.4f}"
     )
     print("next:")
     print(f"  python sample.py {run}")

@@ -69,9 +69,9 @@ class TextBatches:
         for name, tokens in (("training", self.train_tokens), ("validation", self.val_tokens)):
             if len(tokens) < block_size + 1:
                 raise UserError(
-                    f"the {name} split has {len(tokens)} tokens, and a window needs block_size + 1 = "
-                    f"{block_size + 1}: use a longer text, a smaller --model.block_size, or another "
-                    f"--data.val_fraction"
+                    f"the {name} split has {len(tokens)} tokens, and a window needs block_size + 1 "
+                    f"= {block_size + 1}: use a longer text, a smaller --model.block_size, or "
+                    f"another --data.val_fraction"
                 )
 
     def train(self, step: int, batch_size: int) -> Tensor:
@@ -103,8 +103,9 @@ class TextBatches:
     def describe(self) -> str:
         name = " ".join(str(part) for part in self.info["source"][:2])
         return (
-            f"{name}, {self.info['characters']:,} characters, vocabulary {self.tokenizer.vocab_size}, "
-            f"{len(self.train_tokens):,} tokens to train on, {len(self.val_tokens):,} to validate"
+            f"{name}, {self.info['characters']:,} characters, "
+            f"{self.tokenizer.vocab_size} different tokens, "
+            f"{len(self.train_tokens):,} to train on, {len(self.val_tokens):,} to validate"
         )
 
     def ladder(self) -> dict[str, float]:
@@ -113,7 +114,7 @@ class TextBatches:
 
 
 class RepeatBatches:
-    """Random strings repeated: each window is [r, r, r ...] cut to length, r of a period of its own.
+    """Random strings repeated: each window is [r, r, ...] cut to length, r of a length of its own.
 
     The characters of r are all different, so that what follows one is known from its last
     appearance, and from nothing else. A model that predicts the second copy has learned to
@@ -124,8 +125,9 @@ class RepeatBatches:
         self.config, self.block_size, self.seed = config, block_size, seed
         if block_size < 2 * config.repeat_max_period:
             raise UserError(
-                f"--model.block_size {block_size} has no room for two copies of --data.repeat_max_period "
-                f"{config.repeat_max_period} characters; make it {2 * config.repeat_max_period} or more"
+                f"--model.block_size {block_size} has no room for two copies of "
+                f"--data.repeat_max_period {config.repeat_max_period} characters; make it "
+                f"{2 * config.repeat_max_period} or more"
             )
         # '!' and on are printable and visible; past '~' the letters from U+0100 on are too
         chars = [
@@ -156,7 +158,8 @@ class RepeatBatches:
 
     def describe(self) -> str:
         low, high = self.config.repeat_min_period, self.config.repeat_max_period
-        return f"random strings of {low} to {high} different characters of {self.tokenizer.vocab_size}, repeated"
+        V = self.tokenizer.vocab_size
+        return f"random strings of {low} to {high} different characters out of {V}, repeated"
 
     def ladder(self) -> dict[str, float]:
         train = (

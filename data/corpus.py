@@ -151,7 +151,8 @@ def pydocs(config: DataConfig) -> Source:
         from pydoc_data.topics import topics
     except ImportError:
         raise UserError(
-            "this Python comes without its manual (pydoc_data.topics); name a text with --data.source FILE"
+            "this Python comes without its manual (pydoc_data.topics); "
+            "name a text with --data.source FILE"
         ) from None
     text = "\n".join(topics[name] for name in sorted(topics)).encode()
     version = sys.version.split()[0]
@@ -247,8 +248,8 @@ def decode(
     except UnicodeDecodeError as error:
         where = done - pending + error.start
         raise UserError(
-            f"{name} is not UTF-8 text: byte {where} is 0x{error.object[error.start]:02x}; convert it to "
-            f"UTF-8, or read it as it is with --data.tokenizer byte"
+            f"{name} is not UTF-8 text: byte {where} is 0x{error.object[error.start]:02x}; "
+            f"convert it to UTF-8, or read it as it is with --data.tokenizer byte"
         ) from None
 
 

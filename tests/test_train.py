@@ -189,7 +189,7 @@ def test_clipping_limits_the_gradient(workplace: Path) -> None:
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_what_is_not_finite_is_never_learned(workplace: Path, where: str) -> None:
     config, batches, model, runtime = setup()
-    weight = model.blocks[1].mlp.up.weight
+    weight = model.get_parameter("blocks.1.mlp.up.weight")
     if where == "loss":
         with torch.no_grad():
             weight[0, 0] = math.nan

@@ -246,7 +246,9 @@ def test_a_hub_set_is_joined_and_found_again(
 
 
 def test_a_wrong_column_or_split_of_a_hub_set(offline_hub: Path) -> None:
-    with pytest.raises(UserError, match="no column 'words'; --data.hub_column can be text, number"):
+    with pytest.raises(
+        UserError, match=r"no column 'words'; --data.hub_column can be text, number"
+    ):
         load("hub:acme/tiny", hub_column="words")
     with pytest.raises(UserError, match=r"could not load hub:acme/tiny .*test"):
         load("hub:acme/tiny", hub_split="test")
@@ -256,7 +258,8 @@ def test_a_second_start_imports_no_datasets(offline_hub: Path) -> None:
     load("hub:acme/tiny")
     program = (
         "import sys; from data.config import DataConfig; from data.corpus import load_corpus;"
-        "print(len(load_corpus(DataConfig(source='hub:acme/tiny')).tokens), 'datasets' in sys.modules)"
+        "corpus = load_corpus(DataConfig(source='hub:acme/tiny'));"
+        "print(len(corpus.tokens), 'datasets' in sys.modules)"
     )
     result = subprocess.run(
         [sys.executable, "-c", program],

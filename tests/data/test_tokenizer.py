@@ -69,8 +69,10 @@ def test_bytes_are_written_as_soon_as_they_make_a_character() -> None:
 
 @pytest.mark.parametrize(
     "plain",
-    [{}, {"kind": "char"}, {"kind": "char", "chars": ""}, {"kind": "char", "chars": "aa"}]
-    + [{"kind": "char", "chars": 3}, {"kind": "word"}, {"kind": "byte", "chars": "ab"}],
+    [
+        *({}, {"kind": "char"}, {"kind": "char", "chars": ""}, {"kind": "char", "chars": "aa"}),
+        *({"kind": "char", "chars": 3}, {"kind": "word"}, {"kind": "byte", "chars": "ab"}),
+    ],
 )
 def test_nonsense_is_no_tokenizer(plain: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="not a description"):

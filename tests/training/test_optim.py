@@ -1,5 +1,7 @@
 """What decays, and how fast the learning goes."""
 
+from typing import Literal
+
 import pytest
 import torch
 
@@ -33,13 +35,13 @@ def test_weight_decay_shrinks_a_matrix_without_gradient() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
-def test_learning_rate(schedule: str) -> None:
+def test_learning_rate(schedule: Literal["cosine", "linear", "constant"]) -> None:
     config = TrainConfig(
         learning_rate=2.0,
         warmup_steps=4,
         max_steps=24,
         schedule=schedule,
-        final_lr_fraction=0.1,  # type: ignore[arg-type]
+        final_lr_fraction=0.1,
     )
     rates = [learning_rate(step, config) for step in range(25)]
     assert rates[:4] == [0.5, 1.0, 1.5, 2.0]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from typing import Literal
 
 import pytest
 import torch
@@ -21,8 +22,9 @@ def test_the_first_line_says_what_is_used() -> None:
 
 def test_autocast_is_for_products() -> None:
     layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
-    for precision in ("float32", "bfloat16"):
-        runtime = start_runtime(TrainConfig(device="cpu", precision=precision))  # type: ignore[arg-type]
+    precisions: tuple[Literal["float32", "bfloat16"], ...] = ("float32", "bfloat16")
+    for precision in precisions:
+        runtime = start_runtime(TrainConfig(device="cpu", precision=precision))
         with runtime.autocast():
             assert layer(x).dtype == getattr(torch, precision)
 
