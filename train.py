@@ -46,6 +46,8 @@ from training.optim import learning_rate, make_optimizer
 from training.progress import Metrics, progress_bar
 from training.runtime import Runtime, StopSignal, start_runtime
 
+SAMPLE_WIDTH = 90  # samples are folded there, to stand apart from the rest
+
 # What --resume may change: what decides where and how often a run is looked at, not what it
 # learns. (Another text is refused by its hash, wherever it lies now.)
 FREE_ON_RESUME = {
@@ -250,7 +252,8 @@ def train(
                     + ("" if best else f"  (best {at.best_val_loss:.4f})")
                 )
                 for line in sample.splitlines():
-                    bar.write(f"    | {line}")
+                    for start in range(0, len(line) or 1, SAMPLE_WIDTH):
+                        bar.write(f"    | {line[start : start + SAMPLE_WIDTH]}")
             patience_ended = bool(settings.patience) and at.evals_since_best >= settings.patience
 
             if at.step % settings.save_every == 0 or last or stop or patience_ended:
