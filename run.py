@@ -8,6 +8,7 @@ last.safetensors    everything that training goes on from
 best.safetensors    the weights of the lowest validation loss
 """
 
+import dataclasses
 import json
 import platform
 import time
@@ -19,14 +20,33 @@ import torch
 import yaml
 from torch import Tensor
 
-from configs.load import Config, from_plain, to_plain
+from configs.load import SECTIONS, Config, from_plain, to_plain
 from data.corpus import write_atomically
 from data.tokenizer import Tokenizer, load_tokenizer
 from errors import UserError
 from model.gpt import GPT
 from training.checkpoint import Header, load_checkpoint, load_weights
+from training.optim import learning_rate
+from training.runtime import Runtime
 
 RUNS = Path("runs")
+
+# What may change when a run is gone on with: where it computes, how often it is looked at, how
+# long; not what it learns. (Where its text lies may change too; another text has another hash.)
+FREE_ON_RESUME = {
+    "data": {"source", "cache_dir", "hub_revision"},
+    "model": set[str](),
+    "train": {
+        *("max_steps", "eval_every", "patience", "sample_tokens", "save_every", "log_every"),
+        *("tensorboard", "device", "precision", "threads", "compile"),
+    },
+}
+# And when a new run starts from its weights: all but what gives the weights their meaning.
+FREE_ON_INIT = {
+    "data": {f.name for f in dataclasses.fields(SECTIONS["data"])} - {"tokenizer"},
+    "model": {"dropout", "attn_dropout", "attention"},
+    "train": {f.name for f in dataclasses.fields(SECTIONS["train"])},
+}
 
 
 @dataclass(frozen=True)
@@ -131,3 +151,40 @@ def open_run(run: Path, which: str = "best") -> SavedRun:
     except ValueError as error:
         raise UserError(f"{path} is damaged: {error}") from None
     return SavedRun(path, header, config, tokenizer, tensors)
+
+
+def refuse_changes(old: Config, new: Config, doing: str) -> None:
+    """Refuse to go on ("--resume" or "--init_from") with fields changed that may not be.
+
+    Raises:
+        UserError: naming the first such field.
+    """
+    allowed = {"--resume": FREE_ON_RESUME, "--init_from": FREE_ON_INIT}[doing]
+    before, after = to_plain(old), to_plain(new)
+    for section, values in before.items():
+        for key, value in values.items():
+            now = after[section][key]
+            if now != value and key not in allowed[section]:
+                raise UserError(
+                    f"{doing} cannot change {section}.{key} from {value} to {now}: "
+                    f"it decides what is learned; start a new run to change it"
+                )
+
+
+def words_on_resume(saved: SavedRun, config: Config, runtime: Runtime) -> list[str]:
+    """What a person should know of changes that --resume allows."""
+    words, header, old = [], saved.header, saved.config.train
+    new = config.train
+    if new.max_steps != old.max_steps:
+        was, is_now = learning_rate(header.step, old), learning_rate(header.step, new)
+        words.append(
+            f"max_steps {old.max_steps} -> {new.max_steps}: the learning rate follows the new "
+            f"schedule, from here {is_now:.3g} instead of {was:.3g}"
+        )
+    before = (header.device, header.threads, old.precision, old.compile)
+    after = (runtime.device.type, runtime.threads, new.precision, new.compile)
+    names = ("device", "threads", "precision", "compile")
+    for name, was_set, is_set in zip(names, before, after, strict=True):
+        if was_set != is_set:
+            words.append(f"{name} {was_set} -> {is_set}: sums are rounded otherwise from here on")
+    return words

@@ -32,7 +32,14 @@ from data.batches import Batches, open_batches
 from errors import UserError, command
 from model.generate import generate
 from model.gpt import GPT, next_token_loss
-from run import SavedRun, create_run, find_run, open_run, save_config
+from run import (
+    create_run,
+    find_run,
+    open_run,
+    refuse_changes,
+    save_config,
+    words_on_resume,
+)
 from training.checkpoint import (
     Header,
     load_training,
@@ -47,22 +54,6 @@ from training.progress import Metrics, progress_bar
 from training.runtime import Runtime, StopSignal, start_runtime
 
 SAMPLE_WIDTH = 90  # samples are folded there, to stand apart from the rest
-
-# What --resume may change: what decides where and how often a run is looked at, not what it
-# learns. (Another text is refused by its hash, wherever it lies now.)
-FREE_ON_RESUME = {
-    "data": {"source", "cache_dir", "hub_revision"},
-    "model": set[str](),
-    "train": {
-        *("max_steps", "eval_every", "patience", "sample_tokens", "save_every", "log_every"),
-        *("tensorboard", "device", "precision", "threads", "compile"),
-    },
-}
-FREE_ON_INIT = {
-    "data": {f.name for f in dataclasses.fields(SECTIONS["data"])} - {"tokenizer"},
-    "model": {"dropout", "attn_dropout", "attention"},
-    "train": {f.name for f in dataclasses.fields(SECTIONS["train"])},
-}
 
 
 @dataclass(frozen=True)
@@ -152,6 +143,12 @@ def write_sample(model: GPT, batches: Batches, config: TrainConfig) -> str:
     return batches.tokenizer.decode([int(token) for token in stream])
 
 
+def standing(loss: float, ladder: dict[str, float]) -> str:
+    """The best of the simple models that the loss is below."""
+    beaten = [f"{rung} {nats:.4f}" for rung, nats in ladder.items() if loss < nats]
+    return f"beats {beaten[-1]}" if beaten else "beats nothing yet"
+
+
 @dataclass
 class Position:
     """Where a run stands."""
@@ -180,9 +177,13 @@ def train(
     """
     settings = config.train
     forward: Callable[[Tensor], Tensor] = torch.compile(model) if settings.compile else model
-    unit = unit_of(config)
+    unit = config.data.tokenizer
     began = time.perf_counter() - at.seconds
     tokens, busy = 0, 0.0  # since the last line of metrics
+    patience_ended = False
+    ladder = batches.ladder()
+    rungs = ", ".join(f"{rung} {nats:.4f}" for rung, nats in ladder.items())
+    print(f"to beat: {rungs} nats/{unit}")
 
     def header() -> Header:
         at.seconds = time.perf_counter() - began
@@ -249,12 +250,13 @@ def train(
                     f"step {at.step:>{len(str(settings.max_steps))}}"
                     f"  validation {at.val_loss:.4f} nats/{unit}"
                     f"  {measured['bits_per_char']:.3f} bits/char  training {loss:.4f}"
+                    f"  {standing(at.val_loss, ladder)}"
                     + ("" if best else f"  (best {at.best_val_loss:.4f})")
                 )
                 for line in sample.splitlines():
                     for start in range(0, len(line) or 1, SAMPLE_WIDTH):
                         bar.write(f"    | {line[start : start + SAMPLE_WIDTH]}")
-            patience_ended = bool(settings.patience) and at.evals_since_best >= settings.patience
+                patience_ended = 0 < settings.patience <= at.evals_since_best
 
             if at.step % settings.save_every == 0 or last or stop or patience_ended:
                 metrics.flush()
@@ -264,47 +266,6 @@ def train(
             if patience_ended:
                 bar.write(f"stopping early: {at.evals_since_best} evaluations without a new best")
                 break
-
-
-def unit_of(config: Config) -> str:
-    """What one token is."""
-    return "byte" if config.data.tokenizer == "byte" else "char"
-
-
-def refuse_changes(old: Config, new: Config, allowed: dict[str, set[str]], doing: str) -> None:
-    """Refuse to go on with fields changed that `allowed` does not name.
-
-    Raises:
-        UserError: naming the first such field.
-    """
-    before, after = to_plain(old), to_plain(new)
-    for section, values in before.items():
-        for key, value in values.items():
-            now = after[section][key]
-            if now != value and key not in allowed[section]:
-                raise UserError(
-                    f"{doing} cannot change {section}.{key} from {value} to {now}: "
-                    f"it decides what is learned; start a new run to change it"
-                )
-
-
-def words_on_resume(saved: SavedRun, config: Config, runtime: Runtime) -> list[str]:
-    """What a person should know of changes that --resume allows."""
-    words, header, old = [], saved.header, saved.config.train
-    new = config.train
-    if new.max_steps != old.max_steps:
-        was, is_now = learning_rate(header.step, old), learning_rate(header.step, new)
-        words.append(
-            f"max_steps {old.max_steps} -> {new.max_steps}: the learning rate follows the new "
-            f"schedule, from here {is_now:.3g} instead of {was:.3g}"
-        )
-    before = (header.device, header.threads, old.precision, old.compile)
-    after = (runtime.device.type, runtime.threads, new.precision, new.compile)
-    names = ("device", "threads", "precision", "compile")
-    for name, was_set, is_set in zip(names, before, after, strict=True):
-        if was_set != is_set:
-            words.append(f"{name} {was_set} -> {is_set}: sums are rounded otherwise from here on")
-    return words
 
 
 @command
@@ -326,10 +287,7 @@ def main(argv: list[str]) -> int:
         saved = open_run(find_run(options.init_from), "best")
     config = read_config(parser, flags, file, saved.config if saved else None)
     if saved is not None:
-        allowed = FREE_ON_RESUME if options.resume else FREE_ON_INIT
-        refuse_changes(
-            saved.config, config, allowed, "--resume" if options.resume else "--init_from"
-        )
+        refuse_changes(saved.config, config, "--resume" if options.resume else "--init_from")
 
     threads = config.train.threads or (saved.header.threads if saved and options.resume else 0)
     runtime = start_runtime(dataclasses.replace(config.train, threads=threads))
@@ -345,8 +303,6 @@ def main(argv: list[str]) -> int:
         f"{model.num_parameters():,} parameters"
     )
     print(f"text: {batches.describe()}")
-    ladder = ", ".join(f"{name} {nats:.3f}" for name, nats in batches.ladder().items())
-    print(f"to beat, in nats/{unit_of(config)}: {ladder}")
 
     at = Position()
     if options.resume is not None and saved is not None:
@@ -370,9 +326,8 @@ def main(argv: list[str]) -> int:
         if saved is not None:
             load_weights(model, saved.tensors, saved.path)
         stem = Path(file).stem if file else f"from-{saved.path.parent.name}" if saved else "default"
-        run = create_run(
-            options.run, stem, config, {"corpus": batches.info, "runtime": str(runtime)}
-        )
+        facts = {"corpus": batches.info, "init_from": options.init_from, "runtime": str(runtime)}
+        run = create_run(options.run, stem, config, facts)
 
     with StopSignal() as stop:
         train(run, config, model, optimizer, batches, runtime, at, stop)

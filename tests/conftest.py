@@ -1,5 +1,7 @@
 """What the tests share."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,11 @@ import torch
 from hypothesis import settings
 
 import train
+
+# One thread, here and in the commands that tests start: models this small are no faster on more,
+# and where something else runs beside the tests, threads that wait for each other are far slower.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # No test asserts a time, and hypothesis' deadline would be one.
 settings.register_profile("glassgpt", deadline=None, max_examples=50)
@@ -34,10 +41,7 @@ def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def same_threads() -> object:
-    """Undo what a test's run did to the number of threads and the random generator."""
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
+def one_thread() -> Iterator[None]:
+    """Undo what a test's run did to the number of threads."""
     yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
-    return None
+    torch.set_num_threads(1)

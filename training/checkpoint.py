@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from errors import UserError
 
 FORMAT = "glassgpt 1"
+GPU_GENERATORS: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.mps}
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,9 @@ def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state[parameter].items():
             tensors[f"optimizer.{name}.{key}"] = value
-    if next(model.parameters()).device.type == "cuda":
-        tensors["generator.cuda"] = torch.cuda.get_rng_state()
+    device = next(model.parameters()).device.type
+    if device in GPU_GENERATORS:
+        tensors[f"generator.{device}"] = GPU_GENERATORS[device].get_rng_state()
     return tensors
 
 
@@ -169,8 +171,9 @@ def load_training(
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     try:
         torch.set_rng_state(tensors["generator.cpu"])
-        if "generator.cuda" in tensors and next(model.parameters()).device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["generator.cuda"])
+        device = next(model.parameters()).device.type
+        if f"generator.{device}" in tensors and device in GPU_GENERATORS:
+            GPU_GENERATORS[device].set_rng_state(tensors[f"generator.{device}"])
     except (KeyError, RuntimeError, TypeError) as error:
         raise UserError(f"{path} has no usable state of the random generator: {error}") from error
 
