@@ -1,9 +1,13 @@
 """How a command ends: one clear line for whatever a person can cause, never a traceback."""
 
 import functools
+import io
 import os
+import re
 import sys
 from collections.abc import Callable
+
+OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
 
 
 class UserError(Exception):
@@ -19,6 +23,10 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
 
     @functools.wraps(main)
     def run(argv: list[str] | None = None) -> int:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # Lines appear as they are written, also in a file; and a character that the terminal
+            # cannot show is shown by its number.
+            sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
         try:
             code = main(sys.argv[1:] if argv is None else argv)
             sys.stdout.flush()  # so that a closed pipe is met here, not while Python exits
@@ -32,6 +40,15 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
             print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+            return 2
+        except (MemoryError, RuntimeError) as error:  # PyTorch's own are RuntimeErrors
+            if isinstance(error, RuntimeError) and not OUT_OF_MEMORY.search(str(error)):
+                raise
+            print(
+                "error: out of memory; take a smaller --train.batch_size, more pieces with "
+                "--train.grad_accum_steps, or a smaller model",
+                file=sys.stderr,
+            )
             return 2
         except KeyboardInterrupt:
             print("\ninterrupted", file=sys.stderr)

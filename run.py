@@ -9,6 +9,7 @@ best.safetensors    the weights of the lowest validation loss
 """
 
 import dataclasses
+import itertools
 import json
 import platform
 import time
@@ -20,8 +21,8 @@ import torch
 import yaml
 from torch import Tensor
 
+from atomic import write_atomically
 from configs.load import SECTIONS, Config, from_plain, to_plain
-from data.corpus import write_atomically
 from data.tokenizer import Tokenizer, load_tokenizer
 from errors import UserError
 from model.gpt import GPT
@@ -35,7 +36,7 @@ RUNS = Path("runs")
 # long; not what it learns. (Where its text lies may change too; another text has another hash.)
 FREE_ON_RESUME = {
     "data": {"source", "cache_dir", "hub_revision"},
-    "model": set[str](),
+    "model": {"attention"},
     "train": {
         *("max_steps", "eval_every", "patience", "sample_tokens", "save_every", "log_every"),
         *("tensorboard", "device", "precision", "threads", "compile"),
@@ -76,18 +77,32 @@ class SavedRun:
         return model.to(device).eval()
 
 
-def create_run(name: str | None, stem: str, config: Config, facts: dict[str, Any]) -> Path:
+def create_run(
+    name: str | None,
+    file: str | None,
+    source: SavedRun | None,
+    config: Config,
+    facts: dict[str, Any],
+) -> Path:
     """Make the folder of a new run, with its config and what else is known of it.
 
     Args:
-        name: of the folder; None makes one of `stem` and the time.
+        name: of the folder; None makes one of the config's name and the time.
+        file: the config file, if there was one.
+        source: the run whose weights it starts from, if there is one.
 
     Raises:
         UserError: for a run of that name that exists already; none is ever overwritten.
     """
-    if name is not None and (name in ("", "..") or Path(name).name != name):
+    if name is None:
+        stem = f"from-{source.path.parent.name}" if source else "default"
+        if file is not None:  # runs/NAME/config.yaml is called after NAME
+            stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
+        run = unused(RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+    elif name in ("", "..") or Path(name).name != name:
         raise UserError(f"--run {name!r} must be a name for a folder in {RUNS}/, not a path")
-    run = RUNS / (name or f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+    else:
+        run = RUNS / name
     try:
         run.mkdir(parents=True)
     except FileExistsError:
@@ -104,10 +119,16 @@ def create_run(name: str | None, stem: str, config: Config, facts: dict[str, Any
     return run
 
 
+def unused(path: Path) -> Path:
+    """The path, or with -2, -3 and so on after it the first that nothing is at."""
+    names = (path.with_name(f"{path.name}-{n}") if n > 1 else path for n in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
 def save_config(run: Path, config: Config) -> None:
     """Write the whole config, so that `python train.py RUN/config.yaml` does the same again."""
     text = yaml.safe_dump(to_plain(config), sort_keys=False)
-    write_atomically(run / "config.yaml", text)
+    write_atomically(run / "config.yaml", text.encode())
 
 
 def find_run(name: str | None) -> Path:
@@ -121,11 +142,12 @@ def find_run(name: str | None) -> Path:
         if not saved:
             raise UserError(f"there is no run in {RUNS}/ yet; make one with: python train.py")
         return max(saved, key=lambda path: path.stat().st_mtime_ns).parent
-    for run in (Path(name), RUNS / name):
-        if run.is_dir():
-            if not (run / "last.safetensors").is_file():
-                raise UserError(f"{run} is not a run: it has no last.safetensors")
-            return run
+    folders = [folder for folder in (Path(name), RUNS / name) if folder.is_dir()]
+    for folder in folders:
+        if (folder / "last.safetensors").is_file():
+            return folder
+    if folders:
+        raise UserError(f"{folders[0]} is not a run: it has no last.safetensors")
     known = ", ".join(sorted(path.parent.name for path in RUNS.glob("*/last.safetensors")))
     raise UserError(
         f"there is no run {name}; " + (f"in {RUNS}/ are {known}" if known else f"{RUNS}/ is empty")
@@ -171,20 +193,40 @@ def refuse_changes(old: Config, new: Config, doing: str) -> None:
                 )
 
 
-def words_on_resume(saved: SavedRun, config: Config, runtime: Runtime) -> list[str]:
-    """What a person should know of changes that --resume allows."""
-    words, header, old = [], saved.header, saved.config.train
-    new = config.train
-    if new.max_steps != old.max_steps:
-        was, is_now = learning_rate(header.step, old), learning_rate(header.step, new)
-        words.append(
-            f"max_steps {old.max_steps} -> {new.max_steps}: the learning rate follows the new "
-            f"schedule, from here {is_now:.3g} instead of {was:.3g}"
+def refuse_other_text(saved: SavedRun, info: dict[str, Any]) -> None:
+    """Refuse to resume on another text than the run was trained on.
+
+    Raises:
+        UserError: naming where the text came from.
+    """
+    if info.get("sha256") != saved.header.corpus.get("sha256"):
+        run = saved.path.parent
+        raise UserError(
+            f"the text is not the one that {run} was trained on, which came from "
+            f"{saved.header.corpus.get('source')}; to go on with another one use --init_from {run}"
         )
-    before = (header.device, header.threads, old.precision, old.compile)
-    after = (runtime.device.type, runtime.threads, new.precision, new.compile)
-    names = ("device", "threads", "precision", "compile")
-    for name, was_set, is_set in zip(names, before, after, strict=True):
-        if was_set != is_set:
-            words.append(f"{name} {was_set} -> {is_set}: sums are rounded otherwise from here on")
-    return words
+
+
+def notes_on_resume(saved: SavedRun, config: Config, runtime: Runtime) -> list[str]:
+    """What a person should know of changes that --resume allows."""
+    notes, header, old, new = [], saved.header, saved.config, config
+    if new.train.max_steps != old.train.max_steps:
+        was, now = (learning_rate(header.step, c.train) for c in (old, new))
+        notes.append(
+            f"max_steps {old.train.max_steps} -> {new.train.max_steps}: the learning rate follows "
+            f"the new schedule, from here {now:.3g} instead of {was:.3g}"
+        )
+    rounding = {
+        "device": (header.device, runtime.device.type),
+        "threads": (header.threads, runtime.threads),
+        "precision": (header.precision, str(runtime.precision)),
+        "PyTorch": (header.torch, torch.__version__),
+        "compile": (old.train.compile, new.train.compile),
+        "attention": (old.model.attention, new.model.attention),
+    }
+    for name, (before, after) in rounding.items():
+        if before != after:
+            notes.append(f"{name} {before} -> {after}: sums are rounded otherwise from here on")
+    if header.device != runtime.device.type:
+        notes.append("dropout draws from a generator of the new device, which starts anew")
+    return notes

@@ -35,10 +35,11 @@ from model.gpt import GPT, next_token_loss
 from run import (
     create_run,
     find_run,
+    notes_on_resume,
     open_run,
     refuse_changes,
+    refuse_other_text,
     save_config,
-    words_on_resume,
 )
 from training.checkpoint import (
     Header,
@@ -93,21 +94,18 @@ def train_step(
         piece_loss = next_token_loss(logits, piece[:, 1:]) / config.grad_accum_steps
         piece_loss.backward()
         loss += piece_loss.item()
-    limit = config.grad_clip or math.inf
-    grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit).item()
-    if not math.isfinite(loss) or not math.isfinite(grad_norm):
-        bad = [
-            n
-            for n, p in model.named_parameters()
-            if p.grad is not None and not p.grad.isfinite().all()
-        ]
-        raise FloatingPointError(
-            f"the loss is {loss} and the gradient norm {grad_norm}"
-            + (f", first in {bad[0]}" if bad else "")
-        )
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    grad_norm = torch.nn.utils.get_total_norm(gradients.values())
+    if not math.isfinite(loss) or not grad_norm.isfinite():
+        bad = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
+        optimizer.zero_grad(set_to_none=True)
+        where = f", first in {bad[0]}" if bad else ""
+        raise FloatingPointError(f"the loss is {loss} and the gradient norm {grad_norm}{where}")
+    if config.grad_clip:
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.grad_clip, grad_norm)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return loss, grad_norm
+    return loss, grad_norm.item()
 
 
 @torch.no_grad()
@@ -145,8 +143,8 @@ def write_sample(model: GPT, batches: Batches, config: TrainConfig) -> str:
 
 def standing(loss: float, ladder: dict[str, float]) -> str:
     """The best of the simple models that the loss is below."""
-    beaten = [f"{rung} {nats:.4f}" for rung, nats in ladder.items() if loss < nats]
-    return f"beats {beaten[-1]}" if beaten else "beats nothing yet"
+    beaten = [(nats, rung) for rung, nats in ladder.items() if loss < nats]
+    return "beats {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
 
 
 @dataclass
@@ -175,32 +173,36 @@ def train(
     Raises:
         UserError: when the loss or its gradient is not finite; nothing was learned from it.
     """
-    settings = config.train
+    settings, unit = config.train, config.data.tokenizer
     forward: Callable[[Tensor], Tensor] = torch.compile(model) if settings.compile else model
-    unit = config.data.tokenizer
     began = time.perf_counter() - at.seconds
     tokens, busy = 0, 0.0  # since the last line of metrics
-    patience_ended = False
-    ladder = batches.ladder()
-    rungs = ", ".join(f"{rung} {nats:.4f}" for rung, nats in ladder.items())
-    print(f"to beat: {rungs} nats/{unit}")
 
-    def header() -> Header:
+    def save(which: str, tensors: dict[str, Tensor]) -> None:
+        metrics.flush()  # so that no checkpoint is ahead of them
         at.seconds = time.perf_counter() - began
-        return Header(
+        header = Header(
             config=to_plain(config),
             tokenizer=batches.tokenizer.to_dict(),
             corpus=batches.info,
             device=runtime.device.type,
             threads=runtime.threads,
+            precision=str(runtime.precision),
+            torch=torch.__version__,
             **dataclasses.asdict(at),
         )
+        save_checkpoint(run / f"{which}.safetensors", tensors, header)
 
-    model.train()
     with (
         Metrics(run, at.step, settings.tensorboard) as metrics,
         progress_bar(at.step, settings.max_steps) as bar,
     ):
+        ladder = batches.ladder()
+        rungs = ", ".join(f"{rung} {nats:.4f}" for rung, nats in ladder.items())
+        bar.write(f"to beat: {rungs} nats/{unit}")
+        save("last", training_tensors(model, optimizer))  # from here on the run can be resumed
+        first = saved = at.step
+        model.train()
         while at.step < settings.max_steps and not stop:
             step_began = time.perf_counter()
             rate = learning_rate(at.step, settings)
@@ -210,62 +212,64 @@ def train(
             try:
                 loss, grad_norm = train_step(forward, model, optimizer, windows, settings, runtime)
             except FloatingPointError as error:
+                save("last", training_tensors(model, optimizer))
                 raise UserError(
-                    f"at step {at.step + 1}, learning rate {rate:.3g}, {error}; the weights were "
-                    f"left as they were. Try again with a lower --train.learning_rate"
+                    f"at step {at.step + 1}, learning rate {rate:.3g}: {error}; nothing was "
+                    f"learned from it. Start again with a lower --train.learning_rate, from the "
+                    f"beginning or with --init_from {run}"
                 ) from None
+            except Exception as error:
+                if not settings.compile or at.step > first:
+                    raise
+                raise UserError(
+                    f"torch.compile failed ({type(error).__name__}: {str(error).splitlines()[0]}); "
+                    f"--train.compile false does without it"
+                ) from error
             at.step += 1
             tokens += windows.numel() - len(windows)
             busy += time.perf_counter() - step_began
             last = at.step == settings.max_steps
 
             if at.step % settings.log_every == 0 or last:
-                bar.set_description_str(
-                    f"loss {loss:.3f}, {tokens / busy:,.0f} tokens/s, ", refresh=False
-                )
-                metrics.write(
-                    at.step,
-                    {
-                        "train_loss": loss,
-                        "learning_rate": rate,
-                        "grad_norm": grad_norm,
-                        "tokens_per_second": tokens / busy,
-                        "seconds": time.perf_counter() - began,
-                    },
-                )
+                speed = tokens / busy
+                numbers = {"train_loss": loss, "learning_rate": rate, "grad_norm": grad_norm}
+                times = {"tokens_per_second": speed, "seconds": time.perf_counter() - began}
+                metrics.write(at.step, numbers | times)
+                bar.set_description_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s, ", refresh=False)
                 tokens, busy = 0, 0.0
             bar.update()
 
             if at.step % settings.eval_every == 0 or last:
                 measured = evaluate(forward, model, batches, settings, runtime)
-                at.val_loss = measured["val_loss"]
-                best = at.best_val_loss is None or at.val_loss < at.best_val_loss
+                at.val_loss = val_loss = measured["val_loss"]
+                best = at.best_val_loss is None or val_loss < at.best_val_loss
                 at.evals_since_best = 0 if best else at.evals_since_best + 1
                 if best:
-                    at.best_val_loss = at.val_loss
-                    save_checkpoint(run / "best.safetensors", model_tensors(model), header())
+                    at.best_val_loss = val_loss
+                    save("best", model_tensors(model))
                 sample = write_sample(model, batches, settings) if settings.sample_tokens else ""
                 metrics.write(at.step, measured | {"seconds": time.perf_counter() - began}, sample)
                 bar.write(
                     f"step {at.step:>{len(str(settings.max_steps))}}"
-                    f"  validation {at.val_loss:.4f} nats/{unit}"
+                    f"  validation {val_loss:.4f} nats/{unit}"
                     f"  {measured['bits_per_char']:.3f} bits/char  training {loss:.4f}"
-                    f"  {standing(at.val_loss, ladder)}"
+                    f"  {standing(val_loss, ladder)}"
                     + ("" if best else f"  (best {at.best_val_loss:.4f})")
                 )
                 for line in sample.splitlines():
                     for start in range(0, len(line) or 1, SAMPLE_WIDTH):
                         bar.write(f"    | {line[start : start + SAMPLE_WIDTH]}")
-                patience_ended = 0 < settings.patience <= at.evals_since_best
+                if 0 < settings.patience <= at.evals_since_best:
+                    bar.write(
+                        f"stopping early: {at.evals_since_best} evaluations without a new best"
+                    )
+                    break
 
-            if at.step % settings.save_every == 0 or last or stop or patience_ended:
-                metrics.flush()
-                save_checkpoint(
-                    run / "last.safetensors", training_tensors(model, optimizer), header()
-                )
-            if patience_ended:
-                bar.write(f"stopping early: {at.evals_since_best} evaluations without a new best")
-                break
+            if at.step % settings.save_every == 0:
+                save("last", training_tensors(model, optimizer))
+                saved = at.step
+        if saved != at.step:
+            save("last", training_tensors(model, optimizer))
 
 
 @command
@@ -275,25 +279,25 @@ def main(argv: list[str]) -> int:
     parser = make_parser({"": Options} | SECTIONS, usage, "Train a GPT on a text.")
     file, flags = split_positional(argv)
     options = build(Options, read_flags(parser, flags))
-    if options.resume is not None and (options.init_from or options.run):
+    resuming = options.resume is not None
+    if resuming and (options.init_from is not None or options.run is not None):
         raise UserError(
             "--resume goes on with a run as it is; it takes no --run and no --init_from"
         )
 
+    source = options.resume if resuming else options.init_from
     saved = None
-    if options.resume is not None:
-        saved = open_run(find_run(options.resume), "last")
-    elif options.init_from is not None:
-        saved = open_run(find_run(options.init_from), "best")
+    if source is not None:
+        saved = open_run(find_run(source), "last" if resuming else "best")
     config = read_config(parser, flags, file, saved.config if saved else None)
     if saved is not None:
-        refuse_changes(saved.config, config, "--resume" if options.resume else "--init_from")
+        refuse_changes(saved.config, config, "--resume" if resuming else "--init_from")
 
-    threads = config.train.threads or (saved.header.threads if saved and options.resume else 0)
+    threads = config.train.threads or (saved.header.threads if saved and resuming else 0)
     runtime = start_runtime(dataclasses.replace(config.train, threads=threads))
     print(runtime)
     torch.manual_seed(config.train.seed)
-    vocabulary = saved.tokenizer if saved and options.init_from else None
+    vocabulary = saved.tokenizer if saved else None
     batches = open_batches(config.data, config.model.block_size, config.train.seed, vocabulary)
     model = GPT(config.model, batches.tokenizer.vocab_size).to(runtime.device)
     optimizer = make_optimizer(model, config.train)
@@ -305,33 +309,28 @@ def main(argv: list[str]) -> int:
     print(f"text: {batches.describe()}")
 
     at = Position()
-    if options.resume is not None and saved is not None:
-        run = saved.path.parent
-        at = Position(*(getattr(saved.header, f.name) for f in dataclasses.fields(Position)))
-        if batches.info.get("sha256") != saved.header.corpus.get("sha256"):
-            raise UserError(
-                f"the text is not the one that {run} was trained on (it came from "
-                f"{saved.header.corpus.get('source')}); to go on with another text use "
-                f"--init_from {run}"
-            )
-        load_training(model, optimizer, saved.tensors, saved.path)
+    if saved is not None and resuming:
+        run, header = saved.path.parent, saved.header
+        refuse_other_text(saved, batches.info)
+        at = Position(*(getattr(header, f.name) for f in dataclasses.fields(Position)))
         if at.step >= config.train.max_steps:
             print(f"{run} is complete at step {at.step}; go on with a larger --train.max_steps")
             return 0
-        print(f"going on with {run} at step {at.step}")
-        for words in words_on_resume(saved, config, runtime):
-            print(f"note: {words}")
+        load_training(model, optimizer, saved.tensors, at.step, saved.path)
         save_config(run, config)
+        print(f"going on with {run} at step {at.step}")
+        for note in notes_on_resume(saved, config, runtime):
+            print(f"note: {note}")
     else:
         if saved is not None:
             load_weights(model, saved.tensors, saved.path)
-        stem = Path(file).stem if file else f"from-{saved.path.parent.name}" if saved else "default"
         facts = {"corpus": batches.info, "init_from": options.init_from, "runtime": str(runtime)}
-        run = create_run(options.run, stem, config, facts)
+        run = create_run(options.run, file, saved, config, facts)
+    del saved  # its tensors are copies of what is in the model now
 
     with StopSignal() as stop:
         train(run, config, model, optimizer, batches, runtime, at, stop)
-    if stop:
+    if stop and at.step < config.train.max_steps:
         print(f"stopped at step {at.step}; go on with: python train.py --resume {run}")
         return stop.exit_code
     print(
@@ -341,7 +340,7 @@ def main(argv: list[str]) -> int:
     print("next:")
     print(f"  python sample.py {run}")
     print("  tensorboard --logdir runs")
-    return 0
+    return stop.exit_code if stop else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """File + command line -> one typed tree of frozen dataclasses.
 
 `jsonargparse` knows the types, reads the flags and writes `--help`. Added here: the file comes
-first wherever it stands, nothing may be null or given twice, an unknown key is answered with
-the nearest known one, and every mistake is one line.
+first wherever it stands, nothing in it may be null or stand twice, an unknown key is answered
+with the nearest known one, and every mistake is one line.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from training.config import TrainConfig
 
 @dataclass(frozen=True)
 class Config:
-    """All that decides what a run learns."""
+    """The whole config of a run."""
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -199,6 +199,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no config file {path}; shipped are {shipped}")
     try:
         text = path.read_text(encoding="utf-8")
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise ValueError("a config has no use for aliases")
         check_twice(yaml.compose(text, yaml.SafeLoader), str(path))
         plain = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:

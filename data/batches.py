@@ -53,7 +53,13 @@ def open_batches(
         UserError: see `load_corpus`, and for a text too short for a window in each split.
     """
     if config.source in ("repeat", ["repeat"]):
-        return RepeatBatches(config, block_size, seed)
+        batches = RepeatBatches(config, block_size, seed)
+        if config.tokenizer != "char" or tokenizer not in (None, batches.tokenizer):
+            raise UserError(
+                "--data.source repeat has characters of its own: it takes no --data.tokenizer byte "
+                "and no weights that know another vocabulary"
+            )
+        return batches
     return TextBatches(load_corpus(config, tokenizer), config.val_fraction, block_size, seed)
 
 
@@ -101,9 +107,8 @@ class TextBatches:
             yield gather(tokens, np.array([full * T]), len(tokens) - full * T)
 
     def describe(self) -> str:
-        name = " ".join(str(part) for part in self.info["source"][:2])
         return (
-            f"{name}, {self.info['characters']:,} characters, "
+            f"{self.info['source']}, {self.info['characters']:,} characters, "
             f"{self.tokenizer.vocab_size} different tokens, "
             f"{len(self.train_tokens):,} to train on, {len(self.val_tokens):,} to validate"
         )
@@ -134,7 +139,7 @@ class RepeatBatches:
             chr(0x21 + i) if i < 94 else chr(0x100 + i - 94) for i in range(config.repeat_vocab)
         ]
         self.tokenizer: Tokenizer = CharTokenizer("".join(chars))
-        self.info: dict[str, Any] = {"source": ["repeat"], "start_token": 0}
+        self.info: dict[str, Any] = {"source": "repeat", "start_token": 0}
 
     def train(self, step: int, batch_size: int) -> Tensor:
         return self.windows([self.seed, 1, step], batch_size)

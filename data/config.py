@@ -34,7 +34,8 @@ class DataConfig:
     """Column of the hub set that holds the text."""
 
     hub_revision: str = "main"
-    """Branch, tag or commit of the hub set."""
+    """Branch, tag or commit of the hub set. A branch is fetched once and kept; name a commit where
+    it must be that very text."""
 
     repeat_vocab: int = 64
     """For repeat: number of different characters."""

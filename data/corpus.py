@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
+from atomic import write_atomically
 from data.config import DataConfig
 from data.tokenizer import (
     MAX_CODE_POINT,
@@ -49,7 +50,8 @@ class Corpus:
     tokenizer: Tokenizer
 
     info: dict[str, Any]
-    """What a run records of its text: source, sha256 of the bytes, characters, tokens."""
+    """What a run records of its text: source, sha256 of the bytes, characters, tokens, and the
+    token that writing starts from."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Part:
 class Source:
     """Parts of text in order, and what identifies them without reading them."""
 
+    name: str
     parts: list[Part]
     identity: list[Any]
     separator: str
@@ -83,20 +86,20 @@ def load_corpus(config: DataConfig, tokenizer: Tokenizer | None = None) -> Corpu
     source = open_source(config)
     cache = Path(config.cache_dir)
     vocabulary = config.tokenizer if tokenizer is None else fingerprint(tokenizer.to_dict())
-    index = cache / "index" / f"{fingerprint([source.identity, source.separator, vocabulary])}.json"
-    if index.exists():
-        entry = cache / "texts" / json.loads(index.read_text())["entry"]
-        if entry.exists():
-            return read_entry(entry)
+    index = cache / "index" / fingerprint([source.identity, source.separator, vocabulary])
+    if index.exists():  # it holds the name of an entry
+        entry = cache / "texts" / Path(index.read_text()).name
+        if (entry / "corpus.json").exists():
+            return read_entry(entry, source)
     scan = scan_text(source, as_bytes=config.tokenizer == "byte")
-    entry = cache / "texts" / f"{scan.sha256[:32]}-{vocabulary}"
+    if tokenizer is None:
+        tokenizer = ByteTokenizer() if config.tokenizer == "byte" else CharTokenizer(scan.chars)
+    entry = cache / "texts" / f"{scan.sha256[:32]}-{fingerprint(tokenizer.to_dict())}"
     if not entry.exists():
-        if tokenizer is None:
-            tokenizer = ByteTokenizer() if config.tokenizer == "byte" else CharTokenizer(scan.chars)
         write_entry(entry, source, scan, tokenizer)
-    corpus = read_entry(entry)
+    corpus = read_entry(entry, source)
     index.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(index, json.dumps({"source": source.identity, "entry": entry.name}))
+    write_atomically(index, entry.name.encode())
     return corpus
 
 
@@ -118,7 +121,7 @@ def open_source(config: DataConfig) -> Source:
             raise UserError(f"{path} is empty; name a file with text in it")
         parts.append(Part(str(path), functools.partial(read_file, path), stat.st_size))
         identity.append([str(path.absolute()), stat.st_size, stat.st_mtime_ns])
-    return Source(parts, identity, config.separator)
+    return Source(", ".join(map(str, paths)), parts, identity, config.separator)
 
 
 def find_files(name: str) -> list[Path]:
@@ -157,7 +160,8 @@ def pydocs(config: DataConfig) -> Source:
     text = "\n".join(topics[name] for name in sorted(topics)).encode()
     version = sys.version.split()[0]
     part = Part(f"the manual of Python {version}", lambda: iter([text]), len(text))
-    return Source([part], ["pydocs", version, hashlib.sha256(text).hexdigest()], "")
+    identity = ["pydocs", version, hashlib.sha256(text).hexdigest()]
+    return Source(part.name, [part], identity, "")
 
 
 def hub(config: DataConfig, name: str) -> Source:
@@ -185,8 +189,19 @@ def hub(config: DataConfig, name: str) -> Source:
                 f"{', '.join(rows.column_names)}"
             )
         separator = config.separator.encode()
+        chunk = bytearray()
         for number, row in enumerate(rows):
-            yield (separator if number else b"") + row[config.hub_column].encode()
+            text = row[config.hub_column]
+            if not isinstance(text, str):
+                raise UserError(
+                    f"hub:{name}, row {number}: {config.hub_column} is {text!r}, not text; "
+                    f"name a column of text with --data.hub_column"
+                )
+            chunk += (separator if number else b"") + text.encode()
+            if len(chunk) >= CHUNK_BYTES:
+                yield bytes(chunk)
+                chunk.clear()
+        yield bytes(chunk)
 
     identity = [
         "hub",
@@ -196,7 +211,9 @@ def hub(config: DataConfig, name: str) -> Source:
         config.hub_column,
         config.hub_revision,
     ]
-    return Source([Part(f"hub:{name}", rows)], identity, config.separator)
+    part = Part(f"hub:{name}", rows)
+    words = [part.name, config.hub_config, config.hub_split, "at", config.hub_revision]
+    return Source(" ".join(filter(None, words)), [part], identity, config.separator)
 
 
 # --- from bytes to tokens ----------------------------------------------------------------------
@@ -216,11 +233,8 @@ def read_chunks(source: Source, as_bytes: bool, doing: str) -> Iterator[tuple[by
 
     A character cut by the end of a chunk is spelled in the next one.
     """
-    total = (
-        None
-        if any(part.size is None for part in source.parts)
-        else sum(part.size or 0 for part in source.parts)
-    )
+    sizes = [part.size for part in source.parts if part.size is not None]
+    total = sum(sizes) if len(sizes) == len(source.parts) else None
     quiet = total is not None and total < 4 * CHUNK_BYTES
     with tqdm(
         total=total, desc=doing, unit="B", unit_scale=True, leave=False, disable=quiet or None
@@ -290,14 +304,13 @@ def write_entry(entry: Path, source: Source, scan: Scan, tokenizer: Tokenizer) -
         if digest.hexdigest() != scan.sha256 or written != scan.tokens:
             raise UserError(f"{source.parts[0].name} changed while it was read; start again")
         info = {
-            "source": source.identity,
             "sha256": scan.sha256,
             "characters": characters,
             "tokens": scan.tokens,
             "start_token": start_token(tokenizer, counts),
         }
         description = {"info": info, "tokenizer": tokenizer.to_dict()}
-        write_atomically(scratch / "corpus.json", json.dumps(description, indent=1))
+        write_atomically(scratch / "corpus.json", json.dumps(description, indent=1).encode())
         try:
             os.rename(scratch, entry)
         except OSError:
@@ -313,16 +326,16 @@ def start_token(tokenizer: Tokenizer, counts: npt.NDArray[np.int64]) -> int:
     return int(newlines[0] if newlines else counts.argmax())
 
 
-def read_entry(entry: Path) -> Corpus:
-    """Map a token file that is there already."""
+def read_entry(entry: Path, source: Source) -> Corpus:
+    """Map a token file that is there already, whichever source it was once made from."""
     try:
         description = json.loads((entry / "corpus.json").read_text())
         tokenizer = load_tokenizer(description["tokenizer"])
         tokens = np.load(entry / "tokens.npy", mmap_mode="r", allow_pickle=False)
         if len(tokens) != description["info"]["tokens"]:
             raise ValueError("its length is not what was written")
-        return Corpus(tokens, tokenizer, description["info"])
-    except (ValueError, KeyError, TypeError) as error:
+        return Corpus(tokens, tokenizer, {"source": source.name} | description["info"])
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"the tokens kept in {entry} are damaged ({error}); delete that folder"
         ) from error
@@ -331,10 +344,3 @@ def read_entry(entry: Path) -> Corpus:
 def fingerprint(plain: Any) -> str:
     """A short name for plain data."""
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file whole or not at all."""
-    scratch = path.with_name(f".writing-{os.getpid()}-{path.name}")
-    scratch.write_text(text)
-    os.replace(scratch, path)

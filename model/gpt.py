@@ -77,7 +77,7 @@ class GPT(nn.Module):
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.config, self.vocab_size = config, vocab_size
+        self.config = config
         self.token_embedding = nn.Embedding(vocab_size, config.n_embd)
         learned = config.positions == "learned"
         self.position_embedding = (

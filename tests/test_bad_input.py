@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import datasets
 import pytest
+import torch
 
 import errors
 import sample
@@ -42,6 +44,7 @@ BAD = [
     ([DEBUG, "--data.source=repeat"], "--model.block_size 32 has no room for two copies"),
     ([DEBUG, "--data.cache_dir=fine.txt"], "error: Not a directory: "),
     ([DEBUG, "--train.device=mps"], "there is no mps device here"),
+    ([DEBUG, "--data.source=hub:a/b"], "could not load hub:a/b"),
     ([DEBUG, "fine.txt"], "one word without a flag at most"),
     (["fine.txt"], "fine.txt: a config has the sections data, model, train, this has none"),
     (["folder"], "there is no config file folder"),
@@ -51,8 +54,14 @@ BAD = [
 
 @pytest.mark.parametrize(("argv", "message"), BAD, ids=lambda value: str(value)[-40:])
 def test_training_refuses_in_one_line(
-    texts: Path, capsys: pytest.CaptureFixture[str], argv: list[str], message: str
+    texts: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    argv: list[str],
+    message: str,
 ) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     assert train.main(argv) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -116,10 +125,41 @@ def test_help_is_not_an_error(workplace: Path, capsys: pytest.CaptureFixture[str
         assert capsys.readouterr().out.startswith("usage: python ")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+)
+def test_too_little_memory_says_what_to_make_smaller(
+    capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    @errors.command
+    def large(argv: list[str]) -> int:
+        raise error
+
+    assert large([]) == 2
+    assert "out of memory; take a smaller --train.batch_size" in capsys.readouterr().err
+
+
 def test_a_bug_of_ours_keeps_its_traceback() -> None:
     @errors.command
     def broken(argv: list[str]) -> int:
-        raise ZeroDivisionError
+        raise RuntimeError("a bug")
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(RuntimeError, match="a bug"):
         broken([])
+
+
+def test_a_character_that_the_terminal_cannot_show_is_shown_by_its_number() -> None:
+    program = "import errors; errors.command(lambda argv: print('é日') or 0)([])"
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == "\\xe9\\u65e5\n"

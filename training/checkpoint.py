@@ -9,7 +9,6 @@ A file is written beside its place, synced, and renamed: it is whole or it is ab
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
@@ -19,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from atomic import write_atomically
 from errors import UserError
 
 FORMAT = "glassgpt 1"
@@ -59,6 +59,12 @@ class Header:
     threads: int
     """CPU threads; their number decides the last bits of a sum."""
 
+    precision: str
+    """Of the matrix products."""
+
+    torch: str
+    """The version of PyTorch."""
+
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The weights, by their names in a checkpoint."""
@@ -79,19 +85,11 @@ def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], header: Header) -> None:
     """Write a checkpoint, whole or not at all; the one before it stays until then."""
-    scratch = path.with_name(f".writing-{path.name}")
     metadata = {"format": FORMAT, "header": json.dumps(dataclasses.asdict(header))}
+    content = save({k: t.detach().contiguous() for k, t in tensors.items()}, metadata)
     try:
-        with open(scratch, "wb") as file:
-            file.write(save({k: t.detach().contiguous() for k, t in tensors.items()}, metadata))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
-    except (SafetensorError, OSError) as error:
-        scratch.unlink(missing_ok=True)
+        write_atomically(path, content)
+    except OSError as error:
         raise UserError(
             f"could not write {path}: {error}; the checkpoint before it is whole"
         ) from error
@@ -110,7 +108,8 @@ def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise UserError(f"{path} is not a checkpoint of this version ({FORMAT})")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copies: a mapped file could not be replaced on Windows, and would change under us.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         return read_header(metadata["header"]), tensors
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
@@ -150,9 +149,13 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> No
 
 
 def load_training(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tensors: dict[str, Tensor],
+    step: int,
+    path: Path,
 ) -> None:
-    """Put back all that `training_tensors` took.
+    """Put back all that `training_tensors` took after `step` updates.
 
     Raises:
         UserError: see `load_weights`.
@@ -165,7 +168,8 @@ def load_training(
         prefix = f"optimizer.{names[parameter]}."
         state[i] = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
         fits = all(t.shape in ((), parameter.shape) for t in state[i].values())
-        if not state[i] or state[i].keys() != state[0].keys() or not fits:
+        # Before the first step there is none; after it all weights have the same.
+        if bool(state[i]) != (step > 0) or state[i].keys() != state[0].keys() or not fits:
             raise UserError(f"{path} does not fit its own config: the state of {names[parameter]}")
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})

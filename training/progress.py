@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from atomic import write_atomically
+
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
@@ -20,9 +22,7 @@ class Metrics:
         path = run / "metrics.jsonl"
         if path.exists():
             kept = [line for line in path.read_text().splitlines(True) if is_until(line, step)]
-            scratch = path.with_name(".writing-metrics.jsonl")
-            scratch.write_text("".join(kept))
-            os.replace(scratch, path)
+            write_atomically(path, "".join(kept).encode())
         self.file = open(path, "a")  # noqa: SIM115 - closed by __exit__
         self.writer = open_tensorboard(run, step) if tensorboard else None
 

@@ -1,8 +1,8 @@
 """The machine: device, precision, threads, and the signals that ask a run to stop."""
 
+import os
 import signal
-import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
@@ -23,8 +23,9 @@ class Runtime:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Matrix products in `precision`; what needs the range of float32 stays in it."""
-        enabled = self.precision != torch.float32
-        return torch.autocast(self.device.type, dtype=self.precision, enabled=enabled)
+        if self.precision == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.precision)
 
     def __str__(self) -> str:
         name = self.device.type
@@ -104,7 +105,8 @@ class StopSignal:
     def note(self, number: int, frame: FrameType | None) -> None:
         self.number = number
         self.restore()
-        print("\nstopping after this step; once more to stop at once", file=sys.stderr)
+        # Not print: the signal may have come in the middle of one.
+        os.write(2, b"\nstopping after this step; once more to stop at once\n")
 
     def restore(self) -> None:
         for number, handler in self.before.items():

@@ -153,7 +153,7 @@ BAD_FILES = [
     ("data:\n  source: []\n", "--data.source is empty"),
     ("!!python/object/apply:os.system ['touch exploded']\n", "is not a YAML file"),
     ("? [a]\n: 3\n", "is not a YAML file"),
-    ("model: &a [*a]\n", "model should hold fields"),
+    ("model: &a {n_layer: *a}\n", "a config has no use for aliases"),
     ("\udcff", "is not a YAML file"),
 ]
 

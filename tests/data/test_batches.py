@@ -138,6 +138,17 @@ def test_repeat_windows_need_room_for_two_copies() -> None:
         open_batches(DataConfig(source="repeat"), block_size=63, seed=0)
 
 
+def test_repeat_has_characters_of_its_own() -> None:
+    for config, tokenizer in (
+        (DataConfig(source="repeat", tokenizer="byte"), None),
+        (DataConfig(source="repeat"), CharTokenizer("abc")),
+    ):
+        with pytest.raises(UserError, match="has characters of its own"):
+            open_batches(config, block_size=64, seed=0, tokenizer=tokenizer)
+    own = open_batches(DataConfig(source="repeat"), block_size=64, seed=0).tokenizer
+    assert open_batches(DataConfig(source="repeat"), 64, 0, own).tokenizer == own
+
+
 def test_ladder_against_counting_by_hand() -> None:
     train, val = np.array([0, 1, 0, 1, 2, 0]), np.array([0, 1, 2])
     rungs = ladder(train, val, 4)

@@ -119,7 +119,9 @@ def test_the_same_text_elsewhere_is_found_by_its_hash(
     load("t.txt")
     (workplace / "t.txt").rename(workplace / "moved.txt")
     monkeypatch.setattr(data.corpus, "write_entry", None)  # calling it would fail
-    assert text_of(load("moved.txt")) == "some text"
+    corpus = load("moved.txt")
+    assert text_of(corpus) == "some text"
+    assert corpus.info["source"] == "moved.txt"
 
 
 def test_a_changed_file_is_read_anew(workplace: Path) -> None:
@@ -166,9 +168,15 @@ def test_a_damaged_entry_is_named(workplace: Path) -> None:
     (workplace / "t.txt").write_text("abcd")
     load("t.txt")
     (tokens,) = (workplace / "cache" / "texts").glob("*/tokens.npy")
-    tokens.write_bytes(tokens.read_bytes()[:-2])
-    with pytest.raises(UserError, match=r"are damaged .* delete that folder"):
-        load("t.txt")
+    whole = tokens.read_bytes()
+    for damaged in (whole[:-2], b"", b"nonsense"):
+        tokens.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"are damaged .* delete that folder"):
+            load("t.txt")
+    tokens.write_bytes(whole)
+    (index,) = (workplace / "cache" / "index").iterdir()
+    index.write_text("nowhere")
+    assert text_of(load("t.txt")) == "abcd", "a broken index is as good as none"
 
 
 def test_a_given_tokenizer_is_used_and_its_strangers_listed(workplace: Path) -> None:
@@ -191,7 +199,7 @@ def test_writing_starts_at_a_newline_or_the_commonest(workplace: Path) -> None:
 
 def test_the_manual_records_its_version_and_hash(workplace: Path) -> None:
     corpus = load("pydocs")
-    assert corpus.info["source"][:2] == ["pydocs", sys.version.split()[0]]
+    assert corpus.info["source"] == f"the manual of Python {sys.version.split()[0]}"
     assert corpus.info["characters"] > 400_000
     assert hashlib.sha256(text_of(corpus).encode()).hexdigest() == corpus.info["sha256"]
 
@@ -242,10 +250,12 @@ def test_a_hub_set_is_joined_and_found_again(
     request.getfixturevalue("no_reading")
     corpus = load(source, hub_split="train+validation")
     assert text_of(corpus) == "one\r\ntwo three"
-    assert corpus.info["source"] == ["hub", "acme/tiny", "", "train+validation", "text", "main"]
+    assert corpus.info["source"] == "hub:acme/tiny train+validation at main"
 
 
 def test_a_wrong_column_or_split_of_a_hub_set(offline_hub: Path) -> None:
+    with pytest.raises(UserError, match=r"row 0: number is 1, not text; .* --data.hub_column"):
+        load("hub:acme/tiny", hub_column="number")
     with pytest.raises(
         UserError, match=r"no column 'words'; --data.hub_column can be text, number"
     ):

@@ -13,19 +13,14 @@ from model.gpt import GPT, Block, next_token_loss
 V = 17
 SMALL = {"block_size": 12, "n_layer": 2, "n_head": 2, "n_embd": 16}
 OPTIONS: list[dict[str, Any]] = [
-    {},
+    {},  # the default: rotary, LayerNorm, squared ReLU, a tied head, biases
     {"positions": "learned"},
-    {"positions": "rotary"},
-    {"norm": "layernorm"},
     {"norm": "rmsnorm"},
     {"activation": "gelu"},
-    {"activation": "relu2"},
     {"activation": "swiglu"},
     {"qk_norm": True},
-    {"tie_head": True},
     {"tie_head": False},
     {"bias": False},
-    {"bias": True},
     {"dropout": 0.5},
     {"attn_dropout": 0.5},
     {"attention": "explicit"},
@@ -72,12 +67,8 @@ class TestEveryOption:
         gradient = seen[0].grad
         assert gradient is not None
         assert (gradient[0, 6:] == 0).all() and (gradient[0, :6] != 0).any(-1).all()
-        unreached = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
-        # A constant added to every key moves all scores of a query alike, and softmax ignores it.
-        # (Rotary positions turn it by the position, and so it counts there.)
-        learned = options.get("positions") == "learned"
-        assert unreached == ([] if not learned else unreached)
-        assert all(name.endswith("attn.key.bias") for name in unreached)
+        unreached = {n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()}
+        assert not unreached
 
     def test_initial_loss_is_that_of_guessing(self, options: dict[str, Any]) -> None:
         text = tokens(64, 13)
@@ -199,7 +190,7 @@ def test_bfloat16_products_stay_close() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         low = model(tokens(2, 12))
     assert low.dtype == torch.bfloat16
-    torch.testing.assert_close(low.float(), model(tokens(2, 12)), rtol=0, atol=0.02)
+    torch.testing.assert_close(low.float(), model(tokens(2, 12)), rtol=0, atol=0.002)
 
 
 def test_refuses_more_than_block_size() -> None:

@@ -40,6 +40,8 @@ HEADER = Header(
     evals_since_best=0,
     device="cpu",
     threads=2,
+    precision="torch.float32",
+    torch="2.13.0",
 )
 
 
@@ -72,7 +74,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     drawn = torch.rand(3)
     other_model, other_optimizer = make(seed=1)
     header, tensors = load_checkpoint(path)
-    load_training(other_model, other_optimizer, tensors, path)
+    load_training(other_model, other_optimizer, tensors, header.step, path)
     assert header == HEADER
     assert torch.equal(torch.rand(3), drawn), "dropout would draw other numbers"
     for a, b in ((model, optimizer), (other_model, other_optimizer)):
@@ -160,7 +162,17 @@ def test_tensors_that_do_not_fit_are_named(
     else:
         tensors[name] = tensor
     with pytest.raises(UserError, match=message):
-        load_training(model, optimizer, tensors, saved)
+        load_training(model, optimizer, tensors, 7, saved)
+
+
+def test_before_the_first_step_there_is_no_state(tmp_path: Path) -> None:
+    model, optimizer = make()
+    path = tmp_path / "last.safetensors"
+    save_checkpoint(path, training_tensors(model, optimizer), HEADER)
+    _, tensors = load_checkpoint(path)
+    load_training(*make(seed=1), tensors, 0, path)
+    with pytest.raises(UserError, match="the state of"):
+        load_training(*make(seed=1), tensors, 1, path)
 
 
 def test_weights_alone_load_without_the_rest(saved: Path) -> None:
