@@ -108,9 +108,8 @@ class TextBatches:
 
     def describe(self) -> str:
         return (
-            f"{self.info['source']}, {self.info['characters']:,} characters, "
-            f"{self.tokenizer.vocab_size} different tokens, "
-            f"{len(self.train_tokens):,} to train on, {len(self.val_tokens):,} to validate"
+            f"{self.info['source']}, {self.info['tokens']:,} tokens "
+            f"({self.tokenizer.vocab_size} different), {len(self.val_tokens):,} kept to validate"
         )
 
     def ladder(self) -> dict[str, float]:

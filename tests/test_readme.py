@@ -1,0 +1,72 @@
+"""What the README says can be typed works."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+import sample
+import train
+from configs.load import SECTIONS, build, make_parser, read_config, read_flags, split_positional
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+COMMANDS = [
+    shlex.split(line, comments=True)
+    for kind, block in BLOCKS
+    if kind == ""
+    for line in block.splitlines()
+    if line.startswith("python ")
+]
+
+
+def test_there_is_something_to_type() -> None:
+    scripts = [words[1] for words in COMMANDS]
+    assert scripts.count("train.py") >= 6 and scripts.count("sample.py") >= 2
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    _, script, *argv = words
+    if "--help" in argv:
+        return  # test_load.py reads the help
+    file, flags = split_positional(argv)
+    if script == "train.py":
+        parser = make_parser({"": train.Options} | SECTIONS)
+        build(train.Options, read_flags(parser, flags))
+        read_config(parser, flags, file)
+    else:
+        build(sample.Options, read_flags(make_parser({"": sample.Options}), flags))
+
+
+def test_the_python_in_it_runs(
+    workplace: Path, debug_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(debug_run, workplace / "runs" / "debug")
+    programs = [block for kind, block in BLOCKS if kind == "python"]
+    assert programs
+    for program in programs:
+        exec(compile(program, "README.md", "exec"), {})
+    assert "torch.Size([1, 2, 23, 23])" in capsys.readouterr().out
+
+
+def test_the_files_it_maps_are_there() -> None:
+    (tree,) = (block for kind, block in BLOCKS if block.startswith("train.py"))
+    room = ""
+    for line in tree.splitlines():
+        name = line.split()[0] if line.strip() else ""
+        if name.endswith("/"):
+            room = name
+            assert (ROOT / name).is_dir()
+        elif name:
+            assert (ROOT / (room if line.startswith(" ") else "") / name).is_file(), name
+
+
+def test_its_pictures_are_there() -> None:
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
+    assert pictures
+    assert all((ROOT / picture).is_file() for picture in pictures)
