@@ -65,7 +65,7 @@ def make_parser(sections: dict[str, type], usage: str = "", description: str = "
     for section, kind in sections.items():
         doc = docstring_parser.parse_from_object(kind)
         meanings = {param.arg_name: param.description or "" for param in doc.params}
-        group = parser.add_argument_group(doc.short_description or section)
+        group = parser.add_argument_group((doc.short_description or section).rstrip("."))
         for f, hint in fields_of(kind):
             key = f"{section}.{f.name}" if section else f.name
             parser.types[key] = hint

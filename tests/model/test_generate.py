@@ -154,6 +154,12 @@ def test_top_p_keeps_the_fewest_that_reach_it() -> None:
         assert (next_token_probabilities(logits, top_p=top_p) > 0).sum() == kept
 
 
+def test_top_p_stops_where_it_is_reached_exactly() -> None:
+    halves = torch.tensor([[0.5, 0.25, 0.125, 0.125]]).log()
+    for top_p, kept in ((0.5, 1), (0.75, 2), (0.875, 3)):
+        assert (next_token_probabilities(halves, top_p=top_p) > 0).sum() == kept
+
+
 def test_min_p_is_relative_to_the_likeliest() -> None:
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
     for min_p, kept in ((0.0, 4), (0.11, 3), (0.31, 2), (0.9, 1)):
