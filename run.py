@@ -219,7 +219,7 @@ def notes_on_resume(saved: SavedRun, config: Config, runtime: Runtime) -> list[s
     rounding = {
         "device": (header.device, runtime.device.type),
         "threads": (header.threads, runtime.threads),
-        "precision": (header.precision, str(runtime.precision)),
+        "precision": (header.precision, runtime.precision_name),
         "PyTorch": (header.torch, torch.__version__),
         "compile": (old.train.compile, new.train.compile),
         "attention": (old.model.attention, new.model.attention),

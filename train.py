@@ -187,7 +187,7 @@ def train(
             corpus=batches.info,
             device=runtime.device.type,
             threads=runtime.threads,
-            precision=str(runtime.precision),
+            precision=runtime.precision_name,
             torch=torch.__version__,
             **dataclasses.asdict(at),
         )

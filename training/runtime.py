@@ -27,13 +27,17 @@ class Runtime:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.precision)
 
+    @property
+    def precision_name(self) -> str:
+        """float32 or bfloat16."""
+        return str(self.precision).removeprefix("torch.")
+
     def __str__(self) -> str:
         name = self.device.type
         if name == "cuda":
             name += f" ({torch.cuda.get_device_name()})"
-        precision = str(self.precision).removeprefix("torch.")
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        return f"device {name}, {threads}, matrix products in {precision}"
+        return f"device {name}, {threads}, matrix products in {self.precision_name}"
 
 
 def start_runtime(config: TrainConfig) -> Runtime:

@@ -40,7 +40,7 @@ HEADER = Header(
     evals_since_best=0,
     device="cpu",
     threads=2,
-    precision="torch.float32",
+    precision="float32",
     torch="2.13.0",
 )
 
