@@ -45,8 +45,8 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
             if isinstance(error, RuntimeError) and not OUT_OF_MEMORY.search(str(error)):
                 raise
             print(
-                "error: out of memory; take a smaller --train.batch_size, more pieces with "
-                "--train.grad_accum_steps, or a smaller model",
+                "error: out of memory; take a smaller --train.batch_size (or more "
+                "--train.grad_accum_steps), fewer samples, or a smaller model",
                 file=sys.stderr,
             )
             return 2

@@ -9,6 +9,7 @@ best.safetensors    the weights of the lowest validation loss
 """
 
 import dataclasses
+import difflib
 import itertools
 import json
 import platform
@@ -99,7 +100,7 @@ def create_run(
         if file is not None:  # runs/NAME/config.yaml is called after NAME
             stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
         run = unused(RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
-    elif name in ("", "..") or Path(name).name != name:
+    elif name in ("", "..") or Path(name).name != name or not name.isprintable():
         raise UserError(f"--run {name!r} must be a name for a folder in {RUNS}/, not a path")
     else:
         run = RUNS / name
@@ -127,8 +128,12 @@ def unused(path: Path) -> Path:
 
 def save_config(run: Path, config: Config) -> None:
     """Write the whole config, so that `python train.py RUN/config.yaml` does the same again."""
-    text = yaml.safe_dump(to_plain(config), sort_keys=False)
-    write_atomically(run / "config.yaml", text.encode())
+    write_atomically(run / "config.yaml", yaml_of(config))
+
+
+def yaml_of(config: Config) -> bytes:
+    """The config as the text of a YAML file."""
+    return yaml.safe_dump(to_plain(config), sort_keys=False).encode()
 
 
 def find_run(name: str | None) -> Path:
@@ -142,15 +147,19 @@ def find_run(name: str | None) -> Path:
         if not saved:
             raise UserError(f"there is no run in {RUNS}/ yet; make one with: python train.py")
         return max(saved, key=lambda path: path.stat().st_mtime_ns).parent
+    if Path(name).is_file():
+        raise UserError(f"{name} is a file; name the run's folder, {Path(name).parent}")
     folders = [folder for folder in (Path(name), RUNS / name) if folder.is_dir()]
     for folder in folders:
         if (folder / "last.safetensors").is_file():
             return folder
     if folders:
         raise UserError(f"{folders[0]} is not a run: it has no last.safetensors")
-    known = ", ".join(sorted(path.parent.name for path in RUNS.glob("*/last.safetensors")))
+    known = sorted(path.parent.name for path in RUNS.glob("*/last.safetensors"))
+    close = difflib.get_close_matches(Path(name).name, known, n=5, cutoff=0.3) or known[-5:]
     raise UserError(
-        f"there is no run {name}; " + (f"in {RUNS}/ are {known}" if known else f"{RUNS}/ is empty")
+        f"there is no run {name}; {RUNS}/ "
+        + (f"has {len(known)}, among them {', '.join(close)}" if known else "is empty")
     )
 
 
@@ -210,6 +219,9 @@ def refuse_other_text(saved: SavedRun, info: dict[str, Any]) -> None:
 def notes_on_resume(saved: SavedRun, config: Config, runtime: Runtime) -> list[str]:
     """What a person should know of changes that --resume allows."""
     notes, header, old, new = [], saved.header, saved.config, config
+    file = saved.path.parent / "config.yaml"
+    if file.exists() and file.read_bytes() != yaml_of(old):
+        notes.append(f"{file} was edited; a run goes on as it was, and changes are given as flags")
     if new.train.max_steps != old.train.max_steps:
         was, now = (learning_rate(header.step, c.train) for c in (old, new))
         notes.append(

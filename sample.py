@@ -5,6 +5,11 @@ python sample.py runs/my-run --prompt "ROMEO:" --temperature 0.8 --top_k 40 --se
 python sample.py --help                               every flag
 """
 
+import signal
+
+if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at once and quietly
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass

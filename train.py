@@ -7,6 +7,11 @@ python train.py --init_from runs/my-run --data.source letters.txt
 python train.py --help                                every field
 """
 
+import signal
+
+if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at once and quietly
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import dataclasses
 import math
 import sys
@@ -54,6 +59,7 @@ from training.optim import learning_rate, make_optimizer
 from training.progress import Metrics, progress_bar
 from training.runtime import Runtime, StopSignal, start_runtime
 
+SIGPIPE = 13  # by number, because Windows has no such signal
 SAMPLE_WIDTH = 90  # samples are folded there, to stand apart from the rest
 
 
@@ -193,13 +199,19 @@ def train(
         )
         save_checkpoint(run / f"{which}.safetensors", tensors, header)
 
+    def say(text: str) -> None:
+        try:
+            bar.write(text)
+        except OSError:  # the reader of a pipe has left, or the terminal is gone: save and stop
+            stop.number = SIGPIPE
+
     with (
         Metrics(run, at.step, settings.tensorboard) as metrics,
         progress_bar(at.step, settings.max_steps) as bar,
     ):
         ladder = batches.ladder()
         rungs = ", ".join(f"{rung} {nats:.4f}" for rung, nats in ladder.items())
-        bar.write(f"to beat: {rungs} nats/{unit}")
+        say(f"to beat: {rungs} nats/{unit}")
         save("last", training_tensors(model, optimizer))  # from here on the run can be resumed
         first = saved = at.step
         model.train()
@@ -240,6 +252,7 @@ def train(
             bar.update()
 
             if at.step % settings.eval_every == 0 or last:
+                bar.set_description_str("evaluating, ")
                 measured = evaluate(forward, model, batches, settings, runtime)
                 at.val_loss = val_loss = measured["val_loss"]
                 best = at.best_val_loss is None or val_loss < at.best_val_loss
@@ -249,7 +262,7 @@ def train(
                     save("best", model_tensors(model))
                 sample = write_sample(model, batches, settings) if settings.sample_tokens else ""
                 metrics.write(at.step, measured | {"seconds": time.perf_counter() - began}, sample)
-                bar.write(
+                say(
                     f"step {at.step:>{len(str(settings.max_steps))}}"
                     f"  validation {val_loss:.4f} nats/{unit}"
                     f"  {measured['bits_per_char']:.3f} bits/char  training {loss:.4f}"
@@ -257,12 +270,11 @@ def train(
                     + ("" if best else f"  (best {at.best_val_loss:.4f})")
                 )
                 for line in sample.splitlines():
-                    for start in range(0, len(line) or 1, SAMPLE_WIDTH):
-                        bar.write(f"    | {line[start : start + SAMPLE_WIDTH]}")
+                    shown = "".join(c if c.isprintable() else "\ufffd" for c in line.expandtabs())
+                    for start in range(0, len(shown) or 1, SAMPLE_WIDTH):
+                        say(f"    | {shown[start : start + SAMPLE_WIDTH]}")
                 if 0 < settings.patience <= at.evals_since_best:
-                    bar.write(
-                        f"stopping early: {at.evals_since_best} evaluations without a new best"
-                    )
+                    say(f"stopping early: {at.evals_since_best} evaluations without a new best")
                     break
 
             if at.step % settings.save_every == 0:
@@ -329,7 +341,14 @@ def main(argv: list[str]) -> int:
     del saved  # its tensors are copies of what is in the model now
 
     with StopSignal() as stop:
-        train(run, config, model, optimizer, batches, runtime, at, stop)
+        try:
+            train(run, config, model, optimizer, batches, runtime, at, stop)
+        except KeyboardInterrupt:
+            print(
+                f"\nstopped at once; from the last checkpoint: python train.py --resume {run}",
+                file=sys.stderr,
+            )
+            return 130
     if stop and at.step < config.train.max_steps:
         print(f"stopped at step {at.step}; go on with: python train.py --resume {run}")
         return stop.exit_code

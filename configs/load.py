@@ -195,8 +195,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         UserError: naming the file and what is wrong in it.
     """
     if not path.is_file():
-        shipped = ", ".join(sorted(str(p) for p in Path(__file__).parent.glob("*.yaml")))
-        raise UserError(f"there is no config file {path}; shipped are {shipped}")
+        shipped = sorted(f"configs/{p.name}" for p in Path(__file__).parent.glob("*.yaml"))
+        raise UserError(f"there is no config file {path}{nearest(path, shipped)}")
     try:
         text = path.read_text(encoding="utf-8")
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
@@ -253,11 +253,12 @@ def one_line(message: str, parser: Parser) -> str:
         hint = f"did you mean {close[0]}?" if close else "see --help"
         return f"unknown flag {match[1]}; {hint}"
     if match := re.match(r"argument ([^\s/]+)\S*: expected one argument", message):
-        return f"{match[1]} needs a value"
+        return f"{match[1]} needs a value (one that begins with -- as {match[1]}=--...)"
     key = re.search(r'Parser key "([\w.]+)"', message)
     value = re.search(r"(?:Got|Given) value: (.*)\Z", message, re.DOTALL)
     if key and value:
-        return f"--{key[1]} must be {expected(parser.types[key[1]])}, got {value[1]!r}"
+        given = "null" if value[1] == "None" else repr(value[1])
+        return f"--{key[1]} must be {expected(parser.types[key[1]])}, got {given}"
     return " ".join(message.split())
 
 

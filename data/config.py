@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from errors import require_at_least, require_fraction
+from errors import require_at_least
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,9 @@ class DataConfig:
             raise ValueError(
                 "--data.source is empty; name a file, pydocs, hub:OWNER/NAME or repeat"
             )
-        require_fraction(data__val_fraction=self.val_fraction)
-        if self.val_fraction == 0:
+        if not 0 < self.val_fraction < 1:
             raise ValueError(
-                "--data.val_fraction must be above 0: without validation text no loss is measured"
+                f"--data.val_fraction must be above 0 and below 1, got {self.val_fraction}"
             )
         require_at_least(2, data__repeat_vocab=self.repeat_vocab)
         require_at_least(1, data__repeat_min_period=self.repeat_min_period)

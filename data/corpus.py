@@ -12,6 +12,7 @@ import functools
 import glob
 import hashlib
 import json
+import logging
 import os
 import shutil
 import sys
@@ -88,7 +89,7 @@ def load_corpus(config: DataConfig, tokenizer: Tokenizer | None = None) -> Corpu
     vocabulary = config.tokenizer if tokenizer is None else fingerprint(tokenizer.to_dict())
     index = cache / "index" / fingerprint([source.identity, source.separator, vocabulary])
     if index.exists():  # it holds the name of an entry
-        entry = cache / "texts" / Path(index.read_text()).name
+        entry = cache / "texts" / Path(index.read_text(errors="replace")).name
         if (entry / "corpus.json").exists():
             return read_entry(entry, source)
     scan = scan_text(source, as_bytes=config.tokenizer == "byte")
@@ -170,6 +171,8 @@ def hub(config: DataConfig, name: str) -> Source:
     def rows() -> Iterator[bytes]:
         import datasets  # here, because importing it takes a second that a second start saves
 
+        print(f"fetching hub:{name}; without a network this takes a while to fail", file=sys.stderr)
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each retry is a line there
         try:
             rows = datasets.load_dataset(
                 name,

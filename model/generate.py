@@ -40,18 +40,16 @@ def next_token_probabilities(
     """
     if temperature == 0:
         top_k, temperature = 1, 1.0
-    # With the largest subtracted first, a tiny temperature makes -inf of the rest, never inf - inf.
-    logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / max(temperature, 1e-30)
-    if top_k is None and top_p == 1.0 and min_p == 0.0:
-        return logits_BV.softmax(-1)
     sorted_BV, order_BV = logits_BV.sort(dim=-1, descending=True, stable=True)
-    sorted_BV = sorted_BV.softmax(-1)
+    # With the largest subtracted first, a tiny temperature makes -inf of the rest, never inf - inf.
+    sorted_BV = ((sorted_BV - sorted_BV[:, :1]) / max(temperature, 1e-30)).softmax(-1)
     if top_k is not None:
         sorted_BV[:, top_k:] = 0.0
     keep_BV = sorted_BV >= min_p * sorted_BV[:, :1]
     if top_p < 1.0:
         mass_before_BV = sorted_BV.cumsum(-1) - sorted_BV  # of the likelier tokens
         keep_BV &= mass_before_BV < top_p * sorted_BV.sum(-1, keepdim=True)
+        keep_BV[:, 0] = True  # also when top_p is so small that the product is zero
     kept_BV = torch.zeros_like(sorted_BV).scatter(-1, order_BV, sorted_BV * keep_BV)
     return kept_BV / kept_BV.sum(-1, keepdim=True)
 

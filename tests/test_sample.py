@@ -122,7 +122,8 @@ BAD = [
     (["--checkpoint=worst"], "--checkpoint must be one of best, last, got 'worst'"),
     (["--top-k=3"], "unknown flag --top-k; did you mean --top_k?"),
     (["--num_samples"], "--num_samples needs a value"),
-    (["absent"], "there is no run absent; in runs/ are debug"),
+    (["runs/debug/best.safetensors"], "is a file; name the run's folder, runs/debug"),
+    (["absent"], "there is no run absent; runs/ has 1, among them debug"),
     (["."], ". is not a run: it has no last.safetensors"),
     (["debug", "other"], "one word without a flag at most"),
 ]

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -374,6 +375,60 @@ def test_a_real_ctrl_c_saves_and_exits_with_130(workplace: Path) -> None:
     assert len(metrics.read_text().splitlines()) == header.step
 
 
+def test_a_closed_pipe_saves_what_was_learned(workplace: Path) -> None:
+    flags = shlex.join([*QUICK, "--run=a", "--train.save_every=1000", "--train.max_steps=2000"])
+    command = f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'train.py'))} {flags}"
+    result = subprocess.run(f"{command} | head -n 6", shell=True, capture_output=True, text=True)
+    assert len(result.stdout.splitlines()) == 6
+    assert "Traceback" not in result.stderr
+    header, _ = load_checkpoint(Path("runs/a/last.safetensors"))
+    assert header.step == max(read("runs/a", "train_loss")) > 0
+
+
+def test_a_second_ctrl_c_stops_at_once(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = iter(range(100))
+
+    def twice(*args: Any) -> tuple[float, float]:
+        if next(calls) == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        return train_step(*args)
+
+    train_step = train.train_step
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "train_step", twice)
+        assert train.main([*QUICK, "--run=a"]) == 130
+    assert "stopped at once; from the last checkpoint: python train.py --resume runs/a" in (
+        capsys.readouterr().err
+    )
+    assert load_checkpoint(Path("runs/a/last.safetensors"))[0].step == 8
+    assert train.main(["--resume=a"]) == 0
+    assert list(read("runs/a", "train_loss")) == list(range(1, 25))
+
+
+def test_ctrl_c_while_pytorch_loads_is_quiet(workplace: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), DEBUG], stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode in (-signal.SIGINT, 130)
+    assert "Traceback" not in err
+
+
+def test_an_edited_config_is_not_taken_in_silence(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main([*QUICK, "--run=a"]) == 0
+    path = Path("runs/a/config.yaml")
+    path.write_text(path.read_text().replace("max_steps: 24", "max_steps: 99"))
+    assert train.main(["--resume=a", "--train.max_steps=25"]) == 0
+    assert "note: runs/a/config.yaml was edited; a run goes on as it was" in capsys.readouterr().out
+
+
 # --- other text, other weights, refusals ---------------------------------------------------------
 
 
@@ -416,9 +471,9 @@ REFUSED = [
     ),
     (["--resume=a", "--run=b"], "it takes no --run and no --init_from"),
     (["--resume=a", "--init_from=a"], "it takes no --run and no --init_from"),
-    (["--resume=absent"], "there is no run absent; in runs/ are a"),
+    (["--resume=absent"], "there is no run absent; runs/ has 1, among them a"),
     (["--resume=folder"], "folder is not a run: it has no last.safetensors"),
-    (["--init_from=other.txt"], "there is no run other.txt"),
+    (["--init_from=other.txt"], "other.txt is a file; name the run's folder"),
     ([DEBUG, "--run=a"], "runs/a exists; go on with --resume runs/a"),
     ([DEBUG, "--run=a/b"], "must be a name for a folder in runs/, not a path"),
     ([DEBUG, "--run=.."], "must be a name for a folder in runs/, not a path"),

@@ -90,9 +90,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], header: Header) -> N
     try:
         write_atomically(path, content)
     except OSError as error:
-        raise UserError(
-            f"could not write {path}: {error}; the checkpoint before it is whole"
-        ) from error
+        raise UserError(f"could not write {path}: {error}; what was there is untouched") from error
 
 
 def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:

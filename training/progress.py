@@ -21,9 +21,10 @@ class Metrics:
         """Go on after `step`: what was written of later steps is taken back."""
         path = run / "metrics.jsonl"
         if path.exists():
-            kept = [line for line in path.read_text().splitlines(True) if is_until(line, step)]
-            write_atomically(path, "".join(kept).encode())
-        self.file = open(path, "a")  # noqa: SIM115 - closed by __exit__
+            lines = path.read_text(errors="replace").splitlines(keepends=True)
+            kept = "".join(line for line in lines if is_until(line, step))
+            write_atomically(path, kept.encode())
+        self.file = open(path, "a", buffering=1)  # noqa: SIM115 - closed by __exit__
         self.writer = open_tensorboard(run, step) if tensorboard else None
 
     def write(self, step: int, numbers: dict[str, float], sample: str = "") -> None:
@@ -68,9 +69,9 @@ def is_until(line: str, step: int) -> bool:
     """Whether a line of metrics.jsonl is whole and speaks of `step` or an earlier one."""
     try:
         numbers: Any = json.loads(line)
-    except ValueError:  # cut short when the process was killed
+        return line.endswith("\n") and numbers["step"] <= step
+    except (ValueError, TypeError, KeyError):  # cut short when the process was killed, or not ours
         return False
-    return line.endswith("\n") and numbers["step"] <= step
 
 
 def progress_bar(step: int, max_steps: int) -> "tqdm[Any]":

@@ -44,8 +44,12 @@ def start_runtime(config: TrainConfig) -> Runtime:
     """Choose what the config leaves open, and set the number of threads.
 
     Raises:
-        UserError: for a device that is not there.
+        UserError: for a device that is not there, or far more threads than cores.
     """
+    if config.threads > 4 * (os.cpu_count() or 1):
+        raise UserError(
+            f"--train.threads {config.threads} is too many for the {os.cpu_count()} cores here"
+        )
     if config.threads:
         torch.set_num_threads(config.threads)
     device = pick_device(config.device)
@@ -86,10 +90,12 @@ def computes_in_bfloat16(device: torch.device) -> bool:
 
 
 class StopSignal:
-    """Inside the `with` block Ctrl-C and SIGTERM are noted instead of obeyed.
+    """Inside the `with` block Ctrl-C, SIGTERM and a closed terminal are noted instead of obeyed.
 
-    The first one lets the step finish; after it both act as usual, so a second one stops at once.
+    The first one lets the step finish; after it all act as usual, so a second one stops at once.
     """
+
+    SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # the last is unknown to Windows
 
     def __init__(self) -> None:
         self.number = 0
@@ -99,11 +105,13 @@ class StopSignal:
 
     @property
     def exit_code(self) -> int:
-        """What a shell reports of a program that ended by this signal: 130 or 143."""
+        """What a shell reports of a program that ended by this signal: 130 for Ctrl-C."""
         return 128 + self.number
 
     def __enter__(self) -> "StopSignal":
-        self.before = {s: signal.signal(s, self.note) for s in (signal.SIGINT, signal.SIGTERM)}
+        known = [getattr(signal, name) for name in self.SIGNALS if hasattr(signal, name)]
+        heard = [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
+        self.before = {number: signal.signal(number, self.note) for number in heard}
         return self
 
     def note(self, number: int, frame: FrameType | None) -> None:

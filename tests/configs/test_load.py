@@ -97,7 +97,7 @@ BAD_FLAGS = [
     (["--model.n_layer", "--model.n_head", "2"], "--model.n_layer needs a value"),
     (["--model.n_layer", "x"], "--model.n_layer must be a whole number, got 'x'"),
     (["--model.n_layer", "1.5"], "--model.n_layer must be a whole number, got '1.5'"),
-    (["--model.n_layer", "null"], "--model.n_layer must be a whole number, got 'None'"),
+    (["--model.n_layer", "null"], "--model.n_layer must be a whole number, got null"),
     (["--model.n_layer="], "--model.n_layer must be a whole number, got ''"),
     (["--model.bias", "1"], "--model.bias must be true or false, got '1'"),
     (["--train.learning_rate", "fast"], "--train.learning_rate must be a number, got 'fast'"),
@@ -106,7 +106,7 @@ BAD_FLAGS = [
     (["--model.n_layer", "0"], "--model.n_layer must be a number of at least 1, got 0"),
     (["--train.max_steps", "-5"], "--train.max_steps must be a number of at least 1, got -5"),
     (["--model.dropout", "1"], "--model.dropout must be in [0, 1), got 1.0"),
-    (["--data.val_fraction", "0"], "--data.val_fraction must be above 0"),
+    (["--data.val_fraction", "0"], "--data.val_fraction must be above 0 and below 1, got 0"),
     (["--data.source", ""], "--data.source is empty"),
     (["--model.n_embd", "30"], "--model.n_embd 30 must be divisible by --model.n_head 4"),
     (["--model.n_embd", "12"], "the head width must be even; n_embd 12 / n_head 4 is 3"),
@@ -119,7 +119,11 @@ BAD_FLAGS = [
     (["--train.seed", str(2**63)], "--train.seed must be below 2**63"),
     (["--data.repeat_max_period", "99"], "--data.repeat_max_period 99"),
     (["a.yaml", "b.yaml"], "one word without a flag at most, got: a.yaml b.yaml"),
-    (["absent.yaml"], "there is no config file absent.yaml; shipped are"),
+    (["configs/debgu.yaml"], "config file configs/debgu.yaml; did you mean configs/debug.yaml?"),
+    (
+        ["absent.yaml"],
+        "there is no config file absent.yaml; known are configs/debug.yaml, ",
+    ),
 ]
 
 

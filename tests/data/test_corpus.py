@@ -175,8 +175,9 @@ def test_a_damaged_entry_is_named(workplace: Path) -> None:
             load("t.txt")
     tokens.write_bytes(whole)
     (index,) = (workplace / "cache" / "index").iterdir()
-    index.write_text("nowhere")
-    assert text_of(load("t.txt")) == "abcd", "a broken index is as good as none"
+    for broken in (b"", b"nowhere", b"\xff\0"):
+        index.write_bytes(broken)
+        assert text_of(load("t.txt")) == "abcd", "a broken index is as good as none"
 
 
 def test_a_given_tokenizer_is_used_and_its_strangers_listed(workplace: Path) -> None:

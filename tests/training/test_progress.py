@@ -1,6 +1,7 @@
 """What was measured is on the disk once, in metrics.jsonl and in TensorBoard."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,17 @@ def test_lines_and_events_say_the_same(tmp_path: Path) -> None:
     assert text.tensor_proto.string_val[0] == b"    two\n    lines\n"
 
 
-@pytest.mark.parametrize("cut", ["", '{"step": 3, "train', '{"step": 2, "train_loss": 9.0}'])
+CUT = ["", '{"step": 3, "train', '{"step": 2, "train_loss": 9.0}', '[1]\n{"a": 1}\n\udcff\n']
+
+
+@pytest.mark.parametrize("cut", CUT)
 def test_going_on_takes_back_what_came_after_the_checkpoint(tmp_path: Path, cut: str) -> None:
     with Metrics(tmp_path, 0, tensorboard=True) as metrics:
         for step in (1, 2, 3, 4):
             metrics.write(step, {"train_loss": float(step)})
-    with open(tmp_path / "metrics.jsonl", "a") as file:
+    with open(tmp_path / "metrics.jsonl", "a", errors="surrogateescape") as file:
         file.write(cut)  # a line that a killed process did not finish
+    time.sleep(1)  # TensorBoard orders files by the second of their names; no run resumes faster
     with Metrics(tmp_path, 2, tensorboard=True) as metrics:
         for step in (3, 4):
             metrics.write(step, {"train_loss": float(10 * step)})

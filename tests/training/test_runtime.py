@@ -44,7 +44,26 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
             pick_device(name)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+
+
+def test_more_threads_than_any_use_are_refused() -> None:
+    with pytest.raises(UserError, match=r"--train.threads 100000 is too many for the"):
+        start_runtime(TrainConfig(device="cpu", threads=100_000))
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_the_first_signal_is_noted_and_the_second_acts(number: signal.Signals, code: int) -> None:
     class Acted(Exception):
         pass
