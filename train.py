@@ -182,7 +182,7 @@ def train(
     settings, unit = config.train, config.data.tokenizer
     forward: Callable[[Tensor], Tensor] = torch.compile(model) if settings.compile else model
     began = time.perf_counter() - at.seconds
-    tokens, busy = 0, 0.0  # since the last line of metrics
+    tokens, busy, pace = 0, 0.0, ""  # since the last line of metrics
 
     def save(which: str, tensors: dict[str, Tensor]) -> None:
         metrics.flush()  # so that no checkpoint is ahead of them
@@ -247,13 +247,15 @@ def train(
                 numbers = {"train_loss": loss, "learning_rate": rate, "grad_norm": grad_norm}
                 times = {"tokens_per_second": speed, "seconds": time.perf_counter() - began}
                 metrics.write(at.step, numbers | times)
-                bar.set_description_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s, ", refresh=False)
+                pace = f"loss {loss:.3f}, {speed:,.0f} tokens/s, "
+                bar.set_description_str(pace, refresh=False)
                 tokens, busy = 0, 0.0
             bar.update()
 
             if at.step % settings.eval_every == 0 or last:
                 bar.set_description_str("evaluating, ")
                 measured = evaluate(forward, model, batches, settings, runtime)
+                bar.set_description_str(pace, refresh=False)
                 at.val_loss = val_loss = measured["val_loss"]
                 best = at.best_val_loss is None or val_loss < at.best_val_loss
                 at.evals_since_best = 0 if best else at.evals_since_best + 1

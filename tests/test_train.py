@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import pty
 import re
 import shlex
 import signal
@@ -383,6 +384,26 @@ def test_a_closed_pipe_saves_what_was_learned(workplace: Path) -> None:
     assert "Traceback" not in result.stderr
     header, _ = load_checkpoint(Path("runs/a/last.safetensors"))
     assert header.step == max(read("runs/a", "train_loss")) > 0
+
+
+def test_a_closed_terminal_saves_what_was_learned(workplace: Path) -> None:
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *QUICK, "--run=a", "--train.max_steps=100000"],
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        start_new_session=True,
+    )
+    os.close(follower)
+    shown = b""
+    while b"step      8" not in shown:
+        shown += os.read(leader, 1000)
+    os.close(leader)  # from here on every write to the terminal fails
+    process.send_signal(signal.SIGHUP)
+    assert process.wait() != 0
+    header, _ = load_checkpoint(Path("runs/a/last.safetensors"))
+    assert header.step == max(read("runs/a", "train_loss")) >= 8
 
 
 def test_a_second_ctrl_c_stops_at_once(

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
@@ -117,8 +117,9 @@ class StopSignal:
     def note(self, number: int, frame: FrameType | None) -> None:
         self.number = number
         self.restore()
-        # Not print: the signal may have come in the middle of one.
-        os.write(2, b"\nstopping after this step; once more to stop at once\n")
+        with suppress(OSError):  # the terminal may be what is gone
+            # Not print: the signal may have come in the middle of one.
+            os.write(2, b"\nstopping after this step; once more to stop at once\n")
 
     def restore(self) -> None:
         for number, handler in self.before.items():
