@@ -383,7 +383,8 @@ def test_a_closed_pipe_saves_what_was_learned(workplace: Path) -> None:
     assert len(result.stdout.splitlines()) == 6
     assert "Traceback" not in result.stderr
     header, _ = load_checkpoint(Path("runs/a/last.safetensors"))
-    assert header.step == max(read("runs/a", "train_loss")) > 0
+    assert header.step == max(read("runs/a", "train_loss"))
+    assert 0 < header.step < 2000, "nobody reads it any more, and it goes on"
 
 
 def test_a_closed_terminal_saves_what_was_learned(workplace: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,8 @@ from errors import UserError
 ROOT = Path(__file__).parent.parent.parent
 
 
-def load(source: str | list[str], **options: object) -> Corpus:
-    return load_corpus(DataConfig(source=source, **options))  # type: ignore[arg-type]
+def load(source: str | list[str], **options: Any) -> Corpus:
+    return load_corpus(DataConfig(source=source, **options))
 
 
 def text_of(corpus: Corpus) -> str:
@@ -139,8 +140,8 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     (workplace / "t.txt").write_text("abcd")
     scan = data.corpus.scan_text
 
-    def scan_and_change(*args: object, **kwargs: object) -> object:
-        result = scan(*args, **kwargs)  # type: ignore[arg-type]
+    def scan_and_change(*args: Any, **kwargs: Any) -> object:
+        result = scan(*args, **kwargs)
         (workplace / "t.txt").write_text("dcba")
         return result
 

@@ -19,10 +19,10 @@ from model.attention import (
 
 
 def make(
-    n_embd: int = 32, n_head: int = 4, kernel: str = "fused", **options: object
+    n_embd: int = 32, n_head: int = 4, kernel: str = "fused", **options: Any
 ) -> MultiHeadAttention:
     torch.manual_seed(0)
-    layer = MultiHeadAttention(n_embd, n_head, kernel=kernel, **options).double()  # type: ignore[arg-type]
+    layer = MultiHeadAttention(n_embd, n_head, kernel=kernel, **options).double()
     nn.init.normal_(layer.out.bias)
     return layer
 
