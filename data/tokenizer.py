@@ -74,7 +74,8 @@ class CharTokenizer:
             shown = " ".join(repr(char) for char in strangers[:20])
             more = f" and {len(strangers) - 20} more" if len(strangers) > 20 else ""
             raise UserError(
-                f"the model has never seen {shown}{more}; it knows {self.vocab_size} characters"
+                f"the model has never seen {shown}{more}; it knows {self.vocab_size} characters: "
+                f"leave those out, or train one on a text that has them"
             )
         return ids.astype(smallest_unsigned(self.vocab_size), copy=False)
 
