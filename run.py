@@ -28,7 +28,7 @@ from data.tokenizer import Tokenizer, load_tokenizer
 from errors import UserError
 from model.gpt import GPT
 from training.checkpoint import Header, load_checkpoint, load_weights
-from training.optim import learning_rate
+from training.optim import schedule
 from training.runtime import Runtime
 
 RUNS = Path("runs")
@@ -39,7 +39,15 @@ FREE_ON_RESUME = {
     "data": {"source", "cache_dir", "hub_revision"},
     "model": {"attention"},
     "train": {
-        *("max_steps", "eval_every", "patience", "sample_tokens", "save_every", "log_every"),
+        *(
+            "max_steps",
+            "eval_every",
+            "patience",
+            "target_loss",
+            "sample_tokens",
+            "save_every",
+            "log_every",
+        ),
         *("tensorboard", "device", "precision", "threads", "compile"),
     },
 }
@@ -223,10 +231,10 @@ def notes_on_resume(saved: SavedRun, config: Config, runtime: Runtime) -> list[s
     if file.exists() and file.read_bytes() != yaml_of(old):
         notes.append(f"{file} was edited; a run goes on as it was, and changes are given as flags")
     if new.train.max_steps != old.train.max_steps:
-        was, now = (learning_rate(header.step, c.train) for c in (old, new))
+        was, now = (schedule(header.step, c.train) for c in (old, new))
         notes.append(
-            f"max_steps {old.train.max_steps} -> {new.train.max_steps}: the learning rate follows "
-            f"the new schedule, from here {now:.3g} instead of {was:.3g}"
+            f"max_steps {old.train.max_steps} -> {new.train.max_steps}: the learning rates follow "
+            f"the new schedule, from here at {now:.3g} of their peaks instead of {was:.3g}"
         )
     rounding = {
         "device": (header.device, runtime.device.type),

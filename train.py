@@ -55,7 +55,7 @@ from training.checkpoint import (
     training_tensors,
 )
 from training.config import TrainConfig
-from training.optim import learning_rate, make_optimizer
+from training.optim import Optimizer, schedule
 from training.progress import Metrics, progress_bar
 from training.runtime import Runtime, StopSignal, start_runtime
 
@@ -80,12 +80,15 @@ class Options:
 def train_step(
     forward: Callable[[Tensor], Tensor],
     model: GPT,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
+    learning_share: float,
     windows: Tensor,
     config: TrainConfig,
-    runtime: Runtime,
 ) -> tuple[float, float]:
     """One update of the weights from a batch of windows, (batch_size, block_size + 1).
+
+    Args:
+        learning_share: of the peak learning rates; see `schedule`.
 
     Returns:
         The mean loss of the batch in nats per token, and the norm of its gradient.
@@ -93,25 +96,25 @@ def train_step(
     Raises:
         FloatingPointError: when either is not finite; the weights are as they were.
     """
-    loss = 0.0
+    loss = torch.zeros((), device=windows.device)
     for piece in windows.chunk(config.grad_accum_steps):
-        with runtime.autocast():
-            logits = forward(piece[:, :-1])
+        logits = forward(piece[:, :-1])
         piece_loss = next_token_loss(logits, piece[:, 1:]) / config.grad_accum_steps
         piece_loss.backward()
-        loss += piece_loss.item()
+        loss += piece_loss.detach()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     grad_norm = torch.nn.utils.get_total_norm(gradients.values())
-    if not math.isfinite(loss) or not grad_norm.isfinite():
+    mean, norm = torch.stack((loss, grad_norm)).tolist()  # both in one wait for the device
+    if not (math.isfinite(mean) and math.isfinite(norm)):
         bad = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad()
         where = f", first in {bad[0]}" if bad else ""
-        raise FloatingPointError(f"the loss is {loss} and the gradient norm {grad_norm}{where}")
+        raise FloatingPointError(f"the loss is {mean} and the gradient norm {norm}{where}")
     if config.grad_clip:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.grad_clip, grad_norm)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return loss, grad_norm.item()
+    optimizer.step(learning_share)
+    model.zero_grad()
+    return mean, norm
 
 
 @torch.no_grad()
@@ -130,8 +133,7 @@ def evaluate(
     nats, tokens, characters = 0.0, 0, 0
     for windows in batches.validation(config.batch_size // config.grad_accum_steps):
         targets = windows[:, 1:]
-        with runtime.autocast():
-            logits = forward(windows[:, :-1].to(runtime.device))
+        logits = forward(windows[:, :-1].to(runtime.device))
         nats += next_token_loss(logits, targets.to(runtime.device), reduction="sum").item()
         tokens += targets.numel()
         characters += batches.tokenizer.count_characters(targets.numpy().ravel())
@@ -168,7 +170,7 @@ def train(
     run: Path,
     config: Config,
     model: GPT,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     batches: Batches,
     runtime: Runtime,
     at: Position,
@@ -180,7 +182,7 @@ def train(
         UserError: when the loss or its gradient is not finite; nothing was learned from it.
     """
     settings, unit = config.train, config.data.tokenizer
-    forward: Callable[[Tensor], Tensor] = torch.compile(model) if settings.compile else model
+    forward = runtime.forward_of(model, settings.compile)
     began = time.perf_counter() - at.seconds
     tokens, busy, pace = 0, 0.0, ""  # since the last line of metrics
 
@@ -199,6 +201,12 @@ def train(
         )
         save_checkpoint(run / f"{which}.safetensors", tensors, header)
 
+    def windows_of(step: int) -> Tensor:
+        windows = batches.train(step, settings.batch_size)
+        if runtime.device.type == "cuda":  # copied while the GPU computes
+            return windows.pin_memory().to(runtime.device, non_blocking=True)
+        return windows.to(runtime.device)
+
     def say(text: str) -> None:
         try:
             bar.write(text)
@@ -214,21 +222,21 @@ def train(
         say(f"to beat: {rungs} nats/{unit}")
         save("last", training_tensors(model, optimizer))  # from here on the run can be resumed
         first = saved = at.step
+        upcoming = windows_of(at.step)
         model.train()
         while at.step < settings.max_steps and not stop:
             step_began = time.perf_counter()
-            rate = learning_rate(at.step, settings)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            windows = batches.train(at.step, settings.batch_size).to(runtime.device)
+            share = schedule(at.step, settings)
+            windows, upcoming = upcoming, windows_of(at.step + 1)
             try:
-                loss, grad_norm = train_step(forward, model, optimizer, windows, settings, runtime)
+                loss, grad_norm = train_step(forward, model, optimizer, share, windows, settings)
             except FloatingPointError as error:
+                also = " and --train.muon_learning_rate" if settings.optimizer == "muon" else ""
                 save("last", training_tensors(model, optimizer))
                 raise UserError(
-                    f"at step {at.step + 1}, learning rate {rate:.3g}: {error}; nothing was "
-                    f"learned from it. Start again with a lower --train.learning_rate, from the "
-                    f"beginning or with --init_from {run}"
+                    f"at step {at.step + 1}: {error}; nothing was learned from it. Start again "
+                    f"with a lower --train.learning_rate{also}, from the beginning or with "
+                    f"--init_from {run}"
                 ) from None
             except Exception as error:
                 if not settings.compile or at.step > first:
@@ -244,7 +252,11 @@ def train(
 
             if at.step % settings.log_every == 0 or last:
                 speed = tokens / busy
-                numbers = {"train_loss": loss, "learning_rate": rate, "grad_norm": grad_norm}
+                numbers = {
+                    "train_loss": loss,
+                    "learning_rate": share * settings.learning_rate,
+                    "grad_norm": grad_norm,
+                }
                 times = {"tokens_per_second": speed, "seconds": time.perf_counter() - began}
                 metrics.write(at.step, numbers | times)
                 pace = f"loss {loss:.3f}, {speed:,.0f} tokens/s, "
@@ -275,6 +287,9 @@ def train(
                     shown = "".join(c if c.isprintable() else "\ufffd" for c in line.expandtabs())
                     for start in range(0, len(shown) or 1, SAMPLE_WIDTH):
                         say(f"    | {shown[start : start + SAMPLE_WIDTH]}")
+                if val_loss <= settings.target_loss > 0:
+                    say(f"stopping: the validation loss is at or below {settings.target_loss}")
+                    break
                 if 0 < settings.patience <= at.evals_since_best:
                     say(f"stopping early: {at.evals_since_best} evaluations without a new best")
                     break
@@ -291,7 +306,8 @@ def main(argv: list[str]) -> int:
     """Read the command line, open what it names, train, and say what to do next."""
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
     parser = make_parser({"": Options} | SECTIONS, usage, "Train a GPT on a text.")
-    file, flags = split_positional(argv)
+    words, flags = split_positional(argv)
+    file = words[0] if words else None
     options = build(Options, read_flags(parser, flags))
     resuming = options.resume is not None
     if resuming and (options.init_from is not None or options.run is not None):
@@ -314,7 +330,7 @@ def main(argv: list[str]) -> int:
     vocabulary = saved.tokenizer if saved else None
     batches = open_batches(config.data, config.model.block_size, config.train.seed, vocabulary)
     model = GPT(config.model, batches.tokenizer.vocab_size).to(runtime.device)
-    optimizer = make_optimizer(model, config.train)
+    optimizer = Optimizer(model, config.train, runtime.precision)
     print(
         f"model: {config.model.n_layer} layers x {config.model.n_embd} wide, "
         f"{config.model.n_head} heads, context {config.model.block_size}, "
@@ -330,7 +346,7 @@ def main(argv: list[str]) -> int:
         if at.step >= config.train.max_steps:
             print(f"{run} is complete at step {at.step}; go on with a larger --train.max_steps")
             return 0
-        load_training(model, optimizer, saved.tensors, at.step, saved.path)
+        load_training(model, optimizer, saved.tensors, saved.path)
         save_config(run, config)
         print(f"going on with {run} at step {at.step}")
         for note in notes_on_resume(saved, config, runtime):

@@ -88,14 +88,14 @@ def fields_of(kind: type) -> list[tuple[dataclasses.Field[Any], Any]]:
     return pairs
 
 
-def split_positional(argv: list[str]) -> tuple[str | None, list[str]]:
-    """Take the one word without a flag out of a command line, wherever it stands.
+def split_positional(argv: list[str], most: int = 1) -> tuple[list[str], list[str]]:
+    """Take the words without a flag, `most` at most, out of a command line, wherever they stand.
 
     Every flag but `--help` takes one value; they come back joined, as `--flag=value`, so that a
     value may begin with a dash.
 
     Raises:
-        UserError: for more than one such word.
+        UserError: for more such words.
     """
     positional: list[str] = []
     flags: list[str] = []
@@ -109,9 +109,10 @@ def split_positional(argv: list[str]) -> tuple[str | None, list[str]]:
             waiting = "=" not in word and word not in ("-h", "--help")
         else:
             positional.append(word)
-    if len(positional) > 1:
-        raise UserError(f"one word without a flag at most, got: {' '.join(positional)}")
-    return (positional[0] if positional else None), flags
+    if len(positional) > most:
+        count = {0: "no word without a flag", 1: "one word without a flag at most"}[most]
+        raise UserError(f"{count}, got: {' '.join(positional)}")
+    return positional, flags
 
 
 def read_flags(parser: Parser, flags: list[str], base: Namespace | None = None) -> dict[str, Any]:

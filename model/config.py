@@ -25,19 +25,27 @@ class ModelConfig:
     positions: Literal["learned", "rotary"] = "rotary"
     """How a token knows its place: an added, learned vector, or rotated queries and keys."""
 
+    ngrams: int = 1
+    """Beside each token, embed the n-grams of up to so many tokens that end with it; 1 embeds none.
+    Up to 16,381 vectors for each n, which n-grams share where there are more."""
+
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """The normalisation before each sublayer and before the head."""
 
     activation: Literal["gelu", "relu2", "swiglu"] = "relu2"
     """The MLP's nonlinearity: GPT-2's GELU, squared ReLU, or the gated SwiGLU."""
 
-    qk_norm: bool = False
-    """RMS-normalise each head's queries and keys, with a learned gain."""
+    qk_norm: bool = True
+    """Normalise each head's queries and keys, with a learned gain (Dehghani et al. 2023)."""
 
-    tie_head: bool = True
+    tie_head: bool = False
     """Use the token embedding as the output head too."""
 
-    bias: bool = True
+    zero_init: bool = True
+    """Start the matrices that add to the stream at zero, so that each block starts by doing
+    nothing; otherwise small, as in GPT-2."""
+
+    bias: bool = False
     """Biases in the linear layers and in LayerNorm."""
 
     dropout: float = 0.0
@@ -56,6 +64,7 @@ class ModelConfig:
             model__n_layer=self.n_layer,
             model__n_head=self.n_head,
             model__n_embd=self.n_embd,
+            model__ngrams=self.ngrams,
         )
         require_fraction(model__dropout=self.dropout, model__attn_dropout=self.attn_dropout)
         if self.n_embd % self.n_head:
@@ -67,10 +76,10 @@ class ModelConfig:
                 f"--model.positions rotary turns pairs of numbers, so the head width must be even; "
                 f"n_embd {self.n_embd} / n_head {self.n_head} is {self.head_width}"
             )
-        if self.qk_norm and self.head_width == 1:
+        if self.qk_norm and self.head_width < 3:
             raise ValueError(
-                "--model.qk_norm leaves only the sign of a head that is one number wide; "
-                "use fewer heads or a larger --model.n_embd"
+                f"--model.qk_norm leaves nothing but signs of a head {self.head_width} wide; "
+                f"use fewer heads, a larger --model.n_embd, or --model.qk_norm false"
             )
 
     @property

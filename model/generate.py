@@ -38,6 +38,9 @@ def next_token_probabilities(
 
     The filters act one after the other, in this order; the likeliest token always stays.
     """
+    if temperature > 0 and top_k is None and top_p == 1.0 and min_p == 0.0:
+        scores_BV = logits_BV - logits_BV.amax(dim=-1, keepdim=True)
+        return (scores_BV / max(temperature, 1e-30)).softmax(dim=-1)
     if temperature == 0:
         top_k, temperature = 1, 1.0
     sorted_BV, order_BV = logits_BV.sort(dim=-1, descending=True, stable=True)
@@ -65,7 +68,7 @@ class Decoder:
                 window again. Slower, and the same logits up to rounding.
         """
         self.model = model
-        self.caches = model.new_caches(batch_size) if use_cache else None
+        self.cache = model.new_cache(batch_size) if use_cache else None
         self.start = 0
         device = model.token_embedding.weight.device
         self.window_BT = torch.empty(batch_size, 0, dtype=torch.long, device=device)
@@ -77,12 +80,12 @@ class Decoder:
         start = window_start(self.start + window_BT.size(1) - 1, self.model.config.block_size)
         self.window_BT = window_BT[:, start - self.start :]
         unread_BT = tokens_BT
-        if self.caches is None or start != self.start:
+        if self.cache is None or start != self.start:
             unread_BT = self.window_BT
-            for cache in self.caches or ():
-                cache.length = 0
+            if self.cache is not None:
+                self.cache.forget()
         self.start = start
-        return self.model(unread_BT, self.caches)[:, -1]
+        return self.model(unread_BT, self.cache)[:, -1]
 
 
 def generate(
@@ -108,7 +111,7 @@ def generate(
         decoder = Decoder(model, prompt_BT.size(0), use_cache)
         unread_BT = prompt_BT
         for _ in range(max_new_tokens):
-            logits_BV = decoder.read(unread_BT).cpu()
+            logits_BV = decoder.read(unread_BT).cpu().float()
             probabilities_BV = next_token_probabilities(logits_BV, temperature, top_k, top_p, min_p)
             unread_BT = torch.multinomial(probabilities_BV, 1, generator=generator)
             yield unread_BT[:, 0]

@@ -34,11 +34,11 @@ def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPat
     _, script, *argv = words
     if "--help" in argv:
         return  # test_load.py reads the help
-    file, flags = split_positional(argv)
+    words, flags = split_positional(argv)
     if script == "train.py":
         parser = make_parser({"": train.Options} | SECTIONS)
         build(train.Options, read_flags(parser, flags))
-        read_config(parser, flags, file)
+        read_config(parser, flags, words[0] if words else None)
     else:
         build(sample.Options, read_flags(make_parser({"": sample.Options}), flags))
 

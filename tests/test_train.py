@@ -1,5 +1,6 @@
 """The whole of a run: what it leaves, how it goes on, what it refuses."""
 
+import functools
 import json
 import math
 import os
@@ -24,7 +25,7 @@ from data.batches import open_batches
 from model.gpt import GPT, next_token_loss
 from run import open_run
 from training.checkpoint import load_checkpoint
-from training.optim import make_optimizer
+from training.optim import Optimizer
 from training.progress import Metrics, progress_bar
 from training.runtime import start_runtime
 
@@ -33,6 +34,12 @@ DEBUG = str(ROOT / "configs" / "debug.yaml")
 QUICK = [DEBUG, "--train.max_steps=24", "--train.eval_every=8", "--train.save_every=8"]
 QUICK += ["--train.log_every=1", "--train.sample_tokens=10", "--train.tensorboard=false"]
 DROPOUT = ["--model.dropout=0.2", "--model.attn_dropout=0.1"]
+
+
+def short_text() -> list[str]:
+    """Flags for a text that is soon evaluated, also where two threads have one core."""
+    Path("short.txt").write_text("a short text to train on\n" * 100)
+    return ["--data.source=short.txt"]
 
 
 def read(run: Path | str, key: str) -> dict[int, float]:
@@ -129,7 +136,7 @@ def test_tensorboard_reads_it_all_back(debug_run: Path) -> None:
 def test_it_says_what_matters(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main([*QUICK, "--run", "a", "--train.threads=1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("device cpu, 1 thread, matrix products in ")
+    assert lines[0].startswith("device cpu, 1 thread, computing in ")
     number = r"\d\.\d+"
     rungs = f"to beat: uniform {number}, unigram {number}, bigram {number} nats/char"
     assert re.fullmatch(rungs, lines[3])
@@ -175,15 +182,24 @@ def test_bits_per_char_of_bytes(workplace: Path) -> None:
     assert ratio == pytest.approx(3, rel=0.05), "a character here is three bytes"
 
 
+class Descent(Optimizer):
+    """Plain gradient descent, whose step is the gradient."""
+
+    @torch.no_grad()
+    def step(self, share: float) -> None:
+        for name, weight in self.parameters.items():
+            weight.sub_(self.gradient(name), alpha=share)
+
+
 def test_accumulated_gradients_are_those_of_the_whole_batch(workplace: Path) -> None:
     results = []
     for pieces in (1, 4):
-        config, batches, model, runtime = setup(
-            "--train.precision=float32", f"--train.grad_accum_steps={pieces}", "--train.grad_clip=0"
+        config, batches, model, _ = setup(
+            f"--train.grad_accum_steps={pieces}", "--train.grad_clip=0"
         )
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer = Descent(model, config.train)
         loss, norm = train.train_step(
-            model, model, optimizer, batches.train(0, 16), config.train, runtime
+            model, model, optimizer, 1.0, batches.train(0, 16), config.train
         )
         results.append([torch.tensor([loss, norm]), *(p.detach() for p in model.parameters())])
     for whole, accumulated in zip(*results, strict=True):
@@ -191,10 +207,10 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(workplace: Path) -> 
 
 
 def test_clipping_limits_the_gradient(workplace: Path) -> None:
-    config, batches, model, runtime = setup("--train.grad_clip=0.01")
+    config, batches, model, _ = setup("--train.grad_clip=0.01")
     before = [p.detach().clone() for p in model.parameters()]
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    _, norm = train.train_step(model, model, optimizer, batches.train(0, 4), config.train, runtime)
+    optimizer = Descent(model, config.train)
+    _, norm = train.train_step(model, model, optimizer, 1.0, batches.train(0, 4), config.train)
     moved = torch.cat([(a - b).flatten() for a, b in zip(before, model.parameters(), strict=True)])
     assert norm > 0.01
     assert moved.norm().item() == pytest.approx(0.01, rel=1e-3)
@@ -202,22 +218,23 @@ def test_clipping_limits_the_gradient(workplace: Path) -> None:
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_what_is_not_finite_is_never_learned(workplace: Path, where: str) -> None:
-    config, batches, model, runtime = setup()
+    config, batches, model, _ = setup()
     weight = model.get_parameter("blocks.1.mlp.up.weight")
     if where == "loss":
         with torch.no_grad():
             weight[0, 0] = math.nan
     else:
         weight.register_hook(lambda gradient: gradient * math.inf)
-    optimizer = make_optimizer(model, config.train)
+    optimizer = Optimizer(model, config.train)
     before = [p.detach().clone() for p in model.parameters()]
     # A loss that is not a number spoils every gradient, the first of them the embedding's.
     named = "token_embedding" if where == "loss" else "blocks.1.mlp.up.weight"
     with pytest.raises(FloatingPointError, match=rf"gradient norm (nan|inf), first in {named}"):
-        train.train_step(model, model, optimizer, batches.train(0, 4), config.train, runtime)
+        train.train_step(model, model, optimizer, 1.0, batches.train(0, 4), config.train)
     for a, b in zip(before, model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
-    assert not optimizer.state
+        assert b.grad is None
+    assert not any(tensor.any() for state in optimizer.state.values() for tensor in state.values())
 
 
 def test_a_run_that_diverges_says_where_and_keeps_its_checkpoint(
@@ -236,7 +253,8 @@ def test_a_run_that_diverges_says_where_and_keeps_its_checkpoint(
         patch.setattr(train, "train_step", diverge)
         assert train.main([*QUICK, "--run=a"]) == 2
     error = capsys.readouterr().err
-    assert re.search(r"error: at step 11, learning rate 0\.00\d+: the loss is nan; .*lower", error)
+    lower = "a lower --train.learning_rate and --train.muon_learning_rate"
+    assert re.search(rf"error: at step 11: the loss is nan; .*{lower}", error)
     assert train.main([*QUICK, "--run=b"]) == 0
     assert train.main(["--resume=a"]) == 0, "the ten good steps are kept"
     same_bits("runs/a", "runs/b")
@@ -245,15 +263,32 @@ def test_a_run_that_diverges_says_where_and_keeps_its_checkpoint(
 # --- stopping and going on -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("stop", "threads"), [(1, 1), (8, 1), (13, 1), (13, 2)])
+@pytest.mark.parametrize(
+    ("stop", "threads", "optimizer", "precision", "ngrams"),
+    [
+        (1, 1, "muon", "float32", 1),
+        (8, 1, "muon", "bfloat16", 2),
+        (13, 1, "muon", "float32", 2),
+        (9, 2, "muon", "bfloat16", 1),
+        (13, 1, "adamw", "float32", 2),
+        (13, 1, "adamw", "bfloat16", 1),
+    ],
+)
 def test_stopped_and_resumed_is_as_never_stopped(
     workplace: Path,
     stop: int,
     threads: int,
+    optimizer: str,
+    precision: str,
+    ngrams: int,
     stop_at: Callable[[int], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     flags = [*QUICK, *DROPOUT, "--train.grad_accum_steps=2", f"--train.threads={threads}"]
+    flags += [f"--train.optimizer={optimizer}", f"--train.precision={precision}"]
+    flags += [f"--model.ngrams={ngrams}"]
+    if threads > 1:  # which wait for each other, and long where something else runs beside them
+        flags += [*short_text(), "--train.max_steps=10", "--model.n_layer=1"]
     assert train.main([*flags, "--run=whole"]) == 0
     stop_at(stop)
     assert train.main([*flags, "--run=parts"]) == 130
@@ -265,6 +300,8 @@ def test_stopped_and_resumed_is_as_never_stopped(
     for key in ("train_loss", "val_loss", "grad_norm", "learning_rate"):
         assert read("runs/parts", key) == read("runs/whole", key)
     same_bits("runs/parts", "runs/whole")
+    kept = {name.split(".")[-1] for name in open_run(Path("runs/parts"), "last").tensors}
+    assert ("momentum" in kept) == (optimizer == "muon")
 
 
 def test_resuming_takes_back_what_came_after_the_last_checkpoint(workplace: Path) -> None:
@@ -290,21 +327,21 @@ def test_two_runs_with_one_seed_are_the_same_and_looking_changes_nothing(workpla
 def test_a_longer_run_says_what_becomes_of_the_schedule(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train.main([*QUICK, "--run=a"]) == 0
+    assert train.main([*QUICK, "--run=a", *short_text()]) == 0
     assert train.main(["--resume=a"]) == 0
     assert "runs/a is complete at step 24; go on with a larger --train.max_steps" in (
         capsys.readouterr().out
     )
     assert train.main(["--resume=a", "--train.max_steps=30", "--train.threads=2"]) == 0
     text = capsys.readouterr().out
-    assert "note: max_steps 24 -> 30: the learning rate follows the new schedule" in text
+    assert "note: max_steps 24 -> 30: the learning rates follow the new schedule" in text
     assert "note: threads 1 -> 2: sums are rounded otherwise from here on" in text
     assert list(read("runs/a", "train_loss")) == list(range(1, 31))
     assert "max_steps: 30" in Path("runs/a/config.yaml").read_text()
 
 
 def test_the_number_of_threads_belongs_to_the_run(workplace: Path) -> None:
-    assert train.main([*QUICK, "--run=a", "--train.threads=2"]) == 0
+    assert train.main([*QUICK, "--run=a", "--train.threads=2", *short_text()]) == 0
     torch.set_num_threads(1)
     assert train.main(["--resume=a", "--train.max_steps=25"]) == 0
     assert torch.get_num_threads() == 2
@@ -358,6 +395,32 @@ def test_early_stopping(
     last, _ = load_checkpoint(Path("runs/a/last.safetensors"))
     assert (best.step, best.best_val_loss) == (8, 2.0)
     assert (last.step, last.val_loss, last.best_val_loss) == (16, 2.4, 2.0)
+
+
+def test_a_run_stops_at_its_target(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses = {4: 3.0, 8: 2.5, 12: 2.0, 16: 1.5, 20: 1.6, 24: 1.4}
+
+    def looks(*args: Any) -> dict[str, float]:
+        return {"val_loss": losses[max(read("runs/a", "train_loss"))], "bits_per_char": 1.0}
+
+    monkeypatch.setattr(Metrics, "write", write_at_once)
+    monkeypatch.setattr(train, "evaluate", looks)
+    flags = ["--train.eval_every=4", "--train.save_every=100"]
+    assert train.main([*QUICK, *flags, "--run=a", "--train.target_loss=2"]) == 0
+    out = capsys.readouterr().out
+    assert "stopping: the validation loss is at or below 2.0" in out
+    assert "done: runs/a, 12 steps" in out
+    for which in ("best", "last"):
+        header, _ = load_checkpoint(Path(f"runs/a/{which}.safetensors"))
+        assert (header.step, header.val_loss, header.best_val_loss) == (12, 2.0, 2.0)
+
+    # Another target belongs to no run for ever; none is none.
+    assert train.main(["--resume=a", "--train.target_loss=1.5"]) == 0
+    assert load_checkpoint(Path("runs/a/last.safetensors"))[0].step == 16
+    assert train.main(["--resume=a", "--train.target_loss=0"]) == 0
+    assert load_checkpoint(Path("runs/a/last.safetensors"))[0].step == 24
 
 
 def test_a_real_ctrl_c_saves_and_exits_with_130(workplace: Path) -> None:
@@ -460,7 +523,8 @@ def test_init_from_goes_on_with_other_text(
     assert train.main([*QUICK, "--run=a"]) == 0
     (workplace / "letters.txt").write_text("the letters of a friend\n" * 100)
     flags = ["--init_from=runs/a", "--data.source=letters.txt", "--run=b"]
-    assert train.main([*flags, "--train.learning_rate=1e-9", "--train.max_steps=1"]) == 0
+    flags += ["--train.learning_rate=1e-9", "--train.muon_learning_rate=1e-9"]
+    assert train.main([*flags, "--train.max_steps=1"]) == 0
     a, b = open_run(Path("runs/a")), open_run(Path("runs/b"))
     assert a.tokenizer == b.tokenizer
     for name, tensor in a.tensors.items():
@@ -481,10 +545,9 @@ def test_init_from_goes_on_with_other_text(
 
 REFUSED = [
     (["--resume=a", "--model.n_layer=3"], "--resume cannot change model.n_layer from 2 to 3"),
-    (
-        ["--resume=a", "--train.learning_rate=1"],
-        "cannot change train.learning_rate from 0.002 to 1",
-    ),
+    (["--resume=a", "--train.learning_rate=1"], "--resume cannot change train.learning_rate from"),
+    (["--resume=a", "--train.optimizer=adamw"], "change train.optimizer from muon to adamw"),
+    (["--resume=a", "--model.ngrams=3"], "--resume cannot change model.ngrams from 1 to 3"),
     (["--resume=a", "--train.seed=2"], "--resume cannot change train.seed from 1337 to 2"),
     (["--resume=a", "--data.tokenizer=byte"], "--resume cannot change data.tokenizer"),
     (
@@ -535,11 +598,16 @@ def test_compile_is_asked_for_and_its_failure_is_one_line(
     )
 
 
-def test_compiled_is_the_same_model(workplace: Path) -> None:
-    config, batches, model, runtime = setup("--train.precision=float32")
-    windows = batches.train(0, 4)
-    compiled = torch.compile(model, backend="eager")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    a = train.train_step(model, model, optimizer, windows, config.train, runtime)
-    b = train.train_step(compiled, model, optimizer, windows, config.train, runtime)
-    assert a == pytest.approx(b, rel=1e-5)
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # PyTorch 2.13, of its own doing
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_compiled_is_the_same_model(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    config, batches, model, runtime = setup(f"--train.precision={precision}", "--model.ngrams=2")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    windows, results = batches.train(0, 4), []
+    for compiled in (False, True):
+        forward = runtime.forward_of(model, compiled)
+        optimizer = Descent(model, config.train)
+        results.append(train.train_step(forward, model, optimizer, 0.0, windows, config.train))
+    assert results[0] == pytest.approx(results[1], rel=1e-5)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from atomic import write_atomically
 from errors import UserError
+from training.optim import Optimizer
 
 FORMAT = "glassgpt 1"
 GPU_GENERATORS: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.mps}
@@ -60,7 +61,7 @@ class Header:
     """CPU threads; their number decides the last bits of a sum."""
 
     precision: str
-    """Of the matrix products."""
+    """What it computed in."""
 
     torch: str
     """The version of PyTorch."""
@@ -71,16 +72,23 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
 
 
-def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def training_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """All that training goes on from: weights, optimizer, generators."""
     tensors = model_tensors(model) | {"generator.cpu": torch.get_rng_state()}
-    for name, parameter in model.named_parameters():
-        for key, value in optimizer.state[parameter].items():
-            tensors[f"optimizer.{name}.{key}"] = value
+    tensors |= optimizer_tensors(optimizer)
     device = next(model.parameters()).device.type
     if device in GPU_GENERATORS:
         tensors[f"generator.{device}"] = GPU_GENERATORS[device].get_rng_state()
     return tensors
+
+
+def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state of each weight, by its names in a checkpoint."""
+    return {
+        f"optimizer.{name}.{key}": tensor
+        for name, state in optimizer.state.items()
+        for key, tensor in state.items()
+    }
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], header: Header) -> None:
@@ -135,42 +143,19 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> No
     Raises:
         UserError: naming the first tensor that is missing, unknown, or of another shape or type.
     """
-    expected = model_tensors(model)
-    found = {name: tensor for name, tensor in tensors.items() if name.startswith("model.")}
-    for name in sorted(expected.keys() | found.keys()):
-        want, have = describe(expected.get(name)), describe(found.get(name))
-        if want != have:
-            raise UserError(
-                f"{path} does not fit its own config: {name} is {have}, should be {want}"
-            )
-    model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in found.items()})
+    copy_into(model_tensors(model), "model.", tensors, path)
 
 
 def load_training(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    tensors: dict[str, Tensor],
-    step: int,
-    path: Path,
+    model: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], path: Path
 ) -> None:
-    """Put back all that `training_tensors` took after `step` updates.
+    """Put back all that `training_tensors` took.
 
     Raises:
         UserError: see `load_weights`.
     """
     load_weights(model, tensors, path)
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    order = [p for group in optimizer.param_groups for p in group["params"]]
-    state: dict[int, dict[str, Tensor]] = {}
-    for i, parameter in enumerate(order):
-        prefix = f"optimizer.{names[parameter]}."
-        state[i] = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-        fits = all(t.shape in ((), parameter.shape) for t in state[i].values())
-        # Before the first step there is none; after it all weights have the same.
-        if bool(state[i]) != (step > 0) or state[i].keys() != state[0].keys() or not fits:
-            raise UserError(f"{path} does not fit its own config: the state of {names[parameter]}")
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    copy_into(optimizer_tensors(optimizer), "optimizer.", tensors, path)
     try:
         torch.set_rng_state(tensors["generator.cpu"])
         device = next(model.parameters()).device.type
@@ -178,6 +163,22 @@ def load_training(
             GPU_GENERATORS[device].set_rng_state(tensors[f"generator.{device}"])
     except (KeyError, RuntimeError, TypeError) as error:
         raise UserError(f"{path} has no usable state of the random generator: {error}") from error
+
+
+@torch.no_grad()
+def copy_into(
+    expected: dict[str, Tensor], prefix: str, tensors: dict[str, Tensor], path: Path
+) -> None:
+    """Copy the tensors of that prefix into those expected, which must be the same ones."""
+    found = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    for name in sorted(expected.keys() | found.keys()):
+        want, have = describe(expected.get(name)), describe(found.get(name))
+        if want != have:
+            raise UserError(
+                f"{path} does not fit its own config: {name} is {have}, should be {want}"
+            )
+    for name, tensor in expected.items():
+        tensor.copy_(found[name])
 
 
 def describe(tensor: Tensor | None) -> str:

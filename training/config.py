@@ -22,17 +22,29 @@ class TrainConfig:
     grad_accum_steps: int = 1
     """Pieces that a batch is read in, one after the other, to save memory."""
 
-    learning_rate: float = 2e-3
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """Muon for the matrices inside the blocks and AdamW for the rest, or AdamW for all."""
+
+    learning_rate: float = 1e-2
     """Peak learning rate of AdamW."""
 
-    warmup_steps: int = 50
-    """Updates over which the learning rate rises from zero."""
+    muon_learning_rate: float = 0.012
+    """Peak learning rate of Muon."""
 
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the learning rate falls after the warm-up, until max_steps."""
+    muon_momentum: float = 0.95
+    """Muon's memory of the gradient."""
+
+    warmup_steps: int = 10
+    """Updates over which the learning rates rise from zero."""
+
+    schedule: Literal["cosine", "linear", "constant"] = "linear"
+    """How the learning rates fall, to the end of the run."""
+
+    decay_fraction: float = 0.6
+    """The last share of the run, over which they fall; until then they stay at their peaks."""
 
     final_lr_fraction: float = 0.0
-    """Where it falls to, as a share of the peak."""
+    """Where they fall to, as a share of the peaks."""
 
     weight_decay: float = 0.1
     """Share of a weight, times the learning rate, taken off at each update; of matrices only."""
@@ -52,6 +64,9 @@ class TrainConfig:
     patience: int = 0
     """Stop after so many evaluations without a new best. 0 turns this off."""
 
+    target_loss: float = 0.0
+    """Stop at the first evaluation at or below this loss, in nats per token. 0 turns this off."""
+
     sample_tokens: int = 200
     """Length of the sample written at each evaluation. 0 turns this off."""
 
@@ -68,7 +83,7 @@ class TrainConfig:
     """Where to compute; auto takes a GPU if there is one."""
 
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the matrix products; auto takes bfloat16 where the device computes in it."""
+    """Type of the computation; auto takes bfloat16 where the device computes in it."""
 
     threads: int = 0
     """CPU threads; 0 leaves the choice to PyTorch."""
@@ -90,20 +105,29 @@ class TrainConfig:
             0,
             train__seed=self.seed,
             train__learning_rate=self.learning_rate,
+            train__muon_learning_rate=self.muon_learning_rate,
             train__warmup_steps=self.warmup_steps,
             train__weight_decay=self.weight_decay,
             train__grad_clip=self.grad_clip,
             train__patience=self.patience,
+            train__target_loss=self.target_loss,
             train__sample_tokens=self.sample_tokens,
             train__threads=self.threads,
         )
         if self.seed >= 2**63:
             raise ValueError(f"--train.seed must be below 2**63, got {self.seed}")
-        require_fraction(train__beta1=self.beta1, train__beta2=self.beta2)
-        if not 0 <= self.final_lr_fraction <= 1:
-            raise ValueError(
-                f"--train.final_lr_fraction must be in [0, 1], got {self.final_lr_fraction}"
-            )
+        require_fraction(
+            train__beta1=self.beta1,
+            train__beta2=self.beta2,
+            train__muon_momentum=self.muon_momentum,
+        )
+        shares = {
+            "final_lr_fraction": self.final_lr_fraction,
+            "decay_fraction": self.decay_fraction,
+        }
+        for name, share in shares.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"--train.{name} must be in [0, 1], got {share}")
         if self.batch_size % self.grad_accum_steps:
             raise ValueError(
                 f"--train.batch_size {self.batch_size} must be divisible by "

@@ -1,38 +1,145 @@
-"""The optimizer and its learning rate."""
+"""The optimizer and its learning rates: Muon for the hidden matrices, AdamW for the rest."""
 
 import math
+from collections import defaultdict
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from training.config import TrainConfig
 
+# Coefficients of Jordan et al. 2024: five such steps take any singular value in [0.0015, 1] to
+# between 0.68 and 1.21, which is near enough to 1, and they are stable in bfloat16.
+NEWTON_SCHULZ = [(3.4445, -4.7750, 2.0315)] * 5
 
-def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov & Hutter 2019); weight decay on matrices, none on biases and gains."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    fused = parameters[0].device.type in ("cpu", "cuda")  # one kernel instead of many
-    betas = (config.beta1, config.beta2)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=fused)
+ADAMW_STATE = ("step", "exp_avg", "exp_avg_sq")
+MUON_STATE = ("momentum",)
 
 
-def learning_rate(step: int, config: TrainConfig) -> float:
-    """Of the update that follows `step` updates.
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """The same singular vectors with singular values all near 1, of each of (n, rows, columns).
 
-    It rises in a straight line over the warm-up, reaching the peak with its last update, then
-    falls along half a cosine or a line, to reach `final_lr_fraction` of the peak at `max_steps`.
+    Newton-Schulz iteration: an odd polynomial of the matrix, which acts on each singular value by
+    itself (Jordan et al. 2024, "Muon").
+    """
+    tall = matrices.size(-2) > matrices.size(-1)
+    X = matrices.mT if tall else matrices  # the products below are of the shorter side
+    X = X / (X.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for a, b, c in NEWTON_SCHULZ:
+        A = X @ X.mT
+        X = torch.baddbmm(X, torch.baddbmm(A, A, A, beta=b, alpha=c), X, beta=a)
+    return X.mT if tall else X
+
+
+class Optimizer:
+    """Muon (Jordan et al. 2024) and AdamW (Loshchilov & Hutter 2019), each for its own weights.
+
+    Muon is momentum whose updates are made orthogonal, so that every direction of a matrix is
+    learned at the same rate. It is for matrices that map the residual stream to itself or to a
+    hidden layer; embeddings, head, gains and biases are AdamW's, or all, where the config says so.
+    Weight decay acts on matrices, not on gains and biases.
+
+    (A class of its own rather than a `torch.optim.Optimizer`, whose first use imports PyTorch's
+    compiler, which takes as long as a hundred steps of a small model.)
+    """
+
+    def __init__(
+        self, model: nn.Module, config: TrainConfig, precision: torch.dtype = torch.float32
+    ) -> None:
+        """
+        Args:
+            precision: of Muon's products.
+        """
+        self.config, self.precision = config, precision
+        self.parameters = dict(model.named_parameters())
+        self.muon: dict[torch.Size, list[str]] = defaultdict(list)  # names by shape
+        self.adamw: dict[float, list[str]] = defaultdict(list)  # names by weight decay
+        self.state: dict[str, dict[str, Tensor]] = {}
+        for name, weight in self.parameters.items():
+            hidden = name.startswith("blocks.") and weight.dim() == 2
+            if hidden and config.optimizer == "muon":
+                self.muon[weight.shape].append(name)
+                keys: tuple[str, ...] = MUON_STATE
+            else:
+                self.adamw[config.weight_decay if weight.dim() >= 2 else 0.0].append(name)
+                keys = ADAMW_STATE
+            self.state[name] = {
+                key: weight.new_zeros(()) if key == "step" else torch.zeros_like(weight.detach())
+                for key in keys
+            }
+
+    @torch.no_grad()
+    def step(self, share: float) -> None:
+        """Update the weights by their gradients, at this share of the peak learning rates.
+
+        Raises:
+            ValueError: for a weight without a gradient.
+        """
+        for names in self.muon.values():
+            self.muon_step(names, share * self.config.muon_learning_rate)
+        for weight_decay, names in self.adamw.items():
+            self.adamw_step(names, share * self.config.learning_rate, weight_decay)
+
+    def gradient(self, name: str) -> Tensor:
+        """Of a weight, which must have one."""
+        gradient = self.parameters[name].grad
+        if gradient is None:
+            raise ValueError(f"{name} has no gradient")
+        return gradient
+
+    def muon_step(self, names: list[str], rate: float) -> None:
+        """Of matrices of one shape, orthogonalised together in one batch of products."""
+        weights = [self.parameters[name] for name in names]
+        memory, updates = self.config.muon_momentum, []
+        for name in names:
+            gradient = self.gradient(name)
+            momentum = self.state[name]["momentum"].lerp_(gradient, 1 - memory)
+            updates.append(gradient.lerp(momentum, memory))  # Nesterov's: one step ahead
+        rows, columns = weights[0].shape
+        scaled = rate * math.sqrt(max(1, rows / columns))
+        orthogonal = orthogonalize(torch.stack(updates).to(self.precision))
+        for weight, update in zip(weights, orthogonal, strict=True):
+            weight.mul_(1 - rate * self.config.weight_decay).add_(update, alpha=-scaled)
+
+    def adamw_step(self, names: list[str], rate: float, weight_decay: float) -> None:
+        """In PyTorch's fused kernel, where the device has one."""
+        weights: list[Tensor] = [self.parameters[name] for name in names]
+        steps, averages, squares = (
+            [self.state[name][key] for name in names] for key in ADAMW_STATE
+        )
+        adamw(
+            weights,
+            [self.gradient(name) for name in names],
+            averages,
+            squares,
+            [],
+            steps,
+            fused=weights[0].device.type in ("cpu", "cuda"),
+            amsgrad=False,
+            maximize=False,
+            lr=rate,
+            beta1=self.config.beta1,
+            beta2=self.config.beta2,
+            weight_decay=weight_decay,
+            eps=1e-8,
+        )
+
+
+def schedule(step: int, config: TrainConfig) -> float:
+    """The share of their peaks that the learning rates have in the update after `step` updates.
+
+    It rises in a straight line over the warm-up, reaching 1 with its last update, stays there, and
+    over the last `decay_fraction` of the run falls along half a cosine or a line, to reach
+    `final_lr_fraction` at `max_steps`.
     """
     if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
-    progress = (step - config.warmup_steps) / max(1, config.max_steps - config.warmup_steps)
+        return (step + 1) / config.warmup_steps
+    start = max(config.warmup_steps, (1 - config.decay_fraction) * config.max_steps)
+    progress = max(0.0, step - start) / max(1.0, config.max_steps - start)
     remaining = {
         "cosine": 0.5 * (1 + math.cos(math.pi * progress)),
         "linear": 1 - progress,
         "constant": 1.0,
     }[config.schedule]
-    floor = config.final_lr_fraction
-    return config.learning_rate * (floor + (1 - floor) * remaining)
+    return config.final_lr_fraction + (1 - config.final_lr_fraction) * remaining

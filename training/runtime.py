@@ -2,12 +2,13 @@
 
 import os
 import signal
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from errors import UserError
 from training.config import TrainConfig
@@ -21,11 +22,24 @@ class Runtime:
     precision: torch.dtype
     threads: int
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Matrix products in `precision`; what needs the range of float32 stays in it."""
-        if self.precision == torch.float32:
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=self.precision)
+    def forward_of(self, model: nn.Module, compiled: bool = False) -> Callable[[Tensor], Tensor]:
+        """The model as a function of tokens that computes in `precision`.
+
+        In bfloat16 the whole pass runs on copies of the weights, so that nothing is cast between
+        one operation and the next. Gradients flow through the copies to the weights themselves,
+        which stay in float32, as do the embeddings, whose gradients are long sums over tokens.
+        """
+
+        def forward(tokens_BT: Tensor) -> Tensor:
+            copies = {
+                name: weight.to(self.precision)
+                for name, weight in model.named_parameters()
+                if "embedding" not in name
+            }
+            return torch.func.functional_call(model, copies, (tokens_BT,))
+
+        chosen = model if self.precision == torch.float32 else forward
+        return torch.compile(chosen) if compiled else chosen
 
     @property
     def precision_name(self) -> str:
@@ -37,7 +51,7 @@ class Runtime:
         if name == "cuda":
             name += f" ({torch.cuda.get_device_name()})"
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        return f"device {name}, {threads}, matrix products in {self.precision_name}"
+        return f"device {name}, {threads}, computing in {self.precision_name}"
 
 
 def start_runtime(config: TrainConfig) -> Runtime:

@@ -36,8 +36,8 @@ def parser() -> Parser:
 
 
 def parse(*argv: str, base: Config | None = None) -> Config:
-    file, flags = split_positional(list(argv))
-    return read_config(parser(), flags, file, base)
+    words, flags = split_positional(list(argv))
+    return read_config(parser(), flags, words[0] if words else None, base)
 
 
 @pytest.fixture
@@ -83,8 +83,17 @@ def test_values_of_every_kind() -> None:
 
 
 def test_a_value_may_begin_with_a_dash() -> None:
-    assert split_positional(["--prompt", "-x", "run", "--n=1"]) == ("run", ["--prompt=-x", "--n=1"])
+    argv = ["--prompt", "-x", "run", "--n=1"]
+    assert split_positional(argv) == (["run"], ["--prompt=-x", "--n=1"])
     assert parse("--data.separator=--x").data.separator == "--x"
+
+
+def test_there_are_as_many_words_as_a_command_takes() -> None:
+    assert split_positional([]) == ([], [])
+    with pytest.raises(UserError, match="one word without a flag at most, got: a b"):
+        split_positional(["a", "--n", "1", "b"])
+    with pytest.raises(UserError, match="no word without a flag, got: a"):
+        split_positional(["a", "--n", "1"], most=0)
 
 
 BAD_FLAGS = [
@@ -112,10 +121,20 @@ BAD_FLAGS = [
     (["--model.n_embd", "12"], "the head width must be even; n_embd 12 / n_head 4 is 3"),
     (
         ["--model.n_embd=4", "--model.qk_norm=true", "--model.positions=learned"],
-        "--model.qk_norm leaves only the sign",
+        "--model.qk_norm leaves nothing but signs of a head 1 wide",
     ),
     (["--train.batch_size", "5", "--train.grad_accum_steps", "2"], "must be divisible by"),
     (["--train.final_lr_fraction", "2"], "--train.final_lr_fraction must be in [0, 1], got 2"),
+    (["--train.decay_fraction", "1.5"], "--train.decay_fraction must be in [0, 1], got 1.5"),
+    (["--train.decay_fraction=-0.1"], "--train.decay_fraction must be in [0, 1], got -0.1"),
+    (["--train.muon_momentum", "1"], "--train.muon_momentum must be in [0, 1), got 1.0"),
+    (["--train.muon_momentum=-0.1"], "--train.muon_momentum must be in [0, 1), got -0.1"),
+    (["--train.muon_learning_rate=-1"], "--train.muon_learning_rate must be a number of at least"),
+    (["--train.target_loss=-1"], "--train.target_loss must be a number of at least 0, got -1"),
+    (["--train.optimizer", "sgd"], "--train.optimizer must be one of muon, adamw, got 'sgd'"),
+    (["--model.ngrams", "0"], "--model.ngrams must be a number of at least 1, got 0"),
+    (["--model.ngrams", "two"], "--model.ngrams must be a whole number, got 'two'"),
+    (["--model.zero_init", "1"], "--model.zero_init must be true or false, got '1'"),
     (["--train.seed", str(2**63)], "--train.seed must be below 2**63"),
     (["--data.repeat_max_period", "99"], "--data.repeat_max_period 99"),
     (["a.yaml", "b.yaml"], "one word without a flag at most, got: a.yaml b.yaml"),
@@ -151,6 +170,8 @@ BAD_FILES = [
     ("model:\n  n_layer: true\n", "--model.n_layer must be a whole number, got 'True'"),
     ("model:\n  n_layer: 2.0\n", "--model.n_layer must be a whole number, got '2.0'"),
     ("train:\n  learning_rate: .nan\n", "--train.learning_rate must be a number of at least 0"),
+    ("train:\n  decay_fraction: .nan\n", "--train.decay_fraction must be in [0, 1], got nan"),
+    ("train:\n  target_loss: .inf\n", "--train.target_loss must be a number of at least 0"),
     ("train:\n  learning_rate: .inf\n", "--train.learning_rate must be a number of at least 0"),
     ("data:\n  source: 3\n", "--data.source must be text or a list of texts, got '3'"),
     ("data:\n  source: [a, null]\n", "--data.source must be text or a list of texts"),
@@ -181,6 +202,8 @@ small = st.builds(
     positions=st.sampled_from(["learned", "rotary"]),
     norm=st.sampled_from(["layernorm", "rmsnorm"]),
     activation=st.sampled_from(["gelu", "relu2", "swiglu"]),
+    ngrams=st.integers(1, 4),
+    zero_init=st.booleans(),
     qk_norm=st.booleans(),
     tie_head=st.booleans(),
     bias=st.booleans(),
@@ -191,7 +214,15 @@ configs = st.builds(
     Config,
     model=small,
     data=st.builds(DataConfig, source=sources, separator=st.text()),
-    train=st.builds(TrainConfig, learning_rate=st.floats(0, 1), seed=st.integers(0, 2**63 - 1)),
+    train=st.builds(
+        TrainConfig,
+        learning_rate=st.floats(0, 1),
+        seed=st.integers(0, 2**63 - 1),
+        optimizer=st.sampled_from(["muon", "adamw"]),
+        muon_momentum=st.floats(0, 1, exclude_max=True),
+        decay_fraction=st.floats(0, 1),
+        target_loss=st.floats(0, 10),
+    ),
 )
 
 

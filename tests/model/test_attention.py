@@ -14,8 +14,11 @@ from model.attention import (
     Rotary,
     attention,
     attention_weights,
+    batched_attention,
     causal_mask,
 )
+from model.config import ModelConfig
+from model.gpt import GPT
 
 
 def make(
@@ -143,6 +146,92 @@ def test_refuses_what_makes_no_sense() -> None:
     for layer, option in [(plain, options[0]), (plain, options[1]), (rotary, {})]:
         with pytest.raises(ValueError, match="cross-attention"):
             layer(x, source, **option)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.bfloat16, 0.05)])
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 6))
+def test_batched_attention_is_the_formula(
+    dtype: torch.dtype, tolerance: float, B: int, H: int, T: int, D: int
+) -> None:
+    """Values and gradients, those of the formula always in float64."""
+    generator = torch.Generator().manual_seed(B * T + D)
+    made = torch.randn(4, B, T, H, D, generator=generator).to(dtype)
+    q, k, v, direction = made.transpose(2, 3)  # not contiguous, as after `split_heads`
+    results: list[list[Tensor]] = []
+    for kind in (dtype, torch.float64):
+        q, k, v = (x.detach().to(kind).requires_grad_() for x in (q, k, v))
+        formula = len(results) == 1
+        output = attention(q, k, v, causal_mask(T, T))[0] if formula else batched_attention(q, k, v)
+        gradients = torch.autograd.grad((output * direction.to(kind)).sum(), (q, k, v))
+        results.append([output.double(), *(gradient.double() for gradient in gradients)])
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.06)])
+def test_fused_and_explicit_models_agree_in_every_type(
+    dtype: torch.dtype, tolerance: float
+) -> None:
+    """Logits and the gradient of every weight, relative to the largest."""
+    tokens = torch.randint(0, 17, (3, 12), generator=torch.Generator().manual_seed(1))
+    results = []
+    for kernel in ("fused", "explicit"):
+        torch.manual_seed(0)
+        config = ModelConfig(
+            block_size=12, n_layer=2, n_head=2, n_embd=16, zero_init=False, attention=kernel
+        )
+        model = GPT(config, 17)
+        for p in model.parameters():
+            if p.dim() == 2:
+                p.data *= 10  # so that attention is far from uniform
+        model.to(dtype)
+        logits = model(tokens)
+        assert logits.dtype == dtype
+        logits.float().square().mean().backward()
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        assert len(gradients) == len(list(model.parameters()))
+        results.append([logits.detach(), *gradients])
+    for fused, explicit in zip(*results, strict=True):
+        largest = explicit.abs().max().item()
+        torch.testing.assert_close(fused, explicit, rtol=0, atol=tolerance * largest)
+
+
+def test_the_batched_products_are_for_causal_squares_in_bfloat16_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    def spy(*args: Any) -> Tensor:
+        calls.append(args)
+        return batched_attention(*args)
+
+    monkeypatch.setattr("model.attention.batched_attention", spy)
+    x = torch.randn(1, 6, 32)
+    make().float()(x, causal=True)
+    layer, x = make().bfloat16(), x.bfloat16()
+    layer(x)
+    layer(x, mask=causal_mask(6, 6), causal=True)
+    cache = KVCache(1, 4, 8, 8, x)
+    cache.append(*torch.zeros(2, 1, 4, 2, 8))
+    layer(x, causal=True, cache=cache)  # six queries, eight keys
+    assert not calls
+    layer(x, causal=True)
+    assert len(calls) == 1
+
+
+@given(st.integers(0, 20), st.integers(1, 8), st.sampled_from([2, 6, 8]))
+def test_rotary_turns_complex_numbers(start: int, T: int, D: int) -> None:
+    """Coordinate i and coordinate i + D / 2 are one complex number, turned by its own angle."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, T, D, dtype=torch.float64)
+    turned = Rotary(D, 32).double()(x, start)
+    positions = torch.arange(start, start + T, dtype=torch.float64)[:, None]
+    speeds = 10_000.0 ** (-2 * torch.arange(D // 2, dtype=torch.float64) / D)
+    numbers = torch.complex(x[..., : D // 2], x[..., D // 2 :])
+    expected = numbers * torch.polar(torch.ones(T, D // 2, dtype=torch.float64), positions * speeds)
+    # The tables are float32 numbers, which is what the tolerance allows for.
+    both = torch.cat((expected.real, expected.imag), dim=-1)
+    torch.testing.assert_close(turned, both, rtol=0, atol=1e-6)
 
 
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 11))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from model.config import ModelConfig
 from model.generate import Decoder, generate, next_token_probabilities, window_start
@@ -17,7 +18,10 @@ V = 11
 
 def make(dtype: torch.dtype = torch.float64, block_size: int = 8, **options: Any) -> GPT:
     torch.manual_seed(3)
+    options = {"tie_head": True, "zero_init": False, **options}
     model = GPT(ModelConfig(block_size=block_size, n_layer=2, n_head=2, n_embd=16, **options), V)
+    for table in model.ngram_embeddings:
+        nn.init.normal_(table.get_parameter("weight"), std=0.01)  # as after training
     for p in model.parameters():
         p.data *= 5  # far from uniform, so that a wrong position would change the text
     return model.to(dtype).eval()
@@ -44,13 +48,13 @@ def test_window_start(position: int, block_size: int) -> None:
     assert start >= window_start(max(0, position - 1), block_size)
 
 
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.parametrize(("positions", "ngrams"), [("learned", 1), ("rotary", 1), ("rotary", 3)])
 @pytest.mark.parametrize("block_size", [1, 2, 7, 8])
 @pytest.mark.parametrize("prompt", [1, 5, 8, 30])
 def test_greedy_text_is_the_same_without_the_cache(
-    positions: Any, block_size: int, prompt: int
+    positions: Any, ngrams: int, block_size: int, prompt: int
 ) -> None:
-    model = make(block_size=block_size, positions=positions)
+    model = make(block_size=block_size, positions=positions, ngrams=ngrams)
     start = torch.randint(0, V, (2, prompt))
     texts = [
         torch.stack(list(generate(model, start, 40, temperature=0, use_cache=use_cache)))
@@ -75,9 +79,9 @@ def test_logits_are_the_same_without_the_cache_in_every_type(
         )
 
 
-@given(st.lists(st.integers(1, 20), min_size=1, max_size=5))
-def test_reading_in_any_pieces_ends_the_same(pieces: list[int]) -> None:
-    model = make()
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 4))
+def test_reading_in_any_pieces_ends_the_same(pieces: list[int], ngrams: int) -> None:
+    model = make(ngrams=ngrams)
     text = torch.randint(0, V, (1, sum(pieces)), generator=torch.Generator().manual_seed(0))
     decoder = Decoder(model)
     for piece in torch.split(text, pieces, dim=1):

@@ -6,7 +6,7 @@ import os
 import pickle
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -22,12 +22,13 @@ from training.checkpoint import (
     load_training,
     load_weights,
     model_tensors,
+    optimizer_tensors,
     read_header,
     save_checkpoint,
     training_tensors,
 )
 from training.config import TrainConfig
-from training.optim import make_optimizer
+from training.optim import Optimizer
 
 HEADER = Header(
     config={"a": 1},
@@ -45,16 +46,17 @@ HEADER = Header(
 )
 
 
-def make(seed: int = 0) -> tuple[GPT, torch.optim.Optimizer]:
+def make(seed: int = 0, kind: Literal["muon", "adamw"] = "muon") -> tuple[GPT, Optimizer]:
     torch.manual_seed(seed)
-    model = GPT(ModelConfig(n_embd=8, n_head=2, n_layer=1, block_size=4, positions="learned"), 5)
-    return model, make_optimizer(model, TrainConfig())
+    size = ModelConfig(n_embd=8, n_head=2, n_layer=1, block_size=4, positions="learned")
+    model = GPT(dataclasses.replace(size, zero_init=False), 5)
+    return model, Optimizer(model, TrainConfig(optimizer=kind))
 
 
-def step(model: GPT, optimizer: torch.optim.Optimizer) -> None:
+def step(model: GPT, optimizer: Optimizer) -> None:
     model(torch.tensor([[1, 2, 3]])).square().sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    optimizer.step(1.0)
+    model.zero_grad()
 
 
 @pytest.fixture
@@ -66,16 +68,21 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
-def test_everything_comes_back(tmp_path: Path) -> None:
-    model, optimizer = make()
+@pytest.mark.parametrize("kind", ["muon", "adamw"])
+def test_everything_comes_back(tmp_path: Path, kind: Literal["muon", "adamw"]) -> None:
+    model, optimizer = make(kind=kind)
     step(model, optimizer)
     path = tmp_path / "last.safetensors"
     save_checkpoint(path, training_tensors(model, optimizer), HEADER)
     drawn = torch.rand(3)
-    other_model, other_optimizer = make(seed=1)
+    other_model, other_optimizer = make(seed=1, kind=kind)
     header, tensors = load_checkpoint(path)
-    load_training(other_model, other_optimizer, tensors, header.step, path)
+    load_training(other_model, other_optimizer, tensors, path)
     assert header == HEADER
+    other_state = optimizer_tensors(other_optimizer)
+    for name, tensor in optimizer_tensors(optimizer).items():
+        assert torch.equal(tensor, other_state[name]), name
+        assert tensor.any(), "nothing was learned, and so nothing compared"
     assert torch.equal(torch.rand(3), drawn), "dropout would draw other numbers"
     for a, b in ((model, optimizer), (other_model, other_optimizer)):
         step(a, b)
@@ -139,6 +146,10 @@ def test_a_header_is_read_strictly() -> None:
             read_header(json.dumps(plain | change))
 
 
+STATE = "optimizer.final_norm.weight.exp_avg"
+MOMENTUM = "optimizer.blocks.0.attn.query.weight.momentum"
+
+
 @pytest.mark.parametrize(
     ("name", "tensor", "message"),
     [
@@ -146,8 +157,13 @@ def test_a_header_is_read_strictly() -> None:
         ("model.final_norm.weight", torch.zeros(9), r"is float32 \(9,\), should be float32 \(8,\)"),
         ("model.final_norm.weight", torch.zeros(8).half(), r"is float16 \(8,\), should be"),
         ("model.stranger", torch.zeros(8), "model.stranger is float32 .* should be absent"),
-        ("optimizer.final_norm.weight.exp_avg", None, "the state of final_norm.weight"),
-        ("optimizer.final_norm.weight.exp_avg", torch.zeros(9), "the state of final_norm.weight"),
+        (STATE, None, r"exp_avg is absent, should be float32 \(8,\)"),
+        (STATE, torch.zeros(9), r"exp_avg is float32 \(9,\), should be float32 \(8,\)"),
+        (STATE, torch.zeros(8).double(), r"exp_avg is float64 \(8,\), should be float32"),
+        (MOMENTUM, None, r"momentum is absent, should be float32 \(8, 8\)"),
+        (MOMENTUM, torch.zeros(64), r"momentum is float32 \(64,\), should be float32 \(8, 8\)"),
+        (f"{MOMENTUM}s", torch.zeros(8, 8), r"momentums is float32 \(8, 8\), should be absent"),
+        ("optimizer.stranger.step", torch.zeros(()), r"step is float32 \(\), should be absent"),
         ("generator.cpu", None, "random generator"),
         ("generator.cpu", torch.zeros(3), "random generator"),
     ],
@@ -161,18 +177,28 @@ def test_tensors_that_do_not_fit_are_named(
         del tensors[name]
     else:
         tensors[name] = tensor
-    with pytest.raises(UserError, match=message):
-        load_training(model, optimizer, tensors, 7, saved)
+    before = torch.get_rng_state()
+    with pytest.raises(UserError, match=message) as error:
+        load_training(model, optimizer, tensors, saved)
+    assert name in str(error.value) or name == "generator.cpu"
+    assert str(saved) in str(error.value) and "\n" not in str(error.value)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_before_the_first_step_there_is_no_state(tmp_path: Path) -> None:
+def test_what_one_optimizer_remembers_is_nothing_to_the_other(saved: Path) -> None:
+    _, tensors = load_checkpoint(saved)
+    with pytest.raises(UserError, match=r"optimizer\.blocks.* should be"):
+        load_training(*make(kind="adamw"), tensors, saved)
+
+
+def test_a_checkpoint_from_before_the_first_step_goes_on_too(tmp_path: Path) -> None:
     model, optimizer = make()
     path = tmp_path / "last.safetensors"
     save_checkpoint(path, training_tensors(model, optimizer), HEADER)
-    _, tensors = load_checkpoint(path)
-    load_training(*make(seed=1), tensors, 0, path)
-    with pytest.raises(UserError, match="the state of"):
-        load_training(*make(seed=1), tensors, 1, path)
+    other_model, other_optimizer = make(seed=1)
+    step(other_model, other_optimizer)
+    load_training(other_model, other_optimizer, load_checkpoint(path)[1], path)
+    assert not any(tensor.any() for tensor in optimizer_tensors(other_optimizer).values())
 
 
 def test_weights_alone_load_without_the_rest(saved: Path) -> None:

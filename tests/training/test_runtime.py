@@ -2,31 +2,102 @@
 
 import os
 import signal
-from typing import Literal
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from errors import UserError
+from model.config import ModelConfig
+from model.gpt import GPT, next_token_loss
 from training.config import TrainConfig
-from training.runtime import StopSignal, computes_in_bfloat16, pick_device, start_runtime
+from training.runtime import (
+    Runtime,
+    StopSignal,
+    computes_in_bfloat16,
+    pick_device,
+    start_runtime,
+)
+
+FORMS: list[dict[str, Any]] = [
+    {"bias": True, "tie_head": True, "qk_norm": False},
+    {"bias": False, "tie_head": False, "qk_norm": True, "ngrams": 2},
+    {"positions": "learned", "norm": "rmsnorm", "activation": "swiglu"},
+    {"attention": "explicit", "activation": "gelu"},
+]
 
 
 def test_the_first_line_says_what_is_used() -> None:
     runtime = start_runtime(TrainConfig(device="cpu", threads=1, precision="float32"))
-    assert str(runtime) == "device cpu, 1 thread, matrix products in float32"
+    assert str(runtime) == "device cpu, 1 thread, computing in float32"
     assert torch.get_num_threads() == 1
     runtime = start_runtime(TrainConfig(device="cpu", threads=2, precision="bfloat16"))
-    assert str(runtime) == "device cpu, 2 threads, matrix products in bfloat16"
+    assert str(runtime) == "device cpu, 2 threads, computing in bfloat16"
 
 
-def test_autocast_is_for_products() -> None:
-    layer, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
-    precisions: tuple[Literal["float32", "bfloat16"], ...] = ("float32", "bfloat16")
-    for precision in precisions:
-        runtime = start_runtime(TrainConfig(device="cpu", precision=precision))
-        with runtime.autocast():
-            assert layer(x).dtype == getattr(torch, precision)
+def make(**options: Any) -> tuple[GPT, Tensor]:
+    torch.manual_seed(0)
+    small = {"block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16, "zero_init": False}
+    return GPT(ModelConfig(**(small | options)), 7), torch.randint(0, 7, (3, 8))
+
+
+def gradients(forward: Callable[[Tensor], Tensor], model: GPT, tokens: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    next_token_loss(forward(tokens[:, :-1]), tokens[:, 1:]).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def test_in_float32_the_model_computes_itself() -> None:
+    model, tokens = make()
+    forward = Runtime(torch.device("cpu"), torch.float32, 1).forward_of(model)
+    assert torch.equal(forward(tokens), model(tokens))
+
+
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_in_bfloat16_it_is_close_and_weights_learn_in_float32(options: dict[str, Any]) -> None:
+    model, tokens = make(**options)
+    forward = Runtime(torch.device("cpu"), torch.bfloat16, 1).forward_of(model)
+    exact, low = model(tokens), forward(tokens)
+    assert low.dtype == torch.bfloat16
+    torch.testing.assert_close(low.float(), exact, rtol=0, atol=0.02 * exact.abs().max().item())
+
+    expected, found = gradients(model, model, tokens), gradients(forward, model, tokens)
+    assert found.keys() == dict(model.named_parameters()).keys()
+    assert {gradient.dtype for gradient in found.values()} == {torch.float32}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    for name, gradient in found.items():
+        if not name.endswith("key.bias"):  # whose gradient is zero but for rounding
+            alike = torch.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0)
+            assert alike > 0.99, name
+
+
+def test_all_but_the_embeddings_are_copied() -> None:
+    """Their gradients are sums over many tokens, each too small for a sum in bfloat16."""
+    model, tokens = make(positions="learned", ngrams=2)
+    seen: dict[str, torch.dtype] = {}
+
+    def look(module: nn.Module, *args: Any) -> None:
+        seen.update({names[module]: next(iter(module.parameters(recurse=False))).dtype})
+
+    names = {m: name for name, m in model.named_modules() if list(m.parameters(recurse=False))}
+    for module in names:
+        module.register_forward_hook(look)
+    Runtime(torch.device("cpu"), torch.bfloat16, 1).forward_of(model)(tokens)
+    assert seen.keys() >= {"token_embedding", "ngram_embeddings.0", "blocks.0.mlp.up", "final_norm"}
+    for name, dtype in seen.items():
+        assert dtype == (torch.float32 if "embedding" in name else torch.bfloat16), name
+
+
+def test_a_copy_is_made_at_every_pass() -> None:
+    model, tokens = make()
+    forward = Runtime(torch.device("cpu"), torch.bfloat16, 1).forward_of(model)
+    before = forward(tokens)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(2)
+    assert not torch.equal(forward(tokens), before)
 
 
 def test_auto_precision_is_never_float16_on_a_cpu() -> None:
