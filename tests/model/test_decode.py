@@ -1,0 +1,86 @@
+"""Laid out for decoding, a model gives its own numbers; rounded to 8 bits, nearly them."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from model.config import ModelConfig
+from model.decode import Int8Linear, PiecewiseLinear, lay_out_for_decoding
+from model.generate import generate
+from model.gpt import GPT
+
+
+def make(**fields: object) -> GPT:
+    torch.manual_seed(0)
+    plain = {"block_size": 12, "n_layer": 2, "n_head": 2, "n_embd": 16, "zero_init": False}
+    return GPT(ModelConfig(**plain | fields), 11).eval()  # type: ignore[arg-type]
+
+
+@given(
+    outputs=st.integers(1, 13),
+    inputs=st.integers(1, 9),
+    shape=st.lists(st.integers(1, 3), min_size=0, max_size=2),
+    bias=st.booleans(),
+)
+def test_pieces_are_the_linear_layer(
+    outputs: int, inputs: int, shape: list[int], bias: bool
+) -> None:
+    torch.manual_seed(outputs)
+    linear = nn.Linear(inputs, outputs, bias).double()
+    x = torch.randn(*shape, inputs, dtype=torch.float64)
+    torch.testing.assert_close(PiecewiseLinear(linear)(x), linear(x))
+
+
+@pytest.mark.parametrize("inputs", [5, 8, 16, 24, 64])  # the kernel knows multiples of 16 only
+@pytest.mark.parametrize("bias", [False, True])
+def test_8_bits_are_off_by_half_a_step_at_most(inputs: int, bias: bool) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(inputs, 33, bias)
+    rounded = Int8Linear(linear)
+    step = linear.weight.abs().amax(dim=1, keepdim=True) / 127
+    kept = rounded.weight[:, :inputs].float() * rounded.scale.float()[:, None]
+    # the scale itself is rounded to bfloat16
+    assert ((kept - linear.weight).abs() <= 0.5 * step + linear.weight.abs() / 200).all()
+    x = torch.randn(3, 5, inputs)
+    torch.testing.assert_close(rounded(x.bfloat16()).float(), linear(x), atol=0.05, rtol=0.05)
+
+
+def test_8_bits_of_a_row_of_zeros() -> None:
+    linear = nn.Linear(8, 4, bias=False)
+    nn.init.zeros_(linear.weight)
+    assert torch.equal(Int8Linear(linear)(torch.ones(1, 8).bfloat16()), torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"bias": True, "tie_head": True},
+        {"activation": "swiglu", "ngrams": 3},
+        {"positions": "learned", "qk_norm": False, "activation": "gelu"},
+    ],
+    ids=str,
+)
+def test_the_same_text_is_written(fields: dict[str, object]) -> None:
+    model = make(**fields)
+    laid_out = lay_out_for_decoding(copy.deepcopy(model))
+    assert not any(isinstance(module, nn.Linear) for module in laid_out.modules())
+    prompt = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    texts = [
+        torch.stack(list(generate(m, prompt, 40, generator=torch.Generator().manual_seed(1))))
+        for m in (model, laid_out)
+    ]
+    assert torch.equal(*texts)
+
+
+def test_8_bits_stay_near_the_model_and_keep_writing_past_the_window() -> None:
+    model = make(n_embd=64)
+    rounded = lay_out_for_decoding(copy.deepcopy(model), int8=True)
+    tokens = torch.arange(10)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(rounded(tokens).float(), model(tokens), atol=0.02, rtol=0.05)
+    assert len(list(generate(rounded, tokens, 20))) == 20
