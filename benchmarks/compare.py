@@ -1,0 +1,96 @@
+"""Runs side by side: what differs in their configs, and their losses at equal steps and times.
+
+python -m benchmarks.compare runs/before runs/after [RUN ...]
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import print_json, print_table
+from configs.load import Config, make_parser, read_flags, split_positional, to_plain
+from errors import UserError, command
+from run import find_run, open_run
+
+MOMENTS = 8  # rows at equal seconds
+
+
+def evaluations(run: Path) -> list[tuple[int, float, float]]:
+    """(step, seconds, validation loss) of each evaluation of a run, in order."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    entries = [json.loads(line) for line in lines]
+    return [(e["step"], e["seconds"], e["val_loss"]) for e in entries if "val_loss" in e]
+
+
+def differences(configs: list[Config]) -> dict[str, list[Any]]:
+    """The fields in which configs differ, with the value of each."""
+    plain = [to_plain(config) for config in configs]
+    found = {}
+    for section, fields in plain[0].items():
+        for key, first in fields.items():
+            values = [config[section][key] for config in plain]
+            if values != [first] * len(values):
+                found[f"{section}.{key}"] = values
+    return found
+
+
+def at_steps(curves: list[list[tuple[int, float, float]]]) -> list[tuple[int, list[float]]]:
+    """The losses at each step at which all runs were evaluated."""
+    by_step = [{step: loss for step, _, loss in curve} for curve in curves]
+    common = sorted(set.intersection(*(set(losses) for losses in by_step)))
+    return [(step, [losses[step] for losses in by_step]) for step in common]
+
+
+def at_seconds(curves: list[list[tuple[int, float, float]]]) -> list[tuple[float, list[float]]]:
+    """The losses of the last evaluation of each run by equal times, until the first run ends."""
+    first = max(curve[0][1] for curve in curves)
+    end = min(curve[-1][1] for curve in curves)
+    times = [first + (end - first) * i / (MOMENTS - 1) for i in range(MOMENTS)]
+    rows = []
+    for moment in times if end > first else []:
+        rows.append((moment, [[ls for _, s, ls in c if s <= moment + 1e-9][-1] for c in curves]))
+    return rows
+
+
+@command
+def main(argv: list[str]) -> int:
+    """Read the runs and print them side by side."""
+    usage = "python -m benchmarks.compare RUN_A RUN_B [RUN ...]"
+    parser = make_parser({}, usage, "Put runs side by side.")
+    words, flags = split_positional(argv, most=len(argv))
+    read_flags(parser, flags)
+    if len(words) < 2:
+        raise UserError(f"there is nothing to compare; {usage}")
+    runs = [find_run(word) for word in words]
+    names = [run.name for run in runs]
+    curves = [evaluations(run) for run in runs]
+    for run, curve in zip(runs, curves, strict=True):
+        if not curve:
+            raise UserError(f"{run} was never evaluated")
+    differing = differences([open_run(run).config for run in runs])
+
+    print_table([["config", *names], *([k, *map(str, vs)] for k, vs in differing.items())])
+    steps, seconds = at_steps(curves), at_seconds(curves)
+    print()
+    print_table([["at step", *names], *([str(s), *(f"{x:.4f}" for x in ls)] for s, ls in steps)])
+    print()
+    print_table(
+        [["after", *names], *([f"{s:.0f} s", *(f"{x:.4f}" for x in ls)] for s, ls in seconds)]
+    )
+    print()
+    best = [min(loss for _, _, loss in curve) for curve in curves]
+    print_table(
+        [
+            ["", *names],
+            ["best loss", *(f"{loss:.4f}" for loss in best)],
+            ["seconds", *(f"{curve[-1][1]:.0f}" for curve in curves)],
+        ]
+    )
+    result = {"benchmark": "compare", "runs": [str(run) for run in runs], "config": differing}
+    print_json(result | {"at_steps": steps, "at_seconds": seconds, "best": best})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""What a config reaches over several seeds, and what each part of the recipe adds to it.
+
+python -m benchmarks.recipe configs/shakespeare_1min.yaml --data.source tinyshakespeare.txt
+python -m benchmarks.recipe --changes true --train.max_steps 200 --data.source tinyshakespeare.txt
+
+Each row is `python train.py` in an empty folder, once for each seed: seconds of the whole process,
+and the loss of the last weights on the first half of the validation split, where settings were
+chosen, on the second, and on the whole. With --changes there is a row for each choice of the
+recipe taken back alone, and for some that were not taken.
+"""
+
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import describe, in_fresh_process, machine, print_json, print_table
+from benchmarks.time_to_loss import ROOT, absolute_source, run_command
+from configs.load import SECTIONS, build, make_parser, read_config, read_flags, split_positional
+from data.batches import open_batches
+from errors import command, require_at_least
+from model.gpt import next_token_loss
+from run import open_run
+from training.config import TrainConfig
+from training.runtime import start_runtime
+
+ADAMW = "--train.optimizer=adamw --train.learning_rate=3e-3 --train.warmup_steps=50"
+CHANGES = {
+    "learned positions": "--model.positions=learned",
+    "no QK-norm": "--model.qk_norm=false",
+    "GELU": "--model.activation=gelu",
+    "SwiGLU": "--model.activation=swiglu",
+    "RMSNorm": "--model.norm=rmsnorm",
+    "output projections not from zero": "--model.zero_init=false",
+    "tied head": "--model.tie_head=true",
+    "biases": "--model.bias=true",
+    "AdamW": ADAMW,
+    "cosine from the start": "--train.schedule=cosine --train.decay_fraction=1",
+    "100 steps of warm-up": "--train.warmup_steps=100",
+    "half the batch, twice the steps": "--train.batch_size=8 --train.max_steps=400",
+    "pairs embedded": "--model.ngrams=2",
+    "pairs and triples embedded": "--model.ngrams=3",
+    "n-grams up to four embedded": "--model.ngrams=4",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure"""
+
+    seeds: int = 3
+    """Runs of each row, with seeds 1337, 1338 and so on."""
+
+    changes: bool = False
+    """Measure each change alone too."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, seeds=self.seeds)
+
+
+@torch.no_grad()
+def halves(run: Path) -> tuple[float, float, float]:
+    """Losses of a run's last weights on the first half of the validation split, on the second, and
+    on the whole, in float32, in nats per token."""
+    saved = open_run(run, "last")
+    config, device = saved.config, start_runtime(TrainConfig()).device
+    batches = open_batches(config.data, config.model.block_size, 0, saved.tokenizer)
+    model = saved.model(device)
+    losses = torch.cat(
+        [
+            next_token_loss(model(w[:, :-1].to(device)), w[:, 1:].to(device), "none").cpu()
+            for w in batches.validation(config.train.batch_size)
+        ]
+    ).double()
+    middle = len(losses) // 2
+    return losses[:middle].mean().item(), losses[middle:].mean().item(), losses.mean().item()
+
+
+def train_and_measure(config: str, flags: list[str], seed: int) -> dict[str, float]:
+    """One run in an empty folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [str(ROOT / "train.py"), *([config] if config else []), *flags]
+        arguments += [f"--train.seed={seed}", "--run=measured"]
+        seconds, _ = run_command(arguments, Path(folder))
+        first, second, whole = in_fresh_process(halves, Path(folder) / "runs" / "measured")
+    return {"seconds": seconds, "first_half": first, "second_half": second, "whole": whole}
+
+
+def mean_and_deviation(values: list[float], digits: int = 4) -> str:
+    """'mean ± standard deviation'."""
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+@command
+def main(argv: list[str]) -> int:
+    """Train every row with every seed and print what it reached."""
+    usage = "python -m benchmarks.recipe [CONFIG.yaml] [--flag VALUE ...]"
+    parser = make_parser({"": Options} | SECTIONS, usage, "Measure a config over seeds.")
+    words, flags = split_positional(argv)
+    options = build(Options, read_flags(parser, flags))
+    file = str(Path(words[0]).resolve()) if words else ""
+    config = read_config(parser, flags, file or None)
+    passed_on = [flag for flag in flags if flag.split(".")[0].removeprefix("--") in SECTIONS]
+    passed_on += absolute_source(config)
+    facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
+    print(describe(facts))
+
+    rows = [["", "seconds", "first half", "second half", "whole", "against the first row"]]
+    results: list[dict[str, Any]] = []
+    base: list[float] = []
+    table = {Path(file).stem or "the default": ""} | (CHANGES if options.changes else {})
+    for name, change in table.items():
+        runs = [
+            train_and_measure(file, passed_on + change.split(), 1337 + n)
+            for n in range(options.seeds)
+        ]
+        columns = {key: [run[key] for run in runs] for key in runs[0]}
+        base = base or columns["whole"]
+        difference = statistics.mean(columns["whole"]) - statistics.mean(base)
+        row = [name, mean_and_deviation(columns["seconds"], 1)]
+        row += [mean_and_deviation(columns[key]) for key in ("first_half", "second_half", "whole")]
+        rows.append([*row, f"{difference:+.4f}" if change else ""])
+        results.append({"name": name, "flags": change, "runs": runs})
+        print("  ".join(rows[-1]), file=sys.stderr)  # so that one sees how far it is
+    print_table(rows)
+    print_json({"benchmark": "recipe", "machine": facts, "rows": results})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""How fast text is written: tokens per second for one stream and for 16, and `sample.py`'s start.
+
+python -m benchmarks.sampling
+python -m benchmarks.sampling --nanogpt ../nanoGPT        in turn with nanoGPT
+
+The model is nanoGPT's for Tiny Shakespeare, 10.6M parameters and a context of 256, with random
+weights: what it writes does not change how long it takes.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import (
+    describe,
+    in_fresh_process,
+    machine,
+    median_and_spread,
+    nanogpt_model,
+    peak_memory,
+    print_json,
+    print_table,
+)
+from benchmarks.throughput import VOCAB, WIDER
+from configs.load import build, make_parser, read_flags, split_positional
+from errors import UserError, command, require_at_least
+from model.decode import lay_out_for_decoding
+from model.generate import generate
+from model.gpt import GPT
+from training.config import TrainConfig
+from training.runtime import start_runtime
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure"""
+
+    repetitions: int = 3
+    """Fresh processes for each row, ours and nanoGPT's in turn."""
+
+    tokens: int = 500
+    """Length of each stream."""
+
+    nanogpt: str = ""
+    """A checkout of nanoGPT, to sample from the same model in turn with ours."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, repetitions=self.repetitions, tokens=self.tokens)
+
+
+def measure(how: str, streams: int, tokens: int, checkout: str) -> tuple[float, float]:
+    """Tokens per second of all streams together, and peak memory in MB, by "exact" or "int8"
+    decoding or "nanogpt"."""
+    device = start_runtime(TrainConfig()).device
+    prompt = torch.zeros(streams, 1, dtype=torch.long, device=device)
+    if how == "nanogpt":
+        module = nanogpt_model(checkout)
+        sizes = {key: getattr(WIDER, key) for key in ("block_size", "n_layer", "n_head", "n_embd")}
+        theirs = module.GPT(module.GPTConfig(**sizes, vocab_size=VOCAB, bias=False))
+        theirs.to(device).eval()
+        began = time.perf_counter()
+        with torch.no_grad():
+            theirs.generate(prompt, tokens, temperature=0.8)
+    else:
+        model = lay_out_for_decoding(GPT(WIDER, VOCAB).to(device).eval(), int8=how == "int8")
+        began = time.perf_counter()
+        for _ in generate(model, prompt, tokens, temperature=0.8):
+            pass
+    return streams * tokens / (time.perf_counter() - began), peak_memory(device)
+
+
+def seconds_to_first_character(folder: Path) -> float:
+    """Of `python sample.py` in a folder that has a run, from the command on."""
+    began = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, str(ROOT / "sample.py"), "--prompt=A", "--max_new_tokens=100"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.read(2)  # the prompt, and the first character after it
+        seconds = time.perf_counter() - began
+        process.stdout.read()
+    if process.returncode:
+        raise UserError(f"sample.py exited with {process.returncode}")
+    return seconds
+
+
+@command
+def main(argv: list[str]) -> int:
+    """Measure each way of sampling in turn and print what was found."""
+    usage = "python -m benchmarks.sampling [--flag VALUE ...]"
+    parser = make_parser({"": Options}, usage, "Measure how fast text is written.")
+    _, flags = split_positional(argv, most=0)
+    options = build(Options, read_flags(parser, flags))
+    if options.nanogpt:
+        nanogpt_model(options.nanogpt)
+    facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
+    print(describe(facts))
+
+    rows = [["sampling", "streams", "tokens/s", "MB", "times nanoGPT"]]
+    results: list[dict[str, Any]] = []
+    ways = ["exact", "int8"] + (["nanogpt"] if options.nanogpt else [])
+    for streams in (1, 16):
+        found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+        for _ in range(options.repetitions):
+            for way in ways:
+                found[way].append(
+                    in_fresh_process(measure, way, streams, options.tokens, options.nanogpt)
+                )
+        for way in ways:
+            speeds = [speed for speed, _ in found[way]]
+            memory = f"{max(megabytes for _, megabytes in found[way]):.0f}"
+            row = [way, str(streams), median_and_spread(speeds), memory, ""]
+            result = {"way": way, "streams": streams, "tokens_per_second": speeds}
+            if options.nanogpt and way != "nanogpt":
+                ratios = [a[0] / b[0] for a, b in zip(found[way], found["nanogpt"], strict=True)]
+                row[-1] = median_and_spread(ratios, 1)
+                result["ratios"] = ratios
+            rows.append(row)
+            results.append(result)
+
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ["--train.max_steps=1", "--train.sample_tokens=0", "--train.batch_size=1"]
+        shape = [f"--model.{key}={getattr(WIDER, key)}" for key in ("block_size", "n_layer")]
+        shape += [f"--model.{key}={getattr(WIDER, key)}" for key in ("n_head", "n_embd")]
+        subprocess.run(
+            [sys.executable, str(ROOT / "train.py"), *flags, *shape],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+        )
+        starts = [seconds_to_first_character(Path(folder)) for _ in range(options.repetitions)]
+    print_table(rows)
+    print(f"sample.py writes its first character after {median_and_spread(starts, 2)} s")
+    summary = {"benchmark": "sampling", "machine": facts, "rows": results}
+    print_json(summary | {"first_character_seconds": statistics.median(starts)})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""How fast a model is trained, in tokens per second and as a share of what the machine can do.
+
+python -m benchmarks.throughput
+python -m benchmarks.throughput --nanogpt ../nanoGPT      in turn with nanoGPT, where it can
+"""
+
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import (
+    describe,
+    in_fresh_process,
+    machine,
+    median_and_spread,
+    nanogpt_model,
+    peak_memory,
+    print_json,
+    print_table,
+    product_rate,
+    seconds_of,
+)
+from configs.load import (
+    SECTIONS,
+    Config,
+    build,
+    make_parser,
+    read_config,
+    read_flags,
+    split_positional,
+)
+from errors import command, require_at_least
+from model.config import ModelConfig
+from model.gpt import GPT
+from train import train_step
+from training.config import TrainConfig
+from training.optim import Optimizer
+from training.runtime import start_runtime
+
+VOCAB = 65  # Tiny Shakespeare's characters
+
+# nanoGPT's model (Karpathy 2022, config/train_shakespeare_char.py): GPT-2's block without biases.
+CLASSICAL = ModelConfig(
+    block_size=64,
+    n_layer=4,
+    n_head=4,
+    n_embd=128,
+    positions="learned",
+    activation="gelu",
+    qk_norm=False,
+    tie_head=True,
+    zero_init=False,
+    bias=False,
+)
+WIDER = replace(CLASSICAL, block_size=256, n_layer=6, n_head=6, n_embd=384)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure"""
+
+    repetitions: int = 3
+    """Fresh processes for each row, ours and nanoGPT's in turn."""
+
+    steps: int = 5
+    """Updates timed in each, after one that is not."""
+
+    nanogpt: str = ""
+    """A checkout of nanoGPT, to train the same model with the same batch in turn with ours."""
+
+    only: str = ""
+    """Measure the rows whose name contains this."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, repetitions=self.repetitions, steps=self.steps)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one process."""
+
+    tokens_per_second: float
+    """The median over its steps."""
+
+    gflops: float
+    """See `flops_per_token`."""
+
+    ceiling: float
+    """What large matrix products reach in the same process and precision, in GFLOP/s."""
+
+    megabytes: float
+    """Peak memory."""
+
+
+def shipped(name: str) -> Config:
+    """A config of this project."""
+    file = str(Path(__file__).parent.parent / "configs" / name)
+    return read_config(make_parser(SECTIONS), [], file)
+
+
+def shapes() -> dict[str, tuple[ModelConfig, TrainConfig, bool]]:
+    """By name: model, training, and whether nanoGPT has the same."""
+    adamw = TrainConfig(optimizer="adamw")
+    dropped = replace(WIDER, dropout=0.2, attn_dropout=0.2)
+    default, half_hour = Config(), shipped("shakespeare_30min.yaml")
+    return {
+        "nanoGPT's 4 x 128": (CLASSICAL, replace(adamw, batch_size=12), True),
+        "nanoGPT's 6 x 384, dropout 0.2": (dropped, replace(adamw, batch_size=16), True),
+        "nanoGPT's 6 x 384, no dropout": (WIDER, replace(adamw, batch_size=16), True),
+        "the default, with Muon": (default.model, default.train, False),
+        "shakespeare_30min, with Muon": (half_hour.model, half_hour.train, False),
+    }
+
+
+def flops_per_token(config: ModelConfig) -> int:
+    """Floating-point operations of forward and backward pass (Chowdhery et al. 2022, appendix B).
+
+    Six for each weight of a matrix that a token meets, the embedding not being one, and for the
+    two products of attention 12 L C T; the half of them that the causal mask hides is counted.
+    """
+    model = GPT(replace(config, tie_head=False), VOCAB)
+    matrices = sum(
+        weight.numel()
+        for name, weight in model.named_parameters()
+        if weight.dim() == 2 and "embedding" not in name
+    )
+    return 6 * matrices + 12 * config.n_layer * config.n_embd * config.block_size
+
+
+def measure(config: ModelConfig, settings: TrainConfig, steps: int, nanogpt: str) -> Measured:
+    """Train on random tokens, ours or (with a checkout) nanoGPT's model."""
+    runtime = start_runtime(settings)
+    device = runtime.device
+    windows = torch.randint(VOCAB, (settings.batch_size, config.block_size + 1), device=device)
+    if nanogpt:
+        step = nanogpt_step(nanogpt, config, windows)
+    else:
+        model = GPT(config, VOCAB).to(device)
+        optimizer = Optimizer(model, settings, runtime.precision)
+        forward = runtime.forward_of(model, settings.compile)
+
+        def step() -> Any:
+            return train_step(forward, model, optimizer, 1.0, windows, settings)
+
+    seconds = statistics.median(seconds_of(step, device, steps))
+    megabytes = peak_memory(device)
+    tokens = settings.batch_size * config.block_size
+    return Measured(
+        tokens / seconds,
+        tokens * flops_per_token(config) / seconds / 1e9,
+        product_rate(device, runtime.precision),
+        megabytes,
+    )
+
+
+def nanogpt_step(checkout: str, config: ModelConfig, windows: torch.Tensor) -> Callable[[], None]:
+    """One update as nanoGPT's train.py makes it, of its own model of this shape."""
+    module, device = nanogpt_model(checkout), windows.device
+    sizes = {name: getattr(config, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
+    shape = module.GPTConfig(**sizes, vocab_size=VOCAB, dropout=config.dropout, bias=config.bias)
+    model = module.GPT(shape).to(device)
+    optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), device.type)
+    read, predicted = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+
+    def step() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            _, loss = model(read, predicted)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+@command
+def main(argv: list[str]) -> int:
+    """Measure every shape, ours and nanoGPT's in turn, and print what was found."""
+    usage = "python -m benchmarks.throughput [--flag VALUE ...]"
+    parser = make_parser({"": Options}, usage, "Measure how fast models are trained.")
+    _, flags = split_positional(argv, most=0)
+    options = build(Options, read_flags(parser, flags))
+    if options.nanogpt:
+        nanogpt_model(options.nanogpt)
+    facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
+    print(describe(facts))
+    heading = ["training", "batch", "tokens/s", "GFLOP/s", "of ceiling", "MB"]
+    rows = [heading + (["nanoGPT tokens/s", "times nanoGPT"] if options.nanogpt else [])]
+    results: list[dict[str, Any]] = []
+    for name, (config, settings, known) in shapes().items():
+        if options.only not in name:
+            continue
+        ours, theirs = [], []
+        for _ in range(options.repetitions):
+            ours.append(in_fresh_process(measure, config, settings, options.steps, ""))
+            if options.nanogpt and known:
+                theirs.append(
+                    in_fresh_process(measure, config, settings, options.steps, options.nanogpt)
+                )
+        speeds = [m.tokens_per_second for m in ours]
+        shares = [100 * m.gflops / m.ceiling for m in ours]
+        row = [
+            name,
+            f"{settings.batch_size} x {config.block_size}",
+            median_and_spread(speeds),
+            f"{statistics.median(m.gflops for m in ours):.0f}",
+            f"{statistics.median(shares):.0f}%",
+            f"{max(m.megabytes for m in ours):.0f}",
+        ]
+        result = {"name": name, "tokens_per_second": speeds, "percent_of_ceiling": shares}
+        if theirs:
+            ratios = [s / m.tokens_per_second for s, m in zip(speeds, theirs, strict=True)]
+            nano = [m.tokens_per_second for m in theirs]
+            row += [median_and_spread(nano), median_and_spread(ratios, 2)]
+            result |= {"nanogpt_tokens_per_second": nano, "ratios": ratios}
+        rows.append(row + [""] * (len(rows[0]) - len(row)))
+        results.append(result)
+    print_table(rows)
+    print_json({"benchmark": "throughput", "machine": facts, "rows": results})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
