@@ -3,20 +3,27 @@
 import importlib.util
 import json
 import multiprocessing
+import os
 import platform
-import resource
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from configs.load import Config
 from errors import UserError
+
+ROOT = Path(__file__).parent.parent
+MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes, of getrusage's ru_maxrss
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
@@ -35,8 +42,59 @@ def peak_memory(device: torch.device) -> float:
     """The most memory that this process has held on the device so far, in MB."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 1e6
-    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, by platform
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+    if sys.platform == "win32":  # which does not tell
+        return float("nan")
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT / 1e6
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    seconds: float
+    """From its start to its end."""
+
+    megabytes: float
+    """Its peak memory."""
+
+    printed: str
+
+
+def run_command(arguments: list[str], folder: Path) -> Ended:
+    """Run a Python command in a folder until its end.
+
+    Raises:
+        UserError: with its last line, when it fails.
+    """
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, *arguments], cwd=folder, stdout=output, stderr=errors
+        )
+        if sys.platform == "win32":
+            code, megabytes = process.wait(), float("nan")
+        else:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = code = os.waitstatus_to_exitcode(status)
+            megabytes = usage.ru_maxrss * MAXRSS_UNIT / 1e6
+        seconds = time.perf_counter() - began
+        output.seek(0)
+        errors.seek(0)
+        printed, said = output.read(), errors.read()
+    if code:
+        last = (said or printed).strip().splitlines()[-1:]
+        raise UserError(f"{arguments[0]} exited with {code}: {''.join(last)}")
+    return Ended(seconds, megabytes, printed)
+
+
+def absolute_source(config: Config) -> list[str]:
+    """The flag that names the config's text from any folder, where it is one file."""
+    source = config.data.source
+    if isinstance(source, str) and Path(source).exists():
+        return [f"--data.source={Path(source).resolve()}"]
+    return []
 
 
 def wait_for(device: torch.device) -> None:

@@ -18,8 +18,16 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import describe, in_fresh_process, machine, print_json, print_table
-from benchmarks.time_to_loss import ROOT, absolute_source, run_command
+from benchmarks.common import (
+    ROOT,
+    absolute_source,
+    describe,
+    in_fresh_process,
+    machine,
+    print_json,
+    print_table,
+    run_command,
+)
 from configs.load import SECTIONS, build, make_parser, read_config, read_flags, split_positional
 from data.batches import open_batches
 from errors import command, require_at_least
@@ -85,9 +93,15 @@ def train_and_measure(config: str, flags: list[str], seed: int) -> dict[str, flo
     with tempfile.TemporaryDirectory() as folder:
         arguments = [str(ROOT / "train.py"), *([config] if config else []), *flags]
         arguments += [f"--train.seed={seed}", "--run=measured"]
-        seconds, _ = run_command(arguments, Path(folder))
+        ended = run_command(arguments, Path(folder))
         first, second, whole = in_fresh_process(halves, Path(folder) / "runs" / "measured")
-    return {"seconds": seconds, "first_half": first, "second_half": second, "whole": whole}
+    return {
+        "seconds": ended.seconds,
+        "megabytes": ended.megabytes,
+        "first_half": first,
+        "second_half": second,
+        "whole": whole,
+    }
 
 
 def mean_and_deviation(values: list[float], digits: int = 4) -> str:
@@ -110,7 +124,7 @@ def main(argv: list[str]) -> int:
     facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
     print(describe(facts))
 
-    rows = [["", "seconds", "first half", "second half", "whole", "against the first row"]]
+    rows = [["", "seconds", "MB", "first half", "second half", "whole", "against the first row"]]
     results: list[dict[str, Any]] = []
     base: list[float] = []
     table = {Path(file).stem or "the default": ""} | (CHANGES if options.changes else {})
@@ -123,6 +137,7 @@ def main(argv: list[str]) -> int:
         base = base or columns["whole"]
         difference = statistics.mean(columns["whole"]) - statistics.mean(base)
         row = [name, mean_and_deviation(columns["seconds"], 1)]
+        row += [f"{max(columns['megabytes']):.0f}"]
         row += [mean_and_deviation(columns[key]) for key in ("first_half", "second_half", "whole")]
         rows.append([*row, f"{difference:+.4f}" if change else ""])
         results.append({"name": name, "flags": change, "runs": runs})

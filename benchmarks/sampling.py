@@ -7,6 +7,8 @@ The model is nanoGPT's for Tiny Shakespeare, 10.6M parameters and a context of 2
 weights: what it writes does not change how long it takes.
 """
 
+import contextlib
+import io
 import statistics
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import (
+    ROOT,
     describe,
     in_fresh_process,
     machine,
@@ -36,8 +39,6 @@ from model.generate import generate
 from model.gpt import GPT
 from training.config import TrainConfig
 from training.runtime import start_runtime
-
-ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def measure(how: str, streams: int, tokens: int, checkout: str) -> tuple[float, 
     if how == "nanogpt":
         module = nanogpt_model(checkout)
         sizes = {key: getattr(WIDER, key) for key in ("block_size", "n_layer", "n_head", "n_embd")}
-        theirs = module.GPT(module.GPTConfig(**sizes, vocab_size=VOCAB, bias=False))
+        with contextlib.redirect_stdout(io.StringIO()):  # it says how large it is
+            theirs = module.GPT(module.GPTConfig(**sizes, vocab_size=VOCAB, bias=False))
         theirs.to(device).eval()
         began = time.perf_counter()
         with torch.no_grad():
@@ -118,6 +120,8 @@ def main(argv: list[str]) -> int:
                 found[way].append(
                     in_fresh_process(measure, way, streams, options.tokens, options.nanogpt)
                 )
+                speed = f"{found[way][-1][0]:,.0f} tokens/s"
+                print(f"{way}, {streams} at once: {speed}", file=sys.stderr)
         for way in ways:
             speeds = [speed for speed, _ in found[way]]
             memory = f"{max(megabytes for _, megabytes in found[way]):.0f}"

@@ -4,16 +4,18 @@ python -m benchmarks.throughput
 python -m benchmarks.throughput --nanogpt ../nanoGPT      in turn with nanoGPT, where it can
 """
 
+import contextlib
+import io
 import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.common import (
+    ROOT,
     describe,
     in_fresh_process,
     machine,
@@ -67,8 +69,8 @@ class Options:
     repetitions: int = 3
     """Fresh processes for each row, ours and nanoGPT's in turn."""
 
-    steps: int = 5
-    """Updates timed in each, after one that is not."""
+    seconds: float = 3.0
+    """Time for which each process trains, at least three updates, after one that is not timed."""
 
     nanogpt: str = ""
     """A checkout of nanoGPT, to train the same model with the same batch in turn with ours."""
@@ -77,7 +79,8 @@ class Options:
     """Measure the rows whose name contains this."""
 
     def __post_init__(self) -> None:
-        require_at_least(1, repetitions=self.repetitions, steps=self.steps)
+        require_at_least(1, repetitions=self.repetitions)
+        require_at_least(0, seconds=self.seconds)
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Measured:
 
 def shipped(name: str) -> Config:
     """A config of this project."""
-    file = str(Path(__file__).parent.parent / "configs" / name)
+    file = str(ROOT / "configs" / name)
     return read_config(make_parser(SECTIONS), [], file)
 
 
@@ -132,8 +135,8 @@ def flops_per_token(config: ModelConfig) -> int:
     return 6 * matrices + 12 * config.n_layer * config.n_embd * config.block_size
 
 
-def measure(config: ModelConfig, settings: TrainConfig, steps: int, nanogpt: str) -> Measured:
-    """Train on random tokens, ours or (with a checkout) nanoGPT's model."""
+def measure(config: ModelConfig, settings: TrainConfig, at_least: float, nanogpt: str) -> Measured:
+    """Train for some seconds on random tokens, ours or (with a checkout) nanoGPT's model."""
     runtime = start_runtime(settings)
     device = runtime.device
     windows = torch.randint(VOCAB, (settings.batch_size, config.block_size + 1), device=device)
@@ -147,7 +150,8 @@ def measure(config: ModelConfig, settings: TrainConfig, steps: int, nanogpt: str
         def step() -> Any:
             return train_step(forward, model, optimizer, 1.0, windows, settings)
 
-    seconds = statistics.median(seconds_of(step, device, steps))
+    (once,) = seconds_of(step, device, 1)
+    seconds = statistics.median(seconds_of(step, device, max(3, round(at_least / once))))
     megabytes = peak_memory(device)
     tokens = settings.batch_size * config.block_size
     return Measured(
@@ -163,8 +167,9 @@ def nanogpt_step(checkout: str, config: ModelConfig, windows: torch.Tensor) -> C
     module, device = nanogpt_model(checkout), windows.device
     sizes = {name: getattr(config, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
     shape = module.GPTConfig(**sizes, vocab_size=VOCAB, dropout=config.dropout, bias=config.bias)
-    model = module.GPT(shape).to(device)
-    optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), device.type)
+    with contextlib.redirect_stdout(io.StringIO()):  # it says how large it is
+        model = module.GPT(shape).to(device)
+        optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), device.type)
     read, predicted = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
     def step() -> None:
@@ -197,10 +202,10 @@ def main(argv: list[str]) -> int:
             continue
         ours, theirs = [], []
         for _ in range(options.repetitions):
-            ours.append(in_fresh_process(measure, config, settings, options.steps, ""))
+            ours.append(in_fresh_process(measure, config, settings, options.seconds, ""))
             if options.nanogpt and known:
                 theirs.append(
-                    in_fresh_process(measure, config, settings, options.steps, options.nanogpt)
+                    in_fresh_process(measure, config, settings, options.seconds, options.nanogpt)
                 )
         speeds = [m.tokens_per_second for m in ours]
         shares = [100 * m.gflops / m.ceiling for m in ours]

@@ -16,10 +16,8 @@ import re
 import shlex
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import (
+    ROOT,
+    absolute_source,
     describe,
     in_fresh_process,
     machine,
@@ -34,10 +34,10 @@ from benchmarks.common import (
     nanogpt_model,
     print_json,
     print_table,
+    run_command,
 )
 from configs.load import (
     SECTIONS,
-    Config,
     build,
     make_parser,
     read_config,
@@ -49,7 +49,6 @@ from errors import UserError, command, require_at_least
 from training.config import TrainConfig
 from training.runtime import start_runtime
 
-ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "configs" / "shakespeare_10s.yaml"
 
 # nanoGPT's README, "I only have a macbook", with the device that it is run on there.
@@ -79,38 +78,16 @@ class Options:
             raise ValueError(f"--loss must be above 0, got {self.loss}")
 
 
-def run_command(arguments: list[str], folder: Path) -> tuple[float, str]:
-    """Seconds that a Python command takes from its start to its end, and what it printed.
-
-    Raises:
-        UserError: with its last line, when it fails.
-    """
-    began = time.perf_counter()
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
-    seconds = time.perf_counter() - began
-    if done.returncode:
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        raise UserError(f"{arguments[0]} exited with {done.returncode}: {''.join(last)}")
-    return seconds, done.stdout
-
-
-def absolute_source(config: Config) -> list[str]:
-    """The flag that names the config's text from any folder, where it is one file."""
-    source = config.data.source
-    if isinstance(source, str) and Path(source).exists():
-        return [f"--data.source={Path(source).resolve()}"]
-    return []
-
-
 def ours(config: Path, flags: list[str], loss: float, seed: int) -> dict[str, Any]:
     """One run of train.py, in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = [str(ROOT / "train.py"), str(config), *flags, "--run=timed"]
         arguments += [f"--train.target_loss={loss}", f"--train.seed={seed}"]
-        seconds, _ = run_command(arguments, Path(folder))
+        ended = run_command(arguments, Path(folder))
         lines = (Path(folder) / "runs" / "timed" / "metrics.jsonl").read_text().splitlines()
     last = [entry for entry in map(json.loads, lines) if "val_loss" in entry][-1]
-    return {"seed": seed, "seconds": seconds, "val_loss": last["val_loss"], "steps": last["step"]}
+    found = {"seed": seed, "val_loss": last["val_loss"], "steps": last["step"]}
+    return found | {"seconds": ended.seconds, "megabytes": ended.megabytes}
 
 
 def theirs(checkout: str, corpus: Corpus) -> dict[str, Any]:
@@ -126,9 +103,13 @@ def theirs(checkout: str, corpus: Corpus) -> dict[str, Any]:
         tokens[boundary:].tofile(data / "val.bin")
         meta = pickle.dumps({"vocab_size": corpus.tokenizer.vocab_size})
         (data / "meta.pkl").write_bytes(meta)
-        seconds, printed = run_command(["train.py", *NANOGPT_RECIPE], copy)
-    losses = re.findall(r"step \d+: train loss [\d.]+, val loss ([\d.]+)", printed)
-    return {"seconds": seconds, "own_val_loss": float(losses[-1])}
+        ended = run_command(["train.py", *NANOGPT_RECIPE], copy)
+    losses = re.findall(r"step \d+: train loss [\d.]+, val loss ([\d.]+)", ended.printed)
+    return {
+        "seconds": ended.seconds,
+        "own_val_loss": float(losses[-1]),
+        "megabytes": ended.megabytes,
+    }
 
 
 @command
@@ -155,11 +136,11 @@ def main(argv: list[str]) -> int:
         if corpus is not None:
             nano.append(theirs(options.nanogpt, corpus))
 
-    heading = ["run", "seed", "steps", "validation loss", "seconds"]
+    heading = ["run", "seed", "steps", "validation loss", "MB", "seconds"]
     rows = [heading + (["nanoGPT's seconds", "its loss", "times faster"] if nano else [])]
     for n, run in enumerate(runs):
         row = [file.stem, str(run["seed"]), str(run["steps"])]
-        row += [f"{run['val_loss']:.4f}", f"{run['seconds']:.1f}"]
+        row += [f"{run['val_loss']:.4f}", f"{run['megabytes']:.0f}", f"{run['seconds']:.1f}"]
         if nano:
             ratio = nano[n]["seconds"] / run["seconds"]
             row += [f"{nano[n]['seconds']:.1f}", f"{nano[n]['own_val_loss']:.4f}", f"{ratio:.1f}"]

@@ -1,5 +1,6 @@
 """What the README says can be typed works."""
 
+import importlib
 import re
 import shlex
 import shutil
@@ -34,8 +35,16 @@ def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPat
     _, script, *argv = words
     if "--help" in argv:
         return  # test_load.py reads the help
-    words, flags = split_positional(argv)
-    if script == "train.py":
+    words, flags = split_positional(argv, most=len(argv))
+    if script == "-m":
+        if words[0] == "pytest":
+            return
+        module = importlib.import_module(words[0])
+        own = {"": module.Options} if hasattr(module, "Options") else {}
+        read_flags(make_parser(own | SECTIONS), flags)
+        if len(words) > 1 and words[1].startswith("configs/"):
+            read_config(make_parser(own | SECTIONS), flags, words[1])
+    elif script == "train.py":
         parser = make_parser({"": train.Options} | SECTIONS)
         build(train.Options, read_flags(parser, flags))
         read_config(parser, flags, words[0] if words else None)

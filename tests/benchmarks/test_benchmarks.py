@@ -55,7 +55,7 @@ def test_nanogpts_shape_has_nanogpts_size() -> None:
 
 def test_throughput_is_measured() -> None:
     settings = TrainConfig(batch_size=2, device="cpu", threads=1)
-    measured = throughput.measure(TINY, settings, 2, "")
+    measured = throughput.measure(TINY, settings, 0.01, "")
     per_token = throughput.flops_per_token(TINY)
     assert measured.gflops == pytest.approx(measured.tokens_per_second * per_token / 1e9)
     assert measured.ceiling > measured.gflops > 0 and measured.megabytes > 10

@@ -18,7 +18,8 @@ SHIPPED = sorted(path.name for path in CONFIGS.glob("*.yaml"))
 
 
 def test_what_is_shipped() -> None:
-    named = {"debug", "gpt2", "induction", "shakespeare", "shakespeare_3min"}
+    prices = {f"shakespeare_{price}" for price in ("10s", "1min", "3min", "30min")}
+    named = {"debug", "gpt2", "induction", "shakespeare"} | prices
     assert {f"{name}.yaml" for name in named} <= set(SHIPPED)
 
 
