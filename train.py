@@ -347,10 +347,10 @@ def main(argv: list[str]) -> int:
             print(f"{run} is complete at step {at.step}; go on with a larger --train.max_steps")
             return 0
         load_training(model, optimizer, saved.tensors, saved.path)
-        save_config(run, config)
         print(f"going on with {run} at step {at.step}")
         for note in notes_on_resume(saved, config, runtime):
             print(f"note: {note}")
+        save_config(run, config)
     else:
         if saved is not None:
             load_weights(model, saved.tensors, saved.path)

@@ -611,3 +611,12 @@ def test_compiled_is_the_same_model(
         optimizer = Descent(model, config.train)
         results.append(train.train_step(forward, model, optimizer, 0.0, windows, config.train))
     assert results[0] == pytest.approx(results[1], rel=1e-5)
+
+
+def test_a_config_that_nobody_edited_is_not_called_edited(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main([*QUICK, "--run=a"]) == 0
+    assert train.main(["--resume=a", "--train.max_steps=25"]) == 0
+    printed = capsys.readouterr().out
+    assert "note: max_steps 24 -> 25" in printed and "was edited" not in printed
