@@ -55,8 +55,8 @@ class Options:
     """The same seed writes the same text; another one another."""
 
     int8: bool = False
-    """Round the weights to 8 bits, to write one text up to twice as fast on a CPU; the model is
-    then not quite the one that was trained."""
+    """Round the weights to 8 bits, to write one text about 1.4 times as fast on a CPU; the model
+    is then not quite the one that was trained."""
 
     checkpoint: Literal["best", "last"] = "best"
     """The weights of the lowest validation loss, or those of the last step."""

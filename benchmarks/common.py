@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from configs.load import Config
+from configs.load import SECTIONS, Config
 from errors import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -89,12 +89,13 @@ def run_command(arguments: list[str], folder: Path) -> Ended:
     return Ended(seconds, megabytes, printed)
 
 
-def absolute_source(config: Config) -> list[str]:
-    """The flag that names the config's text from any folder, where it is one file."""
+def passed_on(flags: list[str], config: Config) -> list[str]:
+    """The flags that are train.py's, with the text, where it is one file, named from any folder."""
+    kept = [flag for flag in flags if flag.split(".")[0].removeprefix("--") in SECTIONS]
     source = config.data.source
     if isinstance(source, str) and Path(source).exists():
-        return [f"--data.source={Path(source).resolve()}"]
-    return []
+        kept.append(f"--data.source={Path(source).resolve()}")
+    return kept
 
 
 def wait_for(device: torch.device) -> None:

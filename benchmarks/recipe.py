@@ -20,10 +20,10 @@ import torch
 
 from benchmarks.common import (
     ROOT,
-    absolute_source,
     describe,
     in_fresh_process,
     machine,
+    passed_on,
     print_json,
     print_table,
     run_command,
@@ -119,8 +119,7 @@ def main(argv: list[str]) -> int:
     options = build(Options, read_flags(parser, flags))
     file = str(Path(words[0]).resolve()) if words else ""
     config = read_config(parser, flags, file or None)
-    passed_on = [flag for flag in flags if flag.split(".")[0].removeprefix("--") in SECTIONS]
-    passed_on += absolute_source(config)
+    training_flags = passed_on(flags, config)
     facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
     print(describe(facts))
 
@@ -130,7 +129,7 @@ def main(argv: list[str]) -> int:
     table = {Path(file).stem or "the default": ""} | (CHANGES if options.changes else {})
     for name, change in table.items():
         runs = [
-            train_and_measure(file, passed_on + change.split(), 1337 + n)
+            train_and_measure(file, training_flags + change.split(), 1337 + n)
             for n in range(options.seeds)
         ]
         columns = {key: [run[key] for run in runs] for key in runs[0]}

@@ -26,12 +26,12 @@ import numpy as np
 
 from benchmarks.common import (
     ROOT,
-    absolute_source,
     describe,
     in_fresh_process,
     machine,
     median_and_spread,
     nanogpt_model,
+    passed_on,
     print_json,
     print_table,
     run_command,
@@ -121,8 +121,7 @@ def main(argv: list[str]) -> int:
     options = build(Options, read_flags(parser, flags))
     file = Path(words[0]).resolve() if words else CONFIG
     config = read_config(parser, flags, str(file))
-    passed_on = [flag for flag in flags if flag.split(".")[0].removeprefix("--") in SECTIONS]
-    passed_on += absolute_source(config)
+    training_flags = passed_on(flags, config)
     corpus = None
     if options.nanogpt:
         nanogpt_model(options.nanogpt)
@@ -132,7 +131,7 @@ def main(argv: list[str]) -> int:
     print(describe(facts))
     runs, nano = [], []
     for n in range(options.repetitions):
-        runs.append(ours(file, passed_on, options.loss, config.train.seed + n))
+        runs.append(ours(file, training_flags, options.loss, config.train.seed + n))
         if corpus is not None:
             nano.append(theirs(options.nanogpt, corpus))
 
