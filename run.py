@@ -6,6 +6,7 @@ metrics.jsonl       one object a line
 events.out.*        the same for TensorBoard
 last.safetensors    everything that training goes on from
 best.safetensors    the weights of the lowest validation loss
+snapshots/          the weights along the way, in half precision
 """
 
 import dataclasses
@@ -46,6 +47,8 @@ FREE_ON_RESUME = {
             "target_loss",
             "sample_tokens",
             "save_every",
+            "snapshots",
+            "snapshot_mb",
             "log_every",
         ),
         *("tensorboard", "device", "precision", "threads", "compile"),

@@ -58,6 +58,7 @@ from training.config import TrainConfig
 from training.optim import Optimizer, schedule
 from training.progress import Metrics, progress_bar
 from training.runtime import Runtime, StopSignal, start_runtime
+from training.snapshots import save_snapshot, snapshot_steps
 
 SIGPIPE = 13  # by number, because Windows has no such signal
 SAMPLE_WIDTH = 90  # samples are folded there, to stand apart from the rest
@@ -222,6 +223,9 @@ def train(
         say(f"to beat: {rungs} nats/{unit}")
         save("last", training_tensors(model, optimizer))  # from here on the run can be resumed
         first = saved = at.step
+        kept = snapshot_steps(settings, model.num_parameters())
+        if at.step in kept:
+            save_snapshot(run, at.step, model)
         upcoming = windows_of(at.step)
         model.train()
         while at.step < settings.max_steps and not stop:
@@ -263,6 +267,8 @@ def train(
                 bar.set_description_str(pace, refresh=False)
                 tokens, busy = 0, 0.0
             bar.update()
+            if at.step in kept:
+                save_snapshot(run, at.step, model)
 
             if at.step % settings.eval_every == 0 or last:
                 bar.set_description_str("evaluating, ")

@@ -73,6 +73,13 @@ class TrainConfig:
     save_every: int = 250
     """Updates between checkpoints."""
 
+    snapshots: int = 12
+    """Weights kept along the way, at log-spaced steps and in half precision, so that `study.py
+    report` can show heads as they form. 0 turns this off."""
+
+    snapshot_mb: float = 64.0
+    """Room for them in megabytes; where it is too little for all, fewer are kept."""
+
     log_every: int = 10
     """Updates between lines of metrics."""
 
@@ -113,6 +120,8 @@ class TrainConfig:
             train__target_loss=self.target_loss,
             train__sample_tokens=self.sample_tokens,
             train__threads=self.threads,
+            train__snapshots=self.snapshots,
+            train__snapshot_mb=self.snapshot_mb,
         )
         if self.seed >= 2**63:
             raise ValueError(f"--train.seed must be below 2**63, got {self.seed}")

@@ -1,0 +1,77 @@
+"""Weights kept along the way, light enough to keep many: half precision, no optimizer.
+
+    runs/NAME/snapshots/00000120.safetensors
+
+They are taken at log-spaced steps, because heads form early and fast and then refine slowly.
+"""
+
+import re
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from atomic import write_atomically
+from errors import UserError
+from training.checkpoint import copy_into, model_tensors
+from training.config import TrainConfig
+
+FORMAT = "glassgpt snapshot 1"
+
+
+def snapshot_steps(config: TrainConfig, parameters: int) -> list[int]:
+    """The steps at which weights are kept: the beginning, the end, and in between in equal ratios.
+
+    As many as `snapshots` says, or fewer if that many would take more than `snapshot_mb`.
+    """
+    size = 2 * parameters / 1e6
+    count = min(config.snapshots, int(config.snapshot_mb / size))
+    if count < 3:
+        return [config.max_steps, 0][:count][::-1]
+    return sorted({0} | {round(config.max_steps ** (i / (count - 2))) for i in range(count - 1)})
+
+
+def save_snapshot(run: Path, step: int, model: nn.Module) -> None:
+    """Keep the weights after `step` updates, whole or not at all.
+
+    Raises:
+        UserError: when they cannot be written.
+    """
+    half = torch.finfo(torch.float16)
+    tensors = {
+        name: tensor.detach().clamp(half.min, half.max).half().contiguous()
+        for name, tensor in model_tensors(model).items()
+    }
+    path = run / "snapshots" / f"{step:08d}.safetensors"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, save(tensors, {"format": FORMAT}))
+    except OSError as error:
+        raise UserError(f"could not write {path}: {error}") from error
+
+
+def find_snapshots(run: Path) -> dict[int, Path]:
+    """The snapshots of a run by their steps, in order."""
+    files = (run / "snapshots").glob("*.safetensors")
+    return {int(path.stem): path for path in sorted(files) if re.fullmatch(r"\d+", path.stem)}
+
+
+def load_snapshot(model: nn.Module, path: Path) -> None:
+    """Put the weights of a snapshot into a model of exactly that shape.
+
+    Raises:
+        UserError: for a file that is damaged, or of another model.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            if (file.metadata() or {}).get("format") != FORMAT:
+                raise UserError(f"{path} is not a snapshot of this version ({FORMAT})")
+            tensors: dict[str, Tensor] = {
+                name: file.get_tensor(name).float()
+                for name in file.keys()  # noqa: SIM118
+            }
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+    copy_into(model_tensors(model), "model.", tensors, path)
