@@ -21,6 +21,7 @@ import torch
 
 from configs.load import SECTIONS, Config
 from errors import UserError
+from training.runtime import computes_in_bfloat16
 
 ROOT = Path(__file__).parent.parent
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes, of getrusage's ru_maxrss
@@ -132,14 +133,19 @@ def memory_rate(device: torch.device) -> float:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """The machine, and what it can do at best."""
+    """The machine, and what it can do at best.
+
+    Products in bfloat16 are measured only where the processor has them: elsewhere PyTorch imitates
+    them, a thousand times slower, and nothing here uses them.
+    """
+    narrow = computes_in_bfloat16(device)
     return {
         "device": torch.cuda.get_device_name() if device.type == "cuda" else device.type,
         "processor": processor(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "float32_gflops": round(product_rate(device, torch.float32)),
-        "bfloat16_gflops": round(product_rate(device, torch.bfloat16)),
+        "bfloat16_gflops": round(product_rate(device, torch.bfloat16)) if narrow else None,
         "memory_gb_per_s": round(memory_rate(device), 1),
     }
 
@@ -154,10 +160,11 @@ def processor() -> str:
 
 def describe(facts: dict[str, Any]) -> str:
     """`machine` in one line."""
+    narrow = facts["bfloat16_gflops"] or "none"
     return (
         f"{facts['processor']}, device {facts['device']}, {facts['threads']} threads, "
         f"PyTorch {facts['torch']}; at best {facts['float32_gflops']} GFLOP/s in float32, "
-        f"{facts['bfloat16_gflops']} in bfloat16, {facts['memory_gb_per_s']} GB/s from memory"
+        f"{narrow} in bfloat16, {facts['memory_gb_per_s']} GB/s from memory"
     )
 
 
@@ -167,19 +174,6 @@ def median_and_spread(values: Sequence[float], digits: int = 0) -> str:
         f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))
     )
     return f"{middle} ({least} to {most})"
-
-
-def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """The first row is the heading; the first column is words, the others stand to the right."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for i, row in enumerate(rows):
-        first, *rest = (
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        print("  ".join((first, *rest)).rstrip())
-        if i == 0:
-            print("  ".join("-" * width for width in widths))
 
 
 def print_json(results: Any) -> None:

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import print_json, print_table
+from benchmarks.common import print_json
 from configs.load import Config, make_parser, read_flags, split_positional, to_plain
 from errors import UserError, command
 from run import find_run, open_run
+from table import print_table
 
 MOMENTS = 8  # rows at equal seconds
 

@@ -25,7 +25,6 @@ from benchmarks.common import (
     machine,
     passed_on,
     print_json,
-    print_table,
     run_command,
 )
 from configs.load import SECTIONS, build, make_parser, read_config, read_flags, split_positional
@@ -33,6 +32,7 @@ from data.batches import open_batches
 from errors import command, require_at_least
 from model.gpt import next_token_loss
 from run import open_run
+from table import print_table
 from training.config import TrainConfig
 from training.runtime import start_runtime
 

@@ -29,7 +29,6 @@ from benchmarks.common import (
     nanogpt_model,
     peak_memory,
     print_json,
-    print_table,
 )
 from benchmarks.throughput import VOCAB, WIDER
 from configs.load import build, make_parser, read_flags, split_positional
@@ -37,6 +36,7 @@ from errors import UserError, command, require_at_least
 from model.decode import lay_out_for_decoding
 from model.generate import generate
 from model.gpt import GPT
+from table import print_table
 from training.config import TrainConfig
 from training.runtime import start_runtime
 

@@ -23,7 +23,6 @@ from benchmarks.common import (
     nanogpt_model,
     peak_memory,
     print_json,
-    print_table,
     product_rate,
     seconds_of,
 )
@@ -39,6 +38,7 @@ from configs.load import (
 from errors import command, require_at_least
 from model.config import ModelConfig
 from model.gpt import GPT
+from table import print_table
 from train import train_step
 from training.config import TrainConfig
 from training.optim import Optimizer

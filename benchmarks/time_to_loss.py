@@ -33,7 +33,6 @@ from benchmarks.common import (
     nanogpt_model,
     passed_on,
     print_json,
-    print_table,
     run_command,
 )
 from configs.load import (
@@ -46,6 +45,7 @@ from configs.load import (
 )
 from data.corpus import Corpus, load_corpus
 from errors import UserError, command, require_at_least
+from table import print_table
 from training.config import TrainConfig
 from training.runtime import start_runtime
 

@@ -63,9 +63,9 @@ def make_parser(sections: dict[str, type], usage: str = "", description: str = "
     )
     parser.types = {}
     for section, kind in sections.items():
-        doc = docstring_parser.parse_from_object(kind)
-        meanings = {param.arg_name: param.description or "" for param in doc.params}
-        group = parser.add_argument_group((doc.short_description or section).rstrip("."))
+        docs = [docstring_parser.parse_from_object(k) for k in kind.__mro__[:-1]]  # without object
+        meanings = {param.arg_name: param.description or "" for doc in docs for param in doc.params}
+        group = parser.add_argument_group((docs[0].short_description or section).rstrip("."))
         for f, hint in fields_of(kind):
             key = f"{section}.{f.name}" if section else f.name
             parser.types[key] = hint
@@ -91,8 +91,8 @@ def fields_of(kind: type) -> list[tuple[dataclasses.Field[Any], Any]]:
 def split_positional(argv: list[str], most: int = 1) -> tuple[list[str], list[str]]:
     """Take the words without a flag, `most` at most, out of a command line, wherever they stand.
 
-    Every flag but `--help` takes one value; they come back joined, as `--flag=value`, so that a
-    value may begin with a dash.
+    A flag takes the word after it as its value, unless that begins with two dashes; they come back
+    joined, as `--flag=value`, so that a value may begin with one.
 
     Raises:
         UserError: for more such words.
@@ -110,17 +110,22 @@ def split_positional(argv: list[str], most: int = 1) -> tuple[list[str], list[st
         else:
             positional.append(word)
     if len(positional) > most:
-        count = {0: "no word without a flag", 1: "one word without a flag at most"}[most]
-        raise UserError(f"{count}, got: {' '.join(positional)}")
+        count = {0: "no word", 1: "one word", 2: "two words"}.get(most, f"{most} words")
+        limit = " at most" if most else ""
+        raise UserError(f"{count} without a flag{limit}, got: {' '.join(positional)}")
     return positional, flags
 
 
 def read_flags(parser: Parser, flags: list[str], base: Namespace | None = None) -> dict[str, Any]:
     """The values of all flags, over `base` or the defaults, sections nested.
 
+    A flag that is true or false is true when it stands alone.
+
     Raises:
         UserError: for a flag that does not exist or a value of the wrong type.
     """
+    alone = {f"--{key}" for key, hint in parser.types.items() if hint is bool}
+    flags = [f"{flag}=true" if flag in alone else flag for flag in flags]
     try:
         values: dict[str, Any] = parser.parse_args(flags, namespace=base).as_dict()
         return values

@@ -13,6 +13,7 @@ from configs.load import SECTIONS, make_parser, read_config, to_plain
 from model.config import ModelConfig
 from model.gpt import GPT
 from run import open_run
+from table import print_table
 from training.config import TrainConfig
 
 DEBUG = str(Path(__file__).parent.parent.parent / "configs" / "debug.yaml")
@@ -25,7 +26,7 @@ def last_json(text: str) -> Any:
 
 
 def test_a_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    common.print_table([["name", "x"], ["a", "1"], ["longer", "22"]])
+    print_table([["name", "x"], ["a", "1"], ["longer", "22"]])
     assert capsys.readouterr().out.splitlines() == [
         "name     x",
         "------  --",

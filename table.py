@@ -1,0 +1,39 @@
+"""Tables for people: aligned columns, the first of words, the others of numbers."""
+
+import unicodedata
+from collections.abc import Sequence
+
+
+def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
+    """Print rows of cells under the first row, the heading.
+
+    Args:
+        words: how many columns at the left stand to the left; the others stand to the right.
+    """
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
+    for i, row in enumerate(rows):
+        cells = []
+        for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - columns_of(cell))
+            cells.append(cell + space if place < words else space + cell)
+        print("  ".join(cells).rstrip())
+        if i == 0:
+            print("  ".join("-" * width for width in widths))
+
+
+def columns_of(text: str) -> int:
+    """Columns that a text takes in a terminal, where a Chinese character takes two."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def visible(token: str) -> str:
+    """A token as one thing that can be seen: a space is ␣, a newline ↵, other controls a number."""
+    known = {" ": "␣", "\n": "↵", "\t": "⇥"}
+    if token in known:
+        return known[token]
+    if unicodedata.combining(token[:1]):
+        return "\u25cc" + token  # a mark needs something to stand on
+    return token if token.isprintable() else token.encode("unicode_escape").decode()
