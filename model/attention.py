@@ -8,9 +8,6 @@ One polarity of masks, everywhere: True means *may attend*, as in PyTorch's
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +50,7 @@ class Attend(nn.Module):
     """The kernel: queries, keys, values and mask in, mixed values out.
 
     A module of its own so that a forward hook can see the very q, k, v and mask that the model
-    used (see `attention_weights`), whichever kernel computes the output.
+    used (see `lens/capture.py`), whichever kernel computes the output.
     """
 
     def __init__(self, kernel: str, dropout: float) -> None:
@@ -256,31 +253,3 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             k_BHSD, v_BHSD = cache.append(k_BHSD, v_BHSD)
         return self.out(self.merge_heads(self.attend(q_BHTD, k_BHSD, v_BHSD, mask, causal)))
-
-
-@contextmanager
-def attention_weights(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect the attention weights of every layer while the model computes what it always does.
-
-    Inside the `with` block each forward pass appends, layer by layer, the weights after the
-    softmax, (B, H, T, S): the textbook formula on the very queries and keys that the layer
-    used. The layer's own output is left untouched. They are kept without gradients.
-
-        with attention_weights(model) as weights:
-            logits = model(tokens)
-        weights[layer][batch, head, query, key]
-    """
-    weights: list[Tensor] = []
-
-    @torch.no_grad()
-    def collect(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-        q_BHTD, k_BHSD, v_BHSD, mask, causal = args
-        full_mask = join_masks(q_BHTD, k_BHSD, mask, causal)
-        weights.append(attention(q_BHTD, k_BHSD, v_BHSD, full_mask)[1])
-
-    handles = [m.register_forward_hook(collect) for m in model.modules() if isinstance(m, Attend)]
-    try:
-        yield weights
-    finally:
-        for handle in handles:
-            handle.remove()

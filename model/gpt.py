@@ -189,6 +189,10 @@ class GPT(nn.Module):
         )
         for layer, block in enumerate(self.blocks):
             x_BTC = block(x_BTC, cache.layers[layer] if cache else None)
+        return self.unembed(x_BTC)
+
+    def unembed(self, x_BTC: Tensor) -> Tensor:
+        """Logits (B, T, V) from the residual stream; before the last block, the logit lens."""
         x_BTC = self.final_norm(x_BTC)
         if self.head is None:
             return F.linear(x_BTC, self.token_embedding.weight.to(x_BTC.dtype))

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from lens.capture import attention_weights
 from model.attention import (
     KVCache,
     MultiHeadAttention,
     Rotary,
     attention,
-    attention_weights,
     batched_attention,
     causal_mask,
 )
