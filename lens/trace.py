@@ -97,7 +97,7 @@ def walk(attn: MultiHeadAttention, x_BTC: Tensor) -> Iterator[Step]:
 
 def print_steps(steps: list[Step]) -> None:
     """The table."""
-    heading = ["step", "formula", "shape", "", "row sums", "masked", "min", "mean", "max"]
+    heading = ["step", "formula", "shape", "here", "row sums", "masked", "min", "mean", "max"]
     rows = [heading]
     for step in steps:
         value, hidden = step.value.double(), step.masked
