@@ -633,6 +633,7 @@ def report(word: str | None, options: Report) -> int:
         lens_losses,
         proofs,
         loss_curve(subject.run),
+        "induction" if config.data.source == "repeat" else "entropy",
     )
     content = page(data).encode()
     write_atomically(path, content)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import sample
+import study
 import train
 from configs.load import SECTIONS, build, make_parser, read_config, read_flags, split_positional
 
@@ -27,6 +28,7 @@ COMMANDS = [
 def test_there_is_something_to_type() -> None:
     scripts = [words[1] for words in COMMANDS]
     assert scripts.count("train.py") >= 6 and scripts.count("sample.py") >= 2
+    assert scripts.count("study.py") >= 5
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -44,6 +46,9 @@ def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPat
         read_flags(make_parser(own | SECTIONS), flags)
         if len(words) > 1 and words[1].startswith("configs/"):
             read_config(make_parser(own | SECTIONS), flags, words[1])
+    elif script == "study.py":
+        kind, _ = study.VERBS[words[0]]
+        build(kind, read_flags(make_parser({"": kind}), flags))
     elif script == "train.py":
         parser = make_parser({"": train.Options} | SECTIONS)
         build(train.Options, read_flags(parser, flags))
@@ -68,11 +73,11 @@ def test_the_files_it_maps_are_there() -> None:
     room = ""
     for line in tree.splitlines():
         name = line.split()[0] if line.strip() else ""
-        if name.endswith("/"):
-            room = name
-            assert (ROOT / name).is_dir()
+        if line.startswith(" "):
+            assert (ROOT / room / name).exists(), name
         elif name:
-            assert (ROOT / (room if line.startswith(" ") else "") / name).is_file(), name
+            assert (ROOT / name).exists(), name
+            room = name if name.endswith("/") else ""
 
 
 def test_its_pictures_are_there() -> None:

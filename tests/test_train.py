@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import train
@@ -25,9 +26,11 @@ from data.batches import open_batches
 from model.gpt import GPT, next_token_loss
 from run import open_run
 from training.checkpoint import load_checkpoint
+from training.config import TrainConfig
 from training.optim import Optimizer
 from training.progress import Metrics, progress_bar
 from training.runtime import start_runtime
+from training.snapshots import find_snapshots, snapshot_steps
 
 ROOT = Path(__file__).parent.parent
 DEBUG = str(ROOT / "configs" / "debug.yaml")
@@ -91,9 +94,8 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def test_a_run_leaves_all_it_promises(debug_run: Path) -> None:
     names = {path.name for path in debug_run.iterdir() if "events" not in path.name}
-    assert names == (
-        {"config.yaml", "run.json", "metrics.jsonl", "best.safetensors", "last.safetensors"}
-    )
+    checkpoints = {"best.safetensors", "last.safetensors", "snapshots"}
+    assert names == {"config.yaml", "run.json", "metrics.jsonl"} | checkpoints
     losses, validation = read(debug_run, "train_loss"), read(debug_run, "val_loss")
     assert list(losses) == [10, 20, 30, 40, 50, 60]
     assert list(validation) == [30, 60]
@@ -122,6 +124,25 @@ def test_best_holds_weights_and_last_everything(debug_run: Path) -> None:
     _, last = load_checkpoint(debug_run / "last.safetensors")
     assert {name.split(".")[0] for name in best} == {"model"}
     assert {name.split(".")[0] for name in last} == {"model", "optimizer", "generator"}
+
+
+def test_snapshots_are_the_weights_at_their_steps(workplace: Path) -> None:
+    """Also those that a run takes after it was stopped and resumed."""
+    for run, steps in (("whole", [24]), ("parts", [8, 24])):
+        flags = [*QUICK, "--train.snapshots=5", "--train.schedule=constant", *short_text()]
+        assert train.main([*flags, f"--run={run}", f"--train.max_steps={steps[0]}"]) == 0
+        for longer in steps[1:]:
+            more = [f"--resume=runs/{run}", f"--train.max_steps={longer}"]
+            assert train.main(more) == 0
+    whole, parts = (find_snapshots(Path("runs") / run) for run in ("whole", "parts"))
+    assert list(whole) == snapshot_steps(TrainConfig(max_steps=24, snapshots=5), 1)
+    assert whole.keys() & parts.keys() == {0, 1, 8, 24}  # a run of 8 steps takes others between
+    for step in (0, 1, 8, 24):
+        assert whole[step].read_bytes() == parts[step].read_bytes(), step
+    _, tensors = load_checkpoint(Path("runs/whole/last.safetensors"))
+    last = load_file(whole[24])
+    for name, tensor in last.items():
+        assert torch.equal(tensor, tensors[name].half()), name
 
 
 def test_tensorboard_reads_it_all_back(debug_run: Path) -> None:
@@ -572,13 +593,13 @@ def test_what_is_refused_leaves_the_run_as_it_was(
     assert train.main([*QUICK, "--run=a"]) == 0
     (workplace / "folder").mkdir()
     (workplace / "other.txt").write_text("another text\n" * 100)
-    before = {path: path.read_bytes() for path in Path("runs/a").iterdir()}
+    before = {path: path.read_bytes() for path in Path("runs/a").rglob("*.*")}
     for argv, message in REFUSED:
         capsys.readouterr()
         assert train.main(argv) == 2, argv
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1, error
-    assert {path: path.read_bytes() for path in Path("runs/a").iterdir()} == before
+    assert {path: path.read_bytes() for path in Path("runs/a").rglob("*.*")} == before
     assert [path.name for path in Path("runs").iterdir()] == ["a"]
 
 

@@ -13,7 +13,7 @@ class TrainConfig:
     seed: int = 1337
     """Decides the initial weights, the order of the windows, and dropout."""
 
-    max_steps: int = 1000
+    max_steps: int = 600
     """Updates of the weights."""
 
     batch_size: int = 16
@@ -58,7 +58,7 @@ class TrainConfig:
     grad_clip: float = 1.0
     """Largest norm of the gradient; a longer one is scaled down. 0 turns this off."""
 
-    eval_every: int = 250
+    eval_every: int = 200
     """Updates between evaluations on the whole validation split."""
 
     patience: int = 0
@@ -70,7 +70,7 @@ class TrainConfig:
     sample_tokens: int = 200
     """Length of the sample written at each evaluation. 0 turns this off."""
 
-    save_every: int = 250
+    save_every: int = 200
     """Updates between checkpoints."""
 
     snapshots: int = 12

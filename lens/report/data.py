@@ -49,6 +49,7 @@ def report_data(
     lens_losses: list[float],
     proofs: list[Proof],
     curve: dict[str, list[float]],
+    first_score: str = "entropy",
 ) -> dict[str, Any]:
     """All that `lens.report.page.page` needs.
 
@@ -59,6 +60,7 @@ def report_data(
             same model with other weights each time.
         lens_losses: of the embedding and each layer on validation windows.
         curve: `step` and `val_loss` over training.
+        first_score: key of the score that the page opens with.
     """
     prompt_T = texts.prompt_T
     snapshots = []
@@ -86,7 +88,7 @@ def report_data(
                 "source": score.source,
                 "uniform": score.uniform(T_repeats if score.repeats else T_windows),
             }
-            for score in SCORES
+            for score in sorted(SCORES, key=lambda score: score.key != first_score)
         ],
         "ablation": {
             "zero": flat(ablation.zero_LH),

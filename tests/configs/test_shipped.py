@@ -1,5 +1,6 @@
 """Every shipped config loads, builds, steps, and starts as good as guessing."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 
 from configs.load import SECTIONS, Config, make_parser, read_config
 from data.batches import open_batches
+from lens.checks import prove
 from model.gpt import GPT, next_token_loss
 from train import train_step
 from training.optim import Optimizer
@@ -19,7 +21,8 @@ SHIPPED = sorted(path.name for path in CONFIGS.glob("*.yaml"))
 
 def test_what_is_shipped() -> None:
     prices = {f"shakespeare_{price}" for price in ("10s", "1min", "3min", "30min")}
-    named = {"debug", "gpt2", "induction", "shakespeare"} | prices
+    induction = {"induction", "induction_one_layer", "induction_impostor"}
+    named = {"debug", "gpt2", "shakespeare"} | prices | induction
     assert {f"{name}.yaml" for name in named} <= set(SHIPPED)
 
 
@@ -61,3 +64,20 @@ def test_gpt2_is_the_block_of_gpt2() -> None:
 
 def test_the_default_is_the_embedded_text() -> None:
     assert Config().data.source == "pydocs"
+
+
+@pytest.mark.parametrize("name", ["default", *SHIPPED])
+def test_proofs_hold(name: str) -> None:
+    """On weights that all matter; every choice of the config at a size small enough for a test."""
+    file = None if name == "default" else str(CONFIGS / name)
+    config = read_config(make_parser(SECTIONS), [], file)
+    torch.manual_seed(0)
+    width = 8 * config.model.n_head
+    model = GPT(dataclasses.replace(config.model, block_size=16, n_embd=width), 64)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape) * 0.02)
+    proofs = prove(model, torch.randint(64, (16,)), torch.bfloat16)
+    assert not [proof for proof in proofs if proof.verdict == "failed"]
+    classical = config.model.positions == "learned"
+    assert sum(proof.verdict == "passed" for proof in proofs) == (30 if classical else 26)
