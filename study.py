@@ -35,14 +35,15 @@ from data.batches import Batches, open_batches
 from errors import UserError, command, require_at_least
 from lens import checks, heads, trace, variants
 from lens.capture import blocks_of, capture, without_mask
-from lens.metrics import SCORES
+from lens.metrics import SCORES, SINK
 from lens.report.data import Texts, report_data
-from lens.report.page import page
+from lens.report.page import MARK, page
 from model.attention import MultiHeadAttention, attention
 from model.config import ModelConfig
+from model.generate import generate
 from model.gpt import GPT
 from run import RUNS, SavedRun, find_run, open_run
-from table import print_table
+from table import print_table, visible
 from train import train_step
 from training.config import TrainConfig
 from training.optim import Optimizer, schedule
@@ -192,7 +193,7 @@ class Subject:
             period = (data.repeat_min_period + data.repeat_max_period) // 2
             tokens = heads.repeated(data.repeat_vocab, period, 1)[0]
         else:
-            tokens = next(self.batches.validation(1))[0, :PROMPT_TOKENS]
+            tokens = next(self.batches.validation(1))[0, : min(block_size, PROMPT_TOKENS)]
         longest = min(block_size, MAX_TOKENS)
         if len(tokens) > longest:
             print(f"note: of {len(tokens)} tokens the first {longest} are shown", file=sys.stderr)
@@ -204,15 +205,17 @@ class Subject:
         return tokens
 
     def windows(self, count: int) -> Tensor:
-        """(count, block_size + 1) or fewer, spread evenly over the validation split."""
-        length = self.config.model.block_size + 1
-        full = [w for w in self.batches.validation(1) if w.size(1) == length]
-        if len(full) < 2:
+        """(count, block_size + 1) or fewer, spread evenly over the validation split.
+
+        Raises:
+            UserError: when there are not two of them.
+        """
+        windows = spread_windows(self.batches, self.config.model.block_size, count)
+        if len(windows) < 2:
             raise UserError(
-                "the validation split has fewer than two windows; name a longer --source"
+                "the validation split has less than two windows; name a longer --source"
             )
-        places = torch.linspace(0, len(full) - 1, min(count, len(full))).round().long().tolist()
-        return torch.cat([full[place] for place in places])
+        return windows
 
     def tokens(self) -> list[str]:
         """The prompt as texts."""
@@ -232,7 +235,7 @@ class Subject:
 
     def periods(self) -> list[int]:
         """Lengths of strings to copy: of a run on repeated strings inside and outside the range it
-        was trained on; of others, a half and the whole of what fits."""
+        was trained on; of others, the longest that fits and a half and a quarter of it."""
         data, longest = self.config.data, self.config.model.block_size // 2
         if data.source == "repeat":
             low, high = data.repeat_min_period, data.repeat_max_period
@@ -253,9 +256,20 @@ class Subject:
         if longest < 2:
             raise UserError("copying needs a context of 4 tokens and a vocabulary of 2 at least")
         if asked is not None and not 2 <= asked <= longest:
-            raise UserError(f"--period {asked} must be from 2 to {longest}: twice in the context")
+            raise UserError(
+                f"--period {asked} must be from 2 to {longest}, to fit twice into the context"
+            )
         middle = (data.repeat_min_period + data.repeat_max_period) // 2
         return asked or min(middle if data.source == "repeat" else 32, longest)
+
+
+def spread_windows(batches: Batches, block_size: int, count: int) -> Tensor:
+    """(count, block_size + 1) or fewer, spread evenly over the validation split."""
+    full = [w for w in batches.validation(1) if w.size(1) == block_size + 1]
+    if not full:
+        return torch.empty(0, block_size + 1, dtype=torch.long)
+    places = torch.linspace(0, len(full) - 1, min(count, len(full))).round().long().tolist()
+    return torch.cat([full[place] for place in places])
 
 
 def own_type(saved: SavedRun) -> torch.dtype:
@@ -272,6 +286,8 @@ def trace_run(word: str | None, options: Trace) -> int:
     if options.random is None and word is None and not list(RUNS.glob("*/last.safetensors")):
         print("there is no run yet: here are descriptions A, B and C on inputs of their own\n")
         options = dataclasses.replace(options, random="4,10,512")
+    if options.random is not None and word is not None:
+        raise UserError("--random shows descriptions without a run; leave one of the two out")
     if options.random is not None:
         trace_descriptions(options.random, options.n_head)
         return 0
@@ -306,10 +322,10 @@ def trace_descriptions(shape: str, n_head: int) -> None:
     in its own manner."""
     try:
         B, T, C = (int(number) for number in shape.split(","))
-        if min(B, T, C) < 1 or B * T * C > 10**8:
+        if min(B, T, C) < 1 or B * T * max(C, n_head * T) > 10**8:
             raise ValueError
     except ValueError:
-        raise UserError(f"--random {shape} must be three numbers B,T,C, as 4,10,512") from None
+        raise UserError(f"--random {shape} must be B,T,C, as 4,10,512, and not too large") from None
     torch.manual_seed(0)
     try:
         attn = MultiHeadAttention(C, n_head)
@@ -371,7 +387,7 @@ def trace_descriptions(shape: str, n_head: int) -> None:
                 ]
             )
         print_table(rows, words=6)
-        print("\nmasked, the first position sees itself alone; the ReLU makes about half zero")
+        print("\nmasked, the first position sees itself alone; the ReLU leaves nothing negative")
 
 
 # --- verify --------------------------------------------------------------------------------------
@@ -419,39 +435,36 @@ def compare(word: str | None, options: Compare) -> int:
     subject = Subject(word, options)
     attn, prompt_T = subject.layer(options.layer), subject.prompt_T
     windows_BT = subject.windows(options.windows)
+    small = small_batches(subject) if options.steps else None
     seen = capture(subject.model, prompt_T[None]).layers[options.layer]
-    other_T = windows_BT[-1, : max(2, len(prompt_T) * 2 // 3)]
+    other_T = windows_BT[-1, : max(1, len(prompt_T) * 2 // 3)]
     source_BSC = capture(subject.model, other_T[None]).layers[options.layer].x_BTC
     print(f"layer {options.layer} of {subject.run}, on a prompt of {len(prompt_T)} tokens")
     for comparison in variants.compare_layer(attn, seen, source_BSC):
         say(comparison)
 
-    def loss(model: GPT) -> float:
-        with torch.no_grad():
-            logits = model(windows_BT[:, :-1])
-        return heads.losses_of(logits, windows_BT[:, 1:]).mean().item()
-
-    whole = loss(subject.model)
-    with_relu = loss(variants.with_relu(subject.model))
+    whole = heads.mean_loss(subject.model, windows_BT)
+    with_relu = heads.mean_loss(variants.with_relu(subject.model), windows_BT)
     with without_mask(subject.model):
-        unmasked = loss(subject.model)
+        unmasked = heads.mean_loss(subject.model, windows_BT)
+    on = f"loss on {len(windows_BT)} validation windows"
     say(
         variants.Comparison(
             "C: the ReLU put into the trained model, after each W_O",
-            [("validation loss as trained", whole), ("with the ReLU", with_relu)],
+            [(f"{on}, as trained", whole), ("with the ReLU", with_relu)],
             "What the layers learned to subtract is gone.",
         )
     )
     say(
         variants.Comparison(
             "the mask taken away after training",
-            [("validation loss with the mask", whole), ("without it", unmasked)],
+            [(f"{on}, with the mask", whole), ("without it", unmasked)],
             "The heads never saw the future while they learned, so what comes from there is noise "
             "to them.",
         )
     )
-    if options.steps:
-        say(mask_from_the_start(subject, options.steps))
+    if small is not None:
+        mask_from_the_start(subject, small, options.steps)
     return 0
 
 
@@ -467,16 +480,23 @@ def say(comparison: variants.Comparison) -> None:
     print(textwrap.fill(comparison.why, 100, initial_indent="  ", subsequent_indent="  "))
 
 
-def mask_from_the_start(subject: Subject, steps: int) -> variants.Comparison:
-    """Train two small models on the run's text, one with a mask and one that never had one."""
-    settings = TrainConfig(max_steps=steps, batch_size=16)
-    data, numbers = subject.config.data, []
-    size = subject.config.model.block_size if data.source == "repeat" else 64
+def small_batches(subject: Subject) -> Batches:
+    """The run's text, or that of --source, in windows for a small model."""
+    data, block_size = subject.config.data, subject.config.model.block_size
     if subject.options.source is not None:
         data = dataclasses.replace(data, source=subject.options.source)
-    batches = open_batches(data, size, settings.seed, subject.tokenizer)
-    shape = ModelConfig(block_size=size, n_layer=2, n_head=2, n_embd=64)
-    text = torch.cat([w for w, _ in zip(batches.validation(1), range(32), strict=False)][:32])
+    if data.source != "repeat":  # whose windows must have room for two copies
+        block_size = min(block_size, 64)
+    return open_batches(data, block_size, subject.config.train.seed, subject.tokenizer)
+
+
+def mask_from_the_start(subject: Subject, batches: Batches, steps: int) -> None:
+    """Train two small models on the run's text, one with a mask and one that never had one; say
+    their losses and what they write."""
+    settings = TrainConfig(max_steps=steps, batch_size=16)
+    block_size = batches.train(0, 1).size(1) - 1
+    shape = ModelConfig(block_size=block_size, n_layer=2, n_head=2, n_embd=64)
+    windows_BT, numbers, written = spread_windows(batches, block_size, 32), [], []
     for masked in (True, False):
         torch.manual_seed(settings.seed)
         model = GPT(shape, subject.tokenizer.vocab_size)
@@ -486,17 +506,22 @@ def mask_from_the_start(subject: Subject, steps: int) -> variants.Comparison:
                 windows = batches.train(step, settings.batch_size)
                 train_step(model, model, optimizer, schedule(step, settings), windows, settings)
         how = "trained with" if masked else "trained without"
-        with torch.no_grad():
-            seen = heads.losses_of(model(text[:, :-1]), text[:, 1:]).mean().item()
-            with without_mask(model):
-                unseen = heads.losses_of(model(text[:, :-1]), text[:, 1:]).mean().item()
-        numbers += [(f"{how}: loss with the mask", seen), (f"{how}: loss without it", unseen)]
-    return variants.Comparison(
-        f"no mask from the start: two small models (2 layers x 64), {steps} steps each",
-        numbers,
-        "Without a mask the next token is in sight and the model learns to copy it from there; "
-        "writing, where there is no next token yet, it knows nothing.",
+        numbers.append((f"{how}: loss with the mask", heads.mean_loss(model, windows_BT)))
+        with without_mask(model):
+            numbers.append((f"{how}: loss without it", heads.mean_loss(model, windows_BT)))
+        generator = torch.Generator().manual_seed(settings.seed)
+        stream = generate(model, windows_BT[:1, :8], 60, temperature=0.8, generator=generator)
+        text = "".join(visible(subject.vocab[int(token)]) for token in stream)
+        written.append(f"    {how}, it writes: {text}")
+    say(
+        variants.Comparison(
+            f"no mask from the start: two small models (2 layers x 64), {steps} steps each",
+            numbers,
+            "Without a mask the next token is in sight and the model learns to copy it from there; "
+            "writing, where there is no next token yet, it knows nothing.",
+        )
     )
+    print("\n".join(written))
 
 
 # --- heads ---------------------------------------------------------------------------------------
@@ -507,8 +532,9 @@ def study_heads(word: str | None, options: Heads) -> int:
     subject = Subject(word, options)
     model, config = subject.model, subject.config.model
     windows_BT, period = subject.windows(options.windows), subject.period(options.period)
+    text_BT = windows_BT[:, :-1] if options.prompt is None else subject.prompt_T[None]
     repeats_BT = heads.repeated(subject.tokenizer.vocab_size, period, REPEATS)
-    scores = heads.score_heads(model, windows_BT[:, :-1], repeats_BT)
+    scores = heads.score_heads(model, text_BT, repeats_BT)
     ablation = heads.ablate(model, windows_BT)
     cuts = {
         "zero": ablation.zero_LH,
@@ -526,12 +552,13 @@ def study_heads(word: str | None, options: Heads) -> int:
         ]
         print(json.dumps(objects))
         return 0
-    B, T = len(windows_BT), windows_BT.size(1) - 1
+    B, T = text_BT.shape
+    text = f"{B} validation windows of {T} tokens" if options.prompt is None else "the prompt"
     print(
-        f"scores over {B} windows of {T} tokens; copying over {REPEATS} random strings of "
+        f"scores over {text}; copying over {REPEATS} random strings of "
         f"{period} different tokens, each twice\n"
     )
-    rows = [["head", *(score.name for score in SCORES), "loss if zero", "loss if mean"]]
+    rows = [["head", *(score.name for score in SCORES), "change if zero", "change if mean"]]
     uniform = [score.uniform(2 * period if score.repeats else T) for score in SCORES]
     rows.append(["uniform", *(f"{number:.3f}" for number in uniform), "", ""])
     for i, h in places:
@@ -539,12 +566,13 @@ def study_heads(word: str | None, options: Heads) -> int:
         for kind in ("zero", "mean"):
             change, error = float(cuts[kind][i, h]), float(cuts[f"{kind}_error"][i, h])
             cells.append(f"{change:+.4f} ± {error:.4f}")
-        rows.append([f"L{i}H{h}", *cells])
+        sink = " sink" if float(scores["first_token"][i, h]) > SINK else ""
+        rows.append([f"L{i}H{h}{sink}", *cells])
     print_table(rows)
     print(
-        f"\nwith all heads the loss is {ablation.loss:.4f} nats/token over {ablation.tokens:,} "
-        f"tokens; the last columns are its change\nwhen a head's output is set to zero, or to its "
-        f"mean, ± standard error. Attention weight is not importance.\n"
+        f"\nwith all heads the loss on {len(windows_BT)} validation windows is {ablation.loss:.4f} "
+        f"nats/token; the last columns are its change\nwhen a head's output is set to zero, or to "
+        f"its mean, ± standard error. Attention weight is not importance.\n"
     )
     print_copying(subject)
     losses = heads.logit_lens(model, windows_BT)
@@ -589,11 +617,13 @@ def report(word: str | None, options: Report) -> int:
     """Write the page."""
     subject = Subject(word, options)
     path = Path(options.out) if options.out is not None else subject.run / "report.html"
-    if path.exists() and b"glassgpt" not in path.read_bytes()[:500]:
+    if not path.parent.is_dir() or path.is_dir():
+        raise UserError(f"--out {options.out!r} should name a file in a folder that is there")
+    if path.exists() and not path.read_bytes().startswith(MARK.encode()):
         raise UserError(f"{path} exists and is not a report; name another file with --out")
     model, header, config = subject.model, subject.saved.header, subject.config
     windows_BT = subject.windows(options.windows)
-    repeats_BT = heads.repeated(subject.tokenizer.vocab_size, subject.period(), REPEATS // 4)
+    repeats_BT = heads.repeated(subject.tokenizer.vocab_size, subject.period(), REPEATS)
     texts = Texts(subject.prompt_T, windows_BT, repeats_BT)
     say_now("proofs")
     proofs = checks.prove(model, subject.prompt_T, own_type(subject.saved))
@@ -630,6 +660,7 @@ def report(word: str | None, options: Report) -> int:
         texts,
         models(),
         ablation,
+        heads.measure_copying(model, subject.period(), REPEATS),
         lens_losses,
         proofs,
         loss_curve(subject.run),

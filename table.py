@@ -24,9 +24,13 @@ def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
 def columns_of(text: str) -> int:
     """Columns that a text takes in a terminal, where a Chinese character takes two."""
     return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in text
+        0 if is_mark(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
     )
+
+
+def is_mark(char: str) -> bool:
+    """Whether a character stands on the one before it."""
+    return unicodedata.category(char) in ("Mn", "Me")
 
 
 def visible(token: str) -> str:
@@ -34,6 +38,6 @@ def visible(token: str) -> str:
     known = {" ": "␣", "\n": "↵", "\t": "⇥"}
     if token in known:
         return known[token]
-    if unicodedata.combining(token[:1]):
+    if token and is_mark(token[0]):
         return "\u25cc" + token  # a mark needs something to stand on
     return token if token.isprintable() else token.encode("unicode_escape").decode()

@@ -58,7 +58,7 @@ from training.config import TrainConfig
 from training.optim import Optimizer, schedule
 from training.progress import Metrics, progress_bar
 from training.runtime import Runtime, StopSignal, start_runtime
-from training.snapshots import save_snapshot, snapshot_steps
+from training.snapshots import find_snapshots, save_snapshot, snapshot_steps
 
 SIGPIPE = 13  # by number, because Windows has no such signal
 SAMPLE_WIDTH = 90  # samples are folded there, to stand apart from the rest
@@ -223,7 +223,8 @@ def train(
         say(f"to beat: {rungs} nats/{unit}")
         save("last", training_tensors(model, optimizer))  # from here on the run can be resumed
         first = saved = at.step
-        kept = snapshot_steps(settings, model.num_parameters())
+        taken = list(find_snapshots(run))
+        kept = snapshot_steps(settings, model.num_parameters(), at.step, taken)
         if at.step in kept:
             save_snapshot(run, at.step, model)
         upcoming = windows_of(at.step)

@@ -9,7 +9,7 @@ position. A proof that does not apply says why and counts as neither passed nor 
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,8 @@ class Proof:
     dtype: str
 
     largest: float | None
-    """Largest difference, as a share of the largest number compared; None where not comparable."""
+    """Largest difference, as a share of the largest number compared, up to the first that fails;
+    None where not comparable."""
 
     tolerance: float | None
 
@@ -55,8 +56,8 @@ class Pair:
     want: Tensor
 
     dims: str
-    """A letter for each dimension: H head, T position, C channel, D channel of a head, and B or V,
-    which are not worth naming."""
+    """A letter for each dimension: H head, T position, K position looked at, C channel, D channel
+    of a head, and B or V, which are not worth naming."""
 
     head_width: int = 0
     """To name the head that a channel of C belongs to."""
@@ -85,14 +86,16 @@ def judge(name: str, dtype: torch.dtype, pairs: Sequence[Pair], tolerance: float
 def place_of(pair: Pair, flat: int) -> str:
     """Layer, head and position of an element."""
     index = [int(i) for i in torch.unravel_index(torch.tensor(flat), pair.got.shape)]
+    at = dict(zip(pair.dims, index, strict=True))
     words = [pair.place]
-    for letter, i in zip(pair.dims, index, strict=True):
-        if letter == "H":
-            words.append(f"head {i}")
-        elif letter == "C" and pair.head_width:
-            words.append(f"head {i // pair.head_width}")
-        elif letter == "T":
-            words.append(f"position {i}")
+    if "H" in at:
+        words.append(f"head {at['H']}")
+    elif "C" in at and pair.head_width:
+        words.append(f"head {at['C'] // pair.head_width}")
+    if "T" in at:
+        words.append(f"position {at['T']}")
+    if "K" in at:
+        words.append(f"from position {at['K']}")
     return ", ".join(words)
 
 
@@ -124,7 +127,10 @@ def prove(model: GPT, tokens_T: Tensor, own: torch.dtype) -> list[Proof]:
 
 
 def textbook(attn: MultiHeadAttention, x_BTC: Tensor) -> Tensor:
-    """The layer as the formula has it, causal, on three projections split into heads."""
+    """The layer as the formula has it, causal, on three projections split into heads.
+
+    (With the model's own `attention`; what is independent of it is `head_by_head`.)
+    """
     T = x_BTC.size(1)
     q, k, v = (
         attn.split_heads(F.linear(x_BTC, layer.weight, layer.bias))
@@ -265,8 +271,10 @@ def gradient_pairs(
 ) -> list[Pair]:
     """Of x, W_q, W_k, W_v and W_O, whose heads are rows of the first three, columns of the last."""
     dims = {"x": "BTC", "W_q": "CV", "W_k": "CV", "W_v": "CV", "W_O": "VC"}
+    # Of all of them together: where every key is the same, W_q's gradient is rounding alone.
+    scale = torch.stack([gradient.abs().max() for gradient in want])
     return [
-        Pair(f"{where}, {name}", a, b, letters, 0 if name == "x" else head_width)
+        Pair(f"{where}, {name}", a, b, letters, 0 if name == "x" else head_width, scale)
         for (name, letters), a, b in zip(dims.items(), got, want, strict=True)
     ]
 
@@ -421,7 +429,7 @@ def future_gradients(model: GPT, tokens_T: Tensor) -> Proof:
             (gradient_BTC,) = torch.autograd.grad(loss, x_BTC, retain_graph=True)
             allowed_BTC = gradient_BTC.clone()
             allowed_BTC[0, i + 1 :] = 0
-            pairs.append(Pair(f"{place}, from position {i} to", gradient_BTC, allowed_BTC, "BTC"))
+            pairs.append(Pair(f"{place}, position {i}", gradient_BTC, allowed_BTC, "BKC"))
             alive &= bool(gradient_BTC[0, i].any())
         return alive
 
@@ -455,16 +463,34 @@ def sums(model: GPT, tokens_T: Tensor) -> Iterator[Proof]:
     through its columns of W_O, and the bias sum to what the layer adds."""
     seen, dtype = capture(model, tokens_T[None]), model.token_embedding.weight.dtype
     tolerance, D = TOLERANCE[dtype], model.config.head_width
+    name = "heads and bias sum to the layer"
     lens = model.unembed(seen.stream[-1])
     pairs = [Pair("logits", lens, seen.logits_BTV, "BTV")]
     yield judge("last layer of the logit lens = logits", dtype, pairs, tolerance)
     pairs = []
     for i, (block, layer) in enumerate(zip(blocks_of(model), seen.layers, strict=True)):
         out = block.attn.out
-        total = torch.zeros_like(layer.output_BTC)
-        for head in range(block.attn.n_head):
-            columns = out.weight[:, head * D : (head + 1) * D]
-            total = total + layer.z_BHTD[:, head] @ columns.T
-        total = total if out.bias is None else total + out.bias
-        pairs.append(Pair(f"layer {i}", layer.output_BTC, total, "BTC", D))
-    yield judge("heads and bias sum to the layer", dtype, pairs, tolerance)
+        added_HTC = torch.stack(
+            [
+                layer.z_BHTD[0, head] @ out.weight[:, head * D : (head + 1) * D].T
+                for head in range(block.attn.n_head)
+            ]
+        )
+        total_TC = added_HTC.sum(0) if out.bias is None else added_HTC.sum(0) + out.bias
+        pair = Pair(f"layer {i}", layer.output_BTC[0], total_TC, "TC")
+        pairs.append(pair)
+        if judge(name, dtype, [pair], tolerance).verdict == "failed":
+            head = missing_head(layer.output_BTC[0] - total_TC, added_HTC)
+            pairs[-1] = replace(pair, place=f"layer {i}, head {head}")
+    yield judge(name, dtype, pairs, tolerance)
+
+
+def missing_head(rest_TC: Tensor, added_HTC: Tensor) -> int:
+    """The head that a difference is about: the one whose channels after W_O it is confined to,
+    which is how a head is cut wrongly; or else the one whose own contribution it is most like."""
+    H = len(added_HTC)
+    by_channel = rest_TC.abs().amax(0).view(H, -1).amax(1)
+    if int((by_channel > 0.01 * by_channel.max()).sum()) == 1 and H > 1:
+        return int(by_channel.argmax())
+    alike = torch.cosine_similarity(rest_TC.flatten(), added_HTC.flatten(1), dim=-1)
+    return int(alike.abs().argmax())

@@ -10,13 +10,22 @@ from lens.capture import blocks_of, capture, each_layer, head_replaced
 from lens.metrics import SCORES
 from model.gpt import GPT, next_token_loss
 
-WEIGHTS_AT_ONCE = 2**24  # attention weights of a layer in memory: 64 MB, or one window's if larger
+# Attention weights of a layer, or logits, that are in memory at a time: 16 MB in float32, of which
+# there are a few copies while they are scored; or those of one window, if they are more.
+NUMBERS_AT_ONCE = 2**22
 
 
 def pieces(model: GPT, windows_BT: Tensor) -> Iterator[Tensor]:
-    """As many windows at a time as `WEIGHTS_AT_ONCE` allows."""
-    T, H = windows_BT.size(1), model.config.n_head
-    return iter(windows_BT.split(max(1, WEIGHTS_AT_ONCE // (H * T * T))))
+    """As many windows at a time as `NUMBERS_AT_ONCE` allows."""
+    T, H, V = windows_BT.size(1), model.config.n_head, model.token_embedding.num_embeddings
+    return iter(windows_BT.split(max(1, NUMBERS_AT_ONCE // (T * max(H * T, V)))))
+
+
+@torch.no_grad()
+def mean_loss(model: GPT, windows_BT: Tensor) -> float:
+    """On windows of block_size + 1 tokens, in nats per token."""
+    losses = [losses_of(model(piece[:, :-1]), piece[:, 1:]) for piece in pieces(model, windows_BT)]
+    return torch.cat(losses).mean().item()
 
 
 def repeated(vocab_size: int, period: int, count: int, seed: int = 0) -> Tensor:

@@ -31,6 +31,11 @@ def entropy(A: Tensor) -> Tensor:
     return (nats / torch.arange(2, T + 1, device=A.device).log()).mean(-1)
 
 
+def entropy_nats(A: Tensor) -> Tensor:
+    """The same before it is normalised: the mean of H(q) over q >= 1, in nats."""
+    return torch.special.entr(A).sum(-1)[..., 1:].mean(-1)
+
+
 def previous_token(A: Tensor) -> Tensor:
     """Mean over q >= 1 of A[q, q - 1] (Olsson et al. 2022)."""
     return A.diagonal(-1, -2, -1).mean(-1)
@@ -85,6 +90,13 @@ SCORES = [
         "entropy",
         entropy,
         "-sum_k A ln A / ln(q + 1), mean over q >= 1",
+        "Shannon 1948",
+    ),
+    Score(
+        "entropy_nats",
+        "in nats",
+        entropy_nats,
+        "-sum_k A ln A, mean over q >= 1",
         "Shannon 1948",
     ),
     Score(

@@ -122,8 +122,8 @@ def one_head_or_many(attn: MultiHeadAttention, seen: LayerPass) -> Comparison:
     return Comparison(
         f"B: one head against {H}, on the same queries and keys",
         numbers,
-        "One softmax over the sum of all heads' scores must choose one place to look at; several "
-        "look at several places at once, for the same number of products.",
+        "One softmax over the sum of all heads' scores places the attention once; several place it "
+        "several times, each in its own way, for the same number of products.",
     )
 
 
@@ -143,7 +143,7 @@ def with_or_without_output(attn: MultiHeadAttention, seen: LayerPass) -> Compari
             ("change of the layer's output without it", relative(merged, seen.output_BTC)),
             (
                 "share of W_O that carries one head's channels into another's",
-                mixed / float(weight.square().sum()),
+                mixed / (float(weight.square().sum()) or 1.0),
             ),
         ],
         "Without W_O each head writes to its own D channels of the stream only; with it, to any.",
@@ -209,20 +209,24 @@ def with_or_without_scale(seen: LayerPass) -> Comparison:
     numbers: list[tuple[str, float]] = []
     D = seen.q_BHTD.size(-1)
     for name, factor in (("with 1/sqrt(D)", 1.0), ("without", math.sqrt(D))):
-        q = (seen.q_BHTD * factor).detach().requires_grad_()
-        z, A = attention(q, seen.k_BHSD, seen.v_BHSD, seen.mask)
+        products = seen.q_BHTD @ seen.k_BHSD.transpose(-2, -1) / math.sqrt(D)
+        scores = (factor * products).detach().requires_grad_()
+        visible = scores if seen.mask is None else scores.masked_fill(~seen.mask, -math.inf)
+        A = visible.softmax(-1)
+        z = A @ seen.v_BHSD
         generator = torch.Generator().manual_seed(0)
-        (gradient,) = torch.autograd.grad((z * torch.randn(z.shape, generator=generator)).sum(), q)
+        loss = (z * torch.randn(z.shape, generator=generator)).sum()
+        (gradient,) = torch.autograd.grad(loss, scores)
         numbers += [
             (f"{name}: entropy (1 is uniform)", float(entropy(A.detach()).mean())),
             (f"{name}: largest weight of a row, mean", float(A.detach().amax(-1).mean())),
-            (f"{name}: gradient that reaches the scores", float((gradient * D**0.5).norm())),
+            (f"{name}: gradient at the scores, of a random loss", float(gradient.norm())),
         ]
     return Comparison(
         "C: with and without the scale 1/sqrt(D)",
         numbers,
-        f"Scores {math.sqrt(D):.1f} times as large push the softmax towards one key a row, where "
-        "it is flat and passes less gradient back.",
+        f"Scores {math.sqrt(D):.1f} times as large push each row towards one key; the more certain "
+        "a softmax is, the less gradient it passes back to its scores.",
     )
 
 
@@ -256,14 +260,19 @@ def finite_mask(seen: LayerPass) -> Comparison:
             (f"{name}: score gap at which the first of it leaks", leak_gap(dtype, 0.0)),
             (f"{name}: score gap at which half of it leaks", leak_gap(dtype, 0.5 - 1e-6)),
         ]
+    hidden_by_inf = torch.tensor([0.0, 4e4], dtype=torch.float16).masked_fill_(
+        torch.tensor([False, True]), -math.inf
+    )
+    leaked = float(hidden_by_inf.softmax(-1)[1])
+    numbers.append(("-inf: what leaks at a gap of 40,000, in float16", leaked))
     numbers.append(("largest gap on this prompt", float((hidden - visible)[..., :-1].max())))
     finite = (scores + FINITE * ~past).softmax(-1)
     numbers.append(("attention that leaks here", float(finite.triu(1).sum())))
     return Comparison(
         "C: a mask that adds -10000, and one that sets -inf",
         numbers,
-        "-inf hides any score; -10000 hides only scores that are not about 10000 above the visible "
-        "ones, less the rounding of the type, which near 10000 is 0.001, 64 and 8.",
+        "-inf hides any score. -10000 hides those that are not about as much above the visible: "
+        "the leak begins where exp stops underflowing, and near 10000 types round to 0.001, 64, 8.",
     )
 
 

@@ -128,10 +128,10 @@ def test_the_report_has_the_run_in_it(here: Path) -> None:
 def test_a_file_that_is_no_report_is_never_overwritten(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("mine.txt").write_text("mine")
+    Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
     assert study.main(["report", "--out", "mine.txt", *QUICK]) == 2
     assert "mine.txt exists and is not a report" in capsys.readouterr().err
-    assert Path("mine.txt").read_text() == "mine"
+    assert Path("mine.txt").read_text().endswith("mine, about glassgpt")
 
 
 def test_descriptions_without_a_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +159,8 @@ MISTAKES = [
     (["trace", "--prompt="], "--prompt is empty"),
     (["trace", "--prompt=x"], "two tokens or more"),
     (["trace", "--prompt=\u4e00\u4e8c"], "the model has never seen '\u4e00' '\u4e8c'"),
-    (["trace", "--random=4,10"], "--random 4,10 must be three numbers"),
+    (["trace", "--random=4,10"], "--random 4,10 must be B,T,C"),
+    (["trace", "debug", "--random=4,10,512"], "--random shows descriptions without a run"),
     (["trace", "--random=4,10,510"], "C = 510 must be divisible by --n_head 8"),
     (["heads", "--source=absent.txt"], "absent.txt"),
     (["compare", "--layer=9"], "--layer 9: the layers are 0 to 1"),
@@ -202,3 +203,46 @@ def test_verify_fails_with_exit_code_one(
     captured = capsys.readouterr()
     assert "layer 1, head" in captured.err and "position" in captured.err
     assert "failed" in captured.out
+
+
+def test_a_short_text_and_a_constant_prompt(workplace: Path) -> None:
+    """A validation split of a few windows, and a prompt in which every key is the same."""
+    Path("short.txt").write_text("a short text to train on\n" * 60)
+    flags = ["--data.source=short.txt", "--train.max_steps=3", "--train.eval_every=3"]
+    assert train.main([DEBUG, "--run=short", *flags]) == 0
+    for verb in (["compare", "--steps=3"], ["verify", "--prompt=aaaa"], ["verify", "--prompt=aa"]):
+        assert study.main([*verb, "--checkpoint=last"]) == 0
+
+
+def test_heads_reads_the_prompt(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def scores(*flags: str) -> list[dict[str, float]]:
+        assert study.main(["heads", "--json", *QUICK, *flags]) == 0
+        found: list[dict[str, float]] = json.loads(capsys.readouterr().out)
+        return found
+
+    validation, prompt = scores(), scores("--prompt=aaaaaaaa")
+    assert validation[0]["previous_token"] != prompt[0]["previous_token"]
+    assert validation[0]["ablation_zero"] == prompt[0]["ablation_zero"]
+    Path("other.txt").write_text("The value of the object is the object of the value. " * 40)
+    other = scores("--source=other.txt")
+    assert other[0]["ablation_zero"] != validation[0]["ablation_zero"]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_proofs_are_in_the_type_of_the_run(
+    workplace: Path, capsys: pytest.CaptureFixture[str], precision: str
+) -> None:
+    flags = ["--train.max_steps=2", "--train.eval_every=2", f"--train.precision={precision}"]
+    assert train.main([DEBUG, "--run=typed", *flags]) == 0
+    capsys.readouterr()
+    assert study.main(["verify", "--prompt=The value"]) == 0
+    types = re.findall(r"(float64|float32|bfloat16) +passed", capsys.readouterr().out)
+    assert set(types) == {"float64", precision}
+
+
+@pytest.mark.parametrize("out", ["nowhere/page.html", "runs", ""])
+def test_where_a_report_can_go_is_known_before_it_is_made(
+    here: Path, capsys: pytest.CaptureFixture[str], out: str
+) -> None:
+    assert study.main(["report", f"--out={out}", "--prompt=The value", *QUICK]) == 2
+    assert "should name a file in a folder" in capsys.readouterr().err

@@ -6,6 +6,7 @@ They are taken at log-spaced steps, because heads form early and fast and then r
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -21,16 +22,27 @@ from training.config import TrainConfig
 FORMAT = "glassgpt snapshot 1"
 
 
-def snapshot_steps(config: TrainConfig, parameters: int) -> list[int]:
+def snapshot_steps(
+    config: TrainConfig, parameters: int, at: int = 0, taken: Sequence[int] = ()
+) -> list[int]:
     """The steps at which weights are kept: the beginning, the end, and in between in equal ratios.
 
     As many as `snapshots` says, or fewer if that many would take more than `snapshot_mb`.
+
+    Args:
+        at: where the run stands.
+        taken: steps of snapshots that are there already; those up to `at` take up room.
     """
     size = 2 * parameters / 1e6
     count = min(config.snapshots, int(config.snapshot_mb / size))
     if count < 3:
-        return [config.max_steps, 0][:count][::-1]
-    return sorted({0} | {round(config.max_steps ** (i / (count - 2))) for i in range(count - 1)})
+        steps = [config.max_steps, 0][:count][::-1]
+    else:
+        ratios = [i / (count - 2) for i in range(count - 1)]
+        steps = sorted({0} | {round(config.max_steps**ratio) for ratio in ratios})
+    there = {step for step in taken if step <= at}  # later ones are of a past that was taken back
+    ahead = [step for step in steps if step >= at and step not in there]
+    return ahead[max(0, len(ahead) + len(there) - count) :]
 
 
 def save_snapshot(run: Path, step: int, model: nn.Module) -> None:

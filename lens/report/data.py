@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from lens.capture import Pass, capture
 from lens.checks import Proof
-from lens.heads import Ablation, losses_of, score_heads
+from lens.heads import Ablation, Copying, mean_loss, score_heads
 from lens.metrics import SCORES
 from lens.report.page import pack
 from model.gpt import GPT
@@ -46,6 +46,7 @@ def report_data(
     texts: Texts,
     models: Iterable[tuple[int, GPT]],
     ablation: Ablation,
+    copying: Copying,
     lens_losses: list[float],
     proofs: list[Proof],
     curve: dict[str, list[float]],
@@ -84,7 +85,7 @@ def report_data(
             {
                 "key": score.key,
                 "name": score.name,
-                "formula": score.formula,
+                "formula": score.formula + (f"; P = {T_repeats // 2}" if score.repeats else ""),
                 "source": score.source,
                 "uniform": score.uniform(T_repeats if score.repeats else T_windows),
             }
@@ -98,6 +99,8 @@ def report_data(
             "loss": ablation.loss,
             "tokens": ablation.tokens,
         },
+        "windows": len(texts.windows_BT),
+        "copying": {"period": copying.period, "first": copying.first, "second": copying.second},
         "q": q,
         "k": k,
         "q_scale": q_scale,
@@ -123,13 +126,10 @@ def snapshot(step: int, model: GPT, seen: Pass, texts: Texts) -> dict[str, Any]:
             for layer in seen.layers
         ]
     )
-    windows_BT = texts.windows_BT
-    with torch.no_grad():
-        losses = losses_of(model(windows_BT[:, :-1]), windows_BT[:, 1:])
-    scores = score_heads(model, windows_BT[:, :-1], texts.repeats_BT)
+    scores = score_heads(model, texts.windows_BT[:, :-1], texts.repeats_BT)
     return {
         "step": step,
-        "val_loss": losses.mean().item(),
+        "val_loss": mean_loss(model, texts.windows_BT),
         "prompt_loss": surprisal_T[1:].mean().item(),
         "attention": pack(coded.numpy()),
         "surprisal": pack(surprisal_T.numpy()),

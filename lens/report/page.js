@@ -302,6 +302,10 @@ function showHeader() {
   $("name").textContent = run.name;
   $("result").textContent = `step ${count(run.step)} · validation loss ${number(run.val_loss)} ` +
     `${UNIT} · ${count(run.parameters)} parameters`;
+  const { period, first, second } = data.copying;
+  $("copying").textContent = `Copying: of random strings of ${count(period)} different tokens, ` +
+    `twice, the first copy costs ${number(first)} ${UNIT}, the second ${number(second)}. ` +
+    "An induction score is a pattern; this is what it does.";
   $("about").textContent = `${run.about} · ${run.made} · PyTorch ${run.torch}`;
 
   const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
@@ -605,8 +609,8 @@ async function goTo(index) {
 
 function showSnapshot() {
   const { step, val_loss, prompt_loss } = snapshots[now.index];
-  const words = `step ${count(step)} · validation ${number(val_loss)} · ` +
-    `this text ${number(prompt_loss)} ${UNIT}`;
+  const words = `step ${count(step)} · ${count(data.windows)} windows of validation ` +
+    `${number(val_loss)} · this text ${number(prompt_loss)} ${UNIT}`;
   $("moment").textContent = $("slider").ariaValueText = words;
   for (const show of [showThumbnails, showGrid, showHead, showText, showScores]) show();
   showLoss();
@@ -760,7 +764,7 @@ async function buildLens() {
     el("tbody", {}, ...names.map((name, layer) =>
       row(header(`${name}, ${number(loss[layer], 2)} nats`, "row"), ...lens.cells[layer]))),
     el("tfoot", {}, row(header("came next"), ...came)));
-  $("lens-readout").textContent = "Point at a cell. Nats: the mean validation loss.";
+  $("lens-readout").textContent = "Point at a cell. Nats: the mean loss on some validation windows.";
   paintLens();
   document.body.dataset.lens = "ready";
 }
@@ -792,7 +796,7 @@ function showAblation() {
   $("ablation-note").textContent =
     `Rise of the validation loss (${number(data.ablation.loss)} ${UNIT} at step ` +
     `${count(snapshots[LAST].step)}) when what one head adds is replaced, by zeros or by its ` +
-    `mean, with the standard error over ${count(data.ablation.tokens)} tokens.`;
+    `mean, with the standard error over ${count(data.windows)} windows of it.`;
   const ends = kinds.flatMap(({ at, error }) =>
     range(HEADS).flatMap((head) => [-1, 1].map((side) => at(LAST)[head] + side * error[head])));
   const low = Math.min(0, ...ends), span = Math.max(1e-9, ...ends) - low;

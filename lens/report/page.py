@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 PARTS = Path(__file__).parent
+MARK = "<!doctype html>\n<!-- a report of glassgpt -->\n"  # how every report begins
 
 
 def page(data: dict[str, Any]) -> str:

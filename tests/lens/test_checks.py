@@ -90,6 +90,20 @@ def cut_after_output(model: GPT) -> None:
 
 PLACE = ["layer 1", "head", "position"]
 ONE_HEAD = ["layer 1, head 1", "position"]
+
+
+def leave_head_out(model: GPT) -> None:
+    """The layer adds what its heads say, but for head 0."""
+
+    class Without(MultiHeadAttention):
+        def merge_heads(self, z_BHTD: Tensor) -> Tensor:
+            z_BHTD = z_BHTD.clone()
+            z_BHTD[:, 0] = 0
+            return super().merge_heads(z_BHTD)
+
+    blocks_of(model)[1].attn.__class__ = Without
+
+
 BROKEN = {
     "mask off by one": (break_attend(off_by_one), "changing a token", PLACE),
     "mask missing": (break_attend(no_mask), "changing a token", PLACE),
@@ -97,6 +111,7 @@ BROKEN = {
     "future's gradient": (break_attend(one_head_sees_all), "no gradient", ONE_HEAD),
     "wrong scale": (break_attend(wrong_scale), "kernel of the run", PLACE),
     "head cut after W_O": (cut_after_output, "heads and bias", ["layer 1", "head 1", "position"]),
+    "head 0 left out": (leave_head_out, "heads and bias", ["layer 1, head 0, position"]),
 }
 
 

@@ -43,7 +43,7 @@ def test_scores_are_means_over_windows(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
         expected = torch.stack(one_by_one).mean(0)
         assert torch.allclose(scores[score.key].float(), expected, atol=1e-5), score.key
-    monkeypatch.setattr(heads, "WEIGHTS_AT_ONCE", 1)  # a window at a time changes nothing
+    monkeypatch.setattr(heads, "NUMBERS_AT_ONCE", 1)  # a window at a time changes nothing
     again = heads.score_heads(model, text, repeats)
     assert all(torch.allclose(scores[key], again[key]) for key in scores)
 

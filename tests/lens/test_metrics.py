@@ -12,6 +12,7 @@ from lens.metrics import (
     SCORES,
     duplicate_token,
     entropy,
+    entropy_nats,
     first_token,
     induction,
     mean_distance,
@@ -39,6 +40,7 @@ FIRST, COPY, INDUCTION = looking_back(T), looking_back(P), looking_back(P - 1)
     [
         (entropy, SELF, 0.0),
         (entropy, uniform_attention(T), 1.0),
+        (entropy_nats, SELF, 0.0),
         (previous_token, PREVIOUS, 1.0),
         (previous_token, SELF, 0.0),
         (previous_token, FIRST, 1 / (T - 1)),  # the first is the previous of the second alone
@@ -65,6 +67,7 @@ def test_uniform_attention_by_hand() -> None:
     """Query q gives 1 / (q + 1) to each of its keys."""
     by_hand = {
         "entropy": 1.0,
+        "entropy_nats": sum(math.log(q + 1) for q in range(1, T)) / (T - 1),
         "previous_token": sum(1 / (q + 1) for q in range(1, T)) / (T - 1),
         "first_token": sum(1 / (q + 1) for q in range(1, T)) / (T - 1),
         "mean_distance": sum(q / 2 for q in range(T)) / T,
@@ -92,5 +95,5 @@ def test_scores_are_of_one_head(seed: int, heads: int, half: int) -> None:
         of_all = score.measure(A)
         assert of_all.shape == (2, heads)
         assert torch.allclose(of_all[1, 0], score.measure(A[1, 0]), atol=1e-6)
-        most = length if score.key == "mean_distance" else 1 + 1e-6
+        most = length if score.key in ("mean_distance", "entropy_nats") else 1 + 1e-6
         assert bool((of_all >= 0).all()) and bool((of_all <= most).all())

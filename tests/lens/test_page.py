@@ -80,6 +80,7 @@ def example(
                        {"key": "previous", "name": "previous", "uniform": [0.2] * N, **about}],
         "ablation": {**removed, "zero_se": [0.01] * N, "mean_se": [0.02] * N,
                      "loss": 1.0, "tokens": 4096},
+        "windows": 32, "copying": {"period": 20, "first": 4.2, "second": 0.5},
         "q": pack(q), "k": pack(k), "q_scale": [unit] * N, "k_scale": [unit] * N,
         "lens": {"names": ["embedding", *(f"after layer {i}" for i in range(L))],
                  "loss": [3.0] * (L + 1), "ids": ids(L + 1, T, 3),
@@ -262,7 +263,7 @@ def test_training_moves_maps_and_scores(show: Show) -> None:
         assert numbers(point_at(tab, 15, 3))[0] == pytest.approx(root**2, abs=root / 255 + 6e-4)
         captions = tab.locator(".head > span > span").all_inner_texts()
         assert [float(text) for text in captions] == pytest.approx(given.induction[s], abs=6e-3)
-        assert f"step {100 * s} · validation {3 - s}.000" in tab.inner_text("#moment")
+        assert f"step {100 * s} · 32 windows of validation {3 - s}.000" in tab.inner_text("#moment")
         assert tab.is_enabled("[data-stage=scores]") == (s == LAST)
         seen |= {picture(tab, "#map"), picture(tab, ".head canvas")}
     assert len(seen) == 6

@@ -36,6 +36,22 @@ def test_steps_by_hand() -> None:
     assert snapshot_steps(replace(config, snapshot_mb=2.5), 10**6) == [1000]
 
 
+@given(st.integers(1, 500), st.integers(1, 500), st.integers(0, 20), st.integers(1, 10**7))
+def test_a_longer_run_keeps_to_the_cap_too(
+    first: int, more: int, count: int, parameters: int
+) -> None:
+    """Also in a run that is stopped, or lengthened, and gone on with."""
+    config = TrainConfig(max_steps=first, snapshots=count)
+    whole = snapshot_steps(config, parameters)
+    for stopped in (first // 2, first):
+        taken = [step for step in whole if step <= stopped]
+        resumed = snapshot_steps(config, parameters, stopped, taken)
+        assert sorted({*taken, *resumed}) == whole
+    longer = replace(config, max_steps=first + more)
+    added = snapshot_steps(longer, parameters, first, whole)
+    assert len({*whole, *added}) <= count
+
+
 def test_weights_come_back_in_half_precision(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, other = GPT(TINY, 5), GPT(TINY, 5)
