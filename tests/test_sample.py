@@ -74,7 +74,7 @@ def test_a_run_needs_nothing_but_its_checkpoint(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = write(capsys, "debug")
-    for path in (runs / "debug").iterdir():
+    for path in (runs / "debug").rglob("*.*"):
         if path.name != "last.safetensors":
             path.unlink()
     assert write(capsys, "debug", "--checkpoint=last") == text, "best and last are the same here"
