@@ -171,14 +171,20 @@ class Subject:
 
     @cached_property
     def batches(self) -> Batches:
-        """The run's text, or that of --source."""
+        """The run's text, in windows of the run's length."""
+        return self.text(self.config.model.block_size)
+
+    def text(self, block_size: int) -> Batches:
+        """The run's text, or that of --source, in windows of a length.
+
+        Raises:
+            UserError: when it is not there any more, or too short.
+        """
         config = self.config.data
         if self.options.source is not None:
             config = dataclasses.replace(config, source=self.options.source)
         try:
-            return open_batches(
-                config, self.config.model.block_size, self.config.train.seed, self.tokenizer
-            )
+            return open_batches(config, block_size, self.config.train.seed, self.tokenizer)
         except UserError as error:
             hint = "" if self.options.source else "; name the text with --source FILE"
             raise UserError(f"{error}{hint}") from None
@@ -213,7 +219,7 @@ class Subject:
         windows = spread_windows(self.batches, self.config.model.block_size, count)
         if len(windows) < 2:
             raise UserError(
-                "the validation split has less than two windows; name a longer --source"
+                "the validation split has fewer than two windows; name a longer --source"
             )
         return windows
 
@@ -265,11 +271,11 @@ class Subject:
 
 def spread_windows(batches: Batches, block_size: int, count: int) -> Tensor:
     """(count, block_size + 1) or fewer, spread evenly over the validation split."""
-    full = [w for w in batches.validation(1) if w.size(1) == block_size + 1]
+    full = sum(w.size(1) == block_size + 1 for w in batches.validation(1))  # all but the last
     if not full:
         return torch.empty(0, block_size + 1, dtype=torch.long)
-    places = torch.linspace(0, len(full) - 1, min(count, len(full))).round().long().tolist()
-    return torch.cat([full[place] for place in places])
+    places = set(torch.linspace(0, full - 1, min(count, full)).round().long().tolist())
+    return torch.cat([w for i, w in enumerate(batches.validation(1)) if i in places])
 
 
 def own_type(saved: SavedRun) -> torch.dtype:
@@ -405,11 +411,7 @@ def verify(word: str | None, options: Verify) -> int:
                 proof.dtype,
                 proof.verdict,
                 "" if proof.largest is None else f"{proof.largest:.1e}",
-                ""
-                if proof.tolerance is None
-                else f"{proof.tolerance:.0e}"
-                if proof.tolerance
-                else "0",
+                "" if proof.tolerance is None else f"{proof.tolerance:.0e}",
                 proof.where if proof.verdict == "failed" else "",
             ]
         )
@@ -435,7 +437,10 @@ def compare(word: str | None, options: Compare) -> int:
     subject = Subject(word, options)
     attn, prompt_T = subject.layer(options.layer), subject.prompt_T
     windows_BT = subject.windows(options.windows)
-    small = small_batches(subject) if options.steps else None
+    # Repeated strings need windows that have room for two copies.
+    size = subject.config.model.block_size
+    size = size if subject.config.data.source == "repeat" else min(size, 64)
+    small = subject.text(size) if options.steps else None
     seen = capture(subject.model, prompt_T[None]).layers[options.layer]
     other_T = windows_BT[-1, : max(1, len(prompt_T) * 2 // 3)]
     source_BSC = capture(subject.model, other_T[None]).layers[options.layer].x_BTC
@@ -478,16 +483,6 @@ def say(comparison: variants.Comparison) -> None:
         )
         print(f"    {name:<{width}}  {shown:>10}")
     print(textwrap.fill(comparison.why, 100, initial_indent="  ", subsequent_indent="  "))
-
-
-def small_batches(subject: Subject) -> Batches:
-    """The run's text, or that of --source, in windows for a small model."""
-    data, block_size = subject.config.data, subject.config.model.block_size
-    if subject.options.source is not None:
-        data = dataclasses.replace(data, source=subject.options.source)
-    if data.source != "repeat":  # whose windows must have room for two copies
-        block_size = min(block_size, 64)
-    return open_batches(data, block_size, subject.config.train.seed, subject.tokenizer)
 
 
 def mask_from_the_start(subject: Subject, batches: Batches, steps: int) -> None:

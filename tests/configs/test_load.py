@@ -227,7 +227,7 @@ configs = st.builds(
 
 
 @given(configs)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 def test_any_config_reloads_equal(workplace: Path, config: Config) -> None:
     plain = json.loads(json.dumps(to_plain(config)))
     assert from_plain(plain, "here") == config
