@@ -1,4 +1,4 @@
-"""What the README says can be typed works."""
+"""What the README and the docs say can be typed works."""
 
 import importlib
 import re
@@ -16,10 +16,11 @@ from configs.load import SECTIONS, build, make_parser, read_config, read_flags, 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+PAGES = [README, *(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))]
 COMMANDS = [
     shlex.split(line, comments=True)
-    for kind, block in BLOCKS
-    if kind == ""
+    for page in PAGES
+    for block in re.findall(r"^```\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
     if line.startswith("python ")
 ]
@@ -81,6 +82,10 @@ def test_the_files_it_maps_are_there() -> None:
 
 
 def test_its_pictures_are_there() -> None:
-    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)
-    assert pictures
-    assert all((ROOT / picture).is_file() for picture in pictures)
+    folders = {ROOT: README} | {
+        path.parent: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("ind*.md")
+    }
+    for folder, page in folders.items():
+        pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page)
+        assert len(pictures) >= 2
+        assert all((folder / picture).is_file() for picture in pictures)

@@ -1,19 +1,23 @@
 """What is captured is what the model computed; what is replaced is only that."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
 
 from lens.capture import attention_weights, blocks_of, capture, head_replaced, without_mask
 from model.attention import attention
+from model.config import ModelConfig
 from tests.lens.models import CLASSICAL, MODERN, make_model, some_tokens
 
 
 @pytest.mark.parametrize("kernel", ["fused", "explicit"])
 @pytest.mark.parametrize("config", [MODERN, CLASSICAL], ids=["modern", "classical"])
-def test_a_pass_is_the_models_own(config: object, kernel: str) -> None:
-    model = make_model(replace(MODERN if config is MODERN else CLASSICAL, attention=kernel))  # type: ignore[arg-type]
+def test_a_pass_is_the_models_own(
+    config: ModelConfig, kernel: Literal["fused", "explicit"]
+) -> None:
+    model = make_model(replace(config, attention=kernel))
     tokens = torch.stack((some_tokens(), some_tokens().flip(0)))
     with torch.no_grad():
         logits = model(tokens)

@@ -6,22 +6,16 @@ import pytest
 import torch
 
 from lens import variants
-from lens.capture import LayerPass, blocks_of, capture
+from lens.capture import blocks_of, capture
 from lens.variants import DescriptionC, compare_layer, leak_gap
 from model.attention import MultiHeadAttention, attention, causal_mask
+from model.config import ModelConfig
 from tests.lens.models import CLASSICAL, MODERN, make_model, some_tokens
 
 
-def layer_and_pass() -> tuple[MultiHeadAttention, LayerPass, torch.Tensor]:
-    model = make_model(CLASSICAL)
-    seen = capture(model, some_tokens()[None]).layers[1]
-    other = capture(model, some_tokens(7).flip(0)[None]).layers[1].x_BTC
-    return blocks_of(model)[1].attn, seen, other
-
-
 @pytest.mark.parametrize("config", [MODERN, CLASSICAL], ids=["modern", "classical"])
-def test_every_comparison(config: object) -> None:
-    model = make_model(MODERN if config is MODERN else CLASSICAL)
+def test_every_comparison(config: ModelConfig) -> None:
+    model = make_model(config)
     seen = capture(model, some_tokens()[None]).layers[1]
     other = capture(model, some_tokens(7).flip(0)[None]).layers[1].x_BTC
     found = compare_layer(blocks_of(model)[1].attn, seen, other)
