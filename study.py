@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from atomic import write_atomically
 from configs.load import build, make_parser, nearest, read_flags, split_positional, to_plain
@@ -38,7 +38,7 @@ from lens.capture import blocks_of, capture, without_mask
 from lens.metrics import SCORES, SINK
 from lens.report.data import Texts, report_data
 from lens.report.page import MARK, page
-from model.attention import MultiHeadAttention, attention
+from model.attention import MultiHeadAttention
 from model.config import ModelConfig
 from model.generate import generate
 from model.gpt import GPT
@@ -73,6 +73,18 @@ class Common:
 
 
 @dataclass(frozen=True)
+class Measured(Common):
+    """Flags of the verbs that measure on the validation split."""
+
+    windows: int = 32
+    """Windows, spread evenly over the validation split, that scores and losses are means over."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(2, windows=self.windows)
+
+
+@dataclass(frozen=True)
 class Trace(Common):
     """One attention layer, step by step"""
 
@@ -100,7 +112,7 @@ class Verify(Common):
 
 
 @dataclass(frozen=True)
-class Compare(Common):
+class Compare(Measured):
     """What each choice in attention does"""
 
     layer: int = 0
@@ -110,21 +122,14 @@ class Compare(Common):
     """Updates of the two small models that are trained here, with a mask and without; 0 leaves
     them out."""
 
-    windows: int = 32
-    """Validation windows that losses are measured on."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(0, layer=self.layer, steps=self.steps)
-        require_at_least(2, windows=self.windows)
 
 
 @dataclass(frozen=True)
-class Heads(Common):
+class Heads(Measured):
     """Every head: its scores, and the loss without it"""
-
-    windows: int = 32
-    """Windows, spread evenly over the validation split, that scores and losses are means over."""
 
     period: int | None = None
     """Length of the random strings whose copying is scored; without it, one that the run knows."""
@@ -132,24 +137,13 @@ class Heads(Common):
     json: bool = False
     """Print a list of objects, one a head, and nothing else."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_at_least(2, windows=self.windows)
-
 
 @dataclass(frozen=True)
-class Report(Common):
+class Report(Measured):
     """One HTML page, to open from disk"""
-
-    windows: int = 32
-    """Windows, spread evenly over the validation split, that scores and losses are means over."""
 
     out: str | None = None
     """Where to write it; without it, report.html in the run's folder."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_at_least(2, windows=self.windows)
 
 
 class Subject:
@@ -324,76 +318,16 @@ def trace_run(word: str | None, options: Trace) -> int:
 
 
 def trace_descriptions(shape: str, n_head: int) -> None:
-    """A: multi-head attention on a random input; B: one head, and many with W_O; C: from token ids,
-    in its own manner."""
+    """Raises: UserError, for a shape that is none, or cannot be split into heads."""
     try:
         B, T, C = (int(number) for number in shape.split(","))
         if min(B, T, C) < 1 or B * T * max(C, n_head * T) > 10**8:
             raise ValueError
     except ValueError:
         raise UserError(f"--random {shape} must be B,T,C, as 4,10,512, and not too large") from None
-    torch.manual_seed(0)
-    try:
-        attn = MultiHeadAttention(C, n_head)
-    except ValueError:
-        raise UserError(
-            f"--random {shape}: C = {C} must be divisible by --n_head {n_head}"
-        ) from None
-    x_BTC = torch.randn(B, T, C)
-    with torch.no_grad():
-        print(f"A: multi-head self-attention on ({B}, {T}, {C}), {n_head} heads\n")
-        q, k, v = (attn.split_heads(p(x_BTC)) for p in (attn.query, attn.key, attn.value))
-        z_BHTD, weights = attention(q, k, v)
-        rows = [["step", "formula", "shape", ""]]
-        rows += [
-            ["input", "x", "(B,T,C)", str(tuple(x_BTC.shape))],
-            ["Q, K, V by heads", "x W + b, split", "(B,H,T,D)", str(tuple(q.shape))],
-            ["weights A", "softmax(Q K^T / sqrt(D))", "(B,H,T,S)", str(tuple(weights.shape))],
-            ["heads z", "A V", "(B,H,T,D)", str(tuple(z_BHTD.shape))],
-            ["output", "merged W_O + b_O", "(B,T,C)", str(tuple(attn(x_BTC).shape))],
-        ]
-        print_table(rows, words=4)
-        twin = checks.multihead_twin(attn)
-        apart = variants.furthest(attn(x_BTC), twin(x_BTC, x_BTC, x_BTC, need_weights=False)[0])
-        print(f"\nthe output has the input's shape; against nn.MultiheadAttention: {apart:.1e}\n")
-
-        print("B: a single head without W_O, and heads concatenated with W_O\n")
-        one_q, one_k, one_v = (attn.merge_heads(t)[:, None] for t in (q, k, v))
-        one_z, one_A = attention(one_q, one_k, one_v)
-        rows = [["", "relations between positions", "shape of A", "output"]]
-        rows += [
-            ["one head", "1", str(tuple(one_A.shape)), str(tuple(one_z[:, 0].shape))],
-            [
-                f"{n_head} heads, W_O",
-                str(n_head),
-                str(tuple(weights.shape)),
-                str(tuple(attn(x_BTC).shape)),
-            ],
-        ]
-        print_table(rows, words=4)
-        apart = variants.relative(attn.merge_heads(z_BHTD), one_z[:, 0])
-        print(f"\nbefore W_O the heads differ from the one head by {apart:.2f} of its length\n")
-
-        print("C: from token ids, (5, 3) of a vocabulary of 10, C = 8, H = 2; no scale, ReLU\n")
-        embedding, small = nn.Embedding(10, 8), MultiHeadAttention(8, 2)
-        ids_BT = torch.randint(10, (5, 3))
-        x_BTC = embedding(ids_BT)
-        rows = [["masked", "ids", "embedded", "weights", "output", "A[0, 0], first row", "zeros"]]
-        for masked in (False, True):
-            output, weights = variants.DescriptionC(small, masked)(x_BTC)
-            rows.append(
-                [
-                    str(masked),
-                    str(tuple(ids_BT.shape)),
-                    str(tuple(x_BTC.shape)),
-                    str(tuple(weights.shape)),
-                    str(tuple(output.shape)),
-                    " ".join(f"{w:.3f}" for w in weights[0, 0, 0].tolist()),
-                    f"{float((output == 0).float().mean()):.0%}",
-                ]
-            )
-        print_table(rows, words=6)
-        print("\nmasked, the first position sees itself alone; the ReLU leaves nothing negative")
+    if C % n_head:
+        raise UserError(f"--random {shape}: C = {C} must be divisible by --n_head {n_head}")
+    variants.print_descriptions(B, T, C, n_head)
 
 
 # --- verify --------------------------------------------------------------------------------------

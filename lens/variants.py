@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lens.capture import LayerPass, blocks_of
@@ -18,6 +18,7 @@ from lens.checks import head_by_head, multihead_twin, textbook, with_gradients
 from lens.metrics import entropy
 from model.attention import MultiHeadAttention, attention, causal_mask
 from model.gpt import GPT
+from table import print_table
 
 FINITE = -10_000.0  # what description C adds to a hidden score
 
@@ -317,7 +318,7 @@ def with_relu(model: GPT) -> GPT:
     return twin
 
 
-# --- C on its own input, without a run -----------------------------------------------------------
+# --- A, B and C on their own inputs, without a run -----------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -338,3 +339,65 @@ class DescriptionC:
             scores = scores + FINITE * ~causal_mask(T, T)
         weights = scores.softmax(-1)
         return F.relu(attn.out(attn.merge_heads(weights @ v))), weights
+
+
+def print_descriptions(B: int, T: int, C: int, n_head: int) -> None:
+    """A: multi-head attention on a random input; B: one head, and many with W_O; C: from token ids,
+    in its own manner."""
+    torch.manual_seed(0)
+    attn = MultiHeadAttention(C, n_head)
+    x_BTC = torch.randn(B, T, C)
+    with torch.no_grad():
+        print(f"A: multi-head self-attention on ({B}, {T}, {C}), {n_head} heads\n")
+        q, k, v = (attn.split_heads(p(x_BTC)) for p in (attn.query, attn.key, attn.value))
+        z_BHTD, weights = attention(q, k, v)
+        rows = [["step", "formula", "shape", ""]]
+        rows += [
+            ["input", "x", "(B,T,C)", str(tuple(x_BTC.shape))],
+            ["Q, K, V by heads", "x W + b, split", "(B,H,T,D)", str(tuple(q.shape))],
+            ["weights A", "softmax(Q K^T / sqrt(D))", "(B,H,T,S)", str(tuple(weights.shape))],
+            ["heads z", "A V", "(B,H,T,D)", str(tuple(z_BHTD.shape))],
+            ["output", "merged W_O + b_O", "(B,T,C)", str(tuple(attn(x_BTC).shape))],
+        ]
+        print_table(rows, words=4)
+        twin = multihead_twin(attn)
+        apart = furthest(attn(x_BTC), twin(x_BTC, x_BTC, x_BTC, need_weights=False)[0])
+        print(f"\nthe output has the input's shape; against nn.MultiheadAttention: {apart:.1e}\n")
+
+        print("B: a single head without W_O, and heads concatenated with W_O\n")
+        one_q, one_k, one_v = (attn.merge_heads(t)[:, None] for t in (q, k, v))
+        one_z, one_A = attention(one_q, one_k, one_v)
+        rows = [["", "relations between positions", "shape of A", "output"]]
+        rows += [
+            ["one head", "1", str(tuple(one_A.shape)), str(tuple(one_z[:, 0].shape))],
+            [
+                f"{n_head} heads, W_O",
+                str(n_head),
+                str(tuple(weights.shape)),
+                str(tuple(attn(x_BTC).shape)),
+            ],
+        ]
+        print_table(rows, words=4)
+        apart = relative(attn.merge_heads(z_BHTD), one_z[:, 0])
+        print(f"\nbefore W_O the heads differ from the one head by {apart:.2f} of its length\n")
+
+        print("C: from token ids, (5, 3) of a vocabulary of 10, C = 8, H = 2; no scale, ReLU\n")
+        embedding, small = nn.Embedding(10, 8), MultiHeadAttention(8, 2)
+        ids_BT = torch.randint(10, (5, 3))
+        x_BTC = embedding(ids_BT)
+        rows = [["masked", "ids", "embedded", "weights", "output", "A[0, 0], first row", "zeros"]]
+        for masked in (False, True):
+            output, weights = DescriptionC(small, masked)(x_BTC)
+            rows.append(
+                [
+                    str(masked),
+                    str(tuple(ids_BT.shape)),
+                    str(tuple(x_BTC.shape)),
+                    str(tuple(weights.shape)),
+                    str(tuple(output.shape)),
+                    " ".join(f"{w:.3f}" for w in weights[0, 0, 0].tolist()),
+                    f"{float((output == 0).float().mean()):.0%}",
+                ]
+            )
+        print_table(rows, words=6)
+        print("\nmasked, the first position sees itself alone; the ReLU leaves nothing negative")
