@@ -45,16 +45,17 @@ def test_nothing_stays_behind() -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def test_a_replaced_head_is_that_head_alone() -> None:
+@pytest.mark.parametrize("head", [0, 1])
+def test_a_replaced_head_is_that_head_alone(head: int) -> None:
     model, tokens = make_model(), some_tokens()[None]
     before = capture(model, tokens)
     vector = torch.arange(8.0)
-    with head_replaced(model, 1, 0, vector):
+    with head_replaced(model, 1, head, vector):
         after = capture(model, tokens)
     assert torch.equal(after.layers[0].z_BHTD, before.layers[0].z_BHTD)
     assert torch.equal(after.layers[1].q_BHTD, before.layers[1].q_BHTD)
     out, z = blocks_of(model)[1].attn.out, before.layers[1].z_BHTD.clone()
-    z[:, 0] = vector
+    z[:, head] = vector
     expected = out(z.transpose(1, 2).reshape(1, 10, 16))
     assert torch.allclose(after.layers[1].output_BTC, expected, atol=1e-6)
 
