@@ -32,14 +32,14 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
             sys.stdout.flush()  # so that a closed pipe is met here, not while Python exits
             return code
         except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {printable(str(error))}", file=sys.stderr)
             return 2
         except BrokenPipeError:  # `python sample.py | head`: the reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
-            print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+            print(f"error: {printable(f'{error.strerror or error}{where}')}", file=sys.stderr)
             return 2
         except (MemoryError, RuntimeError) as error:  # PyTorch's own are RuntimeErrors
             if isinstance(error, RuntimeError) and not OUT_OF_MEMORY.search(str(error)):
@@ -55,6 +55,12 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
             return 130
 
     return run
+
+
+def printable(text: str) -> str:
+    """The text in one line, without characters that would act on a terminal: names and values in
+    messages come from files that anyone may have made."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def require_at_least(minimum: float, **fields: float) -> None:

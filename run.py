@@ -7,6 +7,7 @@ events.out.*        the same for TensorBoard
 last.safetensors    everything that training goes on from
 best.safetensors    the weights of the lowest validation loss
 snapshots/          the weights along the way, in half precision
+.lock               held by the process that trains
 """
 
 import dataclasses
@@ -15,12 +16,15 @@ import itertools
 import json
 import platform
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from atomic import write_atomically
@@ -30,7 +34,9 @@ from errors import UserError
 from model.gpt import GPT
 from training.checkpoint import Header, load_checkpoint, load_weights
 from training.optim import schedule
+from training.progress import read_metrics
 from training.runtime import Runtime
+from training.size import count_parameters, decoding_bytes, refuse_too_large
 
 RUNS = Path("runs")
 
@@ -82,21 +88,29 @@ class SavedRun:
             raise UserError(f"{self.path} does not say where to start; give a --prompt")
         return token
 
-    def model(self, device: torch.device) -> GPT:
-        """The model with the saved weights, ready to use rather than to train."""
-        model = GPT(self.config.model, self.tokenizer.vocab_size)
+    def model(self, device: torch.device, streams: int = 1) -> GPT:
+        """The model with the saved weights, ready to use rather than to train.
+
+        Raises:
+            UserError: when the config describes a larger model than there are weights for, or one
+                that has no room here to decode so many `streams`.
+        """
+        config, V = self.config.model, self.tokenizer.vocab_size
+        there = sum(t.numel() for name, t in self.tensors.items() if name.startswith("model."))
+        if count_parameters(config, V) > there:
+            raise UserError(
+                f"{self.path} does not fit its own config: that describes a model of "
+                f"{count_parameters(config, V):,} parameters, and {there:,} are there"
+            )
+        size = {"model.block_size": config.block_size, "num_samples": streams}
+        refuse_too_large(decoding_bytes(config, streams, V), device, size)
+        model = GPT(config, V)
         load_weights(model, self.tensors, self.path)
         return model.to(device).eval()
 
 
-def create_run(
-    name: str | None,
-    file: str | None,
-    source: SavedRun | None,
-    config: Config,
-    facts: dict[str, Any],
-) -> Path:
-    """Make the folder of a new run, with its config and what else is known of it.
+def make_folder(name: str | None, file: str | None, source: SavedRun | None) -> Path:
+    """Make the folder of a new run.
 
     Args:
         name: of the folder; None makes one of the config's name and the time.
@@ -110,31 +124,73 @@ def create_run(
         stem = f"from-{source.path.parent.name}" if source else "default"
         if file is not None:  # runs/NAME/config.yaml is called after NAME
             stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
-        run = unused(RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
-    elif name in ("", "..") or Path(name).name != name or not name.isprintable():
+        return make_unused(RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+    if name in ("", "..") or Path(name).name != name or not name.isprintable():
         raise UserError(f"--run {name!r} must be a name for a folder in {RUNS}/, not a path")
-    else:
-        run = RUNS / name
+    run = RUNS / name
+    refuse_existing(run)
+    run.mkdir(parents=True, exist_ok=True)
+    return run
+
+
+def refuse_existing(run: Path) -> None:
+    """Refuse a folder with more in it than the first moments of a run leave.
+
+    (A process that ends before its first checkpoint leaves nothing to resume, and should not keep
+    the name.)
+
+    Raises:
+        UserError: when there is more.
+    """
+    first = ("config.yaml", "run.json", ".lock", "metrics.jsonl", "events.out.", ".writing-")
+    if not run.exists():
+        return
+    names = [path.name for path in run.iterdir()] if run.is_dir() else [run.name]
+    if read_metrics(run) or not all(name.startswith(first) for name in names):
+        raise UserError(f"{run} exists; go on with --resume {run}, or take another name for --run")
+
+
+@contextmanager
+def hold(run: Path) -> Iterator[None]:
+    """Keep every other process from training in this folder meanwhile.
+
+    The system lets go of the lock however the process ends. What a killed one left half-written
+    is removed.
+
+    Raises:
+        UserError: when another process has it.
+    """
     try:
-        run.mkdir(parents=True)
-    except FileExistsError:
-        raise UserError(
-            f"{run} exists; go on with --resume {run}, or take another name for --run"
-        ) from None
+        lock = FileLock(run / ".lock").acquire(blocking=False)
+    except Timeout:
+        raise UserError(f"another process is training {run}; wait for it or stop it") from None
+    with lock:
+        for scratch in run.rglob(".writing-*"):
+            scratch.unlink()
+        yield
+
+
+def describe_run(run: Path, config: Config, facts: dict[str, Any]) -> None:
+    """Write what is run beside what it will make: the config, the text, the machine."""
     save_config(run, config)
     machine = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
     }
-    (run / "run.json").write_text(json.dumps(facts | machine, indent=1) + "\n")
-    return run
+    write_atomically(run / "run.json", (json.dumps(facts | machine, indent=1) + "\n").encode())
 
 
-def unused(path: Path) -> Path:
-    """The path, or with -2, -3 and so on after it the first that nothing is at."""
-    names = (path.with_name(f"{path.name}-{n}") if n > 1 else path for n in itertools.count(1))
-    return next(name for name in names if not name.exists())
+def make_unused(path: Path) -> Path:
+    """Make the folder, or with -2, -3 and so on after its name the first that is not there."""
+    folder = path
+    for number in itertools.count(2):
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            folder = path.with_name(f"{path.name}-{number}")
+    return folder
 
 
 def save_config(run: Path, config: Config) -> None:
@@ -151,19 +207,20 @@ def find_run(name: str | None) -> Path:
     """The folder of a run: a path, a name in runs/, or the newest.
 
     Raises:
-        UserError: when there is none.
+        UserError: when there is none, or one with a link in it that leads out of it: whoever made
+            such a folder chooses files of yours to be read or written.
     """
     if name is None:
         saved = list(RUNS.glob("*/last.safetensors"))
         if not saved:
             raise UserError(f"there is no run in {RUNS}/ yet; make one with: python train.py")
-        return max(saved, key=lambda path: path.stat().st_mtime_ns).parent
+        return without_links(max(saved, key=lambda path: path.stat().st_mtime_ns).parent)
     if Path(name).is_file():
         raise UserError(f"{name} is a file; name the run's folder, {Path(name).parent}")
     folders = [folder for folder in (Path(name), RUNS / name) if folder.is_dir()]
     for folder in folders:
         if (folder / "last.safetensors").is_file():
-            return folder
+            return without_links(folder)
     if folders:
         raise UserError(f"{folders[0]} is not a run: it has no last.safetensors")
     known = sorted(path.parent.name for path in RUNS.glob("*/last.safetensors"))
@@ -172,6 +229,14 @@ def find_run(name: str | None) -> Path:
         f"there is no run {name}; {RUNS}/ "
         + (f"has {len(known)}, among them {', '.join(close)}" if known else "is empty")
     )
+
+
+def without_links(run: Path) -> Path:
+    """The folder, unless something in it leads out of it; see `find_run`."""
+    for path in (*run.iterdir(), *run.glob("snapshots/*")):
+        if path.is_symlink() and not path.resolve().is_relative_to(run.resolve()):
+            raise UserError(f"{path} leads out of the run, to {path.resolve()}; remove that link")
+    return run
 
 
 def open_run(run: Path, which: str = "best") -> SavedRun:
@@ -241,6 +306,7 @@ def notes_on_resume(saved: SavedRun, config: Config, runtime: Runtime) -> list[s
         )
     rounding = {
         "device": (header.device, runtime.device.type),
+        "processor": (header.processor, runtime.processor),
         "threads": (header.threads, runtime.threads),
         "precision": (header.precision, runtime.precision_name),
         "PyTorch": (header.torch, torch.__version__),

@@ -47,6 +47,7 @@ from table import print_table, visible
 from train import train_step
 from training.config import TrainConfig
 from training.optim import Optimizer, schedule
+from training.progress import read_metrics
 from training.snapshots import find_snapshots, load_snapshot
 
 PROMPT_TOKENS = 128  # of the validation text, where no prompt is given
@@ -614,15 +615,8 @@ def say_now(what: str) -> None:
 
 def loss_curve(run: Path) -> dict[str, list[float]]:
     """Validation loss over training, as far as metrics.jsonl has it."""
-    curve: dict[str, list[float]] = {"step": [], "val_loss": []}
-    path = run / "metrics.jsonl"
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
-        with contextlib.suppress(ValueError, TypeError):  # a line cut short, or not of ours
-            numbers = json.loads(line)
-            if "val_loss" in numbers:
-                curve["step"].append(int(numbers["step"]))
-                curve["val_loss"].append(float(numbers["val_loss"]))
-    return curve
+    evaluated = [line for line in read_metrics(run) if "val_loss" in line]
+    return {key: [line[key] for line in evaluated] for key in ("step", "val_loss")}
 
 
 VERBS: dict[str, tuple[type, Callable[[str | None, Any], int]]] = {

@@ -17,6 +17,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,11 +39,14 @@ from errors import UserError, command
 from model.generate import generate
 from model.gpt import GPT, next_token_loss
 from run import (
-    create_run,
+    describe_run,
     find_run,
+    hold,
+    make_folder,
     notes_on_resume,
     open_run,
     refuse_changes,
+    refuse_existing,
     refuse_other_text,
     save_config,
 )
@@ -58,6 +62,7 @@ from training.config import TrainConfig
 from training.optim import Optimizer, schedule
 from training.progress import Metrics, progress_bar
 from training.runtime import Runtime, StopSignal, start_runtime
+from training.size import refuse_to_train_too_large
 from training.snapshots import find_snapshots, save_snapshot, snapshot_steps
 
 SIGPIPE = 13  # by number, because Windows has no such signal
@@ -125,20 +130,30 @@ def evaluate(
     batches: Batches,
     config: TrainConfig,
     runtime: Runtime,
-) -> dict[str, float]:
-    """The loss over the whole validation split, in one deterministic pass.
+    stop: StopSignal,
+) -> dict[str, float] | None:
+    """The loss over the whole validation split, in one deterministic pass; None if stopped.
 
     Every token but the first is predicted once, from what stands before it in its window.
+
+    Raises:
+        FloatingPointError: when the loss is not finite.
     """
     model.eval()
     nats, tokens, characters = 0.0, 0, 0
     for windows in batches.validation(config.batch_size // config.grad_accum_steps):
+        if stop:
+            break
         targets = windows[:, 1:]
         logits = forward(windows[:, :-1].to(runtime.device))
         nats += next_token_loss(logits, targets.to(runtime.device), reduction="sum").item()
         tokens += targets.numel()
         characters += batches.tokenizer.count_characters(targets.numpy().ravel())
     model.train()
+    if stop:
+        return None
+    if not math.isfinite(nats):
+        raise FloatingPointError(f"the validation loss is {nats}")
     return {"val_loss": nats / tokens, "bits_per_char": nats / math.log(2) / characters}
 
 
@@ -162,6 +177,8 @@ class Position:
 
     step: int = 0
     seconds: float = 0.0
+    train_loss: float | None = None
+    evaluated: int = 0
     val_loss: float | None = None
     best_val_loss: float | None = None
     evals_since_best: int = 0
@@ -195,6 +212,7 @@ def train(
             tokenizer=batches.tokenizer.to_dict(),
             corpus=batches.info,
             device=runtime.device.type,
+            processor=runtime.processor,
             threads=runtime.threads,
             precision=runtime.precision_name,
             torch=torch.__version__,
@@ -214,98 +232,118 @@ def train(
         except OSError:  # the reader of a pipe has left, or the terminal is gone: save and stop
             stop.number = SIGPIPE
 
+    def look() -> None:
+        """Evaluate, unless a stop comes first: then the run goes on with this when resumed."""
+        bar.set_description_str("evaluating, ")
+        measured = evaluate(forward, model, batches, settings, runtime, stop)
+        bar.set_description_str(pace, refresh=False)
+        if measured is None:
+            return
+        at.evaluated, at.val_loss = at.step, measured["val_loss"]
+        best = at.best_val_loss is None or at.val_loss < at.best_val_loss
+        at.evals_since_best = 0 if best else at.evals_since_best + 1
+        if best:
+            at.best_val_loss = at.val_loss
+            save("best", model_tensors(model))
+        sample = write_sample(model, batches, settings) if settings.sample_tokens else ""
+        metrics.write(at.step, measured | {"seconds": time.perf_counter() - began}, sample)
+        say(
+            f"step {at.step:>{len(str(settings.max_steps))}}"
+            f"  validation {at.val_loss:.4f} nats/{unit}"
+            f"  {measured['bits_per_char']:.3f} bits/char  training {at.train_loss:.4f}"
+            f"  {standing(at.val_loss, ladder)}"
+            + ("" if best else f"  (best {at.best_val_loss:.4f})")
+        )
+        for line in sample.splitlines():
+            shown = "".join(c if c.isprintable() else "\ufffd" for c in line.expandtabs())
+            for start in range(0, len(shown) or 1, SAMPLE_WIDTH):
+                say(f"    | {shown[start : start + SAMPLE_WIDTH]}")
+
+    def enough() -> bool:
+        """Whether the evaluation that was just made ends the run."""
+        if at.val_loss is not None and at.val_loss <= settings.target_loss > 0:
+            say(f"stopping: the validation loss is at or below {settings.target_loss}")
+            return True
+        if 0 < settings.patience <= at.evals_since_best:
+            say(f"stopping early: {at.evals_since_best} evaluations without a new best")
+            return True
+        return False
+
     with (
-        Metrics(run, at.step, settings.tensorboard) as metrics,
+        Metrics(run, at.step, at.evaluated, settings.tensorboard) as metrics,
         progress_bar(at.step, settings.max_steps) as bar,
     ):
         ladder = batches.ladder()
         rungs = ", ".join(f"{rung} {nats:.4f}" for rung, nats in ladder.items())
         say(f"to beat: {rungs} nats/{unit}")
         save("last", training_tensors(model, optimizer))  # from here on the run can be resumed
-        first = saved = at.step
+        first = at.step
+        saved = at.step, at.evaluated
         taken = list(find_snapshots(run))
         kept = snapshot_steps(settings, model.num_parameters(), at.step, taken)
         if at.step in kept:
             save_snapshot(run, at.step, model)
         upcoming = windows_of(at.step)
+        share = schedule(at.step, settings)
+        step = at.step  # the one under way, or the last
         model.train()
-        while at.step < settings.max_steps and not stop:
-            step_began = time.perf_counter()
-            share = schedule(at.step, settings)
-            windows, upcoming = upcoming, windows_of(at.step + 1)
-            try:
-                loss, grad_norm = train_step(forward, model, optimizer, share, windows, settings)
-            except FloatingPointError as error:
-                also = " and --train.muon_learning_rate" if settings.optimizer == "muon" else ""
-                save("last", training_tensors(model, optimizer))
-                raise UserError(
-                    f"at step {at.step + 1}: {error}; nothing was learned from it. Start again "
-                    f"with a lower --train.learning_rate{also}, from the beginning or with "
-                    f"--init_from {run}"
-                ) from None
-            except Exception as error:
-                if not settings.compile or at.step > first:
-                    raise
-                raise UserError(
-                    f"torch.compile failed ({type(error).__name__}: {str(error).splitlines()[0]}); "
-                    f"--train.compile false does without it"
-                ) from error
-            at.step += 1
-            tokens += windows.numel() - len(windows)
-            busy += time.perf_counter() - step_began
-            last = at.step == settings.max_steps
-
-            if at.step % settings.log_every == 0 or last:
-                speed = tokens / busy
-                numbers = {
-                    "train_loss": loss,
-                    "learning_rate": share * settings.learning_rate,
-                    "grad_norm": grad_norm,
-                }
-                times = {"tokens_per_second": speed, "seconds": time.perf_counter() - began}
-                metrics.write(at.step, numbers | times)
-                pace = f"loss {loss:.3f}, {speed:,.0f} tokens/s, "
-                bar.set_description_str(pace, refresh=False)
-                tokens, busy = 0, 0.0
-            bar.update()
-            if at.step in kept:
-                save_snapshot(run, at.step, model)
-
-            if at.step % settings.eval_every == 0 or last:
-                bar.set_description_str("evaluating, ")
-                measured = evaluate(forward, model, batches, settings, runtime)
-                bar.set_description_str(pace, refresh=False)
-                at.val_loss = val_loss = measured["val_loss"]
-                best = at.best_val_loss is None or val_loss < at.best_val_loss
-                at.evals_since_best = 0 if best else at.evals_since_best + 1
-                if best:
-                    at.best_val_loss = val_loss
-                    save("best", model_tensors(model))
-                sample = write_sample(model, batches, settings) if settings.sample_tokens else ""
-                metrics.write(at.step, measured | {"seconds": time.perf_counter() - began}, sample)
-                say(
-                    f"step {at.step:>{len(str(settings.max_steps))}}"
-                    f"  validation {val_loss:.4f} nats/{unit}"
-                    f"  {measured['bits_per_char']:.3f} bits/char  training {loss:.4f}"
-                    f"  {standing(val_loss, ladder)}"
-                    + ("" if best else f"  (best {at.best_val_loss:.4f})")
-                )
-                for line in sample.splitlines():
-                    shown = "".join(c if c.isprintable() else "\ufffd" for c in line.expandtabs())
-                    for start in range(0, len(shown) or 1, SAMPLE_WIDTH):
-                        say(f"    | {shown[start : start + SAMPLE_WIDTH]}")
-                if val_loss <= settings.target_loss > 0:
-                    say(f"stopping: the validation loss is at or below {settings.target_loss}")
-                    break
-                if 0 < settings.patience <= at.evals_since_best:
-                    say(f"stopping early: {at.evals_since_best} evaluations without a new best")
+        try:
+            while not stop:
+                ends = at.step == settings.max_steps
+                if at.step > at.evaluated and (ends or at.step % settings.eval_every == 0):
+                    look()
+                    ends = ends or (at.evaluated == at.step and enough())
+                if at.step % settings.save_every == 0 and saved != (at.step, at.evaluated):
+                    save("last", training_tensors(model, optimizer))
+                    saved = at.step, at.evaluated
+                if ends or stop:
                     break
 
-            if at.step % settings.save_every == 0:
+                step_began = time.perf_counter()
+                step = at.step + 1
+                share = schedule(at.step, settings)
+                windows, upcoming = upcoming, windows_of(step)
+                try:
+                    loss, grad_norm = train_step(
+                        forward, model, optimizer, share, windows, settings
+                    )
+                except Exception as error:
+                    compiling = settings.compile and at.step == first
+                    if isinstance(error, FloatingPointError) or not compiling:
+                        raise
+                    raise UserError(
+                        f"torch.compile failed ({type(error).__name__}: "
+                        f"{str(error).splitlines()[0]}); --train.compile false does without it"
+                    ) from error
+                at.step, at.train_loss = step, loss
+                tokens += windows.numel() - len(windows)
+                busy += time.perf_counter() - step_began
+
+                if step % settings.log_every == 0 or step == settings.max_steps:
+                    speed = tokens / busy
+                    numbers = {
+                        "train_loss": loss,
+                        "learning_rate": share * settings.learning_rate,
+                        "grad_norm": grad_norm,
+                    }
+                    times = {"tokens_per_second": speed, "seconds": time.perf_counter() - began}
+                    metrics.write(step, numbers | times)
+                    pace = f"loss {loss:.3f}, {speed:,.0f} tokens/s, "
+                    bar.set_description_str(pace, refresh=False)
+                    tokens, busy = 0, 0.0
+                bar.update()
+                if step in kept:
+                    save_snapshot(run, step, model)
+            if saved != (at.step, at.evaluated):
                 save("last", training_tensors(model, optimizer))
-                saved = at.step
-        if saved != at.step:
-            save("last", training_tensors(model, optimizer))
+        except FloatingPointError as error:
+            also = " and --train.muon_learning_rate" if settings.optimizer == "muon" else ""
+            raise UserError(
+                f"at step {step}, learning rate {share * settings.learning_rate:.3g}: {error}; "
+                f"nothing was learned from it, and {run} stays as it was saved at step {saved[0]}. "
+                f"Start again with a lower --train.learning_rate{also}, from the beginning or with "
+                f"--init_from {run}"
+            ) from None
 
 
 @command
@@ -321,50 +359,70 @@ def main(argv: list[str]) -> int:
         raise UserError(
             "--resume goes on with a run as it is; it takes no --run and no --init_from"
         )
-
     source = options.resume if resuming else options.init_from
-    saved = None
-    if source is not None:
-        saved = open_run(find_run(source), "last" if resuming else "best")
-    config = read_config(parser, flags, file, saved.config if saved else None)
-    if saved is not None:
-        refuse_changes(saved.config, config, "--resume" if resuming else "--init_from")
-
-    threads = config.train.threads or (saved.header.threads if saved and resuming else 0)
-    runtime = start_runtime(dataclasses.replace(config.train, threads=threads))
-    print(runtime)
-    torch.manual_seed(config.train.seed)
-    vocabulary = saved.tokenizer if saved else None
-    batches = open_batches(config.data, config.model.block_size, config.train.seed, vocabulary)
-    model = GPT(config.model, batches.tokenizer.vocab_size).to(runtime.device)
-    optimizer = Optimizer(model, config.train, runtime.precision)
-    print(
-        f"model: {config.model.n_layer} layers x {config.model.n_embd} wide, "
-        f"{config.model.n_head} heads, context {config.model.block_size}, "
-        f"{model.num_parameters():,} parameters"
-    )
-    print(f"text: {batches.describe()}")
-
-    at = Position()
-    if saved is not None and resuming:
-        run, header = saved.path.parent, saved.header
-        refuse_other_text(saved, batches.info)
-        at = Position(*(getattr(header, f.name) for f in dataclasses.fields(Position)))
-        if at.step >= config.train.max_steps:
-            print(f"{run} is complete at step {at.step}; go on with a larger --train.max_steps")
-            return 0
-        load_training(model, optimizer, saved.tensors, saved.path)
-        print(f"going on with {run} at step {at.step}")
-        for note in notes_on_resume(saved, config, runtime):
-            print(f"note: {note}")
-        save_config(run, config)
-    else:
+    with ExitStack() as held:  # until the end: the lock of the run
+        saved = None
+        if source is not None:
+            folder = find_run(source)
+            if resuming:
+                held.enter_context(hold(folder))
+            saved = open_run(folder, "last" if resuming else "best")
+        config = read_config(parser, flags, file, saved.config if saved else None)
         if saved is not None:
-            load_weights(model, saved.tensors, saved.path)
-        facts = {"corpus": batches.info, "init_from": options.init_from, "runtime": str(runtime)}
-        run = create_run(options.run, file, saved, config, facts)
-    del saved  # its tensors are copies of what is in the model now
+            refuse_changes(saved.config, config, "--resume" if resuming else "--init_from")
 
+        runtime = start_runtime(config.train, saved.header.threads if saved and resuming else 0)
+        print(runtime)
+        torch.manual_seed(config.train.seed)
+        vocabulary = saved.tokenizer if saved else None
+        batches = open_batches(config.data, config.model.block_size, config.train.seed, vocabulary)
+        V = batches.tokenizer.vocab_size
+        refuse_to_train_too_large(config.model, config.train, V, runtime.device)
+        model = GPT(config.model, V).to(runtime.device)
+        optimizer = Optimizer(model, config.train, runtime.precision)
+        print(
+            f"model: {config.model.n_layer} layers x {config.model.n_embd} wide, "
+            f"{config.model.n_head} heads, context {config.model.block_size}, "
+            f"{model.num_parameters():,} parameters"
+        )
+        print(f"text: {batches.describe()}")
+
+        at = Position()
+        if saved is not None and resuming:
+            run, header = saved.path.parent, saved.header
+            refuse_other_text(saved, batches.info)
+            at = Position(*(getattr(header, f.name) for f in dataclasses.fields(Position)))
+            ahead = config.train.max_steps - at.step
+            if ahead < 0 or (ahead == 0 and at.evaluated == at.step):
+                print(f"{run} is complete at step {at.step}; go on with a larger --train.max_steps")
+                return 0
+            load_training(model, optimizer, saved.tensors, saved.path)
+            print(f"going on with {run} at step {at.step}")
+            for note in notes_on_resume(saved, config, runtime):
+                print(f"note: {note}")
+            save_config(run, config)
+        else:
+            if saved is not None:
+                load_weights(model, saved.tensors, saved.path)
+            run = make_folder(options.run, file, saved)
+            held.enter_context(hold(run))
+            refuse_existing(run)  # once more: another process may have come first
+            facts = {"corpus": batches.info, "init_from": options.init_from}
+            describe_run(run, config, facts | {"runtime": str(runtime)})
+        del saved  # its tensors are copies of what is in the model now
+        return train_until_stopped(run, config, model, optimizer, batches, runtime, at)
+
+
+def train_until_stopped(
+    run: Path,
+    config: Config,
+    model: GPT,
+    optimizer: Optimizer,
+    batches: Batches,
+    runtime: Runtime,
+    at: Position,
+) -> int:
+    """Train, and say how it ended and what to do next; the exit code says it too."""
     with StopSignal() as stop:
         try:
             train(run, config, model, optimizer, batches, runtime, at, stop)
@@ -374,7 +432,8 @@ def main(argv: list[str]) -> int:
                 file=sys.stderr,
             )
             return 130
-    if stop and at.step < config.train.max_steps:
+    complete = at.step == config.train.max_steps and at.evaluated == at.step
+    if stop and not complete:
         print(f"stopped at step {at.step}; go on with: python train.py --resume {run}")
         return stop.exit_code
     print(

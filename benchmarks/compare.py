@@ -3,7 +3,6 @@
 python -m benchmarks.compare runs/before runs/after [RUN ...]
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,15 @@ from configs.load import Config, make_parser, read_flags, split_positional, to_p
 from errors import UserError, command
 from run import find_run, open_run
 from table import print_table
+from training.progress import read_metrics
 
 MOMENTS = 8  # rows at equal seconds
 
 
 def evaluations(run: Path) -> list[tuple[int, float, float]]:
     """(step, seconds, validation loss) of each evaluation of a run, in order."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    entries = [json.loads(line) for line in lines]
-    return [(e["step"], e["seconds"], e["val_loss"]) for e in entries if "val_loss" in e]
+    lines = [line for line in read_metrics(run) if {"seconds", "val_loss"} <= line.keys()]
+    return [(line["step"], line["seconds"], line["val_loss"]) for line in lines]
 
 
 def differences(configs: list[Config]) -> dict[str, list[Any]]:

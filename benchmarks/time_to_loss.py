@@ -10,7 +10,6 @@ that is at or below the loss. With --nanogpt each is followed by the whole of na
 for Tiny Shakespeare on a CPU, as its README gives it, on the same text.
 """
 
-import json
 import pickle
 import re
 import shlex
@@ -47,6 +46,7 @@ from data.corpus import Corpus, load_corpus
 from errors import UserError, command, require_at_least
 from table import print_table
 from training.config import TrainConfig
+from training.progress import read_metrics
 from training.runtime import start_runtime
 
 CONFIG = ROOT / "configs" / "shakespeare_10s.yaml"
@@ -84,8 +84,8 @@ def ours(config: Path, flags: list[str], loss: float, seed: int) -> dict[str, An
         arguments = [str(ROOT / "train.py"), str(config), *flags, "--run=timed"]
         arguments += [f"--train.target_loss={loss}", f"--train.seed={seed}"]
         ended = run_command(arguments, Path(folder))
-        lines = (Path(folder) / "runs" / "timed" / "metrics.jsonl").read_text().splitlines()
-    last = [entry for entry in map(json.loads, lines) if "val_loss" in entry][-1]
+        lines = read_metrics(Path(folder) / "runs" / "timed")
+    last = [line for line in lines if "val_loss" in line][-1]
     found = {"seed": seed, "val_loss": last["val_loss"], "steps": last["step"]}
     return found | {"seconds": ended.seconds, "megabytes": ended.megabytes}
 

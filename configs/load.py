@@ -205,14 +205,23 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no config file {path}{nearest(path, shipped)}")
     try:
         text = path.read_text(encoding="utf-8")
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            raise ValueError("a config has no use for aliases")
+        check_events(yaml.parse(text, yaml.SafeLoader))
         check_twice(yaml.compose(text, yaml.SafeLoader), str(path))
         plain = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from None
     check_keys(plain, str(path))
     return dict(plain)
+
+
+def check_events(events: Iterable[yaml.Event]) -> None:
+    """Refuse what a config has no use for, and what can be small in a file and endless to read."""
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or depth > 3:
+            raise ValueError("a config has no use for aliases and for lists in lists")
 
 
 def check_twice(node: yaml.Node | None, where: str) -> None:

@@ -1,5 +1,6 @@
 """The whole of a run: what it leaves, how it goes on, what it refuses."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,25 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor
 
 import train
 from configs.load import SECTIONS, Config, from_plain, make_parser, read_config
-from data.batches import open_batches
+from data.batches import TextBatches, open_batches
 from model.gpt import GPT, next_token_loss
 from run import open_run
-from training.checkpoint import load_checkpoint
+from training.checkpoint import load_checkpoint, save_checkpoint
 from training.config import TrainConfig
 from training.optim import Optimizer
 from training.progress import Metrics, progress_bar
-from training.runtime import start_runtime
+from training.runtime import StopSignal, start_runtime
 from training.snapshots import find_snapshots, snapshot_steps
 
 ROOT = Path(__file__).parent.parent
 DEBUG = str(ROOT / "configs" / "debug.yaml")
 QUICK = [DEBUG, "--train.max_steps=24", "--train.eval_every=8", "--train.save_every=8"]
 QUICK += ["--train.log_every=1", "--train.sample_tokens=10", "--train.tensorboard=false"]
+QUICK += [f"--data.source={ROOT / 'README.md'}"]  # a text that is soon evaluated
 DROPOUT = ["--model.dropout=0.2", "--model.attn_dropout=0.1"]
 
 
@@ -95,7 +98,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def test_a_run_leaves_all_it_promises(debug_run: Path) -> None:
     names = {path.name for path in debug_run.iterdir() if "events" not in path.name}
     checkpoints = {"best.safetensors", "last.safetensors", "snapshots"}
-    assert names == {"config.yaml", "run.json", "metrics.jsonl"} | checkpoints
+    assert names == {"config.yaml", "run.json", "metrics.jsonl", ".lock"} | checkpoints
     losses, validation = read(debug_run, "train_loss"), read(debug_run, "val_loss")
     assert list(losses) == [10, 20, 30, 40, 50, 60]
     assert list(validation) == [30, 60]
@@ -140,7 +143,8 @@ def test_snapshots_are_the_weights_at_their_steps(
     whole, parts = (find_snapshots(Path("runs") / run) for run in ("whole", "parts"))
     assert list(whole) == list(parts) == snapshot_steps(TrainConfig(max_steps=24, snapshots=5), 1)
     for step, path in whole.items():
-        assert path.read_bytes() == parts[step].read_bytes(), step
+        a, b = load_file(path), load_file(parts[step])
+        assert all(torch.equal(a[name], b[name]) for name in a.keys() | b.keys()), step
     _, tensors = load_checkpoint(Path("runs/whole/last.safetensors"))
     last = load_file(whole[24])
     for name, tensor in last.items():
@@ -185,7 +189,8 @@ def setup(*flags: str) -> tuple[Config, Any, GPT, Any]:
 def test_evaluation_is_the_mean_over_every_token(workplace: Path) -> None:
     config, batches, model, runtime = setup("--train.precision=float32", "--model.dropout=0.5")
     state = torch.get_rng_state()
-    measured = train.evaluate(model, model, batches, config.train, runtime)
+    measured = train.evaluate(model, model, batches, config.train, runtime, StopSignal())
+    assert measured is not None
     assert torch.equal(state, torch.get_rng_state()), "evaluation drew random numbers"
     assert model.training
     model.eval()
@@ -200,7 +205,8 @@ def test_evaluation_is_the_mean_over_every_token(workplace: Path) -> None:
 def test_bits_per_char_of_bytes(workplace: Path) -> None:
     (workplace / "t.txt").write_text("日本語" * 200)
     config, batches, model, runtime = setup("--data.source=t.txt", "--data.tokenizer=byte")
-    measured = train.evaluate(model, model, batches, config.train, runtime)
+    measured = train.evaluate(model, model, batches, config.train, runtime, StopSignal())
+    assert measured is not None
     ratio = measured["bits_per_char"] / (measured["val_loss"] / math.log(2))
     assert ratio == pytest.approx(3, rel=0.05), "a character here is three bytes"
 
@@ -276,11 +282,30 @@ def test_a_run_that_diverges_says_where_and_keeps_its_checkpoint(
         patch.setattr(train, "train_step", diverge)
         assert train.main([*QUICK, "--run=a"]) == 2
     error = capsys.readouterr().err
-    lower = "a lower --train.learning_rate and --train.muon_learning_rate"
-    assert re.search(rf"error: at step 11: the loss is nan; .*{lower}", error)
+    assert "error: at step 11, learning rate 0.01: the loss is nan; nothing was learned" in error
+    assert "runs/a stays as it was saved at step 8" in error
+    assert "a lower --train.learning_rate and --train.muon_learning_rate" in error
     assert train.main([*QUICK, "--run=b"]) == 0
-    assert train.main(["--resume=a"]) == 0, "the ten good steps are kept"
+    assert train.main(["--resume=a"]) == 0
     same_bits("runs/a", "runs/b")
+
+
+@pytest.mark.parametrize("eval_every", [3, 1000])
+def test_weights_that_a_step_ruined_are_never_saved(
+    workplace: Path, capsys: pytest.CaptureFixture[str], eval_every: int
+) -> None:
+    """Its loss and gradient were finite; what became of the weights shows only afterwards, when
+    they are evaluated, or saved."""
+    flags = [*QUICK, *short_text(), f"--train.eval_every={eval_every}", "--train.save_every=3"]
+    flags += ["--train.learning_rate=1e36", "--train.optimizer=adamw", "--train.warmup_steps=5000"]
+    assert train.main([*flags, "--run=a"]) == 2
+    assert re.search(r"error: at step \d+, learning rate .*e\+\d+: ", capsys.readouterr().err)
+    for path in Path("runs/a").glob("*.safetensors"):
+        header, tensors = load_checkpoint(path)
+        assert all(tensor.isfinite().all() for tensor in tensors.values())
+        assert header.val_loss is None or math.isfinite(header.val_loss)
+    for line in Path("runs/a/metrics.jsonl").read_text().splitlines():
+        assert "NaN" not in line and "Infinity" not in line
 
 
 # --- stopping and going on -----------------------------------------------------------------------
@@ -337,6 +362,52 @@ def test_resuming_takes_back_what_came_after_the_last_checkpoint(workplace: Path
     Path("runs/parts/metrics.jsonl").write_text(ahead + '{"step": 25, "tr')
     assert train.main(["--resume=parts", "--train.max_steps=24"]) == 0
     assert list(read("runs/parts", "train_loss")) == list(range(1, 25))
+
+
+@pytest.mark.parametrize("step", [8, 24])
+def test_stopped_in_the_middle_of_an_evaluation(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """It is given up, and made when the run goes on; also the last one."""
+    assert train.main([*QUICK, *DROPOUT, "--run=whole"]) == 0
+    evaluate, validation = train.evaluate, TextBatches.validation
+
+    def interrupted(batches: TextBatches, batch_size: int) -> Iterator[Tensor]:
+        for number, windows in enumerate(validation(batches, batch_size)):
+            assert number < 3, "the evaluation goes on after the stop"
+            if number == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+            yield windows
+
+    def looks(*args: Any) -> dict[str, float] | None:
+        if max(read("runs/parts", "train_loss")) == step:
+            monkeypatch.setattr(TextBatches, "validation", interrupted)
+        return evaluate(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "evaluate", looks)
+        patch.setattr(Metrics, "write", write_at_once)
+        assert train.main([*QUICK, *DROPOUT, "--run=parts"]) == 130
+    monkeypatch.setattr(TextBatches, "validation", validation)
+    assert list(read("runs/parts", "val_loss")) == list(range(8, step, 8))
+    assert load_checkpoint(Path("runs/parts/last.safetensors"))[0].step == step
+    assert train.main(["--resume", "runs/parts"]) == 0
+    assert read("runs/parts", "val_loss") == read("runs/whole", "val_loss")
+    assert read("runs/parts", "train_loss") == read("runs/whole", "train_loss")
+    same_bits("runs/parts", "runs/whole")
+
+
+def test_more_threads_than_here_are_not_taken_in_silence(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main([*QUICK, "--run=a", *short_text()]) == 0
+    path = Path("runs/a/last.safetensors")
+    header, tensors = load_checkpoint(path)
+    save_checkpoint(path, tensors, dataclasses.replace(header, threads=4096, processor="Z80"))
+    assert train.main(["--resume=a", "--train.max_steps=25"]) == 0
+    printed = capsys.readouterr().out
+    assert "note: threads 4096 -> 1: sums are rounded otherwise from here on" in printed
+    assert "note: processor Z80 -> " in printed
 
 
 def test_two_runs_with_one_seed_are_the_same_and_looking_changes_nothing(workplace: Path) -> None:
@@ -448,20 +519,55 @@ def test_a_run_stops_at_its_target(
     assert load_checkpoint(Path("runs/a/last.safetensors"))[0].step == 24
 
 
-def test_a_real_ctrl_c_saves_and_exits_with_130(workplace: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_real_signal_saves_says_how_to_go_on_and_leaves_nothing_running(
+    workplace: Path, number: signal.Signals, code: int
+) -> None:
     command = [sys.executable, str(ROOT / "train.py"), *QUICK, "--run=a"]
     command += ["--train.max_steps=100000", "--train.eval_every=100000"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     metrics = Path("runs/a/metrics.jsonl")
     while process.poll() is None and not Path("runs/a/last.safetensors").exists():
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate()
-    assert process.returncode == 130, err
+    assert process.returncode == code, err
     assert "Traceback" not in err
     header, _ = load_checkpoint(Path("runs/a/last.safetensors"))
     assert f"stopped at step {header.step}; go on with: python train.py --resume runs/a" in out
     assert len(metrics.read_text().splitlines()) == header.step
+    with pytest.raises(ProcessLookupError):  # nobody is left in its group
+        os.killpg(process.pid, 0)
+
+
+def test_a_second_real_ctrl_c_stops_at_once(workplace: Path) -> None:
+    """As it does in a terminal, where Ctrl-C before the first step ends in silence."""
+    program = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "import train\n"
+        "def step(*args, inner=train.train_step):\n"
+        "    if args[3] < 1:  # the learning rate falls\n"
+        "        os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return inner(*args)\n"
+        "train.train_step = step\n"
+        "sys.exit(train.main(sys.argv[1:]))"
+    )
+    flags = [*QUICK, "--run=a", "--train.warmup_steps=0", "--train.decay_fraction=0.5"]
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *flags],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert ended.returncode == 130
+    assert "stopped at once; from the last checkpoint: python train.py --resume" in ended.stderr
+    assert load_checkpoint(Path("runs/a/last.safetensors"))[0].step == 8
 
 
 def test_a_closed_pipe_saves_what_was_learned(workplace: Path) -> None:

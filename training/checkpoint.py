@@ -4,11 +4,13 @@
     optimizer.NAME.STATE   the optimizer's state of each weight
     generator.DEVICE       the random generators that dropout draws from
 
-A file is written beside its place, synced, and renamed: it is whole or it is absent.
+A file is written beside its place, synced, and renamed: it is whole or it is absent. What it
+says is summed up in a CRC-32, so that a bit that changed on the disk is met when it is opened.
 """
 
 import dataclasses
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
@@ -22,7 +24,7 @@ from atomic import write_atomically
 from errors import UserError
 from training.optim import Optimizer
 
-FORMAT = "glassgpt 1"
+FORMAT = "glassgpt 2"
 GPU_GENERATORS: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.mps}
 
 
@@ -45,8 +47,14 @@ class Header:
     seconds: float
     """Spent training, over all sittings."""
 
+    train_loss: float | None
+    """Of the last update's batch, in nats per token."""
+
+    evaluated: int
+    """Step of the last evaluation; 0 before the first."""
+
     val_loss: float | None
-    """At the last evaluation, in nats per token."""
+    """What it found, in nats per token."""
 
     best_val_loss: float | None
     """The lowest so far."""
@@ -57,8 +65,11 @@ class Header:
     device: str
     """cpu, cuda or mps."""
 
+    processor: str
+    """Which GPU, or the instructions that the CPU has; they decide the last bits of a sum."""
+
     threads: int
-    """CPU threads; their number decides the last bits of a sum."""
+    """CPU threads; their number decides them too."""
 
     precision: str
     """What it computed in."""
@@ -92,13 +103,16 @@ def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], header: Header) -> None:
-    """Write a checkpoint, whole or not at all; the one before it stays until then."""
-    metadata = {"format": FORMAT, "header": json.dumps(dataclasses.asdict(header))}
-    content = save({k: t.detach().contiguous() for k, t in tensors.items()}, metadata)
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        raise UserError(f"could not write {path}: {error}; what was there is untouched") from error
+    """Write a checkpoint, whole or not at all; the one before it stays until then.
+
+    Raises:
+        FloatingPointError: for a tensor that is not finite: nobody could go on from it.
+        UserError: when it cannot be written.
+    """
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise FloatingPointError(f"{name} is no longer finite")
+    write_tensors(path, tensors, FORMAT, json.dumps(dataclasses.asdict(header)))
 
 
 def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
@@ -107,18 +121,58 @@ def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
     Raises:
         UserError: for a file that is missing, damaged, or not a checkpoint of this project.
     """
+    header, tensors = read_tensors(path, FORMAT)
+    try:
+        return read_header(header), tensors
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], kind: str, header: str = "") -> None:
+    """Write a file of tensors, whole or not at all.
+
+    Raises:
+        UserError: when it cannot be written.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    metadata = {"format": kind, "header": header, "crc32": checksum(header, tensors)}
+    try:
+        write_atomically(path, save(tensors, metadata))
+    except OSError as error:
+        raise UserError(
+            f"could not write {path}: {error.strerror}; what was there is untouched"
+        ) from error
+
+
+def read_tensors(path: Path, kind: str) -> tuple[str, dict[str, Tensor]]:
+    """The header and the tensors that `write_tensors` wrote.
+
+    Raises:
+        UserError: for a file that is missing, damaged, or of another kind.
+    """
     if not path.is_file():
-        raise UserError(f"there is no checkpoint {path}")
+        raise UserError(f"there is no {path}")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise UserError(f"{path} is not a checkpoint of this version ({FORMAT})")
+            if metadata.get("format") != kind:
+                raise UserError(f"{path} is not a file of this version ({kind})")
             # Copies: a mapped file could not be replaced on Windows, and would change under us.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        return read_header(metadata["header"]), tensors
+        if metadata["crc32"] != checksum(metadata["header"], tensors):
+            raise ValueError("it is not what was written (its checksum is another one)")
+        return metadata["header"], tensors
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
+
+
+def checksum(header: str, tensors: dict[str, Tensor]) -> str:
+    """CRC-32 of all that a file says. It finds what chance changed, not what a forger did."""
+    value = zlib.crc32(header.encode())
+    for name, tensor in sorted(tensors.items()):
+        value = zlib.crc32(f"{name} {describe(tensor)}".encode(), value)
+        value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
+    return f"{value:08x}"
 
 
 def read_header(text: str) -> Header:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from atomic import write_atomically
+from errors import UserError
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -17,19 +19,39 @@ if TYPE_CHECKING:
 class Metrics:
     """One JSON object a line in metrics.jsonl, and the same numbers in TensorBoard."""
 
-    def __init__(self, run: Path, step: int, tensorboard: bool) -> None:
-        """Go on after `step`: what was written of later steps is taken back."""
-        path = run / "metrics.jsonl"
-        if path.exists():
-            lines = path.read_text(errors="replace").splitlines(keepends=True)
-            kept = "".join(line for line in lines if is_until(line, step))
-            write_atomically(path, kept.encode())
-        self.file = open(path, "a", buffering=1)  # noqa: SIM115 - closed by __exit__
-        self.writer = open_tensorboard(run, step) if tensorboard else None
+    def __init__(self, run: Path, step: int, evaluated: int, tensorboard: bool) -> None:
+        """Go on after `step`: what was written of later steps is taken back, and so is an
+        evaluation after the step `evaluated`, which a stop came too soon for or will come again."""
+        self.path = run / "metrics.jsonl"
+        kept = []
+        if self.path.exists():
+            lines = self.path.read_text(errors="replace").splitlines(keepends=True)
+            kept = [line for line in lines if is_until(line, step, evaluated)]
+            write_atomically(self.path, "".join(kept).encode())
+        self.file = open(self.path, "a", buffering=1)  # noqa: SIM115 - closed by __exit__
+        self.writer = None
+        if tensorboard:
+            # Events are taken back by whole steps; what counts of the first of them is put back.
+            first = step + 1 if evaluated == step else step
+            self.writer = open_tensorboard(run, first)
+            for numbers in map(json.loads, kept):
+                if numbers["step"] >= first:
+                    self.add_events(numbers.pop("step"), numbers)
 
     def write(self, step: int, numbers: dict[str, float], sample: str = "") -> None:
-        """Add a line, and for each number a point in TensorBoard; a sample goes there as text."""
-        self.file.write(json.dumps({"step": step, **numbers}) + "\n")
+        """Add a line, and for each number a point in TensorBoard; a sample goes there as text.
+
+        Raises:
+            UserError: when it cannot be written.
+        """
+        try:
+            self.file.write(json.dumps({"step": step, **numbers}) + "\n")
+            self.add_events(step, numbers, sample)
+        except OSError as error:
+            raise UserError(f"could not write to {self.path.parent}: {error.strerror}") from error
+
+    def add_events(self, step: int, numbers: dict[str, float], sample: str = "") -> None:
+        """The same for TensorBoard, if it is asked for."""
         if self.writer is not None:
             for name, number in numbers.items():
                 self.writer.add_scalar(name, number, step)
@@ -38,11 +60,18 @@ class Metrics:
                 self.writer.add_text("sample", indented, step)
 
     def flush(self) -> None:
-        """Have all of it on the disk; called before a checkpoint, so that none is ahead of it."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        if self.writer is not None:
-            self.writer.flush()
+        """Have all of it on the disk; called before a checkpoint, so that none is ahead of it.
+
+        Raises:
+            UserError: when it cannot be written.
+        """
+        try:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            if self.writer is not None:
+                self.writer.flush()
+        except OSError as error:
+            raise UserError(f"could not write to {self.path.parent}: {error.strerror}") from error
 
     def __enter__(self) -> "Metrics":
         return self
@@ -58,19 +87,34 @@ class Metrics:
             self.writer.close()
 
 
-def open_tensorboard(run: Path, step: int) -> "SummaryWriter":
-    """Events that go on after `step`; those of later steps no longer count."""
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """What metrics.jsonl says, a dictionary a line; a line cut short, or not ours, says nothing."""
+    path = run / "metrics.jsonl"
+    lines = []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+        with suppress(ValueError, RecursionError):
+            numbers = json.loads(line)
+            of_ours = isinstance(numbers, dict) and isinstance(numbers.get("step"), int)
+            if of_ours and all(isinstance(number, int | float) for number in numbers.values()):
+                lines.append(numbers)
+    return lines
+
+
+def open_tensorboard(run: Path, first: int) -> "SummaryWriter":
+    """Events that go on with the step `first`; earlier events of that step and on do not count."""
     from torch.utils.tensorboard import SummaryWriter  # here, for runs that do without it
 
-    return SummaryWriter(str(run), purge_step=step + 1)
+    return SummaryWriter(str(run), purge_step=first)
 
 
-def is_until(line: str, step: int) -> bool:
-    """Whether a line of metrics.jsonl is whole and speaks of `step` or an earlier one."""
+def is_until(line: str, step: int, evaluated: int) -> bool:
+    """Whether a line of metrics.jsonl is whole and speaks of `step` or an earlier one, or of an
+    evaluation no later than `evaluated`."""
     try:
         numbers: Any = json.loads(line)
-        return line.endswith("\n") and numbers["step"] <= step
-    except (ValueError, TypeError, KeyError):  # cut short when the process was killed, or not ours
+        last = evaluated if "val_loss" in numbers else step
+        return line.endswith("\n") and bool(numbers["step"] <= last)
+    except (ValueError, TypeError, KeyError, RecursionError):  # cut short by a kill, or not ours
         return False
 
 

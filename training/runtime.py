@@ -42,6 +42,15 @@ class Runtime:
         return torch.compile(chosen) if compiled else chosen
 
     @property
+    def processor(self) -> str:
+        """Which GPU, or the widest instructions that PyTorch finds in the CPU."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name()
+        if self.device.type == "cpu":
+            return torch.backends.cpu.get_cpu_capability()
+        return self.device.type
+
+    @property
     def precision_name(self) -> str:
         """float32 or bfloat16."""
         return str(self.precision).removeprefix("torch.")
@@ -49,23 +58,29 @@ class Runtime:
     def __str__(self) -> str:
         name = self.device.type
         if name == "cuda":
-            name += f" ({torch.cuda.get_device_name()})"
+            name += f" ({self.processor})"
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         return f"device {name}, {threads}, computing in {self.precision_name}"
 
 
-def start_runtime(config: TrainConfig) -> Runtime:
+def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
     """Choose what the config leaves open, and set the number of threads.
+
+    Args:
+        threads_before: of the run that is gone on with; taken where the config names no number and
+            this machine has cores for them.
 
     Raises:
         UserError: for a device that is not there, or far more threads than cores.
     """
-    if config.threads > 4 * (os.cpu_count() or 1):
+    most = 4 * (os.cpu_count() or 1)
+    if config.threads > most:
         raise UserError(
             f"--train.threads {config.threads} is too many for the {os.cpu_count()} cores here"
         )
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    threads = config.threads or (threads_before if threads_before <= most else 0)
+    if threads:
+        torch.set_num_threads(threads)
     device = pick_device(config.device)
     if config.precision == "auto":
         precision = torch.bfloat16 if computes_in_bfloat16(device) else torch.float32
@@ -106,7 +121,8 @@ def computes_in_bfloat16(device: torch.device) -> bool:
 class StopSignal:
     """Inside the `with` block Ctrl-C, SIGTERM and a closed terminal are noted instead of obeyed.
 
-    The first one lets the step finish; after it all act as usual, so a second one stops at once.
+    The first one lets the step finish; after it all act as usual, so a second one stops at once:
+    Ctrl-C by a KeyboardInterrupt, whatever it did before the block.
     """
 
     SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # the last is unknown to Windows
@@ -138,6 +154,8 @@ class StopSignal:
     def restore(self) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
+        if self.number and self.before.get(signal.SIGINT) == signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def __exit__(
         self,

@@ -10,16 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor, nn
+from torch import nn
 
-from atomic import write_atomically
-from errors import UserError
-from training.checkpoint import copy_into, model_tensors
+from training.checkpoint import copy_into, model_tensors, read_tensors, write_tensors
 from training.config import TrainConfig
 
-FORMAT = "glassgpt snapshot 1"
+FORMAT = "glassgpt snapshot 2"
 
 
 def snapshot_steps(
@@ -53,15 +49,12 @@ def save_snapshot(run: Path, step: int, model: nn.Module) -> None:
     """
     half = torch.finfo(torch.float16)
     tensors = {
-        name: tensor.detach().clamp(half.min, half.max).half().contiguous()
+        name: tensor.detach().clamp(half.min, half.max).half()
         for name, tensor in model_tensors(model).items()
     }
     path = run / "snapshots" / f"{step:08d}.safetensors"
-    try:
-        path.parent.mkdir(exist_ok=True)
-        write_atomically(path, save(tensors, {"format": FORMAT}))
-    except OSError as error:
-        raise UserError(f"could not write {path}: {error}") from error
+    path.parent.mkdir(exist_ok=True)
+    write_tensors(path, tensors, FORMAT)
 
 
 def find_snapshots(run: Path) -> dict[int, Path]:
@@ -76,14 +69,6 @@ def load_snapshot(model: nn.Module, path: Path) -> None:
     Raises:
         UserError: for a file that is damaged, or of another model.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get("format") != FORMAT:
-                raise UserError(f"{path} is not a snapshot of this version ({FORMAT})")
-            tensors: dict[str, Tensor] = {
-                name: file.get_tensor(name).float()
-                for name in file.keys()  # noqa: SIM118
-            }
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {error}") from error
-    copy_into(model_tensors(model), "model.", tensors, path)
+    _, tensors = read_tensors(path, FORMAT)
+    whole = {name: tensor.float() for name, tensor in tensors.items()}
+    copy_into(model_tensors(model), "model.", whole, path)

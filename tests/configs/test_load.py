@@ -179,6 +179,8 @@ BAD_FILES = [
     ("!!python/object/apply:os.system ['touch exploded']\n", "is not a YAML file"),
     ("? [a]\n: 3\n", "is not a YAML file"),
     ("model: &a {n_layer: *a}\n", "a config has no use for aliases"),
+    ("model: " + "[" * 100_000, "a config has no use for aliases and for lists in lists"),
+    ("model:\n  n_layer: " + "9" * 10_000, "is not a YAML file"),
     ("\udcff", "is not a YAML file"),
 ]
 

@@ -4,12 +4,15 @@ import dataclasses
 import json
 import os
 import pickle
+import re
 import struct
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save
 
 from errors import UserError
@@ -36,10 +39,13 @@ HEADER = Header(
     corpus={},
     step=7,
     seconds=1.5,
+    train_loss=1.25,
+    evaluated=0,
     val_loss=None,
     best_val_loss=2.0,
     evals_since_best=0,
     device="cpu",
+    processor="AVX2",
     threads=2,
     precision="float32",
     torch="2.13.0",
@@ -106,6 +112,44 @@ def test_a_failed_write_leaves_the_checkpoint_before(
     assert [path.name for path in saved.parent.iterdir()] == ["last.safetensors"]
 
 
+@given(st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+def test_a_flipped_bit_anywhere_is_found(saved: Path, data: st.DataObject) -> None:
+    """But where it says nothing, as between words of the header."""
+    path = saved.with_name("flipped")
+    content = bytearray(saved.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    try:
+        header, tensors = load_checkpoint(path)
+    except UserError as error:
+        assert re.search(r"flipped is (damaged|not a file of this version)", str(error))
+        return
+    whole = load_checkpoint(saved)[1]
+    assert header == HEADER and tensors.keys() == whole.keys()
+    assert all(torch.equal(tensors[name], whole[name]) for name in whole)
+
+
+@given(st.floats(0, 1, exclude_max=True))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_cut_anywhere_it_is_damaged(saved: Path, share: float) -> None:
+    path = saved.with_name("cut")
+    path.write_bytes(saved.read_bytes()[: int(share * saved.stat().st_size)])
+    with pytest.raises(UserError, match="cut is damaged"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("name", ["model.head.weight", "optimizer.head.weight.exp_avg"])
+def test_what_is_not_finite_is_not_saved(saved: Path, name: str) -> None:
+    before = saved.read_bytes()
+    tensors = load_checkpoint(saved)[1]
+    tensors[name][0, 0] = torch.inf
+    with pytest.raises(FloatingPointError, match=f"{name} is no longer finite"):
+        save_checkpoint(saved, tensors, HEADER)
+    assert saved.read_bytes() == before
+
+
 class Bomb:
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.touch, (Path("exploded"),)
@@ -130,10 +174,12 @@ def test_damaged_and_foreign_files_are_one_clear_line(workplace: Path, saved: Pa
     contents += [save({"x": torch.zeros(1)}, meta) for meta in (lost, wrong, missing)]
     for content in contents:
         saved.write_bytes(content)
-        with pytest.raises(UserError, match=r"last.safetensors is (damaged|not a checkpoint)"):
+        with pytest.raises(
+            UserError, match=r"last.safetensors is (damaged|not a file of this version)"
+        ):
             load_checkpoint(saved)
     assert not Path("exploded").exists()
-    with pytest.raises(UserError, match="there is no checkpoint absent"):
+    with pytest.raises(UserError, match="there is no absent"):
         load_checkpoint(Path("absent"))
 
 
