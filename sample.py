@@ -89,7 +89,7 @@ def main(argv: list[str]) -> int:
     options = build(Options, read_flags(parser, flags))
     saved = open_run(find_run(words[0] if words else None), options.checkpoint)
     device = pick_device(options.device)
-    model = lay_out_for_decoding(saved.model(device), options.int8)
+    model = lay_out_for_decoding(saved.model(device, options.num_samples), options.int8)
     loss = saved.header.val_loss
     how = ", weights rounded to 8 bits" if options.int8 else ""
     about = "not evaluated yet" if loss is None else f"validation loss {loss:.4f}"

@@ -337,9 +337,12 @@ def train(
             if saved != (at.step, at.evaluated):
                 save("last", training_tensors(model, optimizer))
         except FloatingPointError as error:
-            also = " and --train.muon_learning_rate" if settings.optimizer == "muon" else ""
+            rate, also = f"{share * settings.learning_rate:.3g}", ""
+            if settings.optimizer == "muon":
+                rate += f" (Muon's {share * settings.muon_learning_rate:.3g})"
+                also = " and --train.muon_learning_rate"
             raise UserError(
-                f"at step {step}, learning rate {share * settings.learning_rate:.3g}: {error}; "
+                f"at step {step}, learning rate {rate}: {error}; "
                 f"nothing was learned from it, and {run} stays as it was saved at step {saved[0]}. "
                 f"Start again with a lower --train.learning_rate{also}, from the beginning or with "
                 f"--init_from {run}"

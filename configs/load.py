@@ -7,6 +7,7 @@ with the nearest known one, and every mistake is one line.
 
 import dataclasses
 import difflib
+import functools
 import re
 from argparse import ArgumentError
 from collections.abc import Iterable
@@ -63,15 +64,22 @@ def make_parser(sections: dict[str, type], usage: str = "", description: str = "
     )
     parser.types = {}
     for section, kind in sections.items():
-        docs = [docstring_parser.parse_from_object(k) for k in kind.__mro__[:-1]]  # without object
-        meanings = {param.arg_name: param.description or "" for doc in docs for param in doc.params}
-        group = parser.add_argument_group((docs[0].short_description or section).rstrip("."))
+        title, meanings = read_docstrings(kind)
+        group = parser.add_argument_group(title or section)
         for f, hint in fields_of(kind):
             key = f"{section}.{f.name}" if section else f.name
             parser.types[key] = hint
             meaning = " ".join(meanings[f.name].split())
             group.add_argument(f"--{key}", type=hint, default=f.default, help=meaning)
     return parser
+
+
+@functools.cache
+def read_docstrings(kind: type) -> tuple[str, dict[str, str]]:
+    """What a dataclass is, and what its fields mean, those of its bases too."""
+    docs = [docstring_parser.parse_from_object(k) for k in kind.__mro__[:-1]]  # without object
+    meanings = {param.arg_name: param.description or "" for doc in docs for param in doc.params}
+    return (docs[0].short_description or "").rstrip("."), meanings
 
 
 def fields_of(kind: type) -> list[tuple[dataclasses.Field[Any], Any]]:

@@ -5,6 +5,8 @@ from typing import Literal
 
 from errors import require_at_least
 
+MOST_REPEAT_CHARACTERS = 50_000  # so many letters follow U+0100 before the surrogates, no letters
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -59,6 +61,11 @@ class DataConfig:
                 f"--data.val_fraction must be above 0 and below 1, got {self.val_fraction}"
             )
         require_at_least(2, data__repeat_vocab=self.repeat_vocab)
+        if self.repeat_vocab > MOST_REPEAT_CHARACTERS:
+            raise ValueError(
+                f"--data.repeat_vocab must be at most {MOST_REPEAT_CHARACTERS:,}, "
+                f"got {self.repeat_vocab}"
+            )
         require_at_least(1, data__repeat_min_period=self.repeat_min_period)
         if not self.repeat_min_period <= self.repeat_max_period <= self.repeat_vocab:
             raise ValueError(

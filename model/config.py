@@ -66,6 +66,8 @@ class ModelConfig:
             model__n_embd=self.n_embd,
             model__ngrams=self.ngrams,
         )
+        if self.ngrams > 16:
+            raise ValueError(f"--model.ngrams must be at most 16, got {self.ngrams}")
         require_fraction(model__dropout=self.dropout, model__attn_dropout=self.attn_dropout)
         if self.n_embd % self.n_head:
             raise ValueError(

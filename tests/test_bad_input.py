@@ -5,6 +5,7 @@ those of going on with a run in test_train.py; here are the rest, and some as re
 """
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 
 import errors
 import sample
+import study
 import train
 
 ROOT = Path(__file__).parent.parent
@@ -43,6 +45,9 @@ BAD = [
     ([DEBUG, "--data.source=repeat"], "--model.block_size 32 has no room for two copies"),
     ([DEBUG, "--data.cache_dir=fine.txt"], "error: Not a directory: "),
     ([DEBUG, "--train.device=mps"], "there is no mps device here"),
+    ([DEBUG, "--model.n_layer=99999999999999999999"], "--model.n_layer 99999999999999999999, --mo"),
+    ([DEBUG, "--model.n_embd=88888888888888888888"], "--model.n_embd 88888888888888888888, --mod"),
+    ([DEBUG, "--train.batch_size=9999999999999"], "--train.batch_size 9999999999999 need at least"),
     ([DEBUG, "fine.txt"], "one word without a flag at most"),
     (["fine.txt"], "fine.txt: a config has the sections data, model, train, this has none"),
     (["folder"], "there is no config file folder"),
@@ -66,33 +71,48 @@ def test_training_refuses_in_one_line(
     assert not (texts / "runs").exists()
 
 
-REAL = [
-    ["train.py", "--model.n_layer", "null"],
-    ["train.py", "absent.yaml"],
-    ["train.py", DEBUG, "--data.source", "latin1.txt"],
-    ["train.py", DEBUG, "--data.source", "hub:nobody/nothing"],
-    ["train.py", "--resume", "absent"],
-    ["sample.py"],
-    ["sample.py", "--top_p", "0"],
-    ["sample.py", "--prompt"],
-]
+REAL = {
+    "train.py --model.n_layer null": "--model.n_layer must be a whole number, got null",
+    "train.py --model.n_layer": "--model.n_layer needs a value",
+    "train.py --n_layer=2": "unknown flag --n_layer; did you mean --model.n_layer?",
+    "train.py --model.n_head 3": "--model.n_embd 128 must be divisible by --model.n_head 3",
+    "train.py --model.n_layer=1e9": "--model.n_layer must be a whole number, got '1000000000.0'",
+    "train.py --train.learning_rate=-1": "--train.learning_rate must be a number of at least 0",
+    "train.py --train.device=tpu": "--train.device must be one of auto, cpu, cuda, mps",
+    "train.py absent.yaml": "there is no config file absent.yaml",
+    "train.py latin1.txt": "latin1.txt is not a YAML file",
+    "train.py fine.txt": "fine.txt: a config has the sections data, model, train",
+    "train.py one.yaml two.yaml": "one word without a flag at most, got: one.yaml two.yaml",
+    "train.py --data.source empty.txt": "empty.txt is empty",
+    "train.py --data.source hub:nobody/nothing": "could not load hub:nobody/nothing",
+    "train.py --resume absent": "there is no run absent",
+    "train.py --resume folder": "folder is not a run",
+    "train.py --run a/b": "--run 'a/b' must be a name for a folder",
+    "sample.py": "there is no run in runs/ yet",
+    "sample.py --top_p 0": "--top_p must be in (0, 1], got 0",
+    "sample.py --prompt": "--prompt needs a value",
+    "sample.py fine.txt": "fine.txt is a file; name the run's folder",
+    "study.py": "name a verb first",
+    "study.py tarce": "there is no verb tarce; did you mean trace?",
+    "study.py heads": "there is no run in runs/ yet",
+    "-m benchmarks.compare a": "there is nothing to compare",
+}
 
 
-@pytest.mark.parametrize("words", REAL, ids=lambda words: " ".join(words)[-40:])
-def test_real_commands_end_with_one_line(texts: Path, words: list[str]) -> None:
-    script, *flags = words
+@pytest.mark.parametrize("words", REAL)
+def test_real_commands_end_with_one_line(texts: Path, words: str) -> None:
+    script, *flags = words.split()
     result = subprocess.run(
-        [sys.executable, str(ROOT / script), *flags],
+        [sys.executable, str(ROOT / script) if script.endswith(".py") else script, *flags],
         capture_output=True,
         text=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)},
     )
     assert result.returncode == 2
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("error: ")
+    assert last.startswith(f"error: {REAL[words]}")
     assert "Traceback" not in result.stderr and "usage:" not in result.stderr
-    if "hub:nobody/nothing" in flags:
-        assert "could not load hub:nobody/nothing" in last and "--data.source FILE" in last
+    assert not Path("runs").exists()
 
 
 def test_folders_that_cannot_be_written_are_named(
@@ -101,6 +121,25 @@ def test_folders_that_cannot_be_written_are_named(
     (workplace / "runs").write_text("a file where a folder should be")
     assert train.main([DEBUG]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_nothing_is_fetched_unless_a_config_names_the_hub(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_network(*args: object, **kwargs: object) -> None:
+        raise AssertionError("something reaches for the network")
+
+    monkeypatch.setattr(socket.socket, "connect", no_network)
+    monkeypatch.setattr(socket, "getaddrinfo", no_network)
+    short = [f"--data.source={ROOT / 'README.md'}", "--train.max_steps=2"]
+    assert train.main([DEBUG, *short, "--run=a"]) == 0
+    assert train.main(["--resume=a", "--train.max_steps=3"]) == 0
+    assert sample.main(["--max_new_tokens=2"]) == 0
+    assert study.main(["report", "--windows=2"]) == 0
+    page = Path("runs/a/report.html").read_text()
+    assert "http://" not in page.replace("http://www.w3.org/", "") and "https://" not in page
+    assert train.main([DEBUG, "--data.source=hub:nobody/nothing"]) == 2
+    assert "could not load hub:nobody/nothing" in capsys.readouterr().err, "and this one does"
 
 
 def test_ctrl_c_before_the_loop_is_quiet(

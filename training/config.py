@@ -123,6 +123,13 @@ class TrainConfig:
             train__snapshots=self.snapshots,
             train__snapshot_mb=self.snapshot_mb,
         )
+        rates = {
+            "learning_rate": self.learning_rate,
+            "muon_learning_rate": self.muon_learning_rate,
+        }
+        for name, rate in rates.items():
+            if rate > 1e30:  # a step of float32 numbers has no room for more
+                raise ValueError(f"--train.{name} must be at most 1e30, got {rate}")
         if self.seed >= 2**63:
             raise ValueError(f"--train.seed must be below 2**63, got {self.seed}")
         require_fraction(

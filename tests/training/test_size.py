@@ -95,7 +95,6 @@ def test_any_absurd_size_is_named(value: int) -> None:
         "n_layer": dataclasses.replace(one, n_layer=value),
         "n_embd": dataclasses.replace(one, n_embd=value),
         "block_size": dataclasses.replace(one, block_size=value),
-        "ngrams": dataclasses.replace(one, ngrams=10**6),
         "batch_size": one,
     }
     for field, config in configs.items():
