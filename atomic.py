@@ -17,6 +17,9 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(scratch, path)
+    except OSError as error:
+        error.filename = str(path)  # the name that means something to whoever reads the message
+        raise
     finally:
         scratch.unlink(missing_ok=True)
     if os.name == "posix":  # the rename itself is on the disk once its folder is

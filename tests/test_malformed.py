@@ -96,7 +96,7 @@ def refused(main: Callable[..., int], argv: list[str]) -> str:
 
 
 @given(bad_flags())
-@settings(suppress_health_check=list(HealthCheck), max_examples=400)
+@settings(suppress_health_check=list(HealthCheck), max_examples=470)
 def test_a_command_line_with_a_mistake(
     workplace: Path, command: tuple[Callable[..., int], list[str], str]
 ) -> None:
@@ -146,7 +146,7 @@ def bad_files(draw: st.DrawFn) -> tuple[bytes, str]:
 
 
 @given(bad_files())
-@settings(suppress_health_check=list(HealthCheck), max_examples=150)
+@settings(suppress_health_check=list(HealthCheck), max_examples=80)
 def test_a_config_file_with_a_mistake(workplace: Path, file: tuple[bytes, str]) -> None:
     content, culprit = file
     (workplace / "config.yaml").write_bytes(content)

@@ -1,19 +1,32 @@
 """The benchmarks measure what they say. No number is asserted that depends on the machine."""
 
+import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import common, compare, recipe, sampling, throughput, time_to_loss
+from benchmarks import (
+    common,
+    compare,
+    endurance,
+    recipe,
+    reliability,
+    sampling,
+    throughput,
+    time_to_loss,
+)
 from configs.load import SECTIONS, make_parser, read_config, to_plain
+from errors import UserError
 from model.config import ModelConfig
 from model.gpt import GPT
 from run import open_run
 from table import print_table
+from training.checkpoint import load_checkpoint, save_checkpoint
 from training.config import TrainConfig
 
 DEBUG = str(Path(__file__).parent.parent.parent / "configs" / "debug.yaml")
@@ -176,3 +189,46 @@ def test_a_checkout_that_is_none(
 
 def test_memory_of_a_fresh_process_is_its_own() -> None:
     assert common.in_fresh_process(common.peak_memory, torch.device("cpu")) > 10
+
+
+def test_killed_runs_and_full_disks_lose_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """A short form; docs/reliability.md has the long one's figures."""
+    assert reliability.main(["--kills=6", "--full_disks=1"]) == 0
+    tallies = last_json(capfd.readouterr().out)
+    assert (tallies["killed"]["tried"], tallies["full_disks"]["tried"]) == (6, 1)
+    assert tallies["killed"]["while_writing"] > 0
+    assert tallies["full_disks"]["finished"] == 1
+    assert not tallies["killed"]["broken"] and not tallies["full_disks"]["broken"]
+
+
+def test_what_differs_from_a_whole_run_is_named(debug_run: Path, workplace: Path) -> None:
+    """So that the harness above can fail."""
+    copy = workplace / "copy"
+    shutil.copytree(debug_run, copy)
+    assert reliability.differences(copy, debug_run) == []
+    header, tensors = load_checkpoint(copy / "last.safetensors")
+    tensors["model.head.weight"][0, 0] += 1e-6
+    save_checkpoint(copy / "last.safetensors", tensors, dataclasses.replace(header, threads=3))
+    lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (copy / "metrics.jsonl").write_text("".join(lines[1:]))
+    next(copy.glob("events.*")).unlink()
+    (copy / "snapshots" / "00000000.safetensors").unlink()
+    (copy / ".writing-1-x").touch()
+    found = " ".join(reliability.differences(copy, debug_run))
+    for part in ("last: model.head.weight", "the header of last", "metrics.jsonl", "TensorBoard's"):
+        assert part in found
+    assert "snapshot 0" in found and "half-written" in found and "best" not in found
+
+
+def test_memory_is_watched(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hold = "import time; held = b'x' * 50_000_000; time.sleep(1.2); held = b''; time.sleep(1.2)"
+    seen = endurance.watch(["-c", hold], workplace, "held and let go")
+    assert 50 < seen["after_a_tenth"] < 100 and seen["after_a_tenth"] <= seen["at_most"]
+    assert seen["at_the_end"] < seen["at_most"] - 40
+    forever = endurance.watch(["-c", "import time; time.sleep(99)"], workplace, "slept", 1.0)
+    assert 1 <= forever["seconds"] < 50
+    with pytest.raises(UserError, match=r"x: exit code 1: .*no-such-module"):
+        endurance.watch(["-m", "no-such-module"], workplace, "x")
+    assert endurance.main(["--minutes=0", "--characters=0", "--megabytes=2"]) == 0
+    (part,) = last_json(capsys.readouterr().out)["parts"]
+    assert part["what"] == "read 2 MB of text" and 5 < part["at_most"] < 1000

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,17 @@ from configs.load import (
 from data.config import DataConfig
 from errors import UserError
 from model.config import ModelConfig
+from model.gpt import GPT
+from train import train_step
+from training.checkpoint import (
+    Header,
+    load_checkpoint,
+    load_training,
+    save_checkpoint,
+    training_tensors,
+)
 from training.config import TrainConfig
+from training.optim import Optimizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,13 +244,43 @@ configs = st.builds(
 
 
 @given(configs)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 def test_any_config_reloads_equal(workplace: Path, config: Config) -> None:
     plain = json.loads(json.dumps(to_plain(config)))
     assert from_plain(plain, "here") == config
     text = yaml.safe_dump(to_plain(config), sort_keys=False)
     (workplace / "config.yaml").write_text(text, encoding="utf-8")
     assert parse("config.yaml") == config
+
+
+@given(configs, st.integers(1, 6))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+def test_any_small_config_builds_steps_and_reloads_equal(
+    workplace: Path, config: Config, V: int
+) -> None:
+    model = GPT(config.model, V)
+    optimizer = Optimizer(model, config.train)
+    windows = torch.randint(V, (2, config.model.block_size + 1))
+    train_step(model, model, optimizer, 1.0, windows, config.train)
+    path = workplace / "last.safetensors"
+    tensors = training_tensors(model, optimizer)
+    header = Header(**HEADER | {"config": to_plain(config)})
+    save_checkpoint(path, tensors, header)
+    saved, loaded = load_checkpoint(path)
+    again = GPT(from_plain(saved.config, "here").model, V)
+    load_training(again, Optimizer(again, config.train), loaded, path)
+    assert saved == header and from_plain(saved.config, "here") == config
+    reloaded = training_tensors(again, optimizer)
+    assert reloaded.keys() == tensors.keys() == loaded.keys()
+    assert all(torch.equal(reloaded[name], tensors[name]) for name in tensors)
+    assert all(torch.equal(loaded[name], tensors[name]) for name in tensors)
+
+
+HEADER: dict[str, Any] = {
+    **{"tokenizer": {"kind": "byte"}, "corpus": {}, "step": 1, "seconds": 0.5, "train_loss": 2.0},
+    **{"evaluated": 0, "val_loss": None, "best_val_loss": None, "evals_since_best": 0},
+    **{"device": "cpu", "processor": "", "threads": 1, "precision": "float32", "torch": "2.13.0"},
+}
 
 
 def test_plain_data_reloads_strictly() -> None:
