@@ -34,6 +34,7 @@ from errors import UserError
 from model.gpt import GPT
 from training.checkpoint import Header, load_checkpoint, load_weights
 from training.optim import schedule
+from training.processes import Processes
 from training.progress import read_metrics
 from training.runtime import Runtime
 from training.size import count_parameters, decoding_bytes, refuse_too_large
@@ -292,7 +293,9 @@ def refuse_other_text(saved: SavedRun, info: dict[str, Any]) -> None:
         )
 
 
-def notes_on_resume(saved: SavedRun, config: Config, runtime: Runtime) -> list[str]:
+def notes_on_resume(
+    saved: SavedRun, config: Config, runtime: Runtime, processes: Processes
+) -> list[str]:
     """What a person should know of changes that --resume allows."""
     notes, header, old, new = [], saved.header, saved.config, config
     file = saved.path.parent / "config.yaml"
@@ -308,6 +311,7 @@ def notes_on_resume(saved: SavedRun, config: Config, runtime: Runtime) -> list[s
         "device": (header.device, runtime.device.type),
         "processor": (header.processor, runtime.processor),
         "threads": (header.threads, runtime.threads),
+        "processes": (header.processes, processes.size),
         "precision": (header.precision, runtime.precision_name),
         "PyTorch": (header.torch, torch.__version__),
         "compile": (old.train.compile, new.train.compile),

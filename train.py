@@ -17,7 +17,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,11 +55,20 @@ from training.checkpoint import (
     load_training,
     load_weights,
     model_tensors,
+    refuse_not_finite,
     save_checkpoint,
     training_tensors,
 )
 from training.config import TrainConfig
 from training.optim import Optimizer, schedule
+from training.processes import (
+    ALONE,
+    Processes,
+    join_processes,
+    lost_a_process,
+    without_averaging,
+    writes_here,
+)
 from training.progress import Metrics, progress_bar
 from training.runtime import Runtime, StopSignal, start_runtime
 from training.size import refuse_to_train_too_large
@@ -90,11 +99,13 @@ def train_step(
     learning_share: float,
     windows: Tensor,
     config: TrainConfig,
+    processes: Processes = ALONE,
 ) -> tuple[float, float]:
     """One update of the weights from a batch of windows, (batch_size, block_size + 1).
 
     Args:
         learning_share: of the peak learning rates; see `schedule`.
+        windows: the share of this process, where there are several.
 
     Returns:
         The mean loss of the batch in nats per token, and the norm of its gradient.
@@ -103,14 +114,17 @@ def train_step(
         FloatingPointError: when either is not finite; the weights are as they were.
     """
     loss = torch.zeros((), device=windows.device)
-    for piece in windows.chunk(config.grad_accum_steps):
-        logits = forward(piece[:, :-1])
-        piece_loss = next_token_loss(logits, piece[:, 1:]) / config.grad_accum_steps
-        piece_loss.backward()
+    pieces = windows.chunk(config.grad_accum_steps)
+    for number, piece in enumerate(pieces, start=1):
+        with without_averaging(forward) if number < len(pieces) else nullcontext():
+            logits = forward(piece[:, :-1])
+            piece_loss = next_token_loss(logits, piece[:, 1:]) / config.grad_accum_steps
+            piece_loss.backward()
         loss += piece_loss.detach()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     grad_norm = torch.nn.utils.get_total_norm(gradients.values())
     mean, norm = torch.stack((loss, grad_norm)).tolist()  # both in one wait for the device
+    mean = processes.sum([mean])[0] / processes.size
     if not (math.isfinite(mean) and math.isfinite(norm)):
         bad = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
         model.zero_grad()
@@ -131,26 +145,34 @@ def evaluate(
     config: TrainConfig,
     runtime: Runtime,
     stop: StopSignal,
+    processes: Processes = ALONE,
 ) -> dict[str, float] | None:
     """The loss over the whole validation split, in one deterministic pass; None if stopped.
 
-    Every token but the first is predicted once, from what stands before it in its window.
+    Every token but the first is predicted once, from what stands before it in its window. Several
+    processes take batches in turn and sum up what they found.
 
     Raises:
         FloatingPointError: when the loss is not finite.
     """
     model.eval()
-    nats, tokens, characters = 0.0, 0, 0
-    for windows in batches.validation(config.batch_size // config.grad_accum_steps):
+    nats = tokens = characters = 0.0
+    for turn, windows in enumerate(
+        batches.validation(config.batch_size // config.grad_accum_steps)
+    ):
         if stop:
             break
+        if turn % processes.size != processes.rank:
+            continue
         targets = windows[:, 1:]
         logits = forward(windows[:, :-1].to(runtime.device))
         nats += next_token_loss(logits, targets.to(runtime.device), reduction="sum").item()
         tokens += targets.numel()
         characters += batches.tokenizer.count_characters(targets.numpy().ravel())
     model.train()
-    if stop:
+    found = (nats, tokens, characters, float(bool(stop)))
+    nats, tokens, characters, stopped = processes.sum(found)
+    if stopped:
         return None
     if not math.isfinite(nats):
         raise FloatingPointError(f"the validation loss is {nats}")
@@ -193,6 +215,7 @@ def train(
     runtime: Runtime,
     at: Position,
     stop: StopSignal,
+    processes: Processes,
 ) -> None:
     """Train from `at` until `max_steps`, a stop signal, or the end of patience.
 
@@ -201,10 +224,14 @@ def train(
     """
     settings, unit = config.train, config.data.tokenizer
     forward = runtime.forward_of(model, settings.compile)
+    learner = processes.average_gradients(model, forward)
     began = time.perf_counter() - at.seconds
     tokens, busy, pace = 0, 0.0, ""  # since the last line of metrics
 
     def save(which: str, tensors: dict[str, Tensor]) -> None:
+        refuse_not_finite(tensors)
+        if not processes.writes:
+            return
         metrics.flush()  # so that no checkpoint is ahead of them
         at.seconds = time.perf_counter() - began
         header = Header(
@@ -214,6 +241,7 @@ def train(
             device=runtime.device.type,
             processor=runtime.processor,
             threads=runtime.threads,
+            processes=processes.size,
             precision=runtime.precision_name,
             torch=torch.__version__,
             **dataclasses.asdict(at),
@@ -221,7 +249,7 @@ def train(
         save_checkpoint(run / f"{which}.safetensors", tensors, header)
 
     def windows_of(step: int) -> Tensor:
-        windows = batches.train(step, settings.batch_size)
+        windows = processes.share(batches.train(step, settings.batch_size))
         if runtime.device.type == "cuda":  # copied while the GPU computes
             return windows.pin_memory().to(runtime.device, non_blocking=True)
         return windows.to(runtime.device)
@@ -232,19 +260,26 @@ def train(
         except OSError:  # the reader of a pipe has left, or the terminal is gone: save and stop
             stop.number = SIGPIPE
 
-    def look() -> None:
+    def stopped() -> bool:
+        """Whether this or another process was told to stop; all say the same."""
+        stop.number = processes.most(stop.number)
+        return bool(stop)
+
+    def look() -> bool:
         """Evaluate, unless a stop comes first: then the run goes on with this when resumed."""
         bar.set_description_str("evaluating, ")
-        measured = evaluate(forward, model, batches, settings, runtime, stop)
+        measured = evaluate(forward, model, batches, settings, runtime, stop, processes)
         bar.set_description_str(pace, refresh=False)
         if measured is None:
-            return
+            return False
         at.evaluated, at.val_loss = at.step, measured["val_loss"]
         best = at.best_val_loss is None or at.val_loss < at.best_val_loss
         at.evals_since_best = 0 if best else at.evals_since_best + 1
         if best:
             at.best_val_loss = at.val_loss
             save("best", model_tensors(model))
+        if not processes.writes:
+            return True
         sample = write_sample(model, batches, settings) if settings.sample_tokens else ""
         metrics.write(at.step, measured | {"seconds": time.perf_counter() - began}, sample)
         say(
@@ -258,6 +293,7 @@ def train(
             shown = "".join(c if c.isprintable() else "\ufffd" for c in line.expandtabs())
             for start in range(0, len(shown) or 1, SAMPLE_WIDTH):
                 say(f"    | {shown[start : start + SAMPLE_WIDTH]}")
+        return True
 
     def enough() -> bool:
         """Whether the evaluation that was just made ends the run."""
@@ -270,33 +306,38 @@ def train(
         return False
 
     with (
-        Metrics(run, at.step, at.evaluated, settings.tensorboard) as metrics,
-        progress_bar(at.step, settings.max_steps) as bar,
+        Metrics(
+            run, at.step, at.evaluated, settings.tensorboard, silent=not processes.writes
+        ) as metrics,
+        progress_bar(at.step, settings.max_steps, silent=not processes.writes) as bar,
     ):
         ladder = batches.ladder()
         rungs = ", ".join(f"{rung} {nats:.4f}" for rung, nats in ladder.items())
         say(f"to beat: {rungs} nats/{unit}")
-        save("last", training_tensors(model, optimizer))  # from here on the run can be resumed
+        save(
+            "last", training_tensors(model, optimizer, processes)
+        )  # from here on the run can be resumed
         first = at.step
         saved = at.step, at.evaluated
         taken = list(find_snapshots(run))
         kept = snapshot_steps(settings, model.num_parameters(), at.step, taken)
-        if at.step in kept:
+        if at.step in kept and processes.writes:
             save_snapshot(run, at.step, model)
         upcoming = windows_of(at.step)
         share = schedule(at.step, settings)
         step = at.step  # the one under way, or the last
         model.train()
         try:
-            while not stop:
+            while not stopped():
                 ends = at.step == settings.max_steps
                 if at.step > at.evaluated and (ends or at.step % settings.eval_every == 0):
-                    look()
-                    ends = ends or (at.evaluated == at.step and enough())
+                    if not look():
+                        break
+                    ends = ends or enough()
                 if at.step % settings.save_every == 0 and saved != (at.step, at.evaluated):
-                    save("last", training_tensors(model, optimizer))
+                    save("last", training_tensors(model, optimizer, processes))
                     saved = at.step, at.evaluated
-                if ends or stop:
+                if ends:
                     break
 
                 step_began = time.perf_counter()
@@ -305,7 +346,7 @@ def train(
                 windows, upcoming = upcoming, windows_of(step)
                 try:
                     loss, grad_norm = train_step(
-                        forward, model, optimizer, share, windows, settings
+                        learner, model, optimizer, share, windows, settings, processes
                     )
                 except Exception as error:
                     compiling = settings.compile and at.step == first
@@ -316,7 +357,7 @@ def train(
                         f"{str(error).splitlines()[0]}); --train.compile false does without it"
                     ) from error
                 at.step, at.train_loss = step, loss
-                tokens += windows.numel() - len(windows)
+                tokens += processes.size * (windows.numel() - len(windows))
                 busy += time.perf_counter() - step_began
 
                 if step % settings.log_every == 0 or step == settings.max_steps:
@@ -332,10 +373,11 @@ def train(
                     bar.set_description_str(pace, refresh=False)
                     tokens, busy = 0, 0.0
                 bar.update()
-                if step in kept:
+                if step in kept and processes.writes:
                     save_snapshot(run, step, model)
+            stopped()  # also where an evaluation was given up
             if saved != (at.step, at.evaluated):
-                save("last", training_tensors(model, optimizer))
+                save("last", training_tensors(model, optimizer, processes))
         except FloatingPointError as error:
             rate, also = f"{share * settings.learning_rate:.3g}", ""
             if settings.optimizer == "muon":
@@ -367,7 +409,7 @@ def main(argv: list[str]) -> int:
         saved = None
         if source is not None:
             folder = find_run(source)
-            if resuming:
+            if resuming and writes_here():
                 held.enter_context(hold(folder))
             saved = open_run(folder, "last" if resuming else "best")
         config = read_config(parser, flags, file, saved.config if saved else None)
@@ -375,14 +417,19 @@ def main(argv: list[str]) -> int:
             refuse_changes(saved.config, config, "--resume" if resuming else "--init_from")
 
         runtime = start_runtime(config.train, saved.header.threads if saved and resuming else 0)
-        print(runtime)
+        processes = join_processes(config.train, runtime.device, held)
+        print(f"{runtime}{processes}")
         torch.manual_seed(config.train.seed)
         vocabulary = saved.tokenizer if saved else None
+        processes.first_alone()  # it tokenizes the text, and the others find it in the cache
         batches = open_batches(config.data, config.model.block_size, config.train.seed, vocabulary)
         V = batches.tokenizer.vocab_size
+        processes.first_done()
         refuse_to_train_too_large(config.model, config.train, V, runtime.device)
         model = GPT(config.model, V).to(runtime.device)
         optimizer = Optimizer(model, config.train, runtime.precision)
+        if processes.rank:  # the same weights, but another dropout
+            torch.manual_seed((config.train.seed + (processes.rank << 32)) % 2**63)
         print(
             f"model: {config.model.n_layer} layers x {config.model.n_embd} wide, "
             f"{config.model.n_head} heads, context {config.model.block_size}, "
@@ -399,21 +446,24 @@ def main(argv: list[str]) -> int:
             if ahead < 0 or (ahead == 0 and at.evaluated == at.step):
                 print(f"{run} is complete at step {at.step}; go on with a larger --train.max_steps")
                 return 0
-            load_training(model, optimizer, saved.tensors, saved.path)
+            load_training(model, optimizer, saved.tensors, saved.path, processes.rank)
             print(f"going on with {run} at step {at.step}")
-            for note in notes_on_resume(saved, config, runtime):
+            for note in notes_on_resume(saved, config, runtime, processes):
                 print(f"note: {note}")
-            save_config(run, config)
+            if processes.writes:
+                save_config(run, config)
         else:
             if saved is not None:
                 load_weights(model, saved.tensors, saved.path)
-            run = make_folder(options.run, file, saved)
-            held.enter_context(hold(run))
-            refuse_existing(run)  # once more: another process may have come first
-            facts = {"corpus": batches.info, "init_from": options.init_from}
-            describe_run(run, config, facts | {"runtime": str(runtime)})
+            run = Path("the run")  # only one process writes there
+            if processes.writes:
+                run = make_folder(options.run, file, saved)
+                held.enter_context(hold(run))
+                refuse_existing(run)  # once more: another process may have come first
+                facts = {"corpus": batches.info, "init_from": options.init_from}
+                describe_run(run, config, facts | {"runtime": f"{runtime}{processes}"})
         del saved  # its tensors are copies of what is in the model now
-        return train_until_stopped(run, config, model, optimizer, batches, runtime, at)
+        return train_until_stopped(run, config, model, optimizer, batches, runtime, at, processes)
 
 
 def train_until_stopped(
@@ -424,17 +474,25 @@ def train_until_stopped(
     batches: Batches,
     runtime: Runtime,
     at: Position,
+    processes: Processes,
 ) -> int:
     """Train, and say how it ended and what to do next; the exit code says it too."""
     with StopSignal() as stop:
         try:
-            train(run, config, model, optimizer, batches, runtime, at, stop)
+            train(run, config, model, optimizer, batches, runtime, at, stop, processes)
         except KeyboardInterrupt:
             print(
                 f"\nstopped at once; from the last checkpoint: python train.py --resume {run}",
                 file=sys.stderr,
             )
             return 130
+        except RuntimeError as error:
+            if not lost_a_process(error):
+                raise
+            raise UserError(
+                f"another process of this job is gone, and this one stops; go on from the last "
+                f"checkpoint with: --resume {run}"
+            ) from error
     complete = at.step == config.train.max_steps and at.evaluated == at.step
     if stop and not complete:
         print(f"stopped at step {at.step}; go on with: python train.py --resume {run}")

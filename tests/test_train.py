@@ -469,9 +469,9 @@ def test_stopped_before_the_first_step(workplace: Path, monkeypatch: pytest.Monk
     assert train.main([*QUICK, *DROPOUT, "--run=whole"]) == 0
     with monkeypatch.context() as patch:
 
-        def interrupted(*args: Any) -> Any:
+        def interrupted(*args: Any, **options: Any) -> Any:
             os.kill(os.getpid(), signal.SIGINT)
-            return progress_bar(*args)
+            return progress_bar(*args, **options)
 
         patch.setattr(train, "progress_bar", interrupted)
         assert train.main([*QUICK, *DROPOUT, "--run=parts"]) == 130

@@ -2,7 +2,8 @@
 
     model.NAME             weights
     optimizer.NAME.STATE   the optimizer's state of each weight
-    generator.DEVICE       the random generators that dropout draws from
+    generator.DEVICE       the random generators that dropout draws from; .1, .2 and on are those
+                           of further processes
 
 A file is written beside its place, synced, and renamed: it is whole or it is absent. What it
 says is summed up in a CRC-32, so that a bit that changed on the disk is met when it is opened.
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from atomic import write_atomically
 from errors import UserError
 from training.optim import Optimizer
+from training.processes import ALONE, Processes
 
 FORMAT = "glassgpt 2"
 GPU_GENERATORS: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.mps}
@@ -71,6 +73,9 @@ class Header:
     threads: int
     """CPU threads; their number decides them too."""
 
+    processes: int
+    """How many of them averaged their gradients."""
+
     precision: str
     """What it computed in."""
 
@@ -83,14 +88,25 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
 
 
-def training_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """All that training goes on from: weights, optimizer, generators."""
-    tensors = model_tensors(model) | {"generator.cpu": torch.get_rng_state()}
-    tensors |= optimizer_tensors(optimizer)
+def training_tensors(
+    model: nn.Module, optimizer: Optimizer, processes: Processes = ALONE
+) -> dict[str, Tensor]:
+    """All that training goes on from: weights, optimizer, the generators of all processes."""
+    states = {"cpu": torch.get_rng_state()}
     device = next(model.parameters()).device.type
     if device in GPU_GENERATORS:
-        tensors[f"generator.{device}"] = GPU_GENERATORS[device].get_rng_state()
-    return tensors
+        states[device] = GPU_GENERATORS[device].get_rng_state()
+    generators = {
+        generator_name(kind, rank): state
+        for kind, own in states.items()
+        for rank, state in enumerate(processes.gather(own))
+    }
+    return model_tensors(model) | optimizer_tensors(optimizer) | generators
+
+
+def generator_name(kind: str, rank: int) -> str:
+    """The name of a process's generator in a checkpoint; the first's has no number."""
+    return f"generator.{kind}.{rank}" if rank else f"generator.{kind}"
 
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
@@ -109,10 +125,15 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], header: Header) -> N
         FloatingPointError: for a tensor that is not finite: nobody could go on from it.
         UserError: when it cannot be written.
     """
+    refuse_not_finite(tensors)
+    write_tensors(path, tensors, FORMAT, json.dumps(dataclasses.asdict(header)))
+
+
+def refuse_not_finite(tensors: dict[str, Tensor]) -> None:
+    """See `save_checkpoint`."""
     for name, tensor in tensors.items():
         if not tensor.isfinite().all():
             raise FloatingPointError(f"{name} is no longer finite")
-    write_tensors(path, tensors, FORMAT, json.dumps(dataclasses.asdict(header)))
 
 
 def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
@@ -201,9 +222,10 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> No
 
 
 def load_training(
-    model: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], path: Path
+    model: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], path: Path, rank: int = 0
 ) -> None:
-    """Put back all that `training_tensors` took.
+    """Put back all that `training_tensors` took. A process that was not there then keeps the
+    generators it has.
 
     Raises:
         UserError: see `load_weights`.
@@ -211,10 +233,11 @@ def load_training(
     load_weights(model, tensors, path)
     copy_into(optimizer_tensors(optimizer), "optimizer.", tensors, path)
     try:
-        torch.set_rng_state(tensors["generator.cpu"])
+        if rank == 0 or generator_name("cpu", rank) in tensors:
+            torch.set_rng_state(tensors[generator_name("cpu", rank)])
         device = next(model.parameters()).device.type
-        if f"generator.{device}" in tensors and device in GPU_GENERATORS:
-            GPU_GENERATORS[device].set_rng_state(tensors[f"generator.{device}"])
+        if generator_name(device, rank) in tensors and device in GPU_GENERATORS:
+            GPU_GENERATORS[device].set_rng_state(tensors[generator_name(device, rank)])
     except (KeyError, RuntimeError, TypeError) as error:
         raise UserError(f"{path} has no usable state of the random generator: {error}") from error
 

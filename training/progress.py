@@ -19,9 +19,18 @@ if TYPE_CHECKING:
 class Metrics:
     """One JSON object a line in metrics.jsonl, and the same numbers in TensorBoard."""
 
-    def __init__(self, run: Path, step: int, evaluated: int, tensorboard: bool) -> None:
+    def __init__(
+        self, run: Path, step: int, evaluated: int, tensorboard: bool, silent: bool = False
+    ) -> None:
         """Go on after `step`: what was written of later steps is taken back, and so is an
-        evaluation after the step `evaluated`, which a stop came too soon for or will come again."""
+        evaluation after the step `evaluated`, which a stop came too soon for or will come again.
+
+        A `silent` one writes nothing, where another process does.
+        """
+        self.writer = None
+        if silent:
+            self.file = open(os.devnull, "a")  # noqa: SIM115 - closed by __exit__
+            return
         self.path = run / "metrics.jsonl"
         kept = []
         if self.path.exists():
@@ -29,7 +38,6 @@ class Metrics:
             kept = [line for line in lines if is_until(line, step, evaluated)]
             write_atomically(self.path, "".join(kept).encode())
         self.file = open(self.path, "a", buffering=1)  # noqa: SIM115 - closed by __exit__
-        self.writer = None
         if tensorboard:
             # Events are taken back by whole steps; what counts of the first of them is put back.
             first = step + 1 if evaluated == step else step
@@ -118,12 +126,12 @@ def is_until(line: str, step: int, evaluated: int) -> bool:
         return False
 
 
-def progress_bar(step: int, max_steps: int) -> "tqdm[Any]":
+def progress_bar(step: int, max_steps: int, silent: bool = False) -> "tqdm[Any]":
     """Step, loss, tokens per second and time left, on one line; silent where nobody watches."""
     return tqdm(
         total=max_steps,
         initial=step,
         bar_format="step {n_fmt}/{total_fmt} |{bar:24}| {desc}{remaining} left",
         leave=False,
-        disable=None,
+        disable=silent or None,
     )

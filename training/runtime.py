@@ -105,6 +105,8 @@ def pick_device(name: str) -> torch.device:
     if not present[name]:
         here = ", ".join(device for device in present if present[device])
         raise UserError(f"there is no {name} device here; PyTorch {torch.__version__} sees: {here}")
+    if name == "cuda" and "LOCAL_RANK" in os.environ:  # one of several processes: a GPU for each
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     return torch.device(name)
 
 

@@ -279,7 +279,8 @@ def test_any_small_config_builds_steps_and_reloads_equal(
 HEADER: dict[str, Any] = {
     **{"tokenizer": {"kind": "byte"}, "corpus": {}, "step": 1, "seconds": 0.5, "train_loss": 2.0},
     **{"evaluated": 0, "val_loss": None, "best_val_loss": None, "evals_since_best": 0},
-    **{"device": "cpu", "processor": "", "threads": 1, "precision": "float32", "torch": "2.13.0"},
+    **{"device": "cpu", "processor": "", "threads": 1, "processes": 1},
+    **{"precision": "float32", "torch": "2.13.0"},
 }
 
 

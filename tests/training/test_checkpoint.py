@@ -47,6 +47,7 @@ HEADER = Header(
     device="cpu",
     processor="AVX2",
     threads=2,
+    processes=1,
     precision="float32",
     torch="2.13.0",
 )
