@@ -4,6 +4,7 @@ python train.py                                       the default: Python's own 
 python train.py configs/shakespeare_3min.yaml --model.n_layer 6
 python train.py --resume runs/my-run                  go on where it stopped
 python train.py --init_from runs/my-run --data.source letters.txt
+python train.py --dry_run                             how large it would be
 python train.py --help                                every field
 """
 
@@ -71,7 +72,7 @@ from training.processes import (
 )
 from training.progress import Metrics, progress_bar
 from training.runtime import Runtime, StopSignal, start_runtime
-from training.size import refuse_to_train_too_large
+from training.size import describe_size, refuse_to_train_too_large
 from training.snapshots import find_snapshots, save_snapshot, snapshot_steps
 
 SIGPIPE = 13  # by number, because Windows has no such signal
@@ -90,6 +91,9 @@ class Options:
 
     init_from: str | None = None
     """Start a new run from the weights of this one, with its config and its vocabulary."""
+
+    dry_run: bool = False
+    """Print parameters, memory and operations by formula, and train nothing."""
 
 
 def train_step(
@@ -425,6 +429,10 @@ def main(argv: list[str]) -> int:
         batches = open_batches(config.data, config.model.block_size, config.train.seed, vocabulary)
         V = batches.tokenizer.vocab_size
         processes.first_done()
+        if options.dry_run:
+            print(f"text: {batches.describe()}")
+            print(describe_size(config.model, config.train, V))
+            return 0
         refuse_to_train_too_large(config.model, config.train, V, runtime.device)
         model = GPT(config.model, V).to(runtime.device)
         optimizer = Optimizer(model, config.train, runtime.precision)

@@ -43,6 +43,7 @@ from train import train_step
 from training.config import TrainConfig
 from training.optim import Optimizer
 from training.runtime import start_runtime
+from training.size import flops_per_token
 
 VOCAB = 65  # Tiny Shakespeare's characters
 
@@ -120,21 +121,6 @@ def shapes() -> dict[str, tuple[ModelConfig, TrainConfig, bool]]:
     }
 
 
-def flops_per_token(config: ModelConfig) -> int:
-    """Floating-point operations of forward and backward pass (Chowdhery et al. 2022, appendix B).
-
-    Six for each weight of a matrix that a token meets, the embedding not being one, and for the
-    two products of attention 12 L C T; the half of them that the causal mask hides is counted.
-    """
-    model = GPT(replace(config, tie_head=False), VOCAB)
-    matrices = sum(
-        weight.numel()
-        for name, weight in model.named_parameters()
-        if weight.dim() == 2 and "embedding" not in name
-    )
-    return 6 * matrices + 12 * config.n_layer * config.n_embd * config.block_size
-
-
 def measure(config: ModelConfig, settings: TrainConfig, at_least: float, nanogpt: str) -> Measured:
     """Train for some seconds on random tokens, ours or (with a checkout) nanoGPT's model."""
     runtime = start_runtime(settings)
@@ -156,7 +142,7 @@ def measure(config: ModelConfig, settings: TrainConfig, at_least: float, nanogpt
     tokens = settings.batch_size * config.block_size
     return Measured(
         tokens / seconds,
-        tokens * flops_per_token(config) / seconds / 1e9,
+        tokens * flops_per_token(config, VOCAB) / seconds / 1e9,
         product_rate(device, runtime.precision),
         megabytes,
     )

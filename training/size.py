@@ -1,4 +1,4 @@
-"""How large a model is, and what training or decoding it needs at the least, by formula.
+"""How large a model is, and what training or decoding it takes, by formula.
 
 Letters as in model/attention.py, and L layers, P parameters, b windows read at once.
 """
@@ -33,16 +33,56 @@ def count_parameters(config: ModelConfig, vocab_size: int) -> int:
     return config.n_layer * (attention + mlp + 2 * norm) + norm + tables * C
 
 
-def training_bytes(config: ModelConfig, train: TrainConfig, vocab_size: int) -> int:
-    """What training needs at the least, in bytes: never more than it turns out to take.
+def state_bytes(config: ModelConfig, train: TrainConfig, vocab_size: int) -> int:
+    """Weights, gradients, and what the optimizer remembers: one number of a weight for Muon, whose
+    matrices are nearly all, two for AdamW."""
+    numbers = 4 if train.optimizer == "adamw" else 3
+    return FLOAT * numbers * count_parameters(config, vocab_size)
 
-    12 P for weights, gradients and one number an optimizer remembers of each, and what the backward
-    pass reads of b windows: 8 C a token and layer, logits and their gradient.
+
+def activation_bytes(config: ModelConfig, train: TrainConfig, vocab_size: int) -> int:
+    """What the forward pass of a piece of the batch keeps for the backward pass, about.
+
+    20 C numbers for each token and layer (17 to 23, counted, by the choices inside a block), the
+    logits and their softmax, and for explicit attention two matrices of T x T for each head.
     """
     tokens = train.batch_size // train.grad_accum_steps * config.block_size
-    P = count_parameters(config, vocab_size)
-    kept = 8 * config.n_layer * config.n_embd + 2 * vocab_size
-    return FLOAT * (3 * P + tokens * kept)
+    weights = 2 * config.n_head * config.block_size if config.attention == "explicit" else 0
+    return FLOAT * tokens * (config.n_layer * (20 * config.n_embd + weights) + 2 * vocab_size)
+
+
+def training_bytes(config: ModelConfig, train: TrainConfig, vocab_size: int) -> int:
+    """What training holds in memory at the end of a forward pass, about."""
+    return state_bytes(config, train, vocab_size) + activation_bytes(config, train, vocab_size)
+
+
+def flops_per_token(config: ModelConfig, vocab_size: int) -> int:
+    """Floating-point operations of forward and backward pass (Chowdhery et al. 2022, appendix B).
+
+    Six for each weight of a matrix that a token meets, the embeddings not being among them, and
+    for the two products of attention 12 L C T; what the causal mask hides of them is counted.
+    """
+    C, L = config.n_embd, config.n_layer
+    hidden = math.ceil(8 * C / 3) if config.activation == "swiglu" else 4 * C
+    products = 3 if config.activation == "swiglu" else 2
+    matrices = L * (4 * C * C + products * C * hidden) + C * vocab_size
+    return 6 * matrices + 12 * L * C * config.block_size
+
+
+def describe_size(config: ModelConfig, train: TrainConfig, vocab_size: int) -> str:
+    """What `train.py --dry_run` prints."""
+    P, tokens = count_parameters(config, vocab_size), train.batch_size * config.block_size
+    state, activations = (
+        size(config, train, vocab_size) / 1e6 for size in (state_bytes, activation_bytes)
+    )
+    step = tokens * flops_per_token(config, vocab_size)
+    return (
+        f"parameters  {P:,}\n"
+        f"memory      about {state + activations:,.0f} MB: weights, gradients and optimizer "
+        f"{state:,.0f}, activations {activations:,.0f}; PyTorch itself takes some 250 more\n"
+        f"operations  {step / 1e9:,.1f} GFLOP a step of {tokens:,} tokens, "
+        f"{train.max_steps * step / 1e12:,.1f} TFLOP in {train.max_steps:,} steps"
+    )
 
 
 def decoding_bytes(config: ModelConfig, streams: int, vocab_size: int) -> int:
@@ -72,7 +112,8 @@ def refuse_to_train_too_large(
         "model.block_size": config.block_size,
         "train.batch_size": train.batch_size,
     }
-    refuse_too_large(training_bytes(config, train, vocab_size), device, sizes)
+    # The formula may be off by a fourth, and what would fit should not be refused.
+    refuse_too_large(training_bytes(config, train, vocab_size) * 3 // 4, device, sizes)
 
 
 def refuse_too_large(needed: int, device: torch.device, settings: dict[str, int]) -> None:

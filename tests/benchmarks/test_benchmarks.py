@@ -28,6 +28,7 @@ from run import open_run
 from table import print_table
 from training.checkpoint import load_checkpoint, save_checkpoint
 from training.config import TrainConfig
+from training.size import flops_per_token
 
 DEBUG = str(Path(__file__).parent.parent.parent / "configs" / "debug.yaml")
 TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
@@ -52,13 +53,6 @@ def test_median_and_spread() -> None:
     assert common.median_and_spread([3000.0, 1000.0, 1500.4]) == "1,500 (1,000 to 3,000)"
 
 
-def test_the_operations_of_a_token() -> None:
-    C, T = 8, 8
-    block = 4 * C * C + 8 * C * C
-    expected = 6 * (block + throughput.VOCAB * C) + 12 * C * T
-    assert throughput.flops_per_token(TINY) == expected
-
-
 def test_nanogpts_shape_has_nanogpts_size() -> None:
     """10.65M, as nanoGPT prints (Karpathy 2022), with the positions that it leaves out."""
     model = GPT(throughput.WIDER, throughput.VOCAB)
@@ -70,7 +64,7 @@ def test_nanogpts_shape_has_nanogpts_size() -> None:
 def test_throughput_is_measured() -> None:
     settings = TrainConfig(batch_size=2, device="cpu", threads=1)
     measured = throughput.measure(TINY, settings, 0.01, "")
-    per_token = throughput.flops_per_token(TINY)
+    per_token = flops_per_token(TINY, throughput.VOCAB)
     assert measured.gflops == pytest.approx(measured.tokens_per_second * per_token / 1e9)
     assert measured.ceiling > measured.gflops > 0 and measured.megabytes > 10
 

@@ -1,24 +1,32 @@
 """Sizes by formula are those of what is built; what cannot fit is refused before it is."""
 
 import dataclasses
+import re
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from errors import UserError
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
+from train import main as train_main
 from training.config import TrainConfig
 from training.optim import Optimizer
 from training.size import (
+    activation_bytes,
     count_parameters,
     decoding_bytes,
+    flops_per_token,
     memory_here,
     refuse_to_train_too_large,
     refuse_too_large,
+    state_bytes,
     training_bytes,
 )
 
@@ -47,26 +55,68 @@ def test_parameters_are_counted_without_a_model(config: ModelConfig, vocab_size:
     assert count_parameters(config, vocab_size) == model.num_parameters()
 
 
-@given(configs, st.integers(1, 100), st.integers(1, 4), st.sampled_from(["muon", "adamw"]))
-def test_training_takes_no_less_than_is_said(
-    config: ModelConfig, vocab_size: int, batch_size: int, optimizer: str
+CHOICES: list[dict[str, Any]] = [
+    {},
+    {"n_layer": 2, "n_embd": 64, "n_head": 2},
+    {"block_size": 256, "n_embd": 256},
+    {"activation": "gelu", "bias": True, "positions": "learned", "qk_norm": False},
+    {"activation": "swiglu", "norm": "rmsnorm"},
+    {"attention": "explicit", "block_size": 64},
+    {"dropout": 0.1, "ngrams": 3},
+]
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=str)
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_memory_is_what_is_held_after_a_forward_pass(
+    choices: dict[str, Any], optimizer: Literal["muon", "adamw"]
 ) -> None:
-    model = GPT(config, vocab_size)
-    train = TrainConfig(batch_size=batch_size, optimizer="muon" if optimizer == "muon" else "adamw")
-    kept: dict[int, int] = {}
+    config = ModelConfig(**choices)
+    train = TrainConfig(batch_size=8, grad_accum_steps=2, optimizer=optimizer)
+    model = GPT(config, 65)
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
-    tokens = torch.randint(vocab_size, (batch_size, config.block_size + 1))
+    tokens = torch.randint(65, (4, config.block_size + 1))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        logits = model(tokens[:, :-1])
-        next_token_loss(logits, tokens[:, 1:]).backward()
-    weights = 2 * 4 * model.num_parameters()  # and their gradients
+        next_token_loss(model(tokens[:, :-1]), tokens[:, 1:])
+    held = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    assert activation_bytes(config, train, 65) == pytest.approx(held, rel=0.25)
     states = Optimizer(model, train).state.values()
-    weights += sum(tensor.nbytes for state in states for tensor in state.values())
-    assert training_bytes(config, train, vocab_size) <= weights + sum(kept.values()) + logits.nbytes
+    state = 8 * model.num_parameters() + sum(t.nbytes for s in states for t in s.values())
+    few = config.ngrams == 1  # n-grams' vectors are AdamW's, in Muon's company too
+    assert state_bytes(config, train, 65) == pytest.approx(state, rel=0.1 if few else 0.35)
+    assert training_bytes(config, train, 65) == (
+        state_bytes(config, train, 65) + activation_bytes(config, train, 65)
+    )
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=str)
+def test_operations_are_those_that_pytorch_counts(choices: dict[str, Any]) -> None:
+    """Of explicit attention, whose products it sees; fused they are the same ones."""
+    config = ModelConfig(**choices | {"attention": "explicit"})
+    model, tokens = GPT(config, 65), torch.randint(65, (2, config.block_size + 1))
+    with FlopCounterMode(display=False) as counter:
+        next_token_loss(model(tokens[:, :-1]), tokens[:, 1:]).backward()
+    per_token = counter.get_total_flops() / (2 * config.block_size)
+    assert flops_per_token(config, 65) == pytest.approx(per_token, rel=1e-9)
+
+
+def test_a_dry_run_says_it_and_leaves_nothing(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    debug = Path(__file__).parent.parent.parent / "configs" / "debug.yaml"
+    assert train_main([str(debug), "--dry_run"]) == 0
+    lines = capsys.readouterr().out.splitlines()[-3:]
+    assert lines[0] == "parameters  31,392"
+    assert re.match(r"memory      about \d MB: weights, gradients and optimizer 0, act", lines[1])
+    assert re.match(r"operations  0\.\d GFLOP a step of 512 tokens, 0\.\d TFLOP in 60", lines[2])
+    assert not (workplace / "runs").exists()
 
 
 def test_decoding_takes_the_weights_and_the_cache() -> None:
