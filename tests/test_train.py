@@ -438,7 +438,13 @@ def test_a_longer_run_says_what_becomes_of_the_schedule(
 
 
 def test_the_number_of_threads_belongs_to_the_run(workplace: Path) -> None:
+    """Whoever chose it: the config, or PyTorch where it ran."""
     assert train.main([*QUICK, "--run=a", "--train.threads=2", *short_text()]) == 0
+    torch.set_num_threads(2)
+    assert train.main([*QUICK, "--run=b", "--train.max_steps=1", *short_text()]) == 0
+    torch.set_num_threads(1)
+    assert train.main(["--resume=b", "--train.max_steps=2"]) == 0
+    assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
     assert train.main(["--resume=a", "--train.max_steps=25"]) == 0
     assert torch.get_num_threads() == 2

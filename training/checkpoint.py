@@ -122,15 +122,17 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], header: Header) -> N
     """Write a checkpoint, whole or not at all; the one before it stays until then.
 
     Raises:
-        FloatingPointError: for a tensor that is not finite: nobody could go on from it.
         UserError: when it cannot be written.
     """
-    refuse_not_finite(tensors)
     write_tensors(path, tensors, FORMAT, json.dumps(dataclasses.asdict(header)))
 
 
 def refuse_not_finite(tensors: dict[str, Tensor]) -> None:
-    """See `save_checkpoint`."""
+    """Refuse to save what nobody could go on from.
+
+    Raises:
+        FloatingPointError: naming the first tensor that is not finite.
+    """
     for name, tensor in tensors.items():
         if not tensor.isfinite().all():
             raise FloatingPointError(f"{name} is no longer finite")
