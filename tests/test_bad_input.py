@@ -180,6 +180,18 @@ def test_too_little_memory_says_what_to_make_smaller(
     assert "out of memory; take a smaller --train.batch_size" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", [errors.UserError, OSError])
+def test_what_acts_on_a_terminal_is_shown_by_its_number(
+    capsys: pytest.CaptureFixture[str], kind: type[Exception]
+) -> None:
+    @errors.command
+    def refuse(argv: list[str]) -> int:
+        raise kind("\x1b[31mred\nnext\u202e日")
+
+    assert refuse([]) == 2
+    assert capsys.readouterr().err == "error: \\x1b[31mred\\nnext\\u202e日\n"
+
+
 def test_a_bug_of_ours_keeps_its_traceback() -> None:
     @errors.command
     def broken(argv: list[str]) -> int:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from run import open_run
 from training.checkpoint import load_checkpoint, save_checkpoint
 from training.config import TrainConfig
 from training.optim import Optimizer
+from training.processes import Processes
 from training.progress import Metrics, progress_bar
 from training.runtime import StopSignal, start_runtime
 from training.snapshots import find_snapshots, snapshot_steps
@@ -200,6 +201,24 @@ def test_evaluation_is_the_mean_over_every_token(workplace: Path) -> None:
     ]
     tokens = len(batches.val_tokens) - 1
     assert measured["val_loss"] == pytest.approx(sum(nats) / tokens, rel=1e-5)
+
+
+def test_several_processes_share_out_the_evaluation(workplace: Path) -> None:
+    config, batches, model, runtime = setup()
+    parts = []
+
+    class Counting(Processes):
+        def sum(self, numbers: Sequence[float]) -> list[float]:
+            parts.append(list(numbers))
+            return list(numbers)
+
+    for rank, size in ((0, 1), (0, 3), (1, 3), (2, 3)):
+        processes = Counting(rank, size)
+        train.evaluate(model, model, batches, config.train, runtime, StopSignal(), processes)
+    whole, *shares = parts
+    assert [sum(share[i] for share in shares) for i in range(1, 4)] == whole[1:]
+    assert sum(share[0] for share in shares) == pytest.approx(whole[0])
+    assert all(0 < share[1] < whole[1] for share in shares)
 
 
 def test_bits_per_char_of_bytes(workplace: Path) -> None:
