@@ -7,6 +7,7 @@ import math
 import os
 import pty
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -310,6 +311,39 @@ def test_a_run_that_diverges_says_where_and_keeps_its_checkpoint(
     assert train.main([*QUICK, "--run=b"]) == 0
     assert train.main(["--resume=a"]) == 0
     same_bits("runs/a", "runs/b")
+
+
+@pytest.mark.parametrize("tensorboard", [False, True])
+def test_a_full_disk_ends_in_one_line_and_the_run_goes_on_when_there_is_room(
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tensorboard: bool,
+) -> None:
+    """Files may not grow past a size from the eleventh step on, as where a quota is used up."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    flags = [*QUICK, *DROPOUT, f"--train.tensorboard={tensorboard}".lower()]
+    assert train.main([*flags, "--run=whole"]) == 0
+    steps = iter(range(100))
+    train_step = train.train_step
+
+    def fill(*args: Any) -> tuple[float, float]:
+        if next(steps) == 10:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+        return train_step(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "train_step", fill)
+        try:
+            assert train.main([*flags, "--run=parts"]) == 2
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    error = capsys.readouterr().err
+    assert error == "error: could not write to runs/parts: File too large\n"
+    assert load_checkpoint(Path("runs/parts/last.safetensors"))[0].step == 8
+    assert train.main(["--resume=parts"]) == 0
+    assert read("runs/parts", "train_loss") == read("runs/whole", "train_loss")
+    same_bits("runs/parts", "runs/whole")
 
 
 @pytest.mark.parametrize("eval_every", [3, 1000])

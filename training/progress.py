@@ -5,7 +5,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm import tqdm
 
@@ -27,11 +27,10 @@ class Metrics:
 
         A `silent` one writes nothing, where another process does.
         """
-        self.writer = None
+        self.path, self.writer = run / "metrics.jsonl", None
         if silent:
-            self.file = open(os.devnull, "a")  # noqa: SIM115 - closed by __exit__
+            self.file: TextIO = open(os.devnull, "a")  # noqa: SIM115 - closed by __exit__
             return
-        self.path = run / "metrics.jsonl"
         kept = []
         if self.path.exists():
             lines = self.path.read_text(errors="replace").splitlines(keepends=True)
@@ -56,7 +55,7 @@ class Metrics:
             self.file.write(json.dumps({"step": step, **numbers}) + "\n")
             self.add_events(step, numbers, sample)
         except OSError as error:
-            raise UserError(f"could not write to {self.path.parent}: {error.strerror}") from error
+            raise self.unwritten(error) from error
 
     def add_events(self, step: int, numbers: dict[str, float], sample: str = "") -> None:
         """The same for TensorBoard, if it is asked for."""
@@ -79,7 +78,11 @@ class Metrics:
             if self.writer is not None:
                 self.writer.flush()
         except OSError as error:
-            raise UserError(f"could not write to {self.path.parent}: {error.strerror}") from error
+            raise self.unwritten(error) from error
+
+    def unwritten(self, error: OSError) -> UserError:
+        """The line for a disk that takes no more."""
+        return UserError(f"could not write to {self.path.parent}: {error.strerror}")
 
     def __enter__(self) -> "Metrics":
         return self
@@ -90,9 +93,13 @@ class Metrics:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.file.close()
-        if self.writer is not None:
-            self.writer.close()
+        try:
+            self.file.close()
+            if self.writer is not None:
+                self.writer.close()
+        except OSError as last:  # where an error is under way already, that says more
+            if error is None:
+                raise self.unwritten(last) from last
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,8 @@
 """What was measured is on the disk once, in metrics.jsonl and in TensorBoard."""
 
-import contextlib
+import errno
+import io
+import os
 import time
 from pathlib import Path
 
@@ -71,10 +73,14 @@ def test_what_is_read_is_whole_and_of_ours(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    with contextlib.suppress(OSError), Metrics(tmp_path, 0, 0, tensorboard=False) as metrics:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    full = f"could not write to {tmp_path}: No space left on device"
+    with Metrics(tmp_path, 0, 0, tensorboard=False) as metrics:
         metrics.file.close()
-        metrics.file = open("/dev/full", "a", buffering=1)  # noqa: SIM115 - closed by __exit__
-        full = f"could not write to {tmp_path}: No space left on device"
+        metrics.file = Full()
         with pytest.raises(UserError, match=full):
             metrics.write(1, {"train_loss": 1.0})
 

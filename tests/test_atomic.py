@@ -1,0 +1,53 @@
+"""A file is whole or absent, at every moment."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from atomic import write_atomically
+
+
+def test_whoever_reads_the_old_file_goes_on_reading_it(tmp_path: Path) -> None:
+    """So it is replaced, and at no moment overwritten."""
+    path = tmp_path / "file"
+    write_atomically(path, b"old" * 1000)
+    with open(path, "rb") as reader:
+        assert reader.read(3) == b"old"
+        write_atomically(path, b"new")
+        assert reader.read() == b"old" * 999
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_killed_at_a_moment_the_old_file_is_whole(tmp_path: Path, moment: str) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    child = os.fork()
+    if child == 0:
+        setattr(os, moment, lambda *args: os.kill(os.getpid(), signal.SIGKILL))
+        write_atomically(path, b"new" * 1000)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert path.read_bytes() == b"old"
+    (left,) = (other for other in tmp_path.iterdir() if other != path)
+    assert left.name.startswith(".writing-"), "where `run.hold` finds it"
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_what_fails_leaves_nothing_and_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device", "somewhere")
+
+    monkeypatch.setattr(os, moment, full)
+    with pytest.raises(OSError, match="No space left") as error:
+        write_atomically(path, b"new")
+    assert error.value.filename == str(path)
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
