@@ -23,6 +23,9 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
 
     @functools.wraps(main)
     def run(argv: list[str] | None = None) -> int:
+        for name in ("stdout", "stderr"):  # closed by whoever started this
+            if getattr(sys, name) is None:
+                setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
         if isinstance(sys.stdout, io.TextIOWrapper):
             # Lines appear as they are written, also in a file; and a character that the terminal
             # cannot show is shown by its number.
@@ -32,6 +35,9 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
             sys.stdout.flush()  # so that a closed pipe is met here, not while Python exits
             return code
         except UserError as error:
+            print(f"error: {printable(str(error))}", file=sys.stderr)
+            return 2
+        except FloatingPointError as error:
             print(f"error: {printable(str(error))}", file=sys.stderr)
             return 2
         except BrokenPipeError:  # `python sample.py | head`: the reader has seen enough

@@ -35,7 +35,6 @@ from model.gpt import GPT
 from training.checkpoint import Header, load_checkpoint, load_weights
 from training.optim import schedule
 from training.processes import Processes
-from training.progress import read_metrics
 from training.runtime import Runtime
 from training.size import count_parameters, decoding_bytes, refuse_too_large
 
@@ -85,16 +84,16 @@ class SavedRun:
     def start_token(self) -> int:
         """Where writing starts without a prompt."""
         token = self.header.corpus.get("start_token")
-        if not isinstance(token, int) or not 0 <= token < self.tokenizer.vocab_size:
+        if type(token) is not int or not 0 <= token < self.tokenizer.vocab_size:
             raise UserError(f"{self.path} does not say where to start; give a --prompt")
         return token
 
-    def model(self, device: torch.device, streams: int = 1) -> GPT:
-        """The model with the saved weights, ready to use rather than to train.
+    def refuse_misfit(self) -> None:
+        """Refuse a config that describes a larger model than there are weights for, before one of
+        that size is made.
 
         Raises:
-            UserError: when the config describes a larger model than there are weights for, or one
-                that has no room here to decode so many `streams`.
+            UserError: naming both sizes.
         """
         config, V = self.config.model, self.tokenizer.vocab_size
         there = sum(t.numel() for name, t in self.tensors.items() if name.startswith("model."))
@@ -103,6 +102,16 @@ class SavedRun:
                 f"{self.path} does not fit its own config: that describes a model of "
                 f"{count_parameters(config, V):,} parameters, and {there:,} are there"
             )
+
+    def model(self, device: torch.device, streams: int = 1) -> GPT:
+        """The model with the saved weights, ready to use rather than to train.
+
+        Raises:
+            UserError: when they are not what the config describes, or when there is no room here
+                to decode so many `streams`.
+        """
+        self.refuse_misfit()
+        config, V = self.config.model, self.tokenizer.vocab_size
         size = {"model.block_size": config.block_size, "num_samples": streams}
         refuse_too_large(decoding_bytes(config, streams, V), device, size)
         model = GPT(config, V)
@@ -143,11 +152,12 @@ def refuse_existing(run: Path) -> None:
     Raises:
         UserError: when there is more.
     """
-    first = ("config.yaml", "run.json", ".lock", "metrics.jsonl", "events.out.", ".writing-")
     if not run.exists():
         return
-    names = [path.name for path in run.iterdir()] if run.is_dir() else [run.name]
-    if read_metrics(run) or not all(name.startswith(first) for name in names):
+    first = {"config.yaml", "run.json", ".lock", "metrics.jsonl"}
+    paths = list(run.iterdir()) if run.is_dir() else [run]
+    made = [p.name in first or p.name.startswith(("events.out.", ".writing-")) for p in paths]
+    if not all(made) or any(p.name == "metrics.jsonl" and p.stat().st_size for p in paths):
         raise UserError(f"{run} exists; go on with --resume {run}, or take another name for --run")
 
 
@@ -235,8 +245,14 @@ def find_run(name: str | None) -> Path:
 def without_links(run: Path) -> Path:
     """The folder, unless something in it leads out of it; see `find_run`."""
     for path in (*run.iterdir(), *run.glob("snapshots/*")):
-        if path.is_symlink() and not path.resolve().is_relative_to(run.resolve()):
-            raise UserError(f"{path} leads out of the run, to {path.resolve()}; remove that link")
+        try:
+            leads_to = path.resolve()
+        except (OSError, RuntimeError):  # in a circle
+            raise UserError(f"{path} leads nowhere; remove that link") from None
+        if path.is_symlink() and not leads_to.is_relative_to(run.resolve()):
+            raise UserError(f"{path} leads out of the run, to {leads_to}; remove that link")
+        if not (path.is_file() or path.is_dir()):
+            raise UserError(f"{path} is no file and no folder; remove it")
     return run
 
 
@@ -258,6 +274,8 @@ def open_run(run: Path, which: str = "best") -> SavedRun:
         tokenizer = load_tokenizer(header.tokenizer)
     except ValueError as error:
         raise UserError(f"{path} is damaged: {error}") from None
+    if header.tokenizer["kind"] != config.data.tokenizer:
+        raise UserError(f"{path} is damaged: its tokenizer is not the one that its config names")
     return SavedRun(path, header, config, tokenizer, tensors)
 
 

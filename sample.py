@@ -8,7 +8,8 @@ python sample.py --help                               every flag
 import signal
 
 if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at once and quietly
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import sys
 from collections.abc import Iterator

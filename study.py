@@ -12,7 +12,8 @@ python study.py trace --help                             every flag of a verb
 import signal
 
 if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at once and quietly
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import contextlib
 import dataclasses
@@ -71,6 +72,8 @@ class Common:
     def __post_init__(self) -> None:
         if self.prompt == "":
             raise ValueError("--prompt is empty; leave it out to look at the validation text")
+        if self.source == "":
+            raise ValueError("--source is empty; leave it out to read the run's own text")
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,11 @@ class Heads(Measured):
 
     json: bool = False
     """Print a list of objects, one a head, and nothing else."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.period is not None:
+            require_at_least(2, period=self.period)
 
 
 @dataclass(frozen=True)

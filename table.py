@@ -3,6 +3,8 @@
 import unicodedata
 from collections.abc import Sequence
 
+from errors import printable
+
 
 def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
     """Print rows of cells under the first row, the heading.
@@ -10,6 +12,7 @@ def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
     Args:
         words: how many columns at the left stand to the left; the others stand to the right.
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
     for i, row in enumerate(rows):
         cells = []

@@ -11,9 +11,11 @@ python train.py --help                                every field
 import signal
 
 if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at once and quietly
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import dataclasses
+import itertools
 import math
 import sys
 import time
@@ -36,7 +38,7 @@ from configs.load import (
     to_plain,
 )
 from data.batches import Batches, open_batches
-from errors import UserError, command
+from errors import UserError, command, printable
 from model.generate import generate
 from model.gpt import GPT, next_token_loss
 from run import (
@@ -133,7 +135,9 @@ def train_step(
         bad = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
         model.zero_grad()
         where = f", first in {bad[0]}" if bad else ""
-        raise FloatingPointError(f"the loss is {mean} and the gradient norm {norm}{where}")
+        raise FloatingPointError(
+            f"the loss is {mean} and the gradient norm {norm}{where}; nothing was learned from it"
+        )
     if config.grad_clip:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.grad_clip, grad_norm)
     optimizer.step(learning_share)
@@ -180,15 +184,19 @@ def evaluate(
         return None
     if not math.isfinite(nats):
         raise FloatingPointError(f"the validation loss is {nats}")
-    return {"val_loss": nats / tokens, "bits_per_char": nats / math.log(2) / characters}
+    bits = nats / math.log(2) / max(1, characters)  # a text of bytes may have no character
+    return {"val_loss": nats / tokens, "bits_per_char": bits}
 
 
-def write_sample(model: GPT, batches: Batches, config: TrainConfig) -> str:
-    """What the model writes now. It draws from a generator of its own, the same at each call."""
+def write_sample(model: GPT, batches: Batches, config: TrainConfig, stop: StopSignal) -> str:
+    """What the model writes now, or began to write when it was stopped. It draws from a generator
+    of its own, the same at each call."""
     prompt = torch.tensor([[batches.info["start_token"]]], device=next(model.parameters()).device)
     generator = torch.Generator().manual_seed(config.seed)
     stream = generate(model, prompt, config.sample_tokens, temperature=0.8, generator=generator)
-    return batches.tokenizer.decode([int(token) for token in stream])
+    return batches.tokenizer.decode(
+        [int(token) for token in itertools.takewhile(lambda _: not stop, stream)]
+    )
 
 
 def standing(loss: float, ladder: dict[str, float]) -> str:
@@ -220,8 +228,11 @@ def train(
     at: Position,
     stop: StopSignal,
     processes: Processes,
-) -> None:
-    """Train from `at` until `max_steps`, a stop signal, or the end of patience.
+) -> bool:
+    """Train from `at` until `max_steps`, the target, the end of patience, or a stop signal.
+
+    Returns:
+        Whether it came to its end, rather than to a signal.
 
     Raises:
         UserError: when the loss or its gradient is not finite; nothing was learned from it.
@@ -274,7 +285,9 @@ def train(
         bar.set_description_str("evaluating, ")
         measured = evaluate(forward, model, batches, settings, runtime, stop, processes)
         bar.set_description_str(pace, refresh=False)
-        if measured is None:
+        sampling = measured is not None and settings.sample_tokens > 0 and processes.writes
+        sample = write_sample(model, batches, settings, stop) if sampling else ""
+        if stopped() or measured is None:
             return False
         at.evaluated, at.val_loss = at.step, measured["val_loss"]
         best = at.best_val_loss is None or at.val_loss < at.best_val_loss
@@ -284,7 +297,6 @@ def train(
             save("best", model_tensors(model))
         if not processes.writes:
             return True
-        sample = write_sample(model, batches, settings) if settings.sample_tokens else ""
         metrics.write(at.step, measured | {"seconds": time.perf_counter() - began}, sample)
         say(
             f"step {at.step:>{len(str(settings.max_steps))}}"
@@ -330,14 +342,15 @@ def train(
         upcoming = windows_of(at.step)
         share = schedule(at.step, settings)
         step = at.step  # the one under way, or the last
+        ends = False
         model.train()
         try:
             while not stopped():
                 ends = at.step == settings.max_steps
-                if at.step > at.evaluated and (ends or at.step % settings.eval_every == 0):
-                    if not look():
-                        break
-                    ends = ends or enough()
+                due = at.step > at.evaluated and (ends or at.step % settings.eval_every == 0)
+                if due and not look():
+                    break
+                ends = ends or (at.step == at.evaluated > 0 and enough())
                 if at.step % settings.save_every == 0 and saved != (at.step, at.evaluated):
                     save("last", training_tensors(model, optimizer, processes))
                     saved = at.step, at.evaluated
@@ -382,6 +395,7 @@ def train(
             stopped()  # also where an evaluation was given up
             if saved != (at.step, at.evaluated):
                 save("last", training_tensors(model, optimizer, processes))
+            return ends and at.evaluated == at.step
         except FloatingPointError as error:
             rate, also = f"{share * settings.learning_rate:.3g}", ""
             if settings.optimizer == "muon":
@@ -389,7 +403,7 @@ def train(
                 also = " and --train.muon_learning_rate"
             raise UserError(
                 f"at step {step}, learning rate {rate}: {error}; "
-                f"nothing was learned from it, and {run} stays as it was saved at step {saved[0]}. "
+                f"{run} stays as it was saved at step {saved[0]}. "
                 f"Start again with a lower --train.learning_rate{also}, from the beginning or with "
                 f"--init_from {run}"
             ) from None
@@ -418,6 +432,7 @@ def main(argv: list[str]) -> int:
             saved = open_run(folder, "last" if resuming else "best")
         config = read_config(parser, flags, file, saved.config if saved else None)
         if saved is not None:
+            saved.refuse_misfit()
             refuse_changes(saved.config, config, "--resume" if resuming else "--init_from")
 
         runtime = start_runtime(config.train, saved.header.threads if saved and resuming else 0)
@@ -457,7 +472,7 @@ def main(argv: list[str]) -> int:
             load_training(model, optimizer, saved.tensors, saved.path, processes.rank)
             print(f"going on with {run} at step {at.step}")
             for note in notes_on_resume(saved, config, runtime, processes):
-                print(f"note: {note}")
+                print(f"note: {printable(note)}")
             if processes.writes:
                 save_config(run, config)
         else:
@@ -487,7 +502,7 @@ def train_until_stopped(
     """Train, and say how it ended and what to do next; the exit code says it too."""
     with StopSignal() as stop:
         try:
-            train(run, config, model, optimizer, batches, runtime, at, stop, processes)
+            complete = train(run, config, model, optimizer, batches, runtime, at, stop, processes)
         except KeyboardInterrupt:
             print(
                 f"\nstopped at once; from the last checkpoint: python train.py --resume {run}",
@@ -501,7 +516,6 @@ def train_until_stopped(
                 f"another process of this job is gone, and this one stops; go on from the last "
                 f"checkpoint with: --resume {run}"
             ) from error
-    complete = at.step == config.train.max_steps and at.evaluated == at.step
     if stop and not complete:
         print(f"stopped at step {at.step}; go on with: python train.py --resume {run}")
         return stop.exit_code

@@ -78,14 +78,17 @@ def watch(arguments: list[str], folder: Path, what: str, seconds: float = 0.0) -
             [sys.executable, *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=said
         )
         began, memory = time.perf_counter(), []
-        with tqdm(desc=what, unit="MB", leave=False, disable=None) as bar:
-            while process.poll() is None:
-                memory.append(memory_of(process.pid))
-                time.sleep(0.1)
-                bar.set_postfix_str(f"{memory[-1]:.0f} MB")
-                if 0 < seconds < time.perf_counter() - began:
-                    process.terminate()  # it saves and ends with 143, if it has begun
-                    process.wait()
+        try:
+            with tqdm(desc=what, unit="MB", leave=False, disable=None) as bar:
+                while process.poll() is None:
+                    memory.append(memory_of(process.pid))
+                    time.sleep(0.1)
+                    bar.set_postfix_str(f"{memory[-1]:.0f} MB")
+                    if 0 < seconds < time.perf_counter() - began:
+                        process.terminate()  # it saves and ends with 143, if it has begun
+                        process.wait()
+        finally:
+            process.kill()  # nothing is left running when this one is stopped
     if process.returncode not in (0, 143, -signal.SIGTERM):
         last = (folder / "said").read_text().strip().splitlines()[-1:]
         raise UserError(f"{what}: exit code {process.returncode}: {''.join(last)}")
@@ -106,6 +109,7 @@ def main(argv: list[str]) -> int:
     parser = make_parser({"": Options}, usage, "Watch memory over a long time.")
     options = build(Options, read_flags(parser, split_positional(argv, most=0)[1]))
     results = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as place:
         work, script = Path(place), str(ROOT / "train.py")
         if options.minutes:

@@ -137,7 +137,7 @@ def read_flags(parser: Parser, flags: list[str], base: Namespace | None = None) 
     try:
         values: dict[str, Any] = parser.parse_args(flags, namespace=base).as_dict()
         return values
-    except ArgumentError as error:
+    except (ArgumentError, OverflowError) as error:
         raise UserError(one_line(str(error), parser)) from None
 
 
@@ -153,7 +153,7 @@ def read_config(
     if file is not None:
         try:
             namespace = parser.parse_object(read_yaml(Path(file)), namespace)
-        except ArgumentError as error:
+        except (ArgumentError, OverflowError) as error:
             raise UserError(f"{file}: {one_line(str(error), parser)}") from None
     return build_config(read_flags(parser, flags, namespace))
 
@@ -198,7 +198,7 @@ def from_plain(plain: dict[str, Any], where: str) -> Config:
     parser = make_parser(SECTIONS)
     try:
         return build_config(parser.parse_object(plain).as_dict())
-    except ArgumentError as error:
+    except (ArgumentError, OverflowError) as error:
         raise UserError(f"{where}: {one_line(str(error), parser)}") from None
 
 
@@ -235,10 +235,11 @@ def check_events(events: Iterable[yaml.Event]) -> None:
 def check_twice(node: yaml.Node | None, where: str) -> None:
     """Refuse a key that stands twice in one mapping; YAML would let the last one win."""
     if isinstance(node, yaml.MappingNode):
-        keys = [key.value for key, _ in node.value]
+        seen = set()
         for key, value in node.value:
-            if keys.count(key.value) > 1:
+            if str(key.value) in seen:
                 raise UserError(f"{where}: {key.value} is given twice")
+            seen.add(str(key.value))
             check_twice(value, where)
 
 

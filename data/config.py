@@ -1,5 +1,7 @@
 """Which text, as which tokens, split where."""
 
+import dataclasses
+import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,6 +62,10 @@ class DataConfig:
             raise ValueError(
                 f"--data.val_fraction must be above 0 and below 1, got {self.val_fraction}"
             )
+        for name, value in dataclasses.asdict(self).items():
+            for text in value if isinstance(value, list) else [value]:
+                if isinstance(text, str) and not is_text(text):
+                    raise ValueError(f"--data.{name} has characters that no text has: {text!r}")
         require_at_least(2, data__repeat_vocab=self.repeat_vocab)
         if self.repeat_vocab > MOST_REPEAT_CHARACTERS:
             raise ValueError(
@@ -73,3 +79,11 @@ class DataConfig:
                 f"{self.repeat_max_period} and --data.repeat_vocab {self.repeat_vocab} must be in "
                 f"ascending order: a period is that many different characters"
             )
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be written as UTF-8 and be part of a file's name."""
+    try:
+        return b"\0" not in os.fsencode(text) and bool(text.encode() or True)
+    except UnicodeEncodeError:
+        return False

@@ -14,8 +14,10 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +168,13 @@ def pydocs(config: DataConfig) -> Source:
 
 
 def hub(config: DataConfig, name: str) -> Source:
-    """A text set on the Hugging Face hub, fetched and cached by `datasets`."""
+    """A text set on the Hugging Face hub, fetched and cached by `datasets`.
+
+    Raises:
+        UserError: for a name that is none there, and so might be taken for a folder here.
+    """
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or ".." in name:
+        raise UserError(f"hub:{name} is no name on the hub; it has the form hub:OWNER/NAME")
 
     def rows() -> Iterator[bytes]:
         import datasets  # here, because importing it takes a second that a second start saves
@@ -291,7 +299,7 @@ def write_entry(entry: Path, source: Source, scan: Scan, tokenizer: Tokenizer) -
     try:
         dtype = smallest_unsigned(tokenizer.vocab_size)
         counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-        characters, written, digest = 0, 0, hashlib.sha256()
+        characters, written, crc, digest = 0, 0, 0, hashlib.sha256()
         with open(scratch / "tokens.npy", "wb") as file:
             header = {"descr": dtype.str, "fortran_order": False, "shape": (scan.tokens,)}
             np.lib.format.write_array_header_1_0(file, header)
@@ -299,6 +307,7 @@ def write_entry(entry: Path, source: Source, scan: Scan, tokenizer: Tokenizer) -
                 digest.update(chunk)
                 ids = np.frombuffer(chunk, np.uint8) if as_bytes else tokenizer.encode(text)
                 file.write(ids.tobytes())
+                crc = zlib.crc32(ids.tobytes(), crc)
                 counts += np.bincount(ids, minlength=len(counts))
                 characters += tokenizer.count_characters(ids)
                 written += len(ids)
@@ -312,7 +321,7 @@ def write_entry(entry: Path, source: Source, scan: Scan, tokenizer: Tokenizer) -
             "tokens": scan.tokens,
             "start_token": start_token(tokenizer, counts),
         }
-        description = {"info": info, "tokenizer": tokenizer.to_dict()}
+        description = {"info": info, "tokenizer": tokenizer.to_dict(), "crc32": crc}
         write_atomically(scratch / "corpus.json", json.dumps(description, indent=1).encode())
         try:
             os.rename(scratch, entry)
@@ -335,10 +344,20 @@ def read_entry(entry: Path, source: Source) -> Corpus:
         description = json.loads((entry / "corpus.json").read_text())
         tokenizer = load_tokenizer(description["tokenizer"])
         tokens = np.load(entry / "tokens.npy", mmap_mode="r", allow_pickle=False)
-        if len(tokens) != description["info"]["tokens"]:
-            raise ValueError("its length is not what was written")
-        return Corpus(tokens, tokenizer, {"source": source.name} | description["info"])
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        info, dtype = description["info"], smallest_unsigned(tokenizer.vocab_size)
+        if tokens.dtype != dtype or tokens.shape != (info["tokens"],):
+            raise ValueError("their type or number is not what was written")
+        if zlib.crc32(tokens.data) != description["crc32"]:
+            raise ValueError("they are not what was written")
+        if (
+            type(info["start_token"]) is not int
+            or not 0 <= info["start_token"] < tokenizer.vocab_size
+        ):
+            raise ValueError("there is no token to start from")
+        return Corpus(tokens, tokenizer, {"source": source.name} | info)
+    except (
+        *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
+    ) as error:
         raise UserError(
             f"the tokens kept in {entry} are damaged ({error}); delete that folder"
         ) from error

@@ -123,6 +123,8 @@ def load_tokenizer(plain: dict[str, Any]) -> Tokenizer:
     Raises:
         ValueError: when `plain` is not such a description.
     """
+    if not isinstance(plain, dict):
+        raise ValueError("not a description of a tokenizer")
     chars = plain.get("chars")
     if plain == {"kind": "byte"}:
         return ByteTokenizer()

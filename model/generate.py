@@ -112,6 +112,10 @@ def generate(
         unread_BT = prompt_BT
         for _ in range(max_new_tokens):
             logits_BV = decoder.read(unread_BT).cpu().float()
+            if not logits_BV.isfinite().all():
+                raise FloatingPointError(
+                    "the model's logits are not finite: its weights are no use"
+                )
             probabilities_BV = next_token_probabilities(logits_BV, temperature, top_k, top_p, min_p)
             unread_BT = torch.multinomial(probabilities_BV, 1, generator=generator)
             yield unread_BT[:, 0]

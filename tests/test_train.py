@@ -295,7 +295,7 @@ def test_a_run_that_diverges_says_where_and_keeps_its_checkpoint(
 
     def diverge(*args: Any) -> tuple[float, float]:
         if next(steps) == 10:
-            raise FloatingPointError("the loss is nan")
+            raise FloatingPointError("the loss is nan; nothing was learned")
         return train_step(*args)
 
     with monkeypatch.context() as patch:

@@ -25,6 +25,7 @@ from atomic import write_atomically
 from errors import UserError
 from training.optim import Optimizer
 from training.processes import ALONE, Processes
+from training.size import memory_here
 
 FORMAT = "glassgpt 2"
 GPU_GENERATORS: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.mps}
@@ -135,7 +136,7 @@ def refuse_not_finite(tensors: dict[str, Tensor]) -> None:
     """
     for name, tensor in tensors.items():
         if not tensor.isfinite().all():
-            raise FloatingPointError(f"{name} is no longer finite")
+            raise FloatingPointError(f"{name} is no longer finite, after an update spoiled it")
 
 
 def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
@@ -146,8 +147,9 @@ def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
     """
     header, tensors = read_tensors(path, FORMAT)
     try:
+        refuse_not_finite(tensors)
         return read_header(header), tensors
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, FloatingPointError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
 
 
@@ -175,6 +177,9 @@ def read_tensors(path: Path, kind: str) -> tuple[str, dict[str, Tensor]]:
     """
     if not path.is_file():
         raise UserError(f"there is no {path}")
+    here = memory_here(torch.device("cpu"))
+    if here is not None and path.stat().st_size > here:
+        raise UserError(f"{path} is damaged: it is larger than the memory of this machine")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -209,9 +214,24 @@ def read_header(text: str) -> Header:
     if not isinstance(plain, dict) or plain.keys() != hints.keys():
         raise ValueError(f"its header should have the fields {', '.join(hints)}")
     for name, hint in hints.items():
-        if not isinstance(plain[name], dict if get_origin(hint) is dict else hint):
+        kind = dict if get_origin(hint) is dict else hint
+        if not isinstance(plain[name], kind) or isinstance(plain[name], bool):
             raise ValueError(f"{name} in its header is {plain[name]!r}")
-    return Header(**plain)
+    header = Header(**plain)
+    for name, holds in {
+        "step": 0 <= header.step < 2**63,
+        "evaluated": 0 <= header.evaluated <= header.step,
+        "threads": header.threads >= 1,
+        "processes": header.processes >= 1,
+        "seconds": 0 <= header.seconds < 1e15,
+        "train_loss": header.step == 0 or header.train_loss is not None,
+        "val_loss": header.evaluated == 0 or header.val_loss is not None,
+        "best_val_loss": header.evaluated == 0 or header.best_val_loss is not None,
+        "evals_since_best": 0 <= header.evals_since_best < 2**63,
+    }.items():
+        if not holds:
+            raise ValueError(f"{name} in its header is {plain[name]!r}")
+    return header
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

@@ -1,5 +1,6 @@
 """How a model is trained: how long, how fast, how often it is looked at, and on what."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -130,8 +131,9 @@ class TrainConfig:
         for name, rate in rates.items():
             if rate > 1e30:  # a step of float32 numbers has no room for more
                 raise ValueError(f"--train.{name} must be at most 1e30, got {rate}")
-        if self.seed >= 2**63:
-            raise ValueError(f"--train.seed must be below 2**63, got {self.seed}")
+        for name, number in dataclasses.asdict(self).items():
+            if isinstance(number, int) and number >= 2**63:
+                raise ValueError(f"--train.{name} must be below 2**63, got {number}")
         require_fraction(
             train__beta1=self.beta1,
             train__beta2=self.beta2,

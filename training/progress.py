@@ -2,7 +2,6 @@
 
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -105,14 +104,22 @@ class Metrics:
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """What metrics.jsonl says, a dictionary a line; a line cut short, or not ours, says nothing."""
     path = run / "metrics.jsonl"
-    lines = []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
-        with suppress(ValueError, RecursionError):
-            numbers = json.loads(line)
-            of_ours = isinstance(numbers, dict) and isinstance(numbers.get("step"), int)
-            if of_ours and all(isinstance(number, int | float) for number in numbers.values()):
-                lines.append(numbers)
-    return lines
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return [numbers for line in lines if (numbers := parse(line)) is not None]
+
+
+def parse(line: str) -> dict[str, Any] | None:
+    """A line of metrics.jsonl; None where it is not one of ours: a step, and names of numbers."""
+    try:
+        numbers: Any = json.loads(line)
+        step = numbers["step"]
+        ours = type(step) is int and 0 <= step < 2**63
+        for name, number in numbers.items():
+            ours = ours and name.isidentifier() and name.isascii()
+            ours = ours and type(number) in (int, float) and abs(float(number)) < 1e100
+        return numbers if ours else None
+    except (ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError):
+        return None
 
 
 def open_tensorboard(run: Path, first: int) -> "SummaryWriter":
@@ -125,12 +132,8 @@ def open_tensorboard(run: Path, first: int) -> "SummaryWriter":
 def is_until(line: str, step: int, evaluated: int) -> bool:
     """Whether a line of metrics.jsonl is whole and speaks of `step` or an earlier one, or of an
     evaluation no later than `evaluated`."""
-    try:
-        numbers: Any = json.loads(line)
-        last = evaluated if "val_loss" in numbers else step
-        return line.endswith("\n") and bool(numbers["step"] <= last)
-    except (ValueError, TypeError, KeyError, RecursionError):  # cut short by a kill, or not ours
-        return False
+    numbers = parse(line) if line.endswith("\n") else None
+    return numbers is not None and numbers["step"] <= (evaluated if "val_loss" in numbers else step)
 
 
 def progress_bar(step: int, max_steps: int, silent: bool = False) -> "tqdm[Any]":

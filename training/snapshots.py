@@ -12,7 +12,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from training.checkpoint import copy_into, model_tensors, read_tensors, write_tensors
+from training.checkpoint import (
+    copy_into,
+    model_tensors,
+    read_tensors,
+    refuse_not_finite,
+    write_tensors,
+)
 from training.config import TrainConfig
 
 FORMAT = "glassgpt snapshot 2"
@@ -30,7 +36,7 @@ def snapshot_steps(
         taken: steps of snapshots that are there already; those up to `at` take up room.
     """
     size = 2 * parameters / 1e6
-    count = min(config.snapshots, int(config.snapshot_mb / size))
+    count = int(min(config.snapshots, config.snapshot_mb / size))
     if count < 3:
         steps = [config.max_steps, 0][:count][::-1]
     else:
@@ -45,8 +51,10 @@ def save_snapshot(run: Path, step: int, model: nn.Module) -> None:
     """Keep the weights after `step` updates, whole or not at all.
 
     Raises:
+        FloatingPointError: for weights that are not finite.
         UserError: when they cannot be written.
     """
+    refuse_not_finite(model_tensors(model))
     half = torch.finfo(torch.float16)
     tensors = {
         name: tensor.detach().clamp(half.min, half.max).half()
