@@ -1,5 +1,6 @@
 """A run's folder: one process at a time, nothing overwritten, nothing that leads out of it."""
 
+import dataclasses
 import os
 import pickle
 import shutil
@@ -255,6 +256,52 @@ def test_a_forged_header_is_one_line(
         error = error_of(capsys, main, *argv)
         assert any(part in error for part in message.split("|")), error
         assert "\x1b" not in error
+
+
+IMPOSSIBLE: list[dict[str, Any]] = [
+    {"step": -5},
+    {"step": 10**30},
+    {"step": True},
+    {"threads": -5},
+    {"processes": 0},
+    {"evaluated": 30},
+    {"train_loss": None},
+    {"best_val_loss": None},
+    {"evals_since_best": -1},
+]
+
+
+@pytest.mark.parametrize("changes", IMPOSSIBLE, ids=str)
+def test_a_header_that_cannot_be_is_refused(
+    run: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any]
+) -> None:
+    path = run / "last.safetensors"
+    header, tensors = load_checkpoint(path)
+    save_checkpoint(path, tensors, dataclasses.replace(header, **changes))
+    error = error_of(capsys, train.main, "--resume=debug", "--train.max_steps=9")
+    assert f"last.safetensors is damaged: {next(iter(changes))} in its header is" in error
+
+
+def test_weights_that_are_not_finite_are_refused(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for which in ("best", "last"):
+        header, tensors = load_checkpoint(run / f"{which}.safetensors")
+        tensors["model.head.weight"][0, 0] = torch.nan
+        save_checkpoint(run / f"{which}.safetensors", tensors, header)
+    for main, argv in COMMANDS:
+        assert "model.head.weight is no longer finite" in error_of(capsys, main, *argv)
+
+
+def test_what_is_no_file_is_refused(run: Path) -> None:
+    (run / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match=r"loop leads nowhere; remove that link|loop is no file"):
+        find_run("debug")
+    (run / "loop").unlink()
+    (run / "metrics.jsonl").unlink()
+    os.mkfifo(run / "metrics.jsonl")
+    with pytest.raises(UserError, match=r"metrics.jsonl is no file and no folder; remove it"):
+        find_run("debug")
 
 
 def test_nesting_without_end_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

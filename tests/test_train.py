@@ -579,6 +579,20 @@ def test_a_run_stops_at_its_target(
     assert load_checkpoint(Path("runs/a/last.safetensors"))[0].step == 24
 
 
+def test_a_target_that_was_reached_survives_a_stop(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stopped, or killed, between the evaluation that ends the run and its end."""
+    flags = [*QUICK, *short_text(), "--train.target_loss=99", "--run=a"]
+    assert train.main(flags) == 0
+    before = load_checkpoint(Path("runs/a/last.safetensors"))[0]
+    assert before.step == 8
+    capsys.readouterr()
+    assert train.main(["--resume=a"]) == 0
+    assert "stopping: the validation loss is at or below 99" in capsys.readouterr().out
+    assert load_checkpoint(Path("runs/a/last.safetensors"))[0].step == 8
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_real_signal_saves_says_how_to_go_on_and_leaves_nothing_running(
     workplace: Path, number: signal.Signals, code: int

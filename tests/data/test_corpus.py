@@ -292,3 +292,21 @@ def test_an_unknown_hub_set_or_no_network_says_what_to_do(
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"could not load hub:no/such-set .* --data.source FILE"):
         load("hub:no/such-set")
+
+
+@pytest.mark.parametrize("byte", [1, 255])
+def test_tokens_that_changed_on_the_disk_are_found(workplace: Path, byte: int) -> None:
+    (workplace / "t.txt").write_text("some text " * 100)
+    load("t.txt")
+    (path,) = Path("cache/texts").glob("*/tokens.npy")
+    content = bytearray(path.read_bytes())
+    content[-1] = byte
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"are damaged .*; delete that folder"):
+        load("t.txt")
+
+
+def test_a_name_that_no_hub_has_is_no_folder_here() -> None:
+    for name in ("../../x", "x", "", "a/b/c"):
+        with pytest.raises(UserError, match="is no name on the hub"):
+            load(f"hub:{name}")
