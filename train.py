@@ -235,7 +235,8 @@ def train(
         Whether it came to its end, rather than to a signal.
 
     Raises:
-        UserError: when the loss or its gradient is not finite; nothing was learned from it.
+        UserError: when the loss, its gradient or the weights are not finite; the checkpoint before
+            stays.
     """
     settings, unit = config.train, config.data.tokenizer
     forward = runtime.forward_of(model, settings.compile)
@@ -330,9 +331,8 @@ def train(
         ladder = batches.ladder()
         rungs = ", ".join(f"{rung} {nats:.4f}" for rung, nats in ladder.items())
         say(f"to beat: {rungs} nats/{unit}")
-        save(
-            "last", training_tensors(model, optimizer, processes)
-        )  # from here on the run can be resumed
+        # From here on the run can be resumed.
+        save("last", training_tensors(model, optimizer, processes))
         first = at.step
         saved = at.step, at.evaluated
         taken = list(find_snapshots(run))
@@ -508,14 +508,16 @@ def train_until_stopped(
                 f"\nstopped at once; from the last checkpoint: python train.py --resume {run}",
                 file=sys.stderr,
             )
-            return 130
+            return processes.leave(130)
         except RuntimeError as error:
             if not lost_a_process(error):
                 raise
-            raise UserError(
-                f"another process of this job is gone, and this one stops; go on from the last "
-                f"checkpoint with: --resume {run}"
-            ) from error
+            print(
+                f"error: another process of this job is gone, and this one stops; go on from the "
+                f"last checkpoint with: --resume {run}",
+                file=sys.stderr,
+            )
+            return processes.leave(2)
     if stop and not complete:
         print(f"stopped at step {at.step}; go on with: python train.py --resume {run}")
         return stop.exit_code

@@ -8,6 +8,7 @@ and every function here returns what it was given.
 import functools
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, redirect_stdout
 from dataclasses import dataclass
@@ -64,6 +65,16 @@ class Processes:
         if self.size > 1 and self.rank == 0:
             dist.barrier()
 
+    def leave(self, code: int) -> int:
+        """End with an exit code where others may be gone: at once, because sums that nobody will
+        finish now can hold up for ever the taking down of what waits for them. One process alone
+        goes on, with that code."""
+        if self.size > 1:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        return code
+
     def share(self, windows: Tensor) -> Tensor:
         """The rows of a batch that this process learns from."""
         return windows.chunk(self.size)[self.rank]
@@ -72,8 +83,7 @@ class Processes:
         """Each number summed over the processes, the same in all of them."""
         if self.size == 1:
             return list(numbers)
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        total = torch.tensor(numbers, dtype=torch.float64, device=device)
+        total = torch.tensor(numbers, dtype=torch.float64, device=meeting_place())
         dist.all_reduce(total)
         return total.tolist()
 
@@ -81,8 +91,7 @@ class Processes:
         """The largest that any process has."""
         if self.size == 1:
             return number
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        largest = torch.tensor(number, device=device)
+        largest = torch.tensor(number, device=meeting_place())
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
 
@@ -98,13 +107,18 @@ class Processes:
         """The bytes of every process, in order of rank."""
         if self.size == 1:
             return [state]
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        states = [torch.empty_like(state, device=device) for _ in range(self.size)]
-        dist.all_gather(states, state.to(device))
+        own = state.to(meeting_place())
+        states = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(states, own)
         return [other.cpu() for other in states]
 
 
 ALONE = Processes()
+
+
+def meeting_place() -> str:
+    """The device whose tensors the processes exchange."""
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
 
 def without_averaging(forward: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
