@@ -21,7 +21,7 @@ from tqdm import tqdm
 from benchmarks.common import ROOT, print_json
 from configs.load import build, make_parser, read_flags, split_positional
 from data.config import DataConfig
-from data.corpus import open_source
+from data.sources import open_source
 from errors import UserError, command, require_at_least
 from table import print_table
 

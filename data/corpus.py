@@ -1,34 +1,30 @@
-"""Where text comes from, and the one path from any source to one file of tokens.
+"""The one path from any text to one file of tokens.
 
-    source -> parts -> decoded chunks -> token ids -> cache/texts/<hash>/tokens.npy
+    chunks of bytes -> characters -> token ids -> cache/texts/<hash>/tokens.npy
 
 The file is written once and read memory-mapped ever after. It is found again by an index of
-what the source looked like (path, size and time of files; name and revision of hub sets) or,
-failing that, by the hash of the text.
+what the source looked like (path, size and time of files; name and revision of hub sets). One
+that was interrupted is taken up where it was last put on the disk.
 """
 
 import codecs
-import functools
-import glob
 import hashlib
 import json
-import logging
 import os
-import re
 import shutil
-import sys
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from atomic import write_atomically
+from atomic import keep_others_out, naming, sync, write_atomically
 from data.config import DataConfig
+from data.sources import PIECE_BYTES, Source, fingerprint, open_source
 from data.tokenizer import (
     MAX_CODE_POINT,
     ByteTokenizer,
@@ -40,7 +36,8 @@ from data.tokenizer import (
 )
 from errors import UserError
 
-CHUNK_BYTES = 1 << 22  # what is in memory of a text while it is tokenized
+QUIET_BYTES = 1 << 24  # a text so small is read before a progress bar says anything
+START_TOKENS = 10_000_000  # among so many, at most, the token to start from is looked for
 
 
 @dataclass(frozen=True)
@@ -57,25 +54,6 @@ class Corpus:
     token that writing starts from."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """One file, or one hub set, or the embedded manual."""
-
-    name: str
-    read: Callable[[], Iterator[bytes]]
-    size: int | None = None
-
-
-@dataclass(frozen=True)
-class Source:
-    """Parts of text in order, and what identifies them without reading them."""
-
-    name: str
-    parts: list[Part]
-    identity: list[Any]
-    separator: str
-
-
 def load_corpus(config: DataConfig, tokenizer: Tokenizer | None = None) -> Corpus:
     """The text of the config as tokens, from the cache where it is there already.
 
@@ -90,153 +68,95 @@ def load_corpus(config: DataConfig, tokenizer: Tokenizer | None = None) -> Corpu
     cache = Path(config.cache_dir)
     vocabulary = config.tokenizer if tokenizer is None else fingerprint(tokenizer.to_dict())
     index = cache / "index" / fingerprint([source.identity, source.separator, vocabulary])
-    if index.exists():  # it holds the name of an entry
-        entry = cache / "texts" / Path(index.read_text(errors="replace")).name
-        if (entry / "corpus.json").exists():
-            return read_entry(entry, source)
-    scan = scan_text(source, as_bytes=config.tokenizer == "byte")
-    if tokenizer is None:
-        tokenizer = ByteTokenizer() if config.tokenizer == "byte" else CharTokenizer(scan.chars)
-    entry = cache / "texts" / f"{scan.sha256[:32]}-{fingerprint(tokenizer.to_dict())}"
-    if not entry.exists():
-        write_entry(entry, source, scan, tokenizer)
-    corpus = read_entry(entry, source)
-    index.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(index, entry.name.encode())
-    return corpus
+    entry = find_entry(index)
+    if entry is None:
+        index.parent.mkdir(parents=True, exist_ok=True)
+        with keep_others_out(index, f"reads {source.parts[0].name}"):
+            entry = find_entry(index)  # another process may have made it meanwhile
+            if entry is None:
+                entry = make_entry(cache, config, source, tokenizer, index.name)
+                write_atomically(index, entry.name.encode())
+    return read_entry(entry, source)
 
 
-# --- sources -----------------------------------------------------------------------------------
-
-
-def open_source(config: DataConfig) -> Source:
-    """Find the text that the config names; reads nothing yet."""
-    names = [config.source] if isinstance(config.source, str) else config.source
-    if names == ["pydocs"]:
-        return pydocs(config)
-    if len(names) == 1 and names[0].startswith("hub:"):
-        return hub(config, names[0].removeprefix("hub:"))
-    paths = [path for name in names for path in find_files(name)]
-    parts, identity = [], []
-    for path in paths:
-        stat = path.stat()
-        if stat.st_size == 0:
-            raise UserError(f"{path} is empty; name a file with text in it")
-        parts.append(Part(str(path), functools.partial(read_file, path), stat.st_size))
-        identity.append([str(path.absolute()), stat.st_size, stat.st_mtime_ns])
-    return Source(", ".join(map(str, paths)), parts, identity, config.separator)
-
-
-def find_files(name: str) -> list[Path]:
-    """The files that a path or a glob names, in sorted order."""
-    path = Path(name)
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        raise UserError(f"{name} is a folder; name the files in it, for example '{name}/*.txt'")
-    found = sorted(Path(match) for match in glob.glob(name, recursive=True))
-    files = [match for match in found if match.is_file()]
-    if not files:
-        raise UserError(
-            f"no text at {name}: --data.source takes a file, a glob, a list of files, pydocs, "
-            f"hub:OWNER/NAME or repeat"
-        )
-    return files
-
-
-def read_file(path: Path) -> Iterator[bytes]:
-    """The bytes of a file in chunks, exactly as they are."""
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            yield chunk
-
-
-def pydocs(config: DataConfig) -> Source:
-    """The reference manual behind Python's `help()`: every CPython carries it."""
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        raise UserError(
-            "this Python comes without its manual (pydoc_data.topics); "
-            "name a text with --data.source FILE"
-        ) from None
-    text = "\n".join(topics[name] for name in sorted(topics)).encode()
-    version = sys.version.split()[0]
-    part = Part(f"the manual of Python {version}", lambda: iter([text]), len(text))
-    identity = ["pydocs", version, hashlib.sha256(text).hexdigest()]
-    return Source(part.name, [part], identity, "")
-
-
-def hub(config: DataConfig, name: str) -> Source:
-    """A text set on the Hugging Face hub, fetched and cached by `datasets`.
-
-    Raises:
-        UserError: for a name that is none there, and so might be taken for a folder here.
-    """
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or ".." in name:
-        raise UserError(f"hub:{name} is no name on the hub; it has the form hub:OWNER/NAME")
-
-    def rows() -> Iterator[bytes]:
-        import datasets  # here, because importing it takes a second that a second start saves
-
-        print(f"fetching hub:{name}; without a network this takes a while to fail", file=sys.stderr)
-        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each retry is a line there
-        try:
-            rows = datasets.load_dataset(
-                name,
-                config.hub_config or None,
-                split=config.hub_split,
-                revision=config.hub_revision,
-            )
-        except Exception as error:  # the kinds of failure are many, and none is ours to mend
-            reason = " ".join(str(error).split())
-            raise UserError(
-                f"could not load hub:{name} ({type(error).__name__}: {reason}); without a network "
-                f"or an account, put the text in a file and pass --data.source FILE"
-            ) from error
-        if config.hub_column not in rows.column_names:
-            raise UserError(
-                f"hub:{name} has no column {config.hub_column!r}; --data.hub_column can be "
-                f"{', '.join(rows.column_names)}"
-            )
-        separator = config.separator.encode()
-        chunk = bytearray()
-        for number, row in enumerate(rows):
-            text = row[config.hub_column]
-            if not isinstance(text, str):
-                raise UserError(
-                    f"hub:{name}, row {number}: {config.hub_column} is {text!r}, not text; "
-                    f"name a column of text with --data.hub_column"
-                )
-            chunk += (separator if number else b"") + text.encode()
-            if len(chunk) >= CHUNK_BYTES:
-                yield bytes(chunk)
-                chunk.clear()
-        yield bytes(chunk)
-
-    identity = [
-        "hub",
-        name,
-        config.hub_config,
-        config.hub_split,
-        config.hub_column,
-        config.hub_revision,
-    ]
-    part = Part(f"hub:{name}", rows)
-    words = [part.name, config.hub_config, config.hub_split, "at", config.hub_revision]
-    return Source(" ".join(filter(None, words)), [part], identity, config.separator)
+def find_entry(index: Path) -> Path | None:
+    """The folder of tokens that an index names, if there is one."""
+    if not index.exists():
+        return None
+    entry = index.parent.parent / "texts" / Path(index.read_text(errors="replace")).name
+    return entry if (entry / "corpus.json").exists() else None
 
 
 # --- from bytes to tokens ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Scan:
-    """What one reading of a text tells: its hash, length and alphabet."""
+@dataclass
+class Half:
+    """How far a text is prepared; on the disk beside what has been written."""
 
-    sha256: str
-    tokens: int
-    chars: str
+    chars: str = ""
+    """Its different characters so far."""
+
+    scanned: int = 0
+    """Bytes that were read to find them; -1 when all were."""
+
+    tokenized: int = 0
+    """Bytes whose tokens are written."""
+
+    sha256: str = hashlib.sha256().hexdigest()
+    """Of those bytes."""
+
+    crc32: int = 0
+    """Of their tokens."""
+
+    tokens: int = 0
+
+    characters: int = 0
+
+
+def make_entry(
+    cache: Path, config: DataConfig, source: Source, tokenizer: Tokenizer | None, key: str
+) -> Path:
+    """Read a text and write its tokens into a folder of the cache, whole or not at all.
+
+    Interrupted, it goes on from what is in cache/texts/.half-<key> when it is called again.
+    """
+    texts = cache / "texts"
+    scratch = texts / f".half-{key}"
+    scratch.mkdir(parents=True, exist_ok=True)
+    journal = scratch / "half.json"
+    half = Half(**json.loads(journal.read_text())) if journal.exists() else Half()
+    try:
+        if tokenizer is None and config.tokenizer == "byte":
+            tokenizer = ByteTokenizer()
+        elif tokenizer is None:
+            find_characters(source, half, journal)
+            tokenizer = CharTokenizer(half.chars)
+        write_tokens(source, tokenizer, half, journal)
+        if half.tokens == 0:
+            raise UserError(f"{source.parts[0].name} has no text in it")
+        refuse_changed(config, source)
+    except UserError:
+        shutil.rmtree(scratch)  # of no use, as the text has to be another one
+        refuse_changed(config, source)  # it may explain what else is wrong
+        raise
+    info = {
+        "sha256": half.sha256,
+        "characters": half.characters,
+        "tokens": half.tokens,
+        "start_token": start_token(tokenizer, np.load(scratch / "tokens.npy", mmap_mode="r")),
+    }
+    description = {"info": info, "tokenizer": tokenizer.to_dict(), "crc32": half.crc32}
+    write_atomically(scratch / "corpus.json", json.dumps(description, indent=1).encode())
+    journal.unlink(missing_ok=True)
+    entry = texts / f"{half.sha256[:32]}-{fingerprint(tokenizer.to_dict())}"
+    try:
+        os.rename(scratch, entry)
+    except OSError:
+        if not entry.exists():  # where it does, the same text was there under another name
+            raise
+        shutil.rmtree(scratch)
+    return entry
 
 
 def read_chunks(source: Source, as_bytes: bool, doing: str) -> Iterator[tuple[bytes, str]]:
@@ -246,7 +166,7 @@ def read_chunks(source: Source, as_bytes: bool, doing: str) -> Iterator[tuple[by
     """
     sizes = [part.size for part in source.parts if part.size is not None]
     total = sum(sizes) if len(sizes) == len(source.parts) else None
-    quiet = total is not None and total < 4 * CHUNK_BYTES
+    quiet = total is not None and total < QUIET_BYTES
     with tqdm(
         total=total, desc=doing, unit="B", unit_scale=True, leave=False, disable=quiet or None
     ) as bar:
@@ -278,62 +198,74 @@ def decode(
         ) from None
 
 
-def scan_text(source: Source, as_bytes: bool) -> Scan:
-    """Read a text once, in bounded memory."""
-    digest, tokens = hashlib.sha256(), 0
+def refuse_changed(config: DataConfig, source: Source) -> None:
+    """Refuse a text that looks otherwise than when it was opened."""
+    if open_source(config).identity != source.identity:
+        raise UserError(f"{source.parts[0].name} changed while it was read; start again")
+
+
+def find_characters(source: Source, half: Half, journal: Path) -> None:
+    """Read a text through and leave its alphabet in `half`."""
+    if half.scanned < 0:
+        return
     seen = np.zeros(MAX_CODE_POINT + 1, dtype=bool)
-    for chunk, text in read_chunks(source, as_bytes, "reading"):
-        digest.update(chunk)
-        tokens += len(chunk) if as_bytes else len(text)
-        seen[code_points(text)] = True
-    if tokens == 0:
-        raise UserError(f"{source.parts[0].name} has no text in it")
-    return Scan(digest.hexdigest(), tokens, "".join(map(chr, np.flatnonzero(seen))))
+    seen[code_points(half.chars)] = True
+    done, saved = 0, half.scanned
+    for chunk, text in read_chunks(source, False, "finding characters"):
+        done += len(chunk)
+        if done <= saved:
+            continue
+        # What is left without the letters of ASCII that are known is little, in most texts.
+        known = np.flatnonzero(seen[:128]).astype(np.uint8).tobytes()
+        seen[code_points(text.encode().translate(None, known).decode())] = True
+        if done - half.scanned >= PIECE_BYTES:
+            half.chars, half.scanned = "".join(map(chr, np.flatnonzero(seen))), done
+            write_atomically(journal, json.dumps(asdict(half)).encode())
+    half.chars, half.scanned = "".join(map(chr, np.flatnonzero(seen))), -1
 
 
-def write_entry(entry: Path, source: Source, scan: Scan, tokenizer: Tokenizer) -> None:
-    """Read the text again and write its tokens, whole or not at all."""
+def write_tokens(source: Source, tokenizer: Tokenizer, half: Half, journal: Path) -> None:
+    """Read a text through and write its tokens beside the journal."""
     as_bytes = isinstance(tokenizer, ByteTokenizer)
-    scratch = entry.with_name(f".writing-{os.getpid()}-{entry.name}")
-    scratch.mkdir(parents=True, exist_ok=True)
-    try:
-        dtype = smallest_unsigned(tokenizer.vocab_size)
-        counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-        characters, written, crc, digest = 0, 0, 0, hashlib.sha256()
-        with open(scratch / "tokens.npy", "wb") as file:
-            header = {"descr": dtype.str, "fortran_order": False, "shape": (scan.tokens,)}
-            np.lib.format.write_array_header_1_0(file, header)
-            for chunk, text in read_chunks(source, as_bytes, "tokenizing"):
-                digest.update(chunk)
-                ids = np.frombuffer(chunk, np.uint8) if as_bytes else tokenizer.encode(text)
-                file.write(ids.tobytes())
-                crc = zlib.crc32(ids.tobytes(), crc)
-                counts += np.bincount(ids, minlength=len(counts))
-                characters += tokenizer.count_characters(ids)
-                written += len(ids)
-            file.flush()
-            os.fsync(file.fileno())
-        if digest.hexdigest() != scan.sha256 or written != scan.tokens:
-            raise UserError(f"{source.parts[0].name} changed while it was read; start again")
-        info = {
-            "sha256": scan.sha256,
-            "characters": characters,
-            "tokens": scan.tokens,
-            "start_token": start_token(tokenizer, counts),
-        }
-        description = {"info": info, "tokenizer": tokenizer.to_dict(), "crc32": crc}
-        write_atomically(scratch / "corpus.json", json.dumps(description, indent=1).encode())
-        try:
-            os.rename(scratch, entry)
-        except OSError:
-            if not entry.exists():  # where it does, another process wrote the same meanwhile
-                raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    dtype = smallest_unsigned(tokenizer.vocab_size)
+    path = journal.with_name("tokens.npy")
+    digest = hashlib.sha256()
+    done, saved = 0, half.tokenized
+    with naming(path), open(path, "r+b" if saved else "wb") as file:
+        write_header(file, dtype, half.tokens)
+        file.truncate(file.tell() + half.tokens * dtype.itemsize)
+        file.seek(0, os.SEEK_END)
+        for chunk, text in read_chunks(source, as_bytes, "tokenizing"):
+            digest.update(chunk)
+            done += len(chunk)
+            if done <= saved:
+                if done == saved and digest.hexdigest() != half.sha256:
+                    raise UserError(f"{source.parts[0].name} changed; start again")
+                continue
+            ids = np.frombuffer(chunk, np.uint8) if as_bytes else tokenizer.encode(text)
+            file.write(ids.data)
+            half.crc32 = zlib.crc32(ids.data, half.crc32)
+            half.characters += tokenizer.count_characters(ids)
+            half.tokens += len(ids)
+            if done - half.tokenized >= PIECE_BYTES:
+                half.tokenized, half.sha256 = done, digest.hexdigest()
+                sync(file)
+                write_atomically(journal, json.dumps(asdict(half)).encode())
+        half.tokenized, half.sha256 = done, digest.hexdigest()
+        file.seek(0)
+        write_header(file, dtype, half.tokens)
+        sync(file)
 
 
-def start_token(tokenizer: Tokenizer, counts: npt.NDArray[np.int64]) -> int:
+def write_header(file: IO[bytes], dtype: np.dtype[Any], tokens: int) -> None:
+    """NumPy's header; it leaves room for any number, so that its length is always the same."""
+    header = {"descr": dtype.str, "fortran_order": False, "shape": (tokens,)}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def start_token(tokenizer: Tokenizer, tokens: npt.NDArray[Any]) -> int:
     """Where writing starts when there is no prompt: a newline, or else the commonest token."""
+    counts = np.bincount(tokens[:START_TOKENS], minlength=tokenizer.vocab_size)
     newlines = [i for i in np.flatnonzero(counts) if tokenizer.decode([int(i)]) == "\n"]
     return int(newlines[0] if newlines else counts.argmax())
 
@@ -361,8 +293,3 @@ def read_entry(entry: Path, source: Source) -> Corpus:
         raise UserError(
             f"the tokens kept in {entry} are damaged ({error}); delete that folder"
         ) from error
-
-
-def fingerprint(plain: Any) -> str:
-    """A short name for plain data."""
-    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]

@@ -68,7 +68,7 @@ class CharTokenizer:
         return len(self.chars)
 
     def encode(self, text: str) -> npt.NDArray[Any]:
-        ids = self._ids[code_points(text)]
+        ids = self._ids.take(code_points(text), mode="clip")  # none is past the table
         if (ids == self.vocab_size).any():
             strangers = sorted(set(text) - set(self.chars))
             shown = " ".join(repr(char) for char in strangers[:20])

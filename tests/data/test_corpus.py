@@ -1,9 +1,13 @@
 """Any source becomes one token file, exactly, once."""
 
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import data.corpus
+import data.sources
 from data.config import DataConfig
 from data.corpus import Corpus, load_corpus
 from data.tokenizer import CharTokenizer
@@ -66,7 +71,7 @@ def test_tokens_are_mapped_from_the_smallest_type(workplace: Path) -> None:
 def test_characters_may_be_cut_by_the_end_of_a_chunk(
     workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data.corpus, "CHUNK_BYTES", 3)
+    monkeypatch.setattr(data.sources, "CHUNK_BYTES", 3)
     (workplace / "t.txt").write_bytes(ODD.encode())
     assert text_of(load("t.txt")) == ODD
 
@@ -79,7 +84,7 @@ def test_characters_may_be_cut_by_the_end_of_a_chunk(
 def test_a_file_that_is_not_utf8_names_the_byte(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, content: bytes, byte: int
 ) -> None:
-    monkeypatch.setattr(data.corpus, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(data.sources, "CHUNK_BYTES", chunk)
     (workplace / "t.txt").write_bytes(content)
     with pytest.raises(UserError, match=rf"t.txt is not UTF-8 text: byte {byte} is 0x"):
         load("t.txt")
@@ -113,14 +118,12 @@ def test_the_same_source_is_found_by_its_index(
     assert again.tokenizer == first.tokenizer
 
 
-def test_the_same_text_elsewhere_is_found_by_its_hash(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_text_elsewhere_is_kept_once(workplace: Path) -> None:
     (workplace / "t.txt").write_text("some text")
     load("t.txt")
     (workplace / "t.txt").rename(workplace / "moved.txt")
-    monkeypatch.setattr(data.corpus, "write_entry", None)  # calling it would fail
     corpus = load("moved.txt")
+    assert len(list(Path("cache/texts").iterdir())) == 1
     assert text_of(corpus) == "some text"
     assert corpus.info["source"] == "moved.txt"
 
@@ -134,18 +137,18 @@ def test_a_changed_file_is_read_anew(workplace: Path) -> None:
     assert text_of(load("t.txt")) == "same size"
 
 
+@pytest.mark.parametrize("changed", ["dcba!", "abc", "abcx"])
 def test_a_file_that_changes_while_it_is_read_is_refused(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     (workplace / "t.txt").write_text("abcd")
-    scan = data.corpus.scan_text
+    find = data.corpus.find_characters
 
-    def scan_and_change(*args: Any, **kwargs: Any) -> object:
-        result = scan(*args, **kwargs)
-        (workplace / "t.txt").write_text("dcba")
-        return result
+    def find_and_change(*args: Any) -> None:
+        find(*args)
+        (workplace / "t.txt").write_text(changed)
 
-    monkeypatch.setattr(data.corpus, "scan_text", scan_and_change)
+    monkeypatch.setattr(data.corpus, "find_characters", find_and_change)
     with pytest.raises(UserError, match="changed while it was read"):
         load("t.txt")
     assert not list((workplace / "cache" / "texts").iterdir()), "half an entry was left"
@@ -161,8 +164,10 @@ def test_an_entry_is_whole_or_absent(workplace: Path, monkeypatch: pytest.Monkey
         patch.setattr(data.corpus, "write_atomically", full)
         with pytest.raises(OSError, match="No space"):
             load("t.txt")
-    assert not list((workplace / "cache" / "texts").iterdir())
+    names = [path.name for path in (workplace / "cache" / "texts").iterdir()]
+    assert [name[:6] for name in names] == [".half-"]
     assert text_of(load("t.txt")) == "abcd"
+    assert len(list((workplace / "cache" / "texts").iterdir())) == 1, "the half became the whole"
 
 
 def test_a_damaged_entry_is_named(workplace: Path) -> None:
@@ -175,7 +180,7 @@ def test_a_damaged_entry_is_named(workplace: Path) -> None:
         with pytest.raises(UserError, match=r"are damaged .* delete that folder"):
             load("t.txt")
     tokens.write_bytes(whole)
-    (index,) = (workplace / "cache" / "index").iterdir()
+    index = next(path for path in Path("cache/index").iterdir() if path.suffix != ".lock")
     for broken in (b"", b"nowhere", b"\xff\0"):
         index.write_bytes(broken)
         assert text_of(load("t.txt")) == "abcd", "a broken index is as good as none"
@@ -310,3 +315,136 @@ def test_a_name_that_no_hub_has_is_no_folder_here() -> None:
     for name in ("../../x", "x", "", "a/b/c"):
         with pytest.raises(UserError, match="is no name on the hub"):
             load(f"hub:{name}")
+
+
+class Interrupted(Exception):
+    """Stands for Ctrl-C, a full disk, a lost connection."""
+
+
+@given(
+    text=st.text(st.sampled_from("ab\n é日😀"), min_size=1, max_size=60),
+    tokenizer=st.sampled_from(["char", "byte"]),
+    after=st.lists(st.integers(0, 12), max_size=6),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_interrupted_anywhere_it_is_taken_up_again(
+    tmp_path_factory: pytest.TempPathFactory, text: str, tokenizer: str, after: list[int]
+) -> None:
+    """However often the reading ends, and wherever, the tokens are those of one reading."""
+    folder = tmp_path_factory.mktemp("texts")
+    paths = [str(folder / name) for name in ("a.txt", "b.txt")]
+    for path in paths:
+        Path(path).write_bytes(text.encode())
+    options = {"tokenizer": tokenizer, "separator": "--"}
+    whole = load(paths, cache_dir=str(folder / "whole"), **options)
+    read = data.corpus.read_chunks
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data.sources, "CHUNK_BYTES", 3)
+        patch.setattr(data.corpus, "PIECE_BYTES", 7)
+        for most in after:
+
+            def some_chunks(*args: Any, most: int = most) -> Iterator[tuple[bytes, str]]:
+                yield from itertools.islice(read(*args), most)
+                raise Interrupted
+
+            patch.setattr(data.corpus, "read_chunks", some_chunks)
+            with pytest.raises(Interrupted):
+                load(paths, cache_dir=str(folder / "parts"), **options)
+        patch.setattr(data.corpus, "read_chunks", read)
+        parts = load(paths, cache_dir=str(folder / "parts"), **options)
+    assert text_of(parts) == f"{text}--{text}"
+    assert (parts.info, parts.tokenizer) == (whole.info, whole.tokenizer)
+    assert parts.tokens.dtype == whole.tokens.dtype
+    (entry,) = (folder / "parts" / "texts").iterdir()
+    assert {path.name for path in entry.iterdir()} == {"tokens.npy", "corpus.json"}
+
+
+def test_what_was_tokenized_is_not_tokenized_again(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data.sources, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(data.corpus, "PIECE_BYTES", 100)
+    (workplace / "t.txt").write_text("0123456789" * 100)
+    encode, calls = CharTokenizer.encode, []
+
+    def count(self: CharTokenizer, text: str) -> Any:
+        calls.append(text)
+        if len(calls) == 77:
+            raise Interrupted
+        return encode(self, text)
+
+    monkeypatch.setattr(CharTokenizer, "encode", count)
+    with pytest.raises(Interrupted):
+        load("t.txt")
+    assert text_of(load("t.txt")) == "0123456789" * 100
+    assert len(calls) == 77 + 30, "700 of 1000 bytes were on the disk"
+
+
+def test_a_text_that_changed_meanwhile_is_not_taken_up(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same size and time, and yet another text: what is read again does not fit."""
+    path = workplace / "t.txt"
+    monkeypatch.setattr(data.sources, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(data.corpus, "PIECE_BYTES", 20)
+    path.write_text("0123456789" * 10)
+    times = path.stat().st_mtime_ns
+    with monkeypatch.context() as patch:
+        patch.setattr(data.corpus, "start_token", None)  # calling it fails
+        with pytest.raises(TypeError):
+            load("t.txt")
+    path.write_text("0123456798" * 10)
+    os.utime(path, ns=(times, times))
+    with pytest.raises(UserError, match="changed"):
+        load("t.txt")
+    assert text_of(load("t.txt")) == "0123456798" * 10
+
+
+def test_a_second_process_waits_for_the_first(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (workplace / "t.txt").write_text("some text")
+    make, made = data.corpus.make_entry, []
+
+    def make_slowly(*args: Any) -> Path:
+        made.append(1)
+        if len(made) == 1:
+            other.start()
+            while "waiting for another process, which reads t.txt" not in capsys.readouterr().err:
+                time.sleep(0.01)
+        return make(*args)
+
+    other = threading.Thread(target=lambda: found.append(load("t.txt")))
+    found: list[Corpus] = []
+    monkeypatch.setattr(data.corpus, "make_entry", make_slowly)
+    first = load("t.txt")
+    other.join()
+    assert made == [1]
+    assert text_of(found[0]) == text_of(first) == "some text"
+
+
+def test_an_interrupted_fetch_goes_on_where_it_stopped(
+    offline_hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datasets import Dataset
+
+    rows = [f"row {number}\n" for number in range(1000)]
+    path = offline_hub / "acme" / "tiny" / "train-00000-of-00001.parquet"
+    Dataset.from_dict({"text": rows, "number": range(1000)}).to_parquet(path)
+    monkeypatch.setattr(data.sources, "PIECE_BYTES", 1000)
+    read, seen = data.sources.text_of, []
+
+    def read_some(row: dict[str, Any], number: int, *args: str) -> str:
+        seen.append(number)
+        if len(seen) == 500:
+            raise Interrupted
+        return read(row, number, *args)
+
+    monkeypatch.setattr(data.sources, "text_of", read_some)
+    with pytest.raises(Interrupted):
+        load("hub:acme/tiny", hub_split="train+validation", separator="|")
+    corpus = load("hub:acme/tiny", hub_split="train+validation", separator="|")
+    assert text_of(corpus) == "|".join([*rows, "three"])
+    assert 400 < seen[500] < 500, "the rest of what was on the disk stays"
+    assert seen[500:] == list(range(seen[500], 1001))
+    assert [path.suffix for path in sorted(Path("cache/hub").iterdir())] == [".txt", ".lock"]

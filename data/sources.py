@@ -1,0 +1,227 @@
+"""Where text comes from: files, a set on the hub, or the manual that Python carries.
+
+    config -> source -> parts -> chunks of bytes
+
+Nothing is read before it is asked for. A source knows itself again without being read: by path,
+size and time of files, by name and revision of a hub set.
+"""
+
+import functools
+import glob
+import hashlib
+import itertools
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from atomic import keep_others_out, naming, sync, write_atomically
+from data.config import DataConfig
+from errors import UserError
+
+CHUNK_BYTES = 1 << 18  # of a text in memory at once; what is made of it fits a processor's cache
+PIECE_BYTES = 1 << 26  # after so many more, what was done is put on the disk
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file, or one hub set, or the embedded manual."""
+
+    name: str
+    read: Callable[[], Iterator[bytes]]
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Parts of text in order, and what identifies them without reading them."""
+
+    name: str
+    parts: list[Part]
+    identity: list[Any]
+    separator: str
+
+
+def open_source(config: DataConfig) -> Source:
+    """Find the text that the config names; reads nothing yet.
+
+    Raises:
+        UserError: for a source that is missing or empty, or that no hub can have.
+    """
+    names = [config.source] if isinstance(config.source, str) else config.source
+    if names == ["pydocs"]:
+        return pydocs()
+    if len(names) == 1 and names[0].startswith("hub:"):
+        return hub(config, names[0].removeprefix("hub:"))
+    paths = [path for name in names for path in find_files(name)]
+    parts, identity = [], []
+    for path in paths:
+        stat = path.stat()
+        if stat.st_size == 0:
+            raise UserError(f"{path} is empty; name a file with text in it")
+        parts.append(Part(str(path), functools.partial(read_file, path), stat.st_size))
+        identity.append([str(path.absolute()), stat.st_size, stat.st_mtime_ns])
+    return Source(", ".join(map(str, paths)), parts, identity, config.separator)
+
+
+def find_files(name: str) -> list[Path]:
+    """The files that a path or a glob names, in sorted order."""
+    path = Path(name)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        raise UserError(f"{name} is a folder; name the files in it, for example '{name}/*.txt'")
+    found = sorted(Path(match) for match in glob.glob(name, recursive=True))
+    files = [match for match in found if match.is_file()]
+    if not files:
+        raise UserError(
+            f"no text at {name}: --data.source takes a file, a glob, a list of files, pydocs, "
+            f"hub:OWNER/NAME or repeat"
+        )
+    return files
+
+
+def read_file(path: Path) -> Iterator[bytes]:
+    """The bytes of a file in chunks, exactly as they are."""
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
+
+
+def pydocs() -> Source:
+    """The reference manual behind Python's `help()`: every CPython carries it."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise UserError(
+            "this Python comes without its manual (pydoc_data.topics); "
+            "name a text with --data.source FILE"
+        ) from None
+    text = "\n".join(topics[name] for name in sorted(topics)).encode()
+    version = sys.version.split()[0]
+    part = Part(f"the manual of Python {version}", lambda: iter([text]), len(text))
+    identity = ["pydocs", version, hashlib.sha256(text).hexdigest()]
+    return Source(part.name, [part], identity, "")
+
+
+def hub(config: DataConfig, name: str) -> Source:
+    """A text set on the Hugging Face hub, fetched into a file when it is first read.
+
+    Raises:
+        UserError: for a name that is none there, and so might be taken for a folder here.
+    """
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or ".." in name:
+        raise UserError(f"hub:{name} is no name on the hub; it has the form hub:OWNER/NAME")
+    identity = [
+        "hub",
+        name,
+        config.hub_config,
+        config.hub_split,
+        config.hub_column,
+        config.hub_revision,
+    ]
+    key = fingerprint([identity, config.separator])
+    text = Path(config.cache_dir) / "hub" / f"{name.replace('/', '-')}-{key}.txt"
+
+    def read() -> Iterator[bytes]:
+        if not text.exists():
+            text.parent.mkdir(parents=True, exist_ok=True)
+            with keep_others_out(text, f"fetches hub:{name}"):
+                if not text.exists():  # nor did another process fetch it meanwhile
+                    fetch(config, name, text)
+        return read_file(text)
+
+    words = [f"hub:{name}", config.hub_config, config.hub_split, "at", config.hub_revision]
+    parts = [Part(f"hub:{name}", read)]
+    return Source(" ".join(filter(None, words)), parts, identity, config.separator)
+
+
+def fetch(config: DataConfig, name: str, text: Path) -> None:
+    """Stream the rows of a hub set into one file, from where an interrupted start left it.
+
+    Raises:
+        UserError: when the set is out of reach, or its rows hold no text.
+    """
+    import datasets  # here, because importing it takes a second that a second start saves
+
+    print(f"fetching hub:{name}; without a network this takes a while to fail", file=sys.stderr)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each retry is a line there
+    scratch, journal = text.with_suffix(".half.txt"), text.with_suffix(".half.json")
+    half: dict[str, Any] = {"bytes": 0, "rows": 0, "place": None}
+    if journal.exists() and scratch.exists():
+        half = json.loads(journal.read_text())
+    with reaching(name):
+        rows = datasets.load_dataset(
+            name,
+            config.hub_config or None,
+            split=config.hub_split,
+            revision=config.hub_revision,
+            streaming=True,
+        )
+        if config.hub_column in (rows.column_names or []):
+            rows = rows.select_columns(config.hub_column)  # no other is fetched
+        if half["place"]:
+            rows.load_state_dict(half["place"])
+    bar = tqdm(desc="fetching", unit="B", unit_scale=True, initial=half["bytes"], leave=False)
+    with bar, naming(scratch), open(scratch, "ab") as file:
+        file.truncate(half["bytes"])
+        iterator = iter(rows)
+        for number in itertools.count(half["rows"]):
+            with reaching(name):
+                row = next(iterator, None)
+            if row is None:
+                break
+            content = text_of(row, number, config.hub_column, name)
+            content = (config.separator if number else "") + content
+            bar.update(file.write(content.encode()))
+            if file.tell() - half["bytes"] >= PIECE_BYTES:
+                half = {"bytes": file.tell(), "rows": number + 1, "place": rows.state_dict()}
+                sync(file)
+                write_atomically(journal, json.dumps(half).encode())
+        sync(file)
+    os.replace(scratch, text)
+    journal.unlink(missing_ok=True)
+
+
+def text_of(row: dict[str, Any], number: int, column: str, name: str) -> str:
+    """What a row of a hub set says.
+
+    Raises:
+        UserError: when it has no such column, or something else than text there.
+    """
+    if column not in row:
+        raise UserError(
+            f"hub:{name} has no column {column!r}; --data.hub_column can be {', '.join(row)}"
+        )
+    if not isinstance(row[column], str):
+        raise UserError(
+            f"hub:{name}, row {number}: {column} is {row[column]!r}, not text; "
+            f"name a column of text with --data.hub_column"
+        )
+    return row[column]
+
+
+@contextmanager
+def reaching(name: str) -> Iterator[None]:
+    """Whatever goes wrong on the way to the hub ends in one line."""
+    try:
+        yield
+    except Exception as error:  # the kinds of failure are many, and none is ours to mend
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"could not load hub:{name} ({type(error).__name__}: {reason}); without a network "
+            f"or an account, put the text in a file and pass --data.source FILE"
+        ) from error
+
+
+def fingerprint(plain: Any) -> str:
+    """A short name for plain data."""
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
