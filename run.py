@@ -280,12 +280,12 @@ def open_run(run: Path, which: str = "best") -> SavedRun:
 
 
 def refuse_changes(old: Config, new: Config, doing: str) -> None:
-    """Refuse to go on ("--resume" or "--init_from") with fields changed that may not be.
+    """Refuse to --resume, --init_from or --evaluate with fields changed that may not be.
 
     Raises:
         UserError: naming the first such field.
     """
-    allowed = {"--resume": FREE_ON_RESUME, "--init_from": FREE_ON_INIT}[doing]
+    allowed = FREE_ON_RESUME if doing == "--resume" else FREE_ON_INIT
     before, after = to_plain(old), to_plain(new)
     for section, values in before.items():
         for key, value in values.items():

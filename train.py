@@ -19,7 +19,7 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ from configs.load import (
     to_plain,
 )
 from data.batches import Batches, open_batches
+from data.tokenizer import Tokenizer
 from errors import UserError, command, printable
 from model.generate import generate
 from model.gpt import GPT, next_token_loss
@@ -94,6 +95,9 @@ class Options:
     init_from: str | None = None
     """Start a new run from the weights of this one, with its config and its vocabulary."""
 
+    evaluate: str | None = None
+    """Measure the best weights of this run on the splits that training does not see."""
+
     dry_run: bool = False
     """Print parameters, memory and operations by formula, and train nothing."""
 
@@ -149,13 +153,13 @@ def train_step(
 def evaluate(
     forward: Callable[[Tensor], Tensor],
     model: GPT,
-    batches: Batches,
-    config: TrainConfig,
+    split: Iterator[Tensor],
+    tokenizer: Tokenizer,
     runtime: Runtime,
     stop: StopSignal,
     processes: Processes = ALONE,
 ) -> dict[str, float] | None:
-    """The loss over the whole validation split, in one deterministic pass; None if stopped.
+    """The loss over a whole split of the text, in one deterministic pass; None if stopped.
 
     Every token but the first is predicted once, from what stands before it in its window. Several
     processes take batches in turn and sum up what they found.
@@ -165,9 +169,7 @@ def evaluate(
     """
     model.eval()
     nats = tokens = characters = 0.0
-    for turn, windows in enumerate(
-        batches.validation(config.batch_size // config.grad_accum_steps)
-    ):
+    for turn, windows in enumerate(split):
         if stop:
             break
         if turn % processes.size != processes.rank:
@@ -176,16 +178,23 @@ def evaluate(
         logits = forward(windows[:, :-1].to(runtime.device))
         nats += next_token_loss(logits, targets.to(runtime.device), reduction="sum").item()
         tokens += targets.numel()
-        characters += batches.tokenizer.count_characters(targets.numpy().ravel())
+        characters += tokenizer.count_characters(targets.numpy().ravel())
     model.train()
     found = (nats, tokens, characters, float(bool(stop)))
     nats, tokens, characters, stopped = processes.sum(found)
     if stopped:
         return None
     if not math.isfinite(nats):
-        raise FloatingPointError(f"the validation loss is {nats}")
+        raise FloatingPointError(f"the loss measured is {nats}")
     bits = nats / math.log(2) / max(1, characters)  # a text of bytes may have no character
     return {"val_loss": nats / tokens, "bits_per_char": bits}
+
+
+def describe_loss(measured: dict[str, float], unit: str) -> str:
+    """What `evaluate` found; of bytes also in bits a byte, which is what others call theirs."""
+    nats = measured["val_loss"]
+    per_byte = f"{nats / math.log(2):.3f} bits/byte  " if unit == "byte" else ""
+    return f"{nats:.4f} nats/{unit}  {per_byte}{measured['bits_per_char']:.3f} bits/char"
 
 
 def write_sample(model: GPT, batches: Batches, config: TrainConfig, stop: StopSignal) -> str:
@@ -284,7 +293,8 @@ def train(
     def look() -> bool:
         """Evaluate, unless a stop comes first: then the run goes on with this when resumed."""
         bar.set_description_str("evaluating, ")
-        measured = evaluate(forward, model, batches, settings, runtime, stop, processes)
+        split = batches.validation(settings.batch_size // settings.grad_accum_steps)
+        measured = evaluate(forward, model, split, batches.tokenizer, runtime, stop, processes)
         bar.set_description_str(pace, refresh=False)
         sampling = measured is not None and settings.sample_tokens > 0 and processes.writes
         sample = write_sample(model, batches, settings, stop) if sampling else ""
@@ -301,8 +311,7 @@ def train(
         metrics.write(at.step, measured | {"seconds": time.perf_counter() - began}, sample)
         say(
             f"step {at.step:>{len(str(settings.max_steps))}}"
-            f"  validation {at.val_loss:.4f} nats/{unit}"
-            f"  {measured['bits_per_char']:.3f} bits/char  training {at.train_loss:.4f}"
+            f"  validation {describe_loss(measured, unit)}  training {at.train_loss:.4f}"
             f"  {standing(at.val_loss, ladder)}"
             + ("" if best else f"  (best {at.best_val_loss:.4f})")
         )
@@ -417,12 +426,12 @@ def main(argv: list[str]) -> int:
     words, flags = split_positional(argv)
     file = words[0] if words else None
     options = build(Options, read_flags(parser, flags))
-    resuming = options.resume is not None
-    if resuming and (options.init_from is not None or options.run is not None):
-        raise UserError(
-            "--resume goes on with a run as it is; it takes no --run and no --init_from"
-        )
-    source = options.resume if resuming else options.init_from
+    resuming, measuring = options.resume is not None, options.evaluate is not None
+    others = [options.run, options.init_from, *([options.evaluate] if resuming else [])]
+    if (resuming or measuring) and others.count(None) < len(others):
+        flag, also = ("resume", "evaluate") if resuming else ("evaluate", "resume")
+        raise UserError(f"--{flag} takes a run as it is: no --run, --init_from or --{also} with it")
+    source = options.resume or options.evaluate or options.init_from
     with ExitStack() as held:  # until the end: the lock of the run
         saved = None
         if source is not None:
@@ -433,7 +442,8 @@ def main(argv: list[str]) -> int:
         config = read_config(parser, flags, file, saved.config if saved else None)
         if saved is not None:
             saved.refuse_misfit()
-            refuse_changes(saved.config, config, "--resume" if resuming else "--init_from")
+            flag = "resume" if resuming else "evaluate" if measuring else "init_from"
+            refuse_changes(saved.config, config, f"--{flag}")
 
         runtime = start_runtime(config.train, saved.header.threads if saved and resuming else 0)
         processes = join_processes(config.train, runtime.device, held)
@@ -478,6 +488,8 @@ def main(argv: list[str]) -> int:
         else:
             if saved is not None:
                 load_weights(model, saved.tensors, saved.path)
+            if measuring:
+                return measure(model, batches, config, runtime, processes)
             run = Path("the run")  # only one process writes there
             if processes.writes:
                 run = make_folder(options.run, file, saved)
@@ -487,6 +499,24 @@ def main(argv: list[str]) -> int:
                 describe_run(run, config, facts | {"runtime": f"{runtime}{processes}"})
         del saved  # its tensors are copies of what is in the model now
         return train_until_stopped(run, config, model, optimizer, batches, runtime, at, processes)
+
+
+def measure(
+    model: GPT, batches: Batches, config: Config, runtime: Runtime, processes: Processes
+) -> int:
+    """Print the loss over each split that is not trained on; the exit code."""
+    forward = runtime.forward_of(model, config.train.compile)
+    size = config.train.batch_size // config.train.grad_accum_steps
+    splits = {"validation": batches.validation(size)}
+    if config.data.test_fraction:
+        splits["test"] = batches.test(size)
+    with StopSignal() as stop:
+        for name, split in splits.items():
+            measured = evaluate(forward, model, split, batches.tokenizer, runtime, stop, processes)
+            if measured is None:
+                return stop.exit_code
+            print(f"{name:10} {describe_loss(measured, config.data.tokenizer)}")
+    return 0
 
 
 def train_until_stopped(

@@ -34,6 +34,9 @@ class Batches(Protocol):
     def validation(self, batch_size: int) -> Iterator[Tensor]:
         """One pass over the whole validation split in a fixed order, as windows (b, t + 1)."""
 
+    def test(self, batch_size: int) -> Iterator[Tensor]:
+        """The same over the test split, where there is one."""
+
     def ladder(self) -> dict[str, float]:
         """Validation losses, in nats per token, of models that look back one token at most."""
 
@@ -60,24 +63,31 @@ def open_batches(
                 "and no weights that know another vocabulary"
             )
         return batches
-    return TextBatches(load_corpus(config, tokenizer), config.val_fraction, block_size, seed)
+    return TextBatches(load_corpus(config, tokenizer), config, block_size, seed)
 
 
 class TextBatches:
-    """Windows of a text: its first part to train on, its last part to validate with."""
+    """Windows of a text: its first part to train on, the next to validate with, and perhaps a
+    last one to test with."""
 
-    def __init__(self, corpus: Corpus, val_fraction: float, block_size: int, seed: int) -> None:
+    def __init__(self, corpus: Corpus, config: DataConfig, block_size: int, seed: int) -> None:
         self.tokenizer, self.info = corpus.tokenizer, corpus.info
         self.block_size, self.seed = block_size, seed
-        boundary = int(len(corpus.tokens) * (1 - val_fraction))
+        # Rounded first, because 100 million times 0.9 must not be 89,999,999.99999999.
+        tested = round(len(corpus.tokens) * config.test_fraction)
+        known = len(corpus.tokens) * (1 - config.val_fraction - config.test_fraction)
+        boundary, end = int(round(known, 3)), len(corpus.tokens) - tested
         self.train_tokens = corpus.tokens[:boundary]
-        self.val_tokens = corpus.tokens[boundary:]
-        for name, tokens in (("training", self.train_tokens), ("validation", self.val_tokens)):
+        self.val_tokens, self.test_tokens = corpus.tokens[boundary:end], corpus.tokens[end:]
+        splits = {"training": self.train_tokens, "validation": self.val_tokens}
+        if tested:
+            splits["test"] = self.test_tokens
+        for name, tokens in splits.items():
             if len(tokens) < block_size + 1:
                 raise UserError(
-                    f"the {name} split has {len(tokens)} tokens, and a window needs block_size + 1 "
-                    f"= {block_size + 1}: use a longer text, a smaller --model.block_size, or "
-                    f"another --data.val_fraction"
+                    f"the {name} split has {len(tokens)} tokens, and a window needs "
+                    f"block_size + 1 = {block_size + 1}: use a longer text, a smaller "
+                    f"--model.block_size, or another --data.val_fraction or --data.test_fraction"
                 )
 
     def train(self, step: int, batch_size: int) -> Tensor:
@@ -96,20 +106,16 @@ class TextBatches:
         return gather(self.train_tokens, starts, T + 1)
 
     def validation(self, batch_size: int) -> Iterator[Tensor]:
-        """Windows side by side; each token but the first is predicted once, the rest of the last
-        window in a shorter one."""
-        T, tokens = self.block_size, self.val_tokens
-        full = (len(tokens) - 1) // T
-        for first in range(0, full, batch_size):
-            starts = np.arange(first, min(first + batch_size, full)) * T
-            yield gather(tokens, starts, T + 1)
-        if (len(tokens) - 1) % T:
-            yield gather(tokens, np.array([full * T]), len(tokens) - full * T)
+        return side_by_side(self.val_tokens, self.block_size, batch_size)
+
+    def test(self, batch_size: int) -> Iterator[Tensor]:
+        return side_by_side(self.test_tokens, self.block_size, batch_size)
 
     def describe(self) -> str:
         return (
             f"{self.info['source']}, {self.info['tokens']:,} tokens "
             f"({self.tokenizer.vocab_size} different), {len(self.val_tokens):,} kept to validate"
+            + (f", {len(self.test_tokens):,} to test" if len(self.test_tokens) else "")
         )
 
     def ladder(self) -> dict[str, float]:
@@ -146,6 +152,9 @@ class RepeatBatches:
     def validation(self, batch_size: int) -> Iterator[Tensor]:
         windows = self.windows([REPEAT_VALIDATION_SEED, 0], REPEAT_VALIDATION_WINDOWS)
         yield from torch.split(windows, batch_size)
+
+    def test(self, batch_size: int) -> Iterator[Tensor]:
+        return iter(())  # there is no end of strings never trained on, and validation has some
 
     def windows(self, seed: list[int], count: int) -> Tensor:
         """(count, block_size + 1)."""
@@ -185,6 +194,17 @@ def epoch_starts(length: int, T: int, seed: int, epoch: int) -> npt.NDArray[np.i
     count = windows_per_epoch(length, T)
     offset = random.integers(min(T, length - count * T))
     return np.asarray(offset + T * random.permutation(count))
+
+
+def side_by_side(tokens: npt.NDArray[Any], T: int, batch_size: int) -> Iterator[Tensor]:
+    """Windows (b, t + 1); each token but the first is predicted once, the rest of the last window
+    in a shorter one."""
+    full = (len(tokens) - 1) // T
+    for first in range(0, full, batch_size):
+        starts = np.arange(first, min(first + batch_size, full)) * T
+        yield gather(tokens, starts, T + 1)
+    if len(tokens) > full * T + 1:
+        yield gather(tokens, np.array([full * T]), len(tokens) - full * T)
 
 
 def gather(tokens: npt.NDArray[Any], starts: npt.NDArray[np.int64], length: int) -> Tensor:

@@ -23,7 +23,10 @@ class DataConfig:
     """A token is a character of the text, or a byte of its UTF-8 form."""
 
     val_fraction: float = 0.1
-    """Share of the text, at its end, kept for validation."""
+    """Share of the text, after what is trained on, kept for validation."""
+
+    test_fraction: float = 0.0
+    """Share of the text, after that, which training never looks at: --evaluate measures it."""
 
     separator: str = ""
     """Put between files, and between the rows of a hub set."""
@@ -61,6 +64,11 @@ class DataConfig:
         if not 0 < self.val_fraction < 1:
             raise ValueError(
                 f"--data.val_fraction must be above 0 and below 1, got {self.val_fraction}"
+            )
+        if not 0 <= self.test_fraction < 1 - self.val_fraction:
+            raise ValueError(
+                f"--data.test_fraction must be at least 0 and leave something to train on beside "
+                f"--data.val_fraction {self.val_fraction}, got {self.test_fraction}"
             )
         for name, value in dataclasses.asdict(self).items():
             for text in value if isinstance(value, list) else [value]:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 import train
 from configs.load import SECTIONS, Config, from_plain, make_parser, read_config
-from data.batches import TextBatches, open_batches
+from data.batches import open_batches
 from model.gpt import GPT, next_token_loss
 from run import open_run
 from training.checkpoint import load_checkpoint, save_checkpoint
@@ -188,11 +188,15 @@ def setup(*flags: str) -> tuple[Config, Any, GPT, Any]:
     return config, batches, model, start_runtime(config.train)
 
 
+def evaluated(model: GPT, batches: Any, runtime: Any, *processes: Processes) -> Any:
+    split = batches.validation(8)
+    return train.evaluate(model, model, split, batches.tokenizer, runtime, StopSignal(), *processes)
+
+
 def test_evaluation_is_the_mean_over_every_token(workplace: Path) -> None:
-    config, batches, model, runtime = setup("--train.precision=float32", "--model.dropout=0.5")
+    _, batches, model, runtime = setup("--train.precision=float32", "--model.dropout=0.5")
     state = torch.get_rng_state()
-    measured = train.evaluate(model, model, batches, config.train, runtime, StopSignal())
-    assert measured is not None
+    measured = evaluated(model, batches, runtime)
     assert torch.equal(state, torch.get_rng_state()), "evaluation drew random numbers"
     assert model.training
     model.eval()
@@ -205,7 +209,7 @@ def test_evaluation_is_the_mean_over_every_token(workplace: Path) -> None:
 
 
 def test_several_processes_share_out_the_evaluation(workplace: Path) -> None:
-    config, batches, model, runtime = setup()
+    _, batches, model, runtime = setup()
     parts = []
 
     class Counting(Processes):
@@ -215,7 +219,7 @@ def test_several_processes_share_out_the_evaluation(workplace: Path) -> None:
 
     for rank, size in ((0, 1), (0, 3), (1, 3), (2, 3)):
         processes = Counting(rank, size)
-        train.evaluate(model, model, batches, config.train, runtime, StopSignal(), processes)
+        evaluated(model, batches, runtime, processes)
     whole, *shares = parts
     assert [sum(share[i] for share in shares) for i in range(1, 4)] == whole[1:]
     assert sum(share[0] for share in shares) == pytest.approx(whole[0])
@@ -224,11 +228,37 @@ def test_several_processes_share_out_the_evaluation(workplace: Path) -> None:
 
 def test_bits_per_char_of_bytes(workplace: Path) -> None:
     (workplace / "t.txt").write_text("日本語" * 200)
-    config, batches, model, runtime = setup("--data.source=t.txt", "--data.tokenizer=byte")
-    measured = train.evaluate(model, model, batches, config.train, runtime, StopSignal())
+    _, batches, model, runtime = setup("--data.source=t.txt", "--data.tokenizer=byte")
+    measured = evaluated(model, batches, runtime)
     assert measured is not None
     ratio = measured["bits_per_char"] / (measured["val_loss"] / math.log(2))
     assert ratio == pytest.approx(3, rel=0.05), "a character here is three bytes"
+
+
+def test_a_run_is_measured_on_what_it_was_not_trained_on(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "README.md").read_text()
+    (workplace / "t.txt").write_text(text[:-3000] + "é" * 3000)
+    flags = ["--data.source=t.txt", "--data.tokenizer=byte", "--data.test_fraction=0.2"]
+    flags += ["--train.max_steps=8", "--train.eval_every=4", "--train.save_every=4"]
+    assert train.main([DEBUG, *flags, "--run=a"]) == 0
+    out = capsys.readouterr().out
+    before = {path: path.read_bytes() for path in Path("runs/a").rglob("*") if path.is_file()}
+    assert train.main(["--evaluate=a"]) == 0
+    *_, validation, test = capsys.readouterr().out.splitlines()
+    best = min(read("runs/a", "val_loss").values())
+    assert validation.startswith(f"validation {best:.4f} nats/byte  {best / math.log(2):.3f} bits/")
+    assert f"{best:.4f} nats/byte  {best / math.log(2):.3f} bits/byte" in out
+    numbers = re.fullmatch(
+        r"test       ([\d.]+) nats/byte  ([\d.]+) bits/byte  ([\d.]+) bits/char", test
+    )
+    assert numbers is not None
+    nats, bits, bits_per_char = map(float, numbers.groups())
+    assert bits == pytest.approx(nats / math.log(2), abs=1e-3) and nats > best
+    assert bits_per_char > 1.2 * bits, "some characters of the test split are two bytes"
+    after = {path: path.read_bytes() for path in Path("runs/a").rglob("*") if path.is_file()}
+    assert before == after, "measuring writes nothing"
 
 
 class Descent(Optimizer):
@@ -424,25 +454,24 @@ def test_stopped_in_the_middle_of_an_evaluation(
 ) -> None:
     """It is given up, and made when the run goes on; also the last one."""
     assert train.main([*QUICK, *DROPOUT, "--run=whole"]) == 0
-    evaluate, validation = train.evaluate, TextBatches.validation
+    evaluate = train.evaluate
 
-    def interrupted(batches: TextBatches, batch_size: int) -> Iterator[Tensor]:
-        for number, windows in enumerate(validation(batches, batch_size)):
+    def interrupted(split: Iterator[Tensor]) -> Iterator[Tensor]:
+        for number, windows in enumerate(split):
             assert number < 3, "the evaluation goes on after the stop"
             if number == 2:
                 os.kill(os.getpid(), signal.SIGINT)
             yield windows
 
-    def looks(*args: Any) -> dict[str, float] | None:
+    def looks(forward: Any, model: GPT, split: Any, *others: Any) -> dict[str, float] | None:
         if max(read("runs/parts", "train_loss")) == step:
-            monkeypatch.setattr(TextBatches, "validation", interrupted)
-        return evaluate(*args)
+            split = interrupted(split)
+        return evaluate(forward, model, split, *others)
 
     with monkeypatch.context() as patch:
         patch.setattr(train, "evaluate", looks)
         patch.setattr(Metrics, "write", write_at_once)
         assert train.main([*QUICK, *DROPOUT, "--run=parts"]) == 130
-    monkeypatch.setattr(TextBatches, "validation", validation)
     assert list(read("runs/parts", "val_loss")) == list(range(8, step, 8))
     assert load_checkpoint(Path("runs/parts/last.safetensors"))[0].step == step
     assert train.main(["--resume", "runs/parts"]) == 0
@@ -759,8 +788,10 @@ REFUSED = [
         ["--resume=a", "--data.source=other.txt"],
         "the text is not the one that runs/a was trained on",
     ),
-    (["--resume=a", "--run=b"], "it takes no --run and no --init_from"),
-    (["--resume=a", "--init_from=a"], "it takes no --run and no --init_from"),
+    (["--resume=a", "--run=b"], "--resume takes a run as it is: no --run, --init_from or"),
+    (["--resume=a", "--init_from=a"], "--resume takes a run as it is: no --run, --init_from or"),
+    (["--resume=a", "--evaluate=a"], "--resume takes a run as it is: no --run, --init_from or"),
+    (["--evaluate=a", "--run=b"], "--evaluate takes a run as it is: no --run, --init_from or"),
     (["--resume=absent"], "there is no run absent; runs/ has 1, among them a"),
     (["--resume=folder"], "folder is not a run: it has no last.safetensors"),
     (["--init_from=other.txt"], "other.txt is a file; name the run's folder"),

@@ -22,17 +22,17 @@ SHIPPED = sorted(path.name for path in CONFIGS.glob("*.yaml"))
 def test_what_is_shipped() -> None:
     prices = {f"shakespeare_{price}" for price in ("10s", "1min", "3min", "30min")}
     induction = {"induction", "induction_one_layer", "induction_impostor"}
-    named = {"debug", "gpt2", "shakespeare"} | prices | induction
+    named = {"debug", "gpt2", "shakespeare", "enwik8", "text8"} | prices | induction
     assert {f"{name}.yaml" for name in named} <= set(SHIPPED)
 
 
 @pytest.mark.parametrize("name", ["default", *SHIPPED])
 def test_loads_builds_and_steps(workplace: Path, name: str) -> None:
     file = None if name == "default" else str(CONFIGS / name)
-    # On a CPU, a few windows at a time; and with an embedded text in place of the hub.
+    # On a CPU, a few windows at a time; and with the embedded text in place of others.
     flags = ["--train.device=cpu", "--train.batch_size=4", "--train.grad_accum_steps=1"]
     config = read_config(make_parser(SECTIONS), flags, file)
-    if str(config.data.source).startswith("hub:"):
+    if config.data.source not in ("pydocs", "repeat"):
         config = read_config(make_parser(SECTIONS), [*flags, "--data.source=pydocs"], file)
     torch.manual_seed(config.train.seed)
     batches = open_batches(config.data, config.model.block_size, config.train.seed)

@@ -10,19 +10,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs.load import SECTIONS, make_parser, read_config
 from data.batches import RepeatBatches, TextBatches, ladder, open_batches, windows_per_epoch
 from data.config import DataConfig
 from data.corpus import Corpus
-from data.tokenizer import CharTokenizer
+from data.tokenizer import ByteTokenizer, CharTokenizer
 from errors import UserError
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
 
 # Tokens that are their own positions, so that a window says where it was cut.
 CHARS = "".join(chr(0x100 + i) for i in range(2000))
 
 
-def make(length: int, block_size: int, seed: int = 0, val_fraction: float = 0.2) -> TextBatches:
+def make(
+    length: int,
+    block_size: int,
+    seed: int = 0,
+    val_fraction: float = 0.2,
+    test_fraction: float = 0.0,
+) -> TextBatches:
     corpus = Corpus(np.arange(length, dtype=np.uint16), CharTokenizer(CHARS), {})
-    return TextBatches(corpus, val_fraction, block_size, seed)
+    config = DataConfig(val_fraction=val_fraction, test_fraction=test_fraction)
+    return TextBatches(corpus, config, block_size, seed)
 
 
 sizes = st.integers(1, 12).flatmap(
@@ -100,6 +110,30 @@ def test_a_split_too_short_is_named(val_fraction: float, name: str) -> None:
         UserError, match=rf"the {name} split has 10 tokens, .* block_size \+ 1 = 21"
     ):
         make(100, 20, val_fraction=val_fraction)
+
+
+@given(sizes, st.floats(0.1, 0.5))
+def test_three_splits_share_the_text_out(size: tuple[int, int, int], fraction: float) -> None:
+    """Side by side, and a pass over each of those kept apart predicts all but its first token."""
+    length, T, batch_size = size
+    batches = make(20 * length, T, val_fraction=fraction / 2, test_fraction=fraction)
+    splits = [batches.train_tokens, batches.val_tokens, batches.test_tokens]
+    assert np.concatenate(splits).tolist() == list(range(20 * length))
+    assert len(batches.test_tokens) == pytest.approx(20 * length * fraction, abs=1)
+    assert len(batches.val_tokens) == pytest.approx(10 * length * fraction, abs=1.5)
+    for tokens, split in ((splits[1], batches.validation), (splits[2], batches.test)):
+        targets = torch.cat([windows[:, 1:].flatten() for windows in split(batch_size)])
+        assert targets.tolist() == tokens[1:].tolist()
+
+
+def test_a_hundred_million_bytes_are_split_as_others_do() -> None:
+    for name in ("enwik8", "text8"):
+        config = read_config(make_parser(SECTIONS), [], str(CONFIGS / f"{name}.yaml"))
+        assert (config.data.source, config.data.tokenizer) == (name, "byte")
+        corpus = Corpus(np.zeros(10**8, dtype=np.uint8), ByteTokenizer(), {})
+        batches = TextBatches(corpus, config.data, config.model.block_size, seed=0)
+        splits = (batches.train_tokens, batches.val_tokens, batches.test_tokens)
+        assert [len(tokens) for tokens in splits] == [90_000_000, 5_000_000, 5_000_000]
 
 
 def repeats(seed: int = 0, **options: Any) -> RepeatBatches:
