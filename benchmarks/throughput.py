@@ -42,7 +42,8 @@ from table import print_table
 from train import train_step
 from training.config import TrainConfig
 from training.optim import Optimizer
-from training.runtime import start_runtime
+from training.processes import ALONE, Processes
+from training.runtime import Runtime, start_runtime
 from training.size import flops_per_token
 
 VOCAB = 65  # Tiny Shakespeare's characters
@@ -125,17 +126,10 @@ def measure(config: ModelConfig, settings: TrainConfig, at_least: float, nanogpt
     """Train for some seconds on random tokens, ours or (with a checkout) nanoGPT's model."""
     runtime = start_runtime(settings)
     device = runtime.device
-    windows = torch.randint(VOCAB, (settings.batch_size, config.block_size + 1), device=device)
     if nanogpt:
-        step = nanogpt_step(nanogpt, config, windows)
+        step = nanogpt_step(nanogpt, config, settings, device)
     else:
-        model = GPT(config, VOCAB).to(device)
-        optimizer = Optimizer(model, settings, runtime.precision)
-        forward = runtime.forward_of(model, settings.compile)
-
-        def step() -> Any:
-            return train_step(forward, model, optimizer, 1.0, windows, settings)
-
+        step = make_step(config, settings, runtime)
     (once,) = seconds_of(step, device, 1)
     seconds = statistics.median(seconds_of(step, device, max(3, round(at_least / once))))
     megabytes = peak_memory(device)
@@ -148,9 +142,24 @@ def measure(config: ModelConfig, settings: TrainConfig, at_least: float, nanogpt
     )
 
 
-def nanogpt_step(checkout: str, config: ModelConfig, windows: torch.Tensor) -> Callable[[], None]:
+def make_step(
+    config: ModelConfig, settings: TrainConfig, runtime: Runtime, processes: Processes = ALONE
+) -> Callable[[], Any]:
+    """One update of a new model from random tokens, the share of this process of them."""
+    model = GPT(config, VOCAB).to(runtime.device)
+    optimizer = Optimizer(model, settings, runtime.precision)
+    forward = processes.average_gradients(model, runtime.forward_of(model, settings.compile))
+    shape = settings.batch_size // processes.size, config.block_size + 1
+    windows = torch.randint(VOCAB, shape, device=runtime.device)
+    return lambda: train_step(forward, model, optimizer, 1.0, windows, settings, processes)
+
+
+def nanogpt_step(
+    checkout: str, config: ModelConfig, settings: TrainConfig, device: torch.device
+) -> Callable[[], None]:
     """One update as nanoGPT's train.py makes it, of its own model of this shape."""
-    module, device = nanogpt_model(checkout), windows.device
+    module = nanogpt_model(checkout)
+    windows = torch.randint(VOCAB, (settings.batch_size, config.block_size + 1), device=device)
     sizes = {name: getattr(config, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
     shape = module.GPTConfig(**sizes, vocab_size=VOCAB, dropout=config.dropout, bias=config.bias)
     with contextlib.redirect_stdout(io.StringIO()):  # it says how large it is

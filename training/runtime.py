@@ -106,7 +106,13 @@ def pick_device(name: str) -> torch.device:
         here = ", ".join(device for device in present if present[device])
         raise UserError(f"there is no {name} device here; PyTorch {torch.__version__} sees: {here}")
     if name == "cuda" and "LOCAL_RANK" in os.environ:  # one of several processes: a GPU for each
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        place, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if place >= count:
+            raise UserError(
+                f"there is no GPU for process {place + 1} of this machine, which has {count}; start "
+                f"it with --nproc_per_node={count}, or all on the CPU with --train.device cpu"
+            )
+        torch.cuda.set_device(place)
     return torch.device(name)
 
 

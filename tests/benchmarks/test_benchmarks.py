@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import multiprocessing
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from benchmarks import (
     recipe,
     reliability,
     sampling,
+    scaling,
     throughput,
     time_to_loss,
 )
@@ -26,12 +28,15 @@ from model.config import ModelConfig
 from model.gpt import GPT
 from run import open_run
 from table import print_table
+from tests.jobs import CONTEXT
 from training.checkpoint import load_checkpoint, save_checkpoint
 from training.config import TrainConfig
 from training.size import flops_per_token
 
 DEBUG = str(Path(__file__).parent.parent.parent / "configs" / "debug.yaml")
 TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
+FACTS = {"processor": "p", "device": "cpu", "threads": 1, "torch": "t"}
+FACTS |= {"float32_gflops": 1, "bfloat16_gflops": 1, "memory_gb_per_s": 1}
 
 
 def last_json(text: str) -> Any:
@@ -69,6 +74,34 @@ def test_throughput_is_measured() -> None:
     assert measured.ceiling > measured.gflops > 0 and measured.megabytes > 10
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_growth_is_measured(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: CONTEXT)
+    settings = TrainConfig(batch_size=2, device="cpu", threads=1)
+    measured = scaling.measure((TINY, settings), 0.01, size)
+    assert measured.seconds > 0 and 0 < measured.megabytes < 500
+
+
+def test_growth_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(shape: scaling.Shape, at_least: float, size: int = 1) -> scaling.Measured:
+        return scaling.Measured(1.0 if size == 1 else 0.625, 100.0)
+
+    monkeypatch.setattr(scaling, "in_fresh_process", lambda *_: FACTS)
+    monkeypatch.setattr(scaling, "measure", measure)
+    assert scaling.main(["--repetitions=1"]) == 0
+    printed = capsys.readouterr().out
+    assert ["2", "8", "x", "128", "625.0", "(625.0", "to", "625.0)", "3,277", "80%", "100"] in [
+        line.split() for line in printed.splitlines()
+    ]
+    tables = last_json(printed)["tables"]
+    assert list(tables) == ["processes", "context", "width", "batch"]
+    assert [row["efficiency"] for row in tables["processes"]] == [1, 0.8]
+    assert {row["attention"] for row in tables["context"]} == {"fused", "explicit"}
+    assert {row["tokens_per_second"] for row in tables["context"]} == {2048.0}, "equal steps"
+
+
 @pytest.mark.parametrize("way", ["exact", "int8"])
 def test_sampling_is_measured(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setattr(sampling, "WIDER", TINY)
@@ -83,9 +116,7 @@ def test_the_first_character(debug_run: Path) -> None:
 def test_time_to_loss(
     workplace: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = {"processor": "p", "device": "cpu", "threads": 1, "torch": "t"}
-    facts |= {"float32_gflops": 1, "bfloat16_gflops": 1, "memory_gb_per_s": 1}
-    monkeypatch.setattr(time_to_loss, "in_fresh_process", lambda *_: facts)
+    monkeypatch.setattr(time_to_loss, "in_fresh_process", lambda *_: FACTS)
     (workplace / "t.txt").write_text("to be or not to be " * 300)
     flags = ["--data.source=t.txt", "--train.eval_every=5", "--train.tensorboard=false"]
     argv = [DEBUG, "--repetitions=1", "--loss=2.4", *flags]
