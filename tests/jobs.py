@@ -1,7 +1,9 @@
-"""Jobs of several processes as torchrun starts them, without importing PyTorch for each anew."""
+"""Commands in processes of their own, and jobs of several as torchrun starts them, without
+importing PyTorch for each anew."""
 
 import multiprocessing
 import os
+import runpy
 import socket
 import sys
 from multiprocessing.process import BaseProcess
@@ -20,6 +22,34 @@ def work(folder: str, arguments: list[str], environment: dict[str, str]) -> None
     os.environ |= environment
     sys.stdout = sys.stderr = open(f"said-{environment['RANK']}", "w")  # noqa: SIM115
     sys.exit(train.main(arguments))
+
+
+def run_command(words: list[str], **environment: str) -> tuple[int | None, str, str]:
+    """Run one of our scripts, or `-m` and a module, in this folder: exit code, output, errors."""
+    names = ("command-stdout", "command-stderr")
+    arguments = (str(Path.cwd()), words, environment, names)
+    process = CONTEXT.Process(target=be_command, args=arguments)
+    process.start()
+    process.join()
+    output, errors = (Path(name).read_text() for name in names)
+    return process.exitcode, output, errors
+
+
+def be_command(
+    folder: str, words: list[str], environment: dict[str, str], names: tuple[str, str]
+) -> None:
+    """What `python WORDS` does, with its output in files."""
+    os.chdir(folder)
+    os.environ |= environment
+    for number, name in enumerate(names, start=1):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    root = os.environ["PYTHONPATH"]
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        runpy.run_path(f"{root}/{words[0]}", run_name="__main__")
 
 
 def start_job(size: int, arguments: list[str]) -> list[BaseProcess]:

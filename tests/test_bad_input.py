@@ -17,6 +17,7 @@ import errors
 import sample
 import study
 import train
+from tests.jobs import run_command
 
 ROOT = Path(__file__).parent.parent
 DEBUG = str(ROOT / "configs" / "debug.yaml")
@@ -101,17 +102,10 @@ REAL = {
 
 @pytest.mark.parametrize("words", REAL)
 def test_real_commands_end_with_one_line(texts: Path, words: str) -> None:
-    script, *flags = words.split()
-    result = subprocess.run(
-        [sys.executable, str(ROOT / script) if script.endswith(".py") else script, *flags],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)},
-    )
-    assert result.returncode == 2
-    last = result.stderr.splitlines()[-1]
-    assert last.startswith(f"error: {REAL[words]}")
-    assert "Traceback" not in result.stderr and "usage:" not in result.stderr
+    code, _, said = run_command(words.split(), HF_HUB_OFFLINE="1")
+    assert code == 2
+    assert said.splitlines()[-1].startswith(f"error: {REAL[words]}")
+    assert "Traceback" not in said and "usage:" not in said
     assert not Path("runs").exists()
 
 

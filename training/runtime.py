@@ -109,8 +109,8 @@ def pick_device(name: str) -> torch.device:
         place, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if place >= count:
             raise UserError(
-                f"there is no GPU for process {place + 1} of this machine, which has {count}; start "
-                f"it with --nproc_per_node={count}, or all on the CPU with --train.device cpu"
+                f"there is no GPU for process {place + 1} of this machine, which has {count}; "
+                f"start it with --nproc_per_node={count}, or all on the CPU with --train.device cpu"
             )
         torch.cuda.set_device(place)
     return torch.device(name)
