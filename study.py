@@ -199,8 +199,7 @@ class Subject:
         if self.options.prompt is not None:
             tokens = torch.from_numpy(self.tokenizer.encode(self.options.prompt).astype("int64"))
         elif data.source == "repeat" and self.options.source is None:
-            period = (data.repeat_min_period + data.repeat_max_period) // 2
-            tokens = heads.repeated(data.repeat_vocab, period, 1)[0]
+            tokens = heads.repeated(self.tokenizer.vocab_size, self.period(), 1)[0]
         else:
             tokens = next(self.batches.validation(1))[0, : min(block_size, PROMPT_TOKENS)]
         longest = min(block_size, MAX_TOKENS)

@@ -28,6 +28,7 @@ from training.checkpoint import (
     write_tensors,
 )
 from training.progress import read_metrics
+from training.size import memory_here
 
 ROOT = Path(__file__).parent.parent
 DEBUG = str(ROOT / "configs" / "debug.yaml")
@@ -326,3 +327,29 @@ def test_a_run_is_opened_without_its_folder(run: Path) -> None:
     Path("alone").mkdir()
     shutil.move("other.safetensors", "alone/last.safetensors")
     assert open_run(find_run("alone")).header.step == 4
+
+
+def test_a_checkpoint_too_large_to_hold_is_not_read(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its end is a hole, which takes no room on a disk and would in memory."""
+    here = memory_here(torch.device("cpu"))
+    if here is None:
+        pytest.skip("this system does not tell its memory")
+    for which in ("best", "last"):
+        os.truncate(run / f"{which}.safetensors", here * 6 // 10)
+    for main, argv in COMMANDS[:-1]:
+        assert "is too large for this machine: " in error_of(capsys, main, *argv)
+
+
+@pytest.mark.parametrize("vocabulary", [2, 17, 50_000])
+def test_a_run_on_repeated_strings_may_lie_about_its_vocabulary(
+    workplace: Path, capsys: pytest.CaptureFixture[str], vocabulary: int
+) -> None:
+    flags = ["--data.source=repeat", "--data.repeat_max_period=16", "--train.max_steps=2"]
+    assert train.main([DEBUG, *flags, "--data.repeat_vocab=20", "--run=debug"]) == 0
+    lie = {"data__repeat_vocab": vocabulary, "data__repeat_max_period": min(16, vocabulary)}
+    forge(Path("runs/debug"), **lie, data__repeat_min_period=2)
+    for verb in ("trace", "heads", "compare", "verify"):
+        if code := study.main([verb, "debug"]):
+            assert code == 2 and "--data.source repeat has characters" in capsys.readouterr().err

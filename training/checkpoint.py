@@ -178,8 +178,12 @@ def read_tensors(path: Path, kind: str) -> tuple[str, dict[str, Tensor]]:
     if not path.is_file():
         raise UserError(f"there is no {path}")
     here = memory_here(torch.device("cpu"))
-    if here is not None and path.stat().st_size > here:
-        raise UserError(f"{path} is damaged: it is larger than the memory of this machine")
+    size = path.stat().st_size
+    if here is not None and 2 * size > here:  # what it holds, and the model that this is copied to
+        raise UserError(
+            f"{path} is too large for this machine: {size / 1e9:,.0f} GB, to be held twice, and "
+            f"there are {here / 1e9:,.0f} GB"
+        )
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
