@@ -18,11 +18,13 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     scratch = path.with_name(f".writing-{os.getpid()}-{path.name}")
     try:
-        with naming(path):
-            with open(scratch, "wb") as file:
-                file.write(content)
-                sync(file)
-            os.replace(scratch, path)
+        with open(scratch, "wb") as file:
+            file.write(content)
+            sync(file)
+        os.replace(scratch, path)
+    except OSError as error:
+        error.filename = str(path)  # the name that means something to whoever reads the message
+        raise
     finally:
         scratch.unlink(missing_ok=True)
     if os.name == "posix":  # the rename itself is on the disk once its folder is
@@ -39,11 +41,11 @@ def sync(file: IO[bytes]) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors of the system inside name this path: it means something to whoever reads them."""
+    """Errors of the system inside that name no file, as those of writing do not, name this one."""
     try:
         yield
     except OSError as error:
-        error.filename = str(path)
+        error.filename = error.filename or str(path)
         raise
 
 

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
+from atomic import sync
 from benchmarks.common import ROOT, print_json
 from configs.load import build, make_parser, read_flags, split_positional
 from data.config import DataConfig
-from data.sources import open_source
+from data.sources import open_source, read_file
 from errors import UserError, command, require_at_least
 from table import print_table
 
@@ -102,6 +104,15 @@ def watch(arguments: list[str], folder: Path, what: str, seconds: float = 0.0) -
     }
 
 
+def look_up(path: Path) -> float:
+    """Seconds to read a file and look each of its bytes up in a table, the least that must be."""
+    table = np.arange(256, dtype=np.uint8)
+    began = time.perf_counter()
+    for chunk in read_file(path):
+        table[np.frombuffer(chunk, np.uint8)]
+    return time.perf_counter() - began
+
+
 @command
 def main(argv: list[str]) -> int:
     """Run the parts that were asked for."""
@@ -126,14 +137,23 @@ def main(argv: list[str]) -> int:
             with open(work / "large.txt", "wb") as file:
                 for start in range(0, options.megabytes * 10**6, len(text)):
                     file.write(text[: options.megabytes * 10**6 - start])
+                sync(file)  # so that the disk is not busy with it below
             prepare = ["-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}){PREPARE}"]
             what = f"read {options.megabytes:,} MB of text"
             results.append(watch(prepare, work, what))
+            results[-1]["look_up_seconds"] = look_up(work / "large.txt")
     rows = [["", "seconds", "MB after a tenth", "MB at the end", "MB at most"]]
     for result in results:
         row = [result["what"], f"{result['seconds']:,.0f}"]
-        rows.append([*row, *(f"{result[key]:,.0f}" for key in list(result)[2:])])
+        rows.append([*row, *(f"{result[key]:,.0f}" for key in list(result)[2:5])])
     print_table(rows)
+    if options.megabytes:
+        taken, least = results[-1]["seconds"], results[-1]["look_up_seconds"]
+        print(
+            f"\ntext became tokens at {options.megabytes / taken:,.0f} MB/s; reading its bytes and "
+            f"looking each up once, at {options.megabytes / least:,.0f} MB/s, is "
+            f"{taken / least:.1f} times as fast"
+        )
     print_json({"benchmark": "endurance", "parts": results})
     return 0
 

@@ -127,7 +127,8 @@ def kill(process: BaseProcess, run: Path, moments: random.Random) -> None:
 
 def half_written(run: Path) -> bool:
     """Whether a file is being written, or was when its process was killed."""
-    return run.is_dir() and any(name.startswith(".writing-") for name in os.listdir(run))
+    folders = [folder for folder in (run, run / "snapshots") if folder.is_dir()]
+    return any(name.startswith(".writing-") for folder in folders for name in os.listdir(folder))
 
 
 def step_of(run: Path, tally: Tally) -> int:
@@ -268,8 +269,8 @@ def main(argv: list[str]) -> int:
         finish(trainer.start(work / "whole"), work / "whole", None, tally)
         if tally.broken:
             raise UserError(tally.broken[0])
+        disks = try_full_disks(trainer, work, whole, options)  # first: not all systems have them
         killed = try_kills(trainer, work, whole, options)
-        disks = try_full_disks(trainer, work, whole, options)
     rows = [["", "tried", "while writing", "runs finished", "promises broken"]]
     for name, tally in (("killed", killed), ("full disk", disks)):
         writing = str(tally.while_writing) if tally is killed else ""

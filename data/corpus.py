@@ -14,6 +14,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -95,10 +96,7 @@ class Half:
     """How far a text is prepared; on the disk beside what has been written."""
 
     chars: str = ""
-    """Its different characters so far."""
-
-    scanned: int = 0
-    """Bytes that were read to find them; -1 when all were."""
+    """Its different characters, once they are known, for tokens that are characters."""
 
     tokenized: int = 0
     """Bytes whose tokens are written."""
@@ -130,7 +128,7 @@ def make_entry(
         if tokenizer is None and config.tokenizer == "byte":
             tokenizer = ByteTokenizer()
         elif tokenizer is None:
-            find_characters(source, half, journal)
+            half.chars = half.chars or find_characters(source)
             tokenizer = CharTokenizer(half.chars)
         write_tokens(source, tokenizer, half, journal)
         if half.tokens == 0:
@@ -204,24 +202,19 @@ def refuse_changed(config: DataConfig, source: Source) -> None:
         raise UserError(f"{source.parts[0].name} changed while it was read; start again")
 
 
-def find_characters(source: Source, half: Half, journal: Path) -> None:
-    """Read a text through and leave its alphabet in `half`."""
-    if half.scanned < 0:
-        return
+def find_characters(source: Source) -> str:
+    """Every different character of a text, in order. Soon done, so an interrupted one starts anew.
+
+    In most texts little is left without those letters of ASCII that are known already. Where it is
+    not UTF-8, the rest is not looked at: whoever decodes the whole will come to that place too.
+    """
     seen = np.zeros(MAX_CODE_POINT + 1, dtype=bool)
-    seen[code_points(half.chars)] = True
-    done, saved = 0, half.scanned
-    for chunk, text in read_chunks(source, False, "finding characters"):
-        done += len(chunk)
-        if done <= saved:
-            continue
-        # What is left without the letters of ASCII that are known is little, in most texts.
-        known = np.flatnonzero(seen[:128]).astype(np.uint8).tobytes()
-        seen[code_points(text.encode().translate(None, known).decode())] = True
-        if done - half.scanned >= PIECE_BYTES:
-            half.chars, half.scanned = "".join(map(chr, np.flatnonzero(seen))), done
-            write_atomically(journal, json.dumps(asdict(half)).encode())
-    half.chars, half.scanned = "".join(map(chr, np.flatnonzero(seen))), -1
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with suppress(UnicodeDecodeError):
+        for chunk, _ in read_chunks(source, True, "finding characters"):
+            known = np.flatnonzero(seen[:128]).astype(np.uint8).tobytes()
+            seen[code_points(decoder.decode(chunk.translate(None, known)))] = True
+    return "".join(map(chr, np.flatnonzero(seen)))
 
 
 def write_tokens(source: Source, tokenizer: Tokenizer, half: Half, journal: Path) -> None:

@@ -27,7 +27,9 @@ from atomic import keep_others_out, naming, sync, write_atomically
 from data.config import DataConfig
 from errors import UserError
 
-CHUNK_BYTES = 1 << 18  # of a text in memory at once; what is made of it fits a processor's cache
+CHUNK_BYTES = (
+    1 << 17
+)  # of a text in memory at once: what is made of it fits a cache, and is soon reused
 PIECE_BYTES = 1 << 26  # after so many more, what was done is put on the disk
 
 

@@ -144,9 +144,10 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     (workplace / "t.txt").write_text("abcd")
     find = data.corpus.find_characters
 
-    def find_and_change(*args: Any) -> None:
-        find(*args)
+    def find_and_change(*args: Any) -> str:
+        found = find(*args)
         (workplace / "t.txt").write_text(changed)
+        return found
 
     monkeypatch.setattr(data.corpus, "find_characters", find_and_change)
     with pytest.raises(UserError, match="changed while it was read"):
