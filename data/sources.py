@@ -63,6 +63,9 @@ def open_source(config: DataConfig) -> Source:
         return pydocs()
     if len(names) == 1 and names[0].startswith("hub:"):
         return hub(config, names[0].removeprefix("hub:"))
+    for name in names:
+        if len(names) > 1 and (name in ("pydocs", "repeat") or name.startswith("hub:")):
+            raise UserError(f"--data.source: {name} stands alone; a list is of files")
     paths = [path for name in names for path in find_files(name)]
     parts, identity = [], []
     for path in paths:

@@ -44,11 +44,14 @@ def trace(attn: MultiHeadAttention, x_BTC: Tensor, seen: LayerPass | None = None
         seen: what the model did with the same `x`, to check against.
 
     Raises:
+        FloatingPointError: when what the layer computed is not finite.
         RuntimeError: when the steps do not end where the model ended.
     """
     with torch.no_grad():
         steps = list(walk(attn, x_BTC))
         output = attn(x_BTC, causal=True) if seen is None else seen.output_BTC
+    if not output.isfinite().all():
+        raise FloatingPointError("what this layer computes is not finite: its weights are no use")
     # Rounding in one order or the other, in float32 or bfloat16.
     if not torch.allclose(
         steps[-1].value, output, rtol=1e-3, atol=1e-3 * float(output.abs().max())

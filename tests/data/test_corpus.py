@@ -220,6 +220,8 @@ def test_the_manual_records_its_version_and_hash(workplace: Path) -> None:
         ("folder", r"folder is a folder; name the files in it"),
         ("empty.txt", "empty.txt is empty"),
         (["full.txt", "empty.txt"], "empty.txt is empty"),
+        (["full.txt", "pydocs"], "pydocs stands alone"),
+        (["hub:a/b", "full.txt"], "hub:a/b stands alone"),
     ],
 )
 def test_a_source_that_is_no_text(workplace: Path, source: str, message: str) -> None:

@@ -55,3 +55,13 @@ def test_hidden_cells_are_not_printed_as_zero(capsys: pytest.CaptureFixture[str]
     print_matrix("title", torch.tensor([[1.0, 0.0], [0.25, 0.75]]), ["a", "␣"], hidden)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[-2] == ["0", "a", "1.000", "·"] and rows[-1] == ["1", "␣", "0.250", "0.750"]
+
+
+def test_weights_of_no_use_are_named() -> None:
+    """Numbers that are finite, and give none that are."""
+    attn = blocks_of(make_model(MODERN))[0].attn
+    with torch.no_grad():
+        for weight in attn.parameters():
+            weight.fill_(1e38)
+    with pytest.raises(FloatingPointError, match="its weights are no use"):
+        trace(attn, torch.randn(1, 8, MODERN.n_embd))
