@@ -286,9 +286,12 @@ def train(
             stop.number = SIGPIPE
 
     def stopped() -> bool:
-        """Whether this or another process was told to stop; all say the same."""
-        stop.number = processes.most(stop.number)
-        return bool(stop)
+        """Whether this or another process was told to stop; all say the same. A signal that comes
+        while they agree is kept for the next time."""
+        told = processes.most(stop.number)
+        if told:
+            stop.number = told
+        return bool(told)
 
     def look() -> bool:
         """Evaluate, unless a stop comes first: then the run goes on with this when resumed."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
@@ -620,6 +621,21 @@ def test_a_target_that_was_reached_survives_a_stop(
     assert train.main(["--resume=a"]) == 0
     assert "stopping: the validation loss is at or below 99" in capsys.readouterr().out
     assert load_checkpoint(Path("runs/a/last.safetensors"))[0].step == 8
+
+
+def test_a_signal_while_processes_agree_is_not_lost(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, calls = Processes.most, itertools.count()
+
+    def interrupted(self: Processes, number: int) -> int:
+        if next(calls) == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return most(self, number)
+
+    monkeypatch.setattr(Processes, "most", interrupted)
+    assert train.main([*QUICK, "--run=a"]) == 143
+    assert load_checkpoint(Path("runs/a/last.safetensors"))[0].step < 8
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
