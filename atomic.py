@@ -1,11 +1,13 @@
 """Files that are whole or absent, and written by one process at a time."""
 
+import json
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
@@ -37,6 +39,21 @@ def sync(file: IO[bytes]) -> None:
     """Wait until what was written is on the disk."""
     file.flush()
     os.fsync(file.fileno())
+
+
+def write_journal(path: Path, done: dict[str, Any]) -> None:
+    """Note how far a long work has come, so that it can be taken up; see `write_atomically`."""
+    text = json.dumps(done)
+    write_atomically(path, f"{zlib.crc32(text.encode()):08x} {text}".encode())
+
+
+def read_journal(path: Path) -> dict[str, Any]:
+    """What `write_journal` noted; nothing, where there is none or it is not what was written."""
+    try:
+        checksum, text = path.read_text().split(" ", 1)
+    except (FileNotFoundError, ValueError):
+        return {}
+    return json.loads(text) if checksum == f"{zlib.crc32(text.encode()):08x}" else {}
 
 
 @contextmanager

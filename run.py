@@ -66,6 +66,8 @@ FREE_ON_INIT = {
     "model": {"dropout", "attn_dropout", "attention"},
     "train": {f.name for f in dataclasses.fields(SECTIONS["train"])},
 }
+# What decides which part of a text a run has never seen.
+SPLITS = {"val_fraction", "test_fraction", "separator"}
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,10 @@ class SavedRun:
         if type(token) is not int or not 0 <= token < self.tokenizer.vocab_size:
             raise UserError(f"{self.path} does not say where to start; give a --prompt")
         return token
+
+    def trained_on(self, info: dict[str, Any]) -> bool:
+        """Whether a text is the one that it was trained on."""
+        return bool(info.get("sha256") == self.header.corpus.get("sha256"))
 
     def refuse_misfit(self) -> None:
         """Refuse a config that describes a larger model than there are weights for, before one of
@@ -285,7 +291,11 @@ def refuse_changes(old: Config, new: Config, doing: str) -> None:
     Raises:
         UserError: naming the first such field.
     """
-    allowed = FREE_ON_RESUME if doing == "--resume" else FREE_ON_INIT
+    allowed = {
+        "--resume": FREE_ON_RESUME,
+        "--init_from": FREE_ON_INIT,
+        "--evaluate": FREE_ON_INIT | {"data": FREE_ON_INIT["data"] - SPLITS},
+    }[doing]
     before, after = to_plain(old), to_plain(new)
     for section, values in before.items():
         for key, value in values.items():
@@ -303,7 +313,7 @@ def refuse_other_text(saved: SavedRun, info: dict[str, Any]) -> None:
     Raises:
         UserError: naming where the text came from.
     """
-    if info.get("sha256") != saved.header.corpus.get("sha256"):
+    if not saved.trained_on(info):
         run = saved.path.parent
         raise UserError(
             f"the text is not the one that {run} was trained on, which came from "

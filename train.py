@@ -434,7 +434,8 @@ def main(argv: list[str]) -> int:
     if (resuming or measuring) and others.count(None) < len(others):
         flag, also = ("resume", "evaluate") if resuming else ("evaluate", "resume")
         raise UserError(f"--{flag} takes a run as it is: no --run, --init_from or --{also} with it")
-    source = options.resume or options.evaluate or options.init_from
+    given = [options.resume, options.evaluate, options.init_from]
+    source = next((run for run in given if run is not None), None)
     with ExitStack() as held:  # until the end: the lock of the run
         saved = None
         if source is not None:
@@ -453,10 +454,8 @@ def main(argv: list[str]) -> int:
         print(f"{runtime}{processes}")
         torch.manual_seed(config.train.seed)
         vocabulary = saved.tokenizer if saved else None
-        processes.first_alone()  # it tokenizes the text, and the others find it in the cache
         batches = open_batches(config.data, config.model.block_size, config.train.seed, vocabulary)
         V = batches.tokenizer.vocab_size
-        processes.first_done()
         if options.dry_run:
             print(f"text: {batches.describe()}")
             print(describe_size(config.model, config.train, V))
@@ -491,17 +490,31 @@ def main(argv: list[str]) -> int:
         else:
             if saved is not None:
                 load_weights(model, saved.tensors, saved.path)
-            if measuring:
-                return measure(model, batches, config, runtime, processes)
             run = Path("the run")  # only one process writes there
-            if processes.writes:
+            if processes.writes and not measuring:
                 run = make_folder(options.run, file, saved)
                 held.enter_context(hold(run))
                 refuse_existing(run)  # once more: another process may have come first
                 facts = {"corpus": batches.info, "init_from": options.init_from}
                 describe_run(run, config, facts | {"runtime": f"{runtime}{processes}"})
+        if measuring and saved is not None and not saved.trained_on(batches.info):
+            print(f"note: this is not the text that {saved.path.parent} was trained on")
         del saved  # its tensors are copies of what is in the model now
-        return train_until_stopped(run, config, model, optimizer, batches, runtime, at, processes)
+        try:
+            if measuring:
+                return measure(model, batches, config, runtime, processes)
+            return train_until_stopped(
+                run, config, model, optimizer, batches, runtime, at, processes
+            )
+        except RuntimeError as error:
+            if not lost_a_process(error):
+                raise
+            hint = "" if measuring else f"; go on from the last checkpoint with: --resume {run}"
+            print(
+                f"error: another process of this job is gone, and this one stops{hint}",
+                file=sys.stderr,
+            )
+            return processes.leave(2)
 
 
 def measure(
@@ -517,6 +530,7 @@ def measure(
         for name, split in splits.items():
             measured = evaluate(forward, model, split, batches.tokenizer, runtime, stop, processes)
             if measured is None:
+                stop.number = processes.most(stop.number)
                 return stop.exit_code
             print(f"{name:10} {describe_loss(measured, config.data.tokenizer)}")
     return 0
@@ -542,15 +556,6 @@ def train_until_stopped(
                 file=sys.stderr,
             )
             return processes.leave(130)
-        except RuntimeError as error:
-            if not lost_a_process(error):
-                raise
-            print(
-                f"error: another process of this job is gone, and this one stops; go on from the "
-                f"last checkpoint with: --resume {run}",
-                file=sys.stderr,
-            )
-            return processes.leave(2)
     if stop and not complete:
         print(f"stopped at step {at.step}; go on with: python train.py --resume {run}")
         return stop.exit_code

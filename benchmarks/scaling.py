@@ -17,6 +17,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from benchmarks.common import (
     describe,
     in_fresh_process,
@@ -28,7 +30,7 @@ from benchmarks.common import (
 )
 from benchmarks.throughput import VOCAB, make_step
 from configs.load import Config, build, make_parser, read_flags, split_positional
-from errors import command, require_at_least
+from errors import UserError, command, require_at_least
 from model.config import ModelConfig
 from table import print_table
 from training.config import TrainConfig
@@ -151,7 +153,8 @@ def measure_processes(options: Options) -> list[dict[str, Any]]:
     tokens = shape[0].block_size * shape[1].batch_size
     heading = ["processes", "share of a batch", "ms a step", "tokens/s", "of ideal", "MB each"]
     rows, results = [heading], list[dict[str, Any]]()
-    sizes = [size for size in (1, 2, 4, 8, 16) if size <= options.processes]
+    most = torch.cuda.device_count() or options.processes  # each needs a GPU where there are some
+    sizes = [size for size in (1, 2, 4, 8, 16) if size <= min(most, options.processes)]
     for size in sizes:
         found = [measure(shape, options.seconds, size) for _ in range(options.repetitions)]
         seconds = [m.seconds for m in found]
@@ -188,6 +191,9 @@ def main(argv: list[str]) -> int:
     usage = "python -m benchmarks.scaling [--flag VALUE ...]"
     parser = make_parser({"": Options}, usage, "Measure what growing costs, and what it brings.")
     options = build(Options, read_flags(parser, split_positional(argv, most=0)[1]))
+    names = ["processes", *grown()]
+    if not any(options.only in name for name in names):
+        raise UserError(f"--only {options.only}: there are {', '.join(names)}")
     facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
     print(describe(facts))
     tables = {}

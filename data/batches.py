@@ -57,6 +57,8 @@ def open_batches(
     """
     if config.source in ("repeat", ["repeat"]):
         batches = RepeatBatches(config, block_size, seed)
+        if config.test_fraction:
+            raise UserError("--data.source repeat has no end, so it takes no --data.test_fraction")
         if config.tokenizer != "char" or tokenizer not in (None, batches.tokenizer):
             raise UserError(
                 "--data.source repeat has characters of its own: it takes no --data.tokenizer byte "
@@ -80,7 +82,7 @@ class TextBatches:
         self.train_tokens = corpus.tokens[:boundary]
         self.val_tokens, self.test_tokens = corpus.tokens[boundary:end], corpus.tokens[end:]
         splits = {"training": self.train_tokens, "validation": self.val_tokens}
-        if tested:
+        if config.test_fraction:
             splits["test"] = self.test_tokens
         for name, tokens in splits.items():
             if len(tokens) < block_size + 1:

@@ -23,7 +23,14 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from atomic import keep_others_out, naming, sync, write_atomically
+from atomic import (
+    keep_others_out,
+    naming,
+    read_journal,
+    sync,
+    write_atomically,
+    write_journal,
+)
 from data.config import DataConfig
 from data.sources import PIECE_BYTES, Source, fingerprint, open_source
 from data.tokenizer import (
@@ -122,8 +129,10 @@ def make_entry(
     texts = cache / "texts"
     scratch = texts / f".half-{key}"
     scratch.mkdir(parents=True, exist_ok=True)
+    for left in scratch.glob(".writing-*"):
+        left.unlink()
     journal = scratch / "half.json"
-    half = Half(**json.loads(journal.read_text())) if journal.exists() else Half()
+    half = Half(**read_journal(journal))
     try:
         if tokenizer is None and config.tokenizer == "byte":
             tokenizer = ByteTokenizer()
@@ -222,18 +231,22 @@ def write_tokens(source: Source, tokenizer: Tokenizer, half: Half, journal: Path
     as_bytes = isinstance(tokenizer, ByteTokenizer)
     dtype = smallest_unsigned(tokenizer.vocab_size)
     path = journal.with_name("tokens.npy")
-    digest = hashlib.sha256()
+    path.touch()
+    digest, size = hashlib.sha256(), path.stat().st_size
     done, saved = 0, half.tokenized
-    with naming(path), open(path, "r+b" if saved else "wb") as file:
+    changed = UserError(f"{source.parts[0].name} changed while it was read; start again")
+    with naming(path), open(path, "r+b") as file:
         write_header(file, dtype, half.tokens)
-        file.truncate(file.tell() + half.tokens * dtype.itemsize)
-        file.seek(0, os.SEEK_END)
+        end = file.tell() + half.tokens * dtype.itemsize
+        if saved and size < end:
+            raise UserError(f"{path} is damaged; start again")
+        file.seek(file.truncate(end))
         for chunk, text in read_chunks(source, as_bytes, "tokenizing"):
             digest.update(chunk)
             done += len(chunk)
-            if done <= saved:
-                if done == saved and digest.hexdigest() != half.sha256:
-                    raise UserError(f"{source.parts[0].name} changed; start again")
+            if done - len(chunk) < saved:  # its tokens are there already
+                if done > saved or (done == saved and digest.hexdigest() != half.sha256):
+                    raise changed
                 continue
             ids = np.frombuffer(chunk, np.uint8) if as_bytes else tokenizer.encode(text)
             file.write(ids.data)
@@ -243,7 +256,9 @@ def write_tokens(source: Source, tokenizer: Tokenizer, half: Half, journal: Path
             if done - half.tokenized >= PIECE_BYTES:
                 half.tokenized, half.sha256 = done, digest.hexdigest()
                 sync(file)
-                write_atomically(journal, json.dumps(asdict(half)).encode())
+                write_journal(journal, asdict(half))
+        if done < saved:
+            raise changed
         half.tokenized, half.sha256 = done, digest.hexdigest()
         file.seek(0)
         write_header(file, dtype, half.tokens)
@@ -258,7 +273,8 @@ def write_header(file: IO[bytes], dtype: np.dtype[Any], tokens: int) -> None:
 
 def start_token(tokenizer: Tokenizer, tokens: npt.NDArray[Any]) -> int:
     """Where writing starts when there is no prompt: a newline, or else the commonest token."""
-    counts = np.bincount(tokens[:START_TOKENS], minlength=tokenizer.vocab_size)
+    V = tokenizer.vocab_size
+    counts = np.bincount(np.minimum(tokens[:START_TOKENS], V - 1), minlength=V)
     newlines = [i for i in np.flatnonzero(counts) if tokenizer.decode([int(i)]) == "\n"]
     return int(newlines[0] if newlines else counts.argmax())
 

@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from atomic import keep_others_out, naming, sync, write_atomically
+from atomic import keep_others_out, naming, read_journal, sync, write_journal
 from data.config import DataConfig
 from errors import UserError
 
@@ -160,40 +161,55 @@ def fetch(config: DataConfig, name: str, text: Path) -> None:
     print(f"fetching hub:{name}; without a network this takes a while to fail", file=sys.stderr)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each retry is a line there
     scratch, journal = text.with_suffix(".half.txt"), text.with_suffix(".half.json")
-    half: dict[str, Any] = {"bytes": 0, "rows": 0, "place": None}
-    if journal.exists() and scratch.exists():
-        half = json.loads(journal.read_text())
     with reaching(name):
-        rows = datasets.load_dataset(
-            name,
-            config.hub_config or None,
-            split=config.hub_split,
-            revision=config.hub_revision,
-            streaming=True,
+        builder = datasets.load_dataset_builder(
+            name, config.hub_config or None, revision=config.hub_revision
         )
+        rows = builder.as_streaming_dataset(split=config.hub_split)
         if config.hub_column in (rows.column_names or []):
             rows = rows.select_columns(config.hub_column)  # no other is fetched
-        if half["place"]:
-            rows.load_state_dict(half["place"])
+        files = builder.config.data_files or {}
+        version = str([files[split].origin_metadata for split in files])  # the commit of each
+    half = read_journal(journal)
+    if half.get("version") != version or not starts_with(scratch, half["bytes"], half["crc32"]):
+        half = {"version": version, "bytes": 0, "rows": 0, "crc32": 0}
+    if half["rows"]:
+        rows.load_state_dict(half["place"])
+    crc = half["crc32"]
     bar = tqdm(desc="fetching", unit="B", unit_scale=True, initial=half["bytes"], leave=False)
     with bar, naming(scratch), open(scratch, "ab") as file:
-        file.truncate(half["bytes"])
+        file.seek(file.truncate(half["bytes"]))
         iterator = iter(rows)
         for number in itertools.count(half["rows"]):
             with reaching(name):
                 row = next(iterator, None)
             if row is None:
                 break
-            content = text_of(row, number, config.hub_column, name)
-            content = (config.separator if number else "") + content
-            bar.update(file.write(content.encode()))
+            text_row = text_of(row, number, config.hub_column, name)
+            content = ((config.separator if number else "") + text_row).encode()
+            bar.update(file.write(content))
+            crc = zlib.crc32(content, crc)
             if file.tell() - half["bytes"] >= PIECE_BYTES:
-                half = {"bytes": file.tell(), "rows": number + 1, "place": rows.state_dict()}
+                half |= {"bytes": file.tell(), "rows": number + 1, "crc32": crc}
+                half["place"] = rows.state_dict()
                 sync(file)
-                write_atomically(journal, json.dumps(half).encode())
+                write_journal(journal, half)
         sync(file)
-    os.replace(scratch, text)
+        if file.tell() == 0:
+            raise UserError(f"hub:{name} has no text in it")
     journal.unlink(missing_ok=True)
+    os.replace(scratch, text)
+
+
+def starts_with(path: Path, size: int, crc: int) -> bool:
+    """Whether a file has so many bytes, or more, and the first of them have this CRC-32."""
+    if not path.exists() or path.stat().st_size < size:
+        return False
+    done = value = 0
+    for chunk in read_file(path):
+        value = zlib.crc32(chunk[: size - done], value)
+        done += len(chunk[: size - done])
+    return value == crc
 
 
 def text_of(row: dict[str, Any], number: int, column: str, name: str) -> str:

@@ -57,6 +57,15 @@ def test_one_two_and_four_processes_follow_the_same_losses(workplace: Path) -> N
     header, _ = load_checkpoint(Path("runs/four/last.safetensors"))
     assert header.processes == 4
     assert "one of 4 processes" in Path("said-0").read_text()
+    assert run_job(2, ["--evaluate=four"]) == [0, 0]
+    assert f"\nvalidation {header.best_val_loss:.4f} nats/char" in Path("said-0").read_text()
+
+
+def test_a_text_that_is_not_there_ends_every_process_with_one_line(workplace: Path) -> None:
+    assert run_job(2, [*FLAGS, "--data.source=absent.txt"]) == [2, 2]
+    for rank in range(2):
+        *_, said = Path(f"said-{rank}").read_text().splitlines()
+        assert said.startswith("error: no text at absent.txt")
 
 
 def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(

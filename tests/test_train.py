@@ -260,6 +260,9 @@ def test_a_run_is_measured_on_what_it_was_not_trained_on(
     assert bits_per_char > 1.2 * bits, "some characters of the test split are two bytes"
     after = {path: path.read_bytes() for path in Path("runs/a").rglob("*") if path.is_file()}
     assert before == after, "measuring writes nothing"
+    (workplace / "t.txt").write_text(text)
+    assert train.main(["--evaluate=a"]) == 0
+    assert "note: this is not the text that runs/a was trained on" in capsys.readouterr().out
 
 
 class Descent(Optimizer):
@@ -808,6 +811,15 @@ REFUSED = [
     (["--resume=a", "--init_from=a"], "--resume takes a run as it is: no --run, --init_from or"),
     (["--resume=a", "--evaluate=a"], "--resume takes a run as it is: no --run, --init_from or"),
     (["--evaluate=a", "--run=b"], "--evaluate takes a run as it is: no --run, --init_from or"),
+    (["--resume="], "is not a run: it has no last.safetensors"),
+    (["--evaluate="], "is not a run: it has no last.safetensors"),
+    (["--evaluate=a", "--data.val_fraction=0.5"], "--evaluate cannot change data.val_fraction"),
+    (["--evaluate=a", "--data.test_fraction=0.5"], "--evaluate cannot change data.test_fraction"),
+    ([DEBUG, "--data.test_fraction=1e-9"], "the test split has 0 tokens, and a window needs"),
+    (
+        [DEBUG, "--data.source=repeat", "--data.repeat_max_period=9", "--data.test_fraction=0.1"],
+        "--data.source repeat has no end, so it takes no --data.test_fraction",
+    ),
     (["--resume=absent"], "there is no run absent; runs/ has 1, among them a"),
     (["--resume=folder"], "folder is not a run: it has no last.safetensors"),
     (["--init_from=other.txt"], "other.txt is a file; name the run's folder"),

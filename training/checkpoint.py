@@ -27,7 +27,7 @@ from training.optim import Optimizer
 from training.processes import ALONE, Processes
 from training.size import memory_here
 
-FORMAT = "glassgpt 2"
+FORMAT = "glassgpt 3"
 GPU_GENERATORS: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.mps}
 
 

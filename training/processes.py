@@ -55,16 +55,6 @@ class Processes:
     def __str__(self) -> str:
         return f", one of {self.size} processes" if self.size > 1 else ""
 
-    def first_alone(self) -> None:
-        """Wait, unless this is the first process, until that has come to `first_done`."""
-        if self.rank > 0:
-            dist.barrier()
-
-    def first_done(self) -> None:
-        """Let the others go on."""
-        if self.size > 1 and self.rank == 0:
-            dist.barrier()
-
     def leave(self, code: int) -> int:
         """End with an exit code where others may be gone: at once, because sums that nobody will
         finish now can hold up for ever the taking down of what waits for them. One process alone

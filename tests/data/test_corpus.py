@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -451,3 +452,129 @@ def test_an_interrupted_fetch_goes_on_where_it_stopped(
     assert 400 < seen[500] < 500, "the rest of what was on the disk stays"
     assert seen[500:] == list(range(seen[500], 1001))
     assert [path.suffix for path in sorted(Path("cache/hub").iterdir())] == [".txt", ".lock"]
+
+
+def rewrite(path: Path, rows: list[str]) -> None:
+    """Make the set's only file anew, with another time."""
+    from datasets import Dataset
+
+    before = path.stat().st_mtime_ns
+    Dataset.from_dict({"text": rows}).to_parquet(path)
+    os.utime(path, ns=(before, before + 10**9))
+
+
+@pytest.fixture
+def long_set(offline_hub: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a thousand rows of 100 bytes; its place is noted after every thousand."""
+    (offline_hub / "acme" / "tiny" / "validation-00000-of-00001.parquet").unlink()
+    path = offline_hub / "acme" / "tiny" / "train-00000-of-00001.parquet"
+    rewrite(path, [f"{number:099}\n" for number in range(1000)])
+    monkeypatch.setattr(data.sources, "PIECE_BYTES", 1000)
+    return path
+
+
+def fetch_until(monkeypatch: pytest.MonkeyPatch, row: int) -> None:
+    """Start to fetch, and be interrupted at a row."""
+    read = data.sources.text_of
+
+    def read_until(content: dict[str, Any], number: int, *args: str) -> str:
+        if number == row:
+            raise Interrupted
+        return read(content, number, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(data.sources, "text_of", read_until)
+        with pytest.raises(Interrupted):
+            load("hub:acme/tiny")
+
+
+def test_a_fetch_interrupted_at_its_note_and_again(
+    long_set: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written after the last note is taken back, and not counted."""
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(data.sources, "write_journal", None)  # calling it fails
+            with pytest.raises(TypeError):
+                load("hub:acme/tiny")
+        fetch_until(monkeypatch, 15)
+    fetch_until(monkeypatch, 77)
+    assert text_of(load("hub:acme/tiny")) == "".join(f"{number:099}\n" for number in range(1000))
+
+
+def test_a_set_that_changes_while_it_is_fetched_is_fetched_anew(
+    long_set: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch_until(monkeypatch, 500)
+    rewrite(long_set, ["other\n"] * 100)
+    assert text_of(load("hub:acme/tiny")) == "other\n" * 100
+
+
+@pytest.mark.parametrize("name", ["*.half.txt", "*.half.json"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_a_damaged_half_of_a_fetch_is_fetched_anew(
+    long_set: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
+) -> None:
+    fetch_until(monkeypatch, 500)
+    (half,) = Path("cache/hub").glob(name)
+    harm(half, damage)
+    assert text_of(load("hub:acme/tiny")) == "".join(f"{number:099}\n" for number in range(1000))
+
+
+def harm(path: Path, damage: str) -> None:
+    if damage == "gone":
+        path.unlink()
+    else:
+        content = path.read_bytes()
+        middle = len(content) // 2
+        changed = content[:middle] + b"?" + content[middle + 1 :]
+        path.write_bytes(content[:middle] if damage == "cut" else changed)
+
+
+@pytest.mark.parametrize("name", ["tokens.npy", "half.json"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_a_damaged_half_of_tokens_is_never_taken_for_whole(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
+) -> None:
+    monkeypatch.setattr(data.sources, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(data.corpus, "PIECE_BYTES", 100)
+    (workplace / "t.txt").write_text("0123456789" * 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(data.corpus, "start_token", None)  # calling it fails
+        with pytest.raises(TypeError):
+            load("t.txt")
+    (half,) = Path("cache/texts").glob(f".half-*/{name}")
+    harm(half, damage)
+    for _ in range(3):
+        try:
+            corpus = load("t.txt")
+            break
+        except UserError as error:
+            if "delete that folder" in str(error):
+                shutil.rmtree(Path("cache/texts"))
+    assert text_of(corpus) == "0123456789" * 100
+
+
+@pytest.mark.parametrize("tokenizer", ["char", "byte"])
+def test_a_text_that_is_shorter_now_is_not_taken_up(
+    long_set: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str
+) -> None:
+    """As a set on the hub may be, which has no time and size to know it by."""
+    monkeypatch.setattr(data.corpus, "PIECE_BYTES", 1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(data.corpus, "start_token", None)
+        with pytest.raises(TypeError):
+            load("hub:acme/tiny", tokenizer=tokenizer)
+    next(Path("cache/hub").glob("*.txt")).write_text("0" * 300)
+    with pytest.raises(UserError, match="changed while it was read; start again"):
+        load("hub:acme/tiny", tokenizer=tokenizer)
+    assert text_of(load("hub:acme/tiny", tokenizer=tokenizer)) == "0" * 300
+
+
+def test_a_set_without_text_is_not_kept(offline_hub: Path) -> None:
+    path = offline_hub / "acme" / "tiny" / "train-00000-of-00001.parquet"
+    rewrite(path, ["", ""])
+    with pytest.raises(UserError, match="has no text in it"):
+        load("hub:acme/tiny")
+    rewrite(path, ["text"])
+    assert text_of(load("hub:acme/tiny")) == "text"
