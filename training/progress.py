@@ -76,6 +76,9 @@ class Metrics:
             os.fsync(self.file.fileno())
             if self.writer is not None:
                 self.writer.flush()
+                for path in sorted(self.path.parent.glob("events.out.tfevents.*"))[-1:]:
+                    with open(path, "ab") as events:
+                        os.fsync(events.fileno())
         except OSError as error:
             raise self.unwritten(error) from error
 
