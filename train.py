@@ -497,8 +497,10 @@ def main(argv: list[str]) -> int:
                 refuse_existing(run)  # once more: another process may have come first
                 facts = {"corpus": batches.info, "init_from": options.init_from}
                 describe_run(run, config, facts | {"runtime": f"{runtime}{processes}"})
-        if measuring and saved is not None and not saved.trained_on(batches.info):
-            print(f"note: this is not the text that {saved.path.parent} was trained on")
+        if measuring and saved is not None:
+            print(f"measuring {printable(str(saved.path))}, step {saved.header.step}")
+            if not saved.trained_on(batches.info):
+                print("note: this is not the text that it was trained on")
         del saved  # its tensors are copies of what is in the model now
         try:
             if measuring:

@@ -247,7 +247,8 @@ def test_a_run_is_measured_on_what_it_was_not_trained_on(
     out = capsys.readouterr().out
     before = {path: path.read_bytes() for path in Path("runs/a").rglob("*") if path.is_file()}
     assert train.main(["--evaluate=a"]) == 0
-    *_, validation, test = capsys.readouterr().out.splitlines()
+    *_, measuring, validation, test = capsys.readouterr().out.splitlines()
+    assert measuring == "measuring runs/a/best.safetensors, step 8"
     best = min(read("runs/a", "val_loss").values())
     assert validation.startswith(f"validation {best:.4f} nats/byte  {best / math.log(2):.3f} bits/")
     assert f"{best:.4f} nats/byte  {best / math.log(2):.3f} bits/byte" in out
@@ -262,7 +263,7 @@ def test_a_run_is_measured_on_what_it_was_not_trained_on(
     assert before == after, "measuring writes nothing"
     (workplace / "t.txt").write_text(text)
     assert train.main(["--evaluate=a"]) == 0
-    assert "note: this is not the text that runs/a was trained on" in capsys.readouterr().out
+    assert "note: this is not the text that it was trained on" in capsys.readouterr().out
 
 
 class Descent(Optimizer):
