@@ -35,7 +35,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
-def sync(file: IO[bytes]) -> None:
+def sync(file: IO[Any]) -> None:
     """Wait until what was written is on the disk."""
     file.flush()
     os.fsync(file.fileno())

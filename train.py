@@ -43,6 +43,7 @@ from errors import UserError, command, printable
 from model.generate import generate
 from model.gpt import GPT, next_token_loss
 from run import (
+    SavedRun,
     describe_run,
     find_run,
     hold,
@@ -296,7 +297,7 @@ def train(
     def look() -> bool:
         """Evaluate, unless a stop comes first: then the run goes on with this when resumed."""
         bar.set_description_str("evaluating, ")
-        split = batches.validation(settings.batch_size // settings.grad_accum_steps)
+        split = batches.validation(settings.piece_size)
         measured = evaluate(forward, model, split, batches.tokenizer, runtime, stop, processes)
         bar.set_description_str(pace, refresh=False)
         sampling = measured is not None and settings.sample_tokens > 0 and processes.writes
@@ -456,10 +457,14 @@ def main(argv: list[str]) -> int:
         vocabulary = saved.tokenizer if saved else None
         batches = open_batches(config.data, config.model.block_size, config.train.seed, vocabulary)
         V = batches.tokenizer.vocab_size
-        if options.dry_run:
+        if options.dry_run or measuring:
             print(f"text: {batches.describe()}")
+        if options.dry_run:
             print(describe_size(config.model, config.train, V))
             return 0
+        if measuring and saved is not None:
+            saved = dataclasses.replace(saved, config=config)
+            return measure(saved, batches, runtime, processes)
         refuse_to_train_too_large(config.model, config.train, V, runtime.device)
         model = GPT(config.model, V).to(runtime.device)
         optimizer = Optimizer(model, config.train, runtime.precision)
@@ -491,51 +496,47 @@ def main(argv: list[str]) -> int:
             if saved is not None:
                 load_weights(model, saved.tensors, saved.path)
             run = Path("the run")  # only one process writes there
-            if processes.writes and not measuring:
+            if processes.writes:
                 run = make_folder(options.run, file, saved)
                 held.enter_context(hold(run))
                 refuse_existing(run)  # once more: another process may have come first
                 facts = {"corpus": batches.info, "init_from": options.init_from}
                 describe_run(run, config, facts | {"runtime": f"{runtime}{processes}"})
-        if measuring and saved is not None:
-            print(f"measuring {printable(str(saved.path))}, step {saved.header.step}")
-            if not saved.trained_on(batches.info):
-                print("note: this is not the text that it was trained on")
         del saved  # its tensors are copies of what is in the model now
-        try:
-            if measuring:
-                return measure(model, batches, config, runtime, processes)
-            return train_until_stopped(
-                run, config, model, optimizer, batches, runtime, at, processes
-            )
-        except RuntimeError as error:
-            if not lost_a_process(error):
-                raise
-            hint = "" if measuring else f"; go on from the last checkpoint with: --resume {run}"
-            print(
-                f"error: another process of this job is gone, and this one stops{hint}",
-                file=sys.stderr,
-            )
-            return processes.leave(2)
+        return train_until_stopped(run, config, model, optimizer, batches, runtime, at, processes)
 
 
-def measure(
-    model: GPT, batches: Batches, config: Config, runtime: Runtime, processes: Processes
-) -> int:
+def measure(saved: SavedRun, batches: Batches, runtime: Runtime, processes: Processes) -> int:
     """Print the loss over each split that is not trained on; the exit code."""
-    forward = runtime.forward_of(model, config.train.compile)
-    size = config.train.batch_size // config.train.grad_accum_steps
-    splits = {"validation": batches.validation(size)}
-    if config.data.test_fraction:
-        splits["test"] = batches.test(size)
+    print(f"measuring {printable(str(saved.path))}, step {saved.header.step}")
+    if not saved.trained_on(batches.info):
+        print("note: this is not the text that it was trained on")
+    model, settings = saved.model(runtime.device), saved.config.train
+    forward = runtime.forward_of(model, settings.compile)
+    splits = {"validation": batches.validation(settings.piece_size)}
+    if saved.config.data.test_fraction:
+        splits["test"] = batches.test(settings.piece_size)
     with StopSignal() as stop:
-        for name, split in splits.items():
-            measured = evaluate(forward, model, split, batches.tokenizer, runtime, stop, processes)
-            if measured is None:
-                stop.number = processes.most(stop.number)
-                return stop.exit_code
-            print(f"{name:10} {describe_loss(measured, config.data.tokenizer)}")
+        try:
+            for name, split in splits.items():
+                measured = evaluate(
+                    forward, model, split, batches.tokenizer, runtime, stop, processes
+                )
+                if measured is None:
+                    stop.number = processes.most(stop.number)
+                    return stop.exit_code
+                print(f"{name:10} {describe_loss(measured, saved.config.data.tokenizer)}")
+        except RuntimeError as error:
+            return leave_if_lost(error, processes)
     return 0
+
+
+def leave_if_lost(error: RuntimeError, processes: Processes, hint: str = "") -> int:
+    """End where another process of the job is gone; the exit code. Other errors go on."""
+    if not lost_a_process(error):
+        raise error
+    print(f"error: another process of this job is gone, and this one stops{hint}", file=sys.stderr)
+    return processes.leave(2)
 
 
 def train_until_stopped(
@@ -558,6 +559,9 @@ def train_until_stopped(
                 file=sys.stderr,
             )
             return processes.leave(130)
+        except RuntimeError as error:
+            hint = f"; go on from the last checkpoint with: --resume {run}"
+            return leave_if_lost(error, processes, hint)
     if stop and not complete:
         print(f"stopped at step {at.step}; go on with: python train.py --resume {run}")
         return stop.exit_code

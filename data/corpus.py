@@ -45,6 +45,8 @@ from data.tokenizer import (
 from errors import UserError
 
 QUIET_BYTES = 1 << 24  # a text so small is read before a progress bar says anything
+# What reading a file raises that is not what was written.
+NOT_OURS = (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 START_TOKENS = 10_000_000  # among so many, at most, the token to start from is looked for
 
 
@@ -208,7 +210,12 @@ def decode(
 def refuse_changed(config: DataConfig, source: Source) -> None:
     """Refuse a text that looks otherwise than when it was opened."""
     if open_source(config).identity != source.identity:
-        raise UserError(f"{source.parts[0].name} changed while it was read; start again")
+        raise changed(source)
+
+
+def changed(source: Source) -> UserError:
+    """What to say of a text that is not what it was."""
+    return UserError(f"{source.parts[0].name} changed while it was read; start again")
 
 
 def find_characters(source: Source) -> str:
@@ -234,7 +241,6 @@ def write_tokens(source: Source, tokenizer: Tokenizer, half: Half, journal: Path
     path.touch()
     digest, size = hashlib.sha256(), path.stat().st_size
     done, saved = 0, half.tokenized
-    changed = UserError(f"{source.parts[0].name} changed while it was read; start again")
     with naming(path), open(path, "r+b") as file:
         write_header(file, dtype, half.tokens)
         end = file.tell() + half.tokens * dtype.itemsize
@@ -246,7 +252,7 @@ def write_tokens(source: Source, tokenizer: Tokenizer, half: Half, journal: Path
             done += len(chunk)
             if done - len(chunk) < saved:  # its tokens are there already
                 if done > saved or (done == saved and digest.hexdigest() != half.sha256):
-                    raise changed
+                    raise changed(source)
                 continue
             ids = np.frombuffer(chunk, np.uint8) if as_bytes else tokenizer.encode(text)
             file.write(ids.data)
@@ -258,7 +264,7 @@ def write_tokens(source: Source, tokenizer: Tokenizer, half: Half, journal: Path
                 sync(file)
                 write_journal(journal, asdict(half))
         if done < saved:
-            raise changed
+            raise changed(source)
         half.tokenized, half.sha256 = done, digest.hexdigest()
         file.seek(0)
         write_header(file, dtype, half.tokens)
@@ -296,9 +302,7 @@ def read_entry(entry: Path, source: Source) -> Corpus:
         ):
             raise ValueError("there is no token to start from")
         return Corpus(tokens, tokenizer, {"source": source.name} | info)
-    except (
-        *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError),
-    ) as error:
+    except NOT_OURS as error:
         raise UserError(
             f"the tokens kept in {entry} are damaged ({error}); delete that folder"
         ) from error

@@ -151,3 +151,8 @@ class TrainConfig:
                 f"--train.batch_size {self.batch_size} must be divisible by "
                 f"--train.grad_accum_steps {self.grad_accum_steps}"
             )
+
+    @property
+    def piece_size(self) -> int:
+        """Windows read at once."""
+        return self.batch_size // self.grad_accum_steps

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm import tqdm
 
-from atomic import write_atomically
+from atomic import sync, write_atomically
 from errors import UserError
 
 if TYPE_CHECKING:
@@ -72,13 +72,12 @@ class Metrics:
             UserError: when it cannot be written.
         """
         try:
-            self.file.flush()
-            os.fsync(self.file.fileno())
+            sync(self.file)
             if self.writer is not None:
                 self.writer.flush()
                 for path in sorted(self.path.parent.glob("events.out.tfevents.*"))[-1:]:
                     with open(path, "ab") as events:
-                        os.fsync(events.fileno())
+                        sync(events)
         except OSError as error:
             raise self.unwritten(error) from error
 

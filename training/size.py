@@ -46,7 +46,7 @@ def activation_bytes(config: ModelConfig, train: TrainConfig, vocab_size: int) -
     20 C numbers for each token and layer (17 to 23, counted, by the choices inside a block), the
     logits and their softmax, and for explicit attention two matrices of T x T for each head.
     """
-    tokens = train.batch_size // train.grad_accum_steps * config.block_size
+    tokens = train.piece_size * config.block_size
     weights = 2 * config.n_head * config.block_size if config.attention == "explicit" else 0
     return FLOAT * tokens * (config.n_layer * (20 * config.n_embd + weights) + 2 * vocab_size)
 
