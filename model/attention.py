@@ -237,8 +237,7 @@ class MultiHeadAttention(nn.Module):
             )
         memory_BSC = x_BTC if source_BSC is None else source_BSC
         layers = (self.query, self.key, self.value)
-        training = torch.is_grad_enabled() and isinstance(self.query, nn.Linear)  # not laid out
-        if training and source_BSC is None:  # one product for three: a tenth of a small step
+        if source_BSC is None and torch.is_grad_enabled():  # one product: a tenth of a small step
             bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
             joint = F.linear(x_BTC, torch.cat([layer.weight for layer in layers]), bias)
             q_BTC, k_BSC, v_BSC = joint.chunk(3, dim=-1)
