@@ -64,7 +64,7 @@ class Int8Linear(nn.Module):
 
 
 class DecodingAttention(nn.Module):
-    """`MultiHeadAttention` of a model that only decodes, in half as many operations.
+    """`MultiHeadAttention` of a model that only decodes, in a third fewer operations.
 
     Where a product takes microseconds, so does calling it. Queries, keys and values are one
     product here; queries and keys are normalised and turned together, and the gains of their norms
