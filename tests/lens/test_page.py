@@ -95,8 +95,17 @@ def example(
     return Example(data, scores, weights, surprisal, p, induction, lens_p)
 
 
+@dataclass
+class Window:
+    """One tab of a browser without a network, and whatever its page says or asks for."""
+
+    tab: Any
+    trouble: list[str]
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def window() -> Iterator[Window]:
+    """For all tests: opening another page in a tab takes a quarter of what a new tab takes."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
     names = ("chromium", "chromium-browser", "google-chrome")
     chromium = next(filter(None, map(shutil.which, names)), None)
@@ -104,40 +113,43 @@ def browser() -> Iterator[Any]:
         pytest.skip(f"needs a browser: none of {', '.join(names)} is installed")
     flags = ["no-sandbox", "disable-gpu", "no-first-run", "disable-sync",
              "disable-background-networking", "disable-component-update"]  # fmt: skip
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=chromium, args=[f"--{flag}" for flag in flags]
-        )
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Show]:
-    """Open a page from disk without a network. Whatever it says or asks for is a failure."""
-    file, contexts, trouble = tmp_path / "report.html", [], []
+    trouble: list[str] = []
 
     def refuse(dialog: Any) -> None:
         trouble.append(dialog.message)
         dialog.dismiss()
 
-    def open_page(data: dict[str, Any], width: int = 1280, scheme: str = "light") -> Any:
-        file.write_text(page(data), encoding="utf-8")
-        viewport = {"width": width, "height": 900}
-        contexts.append(browser.new_context(offline=True, viewport=viewport, color_scheme=scheme))
-        tab = contexts[-1].new_page()
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=chromium, args=[f"--{flag}" for flag in flags]
+        )
+        tab = browser.new_context(offline=True).new_page()
         tab.on("console", lambda message: trouble.append(message.text))
         tab.on("pageerror", lambda error: trouble.append(str(error)))
         tab.on("dialog", refuse)
         tab.on("request", lambda request: trouble.append(request.url))
+        yield Window(tab, trouble)
+        browser.close()
+
+
+@pytest.fixture
+def show(window: Window, tmp_path: Path) -> Iterator[Show]:
+    """Open a page from disk. Whatever it says or asks for is a failure."""
+    file, tab = tmp_path / "report.html", window.tab
+
+    def open_page(data: dict[str, Any], width: int = 1280, scheme: str = "light") -> Any:
+        file.write_text(page(data), encoding="utf-8")
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.emulate_media(color_scheme=scheme)
+        tab.mouse.move(0, 0)
         tab.goto(file.as_uri())
         tab.wait_for_selector("body[data-ready][data-lens]")
         return tab
 
+    window.trouble.clear()
     yield open_page
-    for context in contexts:
-        context.close()
-    assert set(trouble) <= {file.as_uri()}
+    tab.goto("about:blank")  # nothing of this page goes on under the next test
+    assert set(window.trouble) <= {file.as_uri()}
 
 
 def numbers(text: str) -> list[float]:
