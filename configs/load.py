@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import docstring_parser
 import yaml
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser
 
 from data.config import DataConfig
 from errors import UserError
@@ -124,8 +124,8 @@ def split_positional(argv: list[str], most: int = 1) -> tuple[list[str], list[st
     return positional, flags
 
 
-def read_flags(parser: Parser, flags: list[str], base: Namespace | None = None) -> dict[str, Any]:
-    """The values of all flags, over `base` or the defaults, sections nested.
+def read_flags(parser: Parser, flags: list[str]) -> dict[str, Any]:
+    """The values of the flags that were given, sections nested.
 
     A flag that is true or false is true when it stands alone.
 
@@ -135,7 +135,7 @@ def read_flags(parser: Parser, flags: list[str], base: Namespace | None = None) 
     alone = {f"--{key}" for key, hint in parser.types.items() if hint is bool}
     flags = [f"{flag}=true" if flag in alone else flag for flag in flags]
     try:
-        values: dict[str, Any] = parser.parse_args(flags, namespace=base).as_dict()
+        values: dict[str, Any] = parser.parse_args(flags, defaults=False).as_dict()
         return values
     except (ArgumentError, OverflowError) as error:
         raise UserError(one_line(str(error), parser)) from None
@@ -149,24 +149,38 @@ def read_config(
     Raises:
         UserError: naming what is wrong in the file or the flags.
     """
-    namespace = parser.parse_object(to_plain(base or Config()))
-    if file is not None:
-        try:
-            namespace = parser.parse_object(read_yaml(Path(file)), namespace)
-        except (ArgumentError, OverflowError) as error:
-            raise UserError(f"{file}: {one_line(str(error), parser)}") from None
-    return build_config(read_flags(parser, flags, namespace))
+    written = {} if file is None else typed(parser, read_yaml(Path(file)), file)
+    values = to_plain(base or Config())
+    for given in (written, read_flags(parser, flags)):
+        for section in SECTIONS:
+            values[section] |= given.get(section, {})
+    return build_config(values)
+
+
+def typed(parser: Parser, plain: dict[str, Any], where: str) -> dict[str, Any]:
+    """Nested values as the types of their flags.
+
+    Raises:
+        UserError: naming `where` and the first value of the wrong type.
+    """
+    try:
+        # The defaults are the dataclasses'. The parser's are the same, and filling them in and
+        # checking them is most of what reading a config would take.
+        values: dict[str, Any] = parser.parse_object(plain, defaults=False).as_dict()
+        return values
+    except (ArgumentError, OverflowError) as error:
+        raise UserError(f"{where}: {one_line(str(error), parser)}") from None
 
 
 def build(kind: type[Fields], values: dict[str, Any]) -> Fields:
-    """A dataclass of values that have the right types already.
+    """A dataclass of those of the values that are its fields; they have the right types already.
 
     Raises:
         UserError: where the dataclass refuses them.
     """
     names = [f.name for f, _ in fields_of(kind)]
     try:
-        return kind(**{name: values[name] for name in names})
+        return kind(**{name: values[name] for name in names if name in values})
     except ValueError as error:
         raise UserError(str(error)) from None
 
@@ -195,11 +209,7 @@ def from_plain(plain: dict[str, Any], where: str) -> Config:
         for f, _ in fields_of(kind):
             if f.name not in plain.get(section, {}):
                 raise UserError(f"{where}: {section}.{f.name} is missing")
-    parser = make_parser(SECTIONS)
-    try:
-        return build_config(parser.parse_object(plain).as_dict())
-    except (ArgumentError, OverflowError) as error:
-        raise UserError(f"{where}: {one_line(str(error), parser)}") from None
+    return build_config(typed(make_parser(SECTIONS), plain, where))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
