@@ -7,15 +7,19 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import train
+from errors import UserError
 from tests.jobs import run_job, start_job
 from training.checkpoint import load_checkpoint
+from training.processes import part
 from training.progress import read_metrics
 
 ROOT = Path(__file__).parent.parent
@@ -66,6 +70,27 @@ def test_a_text_that_is_not_there_ends_every_process_with_one_line(workplace: Pa
     for rank in range(2):
         *_, said = Path(f"said-{rank}").read_text().splitlines()
         assert said.startswith("error: no text at absent.txt")
+
+
+def test_a_job_that_diverges_ends(workplace: Path) -> None:
+    flags = ["--train.learning_rate=1e30", "--train.muon_learning_rate=1e30", "--run=a"]
+    assert run_job(2, [*FLAGS, *flags, "--train.grad_clip=0"]) == [2, 2]
+    for rank in range(2):
+        *_, said = Path(f"said-{rank}").read_text().splitlines()
+        assert said.startswith("error: at step ") and "start again with a lower" in said.lower()
+
+
+def test_a_group_is_left_alone_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken down while the error's traceback holds what uses it, it can hang, if not each time."""
+    taken_down: list[bool] = []
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: taken_down.append(True))
+    with pytest.raises(UserError), ExitStack() as held:
+        held.push(part)
+        raise UserError("at step 2: the loss is nan")
+    assert not taken_down
+    with ExitStack() as held:
+        held.push(part)
+    assert taken_down
 
 
 def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(

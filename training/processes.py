@@ -140,11 +140,19 @@ def join_processes(config: TrainConfig, device: torch.device, held: ExitStack) -
             f"--train.grad_accum_steps {config.grad_accum_steps}"
         )
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    held.callback(dist.destroy_process_group)
+    held.push(part)
     if not writes_here():
         nowhere = open(os.devnull, "w")  # noqa: SIM115 - until `held` is left
         held.enter_context(redirect_stdout(held.enter_context(nowhere)))
     return Processes(dist.get_rank(), size)
+
+
+def part(kind: type[BaseException] | None, *_: object) -> None:
+    """Take the group down, or after an error leave it to the end of the process: what averages
+    gradients is then still held by the error's traceback, and to be the last that holds the group,
+    and so to take it down, can hang for ever (seen with PyTorch 2.13 and gloo)."""
+    if kind is None:
+        dist.destroy_process_group()
 
 
 def lost_a_process(error: Exception) -> bool:
