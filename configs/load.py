@@ -55,6 +55,12 @@ def make_parser(sections: dict[str, type], usage: str = "", description: str = "
     Args:
         sections: dataclasses by the prefix of their flags; a command's own have the prefix "".
     """
+    return parser_of(tuple(sections.items()), usage, description)
+
+
+@functools.cache  # making it takes ten times as long as using it, which leaves it as it is
+def parser_of(sections: tuple[tuple[str, type], ...], usage: str, description: str) -> Parser:
+    """See `make_parser`."""
     parser = Parser(
         usage=usage,
         description=description,
@@ -63,7 +69,7 @@ def make_parser(sections: dict[str, type], usage: str = "", description: str = "
         default_env=False,
     )
     parser.types = {}
-    for section, kind in sections.items():
+    for section, kind in sections:
         title, meanings = read_docstrings(kind)
         group = parser.add_argument_group(title or section)
         for f, hint in fields_of(kind):

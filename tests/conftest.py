@@ -5,14 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
-
-import train
 
 # One thread, here and in the commands that tests start: models this small are no faster on more,
 # and where something else runs beside the tests, threads that wait for each other are far slower.
-torch.set_num_threads(1)
+# PyTorch reads it when it is imported, which is below: what shares out the tests does without.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 # No test asserts a time, and hypothesis' deadline would be one. The examples are the same each
@@ -34,6 +31,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run of the debug config, in runs/debug of a folder of its own."""
+    import train
+
     folder = tmp_path_factory.mktemp("debug")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -44,5 +43,7 @@ def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Undo what a test's run did to the number of threads."""
+    import torch
+
     yield
     torch.set_num_threads(1)

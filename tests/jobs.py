@@ -26,13 +26,19 @@ def work(folder: str, arguments: list[str], environment: dict[str, str]) -> None
 
 def run_command(words: list[str], **environment: str) -> tuple[int | None, str, str]:
     """Run one of our scripts, or `-m` and a module, in this folder: exit code, output, errors."""
-    names = ("command-stdout", "command-stderr")
+    process = start_command("command", words, **environment)
+    process.join()
+    output, errors = (Path(f"command-{name}").read_text() for name in ("stdout", "stderr"))
+    return process.exitcode, output, errors
+
+
+def start_command(name: str, words: list[str], **environment: str) -> BaseProcess:
+    """Start the same; what it says goes to NAME-stdout and NAME-stderr."""
+    names = (f"{name}-stdout", f"{name}-stderr")
     arguments = (str(Path.cwd()), words, environment, names)
     process = CONTEXT.Process(target=be_command, args=arguments)
     process.start()
-    process.join()
-    output, errors = (Path(name).read_text() for name in names)
-    return process.exitcode, output, errors
+    return process
 
 
 def be_command(

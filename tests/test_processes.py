@@ -4,8 +4,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +15,7 @@ import torch.distributed as dist
 
 import train
 from errors import UserError
-from tests.jobs import run_job, start_job
+from tests.jobs import run_job, start_command, start_job
 from training.checkpoint import load_checkpoint
 from training.processes import part
 from training.progress import read_metrics
@@ -155,16 +153,15 @@ def test_torchrun_on_two_nodes(workplace: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
+    torchrun = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
     torchrun += ["--master_addr=127.0.0.1", f"--master_port={port}"]
+    script = ["--", str(ROOT / "train.py"), *FLAGS, "--run=nodes"]
     nodes = [
-        subprocess.Popen(
-            [*torchrun, f"--node_rank={rank}", "--", str(ROOT / "train.py"), *FLAGS, "--run=nodes"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        start_command(f"node-{rank}", [*torchrun, f"--node_rank={rank}", *script])
         for rank in range(2)
     ]
-    assert [node.wait() for node in nodes] == [0, 0]
+    for node in nodes:
+        node.join()
+    assert [node.exitcode for node in nodes] == [0, 0]
     assert train.main([*FLAGS, "--run=one"]) == 0
     same_losses("one", "nodes")

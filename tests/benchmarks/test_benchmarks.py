@@ -126,7 +126,8 @@ def test_time_to_loss(
     assert result["reached"] and result["seconds"] == run["seconds"] > 0
     assert run["val_loss"] <= 2.4 and run["steps"] < 60 and run["seed"] == 1337
 
-    assert time_to_loss.main([DEBUG, "--repetitions=1", "--loss=0.001", *flags]) == 2
+    flags += ["--loss=0.001", "--train.max_steps=5"]
+    assert time_to_loss.main([DEBUG, "--repetitions=1", *flags]) == 2
     printed = capfd.readouterr()
     assert not last_json(printed.out)["reached"]
     assert "not every run reached 0.001" in printed.err

@@ -86,13 +86,13 @@ class TestEveryOption:
     def test_learns(self, options: dict[str, Any]) -> None:
         model = make(**options)
         text = torch.arange(13).repeat(4, 1)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        for _ in range(100):
-            loss = next_token_loss(model(text[:, :-1]), text[:, 1:])
-            optimizer.zero_grad()
-            loss.backward()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2)
+        for _ in range(40):
+            next_token_loss(model(text[:, :-1]), text[:, 1:]).backward()
             optimizer.step()
-        assert loss.item() < 0.5
+            optimizer.zero_grad()
+        model.eval()
+        assert next_token_loss(model(text[:, :-1]), text[:, 1:]) < 0.3
 
 
 def block(model: GPT, layer: int = 0) -> Block:

@@ -31,14 +31,22 @@ def test_lines_and_events_say_the_same(tmp_path: Path) -> None:
 CUT = ["", '{"step": 3, "train', '{"step": 2, "train_loss": 9.0}', '[1]\n{"a": 1}\n\udcff\n']
 
 
+def a_second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorBoard orders files by the second of their names; no run resumes faster."""
+    later = time.time() + 1
+    monkeypatch.setattr(time, "time", lambda: later)
+
+
 @pytest.mark.parametrize("cut", CUT)
-def test_going_on_takes_back_what_came_after_the_checkpoint(tmp_path: Path, cut: str) -> None:
+def test_going_on_takes_back_what_came_after_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
     with Metrics(tmp_path, 0, 0, tensorboard=True) as metrics:
         for step in (1, 2, 3, 4):
             metrics.write(step, {"train_loss": float(step)})
     with open(tmp_path / "metrics.jsonl", "a", errors="surrogateescape") as file:
         file.write(cut)  # a line that a killed process did not finish
-    time.sleep(1)  # TensorBoard orders files by the second of their names; no run resumes faster
+    a_second_passes(monkeypatch)
     with Metrics(tmp_path, 2, 0, tensorboard=True) as metrics:
         for step in (3, 4):
             metrics.write(step, {"train_loss": float(10 * step)})
@@ -48,13 +56,15 @@ def test_going_on_takes_back_what_came_after_the_checkpoint(tmp_path: Path, cut:
     assert [(e.step, e.value) for e in events.Scalars("train_loss")] == expected
 
 
-def test_an_evaluation_that_comes_again_counts_once(tmp_path: Path) -> None:
+def test_an_evaluation_that_comes_again_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The checkpoint of step 2 was saved before its evaluation, which was then made, and lost."""
     with Metrics(tmp_path, 0, 0, tensorboard=True) as metrics:
         for step in (1, 2):
             metrics.write(step, {"train_loss": float(step)})
             metrics.write(step, {"val_loss": 3.0 * step})
-    time.sleep(1)
+    a_second_passes(monkeypatch)
     with Metrics(tmp_path, 2, 1, tensorboard=True) as metrics:
         metrics.write(2, {"val_loss": 6.0})
         metrics.write(3, {"train_loss": 3.0})
