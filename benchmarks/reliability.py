@@ -119,7 +119,7 @@ def kill(process: BaseProcess, run: Path, moments: random.Random) -> None:
     process.join(moments.uniform(0, 1.2))
     if moments.random() < 0.5:
         while process.is_alive() and not half_written(run):
-            time.sleep(0.0001)  # a tenth of what writing takes, and most of a core for the process
+            pass
         time.sleep(moments.uniform(0, 0.001))
     process.kill()
     process.join()
