@@ -1,6 +1,7 @@
 """What the tests share."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from hypothesis import settings
 # and where something else runs beside the tests, threads that wait for each other are far slower.
 # PyTorch reads it when it is imported, which is below: what shares out the tests does without.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# What a shell starts in the background ignores Ctrl-C; the commands that tests stop must not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test asserts a time, and hypothesis' deadline would be one. The examples are the same each
 # time, so that the tests say the same of the same code.
