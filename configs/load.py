@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import docstring_parser
 import yaml
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 
 from data.config import DataConfig
 from errors import UserError
@@ -130,8 +130,10 @@ def split_positional(argv: list[str], most: int = 1) -> tuple[list[str], list[st
     return positional, flags
 
 
-def read_flags(parser: Parser, flags: list[str]) -> dict[str, Any]:
-    """The values of the flags that were given, sections nested.
+def read_flags(
+    parser: Parser, flags: list[str], base: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The values of the flags that were given, over `base`, sections nested.
 
     A flag that is true or false is true when it stands alone.
 
@@ -140,8 +142,12 @@ def read_flags(parser: Parser, flags: list[str]) -> dict[str, Any]:
     """
     alone = {f"--{key}" for key, hint in parser.types.items() if hint is bool}
     flags = [f"{flag}=true" if flag in alone else flag for flag in flags]
+    below = Namespace()
+    for section, fields in (base or {}).items():
+        for key, value in fields.items():
+            below[f"{section}.{key}"] = value
     try:
-        values: dict[str, Any] = parser.parse_args(flags, defaults=False).as_dict()
+        values: dict[str, Any] = parser.parse_args(flags, namespace=below, defaults=False).as_dict()
         return values
     except (ArgumentError, OverflowError) as error:
         raise UserError(one_line(str(error), parser)) from None
@@ -155,12 +161,11 @@ def read_config(
     Raises:
         UserError: naming what is wrong in the file or the flags.
     """
-    written = {} if file is None else typed(parser, read_yaml(Path(file)), file)
-    values = to_plain(base or Config())
-    for given in (written, read_flags(parser, flags)):
-        for section in SECTIONS:
-            values[section] |= given.get(section, {})
-    return build_config(values)
+    given = to_plain(base) if base else {}
+    if file is not None:
+        for section, values in typed(parser, read_yaml(Path(file)), file).items():
+            given[section] = given.get(section, {}) | values
+    return build_config(read_flags(parser, flags, given))
 
 
 def typed(parser: Parser, plain: dict[str, Any], where: str) -> dict[str, Any]:
@@ -192,8 +197,8 @@ def build(kind: type[Fields], values: dict[str, Any]) -> Fields:
 
 
 def build_config(values: dict[str, Any]) -> Config:
-    """The config of nested values; for its errors see `build`."""
-    return Config(**{name: build(kind, values[name]) for name, kind in SECTIONS.items()})
+    """The config of nested values and defaults; for its errors see `build`."""
+    return Config(**{name: build(kind, values.get(name, {})) for name, kind in SECTIONS.items()})
 
 
 # --- plain data: YAML files, and the headers of checkpoints --------------------------------------

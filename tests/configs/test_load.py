@@ -51,6 +51,17 @@ def parse(*argv: str, base: Config | None = None) -> Config:
     return read_config(parser(), flags, words[0] if words else None, base)
 
 
+def test_a_list_is_added_to(workplace: Path) -> None:
+    """`--data.source+` adds to what the file or the run has, and to no default."""
+    add = ["--data.source+", "b.txt", "--data.source+=c.txt"]
+    assert parse(*add).data.source == ["b.txt", "c.txt"]
+    (workplace / "some.yaml").write_text("data: {source: [a.txt]}")
+    assert parse("some.yaml", *add).data.source == ["a.txt", "b.txt", "c.txt"]
+    base = Config(data=DataConfig(source=["z.txt"]))
+    assert parse(*add, base=base).data.source == ["z.txt", "b.txt", "c.txt"]
+    assert base.data.source == ["z.txt"], "the run's own is as it was"
+
+
 @pytest.fixture
 def file(workplace: Path) -> Path:
     path = workplace / "some.yaml"
