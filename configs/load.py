@@ -130,9 +130,7 @@ def split_positional(argv: list[str], most: int = 1) -> tuple[list[str], list[st
     return positional, flags
 
 
-def read_flags(
-    parser: Parser, flags: list[str], base: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def read_flags(parser: Parser, flags: list[str], base: Namespace | None = None) -> dict[str, Any]:
     """The values of the flags that were given, over `base`, sections nested.
 
     A flag that is true or false is true when it stands alone.
@@ -142,12 +140,8 @@ def read_flags(
     """
     alone = {f"--{key}" for key, hint in parser.types.items() if hint is bool}
     flags = [f"{flag}=true" if flag in alone else flag for flag in flags]
-    below = Namespace()
-    for section, fields in (base or {}).items():
-        for key, value in fields.items():
-            below[f"{section}.{key}"] = value
     try:
-        values: dict[str, Any] = parser.parse_args(flags, namespace=below, defaults=False).as_dict()
+        values: dict[str, Any] = parser.parse_args(flags, namespace=base, defaults=False).as_dict()
         return values
     except (ArgumentError, OverflowError) as error:
         raise UserError(one_line(str(error), parser)) from None
@@ -161,15 +155,16 @@ def read_config(
     Raises:
         UserError: naming what is wrong in the file or the flags.
     """
-    given = to_plain(base) if base else {}
+    given = typed(parser, to_plain(base), "the run's config") if base else None
     if file is not None:
-        for section, values in typed(parser, read_yaml(Path(file)), file).items():
-            given[section] = given.get(section, {}) | values
+        given = typed(parser, read_yaml(Path(file)), file, given)
     return build_config(read_flags(parser, flags, given))
 
 
-def typed(parser: Parser, plain: dict[str, Any], where: str) -> dict[str, Any]:
-    """Nested values as the types of their flags.
+def typed(
+    parser: Parser, plain: dict[str, Any], where: str, base: Namespace | None = None
+) -> Namespace:
+    """Nested values, as the types of their flags, over `base`.
 
     Raises:
         UserError: naming `where` and the first value of the wrong type.
@@ -177,8 +172,7 @@ def typed(parser: Parser, plain: dict[str, Any], where: str) -> dict[str, Any]:
     try:
         # The defaults are the dataclasses'. The parser's are the same, and filling them in and
         # checking them is most of what reading a config would take.
-        values: dict[str, Any] = parser.parse_object(plain, defaults=False).as_dict()
-        return values
+        return parser.parse_object(plain, base, defaults=False)
     except (ArgumentError, OverflowError) as error:
         raise UserError(f"{where}: {one_line(str(error), parser)}") from None
 
@@ -220,7 +214,7 @@ def from_plain(plain: dict[str, Any], where: str) -> Config:
         for f, _ in fields_of(kind):
             if f.name not in plain.get(section, {}):
                 raise UserError(f"{where}: {section}.{f.name} is missing")
-    return build_config(typed(make_parser(SECTIONS), plain, where))
+    return build_config(typed(make_parser(SECTIONS), plain, where).as_dict())
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
