@@ -18,11 +18,11 @@ from typing import Literal
 
 import torch
 
+from common.errors import command, require_at_least, require_fraction
 from configs.load import build, make_parser, read_flags, split_positional
-from errors import command, require_at_least, require_fraction
 from model.decode import lay_out_for_decoding
 from model.generate import generate
-from run import find_run, open_run
+from run.folder import find_run, open_run
 from training.runtime import pick_device
 
 

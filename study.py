@@ -30,10 +30,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from atomic import write_atomically
+from common.atomic import write_atomically
+from common.errors import UserError, command, require_at_least
+from common.tables import print_table, visible
 from configs.load import build, make_parser, nearest, read_flags, split_positional, to_plain
 from data.batches import Batches, open_batches
-from errors import UserError, command, require_at_least
 from lens import checks, heads, trace, variants
 from lens.capture import blocks_of, capture, without_mask
 from lens.metrics import SCORES, SINK
@@ -43,13 +44,12 @@ from model.attention import MultiHeadAttention
 from model.config import ModelConfig
 from model.generate import generate
 from model.gpt import GPT
-from run import RUNS, SavedRun, find_run, open_run
-from table import print_table, visible
+from run.folder import RUNS, SavedRun, find_run, open_run
+from run.log import read_metrics
+from run.snapshots import find_snapshots, load_snapshot
 from train import train_step
 from training.config import TrainConfig
 from training.optim import Optimizer, schedule
-from training.progress import read_metrics
-from training.snapshots import find_snapshots, load_snapshot
 
 PROMPT_TOKENS = 128  # of the validation text, where no prompt is given
 MAX_TOKENS = 256  # of a prompt: the maps of a longer one are too large to send, and to see

@@ -27,6 +27,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from common.errors import UserError, command, printable
 from configs.load import (
     SECTIONS,
     Config,
@@ -39,10 +40,18 @@ from configs.load import (
 )
 from data.batches import Batches, open_batches
 from data.tokenizer import Tokenizer
-from errors import UserError, command, printable
 from model.generate import generate
 from model.gpt import GPT, next_token_loss
-from run import (
+from run.checkpoint import (
+    Header,
+    load_training,
+    load_weights,
+    model_tensors,
+    refuse_not_finite,
+    save_checkpoint,
+    training_tensors,
+)
+from run.folder import (
     SavedRun,
     describe_run,
     find_run,
@@ -55,15 +64,8 @@ from run import (
     refuse_other_text,
     save_config,
 )
-from training.checkpoint import (
-    Header,
-    load_training,
-    load_weights,
-    model_tensors,
-    refuse_not_finite,
-    save_checkpoint,
-    training_tensors,
-)
+from run.log import Metrics, progress_bar
+from run.snapshots import find_snapshots, save_snapshot, snapshot_steps
 from training.config import TrainConfig
 from training.optim import Optimizer, schedule
 from training.processes import (
@@ -74,10 +76,8 @@ from training.processes import (
     without_averaging,
     writes_here,
 )
-from training.progress import Metrics, progress_bar
 from training.runtime import Runtime, StopSignal, start_runtime
 from training.size import describe_size, refuse_to_train_too_large
-from training.snapshots import find_snapshots, save_snapshot, snapshot_steps
 
 SIGPIPE = 13  # by number, because Windows has no such signal
 SAMPLE_WIDTH = 90  # samples are folded there, to stand apart from the rest

@@ -19,8 +19,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from common.errors import UserError
 from configs.load import SECTIONS, Config
-from errors import UserError
 from training.runtime import computes_in_bfloat16
 
 ROOT = Path(__file__).parent.parent

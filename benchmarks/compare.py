@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import print_json
+from common.errors import UserError, command
+from common.tables import print_table
 from configs.load import Config, make_parser, read_flags, split_positional, to_plain
-from errors import UserError, command
-from run import find_run, open_run
-from table import print_table
-from training.progress import read_metrics
+from run.folder import find_run, open_run
+from run.log import read_metrics
 
 MOMENTS = 8  # rows at equal seconds
 

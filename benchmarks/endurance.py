@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from atomic import sync
 from benchmarks.common import ROOT, print_json
+from common.atomic import sync
+from common.errors import UserError, command, require_at_least
+from common.tables import print_table
 from configs.load import build, make_parser, read_flags, split_positional
 from data.config import DataConfig
 from data.sources import open_source, read_file
-from errors import UserError, command, require_at_least
-from table import print_table
 
 PREPARE = """
 from data.config import DataConfig

@@ -27,12 +27,12 @@ from benchmarks.common import (
     print_json,
     run_command,
 )
+from common.errors import command, require_at_least
+from common.tables import print_table
 from configs.load import SECTIONS, build, make_parser, read_config, read_flags, split_positional
 from data.batches import open_batches
-from errors import command, require_at_least
 from model.gpt import next_token_loss
-from run import open_run
-from table import print_table
+from run.folder import open_run
 from training.config import TrainConfig
 from training.runtime import start_runtime
 

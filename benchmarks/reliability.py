@@ -31,13 +31,13 @@ from tqdm import tqdm
 
 import train
 from benchmarks.common import ROOT, print_json
+from common.errors import UserError, command, require_at_least
+from common.tables import print_table
 from configs.load import build, make_parser, read_flags, split_positional
-from errors import UserError, command, require_at_least
-from table import print_table
-from training.checkpoint import load_checkpoint, read_tensors
-from training.progress import read_metrics
-from training.snapshots import FORMAT as SNAPSHOT
-from training.snapshots import find_snapshots
+from run.checkpoint import load_checkpoint, read_tensors
+from run.log import read_metrics
+from run.snapshots import FORMAT as SNAPSHOT
+from run.snapshots import find_snapshots
 
 STEPS = 40
 FLAGS = [str(ROOT / "configs" / "debug.yaml"), f"--data.source={ROOT / 'README.md'}", "--run=a"]

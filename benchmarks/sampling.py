@@ -31,12 +31,12 @@ from benchmarks.common import (
     print_json,
 )
 from benchmarks.throughput import VOCAB, WIDER
+from common.errors import UserError, command, require_at_least
+from common.tables import print_table
 from configs.load import build, make_parser, read_flags, split_positional
-from errors import UserError, command, require_at_least
 from model.decode import lay_out_for_decoding
 from model.generate import generate
 from model.gpt import GPT
-from table import print_table
 from training.config import TrainConfig
 from training.runtime import start_runtime
 

@@ -29,10 +29,10 @@ from benchmarks.common import (
     seconds_of,
 )
 from benchmarks.throughput import VOCAB, make_step
+from common.errors import UserError, command, require_at_least
+from common.tables import print_table
 from configs.load import Config, build, make_parser, read_flags, split_positional
-from errors import UserError, command, require_at_least
 from model.config import ModelConfig
-from table import print_table
 from training.config import TrainConfig
 from training.processes import join_processes
 from training.runtime import start_runtime

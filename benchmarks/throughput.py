@@ -26,6 +26,8 @@ from benchmarks.common import (
     product_rate,
     seconds_of,
 )
+from common.errors import command, require_at_least
+from common.tables import print_table
 from configs.load import (
     SECTIONS,
     Config,
@@ -35,10 +37,8 @@ from configs.load import (
     read_flags,
     split_positional,
 )
-from errors import command, require_at_least
 from model.config import ModelConfig
 from model.gpt import GPT
-from table import print_table
 from train import train_step
 from training.config import TrainConfig
 from training.optim import Optimizer

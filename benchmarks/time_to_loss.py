@@ -34,6 +34,8 @@ from benchmarks.common import (
     print_json,
     run_command,
 )
+from common.errors import UserError, command, require_at_least
+from common.tables import print_table
 from configs.load import (
     SECTIONS,
     build,
@@ -43,10 +45,8 @@ from configs.load import (
     split_positional,
 )
 from data.corpus import Corpus, load_corpus
-from errors import UserError, command, require_at_least
-from table import print_table
+from run.log import read_metrics
 from training.config import TrainConfig
-from training.progress import read_metrics
 from training.runtime import start_runtime
 
 CONFIG = ROOT / "configs" / "shakespeare_10s.yaml"

@@ -20,8 +20,8 @@ import docstring_parser
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
+from common.errors import UserError
 from data.config import DataConfig
-from errors import UserError
 from model.config import ModelConfig
 from training.config import TrainConfig
 

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from common.errors import UserError
 from data.config import DataConfig
 from data.corpus import Corpus, load_corpus
 from data.tokenizer import CharTokenizer, Tokenizer
-from errors import UserError
 
 LADDER_TOKENS = 10_000_000  # the unigram and bigram losses are counted on at most so many
 REPEAT_VALIDATION_WINDOWS = 256

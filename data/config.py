@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from errors import require_at_least
+from common.errors import require_at_least
 
 MOST_REPEAT_CHARACTERS = 50_000  # so many letters follow U+0100 before the surrogates, no letters
 

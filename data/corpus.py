@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from atomic import (
+from common.atomic import (
     keep_others_out,
     naming,
     read_journal,
@@ -31,6 +31,7 @@ from atomic import (
     write_atomically,
     write_journal,
 )
+from common.errors import UserError
 from data.config import DataConfig
 from data.sources import PIECE_BYTES, Source, fingerprint, open_source
 from data.tokenizer import (
@@ -42,7 +43,6 @@ from data.tokenizer import (
     load_tokenizer,
     smallest_unsigned,
 )
-from errors import UserError
 
 QUIET_BYTES = 1 << 24  # a text so small is read before a progress bar says anything
 # What reading a file raises that is not what was written.

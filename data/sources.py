@@ -24,9 +24,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from atomic import keep_others_out, naming, read_journal, sync, write_journal
+from common.atomic import keep_others_out, naming, read_journal, sync, write_journal
+from common.errors import UserError
 from data.config import DataConfig
-from errors import UserError
 
 CHUNK_BYTES = (
     1 << 17

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from errors import UserError
+from common.errors import UserError
 
 MAX_CODE_POINT = 0x10FFFF
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.tables import print_table, visible
 from lens.capture import LayerPass
 from model.attention import MultiHeadAttention
-from table import print_table, visible
 
 SHOWN = 8  # rows and columns of a printed matrix, at most
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.tables import print_table
 from lens.capture import LayerPass, blocks_of
 from lens.checks import head_by_head, multihead_twin, textbook, with_gradients
 from lens.metrics import entropy
 from model.attention import MultiHeadAttention, attention, causal_mask
 from model.gpt import GPT
-from table import print_table
 
 FINITE = -10_000.0  # what description C adds to a hidden score
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.dropout import drop
+from model.kernels import drop
 
 
 def attention(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from errors import require_at_least, require_fraction
+from common.errors import require_at_least, require_fraction
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from model.attention import KVCache, MultiHeadAttention, Rotary
 from model.config import ModelConfig
-from model.dropout import Dropout
+from model.kernels import Dropout
 
 NGRAM_ROWS = 16_381  # a prime, so that n-grams that share a row have little else in common
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import errors
 import sample
 import study
 import train
+from common import errors
 from tests.jobs import run_command
 
 ROOT = Path(__file__).parent.parent
@@ -216,7 +216,7 @@ def test_a_bug_of_ours_keeps_its_traceback() -> None:
 
 
 def test_a_character_that_the_terminal_cannot_show_is_shown_by_its_number() -> None:
-    program = "import errors; errors.command(lambda argv: print('é日') or 0)([])"
+    program = "from common import errors; errors.command(lambda argv: print('é日') or 0)([])"
     result = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)},

@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 
 import train
-from errors import UserError
+from common.errors import UserError
+from run.checkpoint import load_checkpoint
+from run.log import read_metrics
 from tests.jobs import run_job, start_command, start_job
-from training.checkpoint import load_checkpoint
 from training.processes import part
-from training.progress import read_metrics
 
 ROOT = Path(__file__).parent.parent
 FLAGS = [str(ROOT / "configs" / "debug.yaml"), f"--data.source={ROOT / 'README.md'}"]

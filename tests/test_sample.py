@@ -11,8 +11,8 @@ import pytest
 
 import sample
 import train
-from run import open_run
-from training.checkpoint import load_checkpoint, save_checkpoint
+from run.checkpoint import load_checkpoint, save_checkpoint
+from run.folder import open_run
 
 ROOT = Path(__file__).parent.parent
 DEBUG = str(ROOT / "configs" / "debug.yaml")

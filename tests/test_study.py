@@ -12,9 +12,9 @@ import study
 import train
 from lens import heads
 from lens.capture import blocks_of
-from run import open_run
+from run.folder import open_run
+from run.snapshots import find_snapshots
 from tests.conftest import DEBUG
-from training.snapshots import find_snapshots
 
 QUICK = ["--windows", "4"]
 

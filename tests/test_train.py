@@ -28,14 +28,14 @@ import train
 from configs.load import SECTIONS, Config, from_plain, make_parser, read_config
 from data.batches import open_batches
 from model.gpt import GPT, next_token_loss
-from run import open_run
-from training.checkpoint import load_checkpoint, save_checkpoint
+from run.checkpoint import load_checkpoint, save_checkpoint
+from run.folder import open_run
+from run.log import Metrics, progress_bar
+from run.snapshots import find_snapshots, snapshot_steps
 from training.config import TrainConfig
 from training.optim import Optimizer
 from training.processes import Processes
-from training.progress import Metrics, progress_bar
 from training.runtime import StopSignal, start_runtime
-from training.snapshots import find_snapshots, snapshot_steps
 
 ROOT = Path(__file__).parent.parent
 DEBUG = str(ROOT / "configs" / "debug.yaml")

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from errors import require_at_least, require_fraction
+from common.errors import require_at_least, require_fraction
 
 
 @dataclass(frozen=True)

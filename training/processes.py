@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from errors import UserError
+from common.errors import UserError
 from training.config import TrainConfig
 
 LOST = re.compile("gloo|nccl|connection (closed|reset|refused)|broken pipe|timed out", re.I)

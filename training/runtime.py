@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 import torch
 from torch import Tensor, nn
 
-from errors import UserError
+from common.errors import UserError
 from training.config import TrainConfig
 
 

@@ -8,7 +8,7 @@ import os
 
 import torch
 
-from errors import UserError
+from common.errors import UserError
 from model.config import ModelConfig
 from model.gpt import NGRAM_ROWS
 from training.config import TrainConfig

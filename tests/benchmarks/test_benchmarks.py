@@ -22,14 +22,14 @@ from benchmarks import (
     throughput,
     time_to_loss,
 )
+from common.errors import UserError
+from common.tables import print_table
 from configs.load import SECTIONS, make_parser, read_config, to_plain
-from errors import UserError
 from model.config import ModelConfig
 from model.gpt import GPT
-from run import open_run
-from table import print_table
+from run.checkpoint import load_checkpoint, save_checkpoint
+from run.folder import open_run
 from tests.jobs import CONTEXT
-from training.checkpoint import load_checkpoint, save_checkpoint
 from training.config import TrainConfig
 from training.size import flops_per_token
 

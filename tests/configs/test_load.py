@@ -11,6 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from common.errors import UserError
 from configs.load import (
     SECTIONS,
     Config,
@@ -22,17 +23,16 @@ from configs.load import (
     to_plain,
 )
 from data.config import DataConfig
-from errors import UserError
 from model.config import ModelConfig
 from model.gpt import GPT
-from train import train_step
-from training.checkpoint import (
+from run.checkpoint import (
     Header,
     load_checkpoint,
     load_training,
     save_checkpoint,
     training_tensors,
 )
+from train import train_step
 from training.config import TrainConfig
 from training.optim import Optimizer
 

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.errors import UserError
 from configs.load import SECTIONS, make_parser, read_config
 from data.batches import RepeatBatches, TextBatches, ladder, open_batches, windows_per_epoch
 from data.config import DataConfig
 from data.corpus import Corpus
 from data.tokenizer import ByteTokenizer, CharTokenizer
-from errors import UserError
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 import data.corpus
 import data.sources
+from common.errors import UserError
 from data.config import DataConfig
 from data.corpus import Corpus, load_corpus
 from data.tokenizer import CharTokenizer
-from errors import UserError
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.errors import UserError
 from data.tokenizer import (
     ByteTokenizer,
     CharTokenizer,
@@ -14,7 +15,6 @@ from data.tokenizer import (
     load_tokenizer,
     smallest_unsigned,
 )
-from errors import UserError
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from errors import UserError
+from common.errors import UserError
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
 from training.config import TrainConfig

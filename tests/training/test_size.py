@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from errors import UserError
+from common.errors import UserError
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
 from train import main as train_main

@@ -18,19 +18,19 @@ import sample
 import study
 import train
 from benchmarks import compare
-from errors import UserError
-from run import find_run, hold, make_folder, make_unused, open_run, refuse_existing
-from training.checkpoint import (
+from common.errors import UserError
+from run.checkpoint import (
     FORMAT,
     load_checkpoint,
     read_tensors,
     save_checkpoint,
     write_tensors,
 )
-from training.progress import read_metrics
+from run.folder import find_run, hold, make_folder, make_unused, open_run, refuse_existing
+from run.log import read_metrics
 from training.size import memory_here
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 DEBUG = str(ROOT / "configs" / "debug.yaml")
 
 

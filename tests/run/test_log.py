@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from errors import UserError
-from training.progress import Metrics, read_metrics
+from common.errors import UserError
+from run.log import Metrics, read_metrics
 
 
 def test_lines_and_events_say_the_same(tmp_path: Path) -> None:

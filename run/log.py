@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm import tqdm
 
-from atomic import sync, write_atomically
-from errors import UserError
+from common.atomic import sync, write_atomically
+from common.errors import UserError
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

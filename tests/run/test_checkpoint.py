@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from errors import UserError
+from common.errors import UserError
 from model.config import ModelConfig
 from model.gpt import GPT
-from training.checkpoint import (
+from run.checkpoint import (
     FORMAT,
     Header,
     load_checkpoint,

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from training.checkpoint import (
+from run.checkpoint import (
     copy_into,
     model_tensors,
     read_tensors,

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from errors import UserError
+from common.errors import UserError
 from model.config import ModelConfig
 from model.gpt import GPT
+from run.snapshots import find_snapshots, load_snapshot, save_snapshot, snapshot_steps
 from training.config import TrainConfig
-from training.snapshots import find_snapshots, load_snapshot, save_snapshot, snapshot_steps
 
 TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
 

@@ -21,8 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from atomic import write_atomically
-from errors import UserError
+from common.atomic import write_atomically
+from common.errors import UserError
 from training.optim import Optimizer
 from training.processes import ALONE, Processes
 from training.size import memory_here

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from atomic import write_atomically
+from common.atomic import write_atomically
 
 
 def test_whoever_reads_the_old_file_goes_on_reading_it(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Sequence
 
-from errors import printable
+from common.errors import printable
 
 
 def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:

@@ -27,12 +27,12 @@ import yaml
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from atomic import write_atomically
+from common.atomic import write_atomically
+from common.errors import UserError
 from configs.load import SECTIONS, Config, from_plain, to_plain
 from data.tokenizer import Tokenizer, load_tokenizer
-from errors import UserError
 from model.gpt import GPT
-from training.checkpoint import Header, load_checkpoint, load_weights
+from run.checkpoint import Header, load_checkpoint, load_weights
 from training.optim import schedule
 from training.processes import Processes
 from training.runtime import Runtime

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.dropout import Dropout, drop
+from model.kernels import Dropout, drop
 
 shapes = st.lists(st.integers(1, 7), max_size=3)
 TYPES = [torch.float32, torch.float64, torch.bfloat16]
