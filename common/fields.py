@@ -54,8 +54,10 @@ def field_types(kind: type) -> dict[str, FieldType]:
         optional = NoneType in get_args(hint)
         if optional:
             (hint,) = (choice for choice in get_args(hint) if choice is not NoneType)
-        marks = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, In)]
-        types[name] = FieldType(hint.__origin__ if marks else hint, *(marks or [None]), optional)
+        limits = next((mark for mark in getattr(hint, "__metadata__", ())), None)
+        types[name] = FieldType(
+            getattr(hint, "__origin__", hint) if limits else hint, limits, optional
+        )
     return types
 
 
