@@ -1,4 +1,4 @@
-"""What the benchmarks share: fresh processes, the machine's ceiling, a table and a JSON line."""
+"""What the benchmarks share: fresh processes, the machine's peak, a table and a JSON line."""
 
 import importlib.util
 import json
@@ -20,7 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from common.errors import UserError
-from configs.load import SECTIONS, Config
+from configs.load import SECTIONS, Config, Values
 from training.runtime import computes_in_bfloat16
 
 ROOT = Path(__file__).parent.parent
@@ -90,13 +90,17 @@ def run_command(arguments: list[str], folder: Path) -> Ended:
     return Ended(seconds, megabytes, printed)
 
 
-def passed_on(flags: list[str], config: Config) -> list[str]:
+def passed_on(values: Values, config: Config) -> list[str]:
     """The flags that are train.py's, with the text, where it is one file, named from any folder."""
-    kept = [flag for flag in flags if flag.split(".")[0].removeprefix("--") in SECTIONS]
     source = config.data.source
     if isinstance(source, str) and Path(source).exists():
-        kept.append(f"--data.source={Path(source).resolve()}")
-    return kept
+        values = values | {"data": values["data"] | {"source": str(Path(source).resolve())}}
+    return [
+        f"--{section}.{name}={'null' if value is None else value}"
+        for section in SECTIONS
+        for name, given in values[section].items()
+        for value in (given if isinstance(given, list) else [given])
+    ]
 
 
 def wait_for(device: torch.device) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 from benchmarks.common import print_json
 from common.errors import UserError, command
 from common.tables import print_table
-from configs.load import Config, make_parser, read_flags, split_positional, to_plain
-from run.folder import find_run, open_run
-from run.log import read_metrics
+from configs.load import Config, Parser, to_plain
+from run.folder import find_run
+from run.metrics import read_metrics
+from run.saved import open_run
 
 MOMENTS = 8  # rows at equal seconds
 
@@ -57,9 +58,9 @@ def at_seconds(curves: list[list[tuple[int, float, float]]]) -> list[tuple[float
 def main(argv: list[str]) -> int:
     """Read the runs and print them side by side."""
     usage = "python -m benchmarks.compare RUN_A RUN_B [RUN ...]"
-    parser = make_parser({}, usage, "Put runs side by side.")
-    words, flags = split_positional(argv, most=len(argv))
-    read_flags(parser, flags)
+    parser = Parser(usage=usage, description="Put runs side by side.")
+    parser.add_argument("runs", metavar="RUN", nargs="*")
+    words = parser.parse_args(argv).runs
     if len(words) < 2:
         raise UserError(f"there is nothing to compare; {usage}")
     runs = [find_run(word) for word in words]

@@ -27,12 +27,13 @@ from benchmarks.common import (
     print_json,
     run_command,
 )
-from common.errors import command, require_at_least
+from common.errors import command
+from common.fields import Checked, Count
 from common.tables import print_table
-from configs.load import SECTIONS, build, make_parser, read_config, read_flags, split_positional
+from configs.load import SECTIONS, build, read_command_line, read_config
 from data.batches import open_batches
 from model.gpt import next_token_loss
-from run.folder import open_run
+from run.saved import open_run
 from training.config import TrainConfig
 from training.runtime import start_runtime
 
@@ -44,30 +45,27 @@ CHANGES = {
     "SwiGLU": "--model.activation=swiglu",
     "RMSNorm": "--model.norm=rmsnorm",
     "output projections not from zero": "--model.zero_init=false",
-    "tied head": "--model.tie_head=true",
+    "tied head": "--model.tie_embeddings=true",
     "biases": "--model.bias=true",
     "AdamW": ADAMW,
     "cosine from the start": "--train.schedule=cosine --train.decay_fraction=1",
     "100 steps of warm-up": "--train.warmup_steps=100",
     "half the batch, twice the steps": "--train.batch_size=8 --train.max_steps=400",
-    "pairs embedded": "--model.ngrams=2",
-    "pairs and triples embedded": "--model.ngrams=3",
+    "bigrams embedded": "--model.ngrams=2",
+    "bigrams and trigrams embedded": "--model.ngrams=3",
     "n-grams up to four embedded": "--model.ngrams=4",
 }
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Checked):
     """What to measure"""
 
-    seeds: int = 3
+    seeds: Count = 3
     """Runs of each row, with seeds 1337, 1338 and so on."""
 
     changes: bool = False
     """Measure each change alone too."""
-
-    def __post_init__(self) -> None:
-        require_at_least(1, seeds=self.seeds)
 
 
 @torch.no_grad()
@@ -114,12 +112,13 @@ def mean_and_deviation(values: list[float], digits: int = 4) -> str:
 def main(argv: list[str]) -> int:
     """Train every row with every seed and print what it reached."""
     usage = "python -m benchmarks.recipe [CONFIG.yaml] [--flag VALUE ...]"
-    parser = make_parser({"": Options} | SECTIONS, usage, "Measure a config over seeds.")
-    words, flags = split_positional(argv)
-    options = build(Options, read_flags(parser, flags))
-    file = str(Path(words[0]).resolve()) if words else ""
-    config = read_config(parser, flags, file or None)
-    training_flags = passed_on(flags, config)
+    word, values = read_command_line(
+        {"": Options} | SECTIONS, argv, usage, "Measure a config over seeds."
+    )
+    options = build(Options, values[""])
+    file = str(Path(word).resolve()) if word else ""
+    config = read_config(values, file or None)
+    training_flags = passed_on(values, config)
     facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
     print(describe(facts))
 

@@ -1,10 +1,10 @@
-"""Nothing is lost: kill the training, fill its disk, and look at what is left.
+"""Nothing is lost: kill the training, fill its disk, and compare what is left.
 
 python -m benchmarks.reliability --kills 200 --full_disks 20
 
 Runs are killed with SIGKILL, half of the time at any moment and half of the time while a file is
-being written, resumed, killed again, and at their end compared with a run that nothing happened
-to: weights, optimizer, losses, TensorBoard and snapshots, to the last bit. Then runs are started on
+being written, resumed, killed again, and at their end compared with a run that was left alone:
+weights, optimizer, losses, TensorBoard and snapshots, to the last bit. Then runs are started on
 disks too small for them (Linux's tmpfs, in a namespace of its own), and resumed with room enough.
 """
 
@@ -31,19 +31,21 @@ from tqdm import tqdm
 
 import train
 from benchmarks.common import ROOT, print_json
-from common.errors import UserError, command, require_at_least
+from common.errors import UserError, command
+from common.fields import Checked, Natural
 from common.tables import print_table
-from configs.load import build, make_parser, read_flags, split_positional
-from run.checkpoint import load_checkpoint, read_tensors
-from run.log import read_metrics
+from configs.load import build, read_command_line
+from run.checkpoint import load_checkpoint
+from run.metrics import read_metrics
 from run.snapshots import FORMAT as SNAPSHOT
 from run.snapshots import find_snapshots
+from run.tensors import read_tensors
 
 STEPS = 40
 FLAGS = [str(ROOT / "configs" / "debug.yaml"), f"--data.source={ROOT / 'README.md'}", "--run=a"]
 FLAGS += [f"--train.max_steps={STEPS}", "--train.eval_every=4", "--train.sample_tokens=5"]
 FLAGS += ["--train.save_every=1", "--train.log_every=1", "--train.snapshots=6"]
-FLAGS += ["--train.threads=1", "--train.grad_accum_steps=2", "--model.dropout=0.2"]
+FLAGS += ["--train.threads=1", "--train.gradient_accumulation_steps=2", "--model.dropout=0.2"]
 FLAGS += ["--model.n_embd=64"]  # so that writing takes a while
 CLOCK = {"seconds", "tokens_per_second"}  # what no two runs have in common
 
@@ -58,20 +60,17 @@ cd .. && cp -r disk/. after && exit $code
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Checked):
     """How often to try"""
 
-    kills: int = 200
+    kills: Natural = 200
     """Times that the training process is killed."""
 
-    full_disks: int = 20
+    full_disks: Natural = 20
     """Sizes of disk, from room for nothing to room for nearly all."""
 
-    seed: int = 0
+    seed: Natural = 0
     """Decides the moments."""
-
-    def __post_init__(self) -> None:
-        require_at_least(0, kills=self.kills, full_disks=self.full_disks, seed=self.seed)
 
 
 @dataclass
@@ -102,7 +101,7 @@ class Trainer:
         self.last_start = 0
 
     def start(self, folder: Path) -> BaseProcess:
-        """Begin or go on with the run in a folder."""
+        """Start the run in a folder, or resume it."""
         # TensorBoard orders files by the second in their names; people do not resume as fast.
         while int(time.time()) <= self.last_start:
             time.sleep(0.02)
@@ -132,7 +131,7 @@ def half_written(run: Path) -> bool:
 
 
 def step_of(run: Path, tally: Tally) -> int:
-    """The step that a run would go on from. Its checkpoint is whole; its metrics reach there."""
+    """The step that a run would resume from. Its checkpoint is whole; its metrics reach there."""
     try:
         header, _ = load_checkpoint(run / "last.safetensors")
     except UserError as error:
@@ -140,13 +139,13 @@ def step_of(run: Path, tally: Tally) -> int:
             tally.broken.append(str(error))
         return -1
     logged = [line["step"] for line in read_metrics(run) if "train_loss" in line]
-    if logged[: header.step] != list(range(1, header.step + 1)):
-        tally.broken.append(f"metrics do not reach step {header.step}: {logged}")
-    return header.step
+    if logged[: header.state.step] != list(range(1, header.state.step + 1)):
+        tally.broken.append(f"metrics do not reach step {header.state.step}: {logged}")
+    return header.state.step
 
 
 def differences(run: Path, whole: Path) -> list[str]:
-    """In what a run differs from one that nothing happened to; times aside."""
+    """In what a run differs from one that was left alone; times aside."""
     found = []
     for which in ("last", "best"):
         (header_a, a), (header_b, b) = (
@@ -154,7 +153,8 @@ def differences(run: Path, whole: Path) -> list[str]:
         )
         found += [f"{which}: {name}" for name in a.keys() ^ b.keys()]
         found += [f"{which}: {name}" for name in a.keys() & b.keys() if bits(a[name], b[name])]
-        if dataclasses.replace(header_a, seconds=header_b.seconds) != header_b:
+        header_a.state.seconds = header_b.state.seconds
+        if header_a != header_b:
             found.append(f"the header of {which}")
     if [untimed(line) for line in read_metrics(run)] != [untimed(x) for x in read_metrics(whole)]:
         found.append("metrics.jsonl")
@@ -258,8 +258,10 @@ def try_full_disks(trainer: Trainer, work: Path, whole: Path, options: Options) 
 def main(argv: list[str]) -> int:
     """Try all that was asked for; exits with 1 when a promise did not hold."""
     usage = "python -m benchmarks.reliability [--flag VALUE ...]"
-    parser = make_parser({"": Options}, usage, "Kill runs and fill disks; lose nothing.")
-    options = build(Options, read_flags(parser, split_positional(argv, most=0)[1]))
+    _, values = read_command_line(
+        {"": Options}, argv, usage, "Kill runs and fill disks; lose nothing.", words=0
+    )
+    options = build(Options, values[""])
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells each event it takes back
     began, trainer = time.perf_counter(), Trainer()
     with tempfile.TemporaryDirectory() as place:

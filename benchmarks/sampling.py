@@ -1,10 +1,11 @@
-"""How fast text is written: tokens per second for one stream and for 16, and `sample.py`'s start.
+"""How fast text is generated: tokens per second, one sequence or 16 in a batch, and how soon
+`sample.py` begins.
 
 python -m benchmarks.sampling
 python -m benchmarks.sampling --nanogpt ../nanoGPT        in turn with nanoGPT
 
 The model is nanoGPT's for Tiny Shakespeare, 10.6M parameters and a context of 256, with random
-weights: what it writes does not change how long it takes.
+weights: which text it generates does not change how long it takes.
 """
 
 import contextlib
@@ -31,10 +32,11 @@ from benchmarks.common import (
     print_json,
 )
 from benchmarks.throughput import VOCAB, WIDER
-from common.errors import UserError, command, require_at_least
+from common.errors import UserError, command
+from common.fields import Checked, Count
 from common.tables import print_table
-from configs.load import build, make_parser, read_flags, split_positional
-from model.decode import lay_out_for_decoding
+from configs.load import build, read_command_line
+from model.decode import optimize_for_decoding
 from model.generate import generate
 from model.gpt import GPT
 from training.config import TrainConfig
@@ -42,27 +44,24 @@ from training.runtime import start_runtime
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Checked):
     """What to measure"""
 
-    repetitions: int = 3
+    repetitions: Count = 3
     """Fresh processes for each row, ours and nanoGPT's in turn."""
 
-    tokens: int = 500
-    """Length of each stream."""
+    tokens: Count = 500
+    """Length of each sequence."""
 
     nanogpt: str = ""
     """A checkout of nanoGPT, to sample from the same model in turn with ours."""
 
-    def __post_init__(self) -> None:
-        require_at_least(1, repetitions=self.repetitions, tokens=self.tokens)
 
-
-def measure(how: str, streams: int, tokens: int, checkout: str) -> tuple[float, float]:
-    """Tokens per second of all streams together, and peak memory in MB, by "exact" or "int8"
+def measure(how: str, batch_size: int, tokens: int, checkout: str) -> tuple[float, float]:
+    """Tokens per second of all sequences together, and peak memory in MB, by "exact" or "int8"
     decoding or "nanogpt"."""
     device = start_runtime(TrainConfig()).device
-    prompt = torch.zeros(streams, 1, dtype=torch.long, device=device)
+    prompt = torch.zeros(batch_size, 1, dtype=torch.long, device=device)
     if how == "nanogpt":
         module = nanogpt_model(checkout)
         sizes = {key: getattr(WIDER, key) for key in ("block_size", "n_layer", "n_head", "n_embd")}
@@ -73,11 +72,11 @@ def measure(how: str, streams: int, tokens: int, checkout: str) -> tuple[float, 
         with torch.no_grad():
             theirs.generate(prompt, tokens, temperature=0.8)
     else:
-        model = lay_out_for_decoding(GPT(WIDER, VOCAB).to(device).eval(), int8=how == "int8")
+        model = optimize_for_decoding(GPT(WIDER, VOCAB).to(device).eval(), int8=how == "int8")
         began = time.perf_counter()
         for _ in generate(model, prompt, tokens, temperature=0.8):
             pass
-    return streams * tokens / (time.perf_counter() - began), peak_memory(device)
+    return batch_size * tokens / (time.perf_counter() - began), peak_memory(device)
 
 
 def seconds_to_first_character(folder: Path) -> float:
@@ -102,31 +101,32 @@ def seconds_to_first_character(folder: Path) -> float:
 def main(argv: list[str]) -> int:
     """Measure each way of sampling in turn and print what was found."""
     usage = "python -m benchmarks.sampling [--flag VALUE ...]"
-    parser = make_parser({"": Options}, usage, "Measure how fast text is written.")
-    _, flags = split_positional(argv, most=0)
-    options = build(Options, read_flags(parser, flags))
+    _, values = read_command_line(
+        {"": Options}, argv, usage, "Measure how fast text is generated.", words=0
+    )
+    options = build(Options, values[""])
     if options.nanogpt:
         nanogpt_model(options.nanogpt)
     facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
     print(describe(facts))
 
-    rows = [["sampling", "streams", "tokens/s", "MB", "times nanoGPT"]]
+    rows = [["sampling", "batch", "tokens/s", "MB", "times nanoGPT"]]
     results: list[dict[str, Any]] = []
     ways = ["exact", "int8"] + (["nanogpt"] if options.nanogpt else [])
-    for streams in (1, 16):
+    for batch_size in (1, 16):
         found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
         for _ in range(options.repetitions):
             for way in ways:
                 found[way].append(
-                    in_fresh_process(measure, way, streams, options.tokens, options.nanogpt)
+                    in_fresh_process(measure, way, batch_size, options.tokens, options.nanogpt)
                 )
                 speed = f"{found[way][-1][0]:,.0f} tokens/s"
-                print(f"{way}, {streams} at once: {speed}", file=sys.stderr)
+                print(f"{way}, batch of {batch_size}: {speed}", file=sys.stderr)
         for way in ways:
             speeds = [speed for speed, _ in found[way]]
             memory = f"{max(megabytes for _, megabytes in found[way]):.0f}"
-            row = [way, str(streams), median_and_spread(speeds), memory, ""]
-            result = {"way": way, "streams": streams, "tokens_per_second": speeds}
+            row = [way, str(batch_size), median_and_spread(speeds), memory, ""]
+            result = {"way": way, "batch_size": batch_size, "tokens_per_second": speeds}
             if options.nanogpt and way != "nanogpt":
                 ratios = [a[0] / b[0] for a, b in zip(found[way], found["nanogpt"], strict=True)]
                 row[-1] = median_and_spread(ratios, 1)
@@ -146,7 +146,7 @@ def main(argv: list[str]) -> int:
         )
         starts = [seconds_to_first_character(Path(folder)) for _ in range(options.repetitions)]
     print_table(rows)
-    print(f"sample.py writes its first character after {median_and_spread(starts, 2)} s")
+    print(f"sample.py prints its first character after {median_and_spread(starts, 2)} s")
     summary = {"benchmark": "sampling", "machine": facts, "rows": results}
     print_json(summary | {"first_character_seconds": statistics.median(starts)})
     return 0

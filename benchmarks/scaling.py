@@ -1,4 +1,4 @@
-"""What more costs and what more brings: processes, context, width, batch.
+"""What growth costs and brings: processes, context, width, batch.
 
 python -m benchmarks.scaling
 python -m benchmarks.scaling --only context          one table of them
@@ -29,9 +29,10 @@ from benchmarks.common import (
     seconds_of,
 )
 from benchmarks.throughput import VOCAB, make_step
-from common.errors import UserError, command, require_at_least
+from common.errors import UserError, command
+from common.fields import Checked, Count, NonNegative
 from common.tables import print_table
-from configs.load import Config, build, make_parser, read_flags, split_positional
+from configs.load import Config, build, read_command_line
 from model.config import ModelConfig
 from training.config import TrainConfig
 from training.processes import join_processes
@@ -42,24 +43,20 @@ Shape = tuple[ModelConfig, TrainConfig]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Checked):
     """What to measure"""
 
-    processes: int = 2
-    """On up to so many; each has its share of every batch."""
+    processes: Count = 2
+    """On up to so many; each has its shard of every batch."""
 
-    repetitions: int = 3
+    repetitions: Count = 3
     """Fresh processes for each row."""
 
-    seconds: float = 2.0
+    seconds: NonNegative = 2.0
     """Time for which each trains, at least three updates, after one that is not timed."""
 
     only: str = ""
     """Measure the tables whose name contains this: processes, context, width, batch."""
-
-    def __post_init__(self) -> None:
-        require_at_least(1, processes=self.processes, repetitions=self.repetitions)
-        require_at_least(0, seconds=self.seconds)
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ def train_a_while(
         before = peak_memory(runtime.device)
         step = make_step(model, settings, runtime, processes)
         (once,) = seconds_of(step, runtime.device, 1)
-        steps = processes.most(max(3, round(at_least / once)))  # the same number for all
+        steps = processes.all_reduce_max(max(3, round(at_least / once)))  # the same number for all
         seconds = statistics.median(seconds_of(step, runtime.device, steps))
         # What averages gradients goes before the group that it meets in: to be the last that holds
         # the group, and so to take it down, can hang for ever (seen with PyTorch 2.13 and gloo).
@@ -154,7 +151,7 @@ def measure_processes(options: Options) -> list[dict[str, Any]]:
     default = Config()
     shape = default.model, replace(default.train, threads=1)
     tokens = shape[0].block_size * shape[1].batch_size
-    heading = ["processes", "share of a batch", "ms a step", "tokens/s", "of ideal", "MB each"]
+    heading = ["processes", "shard of a batch", "ms a step", "tokens/s", "of ideal", "MB each"]
     rows, results = [heading], list[dict[str, Any]]()
     most = torch.cuda.device_count() or options.processes  # each needs a GPU where there are some
     sizes = [size for size in (1, 2, 4, 8, 16) if size <= min(most, options.processes)]
@@ -192,8 +189,10 @@ def measure_processes(options: Options) -> list[dict[str, Any]]:
 def main(argv: list[str]) -> int:
     """Measure each table and print it."""
     usage = "python -m benchmarks.scaling [--flag VALUE ...]"
-    parser = make_parser({"": Options}, usage, "Measure what growing costs, and what it brings.")
-    options = build(Options, read_flags(parser, split_positional(argv, most=0)[1]))
+    _, values = read_command_line(
+        {"": Options}, argv, usage, "Measure what growing costs, and what it brings.", words=0
+    )
+    options = build(Options, values[""])
     names = ["processes", *grown()]
     if not any(options.only in name for name in names):
         raise UserError(f"--only {options.only}: there are {', '.join(names)}")

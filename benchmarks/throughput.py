@@ -1,4 +1,4 @@
-"""How fast a model is trained, in tokens per second and as a share of what the machine can do.
+"""How fast a model is trained, in tokens per second and as a fraction of the machine's peak.
 
 python -m benchmarks.throughput
 python -m benchmarks.throughput --nanogpt ../nanoGPT      in turn with nanoGPT, where it can
@@ -26,25 +26,23 @@ from benchmarks.common import (
     product_rate,
     seconds_of,
 )
-from common.errors import command, require_at_least
+from common.errors import command
+from common.fields import Checked, Count, NonNegative
 from common.tables import print_table
 from configs.load import (
-    SECTIONS,
     Config,
     build,
-    make_parser,
+    read_command_line,
     read_config,
-    read_flags,
-    split_positional,
 )
 from model.config import ModelConfig
 from model.gpt import GPT
-from train import train_step
 from training.config import TrainConfig
 from training.optim import Optimizer
 from training.processes import ALONE, Processes
 from training.runtime import Runtime, start_runtime
 from training.size import flops_per_token
+from training.step import train_step
 
 VOCAB = 65  # Tiny Shakespeare's characters
 
@@ -57,7 +55,7 @@ CLASSICAL = ModelConfig(
     positions="learned",
     activation="gelu",
     qk_norm=False,
-    tie_head=True,
+    tie_embeddings=True,
     zero_init=False,
     bias=False,
 )
@@ -65,13 +63,13 @@ WIDER = replace(CLASSICAL, block_size=256, n_layer=6, n_head=6, n_embd=384)
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Checked):
     """What to measure"""
 
-    repetitions: int = 3
+    repetitions: Count = 3
     """Fresh processes for each row, ours and nanoGPT's in turn."""
 
-    seconds: float = 3.0
+    seconds: NonNegative = 3.0
     """Time for which each process trains, at least three updates, after one that is not timed."""
 
     nanogpt: str = ""
@@ -79,10 +77,6 @@ class Options:
 
     only: str = ""
     """Measure the rows whose name contains this."""
-
-    def __post_init__(self) -> None:
-        require_at_least(1, repetitions=self.repetitions)
-        require_at_least(0, seconds=self.seconds)
 
 
 @dataclass(frozen=True)
@@ -95,7 +89,7 @@ class Measured:
     gflops: float
     """See `flops_per_token`."""
 
-    ceiling: float
+    peak: float
     """What large matrix products reach in the same process and precision, in GFLOP/s."""
 
     megabytes: float
@@ -105,7 +99,7 @@ class Measured:
 def shipped(name: str) -> Config:
     """A config of this project."""
     file = str(ROOT / "configs" / name)
-    return read_config(make_parser(SECTIONS), [], file)
+    return read_config({}, file)
 
 
 def shapes() -> dict[str, tuple[ModelConfig, TrainConfig, bool]]:
@@ -145,13 +139,13 @@ def measure(config: ModelConfig, settings: TrainConfig, at_least: float, nanogpt
 def make_step(
     config: ModelConfig, settings: TrainConfig, runtime: Runtime, processes: Processes = ALONE
 ) -> Callable[[], Any]:
-    """One update of a new model from random tokens, the share of this process of them."""
+    """One update of a new model from random tokens, of which this process has its shard."""
     model = GPT(config, VOCAB).to(runtime.device)
     optimizer = Optimizer(model, settings, runtime.precision)
-    forward = processes.average_gradients(model, runtime.forward_of(model, settings.compile))
+    forward = processes.average_gradients(runtime.prepare(model, settings.compile))
     shape = settings.batch_size // processes.size, config.block_size + 1
-    windows = torch.randint(VOCAB, shape, device=runtime.device)
-    return lambda: train_step(forward, model, optimizer, 1.0, windows, settings, processes)
+    batch = torch.randint(VOCAB, shape, device=runtime.device)
+    return lambda: train_step(forward, optimizer, batch, 1.0, processes)
 
 
 def nanogpt_step(
@@ -159,17 +153,17 @@ def nanogpt_step(
 ) -> Callable[[], None]:
     """One update as nanoGPT's train.py makes it, of its own model of this shape."""
     module = nanogpt_model(checkout)
-    windows = torch.randint(VOCAB, (settings.batch_size, config.block_size + 1), device=device)
+    sequences = torch.randint(VOCAB, (settings.batch_size, config.block_size + 1), device=device)
     sizes = {name: getattr(config, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
     shape = module.GPTConfig(**sizes, vocab_size=VOCAB, dropout=config.dropout, bias=config.bias)
     with contextlib.redirect_stdout(io.StringIO()):  # it says how large it is
         model = module.GPT(shape).to(device)
         optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), device.type)
-    read, predicted = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+    inputs, targets = sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()
 
     def step() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            _, loss = model(read, predicted)
+            _, loss = model(inputs, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -182,14 +176,15 @@ def nanogpt_step(
 def main(argv: list[str]) -> int:
     """Measure every shape, ours and nanoGPT's in turn, and print what was found."""
     usage = "python -m benchmarks.throughput [--flag VALUE ...]"
-    parser = make_parser({"": Options}, usage, "Measure how fast models are trained.")
-    _, flags = split_positional(argv, most=0)
-    options = build(Options, read_flags(parser, flags))
+    _, values = read_command_line(
+        {"": Options}, argv, usage, "Measure how fast models are trained.", words=0
+    )
+    options = build(Options, values[""])
     if options.nanogpt:
         nanogpt_model(options.nanogpt)
     facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
     print(describe(facts))
-    heading = ["training", "batch", "tokens/s", "GFLOP/s", "of ceiling", "MB"]
+    heading = ["training", "batch", "tokens/s", "GFLOP/s", "of peak", "MB"]
     rows = [heading + (["nanoGPT tokens/s", "times nanoGPT"] if options.nanogpt else [])]
     results: list[dict[str, Any]] = []
     for name, (config, settings, known) in shapes().items():
@@ -203,16 +198,16 @@ def main(argv: list[str]) -> int:
                     in_fresh_process(measure, config, settings, options.seconds, options.nanogpt)
                 )
         speeds = [m.tokens_per_second for m in ours]
-        shares = [100 * m.gflops / m.ceiling for m in ours]
+        percents = [100 * m.gflops / m.peak for m in ours]
         row = [
             name,
             f"{settings.batch_size} x {config.block_size}",
             median_and_spread(speeds),
             f"{statistics.median(m.gflops for m in ours):.0f}",
-            f"{statistics.median(shares):.0f}%",
+            f"{statistics.median(percents):.0f}%",
             f"{max(m.megabytes for m in ours):.0f}",
         ]
-        result = {"name": name, "tokens_per_second": speeds, "percent_of_ceiling": shares}
+        result = {"name": name, "tokens_per_second": speeds, "percent_of_peak": percents}
         if theirs:
             ratios = [s / m.tokens_per_second for s, m in zip(speeds, theirs, strict=True)]
             nano = [m.tokens_per_second for m in theirs]

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -34,18 +34,17 @@ from benchmarks.common import (
     print_json,
     run_command,
 )
-from common.errors import UserError, command, require_at_least
+from common.errors import UserError, command
+from common.fields import Checked, Count, In
 from common.tables import print_table
 from configs.load import (
     SECTIONS,
     build,
-    make_parser,
+    read_command_line,
     read_config,
-    read_flags,
-    split_positional,
 )
 from data.corpus import Corpus, load_corpus
-from run.log import read_metrics
+from run.metrics import read_metrics
 from training.config import TrainConfig
 from training.runtime import start_runtime
 
@@ -60,22 +59,17 @@ NANOGPT_RECIPE = shlex.split(
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Checked):
     """What to reach"""
 
-    loss: float = 1.8857
+    loss: Annotated[float, In("(0, inf)")] = 1.8857
     """Validation loss, in nats per token. (The default is where nanoGPT's CPU recipe ends.)"""
 
-    repetitions: int = 3
+    repetitions: Count = 3
     """Each with a seed of its own: 1337, 1338 and so on."""
 
     nanogpt: str = ""
     """A checkout of nanoGPT, to run its recipe in turn with ours."""
-
-    def __post_init__(self) -> None:
-        require_at_least(1, repetitions=self.repetitions)
-        if not self.loss > 0:
-            raise ValueError(f"--loss must be above 0, got {self.loss}")
 
 
 def ours(config: Path, flags: list[str], loss: float, seed: int) -> dict[str, Any]:
@@ -116,12 +110,13 @@ def theirs(checkout: str, corpus: Corpus) -> dict[str, Any]:
 def main(argv: list[str]) -> int:
     """Time the runs one after the other and print what they took."""
     usage = "python -m benchmarks.time_to_loss [CONFIG.yaml] [--loss L] [--section.field VALUE ...]"
-    parser = make_parser({"": Options} | SECTIONS, usage, "Time a run until it reaches a loss.")
-    words, flags = split_positional(argv)
-    options = build(Options, read_flags(parser, flags))
-    file = Path(words[0]).resolve() if words else CONFIG
-    config = read_config(parser, flags, str(file))
-    training_flags = passed_on(flags, config)
+    word, values = read_command_line(
+        {"": Options} | SECTIONS, argv, usage, "Time a run until it reaches a loss."
+    )
+    options = build(Options, values[""])
+    file = Path(word).resolve() if word else CONFIG
+    config = read_config(values, str(file))
+    training_flags = passed_on(values, config)
     corpus = None
     if options.nanogpt:
         nanogpt_model(options.nanogpt)

@@ -1,15 +1,16 @@
-"""Files that are whole or absent, and written by one process at a time."""
+"""Files and folders that are whole or absent, and written by one process at a time."""
 
-import json
 import os
+import shutil
 import sys
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from filelock import FileLock, Timeout
+
+from common.errors import printable
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -41,39 +42,38 @@ def sync(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def write_journal(path: Path, done: dict[str, Any]) -> None:
-    """Note how far a long work has come, so that it can be taken up; see `write_atomically`."""
-    text = json.dumps(done)
-    write_atomically(path, f"{zlib.crc32(text.encode()):08x} {text}".encode())
-
-
-def read_journal(path: Path) -> dict[str, Any]:
-    """What `write_journal` noted; nothing, where there is none or it is not what was written."""
-    try:
-        checksum, text = path.read_text().split(" ", 1)
-    except (FileNotFoundError, ValueError):
-        return {}
-    return json.loads(text) if checksum == f"{zlib.crc32(text.encode()):08x}" else {}
-
-
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Errors of the system inside that name no file, as those of writing do not, name this one."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
+def scratch_folder(folder: Path, doing: str) -> Iterator[Path]:
+    """An empty folder for one process to write in; any other that wants it waits, and says for
+    what. It is removed at the end, as are those beside it whose processes were killed.
 
-
-@contextmanager
-def keep_others_out(path: Path, doing: str) -> Iterator[None]:
-    """One process at a time makes what is to stand at `path`; the others wait, and say for what."""
-    lock = FileLock(f"{path}.lock")
+    Raises:
+        OSError: naming the folder where the system names no file, as for a full disk.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(f"{folder}.lock")
     try:
         held = lock.acquire(blocking=False)
     except Timeout:
-        print(f"waiting for another process, which {doing}", file=sys.stderr)
+        print(printable(f"waiting for another process, which {doing}"), file=sys.stderr)
         held = lock.acquire()
     with held:
-        yield
+        remove_abandoned(folder)
+        try:
+            folder.mkdir()
+            yield folder
+        except OSError as error:
+            error.filename = error.filename or str(folder)
+            raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned(own: Path) -> None:
+    """Remove our own old scratch folder, and those beside it that no process holds and we may."""
+    for folder in own.parent.iterdir():
+        if folder == own:
+            shutil.rmtree(folder)
+        elif folder.is_dir():
+            with suppress(OSError), FileLock(f"{folder}.lock", blocking=False):
+                shutil.rmtree(folder)

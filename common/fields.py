@@ -1,18 +1,23 @@
-"""Fields of options and configs: a type, a default, and the range beside it.
+"""Options and configs are frozen dataclasses: a type, a default, and the range beside the field.
 
+@dataclass(frozen=True)
 class ModelConfig(Checked):
     n_layer: Count = 4
     dropout: Fraction = 0.0
     ngrams: Annotated[int, In("[1, 16]")] = 1
 """
 
+import dataclasses
 import math
 import reprlib
+from contextlib import suppress
 from dataclasses import dataclass
 from types import NoneType
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-LARGEST = 2**63 - 1  # of a whole number, which PyTorch and NumPy keep in 64 bits
+Made = TypeVar("Made")
+SHORT = reprlib.Repr()
+SHORT.maxlevel = 2  # lists in lists in lists can be endless
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,6 @@ class In:
 
 Count = Annotated[int, In("[1, inf)")]
 Natural = Annotated[int, In("[0, inf)")]
-Rate = Annotated[float, In("[0, 1e30]")]  # a step of float32 numbers has no room for more
 Fraction = Annotated[float, In("[0, 1)")]
 NonNegative = Annotated[float, In("[0, inf)")]
 
@@ -40,11 +44,44 @@ class FieldType:
     """What a field of a dataclass may hold."""
 
     kind: Any
-    """int, float, bool, str, a Literal, or a list of texts."""
+    """int, float, bool, str, dict, a Literal of texts, list[str] | str, or a dataclass."""
 
     limits: In | None
     optional: bool
     """Whether it may be None."""
+
+    def __str__(self) -> str:
+        """The type in words."""
+        if get_origin(self.kind) is Literal:
+            return "one of " + ", ".join(get_args(self.kind))
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        return words.get(self.kind, "text or a list of texts")
+
+    def convert(self, value: Any) -> Any:
+        """A value of this type from text, as flags and YAML have it, or from what JSON has.
+
+        Raises:
+            ValueError: for what is not of this type.
+        """
+        kind, given = self.kind, type(value)
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            return make(kind, value)
+        if self.optional and (value is None or (value == "null" and kind in (int, float))):
+            return None
+        if kind is bool and given in (str, bool) and str(value).lower() in ("true", "false"):
+            return str(value).lower() == "true"
+        if kind in (int, float) and given in (str, int, kind):
+            with suppress(ValueError, OverflowError):
+                return kind(value)
+        if get_origin(kind) is Literal and value in get_args(kind):
+            return value
+        if kind in (str, dict) and given is kind:
+            return value
+        if kind == list[str] | str:
+            texts = value if given is list else [value]
+            if texts and all(type(text) is str for text in texts):
+                return value
+        raise ValueError(f"must be {self}, got {brief(value)}")
 
 
 def field_types(kind: type) -> dict[str, FieldType]:
@@ -54,7 +91,8 @@ def field_types(kind: type) -> dict[str, FieldType]:
         optional = NoneType in get_args(hint)
         if optional:
             (hint,) = (choice for choice in get_args(hint) if choice is not NoneType)
-        limits = next((mark for mark in getattr(hint, "__metadata__", ())), None)
+        hint = dict if get_origin(hint) is dict else hint
+        limits = next(iter(getattr(hint, "__metadata__", ())), None)
         types[name] = FieldType(
             getattr(hint, "__origin__", hint) if limits else hint, limits, optional
         )
@@ -71,10 +109,29 @@ class Checked:
             for text in value if isinstance(value, list) else [value]:
                 if isinstance(text, str) and not is_text(text):
                     raise ValueError(f"{name} has characters that no text has: {brief(text)}")
-            if isinstance(value, int) and abs(value) > LARGEST:
+            if isinstance(value, int) and abs(value) >= 2**63:
                 raise ValueError(f"{name} must be below 2**63, got {brief(value)}")
             if field.limits is not None and value is not None and value not in field.limits:
                 raise ValueError(f"{name} must be in {field.limits.interval}, got {brief(value)}")
+
+
+def make(kind: type[Made], plain: Any) -> Made:
+    """A dataclass from plain data that has every field of it, and no other.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    types = field_types(kind)
+    if not isinstance(plain, dict) or plain.keys() != types.keys():
+        raise ValueError(f"should have the fields {', '.join(types)}, and no others")
+    values = {}
+    for name, field in types.items():
+        try:
+            values[name] = field.convert(plain[name])
+        except ValueError as error:
+            dot = "." if dataclasses.is_dataclass(field.kind) else " "
+            raise ValueError(f"{name}{dot}{error}") from None
+    return kind(**values)
 
 
 def is_text(text: str) -> bool:
@@ -89,4 +146,4 @@ def brief(value: Any) -> str:
     """A value in a message: in a few words, however large it is."""
     if isinstance(value, int) and abs(value) > 10**30:
         return f"a number of about {math.log10(abs(value)):.0f} digits"
-    return reprlib.repr(value)
+    return SHORT.repr(value)

@@ -1,39 +1,32 @@
-"""The one path from any text to one file of tokens.
+"""From any text to one file of tokens.
 
-    chunks of bytes -> characters -> token ids -> cache/texts/<hash>/tokens.npy
+    chunks of bytes -> characters -> token ids -> cache/tokens/<hash>/tokens.bin
 
-The file is written once and read memory-mapped ever after. It is found again by an index of
-what the source looked like (path, size and time of files; name and revision of hub sets). One
-that was interrupted is taken up where it was last put on the disk.
+A text is read once to find its characters, where tokens are characters, and once to write its
+tokens, in memory that does not grow with it. The file is memory-mapped ever after. An index finds
+it again by what identifies the source; the same text from another source is not kept twice.
 """
 
 import codecs
 import hashlib
+import itertools
 import json
 import os
-import shutil
+import re
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from common.atomic import (
-    keep_others_out,
-    naming,
-    read_journal,
-    sync,
-    write_atomically,
-    write_journal,
-)
+from common.atomic import scratch_folder, sync, write_atomically
 from common.errors import UserError
 from data.config import DataConfig
-from data.sources import PIECE_BYTES, Source, fingerprint, open_source
+from data.sources import Part, Source, fingerprint, open_source
 from data.tokenizer import (
     MAX_CODE_POINT,
     ByteTokenizer,
@@ -41,13 +34,9 @@ from data.tokenizer import (
     Tokenizer,
     code_points,
     load_tokenizer,
-    smallest_unsigned,
 )
 
-QUIET_BYTES = 1 << 24  # a text so small is read before a progress bar says anything
-# What reading a file raises that is not what was written.
-NOT_OURS = (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-START_TOKENS = 10_000_000  # among so many, at most, the token to start from is looked for
+START_TOKENS = 10_000_000  # among about so many the token to start from is looked for
 
 
 @dataclass(frozen=True)
@@ -61,248 +50,155 @@ class Corpus:
 
     info: dict[str, Any]
     """What a run records of its text: source, sha256 of the bytes, characters, tokens, and the
-    token that writing starts from."""
+    token that generation starts from."""
 
 
 def load_corpus(config: DataConfig, tokenizer: Tokenizer | None = None) -> Corpus:
-    """The text of the config as tokens, from the cache where it is there already.
+    """The text of the config as tokens, from the cache if it is there.
 
     Args:
         tokenizer: encode with this one instead of one made for the text.
 
     Raises:
-        UserError: for a source that is missing, empty, not UTF-8, out of reach, or that has
-            characters which `tokenizer` does not know.
+        UserError: for a source that is missing, empty, not UTF-8, out of reach, or changed while
+            it is read; for characters that `tokenizer` does not know; for a damaged cache.
     """
     source = open_source(config)
-    cache = Path(config.cache_dir)
     vocabulary = config.tokenizer if tokenizer is None else fingerprint(tokenizer.to_dict())
-    index = cache / "index" / fingerprint([source.identity, source.separator, vocabulary])
+    key = fingerprint([source.identity, vocabulary])
+    index = Path(config.cache_dir) / "index" / key
     entry = find_entry(index)
     if entry is None:
-        index.parent.mkdir(parents=True, exist_ok=True)
-        with keep_others_out(index, f"reads {source.parts[0].name}"):
+        doing = f"reads {source.parts[0].name}"
+        with scratch_folder(Path(config.cache_dir) / "scratch" / key, doing) as scratch:
             entry = find_entry(index)  # another process may have made it meanwhile
             if entry is None:
-                entry = make_entry(cache, config, source, tokenizer, index.name)
-                write_atomically(index, entry.name.encode())
+                entry = make_entry(config, source, tokenizer, scratch)
+                index.parent.mkdir(exist_ok=True)
+                (scratch / "index").write_text(entry.name)
+                os.replace(scratch / "index", index)
     return read_entry(entry, source)
 
 
 def find_entry(index: Path) -> Path | None:
-    """The folder of tokens that an index names, if there is one."""
-    if not index.exists():
+    """The folder of tokens that an index names, if both are there."""
+    if not index.is_file():
         return None
-    entry = index.parent.parent / "texts" / Path(index.read_text(errors="replace")).name
-    return entry if (entry / "corpus.json").exists() else None
-
-
-# --- from bytes to tokens ----------------------------------------------------------------------
-
-
-@dataclass
-class Half:
-    """How far a text is prepared; on the disk beside what has been written."""
-
-    chars: str = ""
-    """Its different characters, once they are known, for tokens that are characters."""
-
-    tokenized: int = 0
-    """Bytes whose tokens are written."""
-
-    sha256: str = hashlib.sha256().hexdigest()
-    """Of those bytes."""
-
-    crc32: int = 0
-    """Of their tokens."""
-
-    tokens: int = 0
-
-    characters: int = 0
+    name = index.read_text(errors="replace")
+    entry = index.parent.parent / "tokens" / name
+    return entry if re.fullmatch("[0-9a-f]{16}", name) and entry.exists() else None
 
 
 def make_entry(
-    cache: Path, config: DataConfig, source: Source, tokenizer: Tokenizer | None, key: str
+    config: DataConfig, source: Source, tokenizer: Tokenizer | None, scratch: Path
 ) -> Path:
-    """Read a text and write its tokens into a folder of the cache, whole or not at all.
-
-    Interrupted, it goes on from what is in cache/texts/.half-<key> when it is called again.
-    """
-    texts = cache / "texts"
-    scratch = texts / f".half-{key}"
-    scratch.mkdir(parents=True, exist_ok=True)
-    for left in scratch.glob(".writing-*"):
-        left.unlink()
-    journal = scratch / "half.json"
-    half = Half(**read_journal(journal))
+    """Write the tokens of a text into a folder of the cache that is called after its content."""
+    made = scratch / "entry"
+    made.mkdir()
     try:
         if tokenizer is None and config.tokenizer == "byte":
             tokenizer = ByteTokenizer()
         elif tokenizer is None:
-            half.chars = half.chars or find_characters(source)
-            tokenizer = CharTokenizer(half.chars)
-        write_tokens(source, tokenizer, half, journal)
-        if half.tokens == 0:
-            raise UserError(f"{source.parts[0].name} has no text in it")
-        refuse_changed(config, source)
-    except UserError:
-        shutil.rmtree(scratch)  # of no use, as the text has to be another one
-        refuse_changed(config, source)  # it may explain what else is wrong
-        raise
-    info = {
-        "sha256": half.sha256,
-        "characters": half.characters,
-        "tokens": half.tokens,
-        "start_token": start_token(tokenizer, np.load(scratch / "tokens.npy", mmap_mode="r")),
-    }
-    description = {"info": info, "tokenizer": tokenizer.to_dict(), "crc32": half.crc32}
-    write_atomically(scratch / "corpus.json", json.dumps(description, indent=1).encode())
-    journal.unlink(missing_ok=True)
-    entry = texts / f"{half.sha256[:32]}-{fingerprint(tokenizer.to_dict())}"
+            tokenizer = CharTokenizer(find_characters(source))
+        description = write_tokens(source, tokenizer, made / "tokens.bin")
+    finally:
+        if open_source(config).identity != source.identity:  # which explains any other error
+            raise UserError(f"{source.parts[0].name} changed while it was read; start again")
+    write_atomically(made / "corpus.json", json.dumps(description, indent=1).encode())
+    entry = Path(config.cache_dir) / "tokens" / fingerprint(description)
+    entry.parent.mkdir(exist_ok=True)
     try:
-        os.rename(scratch, entry)
+        os.rename(made, entry)
     except OSError:
-        if not entry.exists():  # where it does, the same text was there under another name
+        if not entry.exists():  # where it does, the same text was there from another source
             raise
-        shutil.rmtree(scratch)
     return entry
 
 
-def read_chunks(source: Source, as_bytes: bool, doing: str) -> Iterator[tuple[bytes, str]]:
-    """Each chunk of the text as bytes and, unless `as_bytes`, as the characters they spell.
-
-    A character cut by the end of a chunk is spelled in the next one.
-    """
-    sizes = [part.size for part in source.parts if part.size is not None]
-    total = sum(sizes) if len(sizes) == len(source.parts) else None
-    quiet = total is not None and total < QUIET_BYTES
-    with tqdm(
-        total=total, desc=doing, unit="B", unit_scale=True, leave=False, disable=quiet or None
-    ) as bar:
-        for number, part in enumerate(source.parts):
-            if number and source.separator:
-                yield source.separator.encode(), source.separator
-            decoder = codecs.getincrementaldecoder("utf-8")()
-            done = 0
-            for chunk in part.read():
-                yield chunk, "" if as_bytes else decode(decoder, chunk, part.name, done)
-                done += len(chunk)
-                bar.update(len(chunk))
-            if not as_bytes:
-                decode(decoder, b"", part.name, done, final=True)
-
-
-def decode(
-    decoder: codecs.IncrementalDecoder, chunk: bytes, name: str, done: int, final: bool = False
-) -> str:
-    """The characters that `chunk`, after `done` bytes, completes."""
-    pending = len(decoder.getstate()[0])
-    try:
-        return decoder.decode(chunk, final)
-    except UnicodeDecodeError as error:
-        where = done - pending + error.start
-        raise UserError(
-            f"{name} is not UTF-8 text: byte {where} is 0x{error.object[error.start]:02x}; "
-            f"convert it to UTF-8, or read it as it is with --data.tokenizer byte"
-        ) from None
-
-
-def refuse_changed(config: DataConfig, source: Source) -> None:
-    """Refuse a text that looks otherwise than when it was opened."""
-    if open_source(config).identity != source.identity:
-        raise changed(source)
-
-
-def changed(source: Source) -> UserError:
-    """What to say of a text that is not what it was."""
-    return UserError(f"{source.parts[0].name} changed while it was read; start again")
-
-
 def find_characters(source: Source) -> str:
-    """Every different character of a text, in order. Soon done, so an interrupted one starts anew.
+    """Every different character of a text, in order.
 
-    In most texts little is left without those letters of ASCII that are known already. Where it is
-    not UTF-8, the rest is not looked at: whoever decodes the whole will come to that place too.
+    ASCII characters that are known already are deleted before decoding, which leaves little of
+    most texts. What is not UTF-8 is ignored: `read_text` will come to that place too.
     """
     seen = np.zeros(MAX_CODE_POINT + 1, dtype=bool)
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    with suppress(UnicodeDecodeError):
-        for chunk, _ in read_chunks(source, True, "finding characters"):
-            known = np.flatnonzero(seen[:128]).astype(np.uint8).tobytes()
-            seen[code_points(decoder.decode(chunk.translate(None, known)))] = True
+    decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+    for _, chunk in read_chunks(source, "finding characters"):
+        known = np.flatnonzero(seen[:128]).astype(np.uint8).tobytes()
+        seen[code_points(decoder.decode(chunk.translate(None, known), final=not chunk))] = True
     return "".join(map(chr, np.flatnonzero(seen)))
 
 
-def write_tokens(source: Source, tokenizer: Tokenizer, half: Half, journal: Path) -> None:
-    """Read a text through and write its tokens beside the journal."""
-    as_bytes = isinstance(tokenizer, ByteTokenizer)
-    dtype = smallest_unsigned(tokenizer.vocab_size)
-    path = journal.with_name("tokens.npy")
-    path.touch()
-    digest, size = hashlib.sha256(), path.stat().st_size
-    done, saved = 0, half.tokenized
-    with naming(path), open(path, "r+b") as file:
-        write_header(file, dtype, half.tokens)
-        end = file.tell() + half.tokens * dtype.itemsize
-        if saved and size < end:
-            raise UserError(f"{path} is damaged; start again")
-        file.seek(file.truncate(end))
-        for chunk, text in read_chunks(source, as_bytes, "tokenizing"):
-            digest.update(chunk)
-            done += len(chunk)
-            if done - len(chunk) < saved:  # its tokens are there already
-                if done > saved or (done == saved and digest.hexdigest() != half.sha256):
-                    raise changed(source)
-                continue
-            ids = np.frombuffer(chunk, np.uint8) if as_bytes else tokenizer.encode(text)
+def write_tokens(source: Source, tokenizer: Tokenizer, path: Path) -> dict[str, Any]:
+    """Write the tokens of a text into a file, and describe it for `read_entry`."""
+    digest, crc32, characters, tokens = hashlib.sha256(), 0, 0, 0
+    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    errors = "surrogateescape" if isinstance(tokenizer, ByteTokenizer) else "strict"
+    with open(path, "wb") as file:
+        for chunk, text in read_text(source, errors):
+            ids = tokenizer.encode(text)
             file.write(ids.data)
-            half.crc32 = zlib.crc32(ids.data, half.crc32)
-            half.characters += tokenizer.count_characters(ids)
-            half.tokens += len(ids)
-            if done - half.tokenized >= PIECE_BYTES:
-                half.tokenized, half.sha256 = done, digest.hexdigest()
-                sync(file)
-                write_journal(journal, asdict(half))
-        if done < saved:
-            raise changed(source)
-        half.tokenized, half.sha256 = done, digest.hexdigest()
-        file.seek(0)
-        write_header(file, dtype, half.tokens)
+            crc32 = zlib.crc32(ids.data, crc32)
+            digest.update(chunk)
+            characters += len(text)
+            if tokens < START_TOKENS:
+                counts += np.bincount(ids, minlength=tokenizer.vocab_size)
+            tokens += len(ids)
         sync(file)
-
-
-def write_header(file: IO[bytes], dtype: np.dtype[Any], tokens: int) -> None:
-    """NumPy's header; it leaves room for any number, so that its length is always the same."""
-    header = {"descr": dtype.str, "fortran_order": False, "shape": (tokens,)}
-    np.lib.format.write_array_header_1_0(file, header)
-
-
-def start_token(tokenizer: Tokenizer, tokens: npt.NDArray[Any]) -> int:
-    """Where writing starts when there is no prompt: a newline, or else the commonest token."""
-    V = tokenizer.vocab_size
-    counts = np.bincount(np.minimum(tokens[:START_TOKENS], V - 1), minlength=V)
     newlines = [i for i in np.flatnonzero(counts) if tokenizer.decode([int(i)]) == "\n"]
-    return int(newlines[0] if newlines else counts.argmax())
+    start = int(newlines[0] if newlines else counts.argmax())
+    info = {"sha256": digest.hexdigest(), "characters": characters, "tokens": tokens}
+    info["start_token"] = start
+    return {"info": info, "tokenizer": tokenizer.to_dict(), "crc32": crc32}
+
+
+def read_text(source: Source, errors: str) -> Iterator[tuple[bytes, str]]:
+    """Each chunk of a text, and the characters that end in it.
+
+    Raises:
+        UserError: naming the first byte that is not UTF-8, where `errors` is "strict".
+    """
+    decoder, done = codecs.getincrementaldecoder("utf-8")(errors), 0
+    for part, chunk in read_chunks(source, "tokenizing"):
+        try:
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            place = done + len(chunk) - len(error.object) + error.start
+            raise UserError(
+                f"{part.name} is not UTF-8 text: byte {place} is "
+                f"0x{error.object[error.start]:02x}; convert it to UTF-8, or read it as it is "
+                f"with --data.tokenizer byte"
+            ) from None
+        yield chunk, text
+        done = done + len(chunk) if chunk else 0
+
+
+def read_chunks(source: Source, doing: str) -> Iterator[tuple[Part, bytes]]:
+    """Each chunk of a text and the part that it is of; an empty one ends a part."""
+    total = sum(part.size for part in source.parts) or None
+    with tqdm(
+        total=total, desc=doing, unit="B", unit_scale=True, leave=False, delay=0.5, disable=None
+    ) as bar:
+        for part in source.parts:
+            for chunk in itertools.chain(part.read(), [b""]):
+                yield part, chunk
+                bar.update(len(chunk))
 
 
 def read_entry(entry: Path, source: Source) -> Corpus:
-    """Map a token file that is there already, whichever source it was once made from."""
+    """Map a token file, whichever source it was once made from."""
+    paths = entry / "corpus.json", entry / "tokens.bin"
     try:
-        description = json.loads((entry / "corpus.json").read_text())
+        if not all(path.is_file() for path in paths):  # a pipe would keep us waiting
+            raise ValueError("a file is missing")
+        description = json.loads(paths[0].read_text())
         tokenizer = load_tokenizer(description["tokenizer"])
-        tokens = np.load(entry / "tokens.npy", mmap_mode="r", allow_pickle=False)
-        info, dtype = description["info"], smallest_unsigned(tokenizer.vocab_size)
-        if tokens.dtype != dtype or tokens.shape != (info["tokens"],):
-            raise ValueError("their type or number is not what was written")
-        if zlib.crc32(tokens.data) != description["crc32"]:
+        tokens = np.memmap(paths[1], tokenizer.encode("").dtype, "r")
+        crc32 = zlib.crc32(tokens.data)
+        if fingerprint(description) != entry.name or description["crc32"] != crc32:
             raise ValueError("they are not what was written")
-        if (
-            type(info["start_token"]) is not int
-            or not 0 <= info["start_token"] < tokenizer.vocab_size
-        ):
-            raise ValueError("there is no token to start from")
-        return Corpus(tokens, tokenizer, {"source": source.name} | info)
-    except NOT_OURS as error:
+        return Corpus(tokens, tokenizer, {"source": source.name} | description["info"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"the tokens kept in {entry} are damaged ({error}); delete that folder"
         ) from error

@@ -3,7 +3,8 @@
 import codecs
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,38 +12,6 @@ import numpy.typing as npt
 from common.errors import UserError
 
 MAX_CODE_POINT = 0x10FFFF
-
-
-class Tokenizer(Protocol):
-    """What the rest of the program asks of a tokenizer."""
-
-    @property
-    def vocab_size(self) -> int:
-        """V, the number of different tokens."""
-
-    def encode(self, text: str) -> npt.NDArray[Any]:
-        """Token ids of a text.
-
-        Raises:
-            UserError: for characters it has no token for, listing them.
-        """
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids."""
-
-    def stream(self, ids: Iterable[int]) -> Iterator[str]:
-        """The text of token ids one by one, each piece as soon as it is complete."""
-
-    def count_characters(self, ids: npt.NDArray[Any]) -> int:
-        """How many characters begin among the tokens."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that `load_tokenizer` reads."""
-
-
-def smallest_unsigned(size: int) -> np.dtype[Any]:
-    """The smallest unsigned integer type that holds 0 .. size - 1."""
-    return np.min_scalar_type(max(size - 1, 0))
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
@@ -55,46 +24,60 @@ class CharTokenizer:
     """One token a character: `chars[i]` is token i."""
 
     chars: str
-    _ids: npt.NDArray[Any] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        unknown = len(self.chars)  # an id past the last marks what has no token
-        table = np.full(MAX_CODE_POINT + 1, unknown, dtype=np.min_scalar_type(unknown))
-        table[code_points(self.chars)] = np.arange(unknown)
-        object.__setattr__(self, "_ids", table)
+    @cached_property
+    def _ids(self) -> npt.NDArray[Any]:
+        """The token of each code point; V, which is none, for those that have no token."""
+        V = self.vocab_size
+        ids = np.full(MAX_CODE_POINT + 1, V, dtype=np.min_scalar_type(V))
+        ids[code_points(self.chars)] = np.arange(V)
+        return ids
 
     @property
     def vocab_size(self) -> int:
+        """V, the number of different tokens."""
         return len(self.chars)
 
     def encode(self, text: str) -> npt.NDArray[Any]:
-        ids = self._ids.take(code_points(text), mode="clip")  # none is past the table
+        """Token ids of a text, in the smallest unsigned type that holds V of them.
+
+        Raises:
+            UserError: for characters it has no token for, listing them.
+        """
+        ids = self._ids.take(code_points(text), mode="clip")  # fast, and none is out of range
         if (ids == self.vocab_size).any():
-            strangers = sorted(set(text) - set(self.chars))
-            shown = " ".join(repr(char) for char in strangers[:20])
-            more = f" and {len(strangers) - 20} more" if len(strangers) > 20 else ""
+            unknown = sorted(set(text) - set(self.chars))
+            shown = " ".join(map(repr, unknown[:20]))
+            more = f" and {len(unknown) - 20} more" if len(unknown) > 20 else ""
             raise UserError(
                 f"the model has never seen {shown}{more}; it knows {self.vocab_size} characters: "
                 f"leave those out, or train one on a text that has them"
             )
-        return ids.astype(smallest_unsigned(self.vocab_size), copy=False)
+        return ids.astype(np.min_scalar_type(max(self.vocab_size - 1, 0)), copy=False)
 
     def decode(self, ids: Iterable[int]) -> str:
-        return "".join(self.chars[i] for i in ids)
+        """The text of token ids."""
+        return "".join(self.stream(ids))
 
     def stream(self, ids: Iterable[int]) -> Iterator[str]:
+        """The text of token ids one by one, each character as soon as it is complete."""
         return (self.chars[i] for i in ids)
 
     def count_characters(self, ids: npt.NDArray[Any]) -> int:
+        """How many characters begin among the tokens."""
         return len(ids)
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain data that `load_tokenizer` reads."""
         return {"kind": "char", "chars": self.chars}
 
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """One token a byte of the text's UTF-8 form; it can write and read anything."""
+    """One token a byte of the text's UTF-8 form, so that any text has tokens.
+
+    The methods are those of CharTokenizer.
+    """
 
     vocab_size: int = field(default=256, init=False)
 
@@ -117,18 +100,19 @@ class ByteTokenizer:
         return {"kind": "byte"}
 
 
-def load_tokenizer(plain: dict[str, Any]) -> Tokenizer:
+Tokenizer = CharTokenizer | ByteTokenizer
+
+
+def load_tokenizer(plain: Any) -> Tokenizer:
     """The tokenizer that `to_dict` described.
 
     Raises:
         ValueError: when `plain` is not such a description.
     """
-    if not isinstance(plain, dict):
-        raise ValueError("not a description of a tokenizer")
-    chars = plain.get("chars")
-    if plain == {"kind": "byte"}:
-        return ByteTokenizer()
-    described = plain.keys() == {"kind", "chars"} and plain["kind"] == "char"
-    if described and isinstance(chars, str) and chars and len(set(chars)) == len(chars):
-        return CharTokenizer(chars)
+    match plain:
+        case {"kind": "byte"} if len(plain) == 1:
+            return ByteTokenizer()
+        case {"kind": "char", "chars": str(chars)} if len(plain) == 2:
+            if chars and len(set(chars)) == len(chars):
+                return CharTokenizer(chars)
     raise ValueError("not a description of a tokenizer")

@@ -1,45 +1,47 @@
-"""Proofs on a model's own weights: that what is shown is what was trained, and that no position
-sees what comes after it.
+"""Checks on a model's own weights: that what is shown is what was trained, and that no information
+flows from later tokens.
 
-Each proof compares numbers that must agree and says how far apart they are at most, as a share of
-the largest of them; where they are farther apart than rounding explains, it names layer, head and
-position. A proof that does not apply says why and counts as neither passed nor failed.
+Each compares numbers that must agree. Where their relative error exceeds what rounding explains, it
+names layer, head and position. A check that does not apply says why; it neither passes nor fails.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
-from lens.capture import blocks_of, capture
+from lens.capture import Pass, attends_of, blocks_of, capture, hooked
+from lens.walk import walk
 from model.attention import MultiHeadAttention, attention, causal_mask
 from model.generate import Decoder, window_start
 from model.gpt import GPT, next_token_loss
 
-# What rounding explains, as a share of the largest number compared.
+# The relative error that rounding explains.
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 8e-2, torch.float16: 1e-2}
 PROBES = 6  # positions that are changed, or looked back from, when leaks are looked for
 
 
 @dataclass(frozen=True)
-class Proof:
-    """What a proof found."""
+class Check:
+    """What a check found."""
 
     name: str
     dtype: str
 
-    largest: float | None
-    """Largest difference, as a share of the largest number compared, up to the first that fails;
-    None where not comparable."""
+    error: float | None
+    """The largest relative error up to the first that fails; None where not comparable."""
 
     tolerance: float | None
 
     where: str
-    """Where the difference is: of a failure, in the earliest layer that fails."""
+    """Where that error is."""
 
     verdict: str
     """passed, failed, or 'not comparable: ' and why."""
@@ -47,7 +49,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two tensors that must agree, and what their dimensions are, for naming a place."""
+    """Two tensors that must agree."""
 
     place: str
     """What is compared: 'layer 0', or the name of a weight."""
@@ -56,91 +58,62 @@ class Pair:
     want: Tensor
 
     dims: str
-    """A letter for each dimension: H head, T position, K position looked at, C channel, D channel
-    of a head, and B or V, which are not worth naming."""
-
-    head_width: int = 0
-    """To name the head that a channel of C belongs to."""
+    """A letter for each dimension: H head, T position, S position looked at; others go unnamed."""
 
     scale: Tensor | None = None
-    """What a difference is a share of, if not of the largest number of `want`."""
+    """What errors are relative to, if not the largest number of `want`."""
 
 
-def judge(name: str, dtype: torch.dtype, pairs: Sequence[Pair], tolerance: float) -> Proof:
-    """Compare pairs, the earlier in the model first."""
-    largest, where, failed = 0.0, "", False
-    for pair in pairs:
-        difference = (pair.got.double() - pair.want.double()).abs()
-        difference = difference.nan_to_num(nan=torch.inf, posinf=torch.inf)
-        scale = (pair.want if pair.scale is None else pair.scale).double().abs().max()
-        # With a not-a-number anywhere nothing agrees with anything.
-        scale = scale.nan_to_num(nan=0.0).clamp(min=torch.finfo(torch.float64).tiny)
-        share = (difference / scale).max().item() if difference.any() else 0.0
-        if share > largest and not failed:
-            largest, where = share, place_of(pair, int(difference.argmax()))
-        failed = failed or share > tolerance
-    verdict = "failed" if failed else "passed"
-    return Proof(name, name_of(dtype), largest, tolerance, where, verdict)
-
-
-def place_of(pair: Pair, flat: int) -> str:
-    """Layer, head and position of an element."""
-    index = [int(i) for i in torch.unravel_index(torch.tensor(flat), pair.got.shape)]
-    at = dict(zip(pair.dims, index, strict=True))
-    words = [pair.place]
-    if "H" in at:
-        words.append(f"head {at['H']}")
-    elif "C" in at and pair.head_width:
-        words.append(f"head {at['C'] // pair.head_width}")
-    if "T" in at:
-        words.append(f"position {at['T']}")
-    if "K" in at:
-        words.append(f"from position {at['K']}")
-    return ", ".join(words)
-
-
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def prove(model: GPT, tokens_T: Tensor, own: torch.dtype) -> list[Proof]:
-    """Every proof, in float64 and in the model's own type.
+def check_model(model: GPT, tokens_T: Tensor, own: torch.dtype) -> list[Check]:
+    """Every check, in float64 and in the type that the run computed in.
 
     Args:
         tokens_T: a prompt of two tokens at least.
-        own: the type that the run computed in.
-
-    Raises:
-        ValueError: for a prompt of one token, which no future can leak into.
     """
-    if len(tokens_T) < 2:
-        raise ValueError("a proof needs a prompt of two tokens at least")
-    proofs = []
+    found = []
     for dtype in (torch.float64, own):
-        twin = copy.deepcopy(model).to(dtype).eval()
-        proofs += [*kernels(twin, tokens_T), *leaks(twin, tokens_T), *sums(twin, tokens_T)]
-        proofs += decoding(twin, tokens_T)
-    return proofs
+        twin, tolerance = copy.deepcopy(model).to(dtype).eval(), TOLERANCE[dtype]
+        seen = capture(twin, tokens_T[None])
+        for check in (
+            *check_layers(twin, seen, tolerance),
+            *check_kernels(twin, tokens_T, tolerance),
+            *check_future(twin, tokens_T, seen),
+            *check_sums(twin, seen, tolerance),
+            *check_decoding(twin, tokens_T, tolerance),
+        ):
+            found.append(replace(check, dtype=str(dtype).removeprefix("torch.")))
+    return found
 
 
-# --- 1: kernels, formula, one projection a head, torch.nn.MultiheadAttention -------------------
+def judge(name: str, pairs: Iterable[Pair], tolerance: float) -> Check:
+    """Compare pairs, up to the first that fails."""
+    largest, where = 0.0, ""
+    for pair in pairs:
+        error = relative_error(pair.got, pair.want, pair.scale)
+        if error.max() > largest:
+            largest, where = error.max().item(), place_of(pair, error)
+        if largest > tolerance:
+            return Check(name, "", largest, tolerance, where, "failed")
+    return Check(name, "", largest, tolerance, where, "passed")
 
 
-def textbook(attn: MultiHeadAttention, x_BTC: Tensor) -> Tensor:
-    """The layer as the formula has it, causal, on three projections split into heads.
+def relative_error(got: Tensor, want: Tensor, scale: Tensor | None = None) -> Tensor:
+    """|got - want|, elementwise, over the largest |want|, or over the largest of `scale`; infinite
+    where numbers are not finite."""
+    largest = (want if scale is None else scale).double().abs().max()
+    error = (got.double() - want.double()).abs() / largest.clamp(min=1e-300)
+    return error.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
-    (With the model's own `attention`; what is independent of it is `head_by_head`.)
-    """
-    T = x_BTC.size(1)
-    q, k, v = (
-        attn.split_heads(F.linear(x_BTC, layer.weight, layer.bias))
-        for layer in (attn.query, attn.key, attn.value)
-    )
-    q, k = attn.q_norm(q), attn.k_norm(k)
-    if attn.rotary is not None:
-        q, k = attn.rotary(q, 0), attn.rotary(k, 0)
-    z_BHTD, _ = attention(q, k, v, causal_mask(T, T, x_BTC.device))
-    return attn.out(attn.merge_heads(z_BHTD))
+
+def place_of(pair: Pair, error: Tensor) -> str:
+    """Layer, head and position of the largest error."""
+    index = torch.unravel_index(error.argmax(), error.shape)
+    names = {"H": "head", "T": "position", "S": "from position"}
+    at = [f"{names[d]} {int(i)}" for d, i in zip(pair.dims, index, strict=True) if d in names]
+    return ", ".join([pair.place, *at])
+
+
+# --- 1: kernels, formula, one projection per head, torch.nn.MultiheadAttention -----------------
 
 
 def head_by_head(attn: MultiHeadAttention, x_BTC: Tensor) -> Tensor:
@@ -151,7 +124,7 @@ def head_by_head(attn: MultiHeadAttention, x_BTC: Tensor) -> Tensor:
     """
     _, T, C = x_BTC.shape
     D = C // attn.n_head
-    later = torch.ones(T, T, dtype=torch.bool, device=x_BTC.device).triu(1)
+    later = torch.ones(T, T, dtype=torch.bool).triu(1)
     heads = []
     for h in range(attn.n_head):
         rows = slice(h * D, (h + 1) * D)
@@ -160,7 +133,7 @@ def head_by_head(attn: MultiHeadAttention, x_BTC: Tensor) -> Tensor:
             for layer in (attn.query, attn.key, attn.value)
         )
         q_BTD, k_BTD = attn.q_norm(q_BTD), attn.k_norm(k_BTD)
-        if attn.rotary is not None:  # it turns by position alone, the same in every head
+        if attn.rotary is not None:  # it rotates by position alone, the same in every head
             q_BTD, k_BTD = attn.rotary(q_BTD, 0), attn.rotary(k_BTD, 0)
         scores_BTS = torch.einsum("btd,bsd->bts", q_BTD, k_BTD) * D**-0.5
         weights_BTS = torch.where(later, -torch.inf, scores_BTS).softmax(dim=-1)
@@ -168,19 +141,28 @@ def head_by_head(attn: MultiHeadAttention, x_BTC: Tensor) -> Tensor:
     return F.linear(torch.cat(heads, dim=-1), attn.out.weight, attn.out.bias)
 
 
-def multihead_twin(attn: MultiHeadAttention) -> nn.MultiheadAttention:
-    """PyTorch's own module with the same weights: its three projections stacked in one matrix."""
-    layers = (attn.query, attn.key, attn.value)
-    C, bias = attn.out.out_features, attn.out.bias is not None
-    twin = nn.MultiheadAttention(C, attn.n_head, bias=bias, batch_first=True)
-    twin = twin.to(attn.out.weight.device, attn.out.weight.dtype)
-    with torch.no_grad():
-        twin.in_proj_weight.copy_(torch.cat([layer.weight for layer in layers]))
-        twin.out_proj.weight.copy_(attn.out.weight)
-        if bias:
-            twin.in_proj_bias.copy_(torch.cat([layer.bias for layer in layers]))
-            twin.out_proj.bias.copy_(attn.out.bias)
-    return twin
+def by_formula(attn: MultiHeadAttention, x_BTC: Tensor) -> Tensor:
+    """The layer as the formula has it."""
+    return walk(attn, x_BTC)["output"].value
+
+
+def by_torch(attn: MultiHeadAttention, x_BTC: Tensor, mask: Tensor | None = None) -> Tensor:
+    """`torch.nn.MultiheadAttention` with the layer's weights: its three projections are one matrix,
+    and its mask has the other polarity. No rotary positions, no QK-norm."""
+    C, has_bias = attn.out.out_features, attn.out.bias is not None
+    projections = (attn.query, attn.key, attn.value)
+    weights = {
+        "in_proj_weight": torch.cat([layer.weight for layer in projections]),
+        "out_proj.weight": attn.out.weight,
+    }
+    if has_bias:
+        weights["in_proj_bias"] = torch.cat([layer.bias for layer in projections])
+        weights["out_proj.bias"] = attn.out.bias
+    module = nn.MultiheadAttention(C, attn.n_head, bias=has_bias, batch_first=True)
+    hidden = None if mask is None else ~mask
+    settings = {"attn_mask": hidden, "need_weights": False}
+    output: Tensor = functional_call(module, weights, (x_BTC, x_BTC, x_BTC), settings)[0]
+    return output
 
 
 def not_classical(attn: MultiHeadAttention) -> str:
@@ -192,8 +174,13 @@ def not_classical(attn: MultiHeadAttention) -> str:
     return ", ".join(reason for reason, holds in reasons.items() if holds)
 
 
+def weights_of(attn: MultiHeadAttention) -> list[Tensor]:
+    """W_q, W_k, W_v, W_O."""
+    return [layer.weight for layer in (attn.query, attn.key, attn.value, attn.out)]
+
+
 def with_gradients(
-    compute: Callable[[Tensor], Tensor], x_BTC: Tensor, weights: Sequence[Tensor]
+    compute: Callable[[Tensor], Tensor], x_BTC: Tensor, weights: Iterable[Tensor] = ()
 ) -> tuple[Tensor, list[Tensor]]:
     """The output for x, and the gradient of a fixed random projection of it, for x and weights."""
     x_BTC = x_BTC.detach().requires_grad_()
@@ -204,174 +191,120 @@ def with_gradients(
     return output.detach(), list(torch.autograd.grad(loss, [x_BTC, *weights]))
 
 
-def kernels(model: GPT, tokens_T: Tensor) -> Iterator[Proof]:
-    """Proof 1, for each layer on what it really read, and for the whole model."""
-    seen, dtype = capture(model, tokens_T[None]), model.token_embedding.weight.dtype
-    blocks, tolerance = blocks_of(model), TOLERANCE[dtype]
-    D = model.config.head_width
-    forward: dict[str, list[Pair]] = {"formula": [], "heads": [], "torch": []}
-    backward: dict[str, list[Pair]] = {"formula": [], "heads": [], "torch": []}
-    kernel_pairs = []
-    for i, (block, layer) in enumerate(zip(blocks, seen.layers, strict=True)):
-        attn, where, T = block.attn, f"layer {i}", len(tokens_T)
-        mask = causal_mask(T, T, tokens_T.device)
-        formula = attention(layer.q_BHTD, layer.k_BHSD, layer.v_BHSD, mask)[0]
-        kernel_pairs.append(Pair(where, layer.z_BHTD, formula, "BHTD"))
-        projections = [attn.query.weight, attn.key.weight, attn.value.weight]
-        weights = [*projections, attn.out.weight]
-
-        def real(x_BTC: Tensor, attn: MultiHeadAttention = attn) -> Tensor:
-            return attn(x_BTC, causal=True)
-
-        def by_formula(x_BTC: Tensor, attn: MultiHeadAttention = attn) -> Tensor:
-            return textbook(attn, x_BTC)
-
-        def by_heads(x_BTC: Tensor, attn: MultiHeadAttention = attn) -> Tensor:
-            return head_by_head(attn, x_BTC)
-
-        output, gradients = with_gradients(real, layer.x_BTC, weights)
-        for key, other in (("formula", by_formula), ("heads", by_heads)):
-            want, want_gradients = with_gradients(other, layer.x_BTC, weights)
-            forward[key] += [
-                Pair(where, output, want, "BTC"),
-                Pair(where, layer.output_BTC, want, "BTC"),
-            ]
-            backward[key] += gradient_pairs(where, gradients, want_gradients, D)
-        if not not_classical(attn):
-            twin = multihead_twin(attn)
-
-            def by_torch(
-                x_BTC: Tensor, twin: nn.MultiheadAttention = twin, hidden: Tensor = ~mask
-            ) -> Tensor:  # there True is hidden
-                return twin(x_BTC, x_BTC, x_BTC, attn_mask=hidden, need_weights=False)[0]
-
-            twin_weights = [twin.in_proj_weight, twin.out_proj.weight]
-            want, (x, joint, out) = with_gradients(by_torch, layer.x_BTC, twin_weights)
-            forward["torch"].append(Pair(where, output, want, "BTC"))
-            want_gradients = [x, *joint.chunk(3), out]
-            backward["torch"] += gradient_pairs(where, gradients, want_gradients, D)
-    yield judge("kernel of the run = formula, each head", dtype, kernel_pairs, tolerance)
-    names = {
-        "formula": "formula",
-        "heads": "one projection a head",
-        "torch": "nn.MultiheadAttention",
+def check_layers(model: GPT, seen: Pass, tolerance: float) -> Iterator[Check]:
+    """Each layer, on what it really read, against three other ways to compute it."""
+    T, H = seen.logits_BTV.size(1), model.config.n_head
+    mask = causal_mask(T, T)
+    ways: dict[str, Callable[[MultiHeadAttention, Tensor], Tensor]] = {
+        "formula": by_formula,
+        "one projection per head": head_by_head,
+        "nn.MultiheadAttention": partial(by_torch, mask=mask),
     }
-    for key, name in names.items():
-        if forward[key]:
-            yield judge(f"layer = {name}", dtype, forward[key], tolerance)
-            yield judge(f"layer = {name}, gradient", dtype, backward[key], tolerance)
-        else:
-            why = f"not comparable: {not_classical(blocks[0].attn)}"
-            yield Proof(f"layer = {name}", name_of(dtype), None, None, "", why)
-    yield from whole_model(model, tokens_T)
-
-
-def gradient_pairs(
-    where: str, got: Sequence[Tensor], want: Sequence[Tensor], head_width: int
-) -> list[Pair]:
-    """Of x, W_q, W_k, W_v and W_O, whose heads are rows of the first three, columns of the last."""
-    dims = {"x": "BTC", "W_q": "CV", "W_k": "CV", "W_v": "CV", "W_O": "VC"}
-    # Of all of them together: where every key is the same, W_q's gradient is rounding alone.
-    scale = torch.stack([gradient.abs().max() for gradient in want])
-    return [
-        Pair(f"{where}, {name}", a, b, letters, 0 if name == "x" else head_width, scale)
-        for (name, letters), a, b in zip(dims.items(), got, want, strict=True)
-    ]
+    attns = [block.attn for block in blocks_of(model)]
+    kernels, own = [], []
+    for i, (attn, layer) in enumerate(zip(attns, seen.layers, strict=True)):
+        formula = attention(layer.q_BHTD, layer.k_BHSD, layer.v_BHSD, mask)[0]
+        kernels.append(Pair(f"layer {i}", layer.z_BHTD, formula, "BHTD"))
+        own.append(with_gradients(partial(attn, causal=True), layer.x_BTC, weights_of(attn)))
+    yield judge("kernel of the run = formula, each head", kernels, tolerance)
+    for name, way in ways.items():
+        if name == "nn.MultiheadAttention" and (why := not_classical(attns[0])):
+            yield Check(f"layer = {name}", "", None, None, "", f"not comparable: {why}")
+            continue
+        outputs, gradients = [], []
+        for i, (attn, layer) in enumerate(zip(attns, seen.layers, strict=True)):
+            place, (output, got) = f"layer {i}", own[i]
+            formula, want = with_gradients(partial(way, attn), layer.x_BTC, weights_of(attn))
+            outputs += [Pair(place, a, formula, "BTC") for a in (output, layer.output_BTC)]
+            # Relative to all of them: where all keys are the same, W_q's gradient is rounding.
+            scale = torch.stack([gradient.abs().max() for gradient in want])
+            gradients.append(Pair(f"{place}, x", got[0], want[0], "BTC", scale))
+            for what, a, b in zip(("W_q", "W_k", "W_v", "W_O"), got[1:], want[1:], strict=True):
+                # Heads are rows of W_q, W_k and W_v, and columns of W_O.
+                dim, dims = (1, "CHD") if what == "W_O" else (0, "HDC")
+                a, b = a.unflatten(dim, (H, -1)), b.unflatten(dim, (H, -1))
+                gradients.append(Pair(f"{place}, {what}", a, b, dims, scale))
+        yield judge(f"layer = {name}", outputs, tolerance)
+        yield judge(f"layer = {name}, gradient", gradients, tolerance)
 
 
 @contextmanager
 def kernel(model: GPT, name: str) -> Iterator[None]:
     """Inside the `with` block all layers compute with this kernel."""
-    attends = [block.attn.attend for block in blocks_of(model)]
-    before = [attend.kernel for attend in attends]
-    for attend in attends:
+    before = [(attend, attend.kernel) for attend in attends_of(model)]
+    for attend, _ in before:
         attend.kernel = name
     try:
         yield
     finally:
-        for attend, old in zip(attends, before, strict=True):
+        for attend, old in before:
             attend.kernel = old
 
 
-def whole_model(model: GPT, tokens_T: Tensor) -> Iterator[Proof]:
+def check_kernels(model: GPT, tokens_T: Tensor, tolerance: float) -> Iterator[Check]:
     """Fused and explicit kernel give the model the same logits and the same gradients."""
-    dtype, found = model.token_embedding.weight.dtype, []
-    names = [name for name, _ in model.named_parameters()]
+    found = []
+    names, parameters = zip(*model.named_parameters(), strict=True)
     for which in ("fused", "explicit"):
         with kernel(model, which):
             logits = model(tokens_T[None, :-1])
             loss = next_token_loss(logits, tokens_T[None, 1:])
-            found.append((logits.detach(), torch.autograd.grad(loss, list(model.parameters()))))
+            found.append((logits.detach(), torch.autograd.grad(loss, parameters)))
     (fused, fused_gradients), (explicit, explicit_gradients) = found
-    tolerance = TOLERANCE[dtype]
-    pairs = [Pair("logits", fused, explicit, "BTV")]
-    yield judge("model: fused = explicit kernel", dtype, pairs, tolerance)
-    # Of all weights together: a key's bias moves no softmax, and its gradient is rounding alone.
+    pair = Pair("logits", fused, explicit, "BTV")
+    yield judge("model: fused = explicit kernel", [pair], tolerance)
+    # Relative to all of them: a key's bias moves no softmax, and its gradient is rounding alone.
     scale = torch.stack([gradient.abs().max() for gradient in explicit_gradients])
     pairs = [
-        Pair(name, a, b, "V" * a.dim(), scale=scale)
+        Pair(name, a, b, "." * a.dim(), scale)
         for name, a, b in zip(names, fused_gradients, explicit_gradients, strict=True)
     ]
-    # Differences of each layer add up on the way back.
-    tolerance *= 1 + len(model.blocks)
-    yield judge("model: fused = explicit kernel, gradient", dtype, pairs, tolerance)
+    tolerance *= 1 + model.config.n_layer  # errors of each layer add up on the way back
+    yield judge("model: fused = explicit kernel, gradient", pairs, tolerance)
 
 
 # --- 2: decoding with the cache ------------------------------------------------------------------
 
 
 @torch.no_grad()
-def decoding(model: GPT, tokens_T: Tensor) -> Iterator[Proof]:
-    """Proof 2: token by token with a cache, at every position of a text of one and a half windows
-    and more, against one full pass over each window that `window_start` gives."""
-    dtype, block_size = model.token_embedding.weight.dtype, model.config.block_size
+def check_decoding(model: GPT, tokens_T: Tensor, tolerance: float) -> Iterator[Check]:
+    """Token by token with a cache, at every position of a text of one and a half windows and more,
+    against a full pass over each window that `window_start` gives."""
+    block_size, L = model.config.block_size, model.config.n_layer
     length = block_size + block_size // 2 + 2  # the window moves twice
-    text_T = tokens_T.repeat(length // len(tokens_T) + 1)[:length]
-    got_z: list[list[Tensor]] = []
-    handles = [
-        block.attn.attend.register_forward_hook(
-            lambda module, args, z_BHTD: got_z[-1].append(z_BHTD[0, :, -1].clone())
+    text_BT = tokens_T.repeat(length // len(tokens_T) + 1)[None, :length]
+    decoder, last_z = Decoder(model), []
+    with hooked(attends_of(model), lambda module, args, z_BHTD: last_z.append(z_BHTD[0, :, -1])):
+        cached_TV = torch.cat([decoder.read(text_BT[:, [t]]) for t in range(length)])
+    cached_TLHD = torch.stack(last_z).unflatten(0, (length, L))
+    full_TLHD, full_TV = [], []
+    for start, window in itertools.groupby(range(length), lambda t: window_start(t, block_size)):
+        positions = list(window)
+        seen = capture(model, text_BT[:, start : positions[-1] + 1])
+        rows = slice(positions[0] - start, None)
+        full_TLHD.append(
+            torch.stack([z.z_BHTD[0, :, rows] for z in seen.layers]).permute(2, 0, 1, 3)
         )
-        for block in blocks_of(model)
-    ]
-    decoder, got_logits = Decoder(model), []
-    try:
-        for position in range(length):
-            got_z.append([])
-            got_logits.append(decoder.read(text_T[None, position : position + 1])[0].clone())
-    finally:
-        for handle in handles:
-            handle.remove()
-    want_z: list[list[Tensor]] = []
-    want_logits: list[Tensor] = []
-    starts = [window_start(position, block_size) for position in range(length)]
-    for start in dict.fromkeys(starts):
-        positions = [p for p in range(length) if starts[p] == start]
-        seen = capture(model, text_T[None, start : positions[-1] + 1])
-        for p in positions:
-            want_z.append([layer.z_BHTD[0, :, p - start] for layer in seen.layers])
-            want_logits.append(seen.logits_BTV[0, p - start])
-    pairs = [
-        Pair(f"layer {i}", torch.stack(got), torch.stack(want), "THD")
-        for i, (got, want) in enumerate(
-            zip(zip(*got_z, strict=True), zip(*want_z, strict=True), strict=True)
-        )
-    ]
-    pairs.append(Pair("logits", torch.stack(got_logits), torch.stack(want_logits), "TV"))
-    tolerance = TOLERANCE[dtype] * (1 + len(model.blocks))
-    yield judge("decoding with the cache = full pass", dtype, pairs, tolerance)
+        full_TV.append(seen.logits_BTV[0, rows])
+    want_TLHD, want_TV = torch.cat(full_TLHD), torch.cat(full_TV)
+    pairs = [Pair(f"layer {i}", cached_TLHD[:, i], want_TLHD[:, i], "THD") for i in range(L)]
+    pairs.append(Pair("logits", cached_TV, want_TV, "TV"))
+    tolerance *= 1 + L
+    yield judge("decoding with the cache = full pass", pairs, tolerance)
     edges = sorted({0, block_size - 1, block_size, block_size + 1, length - 1} & set(range(length)))
-    uncached = [
-        Decoder(model, use_cache=False).read(text_T[None, : position + 1])[0] for position in edges
-    ]
     pairs = [
-        Pair(f"position {position}", got[None], want_logits[position][None], "BV")
-        for position, got in zip(edges, uncached, strict=True)
+        Pair(
+            f"position {t}",
+            Decoder(model, use_cache=False).read(text_BT[:, : t + 1])[0],
+            want_TV[t],
+            "V",
+        )
+        for t in edges
     ]
-    yield judge("decoding without the cache = full pass", dtype, pairs, tolerance)
+    yield judge("decoding without the cache = full pass", pairs, tolerance)
 
 
-# --- 3: nothing leaks ----------------------------------------------------------------------------
+# --- 3: no information flows from later tokens ---------------------------------------------------
 
 
 def spread(first: int, last: int) -> list[int]:
@@ -379,110 +312,91 @@ def spread(first: int, last: int) -> list[int]:
     return sorted({int(i) for i in torch.linspace(first, last, PROBES).round()})
 
 
-def leaks(model: GPT, tokens_T: Tensor) -> Iterator[Proof]:
-    """Proof 3: a later token changes nothing before it, to the last bit; and no gradient comes from
-    the future. Where nothing changes at and after it either, the check says so and fails."""
-    dtype, V = model.token_embedding.weight.dtype, model.token_embedding.num_embeddings
-    name = "changing a token moves nothing before it"
-    if V == 1:
-        yield Proof(name, name_of(dtype), None, None, "", "not comparable: a single token")
+def check_future(model: GPT, tokens_T: Tensor, seen: Pass) -> Iterator[Check]:
+    """A later token changes nothing before it, to the last bit, and no gradient comes from it.
+    Where nothing changes at and after it either, the check says so and fails."""
+    name = "changing a token changes nothing before it"
+    if model.token_embedding.num_embeddings == 1:
+        yield Check(name, "", None, None, "", "not comparable: a single token")
     else:
-        yield moved(model, tokens_T, name)
-    yield future_gradients(model, tokens_T)
+        yield check_changes(name, model, tokens_T, seen)
+    yield check_gradients("no gradient from later tokens", model, seen)
 
 
-def moved(model: GPT, tokens_T: Tensor, name: str) -> Proof:
-    dtype, V = model.token_embedding.weight.dtype, model.token_embedding.num_embeddings
-    before = capture(model, tokens_T[None])
-    layers: list[list[Pair]] = [[] for _ in before.layers]
-    logits, inert = [], []
+def check_changes(name: str, model: GPT, tokens_T: Tensor, seen: Pass) -> Check:
+    """Change some tokens, one at a time."""
+    layers: list[list[Pair]] = [[] for _ in seen.layers]
+    logits = []
     for t in spread(1, len(tokens_T) - 1):
         other_T = tokens_T.clone()
-        other_T[t] = (other_T[t] + 1) % V
+        other_T[t] = (other_T[t] + 1) % model.token_embedding.num_embeddings
         after = capture(model, other_T[None])
-        for i, (a, b) in enumerate(zip(after.layers, before.layers, strict=True)):
+        place = f"token {t} changed"
+        for i, (a, b) in enumerate(zip(after.layers, seen.layers, strict=True)):
             layers[i].append(
-                Pair(f"token {t} moved layer {i}", a.z_BHTD[:, :, :t], b.z_BHTD[:, :, :t], "BHTD")
+                Pair(f"{place} layer {i}", a.z_BHTD[:, :, :t], b.z_BHTD[:, :, :t], "BHTD")
             )
-        a_TV, b_TV = after.logits_BTV[0], before.logits_BTV[0]
-        logits.append(Pair(f"token {t} moved logits", a_TV[:t], b_TV[:t], "TV"))
+        a_TV, b_TV = after.logits_BTV[0], seen.logits_BTV[0]
+        logits.append(Pair(f"{place} logits", a_TV[:t], b_TV[:t], "TV"))
         if torch.equal(a_TV[t:], b_TV[t:]):
-            inert.append(t)
-    if inert:
-        return Proof(name, name_of(dtype), None, 0.0, f"token {inert[0]} moves no logit", "failed")
-    return judge(name, dtype, [pair for pairs in layers for pair in pairs] + logits, 0.0)
+            return Check(name, "", None, 0.0, f"token {t} changes no logit", "failed")
+    return judge(name, [*itertools.chain(*layers), *logits], 0.0)
 
 
-def future_gradients(model: GPT, tokens_T: Tensor) -> Proof:
-    """d logit_i / d embedding_j is exactly 0 for j > i, in each head and in the whole model."""
-    name = "no gradient from the future"
-    seen, dtype = capture(model, tokens_T[None]), model.token_embedding.weight.dtype
+def check_gradients(name: str, model: GPT, seen: Pass) -> Check:
+    """d logit_i / d embedding_j is exactly 0 for j > i, and d z_i / d x_j in each head."""
     generator = torch.Generator().manual_seed(0)
-    probes, pairs = spread(0, len(tokens_T) - 2), []
+    pairs = []
 
     def look_back(output_TX: Tensor, x_BTC: Tensor, place: str) -> bool:
         """Gradients of a random projection of each probed output; whether its own place has any."""
         alive = True
-        for i in probes:
+        for i in spread(0, len(output_TX) - 2):
             onto = torch.randn(output_TX.size(-1), generator=generator, dtype=torch.float64)
             loss = (output_TX[i] * onto.to(output_TX)).sum()
             (gradient_BTC,) = torch.autograd.grad(loss, x_BTC, retain_graph=True)
             allowed_BTC = gradient_BTC.clone()
             allowed_BTC[0, i + 1 :] = 0
-            pairs.append(Pair(f"{place}, position {i}", gradient_BTC, allowed_BTC, "BKC"))
+            pairs.append(Pair(f"{place}, position {i}", gradient_BTC, allowed_BTC, "BSC"))
             alive &= bool(gradient_BTC[0, i].any())
         return alive
 
-    for layer, (block, what) in enumerate(zip(blocks_of(model), seen.layers, strict=True)):
-        x_BTC = what.x_BTC.detach().requires_grad_()
-        caught: list[Tensor] = []
-        handle = block.attn.attend.register_forward_hook(
-            lambda module, args, z_BHTD, caught=caught: caught.append(z_BHTD)
-        )
-        try:
+    inputs, outputs = [layer.x_BTC.detach().requires_grad_() for layer in seen.layers], []
+    with hooked(attends_of(model), lambda module, args, z_BHTD: outputs.append(z_BHTD)):
+        for block, x_BTC in zip(blocks_of(model), inputs, strict=True):
             block.attn(x_BTC, causal=True)
-        finally:
-            handle.remove()
-        for head, z_TD in enumerate(caught[0][0]):
-            look_back(z_TD, x_BTC, f"layer {layer}, head {head}")
-    x_BTC = seen.stream[0].detach().requires_grad_()
-    stream = x_BTC
+    for i, (x_BTC, z_BHTD) in enumerate(zip(inputs, outputs, strict=True)):
+        for head, z_TD in enumerate(z_BHTD[0]):
+            look_back(z_TD, x_BTC, f"layer {i}, head {head}")
+    embedded_BTC = x_BTC = seen.residual[0].detach().requires_grad_()
     for block in blocks_of(model):
-        stream = block(stream)
-    if not look_back(model.unembed(stream)[0], x_BTC, "logits"):
-        return Proof(name, name_of(dtype), None, 0.0, "a logit has no gradient at all", "failed")
-    return judge(name, dtype, pairs, 0.0)
+        x_BTC = block(x_BTC)
+    if not look_back(model.unembed(x_BTC)[0], embedded_BTC, "logits"):
+        return Check(name, "", None, 0.0, "a logit has no gradient at all", "failed")
+    return judge(name, pairs, 0.0)
 
 
 # --- 4: sums -------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def sums(model: GPT, tokens_T: Tensor) -> Iterator[Proof]:
-    """Proof 4: the last layer of the logit lens is the model's logits; what the heads add, each
-    through its columns of W_O, and the bias sum to what the layer adds."""
-    seen, dtype = capture(model, tokens_T[None]), model.token_embedding.weight.dtype
-    tolerance, D = TOLERANCE[dtype], model.config.head_width
-    name = "heads and bias sum to the layer"
-    lens = model.unembed(seen.stream[-1])
-    pairs = [Pair("logits", lens, seen.logits_BTV, "BTV")]
-    yield judge("last layer of the logit lens = logits", dtype, pairs, tolerance)
+def check_sums(model: GPT, seen: Pass, tolerance: float) -> Iterator[Check]:
+    """The last layer of the logit lens is the model's logits; what the heads add, each through its
+    columns of W_O, and the bias sum to what the layer adds."""
+    pair = Pair("logits", model.unembed(seen.residual[-1]), seen.logits_BTV, "BTV")
+    yield judge("last layer of the logit lens = logits", [pair], tolerance)
     pairs = []
     for i, (block, layer) in enumerate(zip(blocks_of(model), seen.layers, strict=True)):
-        out = block.attn.out
+        out, place = block.attn.out, f"layer {i}"
+        columns = out.weight.split(model.config.head_width, dim=1)
         added_HTC = torch.stack(
-            [
-                layer.z_BHTD[0, head] @ out.weight[:, head * D : (head + 1) * D].T
-                for head in range(block.attn.n_head)
-            ]
+            [z_TD @ W_CD.T for z_TD, W_CD in zip(layer.z_BHTD[0], columns, strict=True)]
         )
         total_TC = added_HTC.sum(0) if out.bias is None else added_HTC.sum(0) + out.bias
-        pair = Pair(f"layer {i}", layer.output_BTC[0], total_TC, "TC")
-        pairs.append(pair)
-        if judge(name, dtype, [pair], tolerance).verdict == "failed":
-            head = missing_head(layer.output_BTC[0] - total_TC, added_HTC)
-            pairs[-1] = replace(pair, place=f"layer {i}, head {head}")
-    yield judge(name, dtype, pairs, tolerance)
+        if relative_error(layer.output_BTC[0], total_TC).max() > tolerance:
+            place += f", head {missing_head(layer.output_BTC[0] - total_TC, added_HTC)}"
+        pairs.append(Pair(place, layer.output_BTC[0], total_TC, "TC"))
+    yield judge("heads and bias sum to the layer", pairs, tolerance)
 
 
 def missing_head(rest_TC: Tensor, added_HTC: Tensor) -> int:

@@ -1,8 +1,8 @@
 """Scores of attention patterns: what a head does, as a number.
 
 `A` are attention weights after the softmax, (..., T, T): A[q, k] is how much query q takes from key
-k; indices count from 0. Each score is a mean over queries, (...), so that it is of one head;
-whoever averages further does so over windows, never over heads. Against each stands the score of
+k; indices count from 0. Each score is a mean over queries, (...), of one head; whoever averages
+further does so over sequences, never over heads. Beside each stands the score of
 `uniform_attention`, which attends to everything alike: the level of chance.
 """
 
@@ -23,46 +23,39 @@ def uniform_attention(T: int) -> Tensor:
 def entropy(A: Tensor) -> Tensor:
     """How spread a head's attention is: 1 is uniform, 0 is all on one key.
 
-    H(q) = -sum_k A[q, k] ln A[q, k] in nats, with 0 ln 0 = 0, over ln(q + 1), its largest; the mean
-    over q >= 1.
+    H(q) = -sum_k A[q, k] ln A[q, k], with 0 ln 0 = 0, over ln(q + 1), its largest.
     """
-    T = A.size(-1)
     nats = torch.special.entr(A).sum(-1)[..., 1:]
-    return (nats / torch.arange(2, T + 1, device=A.device).log()).mean(-1)
+    return (nats / torch.arange(2, A.size(-1) + 1).log()).mean(-1)
 
 
 def entropy_nats(A: Tensor) -> Tensor:
-    """The same before it is normalised: the mean of H(q) over q >= 1, in nats."""
+    """The same before it is normalised: the mean of H(q) over q >= 1."""
     return torch.special.entr(A).sum(-1)[..., 1:].mean(-1)
 
 
 def previous_token(A: Tensor) -> Tensor:
-    """Mean over q >= 1 of A[q, q - 1] (Olsson et al. 2022)."""
     return A.diagonal(-1, -2, -1).mean(-1)
 
 
 def first_token(A: Tensor) -> Tensor:
-    """Mean over q >= 1 of A[q, 0]; a head above 0.3 is called a sink (Gu et al. 2024)."""
     return A[..., 1:, 0].mean(-1)
 
 
 def mean_distance(A: Tensor) -> Tensor:
-    """sum A[q, k] (q - k) / sum A[q, k], in positions (Vig & Belinkov 2019)."""
-    places = torch.arange(A.size(-1), device=A.device, dtype=A.dtype)
-    back = (places[:, None] - places).clamp(min=0)
+    place = torch.arange(A.size(-1), dtype=A.dtype)
+    back = (place[:, None] - place).clamp(min=0)
     return (A * back).sum((-2, -1)) / A.sum((-2, -1))
 
 
 def induction(A: Tensor) -> Tensor:
-    """On [r, r], r of P different tokens: mean over q = P .. 2P - 1 of A[q, q - P + 1], the token
-    after the previous copy of this one (Olsson et al. 2022). A pattern is not yet copying."""
+    """To the token after the previous copy of this one. A pattern is not yet copying."""
     P = A.size(-1) // 2
     return A.diagonal(1 - P, -2, -1)[..., 1 : P + 1].mean(-1)
 
 
 def duplicate_token(A: Tensor) -> Tensor:
-    """On [r, r], r of P different tokens: mean over q = P .. 2P - 1 of A[q, q - P], the previous
-    copy of this token (Wang et al. 2022)."""
+    """To the previous copy of this token."""
     P = A.size(-1) // 2
     return A.diagonal(-P, -2, -1)[..., :P].mean(-1)
 
@@ -71,69 +64,34 @@ def duplicate_token(A: Tensor) -> Tensor:
 class Score:
     """A score, and what a table says of it."""
 
-    key: str
-    name: str
     measure: Callable[[Tensor], Tensor]
     formula: str
     source: str
     repeats: bool = False
-    """Measured on random strings repeated, not on text."""
+    """Measured on [r, r], r of P different random tokens, instead of on text."""
+
+    @property
+    def key(self) -> str:
+        return self.measure.__name__
+
+    @property
+    def name(self) -> str:
+        return self.key.replace("_", " ")
 
     def uniform(self, T: int) -> float:
         """Of uniform causal attention over T positions."""
         return float(self.measure(uniform_attention(T)))
 
 
+# fmt: off
 SCORES = [
-    Score(
-        "entropy",
-        "entropy",
-        entropy,
-        "-sum_k A ln A / ln(q + 1), mean over q >= 1",
-        "Shannon 1948",
-    ),
-    Score(
-        "entropy_nats",
-        "in nats",
-        entropy_nats,
-        "-sum_k A ln A, mean over q >= 1",
-        "Shannon 1948",
-    ),
-    Score(
-        "previous_token",
-        "previous token",
-        previous_token,
-        "A[q, q-1], mean over q >= 1",
-        "Olsson et al. 2022",
-    ),
-    Score(
-        "first_token",
-        "first token",
-        first_token,
-        f"A[q, 0], mean over q >= 1; a sink above {SINK}",
-        "Gu et al. 2024",
-    ),
-    Score(
-        "mean_distance",
-        "mean distance",
-        mean_distance,
-        "sum A (q - k) / sum A, positions",
-        "Vig & Belinkov 2019",
-    ),
-    Score(
-        "induction",
-        "induction",
-        induction,
-        "on [r, r]: A[q, q-P+1], mean over q = P .. 2P-1",
-        "Olsson et al. 2022",
-        repeats=True,
-    ),
-    Score(
-        "duplicate_token",
-        "duplicate token",
-        duplicate_token,
-        "on [r, r]: A[q, q-P], mean over q = P .. 2P-1",
-        "Wang et al. 2022",
-        repeats=True,
-    ),
+    Score(entropy, "-sum_k A ln A / ln(q + 1), mean over q >= 1", "Shannon 1948"),
+    Score(entropy_nats, "-sum_k A ln A, mean over q >= 1", "Shannon 1948"),
+    Score(previous_token, "A[q, q-1], mean over q >= 1", "Olsson et al. 2022"),
+    Score(first_token, f"A[q, 0], mean over q >= 1; a sink above {SINK}", "Gu et al. 2024"),
+    Score(mean_distance, "sum A (q - k) / sum A, positions", "Vig & Belinkov 2019"),
+    Score(induction, "on [r, r]: A[q, q-P+1], mean over q = P .. 2P-1", "Olsson et al. 2022", True),
+    Score(duplicate_token, "on [r, r]: A[q, q-P], mean over q = P .. 2P-1", "Wang et al. 2022",
+          True),
 ]
+# fmt: on

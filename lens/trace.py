@@ -1,148 +1,192 @@
-"""One attention layer, step by step: name, formula, shape, and what the numbers are.
+"""The verb trace: one attention layer of a run, step by step."""
 
-The steps are those of description E of multi-head attention, from (B, T, C) to (B, T, C). They are
-recomputed here from the layer's own weights, one after the other, and `trace` refuses to show
-them unless they end where the model itself ended.
-"""
-
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from common.errors import UserError
+from common.fields import Count, Natural
 from common.tables import print_table, visible
-from lens.capture import LayerPass
+from lens.capture import capture
+from lens.checks import by_torch
+from lens.subject import Subject, SubjectOptions
+from lens.variants import change, description_c, furthest, one_wide_head
+from lens.walk import Step, walk
 from model.attention import MultiHeadAttention
+from run.folder import RUNS
 
 SHOWN = 8  # rows and columns of a printed matrix, at most
 
 
 @dataclass(frozen=True)
-class Step:
-    """One line of the table."""
+class Trace(SubjectOptions):
+    """One attention layer, step by step"""
 
-    name: str
-    formula: str
-    letters: str
-    """The shape in letters; its numbers are the tensor's."""
+    layer: Natural = 0
+    """Layer index, from 0."""
 
-    value: Tensor
-    masked: Tensor | None = None
-    """Where a cell is hidden, of the shape of the value; such cells count in no statistic."""
+    head: Natural = 0
+    """Index of the head whose scores and weights are printed, from 0."""
 
-    rows_sum: bool = False
-    """Whether the sum of a row says something."""
+    random: str | None = None
+    """Instead of a run: descriptions A, B and C on random input of this shape, as 4,10,512."""
+
+    n_head: Count = 8
+    """Heads of those."""
 
 
-def trace(attn: MultiHeadAttention, x_BTC: Tensor, seen: LayerPass | None = None) -> list[Step]:
-    """The steps of causal self-attention on what a layer read.
+def trace(word: str | None, options: Trace) -> int:
+    """Of a run; or descriptions A, B and C, where --random is given or there is no run yet."""
+    if options.random is not None and word is not None:
+        raise UserError("--random shows descriptions without a run; leave one of the two out")
+    if options.random is not None:
+        print_descriptions(options.random, options.n_head)
+    elif word is None and not any(RUNS.glob("*/last.safetensors")):
+        print("there is no run yet: here are descriptions A, B and C on inputs of their own\n")
+        print_descriptions("4,10,512", options.n_head)
+    else:
+        trace_run(Subject(word, options), options)
+    return 0
+
+
+def trace_run(subject: Subject, options: Trace) -> None:
+    """The steps of a layer, and three matrices of one of its heads."""
+    config, prompt_T = subject.config.model, subject.prompt_T
+    attn = subject.layer(options.layer)
+    if options.head >= config.n_head:
+        raise UserError(f"--head {options.head}: the heads are 0 to {config.n_head - 1}")
+    seen = capture(subject.model, prompt_T[None]).layers[options.layer]
+    steps = trace_layer(attn, seen.x_BTC, seen.output_BTC)
+    B, T, C = seen.x_BTC.shape
+    print(
+        f"layer {options.layer} on {T} tokens: B = {B}, T = S = {T}, C = {C}, H = {config.n_head}, "
+        f"D = C / H = {config.head_width}\n"
+    )
+    print_steps(steps)
+    titles = {
+        "scores": "scores before the mask",
+        "masked": "after the mask (· is hidden: -inf, no number at all)",
+        "weights A": "weights after the softmax; each row sums to 1",
+    }
+    tokens = [visible(subject.vocab[token]) for token in prompt_T.tolist()]
+    for name, title in titles.items():
+        print(f"\nhead {options.head}: {title}")
+        hidden = steps[name].hidden
+        print_matrix(
+            steps[name].value[0, options.head],
+            None if hidden is None else hidden[0, options.head],
+            tokens,
+        )
+
+
+@torch.no_grad()
+def trace_layer(attn: MultiHeadAttention, x_BTC: Tensor, output_BTC: Tensor) -> dict[str, Step]:
+    """The steps of causal self-attention on what a layer read, by their names.
 
     Args:
-        seen: what the model did with the same `x`, to check against.
+        output_BTC: what the model made of the same `x`, where the steps must end too.
 
     Raises:
         FloatingPointError: when what the layer computed is not finite.
         RuntimeError: when the steps do not end where the model ended.
     """
-    with torch.no_grad():
-        steps = list(walk(attn, x_BTC))
-        output = attn(x_BTC, causal=True) if seen is None else seen.output_BTC
-    if not output.isfinite().all():
-        raise FloatingPointError("what this layer computes is not finite: its weights are no use")
-    # Rounding in one order or the other, in float32 or bfloat16.
-    if not torch.allclose(
-        steps[-1].value, output, rtol=1e-3, atol=1e-3 * float(output.abs().max())
-    ):
+    steps = walk(attn, x_BTC)
+    if not output_BTC.isfinite().all():
+        raise FloatingPointError("what this layer computes is not finite (NaN or Inf)")
+    # The order of sums differs.
+    atol = 1e-3 * float(output_BTC.abs().max())
+    if not torch.allclose(steps["output"].value, output_BTC, rtol=1e-3, atol=atol):
         raise RuntimeError("the traced steps are not what the model computed")
     return steps
 
 
-def walk(attn: MultiHeadAttention, x_BTC: Tensor) -> Iterator[Step]:
-    """Each step from the one before it."""
-    T, D = x_BTC.size(1), x_BTC.size(2) // attn.n_head
-    yield Step("input", "x, the normalised stream", "B,T,C", x_BTC)
-    split: dict[str, Tensor] = {}
-    for name, layer in (("Q", attn.query), ("K", attn.key), ("V", attn.value)):
-        bias = "" if layer.bias is None else f" + b_{name.lower()}"
-        projected = F.linear(x_BTC, layer.weight, layer.bias)
-        yield Step(name, f"x W_{name.lower()}{bias}", "B,T,C", projected)
-        split[name] = attn.split_heads(projected)
-    for name, tensor in split.items():
-        letters = "B,H,T,D" if name == "Q" else "B,H,S,D"
-        yield Step(f"{name} by heads", f"{name} cut into H pieces of D", letters, tensor)
-    for name, norm in (("Q", attn.q_norm), ("K", attn.k_norm)):
-        letters = "B,H,T,D" if name == "Q" else "B,H,S,D"
-        if not isinstance(norm, nn.Identity):
-            split[name] = norm(split[name])
-            yield Step(f"{name} normalised", f"LayerNorm({name}), each head", letters, split[name])
-        if attn.rotary is not None:
-            split[name] = attn.rotary(split[name], 0)
-            yield Step(f"{name} rotated", f"{name} turned by its position", letters, split[name])
-    products = split["Q"] @ split["K"].transpose(-2, -1)
-    yield Step("products", "Q K^T", "B,H,T,S", products)
-    scores = products / math.sqrt(D)
-    yield Step("scores", "Q K^T / sqrt(D)", "B,H,T,S", scores)
-    hidden = torch.ones(T, T, dtype=torch.bool, device=x_BTC.device).triu(1).expand(scores.shape)
-    masked = scores.masked_fill(hidden, -math.inf)
-    yield Step("masked", "-inf where key > query", "B,H,T,S", masked, hidden)
-    weights = masked.softmax(dim=-1)
-    yield Step("weights A", "softmax over keys", "B,H,T,S", weights, hidden, rows_sum=True)
-    z_BHTD = weights @ split["V"]
-    yield Step("heads z", "A V", "B,H,T,D", z_BHTD)
-    merged = attn.merge_heads(z_BHTD)
-    yield Step("merged", "the heads side by side", "B,T,C", merged)
-    bias = "" if attn.out.bias is None else " + b_O"
-    yield Step("output", f"merged W_O{bias}", "B,T,C", attn.out(merged))
-
-
-def print_steps(steps: list[Step]) -> None:
-    """The table."""
-    heading = ["step", "formula", "shape", "here", "row sums", "masked", "min", "mean", "max"]
-    rows = [heading]
-    for step in steps:
-        value, hidden = step.value.double(), step.masked
-        open_cells = value if hidden is None else value[~hidden]
-        sums = value.sum(-1)
-        rows.append(
-            [
-                step.name,
-                step.formula,
-                f"({step.letters})",
-                str(tuple(value.shape)),
-                f"{sums.min():.4f} to {sums.max():.4f}" if step.rows_sum else "",
-                "" if hidden is None else f"{int(hidden.sum()):,} of {hidden.numel():,}",
-                f"{open_cells.min():.3f}",
-                f"{open_cells.mean():.3f}",
-                f"{open_cells.max():.3f}",
-            ]
-        )
+def print_steps(steps: dict[str, Step]) -> None:
+    """A table of them."""
+    rows = [["step", "formula", "shape", "here", "row sums", "masked", "min", "mean", "max"]]
+    for name, step in steps.items():
+        value, hidden, sums, masked = step.value.double(), step.hidden, "", ""
+        if name == "weights A":
+            sums = f"{value.sum(-1).min():.4f} to {value.sum(-1).max():.4f}"
+        if hidden is not None:
+            masked = f"{int(hidden.sum()):,} of {hidden.numel():,}"
+            value = value[~hidden]
+        statistics = [f"{number:.3f}" for number in (value.min(), value.mean(), value.max())]
+        shape = str(tuple(step.value.shape))
+        rows.append([name, step.formula, f"({step.letters})", shape, sums, masked, *statistics])
     print_table(rows, words=4)
 
 
-def print_matrix(title: str, matrix_TS: Tensor, names: list[str], hidden: Tensor | None) -> None:
+def print_matrix(matrix_TS: Tensor, hidden: Tensor | None, tokens: list[str]) -> None:
     """The first rows and columns of a matrix, queries down and keys across.
 
     Args:
-        names: of the positions.
         hidden: cells that are masked, printed as a dot: not zero, but not there.
     """
-    n = min(SHOWN, len(names))
-    print(f"\n{title}")
-    rows = [["query \\ key", *(f"{i} {name}" for i, name in enumerate(names[:n]))]]
-    for q in range(n):
-        cells = [
-            "·" if hidden is not None and hidden[q, k] else f"{matrix_TS[q, k]:.3f}"
-            for k in range(n)
-        ]
-        rows.append([f"{q} {names[q]}", *cells])
+    names = [f"{i} {token}" for i, token in enumerate(tokens[:SHOWN])]
+    rows = [["query \\ key", *names]]
+    for q, name in enumerate(names):
+        cells = [f"{matrix_TS[q, k]:.3f}" for k in range(len(names))]
+        if hidden is not None:
+            cells = ["·" if hidden[q, k] else cell for k, cell in enumerate(cells)]
+        rows.append([name, *cells])
     print_table(rows)
-    if len(names) > n:
-        print(f"(the first {n} of {len(names)} positions)")
+    if len(tokens) > SHOWN:
+        print(f"(the first {SHOWN} of {len(tokens)} positions)")
 
 
-def names_of(tokens: list[str]) -> list[str]:
-    """The tokens of a prompt as names of rows and columns."""
-    return [visible(token) for token in tokens]
+# --- A, B and C on their own inputs, without a run -----------------------------------------------
+
+
+@torch.no_grad()
+def print_descriptions(shape: str, n_head: int) -> None:
+    """A: multi-head attention on a random input; B: one head, and many with W_O; C: from token ids,
+    in its own manner.
+
+    Raises:
+        UserError: for a shape that is none, or cannot be split into heads.
+    """
+    try:
+        B, T, C = (int(number) for number in shape.split(","))
+        if min(B, T, C) < 1 or B * T * max(C, n_head * T) > 10**8:
+            raise ValueError
+    except ValueError:
+        raise UserError(f"--random {shape} must be B,T,C, as 4,10,512, and not too large") from None
+    if C % n_head:
+        raise UserError(f"--random {shape}: C = {C} must be divisible by --n_head {n_head}")
+    torch.manual_seed(0)
+    attn, x_BTC = MultiHeadAttention(C, n_head), torch.randn(B, T, C)
+
+    print(f"A: multi-head self-attention on ({B}, {T}, {C}), {n_head} heads\n")
+    steps = walk(attn, x_BTC, causal=False)
+    print_steps(steps)
+    error = furthest(attn(x_BTC), by_torch(attn, x_BTC))
+    print(f"\nthe output has the input's shape; against nn.MultiheadAttention: {error:.1e}\n")
+
+    print("B: a single head without W_O, and heads concatenated with W_O\n")
+    q, k, v = (steps[f"{name} by head"].value for name in "QKV")
+    z_BTC, one_A = one_wide_head(attn, q, k, v, None)
+    many_A, output_BTC = steps["weights A"].value, steps["output"].value
+    rows = [["", "relations between positions", "shape of A", "output"]]
+    for name, A, output in (
+        ("one head", one_A, z_BTC),
+        (f"{n_head} heads, W_O", many_A, output_BTC),
+    ):
+        rows.append([name, str(A.size(1)), str(tuple(A.shape)), str(tuple(output.shape))])
+    print_table(rows, words=4)
+    apart = change(steps["merged"].value, z_BTC)
+    print(f"\nbefore W_O the heads differ from the one head by {apart:.2f} of its length\n")
+
+    print("C: from token ids, (5, 3) of a vocabulary of 10, C = 8, H = 2; no scale, ReLU\n")
+    embedding, small = nn.Embedding(10, 8), MultiHeadAttention(8, 2)
+    ids_BT = torch.randint(10, (5, 3))
+    rows = [["masked", "ids", "embedded", "weights", "output", "A[0, 0], first row", "zeros"]]
+    for masked in (False, True):
+        steps = description_c(small, embedding(ids_BT), masked)
+        A, output = steps["weights A"].value, steps["ReLU"].value
+        tensors = [ids_BT, steps["input"].value, A, output]
+        row = " ".join(f"{weight:.3f}" for weight in A[0, 0, 0].tolist())
+        zeros = f"{float((output == 0).float().mean()):.0%}"
+        rows.append([str(masked), *(str(tuple(t.shape)) for t in tensors), row, zeros])
+    print_table(rows, words=6)
+    print("\nmasked, the first position sees itself alone; the ReLU leaves nothing negative")

@@ -1,47 +1,51 @@
-"""A model laid out for decoding: a product there has few rows, so that its time is that of reading
-the weights and of calling it."""
+"""A model that only decodes, made faster: it multiplies matrices by a few rows at a time, so that
+what takes the time is reading the weights, and calling."""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.attention import KVCache, MultiHeadAttention
+from model.attention import MultiHeadAttention
+from model.cache import KVCache
 from model.gpt import GPT
 
-PIECES = 4  # enough for as many threads; more did not help
+PARTS = 4  # enough for as many threads; more did not help
 
 
-class PiecewiseLinear(nn.Module):
-    """A linear layer in pieces of its outputs, each stored as (inputs, outputs), read side by side.
+class SplitLinear(nn.Module):
+    """x W^T + b, up to rounding: the outputs in parts, one batched product of all parts.
 
-    The same numbers as `nn.Linear` up to rounding. On a CPU with two threads it is nearly three
-    times as fast for one row, because PyTorch reads a matrix for a single row on one thread.
+    With two threads on a CPU it is nearly three times as fast for one row, because PyTorch reads
+    a matrix for a single row on one thread.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.outputs, inputs = linear.weight.shape
-        self.n = next(n for n in range(PIECES, 0, -1) if self.outputs % n == 0)
-        pieces = linear.weight.detach().view(self.n, self.outputs // self.n, inputs)
-        self.weight = pieces.transpose(1, 2).contiguous()
+        self.parts = next(n for n in range(PARTS, 0, -1) if self.outputs % n == 0)
+        parts = linear.weight.detach().view(self.parts, -1, inputs)
+        self.weight = parts.transpose(1, 2).contiguous()
         bias = linear.bias
-        self.bias = None if bias is None else bias.detach().view(self.n, 1, -1)
+        self.bias = None if bias is None else bias.detach().view(self.parts, 1, -1)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs)."""
-        rows = x.reshape(-1, x.size(-1)).expand(self.n, -1, -1)
+        rows = x.reshape(-1, x.size(-1)).expand(self.parts, -1, -1)
         if self.bias is None:
-            pieces = torch.bmm(rows, self.weight)
+            y = torch.bmm(rows, self.weight)
         else:
-            pieces = torch.baddbmm(self.bias, rows, self.weight)
-        return pieces.transpose(0, 1).reshape(*x.shape[:-1], self.outputs)
+            y = torch.baddbmm(self.bias, rows, self.weight)
+        return y.transpose(0, 1).reshape(*x.shape[:-1], self.outputs)
 
 
 class Int8Linear(nn.Module):
-    """A linear layer of 8-bit whole numbers times a scale for each output; changes the numbers.
+    """x W^T + b in bfloat16, W rounded to 8-bit integers times a scale for each output.
 
-    A weight is off by at most half of 1/127 of the largest in its row. Inputs and sums are
-    rounded to bfloat16. A quarter of the memory, and of the time to read it.
+    A weight is off by at most half of 1/127 of the largest of its row. It takes a quarter of
+    float32's memory, and of the time to read it.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -64,30 +68,32 @@ class Int8Linear(nn.Module):
 
 
 class DecodingAttention(nn.Module):
-    """`MultiHeadAttention` of a model that only decodes, in a third fewer operations.
+    """`MultiHeadAttention`, causal, up to rounding, in a third fewer calls.
 
-    Where a product takes microseconds, so does calling it. Queries, keys and values are one
-    product here; queries and keys are normalised and turned together, and the gains of their norms
-    are part of the cosines and sines. The same numbers up to rounding.
+    Queries, keys and values are one product; queries and keys are normalized and rotated together,
+    the scales of their norms being part of the cosines and sines.
     """
 
     def __init__(self, attention: MultiHeadAttention, block_size: int) -> None:
         super().__init__()
         self.n_head, self.attend, self.out = attention.n_head, attention.attend, attention.out
-        three = [layer.state_dict() for layer in (attention.query, attention.key, attention.value)]
-        C = self.out.in_features
-        self.joint: nn.Module = nn.Linear(C, 3 * C, "bias" in three[0], device="meta")
-        joined = {name: torch.cat([layer[name] for layer in three]) for name in three[0]}
-        self.joint.load_state_dict(joined, assign=True)
+        layers = (attention.query, attention.key, attention.value)
+        C, bias = attention.out.in_features, attention.out.bias is not None
+        self.joint: nn.Module = nn.Linear(C, 3 * C, bias, device="meta")
+        weights = {
+            name: torch.cat([layer.get_parameter(name).detach() for layer in layers])
+            for name in self.joint.state_dict()
+        }
+        self.joint.load_state_dict(weights, assign=True)
 
         norms, rotary = (attention.q_norm, attention.k_norm), attention.rotary
-        like, D = joined["weight"], C // self.n_head
-        gains = [norm.weight.detach() for norm in norms if isinstance(norm, nn.LayerNorm)]
-        self.normed, self.turned = bool(gains), bool(gains) or rotary is not None
-        gain = torch.stack(gains or [like.new_ones(D)] * 2).view(2, 1, 1, 1, D)
+        scales = [norm.weight.detach() for norm in norms if isinstance(norm, nn.LayerNorm)]
+        self.normed, self.rotated = bool(scales), bool(scales) or rotary is not None
+        like, D = weights["weight"], C // self.n_head
+        scale = torch.stack(scales or [like.new_ones(D)] * 2).view(2, 1, 1, 1, D)
         cos_TD = like.new_ones(block_size, D) if rotary is None else rotary.cos
         sin_TD = like.new_zeros(block_size, D) if rotary is None else rotary.sin
-        self.cos, self.sin = gain * cos_TD, gain.roll(D // 2, -1) * sin_TD
+        self.cos, self.sin = scale * cos_TD, scale.roll(D // 2, -1) * sin_TD
 
     def forward(self, x_BTC: Tensor, *, causal: bool, cache: KVCache | None = None) -> Tensor:
         """(B, T, C) -> (B, T, C), see `MultiHeadAttention.forward`."""
@@ -97,7 +103,7 @@ class DecodingAttention(nn.Module):
         qk, v_BHSD = heads[:2], heads[2]  # (2, B, H, T, D)
         if self.normed:
             qk = F.layer_norm(qk, (D,))
-        if self.turned:
+        if self.rotated:
             start = cache.length if cache is not None else 0
             cos, sin = (table[..., start : start + T, :] for table in (self.cos, self.sin))
             qk = torch.addcmul(qk * cos, qk.roll(D // 2, -1), sin)
@@ -105,27 +111,29 @@ class DecodingAttention(nn.Module):
         if cache is not None:
             k_BHSD, v_BHSD = cache.append(k_BHSD, v_BHSD)
         z_BHTD = self.attend(q_BHTD, k_BHSD, v_BHSD, None, causal)
-        return self.out(z_BHTD.transpose(1, 2).reshape(B, T, C))
+        return self.out(z_BHTD.transpose(1, 2).flatten(2))
 
 
-def lay_out_for_decoding(model: GPT, int8: bool = False) -> GPT:
-    """Replace the linear layers of a model that will only decode; return the model.
+def optimize_for_decoding(model: GPT, int8: bool = False) -> GPT:
+    """Replace attention and linear layers of a model that will only decode; return the model.
 
     Args:
-        int8: round the weights to 8 bits and compute in bfloat16, which changes the numbers;
-            otherwise they stay the same up to rounding, and on a GPU linear layers stay.
+        int8: round the weights to 8 bits and compute in bfloat16, which changes the numbers.
+            Otherwise they stay the same up to rounding, and on a GPU linear layers stay.
     """
     if int8:
         model.bfloat16()
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, MultiHeadAttention):
-                setattr(module, name, DecodingAttention(child, model.config.block_size))
-    if not int8 and model.token_embedding.weight.device.type != "cpu":
-        return model
-    kind = Int8Linear if int8 else PiecewiseLinear
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, nn.Linear):
-                setattr(module, name, kind(child))
+    replace(model, MultiHeadAttention, lambda a: DecodingAttention(a, model.config.block_size))
+    if int8:
+        replace(model, nn.Linear, Int8Linear)
+    elif model.token_embedding.weight.device.type == "cpu":
+        replace(model, nn.Linear, SplitLinear)
     return model
+
+
+def replace(model: GPT, kind: type[nn.Module], make: Callable[[Any], nn.Module]) -> None:
+    """Replace each layer of a kind by what `make` makes of it."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, kind):
+                setattr(module, name, make(child))

@@ -1,57 +1,34 @@
-"""The network: embeddings, a stack of blocks, logits. The loss is a function beside it."""
+"""GPT (Radford et al. 2019): embeddings, blocks of attention and MLP, logits of the next token.
+
+Letters as in `model/attention.py`: B batch, T positions, C model width, V vocabulary.
+"""
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from model.attention import KVCache, MultiHeadAttention, Rotary
+from model.attention import MultiHeadAttention, Rotary
+from model.cache import Cache, KVCache
 from model.config import ModelConfig
-from model.kernels import Dropout
-
-NGRAM_ROWS = 16_381  # a prime, so that n-grams that share a row have little else in common
+from model.kernels import Dropout, LayerNorm, Linear, RMSNorm, squared_relu
+from model.ngrams import NgramEmbeddings
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
-    """The normalisation that the config names."""
+    """The normalization that the config names."""
     if config.norm == "rmsnorm":
-        return nn.RMSNorm(config.n_embd, eps=1e-5)
-    return nn.LayerNorm(config.n_embd, bias=config.bias)
-
-
-class SquaredReLU(torch.autograd.Function):
-    """`squared_relu` with half the passes over memory in its backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        positive = F.relu(x)
-        ctx.save_for_backward(positive)
-        return positive * positive
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (positive,) = ctx.saved_tensors
-        return (gradient * positive).mul_(2)
-
-
-def squared_relu(x: Tensor) -> Tensor:
-    """relu(x)^2, elementwise (So et al. 2021, Primer)."""
-    if x.requires_grad:
-        return SquaredReLU.apply(x)  # type: ignore[no-untyped-call]
-    return F.relu(x).square()
+        return RMSNorm(config.n_embd, eps=1e-5)
+    return LayerNorm(config.n_embd, bias=config.bias)
 
 
 class MLP(nn.Module):
-    """Up to four times the width, a nonlinearity, and down again.
+    """C -> 4 C, a nonlinearity, 4 C -> C.
 
-    GELU is Hendrycks & Gimpel 2016, not the approximation with tanh that GPT-2 was trained with,
-    which is six times slower on a CPU; squared ReLU is So et al. 2021 (Primer);
-    SwiGLU is Shazeer 2020, its hidden width cut to 8/3 C so that it has as many weights.
+    GELU (Hendrycks & Gimpel 2016) is the exact one; GPT-2's approximation by tanh is six times
+    slower on a CPU. Squared ReLU: So et al. 2021, Primer. SwiGLU: Shazeer 2020, with 8/3 C for
+    4 C, so that its three matrices have as many weights.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -60,9 +37,9 @@ class MLP(nn.Module):
         hidden = 4 * config.n_embd
         if self.activation == "swiglu":
             hidden = math.ceil(8 * config.n_embd / 3)
-            self.gate = nn.Linear(config.n_embd, hidden, config.bias)
-        self.up = nn.Linear(config.n_embd, hidden, config.bias)
-        self.down = nn.Linear(hidden, config.n_embd, config.bias)
+            self.gate = Linear(config.n_embd, hidden, config.bias)
+        self.up = Linear(config.n_embd, hidden, config.bias)
+        self.down = Linear(hidden, config.n_embd, config.bias)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C), each position by itself."""
@@ -77,7 +54,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm: each sublayer reads a normalised stream and adds what it found to the stream."""
+    """Attention, then MLP: each reads the normalized residual stream and adds to it (pre-norm)."""
 
     def __init__(self, config: ModelConfig, rotary: Rotary | None) -> None:
         super().__init__()
@@ -102,77 +79,50 @@ class Block(nn.Module):
         return x_BTC
 
 
-@dataclass
-class Cache:
-    """What a model remembers of the positions that it has read."""
-
-    layers: list[KVCache]
-    """Keys and values."""
-
-    recent: Tensor | None = None
-    """The last tokens, (B, ngrams - 1), if any were read and n-grams need them."""
-
-    @property
-    def length(self) -> int:
-        """Positions read."""
-        return self.layers[0].length
-
-    def forget(self) -> None:
-        """Start anew, in the same buffers."""
-        self.recent = None
-        for layer in self.layers:
-            layer.length = 0
-
-
 class GPT(nn.Module):
-    """A decoder-only Transformer (Radford et al. 2019): tokens in, next-token logits out."""
+    """A decoder-only Transformer: tokens in, logits of the next token out."""
+
+    compute_dtype: torch.dtype | None = None
+    """Type of the activations; None is that of the weights. The embeddings are summed in their
+    own type before they are cast."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
         self.config = config
-        self.token_embedding = nn.Embedding(vocab_size, config.n_embd)
-        learned = config.positions == "learned"
-        self.position_embedding = (
-            nn.Embedding(config.block_size, config.n_embd) if learned else None
-        )
-        self.ngram_embeddings = nn.ModuleList(
-            nn.Embedding(min(vocab_size**n, NGRAM_ROWS), config.n_embd)
-            for n in range(2, config.ngrams + 1)
-        )
+        C, learned = config.n_embd, config.positions == "learned"
+        self.token_embedding = nn.Embedding(vocab_size, C)
+        self.position_embedding = nn.Embedding(config.block_size, C) if learned else None
+        self.ngram_embeddings = NgramEmbeddings(config.ngrams, vocab_size, C)
         self.rotary = None if learned else Rotary(config.head_width, config.block_size)
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, self.rotary) for _ in range(config.n_layer))
         self.final_norm = make_norm(config)
-        self.head = None if config.tie_head else nn.Linear(config.n_embd, vocab_size, bias=False)
+        self.head = None if config.tie_embeddings else Linear(C, vocab_size, bias=False)
         self.init_weights()
 
     def init_weights(self) -> None:
-        """GPT-2's initialisation, but for embeddings and head, which start at half its scale.
+        """GPT-2's initialization, but with embeddings and head of half its scale.
 
-        Matrices are normal with standard deviation 0.02, those that add to the stream less by
-        the square root of how many do; biases are zero. With smaller embeddings the logits start
-        near zero at any width, and the first loss near ln V. Vectors of n-grams start at zero:
-        most are met rarely.
+        Matrices are normal with standard deviation 0.02; those that write to the residual stream
+        are smaller by the square root of their number, or zero if the config says so. Biases and
+        n-gram embeddings are zero: most n-grams are rare. With small embeddings the logits start
+        near zero at any width, and the loss near ln V.
         """
-        residual = 0.02 / math.sqrt(2 * self.config.n_layer)
-        for name, parameter in self.named_parameters():
+        to_residual = 0.0 if self.config.zero_init else 0.02 / math.sqrt(2 * self.config.n_layer)
+        for name, weight in self.named_parameters():
             if name.endswith(("attn.out.weight", "mlp.down.weight")):
-                nn.init.normal_(parameter, std=0.0 if self.config.zero_init else residual)
-            elif "ngram" in name:
-                nn.init.zeros_(parameter)
-            elif "embedding" in name or name == "head.weight":
-                nn.init.normal_(parameter, std=0.01)
-            elif parameter.dim() == 2:
-                nn.init.normal_(parameter, std=0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+                nn.init.normal_(weight, std=to_residual)
+            elif name.startswith("ngram") or name.endswith("bias"):
+                nn.init.zeros_(weight)
+            elif weight.dim() == 2:
+                nn.init.normal_(weight, std=0.02 if name.startswith("blocks.") else 0.01)
 
     def forward(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
         """Logits of the next token after each position.
 
         Args:
             tokens_BT: token ids.
-            cache: of the positions before these, from `new_cache`; added to.
+            cache: of the positions before these, from `new_cache`; updated.
 
         Returns:
             (B, T, V).
@@ -180,57 +130,35 @@ class GPT(nn.Module):
         Raises:
             ValueError: for more positions than `block_size`.
         """
-        positions = (cache.length if cache else 0) + tokens_BT.size(1)
-        if positions > self.config.block_size:
-            raise ValueError(f"{positions} positions, but block_size is {self.config.block_size}")
-        # The blocks may be narrower than the embeddings; see `Runtime.forward_of`.
-        x_BTC = self.dropout(
-            self.embed(tokens_BT, cache).to(next(self.final_norm.parameters()).dtype)
-        )
-        for layer, block in enumerate(self.blocks):
-            x_BTC = block(x_BTC, cache.layers[layer] if cache else None)
+        x_BTC = self.dropout(self.embed(tokens_BT, cache))
+        for i, block in enumerate(self.blocks):
+            x_BTC = block(x_BTC, cache.layers[i] if cache is not None else None)
         return self.unembed(x_BTC)
 
+    def embed(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
+        """The sum of the embeddings of tokens, positions and n-grams, (B, T, C)."""
+        start = cache.length if cache is not None else 0
+        end = start + tokens_BT.size(1)
+        if end > self.config.block_size:
+            raise ValueError(f"{end} positions, but block_size is {self.config.block_size}")
+        x_BTC = self.token_embedding(tokens_BT)
+        if self.position_embedding is not None:
+            x_BTC = x_BTC + self.position_embedding.weight[start:end]
+        if self.config.ngrams > 1:
+            for ngram_BTC in self.ngram_embeddings(tokens_BT, cache):
+                x_BTC = x_BTC + ngram_BTC
+        return x_BTC.to(self.compute_dtype or x_BTC.dtype)
+
     def unembed(self, x_BTC: Tensor) -> Tensor:
-        """Logits (B, T, V) from the residual stream; before the last block, the logit lens."""
+        """Logits (B, T, V) from the residual stream; of an earlier layer's, the logit lens."""
         x_BTC = self.final_norm(x_BTC)
         if self.head is None:
             return F.linear(x_BTC, self.token_embedding.weight.to(x_BTC.dtype))
         return self.head(x_BTC)
 
-    def embed(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
-        """What the first block reads, (B, T, C): embeddings of tokens, places and n-grams.
-
-        Before the first token of a window all n-grams read token 0.
-        """
-        start, T = (cache.length if cache else 0), tokens_BT.size(1)
-        x_BTC = self.token_embedding(tokens_BT)
-        if self.position_embedding is not None:
-            x_BTC = x_BTC + self.position_embedding.weight[start : start + T]
-        before = self.config.ngrams - 1
-        if before:
-            if cache is None or cache.recent is None:
-                history = F.pad(tokens_BT, (before, 0))
-            else:
-                history = torch.cat((cache.recent, tokens_BT), dim=1)
-            V, row_BT = self.token_embedding.num_embeddings, tokens_BT
-            for i, table in enumerate(self.ngram_embeddings, start=1):
-                before_BT = history[:, before - i : before - i + T]  # the token i places back
-                row_BT = row_BT + before_BT * pow(V, i, NGRAM_ROWS)
-                x_BTC = x_BTC + table(row_BT % min(V ** (i + 1), NGRAM_ROWS))
-            if cache is not None:
-                cache.recent = history[:, -before:]
-        return x_BTC
-
-    def new_cache(self, batch_size: int) -> Cache:
-        """An empty cache for decoding `batch_size` streams."""
-        c, like = self.config, self.token_embedding.weight
-        return Cache(
-            [
-                KVCache(batch_size, c.n_head, c.block_size, c.head_width, like)
-                for _ in range(c.n_layer)
-            ]
-        )
+    def new_cache(self) -> Cache:
+        """An empty cache for decoding."""
+        return Cache(self.config.n_layer, self.config.block_size)
 
     def num_parameters(self) -> int:
         """How many numbers are learned."""
@@ -238,7 +166,8 @@ class GPT(nn.Module):
 
 
 def next_token_loss(logits_BTV: Tensor, targets_BT: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross-entropy in nats of `targets`, the tokens that came next, in float32 at least."""
+    """Cross-entropy in nats of the tokens that came next; computed in float32 at least."""
     dtype = torch.promote_types(logits_BTV.dtype, torch.float32)
-    logits = logits_BTV.reshape(-1, logits_BTV.size(-1)).to(dtype)
-    return F.cross_entropy(logits, targets_BT.reshape(-1), reduction=reduction)
+    return F.cross_entropy(
+        logits_BTV.flatten(0, -2).to(dtype), targets_BT.flatten(), reduction=reduction
+    )

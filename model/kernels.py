@@ -1,33 +1,133 @@
-"""Dropout (Srivastava et al. 2014), from cheaper random numbers than PyTorch's on a CPU."""
+"""What makes a step fast: the same numbers as the textbook's, up to rounding, in less time.
+
+The first line of each docstring says what it equals; `tests/model/test_kernels.py` compares.
+"""
+
+import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+# --- Mixed precision: layers that compute in the type of their input ------------------------------
+# The weights, and so their gradients, stay float32 where the activations are bfloat16.
 
-def drop(x: Tensor, share: float) -> Tensor:
-    """Set each element to zero with probability `share`; scale the rest up to make up for it.
 
-    On a CPU four elements share one 64-bit random number, sixteen bits each, so `share` is met to
-    1 in 65,536; PyTorch draws one number for each element, which takes four times as long.
+class Linear(nn.Linear):
+    """x W^T + b, W and b cast to the type of x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) -> (..., out)."""
+        return F.linear(x, self.weight.to(x.dtype), cast(self.bias, x.dtype))
+
+
+class LayerNorm(nn.LayerNorm):
+    """(x - mean) / sqrt(variance + eps) * w + b (Ba et al. 2016), w and b cast to the type of x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape."""
+        weight, bias = self.weight.to(x.dtype), cast(self.bias, x.dtype)
+        return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+
+
+class RMSNorm(nn.RMSNorm):
+    """x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019), w cast to the type of x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape."""
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+def cast(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if bias is None else bias.to(dtype)
+
+
+def joint_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+    """[layer(x) for layer in layers], as one product; a small training step takes a tenth less.
+
+    Without gradients one by one: for a few rows, joining the weights costs more than it saves.
     """
-    if share == 0.0:
+    if not torch.is_grad_enabled():
+        return tuple(layer(x) for layer in layers)
+    weight = torch.cat(tuple(layer.weight for layer in layers)).to(x.dtype)
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    bias = torch.cat(biases).to(x.dtype) if biases else None
+    return F.linear(x, weight, bias).chunk(len(layers), dim=-1)
+
+
+# --- Attention, activation, dropout ---------------------------------------------------------------
+
+
+def causal_attention(
+    q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, dropout_p: float = 0.0
+) -> Tensor:
+    """attention(q, k, v, causal_mask(T, T), dropout_p)[0]."""
+    if q_BHTD.device.type == "cpu" and q_BHTD.dtype == torch.bfloat16:
+        return batched_causal_attention(q_BHTD, k_BHTD, v_BHTD, dropout_p)
+    return F.scaled_dot_product_attention(
+        q_BHTD, k_BHTD, v_BHTD, dropout_p=dropout_p, is_causal=True
+    )
+
+
+def batched_causal_attention(
+    q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, dropout_p: float = 0.0
+) -> Tensor:
+    """attention(q, k, v, causal_mask(T, T), dropout_p)[0], scaled and masked in the first product.
+
+    In bfloat16 on a CPU it takes a third of the time of PyTorch's fused kernel, forward and
+    backward, and the memory of the (B, H, T, T) weights.
+    """
+    B, H, T, D = q_BHTD.shape
+    q, k, v = (x.reshape(B * H, T, D) for x in (q_BHTD, k_BHTD, v_BHTD))
+    mask_TT = q.new_full((T, T), -math.inf).triu_(1)  # added: -inf hides, 0 does not
+    weights = torch.baddbmm(mask_TT, q, k.transpose(1, 2), alpha=D**-0.5).softmax(dim=-1)
+    return (dropout(weights, dropout_p) @ v).view(B, H, T, D)
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """relu(x)^2 (So et al. 2021, Primer), with half the passes over memory going backward."""
+    if x.requires_grad:
+        return SquaredReLU.apply(x)  # type: ignore[no-untyped-call]
+    return F.relu(x).square()
+
+
+class SquaredReLU(torch.autograd.Function):
+    """See `squared_relu`; its derivative is 2 relu(x)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        positive = F.relu(x)
+        ctx.save_for_backward(positive)
+        return positive * positive
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        return (gradient * positive).mul_(2)
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """x * keep / (1 - p), keep being 0 with probability p, else 1 (Srivastava et al. 2014).
+
+    On a CPU four elements share a random number of 64 bits, sixteen each, so that p is rounded to
+    1 / 65,536; PyTorch draws a number for each element, which takes four times as long.
+    """
+    if p == 0.0:
         return x
     if x.device.type != "cpu":
-        return F.dropout(x, share)
-    dropped = min(round(share * 2**16), 2**16 - 1)
+        return F.dropout(x, p)
+    dropped = min(round(p * 2**16), 2**16 - 1)
     bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     keep = bits.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
     return x * keep.to(x.dtype).mul_(2**16 / (2**16 - dropped))
 
 
-class Dropout(nn.Module):
-    """`drop` while training, nothing otherwise."""
-
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.share = share
+class Dropout(nn.Dropout):
+    """`dropout` in training, nothing in evaluation."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The same shape."""
-        return drop(x, self.share) if self.training else x
+        return dropout(x, self.p if self.training else 0.0)

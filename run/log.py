@@ -1,91 +1,67 @@
-"""What a person sees of a run: the progress bar, metrics.jsonl, TensorBoard."""
+"""What a user sees of a run while it trains: lines, the progress bar, and metrics on the disk."""
 
-import json
-import os
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
 
 from tqdm import tqdm
 
-from common.atomic import sync, write_atomically
-from common.errors import UserError
+from configs.load import Config
+from run.metrics import Metrics
+from training.runtime import StopSignal
+from training.state import TrainState
+from training.step import Evaluation
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+SIGPIPE = 13  # by number, because Windows has no such signal
+SAMPLE_WIDTH = 90  # samples are folded there, to stand apart from the rest
 
 
-class Metrics:
-    """One JSON object a line in metrics.jsonl, and the same numbers in TensorBoard."""
+class Logger:
+    """Prints and writes what was measured, and keeps the clock; silent in all processes but one."""
 
     def __init__(
-        self, run: Path, step: int, evaluated: int, tensorboard: bool, silent: bool = False
+        self,
+        run: Path,
+        config: Config,
+        state: TrainState,
+        baselines: dict[str, float],
+        stop: StopSignal,
+        silent: bool = False,
     ) -> None:
-        """Go on after `step`: what was written of later steps is taken back, and so is an
-        evaluation after the step `evaluated`, which a stop came too soon for or will come again.
-
-        A `silent` one writes nothing, where another process does.
         """
-        self.path, self.writer = run / "metrics.jsonl", None
-        if silent:
-            self.file: TextIO = open(os.devnull, "a")  # noqa: SIM115 - closed by __exit__
-            return
-        kept = []
-        if self.path.exists():
-            lines = self.path.read_text(errors="replace").splitlines(keepends=True)
-            kept = [line for line in lines if is_until(line, step, evaluated)]
-            write_atomically(self.path, "".join(kept).encode())
-        self.file = open(self.path, "a", buffering=1)  # noqa: SIM115 - closed by __exit__
-        if tensorboard:
-            # Events are taken back by whole steps; what counts of the first of them is put back.
-            first = step + 1 if evaluated == step else step
-            self.writer = open_tensorboard(run, first)
-            for numbers in map(json.loads, kept):
-                if numbers["step"] >= first:
-                    self.add_events(numbers.pop("step"), numbers)
-
-    def write(self, step: int, numbers: dict[str, float], sample: str = "") -> None:
-        """Add a line, and for each number a point in TensorBoard; a sample goes there as text.
-
-        Raises:
-            UserError: when it cannot be written.
+        Args:
+            state: where the run stands; its `seconds` are kept up to date here.
+            baselines: losses of simple models, in nats per token.
+            stop: is told when nobody reads what is printed any more.
         """
-        try:
-            self.file.write(json.dumps({"step": step, **numbers}) + "\n")
-            self.add_events(step, numbers, sample)
-        except OSError as error:
-            raise self.unwritten(error) from error
+        self.settings, self.unit = config.train, config.data.tokenizer
+        self.tokens_per_step = config.train.batch_size * config.model.block_size
+        self.run, self.state, self.baselines = run, state, baselines
+        self.stop, self.silent = stop, silent
+        self.began = time.perf_counter() - state.seconds
+        self.steps, self.busy, self.pace = 0, 0.0, ""  # since the last line of metrics
 
-    def add_events(self, step: int, numbers: dict[str, float], sample: str = "") -> None:
-        """The same for TensorBoard, if it is asked for."""
-        if self.writer is not None:
-            for name, number in numbers.items():
-                self.writer.add_scalar(name, number, step)
-            if sample:
-                indented = "".join(f"    {line}\n" for line in sample.splitlines())
-                self.writer.add_text("sample", indented, step)
-
-    def flush(self) -> None:
-        """Have all of it on the disk; called before a checkpoint, so that none is ahead of it.
-
-        Raises:
-            UserError: when it cannot be written.
-        """
-        try:
-            sync(self.file)
-            if self.writer is not None:
-                self.writer.flush()
-                for path in sorted(self.path.parent.glob("events.out.tfevents.*"))[-1:]:
-                    with open(path, "ab") as events:
-                        sync(events)
-        except OSError as error:
-            raise self.unwritten(error) from error
-
-    def unwritten(self, error: OSError) -> UserError:
-        """The line for a disk that takes no more."""
-        return UserError(f"could not write to {self.path.parent}: {error.strerror}")
-
-    def __enter__(self) -> "Metrics":
+    def __enter__(self) -> "Logger":
+        state, settings = self.state, self.settings
+        with ExitStack() as files:
+            self.metrics = None
+            if not self.silent:
+                self.metrics = files.enter_context(
+                    Metrics(self.run, state.step, state.evaluated, settings.tensorboard)
+                )
+            self.bar = files.enter_context(
+                tqdm(
+                    total=settings.max_steps,
+                    initial=state.step,
+                    bar_format="step {n_fmt}/{total_fmt} |{bar:24}| {desc}{remaining} left",
+                    leave=False,
+                    disable=self.silent or None,  # None: where nobody watches
+                )
+            )
+            self.files = files.pop_all()
+        to_beat = ", ".join(f"{name} {nats:.4f}" for name, nats in self.baselines.items())
+        self.print(f"to beat: {to_beat} nats/{self.unit}")
         return self
 
     def __exit__(
@@ -94,56 +70,68 @@ class Metrics:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.files.__exit__(kind, error, trace)
+
+    def flush(self) -> None:
+        """Have all metrics on the disk."""
+        if self.metrics is not None:
+            self.metrics.flush()
+
+    def print(self, line: str) -> None:
+        """Print a line above the progress bar."""
+        if self.silent:
+            return
         try:
-            self.file.close()
-            if self.writer is not None:
-                self.writer.close()
-        except OSError as last:  # where an error is under way already, that says more
-            if error is None:
-                raise self.unwritten(last) from last
+            self.bar.write(line)
+        except OSError:  # the reader of a pipe has left, or the terminal is gone: save and stop
+            self.stop.number = SIGPIPE
 
+    def step(self, lr_scale: float, grad_norm: float, seconds: float) -> None:
+        """After an update, which took so many seconds."""
+        state, settings = self.state, self.settings
+        state.seconds = time.perf_counter() - self.began
+        self.steps, self.busy = self.steps + 1, self.busy + seconds
+        if state.step % settings.log_every == 0 or state.step == settings.max_steps:
+            speed = self.steps * self.tokens_per_step / self.busy
+            self.steps, self.busy = 0, 0.0
+            self.pace = f"loss {state.train_loss:.3f}, {speed:,.0f} tokens/s, "
+            self.bar.set_description_str(self.pace, refresh=False)
+            if self.metrics is not None and state.train_loss is not None:
+                numbers = {
+                    "train_loss": state.train_loss,
+                    "learning_rate": lr_scale * settings.adamw_learning_rate,
+                    "grad_norm": grad_norm,
+                    "tokens_per_second": speed,
+                    "seconds": state.seconds,
+                }
+                self.metrics.write(state.step, numbers)
+        self.bar.update()
 
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """What metrics.jsonl says, a dictionary a line; a line cut short, or not ours, says nothing."""
-    path = run / "metrics.jsonl"
-    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-    return [numbers for line in lines if (numbers := parse(line)) is not None]
+    def evaluating(self) -> None:
+        """Before an evaluation."""
+        self.bar.set_description_str("evaluating, ")
 
-
-def parse(line: str) -> dict[str, Any] | None:
-    """A line of metrics.jsonl; None where it is not one of ours: a step, and names of numbers."""
-    try:
-        numbers: Any = json.loads(line)
-        step = numbers["step"]
-        ours = type(step) is int and 0 <= step < 2**63
-        for name, number in numbers.items():
-            ours = ours and name.isidentifier() and name.isascii()
-            ours = ours and type(number) in (int, float) and abs(float(number)) < 1e100
-        return numbers if ours else None
-    except (ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError):
-        return None
-
-
-def open_tensorboard(run: Path, first: int) -> "SummaryWriter":
-    """Events that go on with the step `first`; earlier events of that step and on do not count."""
-    from torch.utils.tensorboard import SummaryWriter  # here, for runs that do without it
-
-    return SummaryWriter(str(run), purge_step=first)
-
-
-def is_until(line: str, step: int, evaluated: int) -> bool:
-    """Whether a line of metrics.jsonl is whole and speaks of `step` or an earlier one, or of an
-    evaluation no later than `evaluated`."""
-    numbers = parse(line) if line.endswith("\n") else None
-    return numbers is not None and numbers["step"] <= (evaluated if "val_loss" in numbers else step)
-
-
-def progress_bar(step: int, max_steps: int, silent: bool = False) -> "tqdm[Any]":
-    """Step, loss, tokens per second and time left, on one line; silent where nobody watches."""
-    return tqdm(
-        total=max_steps,
-        initial=step,
-        bar_format="step {n_fmt}/{total_fmt} |{bar:24}| {desc}{remaining} left",
-        leave=False,
-        disable=silent or None,
-    )
+    def evaluation(self, result: Evaluation, sample: str) -> None:
+        """After an evaluation."""
+        state = self.state
+        state.seconds = time.perf_counter() - self.began
+        self.bar.set_description_str(self.pace, refresh=False)
+        if self.metrics is not None:
+            numbers = {
+                "val_loss": result.val_loss,
+                "bits_per_char": result.bits_per_char,
+                "seconds": state.seconds,
+            }
+            self.metrics.write(state.step, numbers, sample)
+        beaten = [(n, name) for name, n in self.baselines.items() if result.val_loss < n]
+        verdict = "beats {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
+        best = f"  (best {state.best_val_loss:.4f})" if state.evals_since_best else ""
+        self.print(
+            f"step {state.step:>{len(str(self.settings.max_steps))}}"
+            f"  validation {result.describe(self.unit)}  training {state.train_loss:.4f}"
+            f"  {verdict}{best}"
+        )
+        for line in sample.splitlines():
+            shown = "".join(c if c.isprintable() else "\ufffd" for c in line.expandtabs())
+            for start in range(0, len(shown) or 1, SAMPLE_WIDTH):
+                self.print(f"    | {shown[start : start + SAMPLE_WIDTH]}")

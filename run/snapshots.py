@@ -1,4 +1,4 @@
-"""Weights kept along the way, light enough to keep many: half precision, no optimizer.
+"""Weights kept along the way, small enough to keep many: half precision, no optimizer.
 
     runs/NAME/snapshots/00000120.safetensors
 
@@ -12,13 +12,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from run.checkpoint import (
-    copy_into,
-    model_tensors,
-    read_tensors,
-    refuse_not_finite,
-    write_tensors,
-)
+from model.gpt import GPT
+from run.checkpoint import model_tensors
+from run.tensors import copy_into, read_tensors, refuse_not_finite, write_tensors
 from training.config import TrainConfig
 
 FORMAT = "glassgpt snapshot 2"
@@ -45,6 +41,26 @@ def snapshot_steps(
     there = {step for step in taken if step <= at}  # later ones are of a past that was taken back
     ahead = [step for step in steps if step >= at and step not in there]
     return ahead[max(0, len(ahead) + len(there) - count) :]
+
+
+class Snapshots:
+    """Takes the snapshots of a run while it trains."""
+
+    def __init__(self, run: Path, model: GPT, config: TrainConfig, step: int, silent: bool) -> None:
+        """
+        Args:
+            step: where the run stands.
+            silent: take none, because another process does.
+        """
+        self.run, self.model = run, model
+        taken = list(find_snapshots(run))
+        steps = snapshot_steps(config, model.num_parameters(), step, taken)
+        self.steps = [] if silent else steps
+
+    def save_if_due(self, step: int) -> None:
+        """Keep the weights after `step` updates, if that is one of the steps to keep."""
+        if step in self.steps:
+            save_snapshot(self.run, step, self.model)
 
 
 def save_snapshot(run: Path, step: int, model: nn.Module) -> None:

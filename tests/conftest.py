@@ -44,6 +44,45 @@ def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "runs" / "debug"
 
 
+def make_run(
+    run: Path, chars: str | None = "\n abcdefghijklmnopqrstuvwxyz", source: str = "absent.txt"
+) -> Path:
+    """A run of random weights, without training: others in `last` than in `best`.
+
+    Args:
+        chars: its vocabulary; None for bytes.
+    """
+    import torch
+
+    from configs.load import Config, to_plain
+    from data.config import DataConfig
+    from data.tokenizer import ByteTokenizer, CharTokenizer
+    from model.config import ModelConfig
+    from model.gpt import GPT
+    from run.checkpoint import Header, save_checkpoint, training_tensors
+    from training.config import TrainConfig
+    from training.optim import Optimizer
+    from training.runtime import Machine
+    from training.state import TrainState
+
+    data = DataConfig(source=source, tokenizer="char" if chars else "byte")
+    model = ModelConfig(n_layer=3, n_head=2, n_embd=16, block_size=12)
+    config = Config(data, model, TrainConfig(max_steps=4, eval_every=2, batch_size=2))
+    tokenizer = CharTokenizer(chars) if chars else ByteTokenizer()
+    run.mkdir(parents=True, exist_ok=True)
+    for which, step in (("best", 2), ("last", 3)):
+        torch.manual_seed(step)
+        gpt = GPT(model, tokenizer.vocab_size)
+        for weight in gpt.parameters():
+            torch.nn.init.normal_(weight, 0.0, 0.3)
+        state = TrainState(step, 1.0, 2.0, evaluated=2, val_loss=2.5, best_val_loss=2.5)
+        machine = Machine("cpu", "float32", 1, 1, "none", torch.__version__)
+        header = Header(to_plain(config), tokenizer.to_dict(), {"start_token": 1}, machine, state)
+        tensors = training_tensors(gpt, Optimizer(gpt, config.train, torch.float32))
+        save_checkpoint(run / f"{which}.safetensors", tensors, header)
+    return run
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Undo what a test's run did to the number of threads."""

@@ -1,7 +1,7 @@
 """What a person can get wrong on the way in: one clear line, exit code 2, nothing left behind.
 
-(The config's own mistakes are in configs/test_load.py, those of sampling in test_sample.py, and
-those of going on with a run in test_train.py; here are the rest, and some as real commands.)
+(Flags and config files are in test_malformed.py and configs/test_load.py, sampling is in
+test_sample.py, resuming in test_train.py; here are the rest, and some as real commands.)
 """
 
 import os
@@ -39,20 +39,24 @@ BAD = [
     ([DEBUG, "--data.source=*.md"], "no text at *.md"),
     ([DEBUG, "--data.source=folder"], "folder is a folder; name the files in it"),
     ([DEBUG, "--data.source=empty.txt"], "empty.txt is empty; name a file with text in it"),
-    ([DEBUG, "--data.source=[fine.txt, empty.txt]"], "empty.txt is empty"),
+    ([DEBUG, "--data.source=fine.txt", "--data.source=empty.txt"], "empty.txt is empty"),
     ([DEBUG, "--data.source=latin1.txt"], "latin1.txt is not UTF-8 text: byte 3 is 0xe9"),
-    ([DEBUG, "--data.source=short.txt"], "the training split has 8 tokens, and a window needs"),
+    ([DEBUG, "--data.source=short.txt"], "the training split has 8 tokens, and a sequence needs"),
     ([DEBUG, "--data.source=uneven.txt"], "the validation split has 16 tokens"),
     ([DEBUG, "--data.source=repeat"], "--model.block_size 32 has no room for two copies"),
     ([DEBUG, "--data.cache_dir=fine.txt"], "error: Not a directory: "),
     ([DEBUG, "--train.device=mps"], "there is no mps device here"),
-    ([DEBUG, "--model.n_layer=99999999999999999999"], "--model.n_layer 99999999999999999999, --mo"),
-    ([DEBUG, "--model.n_embd=88888888888888888888"], "--model.n_embd 88888888888888888888, --mod"),
-    ([DEBUG, "--train.batch_size=9999999999999"], "--train.batch_size 9999999999999 need at least"),
-    ([DEBUG, "fine.txt"], "one word without a flag at most"),
+    ([DEBUG, "--model.n_embd=100000"], "--model.n_embd 100000, --model.block_size"),
+    ([DEBUG, "--train.batch_size=9999999999999"], "--train.batch_size 9999999999999 with"),
+    ([DEBUG, "fine.txt"], "one word without a flag is expected, got: "),
     (["fine.txt"], "fine.txt: a config has the sections data, model, train, this has none"),
     (["folder"], "there is no config file folder"),
-    (["latin1.txt"], "latin1.txt is not a YAML file"),
+    (
+        ["--init_from=gpt2"],
+        "here: --init_from RUN starts from the weights of a run that was trained",
+    ),
+    (["--init_from=resume"], "here: --resume RUN"),
+    (["latin1.txt"], "latin1.txt is not a config"),
 ]
 
 
@@ -73,50 +77,27 @@ def test_training_refuses_in_one_line(
 
 
 REAL = {
-    "train.py --model.n_layer null": "--model.n_layer must be a whole number, got null",
-    "train.py --model.n_layer": "--model.n_layer needs a value",
-    "train.py --n_layer=2": "unknown flag --n_layer; did you mean --model.n_layer?",
-    "train.py --model.n_head 3": "--model.n_embd 128 must be divisible by --model.n_head 3",
-    "train.py --model.n_layer=1e9": "--model.n_layer must be a whole number, got '1000000000.0'",
-    "train.py --train.learning_rate=-1": "--train.learning_rate must be a number of at least 0",
-    "train.py --train.device=tpu": "--train.device must be one of auto, cpu, cuda, mps",
-    "train.py absent.yaml": "there is no config file absent.yaml",
-    "train.py latin1.txt": "latin1.txt is not a YAML file",
-    "train.py fine.txt": "fine.txt: a config has the sections data, model, train",
-    "train.py one.yaml two.yaml": "one word without a flag at most, got: one.yaml two.yaml",
-    "train.py --data.source empty.txt": "empty.txt is empty",
+    "train.py --model.n_layer null": "--model.n_layer must be a whole number, got 'null'",
+    "train.py --n_layer=2": "--n_layer=2 is a flag of nanoGPT; here: --model.n_layer",
+    "train.py --model.n_head 3": "--model.n_embd 128 must be divisible by n_head 3",
+    "train.py latin1.txt": "latin1.txt is not a config",
+    "train.py one.yaml two.yaml": "one word without a flag is expected, got: one.yaml two.yaml",
     "train.py --data.source hub:nobody/nothing": "could not load hub:nobody/nothing",
-    "train.py --resume absent": "there is no run absent",
     "train.py --resume folder": "folder is not a run",
     "train.py --run a/b": "--run 'a/b' must be a name for a folder",
-    "train.py --model.n_embd=0": "--model.n_embd must be a number of at least 1, got 0",
-    "train.py --train.max_steps=-1": "--train.max_steps must be a number of at least 1, got -1",
-    "train.py --data.val_fraction=1": "--data.val_fraction must be above 0 and below 1, got 1.0",
-    "train.py --data.test_fraction=0.95": "--data.test_fraction must be at least 0 and leave",
-    "train.py --evaluate absent": "there is no run absent",
     "train.py --evaluate a --run b": "--evaluate takes a run as it is: no --run",
     "train.py --init_from fine.txt": "fine.txt is a file; name the run's folder",
-    "train.py --train.precision=half": "--train.precision must be one of auto, float32, bfloat16",
-    "train.py --train.nothing 3": "unknown flag --train.nothing; did you mean --train.patience?",
-    "train.py folder": "there is no config file folder; known are configs/debug.yaml",
-    "train.py --data.source folder": "folder is a folder; name the files in it",
     "train.py --data.source repeat --data.test_fraction=0.1": "--data.source repeat has no end",
     "sample.py": "there is no run in runs/ yet",
-    "sample.py absent": "there is no run absent",
-    "sample.py --temperature=-1": "--temperature must be a number of at least 0, got -1.0",
-    "sample.py --seed x": "--seed must be a whole number, got 'x'",
     "sample.py --top_p 0": "--top_p must be in (0, 1], got 0",
-    "sample.py --prompt": "--prompt needs a value",
-    "sample.py fine.txt": "fine.txt is a file; name the run's folder",
     "study.py": "name a verb first",
     "study.py tarce": "there is no verb tarce; did you mean trace?",
     "study.py heads": "there is no run in runs/ yet",
-    "study.py trace --layer": "--layer needs a value",
-    "study.py trace a b c": "one word without a flag at most, got: a b c",
     "-m benchmarks.compare a": "there is nothing to compare",
-    "-m benchmarks.throughput --repetitions 0": "--repetitions must be a number of at least 1",
+    "-m benchmarks.throughput --repetitions 0": "--repetitions must be in [1, inf), got 0",
     "-m benchmarks.scaling --only nothing": "--only nothing: there are processes, context, width",
-    "-m benchmarks.endurance --minutes=-1": "--minutes must be a number of at least 0, got -1.0",
+    "-m benchmarks.endurance --minutes=-1": "--minutes must be in [0, inf), got -1.0",
+    "-m benchmarks.recipe --min_lr 1": "--min_lr is a flag of nanoGPT; here: --train.final_lr_fr",
 }
 
 
@@ -149,7 +130,7 @@ def test_nothing_is_fetched_unless_a_config_names_the_hub(
     assert train.main([DEBUG, *short, "--run=a"]) == 0
     assert train.main(["--resume=a", "--train.max_steps=3"]) == 0
     assert sample.main(["--max_new_tokens=2"]) == 0
-    assert study.main(["report", "--windows=2"]) == 0
+    assert study.main(["report", "--sequences=2"]) == 0
     page = Path("runs/a/report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org/", "") and "https://" not in page
     assert train.main([DEBUG, "--data.source=hub:nobody/nothing"]) == 2

@@ -7,7 +7,7 @@ import pytest
 import sample
 import study
 import train
-from run.folder import open_run
+from run.saved import open_run
 
 DEBUG = str(Path(__file__).parent.parent / "configs" / "debug.yaml")
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # three people joined into one picture
@@ -31,7 +31,7 @@ def test_an_odd_text(
     text = TEXTS[name]
     (workplace / "odd.txt").write_bytes(text.encode())
     flags = ["--data.source=odd.txt", f"--data.tokenizer={tokenizer}", "--train.max_steps=1"]
-    if len(text) > 10_000:  # a few windows to validate with are enough
+    if len(text) > 10_000:  # a few sequences to validate on are enough
         flags += ["--data.val_fraction=0.002"]
     assert train.main([DEBUG, *flags, "--train.sample_tokens=5", "--run=odd"]) == 0
     saved = open_run(Path("runs/odd"))
@@ -39,7 +39,7 @@ def test_an_odd_text(
     if tokenizer == "char":
         assert saved.tokenizer.to_dict()["chars"] == "".join(sorted(set(text)))
     capsys.readouterr()
-    prompt = text[:2]
+    prompt = text[1:3]  # no command line carries a NUL
     assert sample.main([f"--prompt={prompt}", "--max_new_tokens=9"]) == 0
     written = capsys.readouterr().out
     assert written.startswith(prompt)

@@ -16,9 +16,9 @@ import torch.distributed as dist
 import train
 from common.errors import UserError
 from run.checkpoint import load_checkpoint
-from run.log import read_metrics
+from run.metrics import read_metrics
 from tests.jobs import run_job, start_command, start_job
-from training.processes import part
+from training.processes import tear_down
 
 ROOT = Path(__file__).parent.parent
 FLAGS = [str(ROOT / "configs" / "debug.yaml"), f"--data.source={ROOT / 'README.md'}"]
@@ -48,7 +48,7 @@ def same_losses(run: str, other: str) -> None:
 
 
 def test_one_two_and_four_processes_follow_the_same_losses(workplace: Path) -> None:
-    flags = [*FLAGS, "--train.grad_accum_steps=2"]
+    flags = [*FLAGS, "--train.gradient_accumulation_steps=2"]
     assert train.main([*flags, "--run=one"]) == 0
     for size, name in ((2, "two"), (4, "four")):
         assert run_job(size, [*flags, f"--run={name}"]) == [0] * size
@@ -57,10 +57,10 @@ def test_one_two_and_four_processes_follow_the_same_losses(workplace: Path) -> N
         assert names == {path.name for path in Path("runs/one").iterdir()}
         assert Path("said-1").read_text() == "", "only the first speaks"
     header, _ = load_checkpoint(Path("runs/four/last.safetensors"))
-    assert header.processes == 4
+    assert header.machine.processes == 4
     assert "one of 4 processes" in Path("said-0").read_text()
     assert run_job(2, ["--evaluate=four"]) == [0, 0]
-    assert f"\nvalidation {header.best_val_loss:.4f} nats/char" in Path("said-0").read_text()
+    assert f"\nvalidation {header.state.best_val_loss:.4f} nats/char" in Path("said-0").read_text()
 
 
 def test_a_text_that_is_not_there_ends_every_process_with_one_line(workplace: Path) -> None:
@@ -83,11 +83,11 @@ def test_a_group_is_left_alone_after_an_error(monkeypatch: pytest.MonkeyPatch) -
     taken_down: list[bool] = []
     monkeypatch.setattr(dist, "destroy_process_group", lambda: taken_down.append(True))
     with pytest.raises(UserError), ExitStack() as held:
-        held.push(part)
+        held.push(tear_down)
         raise UserError("at step 2: the loss is nan")
     assert not taken_down
     with ExitStack() as held:
-        held.push(part)
+        held.push(tear_down)
     assert taken_down
 
 
@@ -105,7 +105,7 @@ def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(
     states = whole["generator.cpu"], whole["generator.cpu.1"]
     assert not torch.equal(*states), "both drop the same"
     assert train.main(["--resume=alone", "--train.max_steps=12"]) == 0
-    assert "note: processes 2 -> 1: sums are rounded otherwise" in capsys.readouterr().out
+    assert "note: processes 2 -> 1: sums round differently" in capsys.readouterr().out
 
 
 def test_a_process_that_is_gone_ends_the_job_and_the_run_goes_on(workplace: Path) -> None:
@@ -119,9 +119,10 @@ def test_a_process_that_is_gone_ends_the_job_and_the_run_goes_on(workplace: Path
     assert first.exitcode == 2
     said = Path("said-0").read_text().splitlines()[-1]
     assert (
-        said.startswith("error: another process of this job is gone") and "--resume runs/a" in said
+        said
+        == "error: another process of this job is gone; the run resumes from its last checkpoint"
     )
-    step = load_checkpoint(Path("runs/a/last.safetensors"))[0].step
+    step = load_checkpoint(Path("runs/a/last.safetensors"))[0].state.step
     assert train.main(["--resume=a", f"--train.max_steps={step + 3}"]) == 0
     logged = [line["step"] for line in read_metrics(metrics.parent) if "train_loss" in line]
     assert logged == list(range(1, step + 4))
@@ -137,7 +138,7 @@ def test_a_signal_to_one_stops_all_at_the_same_step(workplace: Path) -> None:
     for process in job:
         process.join()
     header, _ = load_checkpoint(Path("runs/a/last.safetensors"))
-    assert f"stopped at step {header.step}; go on with" in Path("said-0").read_text()
+    assert f"stopped at step {header.state.step}; resume with" in Path("said-0").read_text()
     assert job[1].exitcode == 143
 
 

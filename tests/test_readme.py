@@ -11,51 +11,54 @@ import pytest
 import sample
 import study
 import train
-from configs.load import SECTIONS, build, make_parser, read_config, read_flags, split_positional
+from configs.load import SECTIONS, build, read_command_line, read_config
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 PAGES = [README, *(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))]
-COMMANDS = [
-    shlex.split(line, comments=True)
+BLOCKS_OF_COMMANDS = [
+    block
     for page in PAGES
     for block in re.findall(r"^```\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    for line in block.splitlines()
-    if line.startswith("python ")
+] + [(ROOT / ".ci" / "run").read_text()]
+COMMANDS = [
+    shlex.split(line.replace("$ ", ""), comments=True)
+    for line in "\n".join(BLOCKS_OF_COMMANDS).splitlines()
+    if re.match(r"(\$ )?(python |torchrun )", line)
 ]
 
 
 def test_there_is_something_to_type() -> None:
-    scripts = [words[1] for words in COMMANDS]
-    assert scripts.count("train.py") >= 6 and scripts.count("sample.py") >= 2
-    assert scripts.count("study.py") >= 5
+    typed = " ".join(shlex.join(words) for words in COMMANDS)
+    assert typed.count(" train.py") >= 12 and typed.count(" sample.py") >= 4
+    assert all(f"study.py {verb}" in typed for verb in study.VERBS)
+    assert typed.count("torchrun") >= 3 and typed.count("-m benchmarks.") >= 6
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    _, script, *argv = words
-    if "--help" in argv:
+    words = words[words.index("--") + 1 :] if words[0] == "torchrun" else words[1:]
+    script, argv = words[0], words[1:]
+    if "--help" in argv or argv[:1] == ["pytest"]:
         return  # test_load.py reads the help
-    words, flags = split_positional(argv, most=len(argv))
+    sections: dict[str, type] = {}
     if script == "-m":
-        if words[0] == "pytest":
-            return
-        module = importlib.import_module(words[0])
-        own = {"": module.Options} if hasattr(module, "Options") else {}
-        read_flags(make_parser(own | SECTIONS), flags)
-        if len(words) > 1 and words[1].startswith("configs/"):
-            read_config(make_parser(own | SECTIONS), flags, words[1])
+        module, argv = importlib.import_module(argv[0]), argv[1:]
+        if hasattr(module, "Options"):  # benchmarks.compare has no flags
+            sections = {"": module.Options} | (SECTIONS if hasattr(module, "SECTIONS") else {})
     elif script == "study.py":
-        kind, _ = study.VERBS[words[0]]
-        build(kind, read_flags(make_parser({"": kind}), flags))
-    elif script == "train.py":
-        parser = make_parser({"": train.Options} | SECTIONS)
-        build(train.Options, read_flags(parser, flags))
-        read_config(parser, flags, words[0] if words else None)
+        sections, argv = {"": study.VERBS[argv[0]][0]}, argv[1:]
     else:
-        build(sample.Options, read_flags(make_parser({"": sample.Options}), flags))
+        assert script in ("train.py", "sample.py")
+        own: type = train.Options if script == "train.py" else sample.Options
+        sections = {"": own} | (SECTIONS if script == "train.py" else {})
+    word, values = read_command_line(sections, argv, "", "", 1 if sections else 2)
+    if sections:
+        build(sections[""], values[""])
+    if "train" in sections:
+        read_config(values, word)
 
 
 def test_the_python_in_it_runs(

@@ -1,142 +1,204 @@
-"""Writing with a run: what is asked for, again the same with the same seed."""
+"""sample.py generates what was asked for: each option against the same text drawn directly."""
 
 import os
-import re
-import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import sample
-import train
-from run.checkpoint import load_checkpoint, save_checkpoint
-from run.folder import open_run
+from common.fields import field_types
+from configs.load import from_plain
+from data.tokenizer import load_tokenizer
+from model.decode import optimize_for_decoding
+from model.generate import generate
+from model.gpt import GPT
+from run.checkpoint import load_checkpoint, load_weights, save_checkpoint
+from tests.conftest import ROOT, make_run
 
-ROOT = Path(__file__).parent.parent
-DEBUG = str(ROOT / "configs" / "debug.yaml")
+CHARS = "\n abcdefghij日é"
+# Another value of each option than its default, and one that goes with the others below.
+OTHER: dict[str, Any] = {
+    "prompt": "abc 日 déaf",
+    "num_samples": 3,
+    "max_new_tokens": 31,
+    "temperature": 0.37,
+    "top_k": 3,
+    "top_p": 0.6,
+    "min_p": 0.3,
+    "seed": 7,
+    "int8": True,
+    "checkpoint": "last",
+    "device": "cpu",
+}
+CHANGES: list[dict[str, Any]] = [
+    {},
+    *({name: value} for name, value in OTHER.items() if name != "int8"),
+    {"int8": True, "num_samples": 16, "max_new_tokens": 100},  # rounding moves a draw in many
+    {"num_samples": 3, "prompt": "a"},
+    {"temperature": 0, "num_samples": 2},
+    {"temperature": 1e-30},
+    {"top_k": 10**6},
+    {"top_k": 5, "top_p": 0.8, "min_p": 0.1, "num_samples": 2, "prompt": "日"},
+    OTHER,
+]
 
 
 @pytest.fixture
-def runs(workplace: Path, debug_run: Path) -> Path:
-    """A folder with a copy of the debug run in it."""
-    shutil.copytree(debug_run, workplace / "runs" / "debug")
-    return workplace / "runs"
+def run(workplace: Path) -> Path:
+    return make_run(workplace / "runs" / "a", CHARS)
 
 
-def write(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    capsys.readouterr()
-    assert sample.main(list(argv)) == 0
-    return capsys.readouterr().out
+def expected(run: Path, changes: dict[str, Any]) -> str:
+    """What sample.py should print: the model as it was saved, its tokens decoded at once."""
+    o: dict[str, Any] = {"prompt": "", "num_samples": 1, "max_new_tokens": 500, "temperature": 0.8}
+    o |= {"seed": 1337, "int8": False, "checkpoint": "best"} | changes
+    path = run / f"{o['checkpoint']}.safetensors"
+    header, tensors = load_checkpoint(path)
+    tokenizer = load_tokenizer(header.tokenizer)
+    model = GPT(from_plain(header.config, "").model, tokenizer.vocab_size)
+    load_weights(model, tensors, path)
+    if o["int8"]:
+        optimize_for_decoding(model.eval(), int8=True)
+    prompt = tokenizer.encode(o["prompt"]).tolist() or [header.corpus["start_token"]]
+    drawn = generate(
+        model,
+        torch.tensor([prompt] * o["num_samples"]),
+        o["max_new_tokens"],
+        **{key: o[key] for key in ("temperature", "top_k", "top_p", "min_p") if key in o},
+        generator=torch.Generator().manual_seed(o["seed"]),
+    )
+    texts = torch.stack(list(drawn), dim=1).tolist()
+    rule = "-" * 80 + "\n"
+    return rule.join(f"{o['prompt']}{tokenizer.decode(ids)}\n" for ids in texts)
 
 
-def test_the_newest_run_writes_from_a_newline(
-    runs: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("chars", [CHARS, None], ids=["characters", "bytes"])
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: " ".join(changes) or "defaults")
+def test_each_option_generates_what_it_says(
+    workplace: Path,
+    capsys: pytest.CaptureFixture[str],
+    chars: str | None,
+    changes: dict[str, Any],
 ) -> None:
-    shutil.copytree(runs / "debug", runs / "older")
-    os.utime(runs / "older" / "last.safetensors", ns=(0, 0))
+    run = make_run(workplace / "runs" / "a", chars)
+    given = changes if changes == {} else {"max_new_tokens": 40} | changes
+    assert sample.main(["a", *(f"--{name}={value}" for name, value in given.items())]) == 0
+    out, err = capsys.readouterr()
+    assert out == expected(run, given)
+    if changes.keys() - {"device"} and changes != {"top_k": 10**6}:
+        plain = given | {"int8": False} if "int8" in given else {"max_new_tokens": 40}
+        assert out != expected(run, plain), "the option changes nothing"
+    which, step = ("last", 3) if changes.get("checkpoint") == "last" else ("best", 2)
+    assert f"{which}.safetensors, step {step}, validation loss 2.5000, on cpu" in err
+    assert ("8 bits" in err) == ("int8" in changes)
+
+
+def test_no_option_is_left_out() -> None:
+    assert OTHER.keys() == field_types(sample.Options).keys()
+
+
+def test_the_device_is_the_one_that_is_asked_for(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def pick(name: str) -> torch.device:
+        asked.append(name)
+        return torch.device("cpu")
+
+    monkeypatch.setattr(sample, "pick_device", pick)
+    for name in ("auto", "mps"):
+        assert sample.main([f"--device={name}", "--max_new_tokens=1"]) == 0
+    assert sample.main(["--max_new_tokens=1"]) == 0
+    assert asked == ["auto", "mps", "auto"]
+
+
+def test_text_appears_as_it_is_drawn(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appeared: list[str] = []
+
+    def watched(*args: Any, **options: Any) -> Iterator[torch.Tensor]:
+        for token_B in generate(*args, **options):
+            appeared.append(capsys.readouterr().out)
+            yield token_B
+
+    whole = expected(run, {"prompt": "ab", "max_new_tokens": 9})
+    monkeypatch.setattr(sample, "generate", watched)
+    assert sample.main(["--prompt=ab", "--max_new_tokens=9"]) == 0
+    assert appeared == ["ab", *whole[2:-2]]
+
+
+def test_the_newest_run_is_sampled_unless_one_is_named(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(run.parent / "b", CHARS[::-1])
+    for newest, other in (("a", "b"), ("b", "a")):
+        os.utime(run.parent / newest / "last.safetensors", ns=(2, 2))
+        os.utime(run.parent / other / "last.safetensors", ns=(1, 1))
+        os.utime(run.parent / other / "best.safetensors")
+        for argv in ([], [newest], [f"runs/{newest}"], [str(run.parent / newest)]):
+            assert sample.main([*argv, "--max_new_tokens=20"]) == 0
+            assert capsys.readouterr().out == expected(run.parent / newest, {"max_new_tokens": 20})
+
+
+def test_a_run_needs_nothing_but_its_last_checkpoint(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that was stopped before it was evaluated has no best one."""
+    (run / "best.safetensors").unlink()
     assert sample.main([]) == 0
     out, err = capsys.readouterr()
-    assert len(out) == 500 + 1
-    assert re.match(r"runs/debug/best.safetensors, step 60, validation loss \d\.\d+, on \w+\n", err)
-    newline = open_run(runs / "debug").start_token
-    assert open_run(runs / "debug").tokenizer.decode([newline]) == "\n"
+    assert out == expected(run, {"checkpoint": "last"}) and "last.safetensors, step 3" in err
 
 
-def test_prompt_length_and_seed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["runs/debug", "--prompt", "The ", "--max_new_tokens", "40"]
-    text = write(capsys, *argv)
-    assert text.startswith("The ") and len(text) == 4 + 40 + 1
-    assert write(capsys, *argv) == text
-    assert write(capsys, *argv, "--seed", "2") != text
-    assert write(capsys, *argv, "--temperature=0") == write(capsys, *argv, "--top_k=1", "--seed=5")
-    assert write(capsys, *argv, "--top_k=100000") == text
-    assert write(capsys, "debug", *argv[1:]) == text, "a name in runs/ is a run too"
-
-
-def test_several_samples_stand_apart(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = write(capsys, "--num_samples=3", "--max_new_tokens=20", "--prompt=ab")
-    samples = text.split("\n" + "-" * 80 + "\n")
-    assert len(samples) == 3 and len(set(samples)) == 3
-    assert all(sample.startswith("ab") and len(sample.rstrip("\n")) <= 22 for sample in samples)
-
-
-def test_last_and_best(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sample.main(["--checkpoint=last"]) == 0
-    assert "runs/debug/last.safetensors" in capsys.readouterr().err
-    (runs / "debug" / "best.safetensors").unlink()
-    assert sample.main([]) == 0, "a run that was stopped before it was evaluated has only a last"
-    assert "runs/debug/last.safetensors" in capsys.readouterr().err
-
-
-def test_a_run_needs_nothing_but_its_checkpoint(
-    runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = write(capsys, "debug")
-    for path in (runs / "debug").rglob("*.*"):
-        if path.name != "last.safetensors":
-            path.unlink()
-    assert write(capsys, "debug", "--checkpoint=last") == text, "best and last are the same here"
-
-
-def test_bytes_write_any_prompt(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train.main([DEBUG, "--run=bytes", "--data.tokenizer=byte", "--train.max_steps=2"]) == 0
-    assert write(capsys, "--prompt=日本 é", "--max_new_tokens=9").startswith("日本 é")
-
-
+@pytest.mark.parametrize("token", [10**9, -1, len(CHARS), True, "1", None])
 def test_one_that_cannot_say_where_to_start_asks_for_a_prompt(
-    runs: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, capsys: pytest.CaptureFixture[str], token: Any
 ) -> None:
-    path = runs / "debug" / "best.safetensors"
-    header, tensors = load_checkpoint(path)
-    header.corpus["start_token"] = 10**9
-    save_checkpoint(path, tensors, header)
+    header, tensors = load_checkpoint(run / "best.safetensors")
+    header.corpus["start_token"] = token
+    save_checkpoint(run / "best.safetensors", tensors, header)
     assert sample.main([]) == 2
     assert "does not say where to start; give a --prompt" in capsys.readouterr().err
-    assert write(capsys, "--prompt=a", "--max_new_tokens=3").startswith("a")
+    assert sample.main(["--prompt=a", "--max_new_tokens=3"]) == 0
 
 
-def test_a_closed_pipe_ends_quietly(runs: Path) -> None:
-    command = f"{sys.executable} {ROOT / 'sample.py'} --max_new_tokens=3000 | head -c 5"
-    result = subprocess.run(command, shell=True, cwd=runs.parent, capture_output=True, text=True)
+def test_a_closed_pipe_ends_quietly(workplace: Path) -> None:
+    make_run(workplace / "runs" / "a")
+    command = f"{sys.executable} {ROOT / 'sample.py'} --max_new_tokens=1000 | head -c 5"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert len(result.stdout) == 5
     assert "Traceback" not in result.stderr and "Exception" not in result.stderr
 
 
 BAD = [
     (["--prompt="], "--prompt is empty; leave it out to start from a newline"),
-    (["--prompt", "é日"], "the model has never seen 'é' '日'; it knows"),
-    (["--top_k=0"], "--top_k must be a number of at least 1, got 0"),
-    (["--top_p=0"], "--top_p must be in (0, 1], got 0.0"),
-    (["--top_p=1.5"], "--top_p must be in (0, 1], got 1.5"),
-    (["--min_p=1"], "--min_p must be in [0, 1), got 1.0"),
-    (["--temperature=-1"], "--temperature must be a number of at least 0, got -1.0"),
-    (["--temperature=nan"], "--temperature must be a number, got 'nan'"),
-    (["--temperature", "hot"], "--temperature must be a number, got 'hot'"),
-    (["--num_samples=0"], "--num_samples must be a number of at least 1, got 0"),
-    (["--max_new_tokens=0"], "--max_new_tokens must be a number of at least 1, got 0"),
-    (["--max_new_tokens=-3"], "--max_new_tokens must be a number of at least 1, got -3"),
-    (["--seed=-1"], "--seed must be a number of at least 0, got -1"),
-    (["--seed=18446744073709551616"], "--seed must be below 2**63"),
-    (["--checkpoint=worst"], "--checkpoint must be one of best, last, got 'worst'"),
-    (["--top-k=3"], "unknown flag --top-k; did you mean --top_k?"),
-    (["--num_samples"], "--num_samples needs a value"),
-    (["runs/debug/best.safetensors"], "is a file; name the run's folder, runs/debug"),
-    (["absent"], "there is no run absent; runs/ has 1, among them debug"),
+    (["--prompt", "xxé日"], "the model has never seen 'x'; it knows 14 characters"),
+    (["--prompt", "a\x1b[31m"], r"never seen '\x1b' '1' '3' '[' 'm'; it"),
+    (["--prompt", "a\0b"], "--prompt has characters that no text has"),
+    (["--prompt", "a\udcff"], "--prompt has characters that no text has"),
+    (["--num_samples=99999999999"], "a batch of 99999999999 with --model.block_size 12"),
+    (["--start=a"], "--start=a is a flag of nanoGPT; here: --prompt"),
+    (["runs/a/best.safetensors"], "is a file; name the run's folder, runs/a"),
+    (["absent"], "there is no run absent; runs/ has 1, among them a"),
     (["."], ". is not a run: it has no last.safetensors"),
-    (["debug", "other"], "one word without a flag at most"),
+    (["a", "b"], "one word without a flag is expected, got: a b"),
 ]
 
 
-@pytest.mark.parametrize(("argv", "message"), BAD, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("argv", "message"), BAD, ids=lambda value: ascii(value)[:30])
 def test_a_mistake_is_one_line(
-    runs: Path, capsys: pytest.CaptureFixture[str], argv: list[str], message: str
+    run: Path, capsys: pytest.CaptureFixture[str], argv: list[str], message: str
 ) -> None:
     assert sample.main(argv) == 2
     out, err = capsys.readouterr()
-    assert message in err
-    assert out == ""
+    assert message in err and out == ""
     assert err.splitlines()[-1].startswith("error: ")
 
 

@@ -1,147 +1,526 @@
-"""study.py as a person uses it: each verb on real runs, and the mistakes one makes."""
+"""study.py as a person uses it: every number of each verb against the same found another way, and
+the mistakes one makes."""
 
+import base64
+import gzip
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 import study
 import train
-from lens import heads
-from lens.capture import blocks_of
-from run.folder import open_run
-from run.snapshots import find_snapshots
+from data.batches import open_batches
+from lens import verify
+from lens.capture import blocks_of, capture, head_replaced, without_mask
+from lens.checks import check_model
+from lens.measure import ablate, logit_lens, measure_copying, repeated, score_heads
+from lens.metrics import SCORES
+from lens.report.page import MARK
+from lens.subject import REPEATS, Subject
+from lens.variants import compare_layer, with_relu
+from model.gpt import GPT
+from run.saved import open_run
+from run.snapshots import find_snapshots, load_snapshot
 from tests.conftest import DEBUG
 
-QUICK = ["--windows", "4"]
-
-
-@pytest.fixture
-def here(workplace: Path, debug_run: Path) -> Path:
-    """A folder with the debug run in it."""
-    shutil.copytree(debug_run, workplace / "runs" / "debug")
-    return workplace
+L, H, D, PROMPT = 3, 2, 16, "The value of the object"
+SMALL = [
+    "--train.sample_tokens=0", "--train.tensorboard=false", "--train.device=cpu",
+    "--train.precision=float32",
+]  # fmt: skip
+QUICK = {
+    "compare": ["--sequences=2", "--steps=2"],
+    "heads": ["--sequences=2"],
+    "report": ["--sequences=2"],
+}
+Said = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def copying_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on repeated strings, a few steps long."""
-    folder = tmp_path_factory.mktemp("copying")
-    config = Path(DEBUG).parent / "induction.yaml"
-    small = ["--model.n_embd=16", "--model.n_head=2", "--train.max_steps=6", "--train.eval_every=3"]
-    small += ["--train.sample_tokens=0", "--train.tensorboard=false", "--train.device=cpu"]
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`text`, whose best weights are of step 20 and whose last are of step 40, and `copying`."""
+    folder = tmp_path_factory.mktemp("runs")
+    copying = str(Path(DEBUG).parent / "induction.yaml")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert train.main([str(config), "--run=copying", *small]) == 0
-    return folder / "runs" / "copying"
+        text = [
+            DEBUG,
+            "--run=text",
+            f"--model.n_layer={L}",
+            "--model.block_size=33",
+            "--train.eval_every=20",
+            *SMALL,
+        ]
+        assert train.main([*text, "--train.max_steps=20"]) == 0
+        shutil.copy("runs/text/best.safetensors", "best.safetensors")
+        assert train.main(["--resume=text", "--train.max_steps=40", "--train.snapshots=20"]) == 0
+        shutil.copy("best.safetensors", "runs/text/best.safetensors")
+        flags = ["--model.n_embd=16", "--model.n_head=2", "--train.max_steps=3"]
+        assert train.main([copying, "--run=copying", *flags, *SMALL]) == 0
+    return folder / "runs"
 
 
-@pytest.mark.parametrize(
-    ("verb", "says"),
-    [
-        (["trace", "--layer=1", "--head=1"], ["weights A", "1.0000 to 1.0000", "·"]),
-        (["verify"], ["0 failed", "not comparable: rotary, QK-norm"]),
-        (
-            ["compare", "--steps=20", *QUICK],
-            ["D's question", "bfloat16: score gap", "from the start"],
-        ),
-        (["heads", *QUICK], ["uniform", "L1H1", "logit lens", "after layer 1", "copying"]),
-        (["report", *QUICK], ["report.html", "open it in a browser"]),
-    ],
-    ids=lambda value: value[0],
-)
-def test_every_verb_on_a_run(
-    here: Path, capsys: pytest.CaptureFixture[str], verb: list[str], says: list[str]
-) -> None:
-    assert study.main([*verb, "--prompt", "The value of the object"]) == 0
-    output = capsys.readouterr().out
-    for words in says:
-        assert words in output
+@pytest.fixture
+def run(runs: Path, workplace: Path) -> Path:
+    """`text`, in a folder of its own."""
+    return Path(shutil.copytree(runs / "text", workplace / "runs" / "text"))
 
 
-@pytest.mark.parametrize("verb", ["trace", "verify", "heads", "report"])
-def test_every_verb_on_repeated_strings(
-    copying_run: Path, capsys: pytest.CaptureFixture[str], verb: str, workplace: Path
-) -> None:
-    flags = QUICK if verb in ("heads", "report") else []
-    assert study.main([verb, str(copying_run), *flags]) == 0
-    output = capsys.readouterr().out
-    if verb == "heads":
-        trained = dict(re.findall(r"period (\d+) +(yes|no)", output))
-        assert trained == {"4": "no", "8": "yes", "20": "yes", "32": "yes", "40": "no", "48": "no"}
+@pytest.fixture
+def said(run: Path, capsys: pytest.CaptureFixture[str]) -> Said:
+    """Run a verb; what it printed."""
+
+    def study_says(*argv: str) -> str:
+        capsys.readouterr()
+        assert study.main(list(argv)) == 0
+        return capsys.readouterr().out
+
+    return study_says
 
 
-def test_a_text_of_thousands_of_characters(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = "".join(chr(0x4E00 + i * i % 3000) for i in range(6000))
-    Path("text.txt").write_text(text, encoding="utf-8")
-    flags = ["--data.source=text.txt", "--train.max_steps=2", "--train.eval_every=2"]
-    assert train.main([DEBUG, "--run=chinese", *flags]) == 0
-    capsys.readouterr()
-    for verb in (["trace"], ["verify"], ["heads", *QUICK], ["report", *QUICK]):
-        assert study.main([*verb, "--prompt", text[:12]]) == 0
-    output = capsys.readouterr().out
-    assert text[0] in output
-    assert text[5] in json.loads(data_of(Path("runs/chinese/report.html")))["tokens"]
+def open_model(run: Path, checkpoint: str = "best") -> tuple[GPT, list[str], Tensor, Tensor]:
+    """Model, vocabulary, prompt and all full validation sequences of a run."""
+    saved = open_run(run, checkpoint)
+    vocab = [saved.tokenizer.decode([i]) for i in range(saved.tokenizer.vocab_size)]
+    config, T = saved.config, saved.config.model.block_size
+    batches = open_batches(config.data, T, config.train.seed, saved.tokenizer)
+    full = [tokens for tokens in batches.validation(1) if tokens.size(1) == T + 1]
+    prompt_T = torch.tensor([vocab.index(char) for char in PROMPT])
+    return saved.model(torch.device("cpu")), vocab, prompt_T, torch.cat(full)
 
 
-def data_of(page: Path) -> str:
-    html = page.read_text(encoding="utf-8")
-    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
-    return str(data)
+def spread(full: Tensor, count: int) -> Tensor:
+    return full[np.linspace(0, len(full) - 1, count).round().astype(int)]
 
 
-def test_json_is_a_list_of_heads(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert study.main(["heads", "--json", "--windows=4", "--period=8"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(entry["layer"], entry["head"]) for entry in found] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    saved = open_run(here / "runs" / "debug")
-    model = saved.model(torch.device("cpu"))
-    repeats = heads.repeated(saved.tokenizer.vocab_size, 8, study.REPEATS)
-    scores = heads.score_heads(model, repeats, repeats)
-    for entry in found:
-        expected = scores["induction"][entry["layer"], entry["head"]]
-        assert entry["induction"] == pytest.approx(float(expected))
-        assert {"previous_token", "entropy", "ablation_zero", "ablation_mean_error"} < entry.keys()
+@torch.no_grad()
+def losses(model: GPT, tokens_BT: Tensor) -> Tensor:
+    return F.cross_entropy(model(tokens_BT[:, :-1]).mT, tokens_BT[:, 1:], reduction="none")
 
 
-def test_the_report_has_the_run_in_it(here: Path) -> None:
-    evil = "</script><img src=x onerror=alert(1)>"
-    known = open_run(here / "runs" / "debug").tokenizer
-    assert study.main(["report", "--prompt", evil, "--out", "page.html", *QUICK]) == 0
-    html = Path("page.html").read_text(encoding="utf-8")
-    assert "<img" not in html
-    data = json.loads(data_of(Path("page.html")))
-    assert "".join(data["tokens"]) == evil[:32]
-    assert data["vocab"] == [known.decode([i]) for i in range(known.vocab_size)]
-    steps = [snapshot["step"] for snapshot in data["snapshots"]]
-    assert steps == sorted({*find_snapshots(here / "runs" / "debug"), 60}) and len(steps) >= 10
-    assert {proof["verdict"] for proof in data["proofs"]} >= {"passed"}
-    assert data["curve"]["step"] == [30, 60]
-    assert study.main(["report", "--out", "page.html", *QUICK]) == 0  # a report may be replaced
+def numbers(text: str) -> list[float]:
+    """All of a line or a table, but those that are part of a name."""
+    found = re.findall(r"(?<![\w.-])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?(?![\w.])", text)
+    return [float(number.replace(",", "")) for number in found]
 
 
-def test_a_file_that_is_no_report_is_never_overwritten(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
-    assert study.main(["report", "--out", "mine.txt", *QUICK]) == 2
-    assert "mine.txt exists and is not a report" in capsys.readouterr().err
-    assert Path("mine.txt").read_text().endswith("mine, about glassgpt")
+def table(output: str, heading: str) -> dict[str, list[float]]:
+    """The rows of the table whose heading begins so: the name of each, and its numbers."""
+    lines = iter(output.splitlines())
+    rule = next(next(lines) for line in lines if line.startswith(heading))
+    width, rows = rule.index("  "), {}
+    for line in lines:
+        if not line.strip() or line.startswith("(the first"):
+            break
+        rows[line[:width].strip()] = numbers(line[width:])
+    return rows
+
+
+# --- trace ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("checkpoint", "layer", "head"), [("best", 2, 1), ("last", 1, 0)])
+@torch.no_grad()
+def test_trace(said: Said, run: Path, checkpoint: str, layer: int, head: int) -> None:
+    flags = [f"--layer={layer}", f"--head={head}", f"--checkpoint={checkpoint}"]
+    output = said("trace", f"--prompt={PROMPT}", *flags)
+    model, _, prompt_T, _ = open_model(run, checkpoint)
+    seen = capture(model, prompt_T[None]).layers[layer]
+    attn, T = blocks_of(model)[layer].attn, len(prompt_T)
+    scores = seen.q_BHTD @ seen.k_BHSD.mT / D**0.5
+    past = torch.ones(T, T).tril().bool()
+    masked = scores[:, :, past]
+    weights = seen.weights_BHTS
+    steps = {
+        "input": seen.x_BTC, "Q": attn.query(seen.x_BTC), "K": attn.key(seen.x_BTC),
+        "V": attn.value(seen.x_BTC), "Q rotated": seen.q_BHTD, "K rotated": seen.k_BHSD,
+        "products": scores * D**0.5, "scores": scores, "masked": masked,
+        "weights A": weights[:, :, past], "heads z": seen.z_BHTD, "merged": seen.z_BHTD,
+        "output": seen.output_BTC,
+    }  # fmt: skip
+    rows = table(output, "step ")
+    assert rows.keys() >= steps.keys() and len(rows) == 18
+    for name, value in steps.items():
+        statistics = [float(f(value)) for f in (torch.min, torch.mean, torch.max)]
+        assert rows[name][-3:] == pytest.approx(statistics, abs=6e-4), name
+    hidden = H * T * (T - 1) // 2
+    assert f"1.0000 to 1.0000  {hidden} of {H * T * T:,}" in " ".join(output.split("weights A")[1:])
+    for title, matrix, is_masked in (
+        (f"head {head}: scores before the mask", scores, False),
+        (f"head {head}: after the mask", scores, True),
+        (f"head {head}: weights after the softmax", weights, True),
+    ):
+        rows = table(output[output.index(title) :], "query")
+        assert list(rows) == [f"{i} {c}" for i, c in enumerate("The␣valu")]
+        for q, row in enumerate(rows.values()):
+            expected = matrix[0, head, q, : q + 1 if is_masked else 8].tolist()
+            assert row == pytest.approx(expected, abs=6e-4)
 
 
 def test_descriptions_without_a_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert study.main(["trace"]) == 0
     assert "there is no run yet" in capsys.readouterr().out
-    assert study.main(["trace", "--random", "4,10,512", "--n_head", "8"]) == 0
+    assert study.main(["trace", "--random", "4,10,512", "--n_head", "16"]) == 0
     output = capsys.readouterr().out
-    for words in ("(4, 10, 512)", "(4, 8, 10, 10)", "(4, 8, 10, 64)", "(5, 3)", "(5, 2, 3, 3)"):
+    for words in (
+        *("(4, 10, 512)", "(4, 16, 10, 10)", "(4, 16, 10, 32)", "(4, 1, 10, 10)"),
+        *("(5, 3)", "(5, 3, 8)", "(5, 2, 3, 3)"),
+        "1.000 0.000 0.000",  # C, masked: the first sees itself alone
+    ):
         assert words in output
-    assert "1.000 0.000 0.000" in output  # C, masked: the first sees itself alone
+    error = re.search(r"against nn.MultiheadAttention: (\S+)", output)
+    assert error and 0 < float(error[1]) < 1e-5
+
+
+# --- verify --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_verify(said: Said, run: Path, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Subject.__init__
+
+    def init(self: Subject, *args: Any) -> None:
+        original(self, *args)
+        object.__setattr__(self.header.machine, "precision", precision)
+
+    monkeypatch.setattr(Subject, "__init__", init)
+    output = said("verify", f"--prompt={PROMPT}")
+    model, _, prompt_T, _ = open_model(run)
+    expected = check_model(model, prompt_T, getattr(torch, precision))
+    lines = [re.split(r"\s{2,}", line) for line in output.splitlines()[2:-2]]
+    assert len(lines) == len(expected) == 28
+    for line, check in zip(lines, expected, strict=True):
+        error = [f"{check.error:.1e}"] if check.error is not None else []
+        tolerance = [f"{check.tolerance:.0e}"] if check.tolerance is not None else []
+        assert line == [check.name, check.dtype, check.verdict, *error, *tolerance]
+    assert {check.dtype for check in expected} == {"float64", precision}
+    assert "26 passed, 0 failed, 2 not comparable" in output
+
+
+def test_verify_fails_with_exit_code_one(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(model: GPT, *args: Any) -> Any:
+        blocks_of(model)[1].attn.attend.register_forward_hook(lambda module, args, z: z * 1.01)
+        return check_model(model, *args)
+
+    monkeypatch.setattr(verify, "check_model", broken)
+    assert study.main(["verify", "--prompt", "The value"]) == 1
+    captured = capsys.readouterr()
+    assert "layer 1, head" in captured.err and "position" in captured.err
+    assert re.search(r"float64 +failed .*layer 1, head \d", captured.out)
+
+
+# --- compare -------------------------------------------------------------------------------------
+
+
+def test_compare(said: Said, run: Path) -> None:
+    flags = ["--layer=1", "--sequences=4", "--steps=12"]
+    output = said("compare", f"--prompt={PROMPT}", *flags)
+    model, _, prompt_T, full = open_model(run)
+    sequences = spread(full, 4)
+    seen = capture(model, prompt_T[None]).layers[1]
+    other = capture(model, sequences[-1:, : len(prompt_T) * 2 // 3]).layers[1].x_BTC
+    expected: dict[str, float] = {}
+    for comparison in compare_layer(blocks_of(model)[1].attn, seen, other):
+        assert comparison.title[:90] in output
+        expected |= comparison.numbers
+    whole = float(losses(model, sequences).mean())
+    expected["loss on 4 validation sequences, as trained"] = whole
+    expected["loss on 4 validation sequences, with the mask"] = whole
+    expected["with the ReLU"] = float(losses(with_relu(model), sequences).mean())
+    with without_mask(model):
+        expected["without it"] = float(losses(model, sequences).mean())
+    found = {}
+    for line in output.splitlines():
+        if match := re.fullmatch(r"    (\S.*?) {2,}([-\d.,e]+)", line):
+            found[match[1]] = float(match[2].replace(",", ""))
+    for name, number in expected.items():
+        assert found.pop(name) == pytest.approx(
+            number, rel=0.05 if number < 1e-3 else 1e-4, abs=6e-5
+        ), name
+    with_with, with_without, without_with, cheating = found.values()
+    assert [name.split(": loss ") for name in found] == [
+        ["trained with", "with the mask"], ["trained with", "without it"],
+        ["trained without", "with the mask"], ["trained without", "without it"],
+    ]  # fmt: skip
+    assert cheating < with_with < without_with and cheating < with_without
+    texts = re.findall(r"    trained (with|without), it generates: (.{60,})", output)
+    assert [how for how, _ in texts] == ["with", "without"] and texts[0][1] != texts[1][1]
+
+
+# --- heads ---------------------------------------------------------------------------------------
+
+
+def test_heads(said: Said, run: Path) -> None:
+    for checkpoint in ("best", "last"):
+        flags = ["--sequences=5", "--period=7", f"--checkpoint={checkpoint}"]
+        found = json.loads(said("heads", "--json", *flags))
+        model, vocab, _, full = open_model(run, checkpoint)
+        sequences, repeats = spread(full, 5), repeated(len(vocab), 7, REPEATS)
+        scores = score_heads(model, sequences[:, :-1], repeats)
+        cuts = {f"ablation_{k}": v for k, v in ablate(model, sequences).changes.items()}
+        places = [(entry.pop("layer"), entry.pop("head")) for entry in found]
+        assert places == [(i, h) for i in range(L) for h in range(H)]
+        for place, entry in zip(places, found, strict=True):
+            expected = {key: float(value[place]) for key, value in (scores | cuts).items()}
+            assert entry == pytest.approx(expected, abs=1e-6)
+
+    output = said("heads", *flags)  # the same numbers, and more
+    rows = table(output, "head ")
+    uniform = [score.uniform(14 if score.repeats else 33) for score in SCORES]
+    assert rows.pop("uniform") == pytest.approx(uniform, abs=6e-4)
+    keys = [score.key for score in SCORES]
+    keys += ["ablation_zero", "ablation_zero_error", "ablation_mean", "ablation_mean_error"]
+    names = [f"L{i}H{h}" for i in range(L) for h in range(H)]
+    for name, (row, numbers_of), entry in zip(names, rows.items(), found, strict=True):
+        assert row == name + " sink" * (entry["first_token"] > 0.3)
+        assert numbers_of == pytest.approx([entry[key] for key in keys], abs=6e-4)
+    loss = losses(model, sequences).mean()
+    assert f"loss on 5 validation sequences is {loss:.4f} nats" in output
+    copying = table(output, "copying")
+    assert list(copying) == ["period 4", "period 8", "period 16"]
+    for name, row_numbers in copying.items():
+        expect = measure_copying(model, int(name.split()[1]), REPEATS)
+        ratio, best = expect.second / expect.first, float(expect.induction_LH.max())
+        assert row_numbers == pytest.approx([expect.first, expect.second, ratio, best], abs=6e-4)
+        layer, head = divmod(int(expect.induction_LH.argmax()), H)
+        assert re.search(rf"{name} +no .* L{layer}H{head}\n", output)
+    lens = table(output, "logit lens")
+    assert list(lens) == ["embedding", *(f"after layer {i}" for i in range(L))]
+    assert [loss for (loss,) in lens.values()] == pytest.approx(
+        logit_lens(model, sequences), abs=6e-5
+    )
+
+
+def test_heads_on_a_prompt_and_on_another_text(said: Said, run: Path) -> None:
+    model, vocab, prompt_T, _ = open_model(run)
+    repeats = repeated(len(vocab), 16, REPEATS)
+    Path("other.txt").write_text("The value of the object is the object of the value. " * 40)
+    flags = [f"--prompt={PROMPT}", "--source=other.txt", "--json", "--sequences=3"]
+    found = json.loads(said("heads", *flags))
+    scores = score_heads(model, prompt_T[None], repeats)
+    config = open_run(run).config.data
+    tokens = "".join(Path("other.txt").read_text()[-int(config.val_fraction * 2080) :])
+    text = torch.tensor([vocab.index(char) for char in tokens])
+    full = torch.stack([text[i * 33 : i * 33 + 34] for i in range((len(text) - 1) // 33)])
+    sequences = spread(full, 3)
+    for entry in found:
+        place = entry["layer"], entry["head"]
+        for key, value in scores.items():
+            assert entry[key] == pytest.approx(float(value[place]), abs=1e-6)
+        with head_replaced(model, *place, 0.0):
+            cut = losses(model, sequences).mean()
+        change = float(cut - losses(model, sequences).mean())
+        assert entry["ablation_zero"] == pytest.approx(change, abs=1e-5)
+
+
+def test_a_sink_is_called_one(said: Said) -> None:
+    """Over three tokens even uniform attention is above 0.3."""
+    rows = table(said("heads", "--prompt=The", "--sequences=2"), "head ")
+    del rows["uniform"]
+    assert [name.endswith(" sink") for name in rows] == [row[3] > 0.3 for row in rows.values()]
+    assert any(0.3 < row[3] < 0.6 for row in rows.values())
+
+
+def test_a_run_on_repeated_strings(
+    runs: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(runs / "copying")
+    for verb in (["trace"], ["verify"], ["compare", "--steps=2", "--sequences=3"]):
+        assert study.main([verb[0], run, *verb[1:]]) == 0
+    capsys.readouterr()
+    assert study.main(["heads", run, "--sequences=3"]) == 0
+    output = capsys.readouterr().out
+    trained = dict(re.findall(r"period (\d+) +(yes|no)", output))
+    assert trained == {"4": "no", "8": "yes", "20": "yes", "32": "yes", "40": "no", "48": "no"}
+    assert "random strings of 20 different tokens" in output
+    assert study.main(["report", run, "--sequences=3", "--out=page.html"]) == 0
+    data = data_of(Path("page.html"))
+    strings = repeated(len(data["vocab"]), 20, 1)[0]
+    assert data["tokens"] == [data["vocab"][token] for token in strings.tolist()]
+    first, (induction,) = data["score_info"][0], [s for s in SCORES if s.key == "induction"]
+    assert first["key"] == "induction" and first["formula"].endswith("; P = 20")
+    assert first["uniform"] == pytest.approx(induction.uniform(40))
+    assert data["copying"]["period"] == 20
+
+
+# --- report --------------------------------------------------------------------------------------
+
+
+def data_of(page: Path) -> dict[str, Any]:
+    html = page.read_text(encoding="utf-8")
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    found: dict[str, Any] = json.loads(data)
+    return found
+
+
+def unpack(packed: str, dtype: str, *shape: int) -> npt.NDArray[Any]:
+    return np.frombuffer(gzip.decompress(base64.b64decode(packed)), dtype).reshape(shape)
+
+
+def test_report(said: Said, run: Path) -> None:
+    output = said("report", f"--prompt={PROMPT}", "--sequences=4", "--checkpoint=last")
+    assert output.startswith("runs/text/report.html, ")
+    data = data_of(run / "report.html")
+    model, vocab, prompt_T, full = open_model(run, "last")
+    sequences, repeats = spread(full, 4), repeated(len(vocab), 16, REPEATS)
+    T, saved = len(PROMPT), open_run(run, "last")
+    seen = capture(model, prompt_T[None])
+    after = np.arange(T - 1), prompt_T[1:].numpy()  # each position, and the token that comes next
+
+    about = data.pop("run")
+    assert about.pop("made") and about.pop("config")["model"]["n_layer"] == L
+    assert about == {
+        "name": "text", "step": 40, "val_loss": saved.header.state.val_loss, "unit": "char",
+        "parameters": sum(p.numel() for p in model.parameters()), "torch": torch.__version__,
+        "about": f"{L} layers x 32 wide, {H} heads, context 33",
+    }  # fmt: skip
+    assert [data.pop(key) for key in ("L", "H", "T", "D")] == [L, H, T, D]
+    assert data.pop("tokens") == list(PROMPT) and data.pop("vocab") == vocab
+    assert data.pop("sequences") == 4
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [(line["step"], line["val_loss"]) for line in lines if "val_loss" in line]
+    assert len(evaluated) == 2
+    curve = data.pop("curve")
+    assert list(zip(curve["step"], curve["val_loss"], strict=True)) == evaluated
+
+    for name, of in (("q", "q_BHTD"), ("k", "k_BHSD")):
+        scale = np.array(data.pop(f"{name}_scale")).reshape(L, H, 1, 1)
+        x = np.stack([getattr(layer, of)[0] for layer in seen.layers])
+        largest = np.abs(x).max((2, 3), keepdims=True)
+        assert scale == pytest.approx(largest / 32767)
+        assert (np.abs(unpack(data.pop(name), "<i2", L, H, T, D) * scale - x) <= scale).all()
+
+    info = data.pop("score_info")
+    assert [entry["key"] for entry in info] == [score.key for score in SCORES]
+    for entry, score in zip(info, SCORES, strict=True):
+        assert entry["uniform"] == pytest.approx(score.uniform(32 if score.repeats else 33))
+        formula = score.formula + "; P = 16" * score.repeats
+        assert (entry["name"], entry["formula"], entry["source"]) == (
+            score.name,
+            formula,
+            score.source,
+        )
+
+    cuts = ablate(model, sequences)
+    expected: dict[str, Any] = {"loss": losses(model, sequences).mean().item(), "tokens": 4 * 33}
+    expected |= {key: value.flatten().tolist() for key, value in cuts.changes.items()}
+    found = data.pop("ablation")
+    assert found.keys() == expected.keys()
+    for key in found:
+        assert found[key] == pytest.approx(expected[key], abs=1e-5), key
+
+    copying = measure_copying(model, 16, REPEATS)
+    expected_copying = {"period": 16, "first": copying.first, "second": copying.second}
+    assert data.pop("copying") == pytest.approx(expected_copying, abs=1e-5)
+
+    lens = data.pop("lens")
+    assert lens.pop("names") == ["embedding", *(f"after layer {i}" for i in range(L))]
+    assert lens.pop("loss") == pytest.approx(logit_lens(model, sequences), abs=1e-5)
+    p = np.stack([model.unembed(x)[0].softmax(-1).detach() for x in seen.residual])
+    top = np.argsort(-p, axis=-1, kind="stable")[..., :3]
+    ids = unpack(lens.pop("ids"), "<u2", L + 1, T, 3).astype(int)
+    assert (ids == top).mean() > 0.99  # but for ties
+    assert np.allclose(
+        unpack(lens.pop("p"), "<f4", L + 1, T, 3), np.take_along_axis(p, top, -1), atol=1e-6
+    )
+    p_true = unpack(lens.pop("p_true"), "<f4", L + 1, T)
+    assert np.isnan(p_true[:, -1]).all()
+    assert np.allclose(p_true[:, :-1], p[:, after[0], after[1]], atol=1e-6)
+    assert not lens
+
+    checks = data.pop("checks")
+    for found_check, check in zip(checks, check_model(model, prompt_T, torch.float32), strict=True):
+        assert found_check == vars(check)
+
+    snapshots, kept = data.pop("snapshots"), find_snapshots(run)
+    assert [s["step"] for s in snapshots] == list(kept) and {0, 20, 40} < {*kept}
+    for snapshot in snapshots:
+        step = snapshot.pop("step")
+        if step < 40:
+            load_snapshot(model, kept[step])
+        else:
+            model = open_model(run, "last")[0]
+        seen = capture(model, prompt_T[None])
+        weights = np.stack([layer.weights_BHTS[0] for layer in seen.layers]).reshape(L * H, T, T)
+        coded = unpack(snapshot.pop("attention"), "u1", L * H, T * (T + 1) // 2)
+        for head, cells in enumerate(coded):
+            one_by_one = [weights[head, q, k] for q in range(T) for k in range(q + 1)]
+            assert np.allclose((cells / 255.0) ** 2, one_by_one, atol=5e-3)
+        p_TV = seen.logits_BTV[0].softmax(-1).numpy()
+        surprisal = unpack(snapshot.pop("surprisal"), "<f4", T)
+        assert np.isnan(surprisal[0]) and np.allclose(
+            surprisal[1:], -np.log(p_TV[after]), atol=1e-4
+        )
+        assert snapshot.pop("prompt_loss") == pytest.approx(-np.log(p_TV[after]).mean(), abs=1e-5)
+        ids = unpack(snapshot.pop("candidates"), "<u2", T, 5).astype(int)
+        candidate_p = unpack(snapshot.pop("candidate_p"), "<f4", T, 5)
+        assert np.allclose(candidate_p, -np.sort(-p_TV)[:, :5], atol=1e-6)
+        assert np.allclose(candidate_p, np.take_along_axis(p_TV, ids, -1), atol=1e-6)
+        val_loss = float(losses(model, sequences).mean())
+        assert snapshot.pop("val_loss") == pytest.approx(val_loss, abs=1e-5)
+        scores = score_heads(model, sequences[:, :-1], repeats)
+        found_scores = snapshot.pop("scores")
+        assert list(found_scores) == list(scores)
+        for key, value in scores.items():
+            assert found_scores[key] == pytest.approx(value.flatten().tolist(), abs=2e-6)
+        assert not snapshot
+    assert not data  # all of it was looked at
+
+
+def test_a_report_replaces_a_report_and_nothing_else(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "</script><img src=x onerror=alert(1)>"
+    Path("page.html").write_text(MARK)
+    assert study.main(["report", "--prompt", evil, "--out", "page.html", "--sequences=2"]) == 0
+    assert "<img" not in Path("page.html").read_text(encoding="utf-8")
+    assert "".join(data_of(Path("page.html"))["tokens"]) == evil[:33]
+    Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
+    assert study.main(["report", "--out=mine.txt", "--sequences=2"]) == 2
+    assert "mine.txt exists and is not a report" in capsys.readouterr().err
+    assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"
+
+
+# --- texts, names and mistakes -------------------------------------------------------------------
+
+
+def test_a_short_text_of_many_characters(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """More characters than a byte holds, a few validation sequences, and a prompt in which every
+    key is the same."""
+    text = "".join(chr(0x4E00 + i * i % 1000) for i in range(2000))
+    Path("text.txt").write_text(text, encoding="utf-8")
+    flags = ["--data.source=text.txt", "--train.max_steps=2", "--train.eval_every=2", *SMALL]
+    assert train.main([DEBUG, "--run=chinese", *flags]) == 0
+    for verb in study.VERBS:
+        assert study.main([verb, *QUICK.get(verb, []), "--prompt", text[:12]]) == 0
+    assert text[0] in capsys.readouterr().out
+    assert data_of(Path("runs/chinese/report.html"))["tokens"] == list(text[:12])
+    assert study.main(["verify", f"--prompt={text[5] * 4}"]) == 0
+
+
+def test_a_runs_name_does_nothing_to_the_terminal(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = run.rename(run.with_name("\x1b[31m\x07red"))
+    for verb in study.VERBS:
+        assert study.main([verb, str(evil), f"--prompt={PROMPT}", *QUICK.get(verb, [])]) == 0
+        captured = capsys.readouterr()
+        assert not set("\x1b\x07") & {*captured.out, *captured.err}
+        assert "\\x1b[31m\\x07red" in captured.err
 
 
 MISTAKES = [
@@ -149,32 +528,39 @@ MISTAKES = [
     (["--prompt=x"], "name a verb first"),
     (["head"], "there is no verb head; did you mean heads?"),
     (["heads", "nowhere"], "there is no run nowhere"),
-    (["heads", "debug", "other"], "one word without a flag at most"),
-    (["heads", "--window=3"], "unknown flag --window; did you mean --windows?"),
-    (["heads", "--windows=1"], "--windows must be a number of at least 2"),
+    (["heads", "text", "other"], "one word without a flag is expected"),
+    (["heads", "--sequence=3"], "unknown flag --sequence; did you mean --sequences?"),
+    (["heads", "--sequences=1"], "sequences must be in [2, inf)"),
+    (["heads", "--period=1"], "period must be in [2, inf)"),
     (["heads", "--period=17"], "--period 17 must be from 2 to 16"),
     (["heads", "--json=maybe"], "--json must be true or false"),
-    (["trace", "--layer=2"], "--layer 2: the layers are 0 to 1"),
-    (["trace", "--head=5"], "--head 5: the heads are 0 to 1"),
-    (["trace", "--prompt="], "--prompt is empty"),
+    (["trace", f"--layer={L}"], f"--layer {L}: the layers are 0 to {L - 1}"),
+    (["trace", "--layer=-1"], "layer must be in [0, inf)"),
+    (["trace", f"--head={H}"], f"--head {H}: the heads are 0 to {H - 1}"),
+    (["trace", "--head=-1"], "head must be in [0, inf)"),
+    (["trace", "--prompt="], "two tokens or more"),
     (["trace", "--prompt=x"], "two tokens or more"),
     (["trace", "--prompt=\u4e00\u4e8c"], "the model has never seen '\u4e00' '\u4e8c'"),
     (["trace", "--random=4,10"], "--random 4,10 must be B,T,C"),
-    (["trace", "debug", "--random=4,10,512"], "--random shows descriptions without a run"),
+    (["trace", "--random=400,1000,512"], "not too large"),
+    (["trace", "text", "--random=4,10,512"], "--random shows descriptions without a run"),
     (["trace", "--random=4,10,510"], "C = 510 must be divisible by --n_head 8"),
+    (["trace", "--n_head=0"], "n_head must be in [1, inf)"),
     (["heads", "--source=absent.txt"], "absent.txt"),
-    (["compare", "--layer=9"], "--layer 9: the layers are 0 to 1"),
-    (["compare", "--steps=-1"], "--steps must be a number of at least 0"),
+    (["heads", "--source="], "source"),
+    (["compare", f"--layer={L}"], f"--layer {L}: the layers are 0 to {L - 1}"),
+    (["compare", "--steps=-1"], "steps must be in [0, inf)"),
+    (["report", "--out=nowhere/page.html"], "should name a file in a folder"),
+    (["report", "--out=runs"], "should name a file in a folder"),
+    (["report", "--out="], "should name a file in a folder"),
 ]
 
 
-@pytest.mark.parametrize(("argv", "message"), MISTAKES, ids=lambda value: str(value)[:40])
-def test_mistakes_are_one_line(
-    here: Path, capsys: pytest.CaptureFixture[str], argv: list[str], message: str
-) -> None:
-    assert study.main(argv) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("error: ") and message in error
+def test_mistakes_are_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, message in MISTAKES:
+        assert study.main(argv) == 2, argv
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert error.startswith("error: ") and message in error
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,63 +572,3 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
             study.main([verb, "--help"])
         printed = " ".join(capsys.readouterr().out.split())
         assert "The text to look at; without it" in printed
-
-
-def test_verify_fails_with_exit_code_one(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = study.Subject.__init__
-
-    def broken(self: study.Subject, *args: object) -> None:
-        original(self, *args)  # type: ignore[arg-type]
-        attend = blocks_of(self.model)[1].attn.attend
-        attend.register_forward_hook(lambda module, args, z: z * 1.01)
-
-    monkeypatch.setattr(study.Subject, "__init__", broken)
-    assert study.main(["verify", "--prompt", "The value"]) == 1
-    captured = capsys.readouterr()
-    assert "layer 1, head" in captured.err and "position" in captured.err
-    assert "failed" in captured.out
-
-
-def test_a_short_text_and_a_constant_prompt(workplace: Path) -> None:
-    """A validation split of a few windows, and a prompt in which every key is the same."""
-    Path("short.txt").write_text("a short text to train on\n" * 60)
-    flags = ["--data.source=short.txt", "--train.max_steps=3", "--train.eval_every=3"]
-    assert train.main([DEBUG, "--run=short", *flags]) == 0
-    for verb in (["compare", "--steps=3"], ["verify", "--prompt=aaaa"], ["verify", "--prompt=aa"]):
-        assert study.main([*verb, "--checkpoint=last"]) == 0
-
-
-def test_heads_reads_the_prompt(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def scores(*flags: str) -> list[dict[str, float]]:
-        assert study.main(["heads", "--json", *QUICK, *flags]) == 0
-        found: list[dict[str, float]] = json.loads(capsys.readouterr().out)
-        return found
-
-    validation, prompt = scores(), scores("--prompt=aaaaaaaa")
-    assert validation[0]["previous_token"] != prompt[0]["previous_token"]
-    assert validation[0]["ablation_zero"] == prompt[0]["ablation_zero"]
-    Path("other.txt").write_text("The value of the object is the object of the value. " * 40)
-    other = scores("--source=other.txt")
-    assert other[0]["ablation_zero"] != validation[0]["ablation_zero"]
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_proofs_are_in_the_type_of_the_run(
-    workplace: Path, capsys: pytest.CaptureFixture[str], precision: str
-) -> None:
-    flags = ["--train.max_steps=2", "--train.eval_every=2", f"--train.precision={precision}"]
-    assert train.main([DEBUG, "--run=typed", *flags]) == 0
-    capsys.readouterr()
-    assert study.main(["verify", "--prompt=The value"]) == 0
-    types = re.findall(r"(float64|float32|bfloat16) +passed", capsys.readouterr().out)
-    assert set(types) == {"float64", precision}
-
-
-@pytest.mark.parametrize("out", ["nowhere/page.html", "runs", ""])
-def test_where_a_report_can_go_is_known_before_it_is_made(
-    here: Path, capsys: pytest.CaptureFixture[str], out: str
-) -> None:
-    assert study.main(["report", f"--out={out}", "--prompt=The value", *QUICK]) == 2
-    assert "should name a file in a folder" in capsys.readouterr().err

@@ -37,8 +37,8 @@ class Optimizer:
 
     Muon is momentum whose updates are made orthogonal, so that every direction of a matrix is
     learned at the same rate. It is for matrices that map the residual stream to itself or to a
-    hidden layer; embeddings, head, gains and biases are AdamW's, or all, where the config says so.
-    Weight decay acts on matrices, not on gains and biases.
+    hidden layer; embeddings, head, scales and biases are AdamW's, or all, where the config says so.
+    Weight decay acts on matrices, not on scales and biases.
 
     (A class of its own rather than a `torch.optim.Optimizer`, whose first use imports PyTorch's
     compiler, which takes as long as a hundred steps of a small model.)
@@ -70,16 +70,16 @@ class Optimizer:
             }
 
     @torch.no_grad()
-    def step(self, share: float) -> None:
-        """Update the weights by their gradients, at this share of the peak learning rates.
+    def step(self, lr_scale: float) -> None:
+        """Update the weights by their gradients, at this multiple of the peak learning rates.
 
         Raises:
             ValueError: for a weight without a gradient.
         """
         for names in self.muon.values():
-            self.muon_step(names, share * self.config.muon_learning_rate)
+            self.muon_step(names, lr_scale * self.config.muon_learning_rate)
         for weight_decay, names in self.adamw.items():
-            self.adamw_step(names, share * self.config.learning_rate, weight_decay)
+            self.adamw_step(names, lr_scale * self.config.adamw_learning_rate, weight_decay)
 
     def gradient(self, name: str) -> Tensor:
         """Of a weight, which must have one."""
@@ -91,11 +91,11 @@ class Optimizer:
     def muon_step(self, names: list[str], rate: float) -> None:
         """Of matrices of one shape, orthogonalised together in one batch of products."""
         weights = [self.parameters[name] for name in names]
-        memory, updates = self.config.muon_momentum, []
+        beta, updates = self.config.muon_momentum, []
         for name in names:
             gradient = self.gradient(name)
-            momentum = self.state[name]["momentum"].lerp_(gradient, 1 - memory)
-            updates.append(gradient.lerp(momentum, memory))  # Nesterov's: one step ahead
+            momentum = self.state[name]["momentum"].lerp_(gradient, 1 - beta)
+            updates.append(gradient.lerp(momentum, beta))  # Nesterov's: one step ahead
         rows, columns = weights[0].shape
         scaled = rate * math.sqrt(max(1, rows / columns))
         orthogonal = orthogonalize(torch.stack(updates).to(self.precision))
@@ -127,11 +127,11 @@ class Optimizer:
 
 
 def schedule(step: int, config: TrainConfig) -> float:
-    """The share of their peaks that the learning rates have in the update after `step` updates.
+    """The learning-rate multiplier `lr_scale` of the update after `step` updates, in [0, 1].
 
-    It rises in a straight line over the warm-up, reaching 1 with its last update, stays there, and
-    over the last `decay_fraction` of the run falls along half a cosine or a line, to reach
-    `final_lr_fraction` at `max_steps`.
+    It rises linearly over the warmup, reaching 1 with its last update, stays there, and over the
+    last `decay_fraction` of the run falls along half a cosine or a line to `final_lr_fraction` at
+    `max_steps`.
     """
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps

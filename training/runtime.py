@@ -2,16 +2,40 @@
 
 import os
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from common.errors import UserError
+from common.fields import Checked, Count
+from model.gpt import GPT
 from training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Machine(Checked):
+    """What decides the last bits of a sum."""
+
+    device: str
+    """cpu, cuda or mps."""
+
+    processor: str
+    """Which GPU, or the instructions that the CPU has."""
+
+    threads: Count
+    """CPU threads."""
+
+    processes: Count
+    """Processes that average their gradients."""
+
+    precision: str
+    """float32 or bfloat16."""
+
+    torch: str
+    """The version of PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -22,24 +46,26 @@ class Runtime:
     precision: torch.dtype
     threads: int
 
-    def forward_of(self, model: nn.Module, compiled: bool = False) -> Callable[[Tensor], Tensor]:
-        """The model as a function of tokens that computes in `precision`.
+    def prepare(self, model: GPT, compiled: bool = False) -> nn.Module:
+        """The model, from here on computing in `precision`, and compiled if asked.
 
-        In bfloat16 the whole pass runs on copies of the weights, so that nothing is cast between
-        one operation and the next. Gradients flow through the copies to the weights themselves,
-        which stay in float32, as do the embeddings, whose gradients are long sums over tokens.
+        Its weights stay float32, and so do its embeddings, whose gradients are long sums over
+        tokens.
         """
+        model.compute_dtype = self.precision
+        module: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
+        return module
 
-        def forward(tokens_BT: Tensor) -> Tensor:
-            copies = {
-                name: weight.to(self.precision)
-                for name, weight in model.named_parameters()
-                if "embedding" not in name
-            }
-            return torch.func.functional_call(model, copies, (tokens_BT,))
-
-        chosen = model if self.precision == torch.float32 else forward
-        return torch.compile(chosen) if compiled else chosen
+    def machine(self, processes: int) -> Machine:
+        """What a checkpoint keeps of all this."""
+        return Machine(
+            device=self.device.type,
+            processor=self.processor,
+            threads=self.threads,
+            processes=processes,
+            precision=self.precision_name,
+            torch=torch.__version__,
+        )
 
     @property
     def processor(self) -> str:
@@ -67,8 +93,8 @@ def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
     """Choose what the config leaves open, and set the number of threads.
 
     Args:
-        threads_before: of the run that is gone on with; taken where the config names no number and
-            this machine has cores for them.
+        threads_before: of the run that is resumed; taken where the config names no number and this
+            machine has cores for them.
 
     Raises:
         UserError: for a device that is not there, or far more threads than cores.
@@ -89,6 +115,24 @@ def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
     return Runtime(device, precision, torch.get_num_threads())
 
 
+def torchrun_numbers() -> tuple[int, int, int]:
+    """Rank, rank on this machine, and number of processes, as torchrun set them.
+
+    Raises:
+        UserError: for values that torchrun does not set.
+    """
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    words = [os.environ.get(name, default) for name, default in zip(names, "001", strict=True)]
+    try:
+        rank, local_rank, size = map(int, words)
+        if not 0 <= local_rank <= rank < size:
+            raise ValueError
+    except ValueError:
+        given = ", ".join(f"{name}={word}" for name, word in zip(names, words, strict=True))
+        raise UserError(f"{given} in the environment are not what torchrun sets") from None
+    return rank, local_rank, size
+
+
 def pick_device(name: str) -> torch.device:
     """The device of that name; `auto` is a GPU if there is one.
 
@@ -106,7 +150,7 @@ def pick_device(name: str) -> torch.device:
         here = ", ".join(device for device in present if present[device])
         raise UserError(f"there is no {name} device here; PyTorch {torch.__version__} sees: {here}")
     if name == "cuda" and "LOCAL_RANK" in os.environ:  # one of several processes: a GPU for each
-        place, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        (_, place, _), count = torchrun_numbers(), torch.cuda.device_count()
         if place >= count:
             raise UserError(
                 f"there is no GPU for process {place + 1} of this machine, which has {count}; "

@@ -35,7 +35,7 @@ for (const kind of data.ablation ? ["zero", "mean"] : []) {
     formula: `rise of the validation loss, in nats, when ${instead} replaces what the head adds`,
     source: `measured at step ${snapshots[LAST].step}`,
     at: () => data.ablation[kind],
-    error: data.ablation[`${kind}_se`],
+    error: data.ablation[`${kind}_error`],
     text: (value) => signed(value),
   });
 }
@@ -181,7 +181,7 @@ const maskedSwatch = () =>
 function weightScale() {
   // The colour goes with the root of the weight, so that small weights can be told apart.
   const [meaning, ticks] = state.ownScale
-    ? ["weight as a share of the largest in its row: rows and maps cannot be compared",
+    ? ["weight relative to the largest in its row: rows and maps cannot be compared",
       [[0, "0"], [0.5, "¼"], [1, "row's largest"]]]
     : ["attention weight, the same scale everywhere",
       [0, 0.05, 0.25, 0.5, 1].map((weight) => [Math.sqrt(weight), `${weight}`])];
@@ -297,7 +297,7 @@ function paint(canvas, painter, head) {
 // ------------------------------------------------------------------------------------- header
 
 function showHeader() {
-  const { run, proofs } = data;
+  const { run, checks } = data;
   document.title = `${run.name} · glassgpt`;
   $("name").textContent = run.name;
   $("result").textContent = `step ${count(run.step)} · validation loss ${number(run.val_loss)} ` +
@@ -316,19 +316,19 @@ function showHeader() {
         row(cell(name), cell(el("code", {}, plain(value)))))))));
 
   const [passed, failed] = ["passed", "failed"].map((verdict) =>
-    proofs.filter((proof) => proof.verdict === verdict).length);
-  const others = proofs.length - passed - failed;
-  const summary = $("proofs").firstElementChild;
+    checks.filter((check) => check.verdict === verdict).length);
+  const others = checks.length - passed - failed;
+  const summary = $("checks").firstElementChild;
   summary.textContent =
-    `${passed} of ${passed + failed} proofs passed${others ? `, ${others} not comparable` : ""}`;
+    `${passed} of ${passed + failed} checks passed${others ? `, ${others} not comparable` : ""}`;
   summary.className = failed ? "failed" : "";
   const power = (value) => numeral(value === null ? "–" : value.toExponential(1));
-  $("proofs").hidden = proofs.length === 0;
-  $("proofs").append(el("table", {},
-    row(...["proof", "numbers", "largest difference", "allowed", "verdict", "where"].map((name) =>
+  $("checks").hidden = checks.length === 0;
+  $("checks").append(el("table", {},
+    row(...["check", "numbers", "relative error", "tolerance", "verdict", "where"].map((name) =>
       header(name))),
-    ...proofs.map(({ name, dtype, largest, tolerance, verdict, where }) => row(
-      cell(name), cell(dtype), power(largest), power(tolerance),
+    ...checks.map(({ name, dtype, error, tolerance, verdict, where }) => row(
+      cell(name), cell(dtype), power(error), power(tolerance),
       el("td", { className: /^(passed|failed)$/.test(verdict) ? verdict : "" }, verdict),
       cell(el("code", {}, where))))));
 }
@@ -609,7 +609,7 @@ async function goTo(index) {
 
 function showSnapshot() {
   const { step, val_loss, prompt_loss } = snapshots[now.index];
-  const words = `step ${count(step)} · ${count(data.windows)} windows of validation ` +
+  const words = `step ${count(step)} · ${count(data.sequences)} validation sequences ` +
     `${number(val_loss)} · this text ${number(prompt_loss)} ${UNIT}`;
   $("moment").textContent = $("slider").ariaValueText = words;
   for (const show of [showThumbnails, showGrid, showHead, showText, showScores]) show();
@@ -764,7 +764,7 @@ async function buildLens() {
     el("tbody", {}, ...names.map((name, layer) =>
       row(header(`${name}, ${number(loss[layer], 2)} nats`, "row"), ...lens.cells[layer]))),
     el("tfoot", {}, row(header("came next"), ...came)));
-  $("lens-readout").textContent = "Point at a cell. Nats: the mean loss on some validation windows.";
+  $("lens-readout").textContent = "Point at a cell. Nats: the mean loss on some validation sequences.";
   paintLens();
   document.body.dataset.lens = "ready";
 }
@@ -796,7 +796,7 @@ function showAblation() {
   $("ablation-note").textContent =
     `Rise of the validation loss (${number(data.ablation.loss)} ${UNIT} at step ` +
     `${count(snapshots[LAST].step)}) when what one head adds is replaced, by zeros or by its ` +
-    `mean, with the standard error over ${count(data.windows)} windows of it.`;
+    `mean, with the standard error over ${count(data.sequences)} sequences of it.`;
   const ends = kinds.flatMap(({ at, error }) =>
     range(HEADS).flatMap((head) => [-1, 1].map((side) => at(LAST)[head] + side * error[head])));
   const low = Math.min(0, ...ends), span = Math.max(1e-9, ...ends) - low;

@@ -1,38 +1,32 @@
-"""Windows: a pure function of (seed, step) to train on, one fixed pass to evaluate."""
+"""Sequences: a pure function of (seed, step) to train on, one fixed pass to evaluate."""
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from configs.load import SECTIONS, make_parser, read_config
-from data.batches import RepeatBatches, TextBatches, ladder, open_batches, windows_per_epoch
+from configs.load import read_config
+from data.batches import RepeatBatches, TextBatches, baseline_losses, open_batches
 from data.config import DataConfig
 from data.corpus import Corpus
 from data.tokenizer import ByteTokenizer, CharTokenizer
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 
-# Tokens that are their own positions, so that a window says where it was cut.
+# Tokens that are their own positions, so that a sequence says where it was cut.
 CHARS = "".join(chr(0x100 + i) for i in range(2000))
 
 
-def make(
-    length: int,
-    block_size: int,
-    seed: int = 0,
-    val_fraction: float = 0.2,
-    test_fraction: float = 0.0,
-) -> TextBatches:
+def make(length: int, block_size: int, seed: int = 0, val: float = 0.2, test: float = 0.0) -> Any:
     corpus = Corpus(np.arange(length, dtype=np.uint16), CharTokenizer(CHARS), {})
-    config = DataConfig(val_fraction=val_fraction, test_fraction=test_fraction)
-    return TextBatches(corpus, config, block_size, seed)
+    return TextBatches(corpus, DataConfig(val_fraction=val, test_fraction=test), block_size, seed)
 
 
 sizes = st.integers(1, 12).flatmap(
@@ -40,95 +34,93 @@ sizes = st.integers(1, 12).flatmap(
 )
 
 
-@given(sizes, st.integers(0, 5))
-def test_an_epoch_covers_the_training_split_once_and_nothing_else(
-    size: tuple[int, int, int], epoch: int
+@given(sizes, st.integers(0, 5), st.integers(0, 3))
+def test_an_epoch_is_each_sequence_of_a_cut_once(
+    size: tuple[int, int, int], epoch: int, seed: int
 ) -> None:
-    length, T, batch_size = size
-    batches = make(length, T)
+    length, T, B = size
+    batches = make(length, T, seed)
     split = len(batches.train_tokens)
-    count = windows_per_epoch(split, T)
-    steps = range(epoch * count // batch_size, -(-(epoch + 1) * count // batch_size))
-    windows = torch.cat([batches.train(step, batch_size) for step in steps])
-    skip = epoch * count - steps[0] * batch_size
-    windows = windows[skip : skip + count]
-    assert windows.shape == (count, T + 1)
-    assert (windows.diff(dim=1) == 1).all(), "a window is a stretch of the text"
-    assert windows.max() < split, "a window reaches into validation"
-    read = windows[:, :-1].flatten()
-    assert len(read.unique()) == len(read), "a token is read twice in an epoch"
-    assert len(read) > split - 2 * T - 1, "tokens are left out"
+    count = (split - T) // T  # so many predict T tokens each, from any offset
+    first, end = epoch * count // B, -(-(epoch + 1) * count // B)
+    sequences = torch.cat([batches.train(step, B) for step in range(first, end)])
+    sequences = sequences[epoch * count - first * B :][:count]
+    assert sequences.dtype == torch.int64 and sequences.shape == (count, T + 1)
+    assert (sequences.diff(dim=1) == 1).all(), "a sequence is a stretch of the text"
+    assert sequences.max() < split, "it reaches into validation"
+    starts = sequences[:, 0].sort().values
+    assert starts.tolist() == [int(starts[0]) + T * i for i in range(count)], "adjacent, each once"
+    assert starts[0] < T, "tokens are left out at the beginning"
 
 
 @given(st.integers(0, 50), st.integers(0, 3))
-def test_windows_depend_on_seed_and_step_alone(step: int, seed: int) -> None:
+def test_sequences_depend_on_seed_and_step_alone(step: int, seed: int) -> None:
     first, second = make(300, 4, seed), make(300, 4, seed)
     second.train(7, 5)
     list(second.validation(3))
     assert torch.equal(first.train(step, 6), second.train(step, 6))
-    assert torch.equal(
-        first.train(step, 6), torch.cat([first.train(2 * step, 3), first.train(2 * step + 1, 3)])
-    ), "the order of windows depends on the size of the batch"
+    halves = torch.cat([first.train(2 * step, 3), first.train(2 * step + 1, 3)])
+    assert torch.equal(first.train(step, 6), halves), "the order depends on the size of the batch"
 
 
-def test_epochs_and_seeds_differ_in_order_and_offset() -> None:
-    batches = make(1000, 8)
-    count = windows_per_epoch(800, 8)
-    epochs = [batches.train(epoch, count)[:, 0] for epoch in range(6)]
-    assert len({tuple(starts.tolist()) for starts in epochs}) == 6
-    assert len({int(starts[0]) % 8 for starts in epochs}) > 1, "windows are always cut alike"
-    assert not torch.equal(epochs[0], make(1000, 8, seed=1).train(0, count)[:, 0])
-    assert not torch.equal(epochs[0], epochs[0].sort().values), "windows come in order"
+def test_each_epoch_and_seed_has_its_own_offset_and_order() -> None:
+    T, count = 8, 99
+    offsets, orders = set(), set()
+    for seed in range(5):
+        for epoch in range(40):
+            starts = make(1000, T, seed).train(epoch, count)[:, 0]
+            offsets.add(int(starts.min()))
+            orders.add(tuple((starts // T).tolist()))
+    assert offsets == set(range(T)), "every offset is drawn, and no other"
+    assert len(orders) == 200, "an order is drawn twice"
+    assert tuple(range(count)) not in orders
 
 
-@given(sizes)
-def test_validation_predicts_every_token_but_the_first_once(size: tuple[int, int, int]) -> None:
-    length, T, batch_size = size
-    batches = make(length, T, val_fraction=0.5)
-    windows = list(batches.validation(batch_size))
-    predicted = torch.cat([w[:, 1:].flatten() for w in windows])
-    assert predicted.sort().values.tolist() == batches.val_tokens[1:].tolist()
-    assert all(w.size(0) <= batch_size and w.size(1) <= T + 1 for w in windows)
-    assert all((w.diff(dim=1) == 1).all() for w in windows)
-
-
-def test_the_split_is_contiguous() -> None:
-    batches = make(1000, 8, val_fraction=0.1)
-    assert batches.train_tokens.tolist() == list(range(900))
-    assert batches.val_tokens.tolist() == list(range(900, 1000))
+@given(sizes, st.floats(0.01, 0.6), st.floats(0.0, 0.3))
+def test_the_splits_are_one_after_the_other(
+    size: tuple[int, int, int], val: float, test: float
+) -> None:
+    """And a pass over each that is held out predicts all but its first token, in order."""
+    length, T, B = size
+    length *= 4
+    n_test, n_train = round(length * test), math.floor(round(length * (1 - val - test), 3))
+    n_val = length - n_train - n_test
+    assume(min(n_train, n_val) > T and (n_test > T or test == 0))
+    batches = make(length, T, val=val, test=test)
+    bounds = [0, n_train, n_train + n_val, length]
+    splits = [list(range(*bounds[i : i + 2])) for i in range(3)]
+    found = [batches.train_tokens, batches.val_tokens, batches.test_tokens]
+    assert [tokens.tolist() for tokens in found] == splits
+    for tokens, one_pass in ((splits[1], batches.validation), (splits[2], batches.test)):
+        passed = list(one_pass(B))
+        assert all((x.diff(dim=1) == 1).all() and x.dtype == torch.int64 for x in passed)
+        assert [t for x in passed for t in x[:, 1:].flatten().tolist()] == tokens[1:]
+        rows = max(0, len(tokens) - 1) // T
+        full = [(min(B, rows - i), T + 1) for i in range(0, rows, B)]
+        rest = [(1, (len(tokens) - 1) % T + 1)] if tokens and (len(tokens) - 1) % T else []
+        assert [tuple(x.shape) for x in passed] == full + rest
 
 
 def test_a_text_just_long_enough() -> None:
-    batches = make(10, 4, val_fraction=0.5)
+    batches = make(10, 4, val=0.5)
     assert batches.train(3, 2).tolist() == [[0, 1, 2, 3, 4]] * 2
     assert torch.cat(list(batches.validation(9))).tolist() == [[5, 6, 7, 8, 9]]
 
 
-@pytest.mark.parametrize(("val_fraction", "name"), [(0.1, "validation"), (0.895, "training")])
-def test_a_split_too_short_is_named(val_fraction: float, name: str) -> None:
-    with pytest.raises(
-        UserError, match=rf"the {name} split has 10 tokens, .* block_size \+ 1 = 21"
-    ):
-        make(100, 20, val_fraction=val_fraction)
-
-
-@given(sizes, st.floats(0.1, 0.5))
-def test_three_splits_share_the_text_out(size: tuple[int, int, int], fraction: float) -> None:
-    """Side by side, and a pass over each of those kept apart predicts all but its first token."""
-    length, T, batch_size = size
-    batches = make(20 * length, T, val_fraction=fraction / 2, test_fraction=fraction)
-    splits = [batches.train_tokens, batches.val_tokens, batches.test_tokens]
-    assert np.concatenate(splits).tolist() == list(range(20 * length))
-    assert len(batches.test_tokens) == pytest.approx(20 * length * fraction, abs=1)
-    assert len(batches.val_tokens) == pytest.approx(10 * length * fraction, abs=1.5)
-    for tokens, split in ((splits[1], batches.validation), (splits[2], batches.test)):
-        targets = torch.cat([windows[:, 1:].flatten() for windows in split(batch_size)])
-        assert targets.tolist() == tokens[1:].tolist()
+@pytest.mark.parametrize(
+    ("val", "test", "name"),
+    [(0.1, 0.0, "validation"), (0.895, 0.0, "training"), (0.4, 0.1, "test")],
+)
+def test_a_split_too_short_is_named(val: float, test: float, name: str) -> None:
+    make(100, 9, val=val, test=test)
+    for T in (10, 20):
+        with pytest.raises(UserError, match=rf"the {name} split has 10 tokens.* \+ 1 = {T + 1}"):
+            make(100, T, val=val, test=test)
 
 
 def test_a_hundred_million_bytes_are_split_as_others_do() -> None:
     for name in ("enwik8", "text8"):
-        config = read_config(make_parser(SECTIONS), [], str(CONFIGS / f"{name}.yaml"))
+        config = read_config({}, str(CONFIGS / f"{name}.yaml"))
         assert (config.data.source, config.data.tokenizer) == (name, "byte")
         corpus = Corpus(np.zeros(10**8, dtype=np.uint8), ByteTokenizer(), {})
         batches = TextBatches(corpus, config.data, config.model.block_size, seed=0)
@@ -136,71 +128,126 @@ def test_a_hundred_million_bytes_are_split_as_others_do() -> None:
         assert [len(tokens) for tokens in splits] == [90_000_000, 5_000_000, 5_000_000]
 
 
-def repeats(seed: int = 0, **options: Any) -> RepeatBatches:
+def test_a_text_is_opened_with_the_tokens_of_the_one_given(workplace: Path) -> None:
+    Path("t.txt").write_text("abc" * 20)
+    for tokenizer, first in ((None, 0), (CharTokenizer("cba"), 2)):
+        batches = open_batches(DataConfig(source="t.txt", val_fraction=0.5), 4, 0, tokenizer)
+        assert next(batches.validation(1))[0].tolist() == [first, 1, 2 - first, first, 1]
+
+
+def test_a_text_is_described_in_one_line() -> None:
+    tokens = np.arange(1234, dtype=np.uint16)
+    corpus = Corpus(tokens, CharTokenizer(CHARS), {"source": "a\x1b\nb", "tokens": 1234})
+    for test, shown in ((0.0, ""), (0.25, ", 308 for testing")):
+        config = DataConfig(val_fraction=0.1, test_fraction=test)
+        assert TextBatches(corpus, config, 8, 0).describe() == (
+            rf"a\x1b\nb, 1,234 tokens (2000 different), 124 held out for validation{shown}"
+        )
+
+
+# --- random strings repeated -------------------------------------------------------------------
+
+
+def repeats(seed: int = 0) -> RepeatBatches:
     config = DataConfig(source="repeat", repeat_vocab=20, repeat_min_period=3, repeat_max_period=8)
     return RepeatBatches(config, 24, seed)
 
 
-def period(window: list[int]) -> int:
-    return next(p for p in range(1, len(window)) if window[p:] == window[:-p])
+def period(sequence: list[int]) -> int:
+    return next(p for p in range(1, len(sequence)) if sequence[p:] == sequence[:-p])
 
 
-def test_repeat_windows_repeat_different_characters_with_their_own_period() -> None:
-    windows = repeats().train(3, 200).tolist()
-    periods = [period(window) for window in windows]
-    assert set(periods) == set(range(3, 9))
-    for window, p in zip(windows, periods, strict=True):
-        assert len(window) == 25 and len(set(window[:p])) == p
-    firsts = [window[0] for window in windows]
-    assert set(firsts) == set(range(20))
+def test_repeated_strings_are_of_different_characters_and_any_period() -> None:
+    batches = repeats()
+    for sequences in (batches.train(3, 256), *batches.validation(256)):
+        rows = sequences.tolist()
+        assert sequences.dtype == torch.int64 and {len(row) for row in rows} == {25}
+        assert {period(row) for row in rows} == set(range(3, 9))
+        assert all(len(set(row)) == period(row) for row in rows)
+        assert {row[0] for row in rows} == set(range(20))
+    assert batches.describe() == "random strings of 3 to 8 different characters out of 20, repeated"
+    assert list(batches.test(4)) == []
 
 
-def test_repeat_windows_are_a_function_of_seed_and_step() -> None:
+def test_repeated_strings_are_a_function_of_seed_and_step() -> None:
     assert torch.equal(repeats().train(3, 5), repeats().train(3, 5))
     assert not torch.equal(repeats().train(3, 5), repeats().train(4, 5))
     assert not torch.equal(repeats().train(3, 5), repeats(seed=1).train(3, 5))
-    assert torch.equal(
-        torch.cat(list(repeats().validation(7))), torch.cat(list(repeats(1).validation(9)))
-    )
-    validation = torch.cat(list(repeats().validation(64)))
-    shared = (validation == repeats().train(0, 256)).all(1)
-    assert shared.sum() < 3, "validation is not a stream of its own"
+    validation = list(repeats().validation(7))
+    assert [len(batch) for batch in validation] == [7] * 36 + [4]
+    assert torch.equal(torch.cat(validation), torch.cat(list(repeats(1).validation(9))))
+    shared = (torch.cat(validation) == repeats().train(0, 256)).all(1)
+    assert shared.sum() < 3, "validation is seen in training"
 
 
-def test_repeat_windows_need_room_for_two_copies() -> None:
-    with pytest.raises(UserError, match="no room for two copies"):
+def test_repeated_strings_need_room_for_two_copies() -> None:
+    open_batches(DataConfig(source="repeat"), block_size=64, seed=0)
+    with pytest.raises(UserError, match=r"no room for two copies of .* 32 .* make it 64 or more"):
         open_batches(DataConfig(source="repeat"), block_size=63, seed=0)
 
 
-def test_repeat_has_characters_of_its_own() -> None:
-    for config, tokenizer in (
-        (DataConfig(source="repeat", tokenizer="byte"), None),
-        (DataConfig(source="repeat"), CharTokenizer("abc")),
-    ):
-        with pytest.raises(UserError, match="has characters of its own"):
-            open_batches(config, block_size=64, seed=0, tokenizer=tokenizer)
-    own = open_batches(DataConfig(source="repeat"), block_size=64, seed=0).tokenizer
+def test_repeat_has_characters_of_its_own_and_no_end() -> None:
+    own = open_batches(DataConfig(source=["repeat"]), 64, 0).tokenizer
+    assert isinstance(own, CharTokenizer) and own.chars[0] == "!" and len(own.chars) == 64
     assert open_batches(DataConfig(source="repeat"), 64, 0, own).tokenizer == own
+    large = DataConfig(source="repeat", repeat_vocab=300)
+    tokenizer = open_batches(large, 64, 0).tokenizer
+    assert isinstance(tokenizer, CharTokenizer)
+    assert len(set(tokenizer.chars)) == 300 and tokenizer.chars.isprintable()
+    for config, tokens, message in (
+        (DataConfig(source="repeat", tokenizer="byte"), None, "has characters of its own"),
+        (DataConfig(source="repeat"), CharTokenizer("abc"), "has characters of its own"),
+        (DataConfig(source="repeat", test_fraction=0.1), None, "has no end"),
+    ):
+        with pytest.raises(UserError, match=message):
+            open_batches(config, block_size=64, seed=0, tokenizer=tokens)
 
 
-def test_ladder_against_counting_by_hand() -> None:
-    train, val = np.array([0, 1, 0, 1, 2, 0]), np.array([0, 1, 2])
-    rungs = ladder(train, val, 4)
-    unigram = {1: (2 + 1) / (6 + 4), 2: (1 + 1) / (6 + 4)}
-    bigram = [(2 + unigram[1]) / (2 + 1), (1 + unigram[2]) / (2 + 1)]
-    assert rungs["uniform"] == pytest.approx(math.log(4))
-    assert rungs["unigram"] == pytest.approx(-(math.log(unigram[1]) + math.log(unigram[2])) / 2)
-    assert rungs["bigram"] == pytest.approx(-(math.log(bigram[0]) + math.log(bigram[1])) / 2)
+# --- baselines ---------------------------------------------------------------------------------
 
 
-def test_ladder_probabilities_sum_to_one() -> None:
-    train = np.random.default_rng(0).integers(0, 5, 200)
-    for before in range(6):  # 5 was never seen
-        losses = [ladder(train, np.array([before, after]), 6) for after in range(6)]
-        for rung in ("unigram", "bigram"):
-            assert sum(math.exp(-loss[rung]) for loss in losses) == pytest.approx(1)
+def by_definition(train: list[int], val: list[int], V: int) -> dict[str, float]:
+    def unigram(b: int) -> float:
+        return (train.count(b) + 1) / (len(train) + V)
+
+    def bigram(a: int, b: int) -> float:
+        pairs = list(pairwise(train))
+        return (pairs.count((a, b)) + unigram(b)) / (train[:-1].count(a) + 1)
+
+    predicted = list(pairwise(val))
+    return {
+        "uniform": math.log(V),
+        "unigram": -sum(math.log(unigram(b)) for _, b in predicted) / len(predicted),
+        "bigram": -sum(math.log(bigram(a, b)) for a, b in predicted) / len(predicted),
+    }
 
 
-def test_ladder_falls_on_real_text(workplace: Path) -> None:
-    rungs = open_batches(DataConfig(), block_size=32, seed=0).ladder()
-    assert rungs["uniform"] > rungs["unigram"] > rungs["bigram"] > 2
+@given(
+    st.lists(st.integers(0, 4), min_size=2, max_size=60),
+    st.lists(st.integers(0, 6), min_size=2, max_size=30),
+)
+def test_baselines_by_their_definition(train: list[int], val: list[int]) -> None:
+    """In the type that tokens have, which must not run over: 230 * V + 230 is no byte."""
+    high = [np.array(tokens, dtype=np.uint8) + 230 for tokens in (train, val)]
+    expected = by_definition(high[0].tolist(), high[1].tolist(), 237)
+    assert baseline_losses(high[0], high[1], 237) == pytest.approx(expected)
+
+
+def test_baselines_are_of_the_training_end_and_the_validation_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokens = np.random.default_rng(0).integers(0, 5, 1000).astype(np.uint8)
+    corpus = Corpus(tokens, CharTokenizer("abcde"), {})
+    batches = TextBatches(corpus, DataConfig(val_fraction=0.2, test_fraction=0.1), 8, 0)
+    train, val = tokens[:700].tolist(), tokens[700:900].tolist()
+    assert batches.baselines() == pytest.approx(by_definition(train, val, 5))
+    monkeypatch.setattr("data.batches.BASELINE_TOKENS", 100)
+    assert batches.baselines() == pytest.approx(by_definition(train[-100:], val[:100], 5))
+
+
+def test_baselines_of_repeated_strings_are_counted_on_strings_of_their_own() -> None:
+    train = repeats().draw([0, 2], 1024).flatten().tolist()
+    val = torch.cat(list(repeats().validation(256))).flatten().tolist()
+    losses = baseline_losses(np.array(train), np.array(val), 20)
+    assert repeats(seed=3).baselines() == losses
+    assert losses["unigram"] == pytest.approx(math.log(20), abs=0.01)

@@ -1,14 +1,14 @@
 """Any source becomes one token file, exactly, once."""
 
 import hashlib
-import itertools
+import json
 import os
-import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from data.corpus import Corpus, load_corpus
 from data.tokenizer import CharTokenizer
 
 ROOT = Path(__file__).parent.parent.parent
+ODD = "line\r\nold mac\rtab\tnul\0 \ufeffBOM é e\u0301 😀 שלום\u2028end\x0c\x85"
 
 
 def load(source: str | list[str], **options: Any) -> Corpus:
@@ -35,182 +36,142 @@ def text_of(corpus: Corpus) -> str:
     return corpus.tokenizer.decode(corpus.tokens.tolist())
 
 
+def kept() -> list[str]:
+    """What is in the cache, but for locks, which say nothing."""
+    files = (path for path in Path("cache").rglob("*") if path.suffix != ".lock")
+    return sorted(str(path.relative_to("cache")) for path in files if not path.is_dir())
+
+
+class Interrupted(Exception):
+    """Stands for Ctrl-C, a lost connection."""
+
+
+@pytest.fixture(autouse=True)
+def limit() -> Iterator[None]:
+    """Whatever waits for a pipe fails, and does not wait for ever."""
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(300)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
 @pytest.fixture
 def no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on, whatever reads a text fails."""
-
-    def fail(*args: object, **kwargs: object) -> None:
-        raise AssertionError("the text was read again")
-
-    monkeypatch.setattr(data.corpus, "read_chunks", fail)
+    monkeypatch.setattr(data.corpus, "read_chunks", None)
 
 
-ODD = "line\r\nold mac\rtab\tnul\0 \ufeffBOM é e\u0301 😀 שלום\u2028end\x0c\x85"
+# --- exactly -----------------------------------------------------------------------------------
 
 
-@given(st.text(st.characters(codec="utf-8"), min_size=1))
+@given(
+    texts=st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, max_size=3),
+    separator=st.sampled_from(["", "\n", "é--"]),
+    chunk=st.integers(1, 9),
+)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_character_of_a_file_is_kept(workplace: Path, text: str) -> None:
-    path = workplace / "text.txt"
-    for content in (text, ODD + text):
-        path.write_bytes(content.encode())
-        for tokenizer in ("char", "byte"):
-            corpus = load(str(path), tokenizer=tokenizer)
-            assert text_of(corpus) == content
-            assert corpus.info["characters"] == len(content)
-            assert corpus.info["sha256"] == hashlib.sha256(content.encode()).hexdigest()
+def test_every_character_of_all_files_is_kept(
+    workplace: Path, texts: list[str], separator: str, chunk: int
+) -> None:
+    """Wherever the end of a chunk cuts them."""
+    texts = [texts[0] + ODD, *texts[1:]]
+    names = [f"{i}.txt" for i in range(len(texts))]
+    for name, text in zip(names, texts, strict=True):
+        Path(name).write_bytes(text.encode())
+    whole = separator.join(texts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data.sources, "CHUNK_BYTES", chunk)
+        corpora = {kind: load(names, tokenizer=kind, separator=separator) for kind in KINDS}
+    assert corpora["char"].tokenizer == CharTokenizer("".join(sorted(set(whole))))
+    for kind, corpus in corpora.items():
+        assert text_of(corpus) == whole
+        assert corpus.info == {
+            "source": ", ".join(names),
+            "sha256": hashlib.sha256(whole.encode()).hexdigest(),
+            "characters": len(whole),
+            "tokens": len(whole) if kind == "char" else len(whole.encode()),
+            "start_token": corpus.tokenizer.encode("\n")[0] if "\n" in whole else 0,
+        }
+
+
+KINDS = ("char", "byte")
+
+
+@given(st.binary(min_size=1), st.integers(1, 9))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_bytes_that_are_no_text_are_tokens_too(workplace: Path, content: bytes, chunk: int) -> None:
+    Path("t.bin").write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data.sources, "CHUNK_BYTES", chunk)
+        assert load("t.bin", tokenizer="byte").tokens.tolist() == list(content)
+
+
+@given(
+    st.text("aé日😀", max_size=9),
+    st.sampled_from([b"\xff", b"\xe9xx", "日".encode()[:-1], b"\x80"]),
+    st.integers(1, 9),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_file_that_is_not_utf8_names_the_byte(
+    workplace: Path, text: str, bad: bytes, chunk: int
+) -> None:
+    Path("good.txt").write_text("日本")
+    Path("t.txt").write_bytes(text.encode() + bad)
+    message = rf"t.txt is not UTF-8 text: byte {len(text.encode())} is 0x{bad[0]:02x};"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(UserError, match=message):
+        patch.setattr(data.sources, "CHUNK_BYTES", chunk)
+        load(["good.txt", "t.txt", "good.txt"])
+    assert kept() == []
 
 
 def test_tokens_are_mapped_from_the_smallest_type(workplace: Path) -> None:
     for count, dtype in ((3, np.uint8), (300, np.uint16)):
-        (workplace / "t.txt").write_text("".join(chr(0x4E00 + i) for i in range(count)))
+        Path("t.txt").write_text("".join(chr(0x4E00 + i) for i in range(count)))
         corpus = load("t.txt")
-        assert isinstance(corpus.tokens, np.memmap)
-        assert corpus.tokens.dtype == dtype
+        assert isinstance(corpus.tokens, np.memmap) and corpus.tokens.dtype == dtype
+        assert not corpus.tokens.flags.writeable
 
 
-def test_characters_may_be_cut_by_the_end_of_a_chunk(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(data.sources, "CHUNK_BYTES", 3)
-    (workplace / "t.txt").write_bytes(ODD.encode())
-    assert text_of(load("t.txt")) == ODD
+def test_generation_starts_at_a_newline_or_the_commonest(workplace: Path) -> None:
+    for text, start in (("aab\nc", "\n"), ("abbc", "b")):
+        Path("t.txt").write_text(text)
+        for kind in KINDS:
+            corpus = load("t.txt", tokenizer=kind)
+            assert corpus.tokenizer.decode([corpus.info["start_token"]]) == start
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 1000])
-@pytest.mark.parametrize(
-    ("content", "byte"),
-    [(b"abc\xff", 3), ("né".encode("latin-1") + b"xx", 1), ("日本".encode()[:-1], 3), (b"\x80", 0)],
-)
-def test_a_file_that_is_not_utf8_names_the_byte(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, content: bytes, byte: int
-) -> None:
-    monkeypatch.setattr(data.sources, "CHUNK_BYTES", chunk)
-    (workplace / "t.txt").write_bytes(content)
-    with pytest.raises(UserError, match=rf"t.txt is not UTF-8 text: byte {byte} is 0x"):
-        load("t.txt")
-    assert load("t.txt", tokenizer="byte").tokens.tobytes() == content
-
-
-def test_several_files_and_globs_are_joined_in_order(workplace: Path) -> None:
-    for name in ("b", "a", "a[1]"):
-        (workplace / f"{name}.txt").write_text(f"<{name}>")
-    assert text_of(load("?.txt")) == "<a><b>"
-    assert text_of(load(["b.txt", "a.txt"])) == "<b><a>"
-    assert text_of(load(["b.txt", "?.txt"], separator="--")) == "<b>--<a>--<b>"
-    assert text_of(load("a[1].txt")) == "<a[1]>", "a name that exists is no pattern"
-
-
-def test_a_second_start_reads_nothing(workplace: Path, no_reading: None) -> None:
-    (workplace / "t.txt").write_text("some text")
-    with pytest.raises(AssertionError, match="read again"):
-        load("t.txt")
-
-
-def test_the_same_source_is_found_by_its_index(
-    workplace: Path, request: pytest.FixtureRequest
-) -> None:
-    (workplace / "t.txt").write_text("some text")
-    first = load("t.txt")
-    request.getfixturevalue("no_reading")
-    again = load("t.txt")
-    assert text_of(again) == "some text"
-    assert again.info == first.info
-    assert again.tokenizer == first.tokenizer
-
-
-def test_the_same_text_elsewhere_is_kept_once(workplace: Path) -> None:
-    (workplace / "t.txt").write_text("some text")
-    load("t.txt")
-    (workplace / "t.txt").rename(workplace / "moved.txt")
-    corpus = load("moved.txt")
-    assert len(list(Path("cache/texts").iterdir())) == 1
-    assert text_of(corpus) == "some text"
-    assert corpus.info["source"] == "moved.txt"
-
-
-def test_a_changed_file_is_read_anew(workplace: Path) -> None:
-    path = workplace / "t.txt"
-    path.write_text("some text")
-    load("t.txt")
-    path.write_text("same size")
-    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
-    assert text_of(load("t.txt")) == "same size"
-
-
-@pytest.mark.parametrize("changed", ["dcba!", "abc", "abcx"])
-def test_a_file_that_changes_while_it_is_read_is_refused(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, changed: str
-) -> None:
-    (workplace / "t.txt").write_text("abcd")
-    find = data.corpus.find_characters
-
-    def find_and_change(*args: Any) -> str:
-        found = find(*args)
-        (workplace / "t.txt").write_text(changed)
-        return found
-
-    monkeypatch.setattr(data.corpus, "find_characters", find_and_change)
-    with pytest.raises(UserError, match="changed while it was read"):
-        load("t.txt")
-    assert not list((workplace / "cache" / "texts").iterdir()), "half an entry was left"
-
-
-def test_an_entry_is_whole_or_absent(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (workplace / "t.txt").write_text("abcd")
-
-    def full(*args: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(data.corpus, "write_atomically", full)
-        with pytest.raises(OSError, match="No space"):
-            load("t.txt")
-    names = [path.name for path in (workplace / "cache" / "texts").iterdir()]
-    assert [name[:6] for name in names] == [".half-"]
-    assert text_of(load("t.txt")) == "abcd"
-    assert len(list((workplace / "cache" / "texts").iterdir())) == 1, "the half became the whole"
-
-
-def test_a_damaged_entry_is_named(workplace: Path) -> None:
-    (workplace / "t.txt").write_text("abcd")
-    load("t.txt")
-    (tokens,) = (workplace / "cache" / "texts").glob("*/tokens.npy")
-    whole = tokens.read_bytes()
-    for damaged in (whole[:-2], b"", b"nonsense"):
-        tokens.write_bytes(damaged)
-        with pytest.raises(UserError, match=r"are damaged .* delete that folder"):
-            load("t.txt")
-    tokens.write_bytes(whole)
-    index = next(path for path in Path("cache/index").iterdir() if path.suffix != ".lock")
-    for broken in (b"", b"nowhere", b"\xff\0"):
-        index.write_bytes(broken)
-        assert text_of(load("t.txt")) == "abcd", "a broken index is as good as none"
-
-
-def test_a_given_tokenizer_is_used_and_its_strangers_listed(workplace: Path) -> None:
-    (workplace / "t.txt").write_text("cab")
+def test_a_given_tokenizer_is_used_and_unknown_characters_are_listed(workplace: Path) -> None:
+    Path("t.txt").write_text("cab")
     config = DataConfig(source="t.txt")
-    corpus = load_corpus(config, CharTokenizer("xcba"))
-    assert corpus.tokens.tolist() == [1, 3, 2]
+    assert load_corpus(config, CharTokenizer("xcba")).tokens.tolist() == [1, 3, 2]
     assert load("t.txt").tokens.tolist() == [2, 0, 1], "its own alphabet is another entry"
     with pytest.raises(UserError, match="never seen 'b'"):
         load_corpus(config, CharTokenizer("ac"))
 
 
-def test_writing_starts_at_a_newline_or_the_commonest(workplace: Path) -> None:
-    for text, start in (("aab\nc", "\n"), ("abbc", "b")):
-        (workplace / "t.txt").write_text(text)
-        for tokenizer in ("char", "byte"):
-            corpus = load("t.txt", tokenizer=tokenizer)
-            assert corpus.tokenizer.decode([corpus.info["start_token"]]) == start
-
-
 def test_the_manual_records_its_version_and_hash(workplace: Path) -> None:
-    corpus = load("pydocs")
+    corpus = load(["pydocs"], separator="unused")
     assert corpus.info["source"] == f"the manual of Python {sys.version.split()[0]}"
-    assert corpus.info["characters"] > 400_000
+    assert corpus.info["characters"] == len(text_of(corpus)) > 400_000
     assert hashlib.sha256(text_of(corpus).encode()).hexdigest() == corpus.info["sha256"]
+
+
+# --- which source ------------------------------------------------------------------------------
+
+
+def test_globs_and_odd_names(workplace: Path) -> None:
+    for name in ("b", "a", "a[1]", "--x"):
+        Path(f"{name}.txt").write_text(f"<{name}>")
+    Path("a-folder.txt").mkdir()
+    assert text_of(load("?.txt")) == "<a><b>"
+    assert text_of(load(["b.txt", "?.txt"], separator="--")) == "<b>--<a>--<b>"
+    assert text_of(load("a[1].txt")) == "<a[1]>", "a name that exists is no pattern"
+    assert text_of(load("--x.txt")) == "<--x>"
 
 
 @pytest.mark.parametrize(
@@ -218,64 +179,335 @@ def test_the_manual_records_its_version_and_hash(workplace: Path) -> None:
     [
         ("absent.txt", "no text at absent.txt"),
         ("*.nothing", "no text at"),
+        ("pipe", "no text at pipe"),
+        ("/dev/zero", "no text at /dev/zero"),
         ("folder", r"folder is a folder; name the files in it"),
         ("empty.txt", "empty.txt is empty"),
         (["full.txt", "empty.txt"], "empty.txt is empty"),
         (["full.txt", "pydocs"], "pydocs stands alone"),
+        (["repeat", "full.txt"], "repeat stands alone"),
         (["hub:a/b", "full.txt"], "hub:a/b stands alone"),
+        *((f"hub:{x}", "is no name") for x in ("../../x", "./x", "a/..", "x", "", "a/b/c", "-a/b")),
     ],
 )
 def test_a_source_that_is_no_text(workplace: Path, source: str, message: str) -> None:
-    (workplace / "folder").mkdir()
-    (workplace / "empty.txt").touch()
-    (workplace / "full.txt").write_text("full")
+    Path("folder").mkdir()
+    Path("empty.txt").touch()
+    Path("full.txt").write_text("full")
+    os.mkfifo("pipe")
     with pytest.raises(UserError, match=message):
         load(source)
+    assert not Path("cache").exists()
 
 
-def make_hub_set(folder: Path) -> None:
-    """A set in the hub's layout: `datasets` takes a local folder of that name for it."""
+# --- once --------------------------------------------------------------------------------------
+
+
+def test_the_same_source_is_read_once(workplace: Path, request: pytest.FixtureRequest) -> None:
+    Path("t.txt").write_text("some text")
+    first = load("t.txt")
+    request.getfixturevalue("no_reading")
+    again = load("t.txt")
+    assert text_of(again) == "some text"
+    assert (again.info, again.tokenizer) == (first.info, first.tokenizer)
+    with pytest.raises(TypeError):
+        load("t.txt", tokenizer="byte")
+
+
+def test_the_same_text_elsewhere_is_kept_once(workplace: Path) -> None:
+    Path("t.txt").write_text("some text")
+    first = load("t.txt")
+    Path("t.txt").rename("moved.txt")
+    corpus = load("moved.txt")
+    assert text_of(corpus) == "some text" and corpus.info["source"] == "moved.txt"
+    assert [name.split("/")[0] for name in kept()] == ["index", "index", "tokens", "tokens"]
+    assert isinstance(first.tokens, np.memmap) and text_of(first) == "some text"
+
+
+@pytest.mark.parametrize("change", ["time", "size", "separator", "order"])
+def test_another_text_is_read_anew(workplace: Path, change: str) -> None:
+    for name in ("a.txt", "b.txt"):
+        Path(name).write_text(f"text of {name}")
+    stat = Path("a.txt").stat()
+    load(["a.txt", "b.txt"])
+    names, separator, a = ["a.txt", "b.txt"], "", "text of a.txt"
+    if change == "order":
+        names.reverse()
+    elif change == "separator":
+        separator = "|"
+    else:
+        a = "TEXT of a.txt" if change == "time" else "longer text of a.txt"
+        Path("a.txt").write_text(a)
+        os.utime("a.txt", ns=(0, stat.st_mtime_ns + (change == "time")))
+    texts = {"a.txt": a, "b.txt": "text of b.txt"}
+    expected = separator.join(texts[name] for name in names)
+    assert text_of(load(names, separator=separator)) == expected
+
+
+@pytest.mark.parametrize("moment", ["find_characters", "write_tokens"])
+@pytest.mark.parametrize("changed", ["dcba!", "abc", "abcx", None])
+def test_a_text_that_changes_while_it_is_read_is_refused(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, moment: str, changed: str | None
+) -> None:
+    """Also by one of the same length; whatever else it brings about, that is what is said."""
+    path = Path("t.txt")
+    path.write_text("abcd")
+    os.utime(path, ns=(0, 0))
+    step = getattr(data.corpus, moment)
+
+    def step_and_change(*args: Any) -> Any:
+        result = step(*args)
+        path.write_text(changed) if changed else path.unlink()
+        return result
+
+    monkeypatch.setattr(data.corpus, moment, step_and_change)
+    message = "changed while it was read" if changed else "no text at t.txt"
+    with pytest.raises(UserError, match=message):
+        load("t.txt")
+    assert kept() == []
+
+
+def test_a_second_process_waits_for_the_first(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("t\x1b.txt").write_text("some text")
+    make = data.corpus.make_entry
+    found: list[Corpus] = []
+    said: list[str] = []
+
+    def make_slowly(*args: Any) -> Path:
+        other.start()
+        limit = time.monotonic() + 60
+        while not said and time.monotonic() < limit:
+            said.extend(capsys.readouterr().err.splitlines())
+            time.sleep(0.01)
+        return make(*args)
+
+    other = threading.Thread(target=lambda: found.append(load("t\x1b.txt")))
+    monkeypatch.setattr(data.corpus, "make_entry", make_slowly)
+    first = load("t\x1b.txt")  # a second call of `make_slowly` would start the thread again
+    other.join()
+    assert said == [r"waiting for another process, which reads t\x1b.txt"]
+    assert text_of(found[0]) == text_of(first) == "some text"
+
+
+# --- whole or absent ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("calls", range(7))
+@pytest.mark.parametrize("kill", [False, True])
+def test_interrupted_anywhere_nothing_is_left_or_used(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, calls: int, kill: bool
+) -> None:
+    """Before every rename, sync, and chunk; the next start, of any text, begins with nothing."""
+    Path("t.txt").write_text("one two three")
+    Path("other.txt").write_text("other")
+    left = calls
+
+    def then(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0 and kill:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if left < 0:
+                raise Interrupted
+            return function(*args, **options)
+
+        return call
+
+    child = os.fork() if kill else 0
+    if child == 0:
+        with monkeypatch.context() as patch:
+            patch.setattr(data.corpus, "read_chunks", then(data.corpus.read_chunks))
+            for name in ("fsync", "rename", "replace"):
+                patch.setattr(os, name, then(getattr(os, name)))
+            with pytest.raises(Interrupted):
+                load("t.txt")
+                raise Interrupted  # the last of `calls` is more than there are
+    if kill:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert not list(Path("cache/index").glob("*")), "what was interrupted would be found"
+    texts = {"t.txt": "one two three", "other.txt": "other"}
+    for name in sorted(texts, reverse=calls % 2 == 0):
+        assert text_of(load(name)) == texts[name]
+        assert not [path for path in kept() if path.startswith("scratch")], "scratch is left"
+    assert [path.split("/")[0] for path in kept()] == ["index"] * 2 + ["tokens"] * 4
+
+
+def test_what_another_living_process_writes_is_left_alone(workplace: Path) -> None:
+    Path("t.txt").write_text("some text")
+    from common.atomic import scratch_folder
+
+    with scratch_folder(Path("cache/scratch/other"), "is busy") as busy:
+        (busy / "tokens.bin").touch()
+        load("t.txt")
+        assert (busy / "tokens.bin").exists()
+    assert not busy.exists()
+
+
+def test_a_full_disk_names_the_place(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("t.txt").write_text("abcd")
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space") as error:
+        patch.setattr(data.corpus, "sync", full)
+        load("t.txt")
+    assert str(error.value.filename).startswith("cache/scratch/")
+    assert kept() == []
+    assert text_of(load("t.txt")) == "abcd"
+
+
+def harm(path: Path, change: Callable[[bytes], bytes] | None) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    if change is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(change(content))
+
+
+def forged(**changes: Any) -> Callable[[bytes], bytes]:
+    return lambda content: json.dumps(json.loads(content) | changes).encode()
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes] | None] = {
+    "a pipe": None,
+    "empty": lambda content: b"",
+    "cut": lambda content: content[:-1],
+    "longer": lambda content: content + b"x",
+    "flipped": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+    "not UTF-8": lambda content: b"\xff\0",
+    "nested": lambda content: b"[" * 100_000,
+}
+FORGED: dict[str, Callable[[bytes], bytes] | None] = {
+    "a list": lambda content: b"[]",
+    "a number": lambda content: b"1" * 5000,
+    "no crc32": forged(crc32=None),
+    "other info": forged(info={"tokens": 4}),
+    "another alphabet": forged(tokenizer={"kind": "char", "chars": "wxyz"}),
+    "no tokenizer": forged(tokenizer=[]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [*(("tokens.bin", d) for d in DAMAGE), *(("corpus.json", d) for d in DAMAGE | FORGED)],
+)
+def test_a_damaged_entry_is_named(workplace: Path, name: str, damage: str) -> None:
+    Path("t.txt").write_text("dcba" * 300)
+    load("t.txt")
+    (path,) = Path("cache/tokens").glob(f"*/{name}")
+    harm(path, (DAMAGE | FORGED)[damage])
+    with pytest.raises(UserError, match=rf"kept in {path.parent} are damaged .*; delete that fol"):
+        load("t.txt")
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_broken_index_is_as_good_as_none(workplace: Path, damage: str) -> None:
+    Path("t.txt").write_text("abcd")
+    load("t.txt")
+    (index,) = Path("cache/index").iterdir()
+    good = index.read_text()
+    for change in (
+        DAMAGE[damage],
+        *(lambda _, x=x: x for x in (b"..", b".", b"/", b"../../t.txt")),
+    ):
+        harm(index, change)
+        assert text_of(load("t.txt")) == "abcd"
+        assert index.read_text() == good
+
+
+# --- a dataset on the hub ----------------------------------------------------------------------
+
+
+def write_rows(path: Path, rows: list[str], time: int = 0) -> None:
     from datasets import Dataset
 
-    folder.mkdir(parents=True)
-    for split, rows in (("train", ["one\r\n", "two "]), ("validation", ["three"])):
-        rows_by_column = {"text": rows, "number": [1] * len(rows)}
-        Dataset.from_dict(rows_by_column).to_parquet(folder / f"{split}-00000-of-00001.parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {"text": rows, "number": list(range(len(rows)))}
+    Dataset.from_dict(columns).to_parquet(path)
+    os.utime(path, ns=(0, 10**9 * time))
 
 
 @pytest.fixture
-def offline_hub(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tiny(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A dataset in the hub's layout: `datasets` takes a local folder of that name for it."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", workplace / "hf")
-    make_hub_set(workplace / "acme" / "tiny")
-    return workplace
+    folder = workplace / "acme" / "tiny"
+    write_rows(folder / "train-00000-of-00001.parquet", ["one\r\n", "two ", "é"])
+    write_rows(folder / "validation-00000-of-00001.parquet", ["three"])
+    return folder
 
 
-def test_a_hub_set_is_joined_and_found_again(
-    offline_hub: Path, request: pytest.FixtureRequest
+def test_a_dataset_is_joined_and_fetched_once(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     source = "hub:acme/tiny"
-    assert text_of(load(source, hub_split="train+validation")) == "one\r\ntwo three"
-    assert text_of(load(source, separator="|")) == "one\r\n|two "
+    assert text_of(load(source, hub_split="train+validation")) == "one\r\ntwo éthree"
+    assert text_of(load(source, separator="|")) == "one\r\n|two |é"
+    monkeypatch.setattr(data.sources, "fetch", None)
+    assert text_of(load(source, separator="|", tokenizer="byte")) == "one\r\n|two |é"
     request.getfixturevalue("no_reading")
     corpus = load(source, hub_split="train+validation")
-    assert text_of(corpus) == "one\r\ntwo three"
+    assert text_of(corpus) == "one\r\ntwo éthree"
     assert corpus.info["source"] == "hub:acme/tiny train+validation at main"
+    for option in ("hub_split", "hub_column", "hub_config", "hub_revision", "separator"):
+        with pytest.raises(TypeError):  # another dataset, which would have to be read
+            load(source, **{"hub_split": "train+validation", option: "x"})
 
 
-def test_a_wrong_column_or_split_of_a_hub_set(offline_hub: Path) -> None:
-    with pytest.raises(UserError, match=r"row 0: number is 1, not text; .* --data.hub_column"):
+def test_an_interrupted_fetch_leaves_nothing(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        rows = data.sources.stream_rows
+
+        def some_rows(*args: Any) -> Any:
+            yield next(rows(*args))
+            raise Interrupted
+
+        patch.setattr(data.sources, "stream_rows", some_rows)
+        load("hub:acme/tiny")
+    assert kept() == []
+    write_rows(tiny / "train-00000-of-00001.parquet", ["other\n"] * 100, time=1)
+    assert text_of(load("hub:acme/tiny")) == "other\n" * 100
+    assert [name.split("/")[0] for name in kept()] == ["hub", "index", "tokens", "tokens"]
+
+
+@pytest.mark.parametrize("damage", ["a pipe", "empty"])
+def test_a_text_of_a_dataset_that_is_none_is_fetched_again(tiny: Path, damage: str) -> None:
+    expected = text_of(load("hub:acme/tiny"))
+    (text,) = Path("cache/hub").iterdir()
+    harm(text, DAMAGE[damage])
+    assert text_of(load("hub:acme/tiny", tokenizer="byte")) == expected
+
+
+def test_a_dataset_without_text_is_not_kept(tiny: Path) -> None:
+    write_rows(tiny / "train-00000-of-00001.parquet", ["", ""], time=1)
+    with pytest.raises(UserError, match="has no text in it"):
+        load("hub:acme/tiny")
+    assert kept() == []
+
+
+def test_what_a_dataset_has_not(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"no text in column 'number' of row 0; .*--data.hub_col"):
         load("hub:acme/tiny", hub_column="number")
-    with pytest.raises(
-        UserError, match=r"no column 'words'; --data.hub_column can be text, number"
-    ):
-        load("hub:acme/tiny", hub_column="words")
-    with pytest.raises(UserError, match=r"could not load hub:acme/tiny .*test"):
-        load("hub:acme/tiny", hub_split="test")
+    with pytest.raises(UserError, match=r"no text in column 'x' of row 0; .* has text, number$"):
+        load("hub:acme/tiny", hub_column="x")
+    for option in ("hub_split", "hub_config"):
+        with pytest.raises(UserError, match=r"could not load hub:acme/tiny .*absent"):
+            load("hub:acme/tiny", **{option: "absent"})
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"could not load hub:no/such-set .* --data.source FILE"):
+        load("hub:no/such-set")
 
 
-def test_a_second_start_imports_no_datasets(offline_hub: Path) -> None:
+def test_a_second_start_imports_no_datasets(tiny: Path, workplace: Path) -> None:
     load("hub:acme/tiny")
     program = (
         "import sys; from data.config import DataConfig; from data.corpus import load_corpus;"
@@ -284,297 +516,10 @@ def test_a_second_start_imports_no_datasets(offline_hub: Path) -> None:
     )
     result = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=offline_hub,
+        cwd=workplace,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert result.stdout.split() == ["9", "False"]
-
-
-def test_an_unknown_hub_set_or_no_network_says_what_to_do(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match=r"could not load hub:no/such-set .* --data.source FILE"):
-        load("hub:no/such-set")
-
-
-@pytest.mark.parametrize("byte", [1, 255])
-def test_tokens_that_changed_on_the_disk_are_found(workplace: Path, byte: int) -> None:
-    (workplace / "t.txt").write_text("some text " * 100)
-    load("t.txt")
-    (path,) = Path("cache/texts").glob("*/tokens.npy")
-    content = bytearray(path.read_bytes())
-    content[-1] = byte
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"are damaged .*; delete that folder"):
-        load("t.txt")
-
-
-def test_a_name_that_no_hub_has_is_no_folder_here() -> None:
-    for name in ("../../x", "x", "", "a/b/c"):
-        with pytest.raises(UserError, match="is no name on the hub"):
-            load(f"hub:{name}")
-
-
-class Interrupted(Exception):
-    """Stands for Ctrl-C, a full disk, a lost connection."""
-
-
-@given(
-    text=st.text(st.sampled_from("ab\n é日😀"), min_size=1, max_size=60),
-    tokenizer=st.sampled_from(["char", "byte"]),
-    after=st.lists(st.integers(0, 12), max_size=6),
-)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_interrupted_anywhere_it_is_taken_up_again(
-    tmp_path_factory: pytest.TempPathFactory, text: str, tokenizer: str, after: list[int]
-) -> None:
-    """However often the reading ends, and wherever, the tokens are those of one reading."""
-    folder = tmp_path_factory.mktemp("texts")
-    paths = [str(folder / name) for name in ("a.txt", "b.txt")]
-    for path in paths:
-        Path(path).write_bytes(text.encode())
-    options = {"tokenizer": tokenizer, "separator": "--"}
-    whole = load(paths, cache_dir=str(folder / "whole"), **options)
-    read = data.corpus.read_chunks
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data.sources, "CHUNK_BYTES", 3)
-        patch.setattr(data.corpus, "PIECE_BYTES", 7)
-        for most in after:
-
-            def some_chunks(*args: Any, most: int = most) -> Iterator[tuple[bytes, str]]:
-                yield from itertools.islice(read(*args), most)
-                raise Interrupted
-
-            patch.setattr(data.corpus, "read_chunks", some_chunks)
-            with pytest.raises(Interrupted):
-                load(paths, cache_dir=str(folder / "parts"), **options)
-        patch.setattr(data.corpus, "read_chunks", read)
-        parts = load(paths, cache_dir=str(folder / "parts"), **options)
-    assert text_of(parts) == f"{text}--{text}"
-    assert (parts.info, parts.tokenizer) == (whole.info, whole.tokenizer)
-    assert parts.tokens.dtype == whole.tokens.dtype
-    (entry,) = (folder / "parts" / "texts").iterdir()
-    assert {path.name for path in entry.iterdir()} == {"tokens.npy", "corpus.json"}
-
-
-def test_what_was_tokenized_is_not_tokenized_again(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(data.sources, "CHUNK_BYTES", 10)
-    monkeypatch.setattr(data.corpus, "PIECE_BYTES", 100)
-    (workplace / "t.txt").write_text("0123456789" * 100)
-    encode, calls = CharTokenizer.encode, []
-
-    def count(self: CharTokenizer, text: str) -> Any:
-        calls.append(text)
-        if len(calls) == 77:
-            raise Interrupted
-        return encode(self, text)
-
-    monkeypatch.setattr(CharTokenizer, "encode", count)
-    with pytest.raises(Interrupted):
-        load("t.txt")
-    assert text_of(load("t.txt")) == "0123456789" * 100
-    assert len(calls) == 77 + 30, "700 of 1000 bytes were on the disk"
-
-
-def test_a_text_that_changed_meanwhile_is_not_taken_up(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same size and time, and yet another text: what is read again does not fit."""
-    path = workplace / "t.txt"
-    monkeypatch.setattr(data.sources, "CHUNK_BYTES", 10)
-    monkeypatch.setattr(data.corpus, "PIECE_BYTES", 20)
-    path.write_text("0123456789" * 10)
-    times = path.stat().st_mtime_ns
-    with monkeypatch.context() as patch:
-        patch.setattr(data.corpus, "start_token", None)  # calling it fails
-        with pytest.raises(TypeError):
-            load("t.txt")
-    path.write_text("0123456798" * 10)
-    os.utime(path, ns=(times, times))
-    with pytest.raises(UserError, match="changed"):
-        load("t.txt")
-    assert text_of(load("t.txt")) == "0123456798" * 10
-
-
-def test_a_second_process_waits_for_the_first(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (workplace / "t.txt").write_text("some text")
-    make, made = data.corpus.make_entry, []
-
-    def make_slowly(*args: Any) -> Path:
-        made.append(1)
-        if len(made) == 1:
-            other.start()
-            while "waiting for another process, which reads t.txt" not in capsys.readouterr().err:
-                time.sleep(0.01)
-        return make(*args)
-
-    other = threading.Thread(target=lambda: found.append(load("t.txt")))
-    found: list[Corpus] = []
-    monkeypatch.setattr(data.corpus, "make_entry", make_slowly)
-    first = load("t.txt")
-    other.join()
-    assert made == [1]
-    assert text_of(found[0]) == text_of(first) == "some text"
-
-
-def test_an_interrupted_fetch_goes_on_where_it_stopped(
-    offline_hub: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from datasets import Dataset
-
-    rows = [f"row {number}\n" for number in range(1000)]
-    path = offline_hub / "acme" / "tiny" / "train-00000-of-00001.parquet"
-    Dataset.from_dict({"text": rows, "number": range(1000)}).to_parquet(path)
-    monkeypatch.setattr(data.sources, "PIECE_BYTES", 1000)
-    read, seen = data.sources.text_of, []
-
-    def read_some(row: dict[str, Any], number: int, *args: str) -> str:
-        seen.append(number)
-        if len(seen) == 500:
-            raise Interrupted
-        return read(row, number, *args)
-
-    monkeypatch.setattr(data.sources, "text_of", read_some)
-    with pytest.raises(Interrupted):
-        load("hub:acme/tiny", hub_split="train+validation", separator="|")
-    corpus = load("hub:acme/tiny", hub_split="train+validation", separator="|")
-    assert text_of(corpus) == "|".join([*rows, "three"])
-    assert 400 < seen[500] < 500, "the rest of what was on the disk stays"
-    assert seen[500:] == list(range(seen[500], 1001))
-    assert [path.suffix for path in sorted(Path("cache/hub").iterdir())] == [".txt", ".lock"]
-
-
-def rewrite(path: Path, rows: list[str]) -> None:
-    """Make the set's only file anew, with another time."""
-    from datasets import Dataset
-
-    before = path.stat().st_mtime_ns
-    Dataset.from_dict({"text": rows}).to_parquet(path)
-    os.utime(path, ns=(before, before + 10**9))
-
-
-@pytest.fixture
-def long_set(offline_hub: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a thousand rows of 100 bytes; its place is noted after every thousand."""
-    (offline_hub / "acme" / "tiny" / "validation-00000-of-00001.parquet").unlink()
-    path = offline_hub / "acme" / "tiny" / "train-00000-of-00001.parquet"
-    rewrite(path, [f"{number:099}\n" for number in range(1000)])
-    monkeypatch.setattr(data.sources, "PIECE_BYTES", 1000)
-    return path
-
-
-def fetch_until(monkeypatch: pytest.MonkeyPatch, row: int) -> None:
-    """Start to fetch, and be interrupted at a row."""
-    read = data.sources.text_of
-
-    def read_until(content: dict[str, Any], number: int, *args: str) -> str:
-        if number == row:
-            raise Interrupted
-        return read(content, number, *args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(data.sources, "text_of", read_until)
-        with pytest.raises(Interrupted):
-            load("hub:acme/tiny")
-
-
-def test_a_fetch_interrupted_at_its_note_and_again(
-    long_set: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was written after the last note is taken back, and not counted."""
-    for _ in range(2):
-        with monkeypatch.context() as patch:
-            patch.setattr(data.sources, "write_journal", None)  # calling it fails
-            with pytest.raises(TypeError):
-                load("hub:acme/tiny")
-        fetch_until(monkeypatch, 15)
-    fetch_until(monkeypatch, 77)
-    assert text_of(load("hub:acme/tiny")) == "".join(f"{number:099}\n" for number in range(1000))
-
-
-def test_a_set_that_changes_while_it_is_fetched_is_fetched_anew(
-    long_set: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fetch_until(monkeypatch, 500)
-    rewrite(long_set, ["other\n"] * 100)
-    assert text_of(load("hub:acme/tiny")) == "other\n" * 100
-
-
-@pytest.mark.parametrize("name", ["*.half.txt", "*.half.json"])
-@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
-def test_a_damaged_half_of_a_fetch_is_fetched_anew(
-    long_set: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
-) -> None:
-    fetch_until(monkeypatch, 500)
-    (half,) = Path("cache/hub").glob(name)
-    harm(half, damage)
-    assert text_of(load("hub:acme/tiny")) == "".join(f"{number:099}\n" for number in range(1000))
-
-
-def harm(path: Path, damage: str) -> None:
-    if damage == "gone":
-        path.unlink()
-    else:
-        content = path.read_bytes()
-        middle = len(content) // 2
-        changed = content[:middle] + b"?" + content[middle + 1 :]
-        path.write_bytes(content[:middle] if damage == "cut" else changed)
-
-
-@pytest.mark.parametrize("name", ["tokens.npy", "half.json"])
-@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
-def test_a_damaged_half_of_tokens_is_never_taken_for_whole(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
-) -> None:
-    monkeypatch.setattr(data.sources, "CHUNK_BYTES", 10)
-    monkeypatch.setattr(data.corpus, "PIECE_BYTES", 100)
-    (workplace / "t.txt").write_text("0123456789" * 100)
-    with monkeypatch.context() as patch:
-        patch.setattr(data.corpus, "start_token", None)  # calling it fails
-        with pytest.raises(TypeError):
-            load("t.txt")
-    (half,) = Path("cache/texts").glob(f".half-*/{name}")
-    harm(half, damage)
-    for _ in range(3):
-        try:
-            corpus = load("t.txt")
-            break
-        except UserError as error:
-            if "delete that folder" in str(error):
-                shutil.rmtree(Path("cache/texts"))
-    assert text_of(corpus) == "0123456789" * 100
-
-
-@pytest.mark.parametrize("tokenizer", ["char", "byte"])
-def test_a_text_that_is_shorter_now_is_not_taken_up(
-    long_set: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str
-) -> None:
-    """As a set on the hub may be, which has no time and size to know it by."""
-    monkeypatch.setattr(data.corpus, "PIECE_BYTES", 1000)
-    with monkeypatch.context() as patch:
-        patch.setattr(data.corpus, "start_token", None)
-        with pytest.raises(TypeError):
-            load("hub:acme/tiny", tokenizer=tokenizer)
-    next(Path("cache/hub").glob("*.txt")).write_text("0" * 300)
-    with pytest.raises(UserError, match="changed while it was read; start again"):
-        load("hub:acme/tiny", tokenizer=tokenizer)
-    assert text_of(load("hub:acme/tiny", tokenizer=tokenizer)) == "0" * 300
-
-
-def test_a_set_without_text_is_not_kept(offline_hub: Path) -> None:
-    path = offline_hub / "acme" / "tiny" / "train-00000-of-00001.parquet"
-    rewrite(path, ["", ""])
-    with pytest.raises(UserError, match="has no text in it"):
-        load("hub:acme/tiny")
-    rewrite(path, ["text"])
-    assert text_of(load("hub:acme/tiny")) == "text"
+    assert result.stdout.split() == ["10", "False"]

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from lens.capture import attention_weights, blocks_of, capture, head_replaced, without_mask
-from model.attention import attention
 from model.config import ModelConfig
-from tests.lens.models import CLASSICAL, MODERN, make_model, some_tokens
+from tests.lens.models import CLASSICAL, MODERN, D, H, L, make_model, some_tokens
 
 
 @pytest.mark.parametrize("kernel", ["fused", "explicit"])
@@ -17,65 +16,56 @@ from tests.lens.models import CLASSICAL, MODERN, make_model, some_tokens
 def test_a_pass_is_the_models_own(
     config: ModelConfig, kernel: Literal["fused", "explicit"]
 ) -> None:
-    model = make_model(replace(config, attention=kernel))
-    tokens = torch.stack((some_tokens(), some_tokens().flip(0)))
-    with torch.no_grad():
+    model, tokens = make_model(replace(config, attention=kernel)), some_tokens(4, 10)
+    with torch.no_grad(), attention_weights(model) as collected:
         logits = model(tokens)
     seen = capture(model, tokens)
-    assert torch.equal(seen.logits_BTV, logits)
-    assert len(seen.layers) == 2 and len(seen.stream) == 3
-    assert torch.equal(model.unembed(seen.stream[-1]), logits)
-    for block, layer, before, after in zip(
-        blocks_of(model), seen.layers, seen.stream, seen.stream[1:], strict=False
-    ):
-        assert torch.equal(block.attn_norm(before), layer.x_BTC)
-        added = before + layer.output_BTC
-        assert torch.allclose(added + block.mlp(block.mlp_norm(added)), after, atol=1e-6)
-        weights = layer.weights_BHTS
+    assert torch.equal(seen.logits_BTV, logits) and not seen.logits_BTV.requires_grad
+    assert len(seen.layers) == len(collected) == L and len(seen.residual) == L + 1
+    assert torch.equal(seen.residual[0], model.embed(tokens))
+    assert torch.equal(model.unembed(seen.residual[-1]), logits)
+    later = torch.ones(10, 10).triu(1).bool()
+    for i, (block, layer) in enumerate(zip(blocks_of(model), seen.layers, strict=True)):
+        assert torch.equal(block.attn_norm(seen.residual[i]), layer.x_BTC)
+        added = seen.residual[i] + layer.output_BTC
+        after = added + block.mlp(block.mlp_norm(added))
+        assert torch.allclose(after, seen.residual[i + 1], atol=1e-6)
+        scores = torch.einsum("bhtd,bhsd->bhts", layer.q_BHTD, layer.k_BHSD) / D**0.5
+        weights = scores.masked_fill(later, -torch.inf).softmax(-1)
+        assert torch.allclose(layer.weights_BHTS, weights, atol=1e-6)
+        assert torch.equal(layer.weights_BHTS, collected[i])
         assert torch.allclose(weights @ layer.v_BHSD, layer.z_BHTD, atol=1e-5)
-        assert torch.allclose(weights.sum(-1), torch.ones(2, 2, 10))
-        assert not weights.triu(1).any()
+
+
+@pytest.mark.parametrize("head", range(H))
+def test_a_replaced_head_is_that_head_alone(head: int) -> None:
+    model, tokens, vector = make_model(), some_tokens(2, 10), torch.arange(float(D))
+    before = capture(model, tokens)
+    with head_replaced(model, 1, head, vector):
+        after = capture(model, tokens)
+    assert torch.equal(after.residual[1], before.residual[1])
+    z = before.layers[1].z_BHTD.clone()
+    z[:, head] = vector
+    expected = blocks_of(model)[1].attn.out(torch.cat(z.unbind(1), dim=-1))
+    assert torch.allclose(after.layers[1].output_BTC, expected, atol=1e-6)
+
+
+def test_without_a_mask_all_attend_to_all_and_gradients_flow() -> None:
+    model, tokens = make_model(), some_tokens(1, 10)
+    with without_mask(model):
+        (gradient,) = torch.autograd.grad(model(tokens)[0, 0].sum(), model.token_embedding.weight)
+        z = capture(model, tokens).layers[0]
+    assert bool(
+        gradient[tokens.unique()].any(dim=1).all()
+    )  # the first logit depends on every token
+    block = blocks_of(model)[0]
+    plain = block.attn(block.attn_norm(model.embed(tokens)))  # not causal
+    assert torch.allclose(z.output_BTC, plain, atol=1e-5)
 
 
 def test_nothing_stays_behind() -> None:
     model = make_model()
-    capture(model, some_tokens()[None])
+    capture(model, some_tokens(1, 10))
     with attention_weights(model), head_replaced(model, 0, 0, 0.0), without_mask(model):
         pass
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
-@pytest.mark.parametrize("head", [0, 1])
-def test_a_replaced_head_is_that_head_alone(head: int) -> None:
-    model, tokens = make_model(), some_tokens()[None]
-    before = capture(model, tokens)
-    vector = torch.arange(8.0)
-    with head_replaced(model, 1, head, vector):
-        after = capture(model, tokens)
-    assert torch.equal(after.layers[0].z_BHTD, before.layers[0].z_BHTD)
-    assert torch.equal(after.layers[1].q_BHTD, before.layers[1].q_BHTD)
-    out, z = blocks_of(model)[1].attn.out, before.layers[1].z_BHTD.clone()
-    z[:, head] = vector
-    expected = out(z.transpose(1, 2).reshape(1, 10, 16))
-    assert torch.allclose(after.layers[1].output_BTC, expected, atol=1e-6)
-
-
-def test_without_a_mask_the_future_is_seen_and_gradients_flow() -> None:
-    model, tokens = make_model(), some_tokens()[None]
-    with without_mask(model):
-        logits = model(tokens)
-        (gradient,) = torch.autograd.grad(logits[0, 0].sum(), model.token_embedding.weight)
-    assert not torch.allclose(logits[:, 0], model(tokens)[:, 0])
-    read = tokens.unique()
-    assert bool(gradient[read].any(dim=1).all())  # the first logit hears of every token
-
-
-def test_weights_are_collected_layer_by_layer() -> None:
-    model, tokens = make_model(), some_tokens()[None]
-    with attention_weights(model) as weights:
-        model(tokens)
-    seen = capture(model, tokens)
-    for collected, layer in zip(weights, seen.layers, strict=True):
-        assert torch.equal(collected, layer.weights_BHTS)
-        expected = attention(layer.q_BHTD, layer.k_BHSD, layer.v_BHSD, layer.mask)[1]
-        assert torch.equal(collected, expected)

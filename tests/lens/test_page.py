@@ -78,17 +78,17 @@ def example(
         "snapshots": snapshots,
         "score_info": [{"key": "induction", "name": "induction", "uniform": 0.11, **about},
                        {"key": "previous", "name": "previous", "uniform": [0.2] * N, **about}],
-        "ablation": {**removed, "zero_se": [0.01] * N, "mean_se": [0.02] * N,
+        "ablation": {**removed, "zero_error": [0.01] * N, "mean_error": [0.02] * N,
                      "loss": 1.0, "tokens": 4096},
-        "windows": 32, "copying": {"period": 20, "first": 4.2, "second": 0.5},
+        "sequences": 32, "copying": {"period": 20, "first": 4.2, "second": 0.5},
         "q": pack(q), "k": pack(k), "q_scale": [unit] * N, "k_scale": [unit] * N,
         "lens": {"names": ["embedding", *(f"after layer {i}" for i in range(L))],
                  "loss": [3.0] * (L + 1), "ids": ids(L + 1, T, 3),
                  "p": pack(lens_p.astype(np.float32)),
                  "p_true": pack(lens_p[..., 0].astype(np.float32))},
-        "proofs": [{"name": "causal", "dtype": "float64", "largest": 0.0, "tolerance": 1e-12,
+        "checks": [{"name": "causal", "dtype": "float64", "error": 0.0, "tolerance": 1e-12,
                     "verdict": "passed", "where": "tests/model"},
-                   {"name": "nanoGPT", "dtype": "float32", "largest": None, "tolerance": None,
+                   {"name": "nanoGPT", "dtype": "float32", "error": None, "tolerance": None,
                     "verdict": "not comparable: rotary", "where": note}],
         "curve": {"step": [0, 50, 100], "val_loss": [3.0, 2.0, 1.0]},
     }  # fmt: skip
@@ -191,7 +191,7 @@ def test_opens_alone_and_says_what_it_shows(show: Show) -> None:
     assert tab.title() == "plain · glassgpt"
     result = "step 200 · validation loss 1.000 nats/char · 814,208 parameters"
     assert tab.inner_text("#result") == result
-    assert tab.inner_text("#proofs summary") == "1 of 1 proofs passed, 1 not comparable"
+    assert tab.inner_text("#checks summary") == "1 of 1 checks passed, 1 not comparable"
     assert "Attention weight is not importance" in tab.inner_text(".caution")
     assert tab.evaluate("[typeof state, typeof now, typeof snapshots]") == ["undefined"] * 3
 
@@ -275,7 +275,7 @@ def test_training_moves_maps_and_scores(show: Show) -> None:
         assert numbers(point_at(tab, 15, 3))[0] == pytest.approx(root**2, abs=root / 255 + 6e-4)
         captions = tab.locator(".head > span > span").all_inner_texts()
         assert [float(text) for text in captions] == pytest.approx(given.induction[s], abs=6e-3)
-        assert f"step {100 * s} · 32 windows of validation {3 - s}.000" in tab.inner_text("#moment")
+        assert f"step {100 * s} · 32 validation sequences {3 - s}.000" in tab.inner_text("#moment")
         assert tab.is_enabled("[data-stage=scores]") == (s == LAST)
         seen |= {picture(tab, "#map"), picture(tab, ".head canvas")}
     assert len(seen) == 6
@@ -381,7 +381,7 @@ def test_row_scale_says_so(show: Show) -> None:
     assert "the same scale everywhere" in tab.inner_text("[data-shows=weights]")
     tab.check("#own-scale")
     legend = tab.inner_text("[data-shows=weights]")
-    assert "share of the largest in its row" in legend and "row's largest" in legend
+    assert "relative to the largest in its row" in legend and "row's largest" in legend
     assert picture(tab, ".head canvas") != before
 
 
@@ -400,7 +400,7 @@ def test_lens_and_ablation(show: Show) -> None:
 
 def test_one_snapshot_and_no_ablation(show: Show) -> None:
     given = example(S=1)
-    given.data |= {"ablation": None, "proofs": [], "curve": {"step": [], "val_loss": []}}
+    given.data |= {"ablation": None, "checks": [], "curve": {"step": [], "val_loss": []}}
     given.data["snapshots"][0]["scores"]["induction"][0] = float("nan")
     tab = show(given.data)
     assert not tab.is_visible("#slider") and tab.is_visible("text=--train.snapshots")
@@ -414,7 +414,7 @@ def test_fits_the_screen(show: Show, scheme: str, width: int) -> None:
     given = example("a long word " * 8, L=6, H=6, note="a_name_without_a_blank" * 4)
     tab = show(given.data, width, scheme)
     tab.click("#config summary")
-    tab.click("#proofs summary")
+    tab.click("#checks summary")
     assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
     light = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", light))) > 380) == (scheme == "light")

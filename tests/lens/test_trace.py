@@ -7,61 +7,64 @@ import pytest
 import torch
 
 from lens.capture import blocks_of, capture
-from lens.trace import print_matrix, print_steps, trace
+from lens.trace import trace_layer
+from lens.walk import walk
 from model.config import ModelConfig
-from tests.lens.models import CLASSICAL, MODERN, make_model, some_tokens
+from tests.lens.models import CLASSICAL, MODERN, D, make_model, some_tokens
 
 
 @pytest.mark.parametrize("config", [MODERN, CLASSICAL, replace(MODERN, bias=True)], ids=str)
 def test_steps(config: ModelConfig) -> None:
     model = make_model(config)
-    seen = capture(model, some_tokens()[None]).layers[1]
-    steps = {s.name: s for s in trace(blocks_of(model)[1].attn, seen.x_BTC, seen)}
-    assert torch.allclose(steps["output"].value, seen.output_BTC, atol=1e-5)
-    assert torch.allclose(steps["weights A"].value, seen.weights_BHTS, atol=1e-6)
-    assert torch.allclose(steps["heads z"].value, seen.z_BHTD, atol=1e-5)
+    attn, seen = blocks_of(model)[1].attn, capture(model, some_tokens(2, 10)).layers[1]
+    with torch.no_grad():
+        steps = trace_layer(attn, seen.x_BTC, seen.output_BTC)
+        projected = {
+            "Q": attn.query(seen.x_BTC), "K": attn.key(seen.x_BTC), "V": attn.value(seen.x_BTC)
+        }  # fmt: skip
+    expected = {"input": seen.x_BTC, **projected}
+    for name, x_BTC in projected.items():
+        expected[f"{name} by head"] = torch.stack(x_BTC.split(D, dim=-1), dim=1)
+    for name, norm in (("Q", attn.q_norm), ("K", attn.k_norm)):
+        if config.qk_norm:
+            expected[f"{name} normalised"] = norm(expected[f"{name} by head"]).detach()
+        if config.positions == "rotary":
+            expected[f"{name} rotated"] = seen.q_BHTD if name == "Q" else seen.k_BHSD
     products = seen.q_BHTD @ seen.k_BHSD.mT
-    assert torch.allclose(steps["products"].value, products, atol=1e-4)
-    assert torch.allclose(steps["scores"].value, products / math.sqrt(8), atol=1e-4)
-    hidden = steps["masked"].masked
-    assert hidden is not None and int(hidden.sum()) == 2 * 45
-    assert bool((steps["masked"].value[hidden] == -math.inf).all())
-    for step in steps.values():
-        assert step.value.dim() == step.letters.count(",") + 1
-    assert ("Q rotated" in steps) == (config.positions == "rotary")
-    assert ("Q normalised" in steps) == config.qk_norm
+    hidden = torch.ones(10, 10).triu(1).bool().expand_as(products)
+    masked = (products / math.sqrt(D)).masked_fill(hidden, -math.inf)
+    expected |= {"products": products, "scores": products / math.sqrt(D), "masked": masked}
+    expected |= {"weights A": masked.softmax(-1), "heads z": masked.softmax(-1) @ seen.v_BHSD}
+    expected["merged"] = torch.cat(expected["heads z"].unbind(1), dim=-1)
+    expected["output"] = seen.output_BTC
+    assert list(steps) == list(expected)
+    sizes = {"B": 2, "T": 10, "S": 10, "C": 16, "H": 2, "D": 8}
+    for name, step in steps.items():
+        assert torch.allclose(step.value, expected[name], atol=1e-5), name
+        assert tuple(step.value.shape) == tuple(sizes[letter] for letter in step.letters.split(","))
+        assert ("+ b" in step.formula) == (config.bias and name in ("Q", "K", "V", "output"))
+        assert (step.hidden is not None) == (name in ("masked", "weights A"))
+        assert step.hidden is None or torch.equal(step.hidden, hidden)
+
+
+def test_steps_with_one_thing_changed() -> None:
+    attn, x = blocks_of(make_model(CLASSICAL))[1].attn, some_tokens(2, 5, 16) / 4.0
+    q, k, v = (p(x).view(2, 5, 2, 8).transpose(1, 2) for p in (attn.query, attn.key, attn.value))
+    scores, later = q @ k.mT, torch.ones(5, 5).triu(1)
+    for A, steps in (
+        ((scores / 8**0.5).softmax(-1), walk(attn, x, causal=False)),
+        ((scores - 1e9 * later).softmax(-1), walk(attn, x, scaled=False)),
+        ((scores / 8**0.5 - 2 * later).softmax(-1), walk(attn, x, masked_by=-2.0)),
+    ):
+        assert torch.allclose(steps["weights A"].value, A, atol=1e-6)
+        output = attn.out((A @ v).transpose(1, 2).reshape(2, 5, 16))
+        assert torch.allclose(steps["output"].value, output, atol=1e-5)
 
 
 def test_steps_that_are_not_the_models_are_refused() -> None:
     model = make_model()
-    seen = capture(model, some_tokens()[None]).layers[1]
+    seen = capture(model, some_tokens(1, 10)).layers[1]
     with pytest.raises(RuntimeError, match="not what the model computed"):
-        trace(blocks_of(model)[0].attn, seen.x_BTC, seen)
-
-
-def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    model = make_model()
-    seen = capture(model, some_tokens()[None]).layers[0]
-    print_steps(trace(blocks_of(model)[0].attn, seen.x_BTC, seen))
-    lines = capsys.readouterr().out.splitlines()
-    (weights,) = (line for line in lines if line.startswith("weights A"))
-    assert "(B,H,T,S)" in weights and "(1, 2, 10, 10)" in weights
-    assert "1.0000 to 1.0000" in weights and "90 of 200" in weights
-    assert len({line.index("(") for line in lines[2:3]}) == 1
-
-
-def test_hidden_cells_are_not_printed_as_zero(capsys: pytest.CaptureFixture[str]) -> None:
-    hidden = torch.ones(2, 2).triu(1).bool()
-    print_matrix("title", torch.tensor([[1.0, 0.0], [0.25, 0.75]]), ["a", "␣"], hidden)
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert rows[-2] == ["0", "a", "1.000", "·"] and rows[-1] == ["1", "␣", "0.250", "0.750"]
-
-
-def test_weights_of_no_use_are_named() -> None:
-    """Numbers that are finite, and give none that are."""
-    attn = blocks_of(make_model(MODERN))[0].attn
-    with torch.no_grad():
-        for weight in attn.parameters():
-            weight.fill_(1e38)
-    with pytest.raises(FloatingPointError, match="its weights are no use"):
-        trace(attn, torch.randn(1, 8, MODERN.n_embd))
+        trace_layer(blocks_of(model)[0].attn, seen.x_BTC, seen.output_BTC)
+    with pytest.raises(FloatingPointError, match="not finite"):
+        trace_layer(blocks_of(model)[1].attn, seen.x_BTC, seen.output_BTC * math.inf)

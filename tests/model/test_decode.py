@@ -1,4 +1,4 @@
-"""Laid out for decoding, a model gives its own numbers; rounded to 8 bits, nearly them."""
+"""Optimized for decoding, a model gives the same numbers; rounded to 8 bits, nearly the same."""
 
 import copy
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from model.config import ModelConfig
-from model.decode import Int8Linear, PiecewiseLinear, lay_out_for_decoding
+from model.decode import Int8Linear, SplitLinear, optimize_for_decoding
 from model.generate import Decoder, generate
 from model.gpt import GPT
 
@@ -26,13 +26,11 @@ def make(**fields: object) -> GPT:
     shape=st.lists(st.integers(1, 3), min_size=0, max_size=2),
     bias=st.booleans(),
 )
-def test_pieces_are_the_linear_layer(
-    outputs: int, inputs: int, shape: list[int], bias: bool
-) -> None:
+def test_split_linear(outputs: int, inputs: int, shape: list[int], bias: bool) -> None:
     torch.manual_seed(outputs)
     linear = nn.Linear(inputs, outputs, bias).double()
     x = torch.randn(*shape, inputs, dtype=torch.float64)
-    torch.testing.assert_close(PiecewiseLinear(linear)(x), linear(x))
+    torch.testing.assert_close(SplitLinear(linear)(x), linear(x))
 
 
 @pytest.mark.parametrize("inputs", [5, 8, 16, 24, 64])  # the kernel knows multiples of 16 only
@@ -59,7 +57,7 @@ def test_8_bits_of_a_row_of_zeros() -> None:
     "fields",
     [
         {},
-        {"bias": True, "tie_head": True},
+        {"bias": True, "tie_embeddings": True},
         {"activation": "swiglu", "ngrams": 3},
         {"positions": "learned", "qk_norm": False, "activation": "gelu"},
         {"positions": "learned", "norm": "rmsnorm"},
@@ -70,20 +68,20 @@ def test_8_bits_of_a_row_of_zeros() -> None:
 def test_the_same_numbers(fields: dict[str, object]) -> None:
     model = make(**fields).double()
     for parameter in model.parameters():
-        if parameter.dim() == 1:  # gains, which start at one, and biases
+        if parameter.dim() == 1:  # scales, which start at one, and biases
             nn.init.uniform_(parameter, 0.5, 1.5)
-    laid_out = lay_out_for_decoding(copy.deepcopy(model))
-    assert not any(isinstance(module, nn.Linear) for module in laid_out.modules())
-    decoders = [Decoder(m, 2) for m in (model, laid_out)]
+    optimized = optimize_for_decoding(copy.deepcopy(model))
+    assert not any(isinstance(module, nn.Linear) for module in optimized.modules())
+    decoders = [Decoder(m) for m in (model, optimized)]
     for length in (3, 1, 1, 5, 1, 1, 1, 1, 1, 1):  # past the window, too
         tokens = torch.randint(11, (2, length))
         torch.testing.assert_close(*(decoder.read(tokens) for decoder in decoders))
-    torch.testing.assert_close(laid_out(tokens), model(tokens))  # without a cache
+    torch.testing.assert_close(optimized(tokens), model(tokens))  # without a cache
 
 
-def test_8_bits_stay_near_the_model_and_keep_writing_past_the_window() -> None:
+def test_8_bits_stay_near_the_model_and_generate_past_the_window() -> None:
     model = make(n_embd=64)
-    rounded = lay_out_for_decoding(copy.deepcopy(model), int8=True)
+    rounded = optimize_for_decoding(copy.deepcopy(model), int8=True)
     tokens = torch.arange(10)[None]
     with torch.no_grad():
         torch.testing.assert_close(rounded(tokens).float(), model(tokens), atol=0.02, rtol=0.05)

@@ -1,70 +1,97 @@
 """A run's folder: one process at a time, nothing overwritten, nothing that leads out of it."""
 
 import dataclasses
+import json
 import os
-import pickle
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-import sample
-import study
 import train
-from benchmarks import compare
 from common.errors import UserError
-from run.checkpoint import (
-    FORMAT,
-    load_checkpoint,
-    read_tensors,
-    save_checkpoint,
-    write_tensors,
+from configs.load import Config, read_config
+from run.checkpoint import load_checkpoint
+from run.folder import (
+    describe_run,
+    find_run,
+    hold,
+    make_folder,
+    make_unused,
+    refuse_existing,
+    without_links,
 )
-from run.folder import find_run, hold, make_folder, make_unused, open_run, refuse_existing
-from run.log import read_metrics
-from training.size import memory_here
+from run.metrics import read_metrics
+from tests.conftest import DEBUG, ROOT
+from tests.jobs import start_command
+from tests.run.conftest import COMMANDS, Errors
+from training.config import TrainConfig
 
-ROOT = Path(__file__).parent.parent.parent
-DEBUG = str(ROOT / "configs" / "debug.yaml")
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of four steps on a text that is soon read."""
-    folder = tmp_path_factory.mktemp("finished")
-    flags = [DEBUG, f"--data.source={ROOT / 'README.md'}", "--train.max_steps=4"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert train.main([*flags, "--train.eval_every=2", "--run=debug"]) == 0
-    return folder / "runs" / "debug"
+# --- a new run -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def run(finished: Path, workplace: Path) -> Path:
-    """A copy of it, runs/debug of an empty folder."""
-    shutil.copytree(finished, "runs/debug")
-    return Path("runs/debug")
+def test_a_new_run_has_the_name_that_is_asked_for(workplace: Path) -> None:
+    assert make_folder("a b", "ignored") == Path("runs/a b") and Path("runs/a b").is_dir()
+    for name in ("", "..", ".", "a/b", "/tmp", "a\n", "a/", "\x1b[31m"):
+        with pytest.raises(UserError, match=r"^--run '.*' must be a name for a folder in runs/"):
+            make_folder(name, "ignored")
+    first, second = make_folder(None, "stem"), make_folder(None, "stem")
+    assert first != second and all(path.is_dir() for path in (first, second))
+    assert all(path.name.startswith(f"stem-{time.strftime('%Y')}") for path in (first, second))
+    made = [make_unused(Path("runs/default")) for _ in range(3)]
+    assert [path.name for path in made] == ["default", "default-2", "default-3"]
 
 
-def error_of(capsys: pytest.CaptureFixture[str], main: Callable[..., int], *argv: str) -> str:
-    """The one line that a command ends with."""
-    capsys.readouterr()
-    assert main(list(argv)) == 2, argv
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1, error
-    return error
+@pytest.mark.parametrize("name", [None, "a"])
+@pytest.mark.parametrize("what", ["link", "file"])
+def test_runs_that_is_no_folder_is_an_error_and_no_endless_search(
+    workplace: Path, name: str | None, what: str
+) -> None:
+    Path("runs").symlink_to("nowhere") if what == "link" else Path("runs").touch()
+    with pytest.raises(OSError):
+        make_folder(name, "stem")
+
+
+def test_a_run_that_never_saved_gives_its_name_back(workplace: Path) -> None:
+    run = make_folder("a", "")
+    names = ("config.yaml", "run.json", ".lock", "metrics.jsonl", "events.out.tfevents.1")
+    for name in (*names, ".writing-1-x"):
+        (run / name).touch()
+    refuse_existing(run)
+    assert make_folder("a", "") == run
+
+
+@pytest.mark.parametrize("name", ["last.safetensors", "best.safetensors", "notes.txt", "snapshots"])
+def test_no_other_run_is_overwritten(workplace: Path, name: str) -> None:
+    run = make_folder("a", "")
+    (run / name).touch()
+    with pytest.raises(UserError, match=r"^runs/a exists; resume it with --resume runs/a, or take"):
+        make_folder("a", "")
+    (run / name).unlink()
+    (run / "metrics.jsonl").write_text('{"step": 1, "train_loss": 2.0}\n')
+    with pytest.raises(UserError, match="runs/a exists"):
+        refuse_existing(run)
+    Path("runs/file").touch()
+    with pytest.raises(UserError, match="runs/file exists"):
+        make_folder("file", "")
+
+
+def test_a_run_says_what_was_run(workplace: Path) -> None:
+    config = Config(train=dataclasses.replace(TrainConfig(), max_steps=7, learning_rate=0.5))
+    describe_run(workplace, config, {"corpus": {"sha256": "0"}})
+    assert read_config({}, str(workplace / "config.yaml")) == config
+    facts = json.loads((workplace / "run.json").read_text())
+    assert facts["corpus"] == {"sha256": "0"} and facts["torch"] == torch.__version__
 
 
 # --- one process at a time -----------------------------------------------------------------------
 
 
-def test_a_folder_is_held_once(tmp_path: Path) -> None:
+def test_a_folder_is_held_once_and_left_clean(tmp_path: Path) -> None:
     (tmp_path / "snapshots").mkdir()
     for left in (tmp_path / ".writing-1-last.safetensors", tmp_path / "snapshots" / ".writing-2-x"):
         left.touch()
@@ -76,280 +103,104 @@ def test_a_folder_is_held_once(tmp_path: Path) -> None:
         pass
 
 
-def test_two_processes_on_one_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The second is refused, whether it resumes or starts anew, and the first loses nothing."""
-    command = [sys.executable, str(ROOT / "train.py"), "--resume=debug", "--train.max_steps=100000"]
-    first = subprocess.Popen([*command, "--train.save_every=5"], stdout=subprocess.PIPE, text=True)
-    assert first.stdout is not None
-    while "going on with" not in (line := first.stdout.readline()):
-        assert line, "the first did not start"
-    busy = "another process is training runs/debug; wait for it or stop it"
-    assert busy in error_of(capsys, train.main, "--resume=debug", "--train.max_steps=7")
-    assert "runs/debug exists" in error_of(capsys, train.main, DEBUG, "--run=debug")
-    while not any(line["step"] > 4 for line in read_metrics(run)):
-        assert first.poll() is None, "the first has ended"
+def test_a_second_process_on_a_run_is_refused_and_the_first_loses_nothing(
+    run: Path, errors: Errors
+) -> None:
+    flags = ["--resume=a", "--train.max_steps=1000000", "--train.save_every=5"]
+    first = start_command("first", ["train.py", *flags, "--train.log_every=1"])
+    for _ in range(3000):  # a minute
+        if first.exitcode is not None or any(line["step"] > 9 for line in read_metrics(run)):
+            break
         time.sleep(0.02)
+    assert first.is_alive(), Path("first-stderr").read_text()
+    resumed, anew = errors(
+        [(train.main, ["--resume=a", "--train.max_steps=7"]), (train.main, [DEBUG, "--run=a"])]
+    )
+    assert resumed == "error: another process is training runs/a; wait for it or stop it\n"
+    assert anew.startswith("error: runs/a exists; ")
+    assert first.is_alive()
     first.terminate()
-    first.communicate()
-    assert first.returncode == 143
-    header, _ = load_checkpoint(run / "last.safetensors")
-    steps = [line["step"] for line in read_metrics(run)]
-    assert header.step > 4 and max(steps) <= header.step
+    first.join()
+    assert first.exitcode == 143
+    step = load_checkpoint(run / "last.safetensors")[0].state.step
+    logged = [line["step"] for line in read_metrics(run) if "train_loss" in line]
+    assert logged[-1] == step and logged[-6:] == list(range(step - 5, step + 1))
 
 
-def test_unnamed_runs_of_one_second_have_folders_of_their_own(workplace: Path) -> None:
-    made = [make_unused(Path("runs/default-1")) for _ in range(3)]
-    assert [path.name for path in made] == ["default-1", "default-1-2", "default-1-3"]
-
-
-def test_a_run_that_never_saved_gives_its_name_back(workplace: Path) -> None:
-    run = make_folder("a", None, None)
-    for name in ("config.yaml", "run.json", ".lock", "events.out.tfevents.1", ".writing-1-x"):
-        (run / name).touch()
-    (run / "metrics.jsonl").touch()
-    assert train.main([DEBUG, "--run=a", "--train.max_steps=1"]) == 0
-    with pytest.raises(UserError, match="runs/a exists; go on with --resume runs/a"):
-        refuse_existing(run)
-
-
-@pytest.mark.parametrize("name", ["last.safetensors", "notes.txt", "snapshots"])
-def test_what_is_somebodys_keeps_its_name(workplace: Path, name: str) -> None:
-    (workplace / "runs" / "a").mkdir(parents=True)
-    (workplace / "runs" / "a" / name).touch()
-    with pytest.raises(UserError, match="runs/a exists"):
-        make_folder("a", None, None)
-    assert [path.name for path in (workplace / "runs" / "a").iterdir()] == [name]
-
-
-def test_metrics_without_a_checkpoint_are_somebodys_too(workplace: Path) -> None:
-    run = make_folder("a", None, None)
-    (run / "metrics.jsonl").write_text('{"step": 1, "train_loss": 2.0}\n')
-    with pytest.raises(UserError, match="runs/a exists"):
-        refuse_existing(run)
-
-
-# --- folders that cannot be written --------------------------------------------------------------
-
-
-def without_privilege(*words: str) -> "subprocess.CompletedProcess[str]":
-    """A command of ours, by somebody whom permissions bind: they do not bind root."""
+def test_a_folder_that_cannot_be_written_is_named(run: Path) -> None:
+    """By somebody whom permissions bind: they do not bind root."""
     bind = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
-    command = [*bind, sys.executable, *words]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
-def test_read_only_folders_are_named(run: Path) -> None:
-    script = str(ROOT / "train.py")
     before = {path: path.read_bytes() for path in run.rglob("*.*")}
     run.chmod(0o500)
-    run.parent.chmod(0o500)
     try:
-        ended = without_privilege(script, "--resume=debug", "--train.max_steps=7")
-        assert ended.returncode == 2
-        assert ended.stderr == "error: Permission denied: runs/debug/config.yaml\n"
+        words = [sys.executable, str(ROOT / "train.py"), "--resume=a", "--train.max_steps=7"]
+        ended = subprocess.run([*bind, *words], capture_output=True, text=True)
     finally:
-        run.parent.chmod(0o700)
         run.chmod(0o700)
+    assert ended.returncode == 2
+    assert ended.stderr == "error: Permission denied: runs/a/config.yaml\n"
     assert {path: path.read_bytes() for path in run.rglob("*.*")} == before
 
 
-# --- a folder from a stranger ---------------------------------------------------------------------
-
-COMMANDS: list[tuple[Callable[..., int], list[str]]] = [
-    (train.main, ["--resume=runs/debug", "--train.max_steps=5"]),
-    (train.main, ["--init_from=runs/debug", "--train.max_steps=1"]),
-    (sample.main, ["runs/debug", "--max_new_tokens=2"]),
-    (study.main, ["trace", "runs/debug", "--prompt=an"]),
-    (compare.main, ["runs/debug", "runs/debug"]),
-]
+# --- an old run ----------------------------------------------------------------------------------
 
 
-class Bomb:
-    """Pickled, it writes a file when it is opened."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (Path("exploded"),)
+def test_a_run_is_found_by_path_by_name_and_as_the_newest(workplace: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no run in runs/ yet; make one with"):
+        find_run(None)
+    with pytest.raises(UserError, match=r"^there is no run a; runs/ is empty$"):
+        find_run("a")
+    for time_, name in ((30, "other"), (50, "newest"), (40, "old")):
+        folder = make_folder(name, "")
+        (folder / "last.safetensors").touch()
+        os.utime(folder / "last.safetensors", (time_, time_))
+    make_folder("empty", "")
+    assert find_run(None) == Path("runs/newest")
+    assert find_run("old") == find_run("runs/old") == Path("runs/old")
+    assert find_run(str(workplace / "runs/old")) == workplace / "runs/old"
+    Path("old").mkdir()
+    assert find_run("old") == Path("runs/old"), "a folder of that name that is no run"
+    (Path("old") / "last.safetensors").touch()
+    assert find_run("old") == Path("old"), "a path comes first"
+    with pytest.raises(UserError, match=r"^runs/empty is not a run: it has no last.safetensors$"):
+        find_run("empty")
+    with pytest.raises(UserError, match=r"^there is no run newets; runs/ has 3, among them newest"):
+        find_run("newets")
+    with pytest.raises(UserError, match=r"is a file; name the run's folder, runs/old$"):
+        find_run("runs/old/last.safetensors")
 
 
 FILES = ["config.yaml", "run.json", "metrics.jsonl", "best.safetensors", "last.safetensors"]
 
 
-@pytest.mark.parametrize("name", [*FILES, "snapshots/00000000.safetensors", "events"])
-def test_a_pickle_in_place_of_any_file_is_not_run(
-    run: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = next(run.glob("events.*")) if name == "events" else run / name
-    torch.save(Bomb(), "saved")
-    for content in (pickle.dumps(Bomb()), Path("saved").read_bytes()):
-        target.write_bytes(content)
-        for main, argv in COMMANDS:
-            capsys.readouterr()
-            code = main(argv)
-            error = capsys.readouterr().err
-            assert code == 0 or (code == 2 and "error: " in error.splitlines()[-1]), error
-            if code == 2 and name in ("best.safetensors", "last.safetensors"):
-                assert f"{name} is damaged" in error
-            target.write_bytes(content)  # a command may have put a whole one there
-        if name == "config.yaml":
-            assert f"{target} is not a YAML file" in error_of(capsys, train.main, str(target))
-    assert not Path("exploded").exists()
-
-
-@pytest.mark.parametrize("name", [*FILES, "snapshots", "events.out.tfevents.9", ".lock"])
-def test_links_out_of_a_run_are_refused(
-    run: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    outside = Path("outside") / name
-    outside.parent.mkdir()
+@pytest.mark.parametrize(
+    "name", [*FILES, "snapshots", "snapshots/1.safetensors", "events.out.tfevents.9", ".lock"]
+)
+def test_no_command_follows_a_link_out_of_a_run(run: Path, name: str, errors: Errors) -> None:
+    outside = (Path("outside") / name).absolute()
+    outside.parent.mkdir(parents=True)
     if (run / name).exists():
         shutil.move(run / name, outside)
     else:
         outside.write_text("mine")
-    (run / name).symlink_to(outside.absolute())
+    (run / name).symlink_to(outside)
     before = outside.read_bytes() if outside.is_file() else sorted(outside.iterdir())
-    for main, argv in COMMANDS:
-        assert f"{name} leads out of the run" in error_of(capsys, main, *argv)
+    for error in errors(COMMANDS):
+        assert f"runs/a/{name} leads out of the run, to {outside}; remove that link" in error
     assert before == (outside.read_bytes() if outside.is_file() else sorted(outside.iterdir()))
 
 
-def test_a_link_to_nothing_is_refused_and_one_inside_is_not(run: Path) -> None:
+def test_links_inside_are_followed_and_what_is_no_file_is_refused(run: Path) -> None:
     (run / "best.safetensors").unlink()
     (run / "best.safetensors").symlink_to("last.safetensors")
-    assert find_run("debug") == run
-    (run / "metrics.jsonl").unlink()
-    (run / "metrics.jsonl").symlink_to(Path("absent").absolute())
-    with pytest.raises(UserError, match=r"metrics.jsonl leads out of the run, to .*absent"):
-        find_run("debug")
-
-
-def forge(run: Path, **changes: Any) -> None:
-    """Write checkpoints that are whole, and say something else of the model or of its text."""
-    for which in ("best", "last"):
-        header, tensors = load_checkpoint(run / f"{which}.safetensors")
-        for key, value in changes.items():
-            part, _, field = key.partition("__")
-            plain = header.config[part] if part in header.config else getattr(header, part)
-            plain[field] = value
-        save_checkpoint(run / f"{which}.safetensors", tensors, header)
-
-
-HUGE = 10**15
-FORGED: list[tuple[dict[str, Any], str]] = [
-    ({"model__n_layer": HUGE}, "n_layer|describes a model of"),
-    ({"model__n_embd": 2 * HUGE}, "n_embd|describes a model of"),
-    ({"model__block_size": HUGE}, "block_size"),
-    ({"model__n_head": 3}, "must be divisible by --model.n_head 3"),
-    ({"model__n_layer": -1}, "--model.n_layer must be a number of at least 1, got -1"),
-    ({"model__n_layer": "many"}, "--model.n_layer must be a whole number, got 'many'"),
-    ({"model__attention": "\x1b[31m"}, "--model.attention must be one of fused, explicit"),
-    ({"tokenizer__chars": "ab"}, "does not fit its own config|the model has never seen"),
-    ({"tokenizer__chars": "aa"}, "not a description of a tokenizer"),
-    ({"tokenizer__kind": "pickle"}, "not a description of a tokenizer"),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), FORGED, ids=str)
-def test_a_forged_header_is_one_line(
-    run: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], message: str
-) -> None:
-    forge(run, **changes)
-    for main, argv in COMMANDS[:-1]:  # the last looks at no weights
-        error = error_of(capsys, main, *argv)
-        assert any(part in error for part in message.split("|")), error
-        assert "\x1b" not in error
-
-
-IMPOSSIBLE: list[dict[str, Any]] = [
-    {"step": -5},
-    {"step": 10**30},
-    {"step": True},
-    {"threads": -5},
-    {"processes": 0},
-    {"evaluated": 30},
-    {"train_loss": None},
-    {"best_val_loss": None},
-    {"evals_since_best": -1},
-]
-
-
-@pytest.mark.parametrize("changes", IMPOSSIBLE, ids=str)
-def test_a_header_that_cannot_be_is_refused(
-    run: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any]
-) -> None:
-    path = run / "last.safetensors"
-    header, tensors = load_checkpoint(path)
-    save_checkpoint(path, tensors, dataclasses.replace(header, **changes))
-    error = error_of(capsys, train.main, "--resume=debug", "--train.max_steps=9")
-    assert f"last.safetensors is damaged: {next(iter(changes))} in its header is" in error
-
-
-def test_weights_that_are_not_finite_are_refused(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for which in ("best", "last"):
-        header, tensors = load_checkpoint(run / f"{which}.safetensors")
-        tensors["model.head.weight"][0, 0] = torch.nan
-        save_checkpoint(run / f"{which}.safetensors", tensors, header)
-    for main, argv in COMMANDS:
-        assert "model.head.weight is no longer finite" in error_of(capsys, main, *argv)
-
-
-def test_what_is_no_file_is_refused(run: Path) -> None:
-    (run / "loop").symlink_to("loop")
-    with pytest.raises(UserError, match=r"loop leads nowhere; remove that link|loop is no file"):
-        find_run("debug")
-    (run / "loop").unlink()
-    (run / "metrics.jsonl").unlink()
-    os.mkfifo(run / "metrics.jsonl")
-    with pytest.raises(UserError, match=r"metrics.jsonl is no file and no folder; remove it"):
-        find_run("debug")
-
-
-def test_nesting_without_end_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = run / "best.safetensors"
-    header, tensors = read_tensors(path, FORMAT)
-    for depth in (100, 100_000):
-        deep = header.replace('"n_layer": 2', f'"n_layer": {"[" * depth}{"]" * depth}')
-        write_tensors(path, tensors, FORMAT, deep)
-        error = error_of(capsys, sample.main, "debug")
-        assert (
-            "--model.n_layer must be a whole number" in error or "best.safetensors is dam" in error
-        )
-    (run / "config.yaml").write_text("a: " + "[" * 100_000)
-    assert "is not a YAML file" in error_of(capsys, train.main, str(run / "config.yaml"))
-    (run / "metrics.jsonl").write_text("[" * 100_000 + "\n")
-    assert "was never evaluated" in error_of(capsys, compare.main, "debug", "debug")
-
-
-def test_a_run_is_opened_without_its_folder(run: Path) -> None:
-    """All that sampling needs is in the checkpoint."""
-    shutil.copy(run / "last.safetensors", "other.safetensors")
-    Path("alone").mkdir()
-    shutil.move("other.safetensors", "alone/last.safetensors")
-    assert open_run(find_run("alone")).header.step == 4
-
-
-def test_a_checkpoint_too_large_to_hold_is_not_read(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its end is a hole, which takes no room on a disk and would in memory."""
-    here = memory_here(torch.device("cpu"))
-    if here is None:
-        pytest.skip("this system does not tell its memory")
-    for which in ("best", "last"):
-        os.truncate(run / f"{which}.safetensors", here * 6 // 10)
-    for main, argv in COMMANDS[:-1]:
-        assert "is too large for this machine: " in error_of(capsys, main, *argv)
-
-
-@pytest.mark.parametrize("vocabulary", [2, 17, 50_000])
-def test_a_run_on_repeated_strings_may_lie_about_its_vocabulary(
-    workplace: Path, capsys: pytest.CaptureFixture[str], vocabulary: int
-) -> None:
-    flags = ["--data.source=repeat", "--data.repeat_max_period=16", "--train.max_steps=2"]
-    assert train.main([DEBUG, *flags, "--data.repeat_vocab=20", "--run=debug"]) == 0
-    lie = {"data__repeat_vocab": vocabulary, "data__repeat_max_period": min(16, vocabulary)}
-    forge(Path("runs/debug"), **lie, data__repeat_min_period=2)
-    for verb in ("trace", "heads", "compare", "verify"):
-        if code := study.main([verb, "debug"]):
-            assert code == 2 and "--data.source repeat has characters" in capsys.readouterr().err
+    assert without_links(run) == run
+    for name, target, message in (
+        ("absent", "../../nowhere", "leads out of the run, to .*/nowhere; remove that link"),
+        ("loop", "loop", "loop leads nowhere; remove that link|loop is no file and no folder"),
+        ("inside", "gone", "inside is no file and no folder; remove it"),
+        ("pipe", "", "pipe is no file and no folder; remove it"),
+    ):
+        os.symlink(target, run / name) if target else os.mkfifo(run / name)
+        with pytest.raises(UserError, match=message):
+            find_run("a")
+        (run / name).unlink()

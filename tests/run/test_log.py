@@ -1,101 +1,152 @@
-"""What was measured is on the disk once, in metrics.jsonl and in TensorBoard."""
+"""What a user is told while a run trains, number by number."""
 
-import errno
+import dataclasses
 import io
-import os
-import time
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from common.errors import UserError
-from run.log import Metrics, read_metrics
+from configs.load import Config
+from model.config import ModelConfig
+from run.log import Logger
+from run.metrics import read_metrics
+from training.config import TrainConfig
+from training.runtime import StopSignal
+from training.state import TrainState
+from training.step import Evaluation
 
-
-def test_lines_and_events_say_the_same(tmp_path: Path) -> None:
-    with Metrics(tmp_path, 0, 0, tensorboard=True) as metrics:
-        metrics.write(1, {"train_loss": 3.5, "learning_rate": 0.1})
-        metrics.write(2, {"val_loss": 3.25}, sample="two\nlines")
-    assert read_metrics(tmp_path) == [
-        {"step": 1, "train_loss": 3.5, "learning_rate": 0.1},
-        {"step": 2, "val_loss": 3.25},
-    ]
-    events = EventAccumulator(str(tmp_path)).Reload()
-    assert [(e.step, e.value) for e in events.Scalars("train_loss")] == [(1, 3.5)]
-    assert [(e.step, e.value) for e in events.Scalars("val_loss")] == [(2, 3.25)]
-    (text,) = events.Tensors("sample/text_summary")
-    assert text.tensor_proto.string_val[0] == b"    two\n    lines\n"
+TRAIN = TrainConfig(
+    max_steps=7, batch_size=6, log_every=3, learning_rate=0.5, optimizer="adamw", tensorboard=False
+)
+CONFIG = Config(model=ModelConfig(block_size=10), train=TRAIN)  # 60 tokens in a step
+BASELINES = {"uniform": 4.0, "unigram": 3.0, "bigram": 2.0}
 
 
-CUT = ["", '{"step": 3, "train', '{"step": 2, "train_loss": 9.0}', '[1]\n{"a": 1}\n\udcff\n']
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Its `now` is the time."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr("run.log.time", SimpleNamespace(perf_counter=lambda: clock.now))
+    return clock
 
 
-def a_second_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorBoard orders files by the second of their names; no run resumes faster."""
-    later = time.time() + 1
-    monkeypatch.setattr(time, "time", lambda: later)
+def logger(run: Path, state: TrainState, stop: StopSignal | None = None, **options: Any) -> Logger:
+    config = dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, **options))
+    return Logger(run, config, state, BASELINES, StopSignal() if stop is None else stop)
 
 
-@pytest.mark.parametrize("cut", CUT)
-def test_going_on_takes_back_what_came_after_the_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str
+def test_metrics_are_of_the_steps_since_the_last_line(
+    tmp_path: Path, clock: SimpleNamespace
 ) -> None:
-    with Metrics(tmp_path, 0, 0, tensorboard=True) as metrics:
-        for step in (1, 2, 3, 4):
-            metrics.write(step, {"train_loss": float(step)})
-    with open(tmp_path / "metrics.jsonl", "a", errors="surrogateescape") as file:
-        file.write(cut)  # a line that a killed process did not finish
-    a_second_passes(monkeypatch)
-    with Metrics(tmp_path, 2, 0, tensorboard=True) as metrics:
-        for step in (3, 4):
-            metrics.write(step, {"train_loss": float(10 * step)})
-    expected = [(1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0)]
-    assert [(line["step"], line["train_loss"]) for line in read_metrics(tmp_path)] == expected
-    events = EventAccumulator(str(tmp_path)).Reload()
-    assert [(e.step, e.value) for e in events.Scalars("train_loss")] == expected
+    """Speed is of the updates alone; the clock runs on over sessions, and through evaluations."""
+    state = TrainState(step=1, seconds=50.0, train_loss=9.0)
+    with logger(tmp_path, state) as log:
+        for step in range(2, 8):
+            clock.now += 10.0
+            state.step, state.train_loss = step, step / 4
+            log.step(lr_scale=step / 8, grad_norm=step * 2.0, seconds=0.5 if step < 4 else 0.25)
+            assert state.seconds == 50 + 10 * (step - 1)
+        clock.now += 100.0
+        state.record(2.5)
+        log.evaluation(Evaluation(2.5, 1.25), "")
+    names = ("step", "train_loss", "learning_rate", "grad_norm", "tokens_per_second", "seconds")
+    assert read_metrics(tmp_path) == [
+        dict(zip(names, (3, 0.75, 0.1875, 6.0, 120.0, 70.0), strict=True)),
+        dict(zip(names, (6, 1.5, 0.375, 12.0, 240.0, 100.0), strict=True)),
+        dict(zip(names, (7, 1.75, 0.4375, 14.0, 240.0, 110.0), strict=True)),  # the last step
+        {"step": 7, "val_loss": 2.5, "bits_per_char": 1.25, "seconds": 210.0},
+    ]
 
 
-def test_an_evaluation_that_comes_again_counts_once(
+def test_metrics_are_on_the_disk_after_a_flush(tmp_path: Path, clock: SimpleNamespace) -> None:
+    with logger(tmp_path, TrainState(), log_every=1) as log:
+        log.state.step, log.state.train_loss = 1, 2.0
+        log.step(1.0, 1.0, 0.5)
+        log.flush()
+        assert [line["step"] for line in read_metrics(tmp_path)] == [1]
+
+
+def test_an_evaluation_is_shown_beside_what_it_beats(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = TrainState(step=5, train_loss=2.125)
+    sample = "first\tline\nbell\x07\n\n" + "x" * 100
+    with logger(tmp_path, state, max_steps=1000) as log:
+        for loss, shown in ((4.5, ""), (2.5, sample), (3.0, ""), (1.5, "")):
+            state.record(loss)
+            log.evaluation(Evaluation(loss, loss / 2), shown)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "to beat: uniform 4.0000, unigram 3.0000, bigram 2.0000 nats/char",
+        "step    5  validation 4.5000 nats/char  2.250 bits/char  training 2.1250"
+        "  beats nothing yet",
+        "step    5  validation 2.5000 nats/char  1.250 bits/char  training 2.1250"
+        "  beats unigram 3.0000",
+        "    | first   line",
+        "    | bell\ufffd",
+        "    | ",
+        "    | " + "x" * 90,
+        "    | " + "x" * 10,
+        "step    5  validation 3.0000 nats/char  1.500 bits/char  training 2.1250"
+        "  beats uniform 4.0000  (best 2.5000)",
+        "step    5  validation 1.5000 nats/char  0.750 bits/char  training 2.1250"
+        "  beats bigram 2.0000",
+    ]
+
+
+def test_other_processes_say_and_write_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = TrainState(step=3, train_loss=1.0)
+    with Logger(tmp_path, CONFIG, state, BASELINES, StopSignal(), silent=True) as log:
+        log.step(1.0, 1.0, 0.5)
+        log.evaluating()
+        log.evaluation(Evaluation(1.0, 1.0), "a sample")
+        log.flush()
+    assert capsys.readouterr() == ("", "") and not list(tmp_path.iterdir())
+
+
+def test_a_pipe_that_nobody_reads_stops_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint of step 2 was saved before its evaluation, which was then made, and lost."""
-    with Metrics(tmp_path, 0, 0, tensorboard=True) as metrics:
-        for step in (1, 2):
-            metrics.write(step, {"train_loss": float(step)})
-            metrics.write(step, {"val_loss": 3.0 * step})
-    a_second_passes(monkeypatch)
-    with Metrics(tmp_path, 2, 1, tensorboard=True) as metrics:
-        metrics.write(2, {"val_loss": 6.0})
-        metrics.write(3, {"train_loss": 3.0})
-    events = EventAccumulator(str(tmp_path)).Reload()
-    for key, expected in (("val_loss", {1: 3.0, 2: 6.0}), ("train_loss", {1: 1.0, 2: 2.0, 3: 3.0})):
-        lines = [(n["step"], n[key]) for n in read_metrics(tmp_path) if key in n]
-        assert lines == [(e.step, e.value) for e in events.Scalars(key)] == list(expected.items())
+    """As `python train.py | head -1` does: it saves, and ends with 128 + SIGPIPE."""
+    stop = StopSignal()
+    with logger(tmp_path, TrainState(step=3, train_loss=1.0), stop) as log:
+        assert not stop
+
+        def closed(text: str) -> int:
+            raise BrokenPipeError
+
+        monkeypatch.setattr(sys.stdout, "write", closed)
+        log.evaluation(Evaluation(1.0, 1.0), "")
+        monkeypatch.undo()
+    assert stop and stop.exit_code == 141
 
 
-def test_what_is_read_is_whole_and_of_ours(tmp_path: Path) -> None:
-    lines = ['{"step": 1, "val_loss": 2.5}', "[1]", '{"step": "x"}', '{"step": 2, "val_loss": []}']
-    lines += ["[" * 100_000, '{"step": 3, "val_loss"']
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    assert read_metrics(tmp_path) == [{"step": 1, "val_loss": 2.5}]
-    assert read_metrics(tmp_path / "absent") == []
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
-def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    class Full(io.StringIO):
-        def write(self, text: str) -> int:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    full = f"could not write to {tmp_path}: No space left on device"
-    with Metrics(tmp_path, 0, 0, tensorboard=False) as metrics:
-        metrics.file.close()
-        metrics.file = Full()
-        with pytest.raises(UserError, match=full):
-            metrics.write(1, {"train_loss": 1.0})
-
-
-def test_tensorboard_can_be_left_out(tmp_path: Path) -> None:
-    with Metrics(tmp_path, 0, 0, tensorboard=False) as metrics:
-        metrics.write(1, {"train_loss": 3.5})
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+def test_the_bar_counts_from_where_the_run_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal, state = Terminal(), TrainState(step=4, train_loss=1.0)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with logger(tmp_path, state, log_every=1) as log:
+        assert (log.bar.n, log.bar.total) == (4, 7) and "step 4/7 |" in terminal.getvalue()
+        state.step, state.train_loss = 5, 1.25
+        log.step(1.0, 1.0, 0.5)
+        log.bar.refresh()
+        assert (
+            "step 5/7 |" in terminal.getvalue()
+            and "loss 1.250, 120 tokens/s, " in terminal.getvalue()
+        )
+        log.evaluating()
+        assert terminal.getvalue().split("|")[-1].strip().startswith("evaluating, ")
+        log.evaluation(Evaluation(1.0, 1.0), "")
+        log.bar.refresh()
+        assert terminal.getvalue().split("|")[-1].strip().startswith("loss 1.250, 120 tokens/s, ")

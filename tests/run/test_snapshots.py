@@ -1,4 +1,4 @@
-"""Weights along the way: at the right steps, within the cap, and the right ones."""
+"""Weights along the way: at the right steps, within the room for them, and the right ones."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,68 +11,87 @@ from hypothesis import strategies as st
 from common.errors import UserError
 from model.config import ModelConfig
 from model.gpt import GPT
-from run.snapshots import find_snapshots, load_snapshot, save_snapshot, snapshot_steps
+from run.snapshots import FORMAT, Snapshots, find_snapshots, load_snapshot, snapshot_steps
+from run.tensors import read_tensors, write_tensors
 from training.config import TrainConfig
 
 TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
 
 
-@given(st.integers(1, 100_000), st.integers(0, 30), st.integers(1, 10**8))
-def test_steps_are_few_and_fit_the_cap(max_steps: int, count: int, parameters: int) -> None:
-    config = TrainConfig(max_steps=max_steps, snapshots=count)
-    steps = snapshot_steps(config, parameters)
-    assert len(steps) <= count and steps == sorted(set(steps))
-    assert len(steps) * 2 * parameters <= 64e6
-    assert not steps or steps[-1] == max_steps
-    assert len(steps) < 2 or steps[0] == 0
-
-
 def test_steps_by_hand() -> None:
     config = TrainConfig(max_steps=1000, snapshots=5)
     assert snapshot_steps(config, 1) == [0, 1, 10, 100, 1000]
-    assert snapshot_steps(replace(config, snapshots=1), 1) == [1000]
+    assert snapshot_steps(config, 1, at=10, taken=[0, 1]) == [10, 100, 1000]
+    assert snapshot_steps(config, 1, at=10, taken=[0, 1, 10]) == [100, 1000]
+    assert snapshot_steps(config, 1, at=10, taken=[0, 1, 10, 100, 500]) == [100, 1000]
+    assert snapshot_steps(config, 1, at=10, taken=[0, 1, 2, 3, 4]) == []
     assert snapshot_steps(replace(config, snapshots=2), 1) == [0, 1000]
+    assert snapshot_steps(replace(config, snapshots=1), 1) == [1000]
     assert snapshot_steps(replace(config, snapshots=0), 1) == []
+    assert snapshot_steps(replace(config, snapshot_mb=8), 10**6) == [0, 1, 32, 1000]
     assert snapshot_steps(replace(config, snapshot_mb=2.5), 10**6) == [1000]
 
 
-@given(st.integers(1, 500), st.integers(1, 500), st.integers(0, 20), st.integers(1, 10**7))
-def test_a_longer_run_keeps_to_the_cap_too(
+@given(st.integers(1, 500), st.integers(0, 500), st.integers(0, 20), st.integers(1, 10**7))
+def test_they_keep_to_their_number_and_their_room(
     first: int, more: int, count: int, parameters: int
 ) -> None:
-    """Also in a run that is stopped, or lengthened, and gone on with."""
+    """Also in a run that is stopped and resumed, or made longer."""
     config = TrainConfig(max_steps=first, snapshots=count)
     whole = snapshot_steps(config, parameters)
+    assert whole == sorted(set(whole)) and len(whole) <= count
+    assert len(whole) * 2 * parameters <= 64e6
+    assert not whole or whole[-1] == first
+    assert len(whole) < 2 or whole[0] == 0
     for stopped in (first // 2, first):
         taken = [step for step in whole if step <= stopped]
-        resumed = snapshot_steps(config, parameters, stopped, taken)
-        assert sorted({*taken, *resumed}) == whole
+        assert sorted({*taken, *snapshot_steps(config, parameters, stopped, taken)}) == whole
     longer = replace(config, max_steps=first + more)
-    added = snapshot_steps(longer, parameters, first, whole)
-    assert len({*whole, *added}) <= count
+    kept = {*whole, *snapshot_steps(longer, parameters, first, whole)}
+    assert len(kept) <= count and len(kept) * 2 * parameters <= 64e6
 
 
-def test_weights_come_back_in_half_precision(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model, other = GPT(TINY, 5), GPT(TINY, 5)
-    with torch.no_grad():
-        model.token_embedding.weight[0, 0] = 1e9
-    save_snapshot(tmp_path, 7, model)
-    save_snapshot(tmp_path, 12, model)
+def test_they_are_taken_when_due_and_come_back_in_half_precision(tmp_path: Path) -> None:
+    config = TrainConfig(max_steps=9, snapshots=4)  # 0, 1, 3, 9
+    model, other, expected = GPT(TINY, 5), GPT(TINY, 5), {}
+    Snapshots(tmp_path, model, config, 0, silent=True).save_if_due(0)
+    assert find_snapshots(tmp_path) == {}, "another process takes them"
+    snapshots = Snapshots(tmp_path, model, config, 0, silent=False)
+    for step in range(10):
+        if step == 5:  # resumed
+            snapshots = Snapshots(tmp_path, model, config, 5, silent=False)
+        with torch.no_grad():
+            model.token_embedding.weight.add_(1.0)
+            model.token_embedding.weight[0, 0] = 1e9
+        snapshots.save_if_due(step)
+        expected[step] = model.token_embedding.weight.detach().clamp(-65504, 65504).half()
     (tmp_path / "snapshots" / "notes.safetensors").write_text("someone's")
     found = find_snapshots(tmp_path)
-    assert list(found) == [7, 12]
-    load_snapshot(other, found[7])
-    for (name, kept), weight in zip(other.named_parameters(), model.parameters(), strict=True):
-        most = torch.finfo(torch.float16).max
-        assert torch.equal(kept, weight.detach().clamp(-most, most).half().float()), name
+    assert list(found) == [0, 1, 3, 9]
+    for step, path in found.items():
+        load_snapshot(other, path)
+        assert torch.equal(other.token_embedding.weight, expected[step].float()), step
+    rest = [name for name, _ in model.named_parameters() if name != "token_embedding.weight"]
+    assert rest and all(
+        torch.equal(other.get_parameter(n), model.get_parameter(n).half().float()) for n in rest
+    )
+
+
+def test_weights_that_are_not_finite_are_not_kept(tmp_path: Path) -> None:
+    model = GPT(TINY, 5)
+    with torch.no_grad():
+        model.final_norm.weight[3] = torch.nan  # type: ignore[operator]
+    with pytest.raises(FloatingPointError, match=r"model.final_norm.weight is not finite"):
+        Snapshots(tmp_path, model, TrainConfig(), 0, silent=False).save_if_due(0)
+    assert find_snapshots(tmp_path) == {}
 
 
 def test_another_models_snapshot_is_refused(tmp_path: Path) -> None:
-    save_snapshot(tmp_path, 1, GPT(TINY, 5))
-    path = find_snapshots(tmp_path)[1]
-    with pytest.raises(UserError, match="does not fit"):
+    Snapshots(tmp_path, GPT(TINY, 5), TrainConfig(), 0, silent=False).save_if_due(0)
+    path = find_snapshots(tmp_path)[0]
+    with pytest.raises(UserError, match=r"head.weight is float32 \(5, 8\), should be .* \(6, 8\)"):
         load_snapshot(GPT(TINY, 6), path)
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(UserError, match="damaged"):
+    tensors = read_tensors(path, FORMAT)[1]
+    write_tensors(path, tensors, "another kind")
+    with pytest.raises(UserError, match="not a file of this version"):
         load_snapshot(GPT(TINY, 5), path)

@@ -2,18 +2,19 @@
 
 import os
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from common.errors import UserError
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
+from training import runtime
 from training.config import TrainConfig
 from training.runtime import (
+    Machine,
     Runtime,
     StopSignal,
     computes_in_bfloat16,
@@ -21,106 +22,90 @@ from training.runtime import (
     start_runtime,
 )
 
-FORMS: list[dict[str, Any]] = [
-    {"bias": True, "tie_head": True, "qk_norm": False},
-    {"bias": False, "tie_head": False, "qk_norm": True, "ngrams": 2},
-    {"positions": "learned", "norm": "rmsnorm", "activation": "swiglu"},
-    {"attention": "explicit", "activation": "gelu"},
-]
+CPU = torch.device("cpu")
 
 
-def test_the_first_line_says_what_is_used() -> None:
-    runtime = start_runtime(TrainConfig(device="cpu", threads=1, precision="float32"))
-    assert str(runtime) == "device cpu, 1 thread, computing in float32"
-    assert torch.get_num_threads() == 1
-    runtime = start_runtime(TrainConfig(device="cpu", threads=2, precision="bfloat16"))
-    assert str(runtime) == "device cpu, 2 threads, computing in bfloat16"
+def test_the_config_chooses_or_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for threads, before, expected in ((2, 0, 2), (2, 1, 2), (0, 2, 2), (0, 9, 1), (0, 0, 1)):
+        torch.set_num_threads(1)
+        chosen = start_runtime(TrainConfig(device="cpu", threads=threads), before)
+        assert chosen.threads == torch.get_num_threads() == expected
+    with pytest.raises(UserError, match=r"^--train.threads 9 is too many for the 2 cores here$"):
+        start_runtime(TrainConfig(device="cpu", threads=9))
+    for fast in (True, False):
+        monkeypatch.setattr(runtime, "computes_in_bfloat16", lambda device, fast=fast: fast)
+        auto = start_runtime(TrainConfig(device="cpu")).precision
+        assert auto == (torch.bfloat16 if fast else torch.float32)
+        for name in ("float32", "bfloat16"):
+            config = TrainConfig(device="cpu", precision=name)
+            assert start_runtime(config).precision == getattr(torch, name)
 
 
-def make(**options: Any) -> tuple[GPT, Tensor]:
-    torch.manual_seed(0)
-    small = {"block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16, "zero_init": False}
-    return GPT(ModelConfig(**(small | options)), 7), torch.randint(0, 7, (3, 8))
+def test_a_cpu_is_fast_in_bfloat16_by_its_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    for found, fast in (({}, False), ({"avx512_bf16": True}, True), ({"amx_bf16": True}, True)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found)
+        assert computes_in_bfloat16(CPU) == fast
+    assert not computes_in_bfloat16(torch.device("mps"))
 
 
-def gradients(forward: Callable[[Tensor], Tensor], model: GPT, tokens: Tensor) -> dict[str, Tensor]:
-    model.zero_grad()
-    next_token_loss(forward(tokens[:, :-1]), tokens[:, 1:]).backward()
-    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+def test_the_machine_in_words_and_in_a_checkpoint() -> None:
+    assert str(Runtime(CPU, torch.float32, 1)) == "device cpu, 1 thread, computing in float32"
+    two = Runtime(CPU, torch.bfloat16, 2)
+    assert str(two) == "device cpu, 2 threads, computing in bfloat16"
+    processor = torch.backends.cpu.get_cpu_capability()
+    assert two.machine(3) == Machine("cpu", processor, 2, 3, "bfloat16", torch.__version__)
 
 
-def test_in_float32_the_model_computes_itself() -> None:
-    model, tokens = make()
-    forward = Runtime(torch.device("cpu"), torch.float32, 1).forward_of(model)
-    assert torch.equal(forward(tokens), model(tokens))
-
-
-@pytest.mark.parametrize("options", FORMS, ids=str)
-def test_in_bfloat16_it_is_close_and_weights_learn_in_float32(options: dict[str, Any]) -> None:
-    model, tokens = make(**options)
-    forward = Runtime(torch.device("cpu"), torch.bfloat16, 1).forward_of(model)
-    exact, low = model(tokens), forward(tokens)
-    assert low.dtype == torch.bfloat16
-    torch.testing.assert_close(low.float(), exact, rtol=0, atol=0.02 * exact.abs().max().item())
-
-    expected, found = gradients(model, model, tokens), gradients(forward, model, tokens)
-    assert found.keys() == dict(model.named_parameters()).keys()
-    assert {gradient.dtype for gradient in found.values()} == {torch.float32}
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    for name, gradient in found.items():
-        if not name.endswith("key.bias"):  # whose gradient is zero but for rounding
-            alike = torch.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0)
-            assert alike > 0.99, name
-
-
-def test_all_but_the_embeddings_are_copied() -> None:
-    """Their gradients are sums over many tokens, each too small for a sum in bfloat16."""
-    model, tokens = make(positions="learned", ngrams=2)
-    seen: dict[str, torch.dtype] = {}
-
-    def look(module: nn.Module, *args: Any) -> None:
-        seen.update({names[module]: next(iter(module.parameters(recurse=False))).dtype})
-
-    names = {m: name for name, m in model.named_modules() if list(m.parameters(recurse=False))}
-    for module in names:
-        module.register_forward_hook(look)
-    Runtime(torch.device("cpu"), torch.bfloat16, 1).forward_of(model)(tokens)
-    assert seen.keys() >= {"token_embedding", "ngram_embeddings.0", "blocks.0.mlp.up", "final_norm"}
-    for name, dtype in seen.items():
-        assert dtype == (torch.float32 if "embedding" in name else torch.bfloat16), name
-
-
-def test_a_copy_is_made_at_every_pass() -> None:
-    model, tokens = make()
-    forward = Runtime(torch.device("cpu"), torch.bfloat16, 1).forward_of(model)
-    before = forward(tokens)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(2)
-    assert not torch.equal(forward(tokens), before)
-
-
-def test_auto_precision_is_never_float16_on_a_cpu() -> None:
-    runtime = start_runtime(TrainConfig(device="cpu"))
-    fast = computes_in_bfloat16(torch.device("cpu"))
-    assert runtime.precision == (torch.bfloat16 if fast else torch.float32)
-
-
-def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert pick_device("auto").type == "cpu"
+def test_auto_takes_a_gpu_and_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cuda, mps, best in ((1, 1, "cuda"), (0, 1, "mps"), (0, 0, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: bool(cuda))
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: bool(mps))
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
+        assert pick_device("auto").type == best and pick_device("cpu").type == "cpu"
     for name in ("cuda", "mps"):
-        with pytest.raises(UserError, match=f"there is no {name} device here; .* sees: cpu"):
+        with pytest.raises(UserError, match=f"there is no {name} device here; .* sees: cpu$"):
             pick_device(name)
 
 
-SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+def test_each_process_of_a_machine_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for name, value in (("RANK", "3"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "8")):
+        monkeypatch.setenv(name, value)
+    assert pick_device("cuda") == torch.device("cuda") and chosen == [1]
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(UserError, match=r"no GPU for process 3 of this machine, which has 2; .*=2"):
+        pick_device("cuda")
 
 
-def test_more_threads_than_any_use_are_refused() -> None:
-    with pytest.raises(UserError, match=r"--train.threads 100000 is too many for the"):
-        start_runtime(TrainConfig(device="cpu", threads=100_000))
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
+def test_a_model_computes_in_the_precision_and_learns_in_float32(precision: torch.dtype) -> None:
+    torch.manual_seed(0)
+    config = ModelConfig(block_size=8, n_layer=3, n_head=2, n_embd=16, ngrams=2, zero_init=False)
+    model, tokens = GPT(config, 7), torch.randint(0, 7, (3, 8))
+
+    def run(model: GPT) -> tuple[Tensor, dict[str, Any]]:
+        model.zero_grad()
+        logits = model(tokens[:, :-1])
+        next_token_loss(logits, tokens[:, 1:]).backward()
+        return logits.detach(), {name: p.grad for name, p in model.named_parameters()}
+
+    exact, expected = run(model)
+    assert Runtime(CPU, precision, 1).prepare(model) is model
+    low, gradients = run(model)
+    assert low.dtype == precision
+    assert torch.equal(low.float(), exact) == (precision == torch.float32)
+    torch.testing.assert_close(low.float(), exact, rtol=0, atol=0.02 * exact.abs().max().item())
+    for name, gradient in gradients.items():
+        assert gradient.dtype == torch.float32
+        alike = torch.cosine_similarity(gradient.flatten(), expected[name].flatten(), dim=0)
+        assert alike > 0.99, name
+
+
+# --- signals -------------------------------------------------------------------------------------
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
@@ -134,8 +119,13 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+
+
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
-def test_the_first_signal_is_noted_and_the_second_acts(number: signal.Signals, code: int) -> None:
+def test_the_first_signal_is_noted_and_the_second_acts(
+    number: signal.Signals, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     class Acted(Exception):
         pass
 
@@ -148,8 +138,23 @@ def test_the_first_signal_is_noted_and_the_second_acts(number: signal.Signals, c
             assert not stop
             os.kill(os.getpid(), number)
             assert stop and stop.exit_code == code
+            assert (
+                capfd.readouterr().err == "\nstopping after this step; once more to stop at once\n"
+            )
             with pytest.raises(Acted):
                 os.kill(os.getpid(), number)
         assert signal.getsignal(number) is act
     finally:
         signal.signal(number, before)
+
+
+def test_a_second_ctrl_c_stops_also_where_the_first_would_have_killed() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        with StopSignal() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,52 @@
+"""The flags of nanoGPT (github.com/karpathy/nanoGPT), and what they are here."""
+
+OURS = {
+    "out_dir": "a run is a folder in runs/: --run NAME makes it; to resume or sample, name it",
+    "init_from=scratch": "a new run is the default",
+    "init_from=resume": "--resume RUN",
+    "init_from=gpt2": "--init_from RUN starts from the weights of a run that was trained here",
+    "init_from": "--resume RUN resumes; sample.py takes the run as its first word",
+    "eval_interval": "--train.eval_every",
+    "log_interval": "--train.log_every",
+    "eval_iters": "an evaluation reads the whole validation split once",
+    "eval_only": "--evaluate RUN",
+    "always_save_checkpoint": "best and last are both kept; --train.save_every says how often",
+    "wandb_log": "--train.tensorboard, and metrics.jsonl in the run's folder",
+    "wandb_project": "--train.tensorboard, and metrics.jsonl in the run's folder",
+    "wandb_run_name": "--run",
+    "dataset": "--data.source takes a text file, a glob, or hub:OWNER/NAME",
+    "gradient_accumulation_steps": "--train.gradient_accumulation_steps; it divides the batch here",
+    "batch_size": "--train.batch_size counts all sequences of an update, nanoGPT's those of a "
+    "micro-batch: theirs times gradient_accumulation_steps is ours",
+    "block_size": "--model.block_size",
+    "n_layer": "--model.n_layer",
+    "n_head": "--model.n_head",
+    "n_embd": "--model.n_embd",
+    "dropout": "--model.dropout drops embeddings and outputs of sublayers, --model.attn_dropout "
+    "attention weights; nanoGPT's is both",
+    "bias": "--model.bias",
+    "learning_rate": "--train.learning_rate is AdamW's; the matrices inside the blocks learn at "
+    "--train.muon_learning_rate, unless --train.optimizer adamw",
+    "max_iters": "--train.max_steps",
+    "weight_decay": "--train.weight_decay",
+    "beta1": "--train.beta1",
+    "beta2": "--train.beta2",
+    "grad_clip": "--train.grad_clip",
+    "decay_lr": "--train.schedule constant keeps the learning rate",
+    "warmup_iters": "--train.warmup_steps",
+    "lr_decay_iters": "the learning rate falls until --train.max_steps, over the last "
+    "--train.decay_fraction of the run",
+    "min_lr": "--train.final_lr_fraction, a fraction of the peak learning rate",
+    "backend": "nccl on GPUs, gloo on CPUs",
+    "device": "--train.device",
+    "dtype": "--train.precision is auto, float32 or bfloat16",
+    "compile": "--train.compile",
+    "start": "--prompt",
+}
+
+
+def ours_for(word: str) -> str | None:
+    """The line for whoever types one of nanoGPT's flags; None for any other word."""
+    name = word.removeprefix("--")
+    ours = OURS.get(name) or OURS.get(name.split("=")[0])
+    return ours and f"{word} is a flag of nanoGPT; here: {ours}"

@@ -1,0 +1,121 @@
+"""The verb compare: what each choice in attention does, on a run's weights and text."""
+
+import contextlib
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from common.errors import printable
+from common.fields import Natural
+from common.tables import visible
+from lens.capture import capture, without_mask
+from lens.measure import mean_loss
+from lens.subject import MeasureOptions, Subject, spread_sequences
+from lens.variants import Comparison, compare_layer, with_relu
+from model.config import ModelConfig
+from model.generate import generate
+from model.gpt import GPT
+from training.config import TrainConfig
+from training.optim import Optimizer, schedule
+from training.step import train_step
+
+
+@dataclass(frozen=True)
+class Compare(MeasureOptions):
+    """What each choice in attention does"""
+
+    layer: Natural = 0
+    """Index of the layer whose weights are used, from 0."""
+
+    steps: Natural = 400
+    """Updates of the two small models that are trained here, with a mask and without; 0 leaves
+    them out."""
+
+
+def compare(word: str | None, options: Compare) -> int:
+    """Every variant beside what the run has."""
+    subject = Subject(word, options)
+    attn, prompt_T = subject.layer(options.layer), subject.prompt_T
+    sequences_BT = subject.sequences(options.sequences)
+    seen = capture(subject.model, prompt_T[None]).layers[options.layer]
+    other_T = sequences_BT[-1, : max(1, len(prompt_T) * 2 // 3)]
+    source_BSC = capture(subject.model, other_T[None]).layers[options.layer].x_BTC
+    run = printable(str(subject.run))
+    print(f"layer {options.layer} of {run}, on a prompt of {len(prompt_T)} tokens")
+    for comparison in compare_layer(attn, seen, source_BSC):
+        show(comparison)
+    for comparison in compare_losses(subject.model, sequences_BT):
+        show(comparison)
+    if options.steps:
+        comparison, texts = mask_from_the_start(subject, options.steps)
+        show(comparison)
+        for how, text in texts.items():
+            print(printable(f"    {how}, it generates: {text}"))
+    return 0
+
+
+def show(comparison: Comparison) -> None:
+    """Title, numbers, sentence."""
+    print("\n" + textwrap.fill(comparison.title, 100))
+    width = max(map(len, comparison.numbers))
+    for name, number in comparison.numbers.items():
+        shown = f"{number:,.4f}".rstrip("0").rstrip(".")
+        if 0 < abs(number) < 1e-3:
+            shown = f"{number:.1e}"
+        print(f"    {name:<{width}}  {shown:>10}")
+    print(textwrap.fill(comparison.why, 100, initial_indent="  ", subsequent_indent="  "))
+
+
+def compare_losses(model: GPT, sequences_BT: torch.Tensor) -> Iterator[Comparison]:
+    """The trained model with a ReLU put in, and with the mask taken away."""
+    as_trained, on = mean_loss(model, sequences_BT), f"{len(sequences_BT)} validation sequences"
+    yield Comparison(
+        "C: the ReLU put into the trained model, after each W_O",
+        {
+            f"loss on {on}, as trained": as_trained,
+            "with the ReLU": mean_loss(with_relu(model), sequences_BT),
+        },
+        "What the layers learned to subtract is gone.",
+    )
+    with without_mask(model):
+        unmasked = mean_loss(model, sequences_BT)
+    yield Comparison(
+        "the mask taken away after training",
+        {f"loss on {on}, with the mask": as_trained, "without it": unmasked},
+        "The heads never saw later tokens while they learned, so what comes from there is noise to "
+        "them.",
+    )
+
+
+def mask_from_the_start(subject: Subject, steps: int) -> tuple[Comparison, dict[str, str]]:
+    """Train two small models on the run's text, one with a mask and one that never had one: their
+    losses, and what they generate."""
+    block_size = subject.config.model.block_size
+    if not subject.copies:  # repeated strings need room for two copies
+        block_size = min(block_size, 64)
+    batches, settings = subject.batches(block_size), TrainConfig(max_steps=steps, batch_size=16)
+    shape = ModelConfig(block_size=block_size, n_layer=2, n_head=2, n_embd=64)
+    sequences_BT = spread_sequences(batches, block_size, 32)
+    losses, texts = {}, {}
+    for how, masked in (("trained with", True), ("trained without", False)):
+        torch.manual_seed(settings.seed)
+        model = GPT(shape, subject.V)
+        optimizer = Optimizer(model, settings)
+        with contextlib.nullcontext() if masked else without_mask(model):
+            for step in range(steps):
+                batch = batches.train(step, settings.batch_size)
+                train_step(model, optimizer, batch, schedule(step, settings))
+        losses[f"{how}: loss with the mask"] = mean_loss(model, sequences_BT)
+        with without_mask(model):
+            losses[f"{how}: loss without it"] = mean_loss(model, sequences_BT)
+        generator = torch.Generator().manual_seed(settings.seed)
+        tokens = generate(model, sequences_BT[:1, :8], 60, temperature=0.8, generator=generator)
+        texts[how] = "".join(visible(subject.vocab[int(token)]) for token in tokens)
+    title = f"no mask from the start: two small models (2 layers x 64), {steps} steps each"
+    why = (
+        "Without a mask the next token is in sight and the model learns to copy it from there; "
+        "generating, where there is no next token yet, it knows nothing."
+    )
+    return Comparison(title, losses, why), texts

@@ -1,0 +1,109 @@
+"""A command ends in one clear line for whatever a user can cause, and in a traceback for a bug."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import UserError, command, printable
+from tests.conftest import ROOT
+
+
+def end(error: BaseException | None, code: int = 0) -> int:
+    """How a command ends in which this happens."""
+
+    @command
+    def main(argv: list[str]) -> int:
+        if error is not None:
+            raise error
+        return code
+
+    return main([])
+
+
+MEMORY = "error: out of memory; take a smaller --train.batch_size (or more --train.gradient_"
+ENDS: list[tuple[BaseException, int, str]] = [
+    (UserError("what is wrong"), 2, "error: what is wrong\n"),
+    (FloatingPointError("not finite"), 2, "error: not finite\n"),
+    (OSError(28, "No space left", "a file"), 2, "error: No space left: a file\n"),
+    (OSError("just words"), 2, "error: just words\n"),
+    (UserError("\x1b[31mred\nnext\u202e日"), 2, "error: \\x1b[31mred\\nnext\\u202e日\n"),
+    (OSError(2, "absent", "\x1b[31m"), 2, "error: absent: \\x1b[31m\n"),
+    (MemoryError(), 2, MEMORY),
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), 2, MEMORY),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2, MEMORY),
+    (KeyboardInterrupt(), 130, "\ninterrupted\n"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "line"), ENDS, ids=repr)
+def test_what_a_user_can_cause_is_one_line(
+    capsys: pytest.CaptureFixture[str], error: BaseException, code: int, line: str
+) -> None:
+    assert end(error) == code
+    out, said = capsys.readouterr()
+    assert out == "" and said.startswith(line)
+    assert said.count("\n") == line.count("\n") or line == MEMORY
+
+
+def test_under_torchrun_a_note_says_which_line_counts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    assert end(UserError("wrong")) == 2
+    out, said = capsys.readouterr()
+    assert said == "error: wrong\n" and out.startswith("note: the error is in the line above")
+
+
+@pytest.mark.parametrize("bug", [RuntimeError("a bug"), KeyError("x"), ValueError("y")], ids=repr)
+def test_a_bug_of_ours_keeps_its_traceback(bug: Exception) -> None:
+    with pytest.raises(type(bug)):
+        end(bug)
+
+
+def test_the_exit_code_is_the_commands() -> None:
+    assert end(None, 7) == 7
+
+
+@given(st.text() | st.text(min_size=590, max_size=610))
+@settings(max_examples=15)
+def test_a_message_is_one_short_line_that_acts_on_no_terminal(text: str) -> None:
+    shown = printable(text)
+    assert all(c.isprintable() for c in shown)
+    if all(c.isprintable() for c in text):
+        assert shown == text or len(text) > 600
+    for long in (text * 100, "a" * 100_000 + text, "\x1b" * 100_000):
+        assert len(printable(long)) <= 600
+
+
+def test_both_ends_of_a_long_message_are_shown() -> None:
+    assert printable("a" * 600) == "a" * 600
+    assert printable("a" * 500 + "b" * 500) == "a" * 297 + " ... " + "b" * 297
+
+
+def run_python(program: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["bash", "-c", program.replace("PYTHON", sys.executable)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+IMPORT = "from common.errors import command; "
+
+
+def test_streams_that_cannot_take_what_is_said() -> None:
+    """A terminal without the character; a pipe whose reader has left; no stream at all."""
+    program = f"PYTHON -c \"{IMPORT}command(lambda argv: print('é日') or 0)([])\""
+    assert run_python(program, PYTHONIOENCODING="ascii").stdout == "\\xe9\\u65e5\n"
+    many = "[print(i) for i in range(100000)] and 0"
+    program = f'PYTHON -c "import sys; {IMPORT}sys.exit(command(lambda argv: {many})([]))"'
+    closed = run_python(f"{program} | head -1; exit ${{PIPESTATUS[0]}}")
+    assert (closed.returncode, closed.stdout, closed.stderr) == (141, "0\n", "")
+    program = f"PYTHON -c \"{IMPORT}command(lambda argv: print('x') or 0)([])\" >&- 2>&-"
+    assert run_python(program).returncode == 0

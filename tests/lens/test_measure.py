@@ -1,0 +1,90 @@
+"""Measurements of a model, against the same computed the long way."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from lens import measure
+from lens.capture import blocks_of, capture, head_replaced
+from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
+from lens.metrics import SCORES
+from model.gpt import GPT
+from tests.lens.models import VOCAB, H, L, make_model, some_tokens
+
+TEXT = some_tokens(5, 13)
+REPEATS = repeated(VOCAB, 4, 6)
+
+
+@pytest.fixture(params=[2**22, 1, 13 * 13 * 2 * 3], ids=["at once", "one by one", "three at once"])
+def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> GPT:
+    """However many sequences are read at a time."""
+    monkeypatch.setattr(measure, "NUMBERS_AT_ONCE", request.param)
+    return make_model()
+
+
+@torch.no_grad()
+def losses(model: GPT, tokens_BT: Tensor) -> Tensor:
+    log_p = model(tokens_BT[:, :-1]).log_softmax(-1)
+    return F.nll_loss(log_p.mT, tokens_BT[:, 1:], reduction="none")
+
+
+@given(st.integers(2, 9), st.integers(1, 5))
+def test_repeated_strings(period: int, count: int) -> None:
+    strings = repeated(9, period, count)
+    assert strings.shape == (count, 2 * period)
+    assert torch.equal(strings[:, :period], strings[:, period:])
+    assert all(len(set(row.tolist())) == period for row in strings)
+    assert count == 1 or period < 4 or len({tuple(row) for row in strings.tolist()}) > 1
+
+
+def test_scores_are_means_over_sequences(model: GPT) -> None:
+    scores = score_heads(model, TEXT[:, :-1], REPEATS)
+    assert list(scores) == [score.key for score in SCORES]
+    for score in SCORES:
+        expected = torch.zeros(L, H)
+        read = REPEATS if score.repeats else TEXT[:, :-1]
+        for tokens in read:
+            for i, layer in enumerate(capture(model, tokens[None]).layers):
+                expected[i] += score.measure(layer.weights_BHTS[0]) / len(read)
+        assert torch.allclose(scores[score.key].float(), expected, atol=1e-5), score.key
+
+
+def test_ablation_is_the_change_in_loss(model: GPT) -> None:
+    found, whole_B = ablate(model, TEXT), losses(model, TEXT).mean(1)
+    assert found.loss == pytest.approx(float(whole_B.mean()), abs=1e-5)
+    assert found.tokens == 5 * 12
+    assert found.changes.keys() == {"zero", "zero_error", "mean", "mean_error"}
+    for layer in range(L):
+        for head in range(H):
+            mean_D = capture(model, TEXT[:, :-1]).layers[layer].z_BHTD[:, head].mean((0, 1))
+            for kind, value in (("zero", 0.0), ("mean", mean_D)):
+                with head_replaced(model, layer, head, value):
+                    change_B = losses(model, TEXT).mean(1) - whole_B
+                expected = {kind: change_B.mean(), f"{kind}_error": change_B.std() / 5**0.5}
+                for key, number in expected.items():
+                    assert float(found.changes[key][layer, head]) == pytest.approx(
+                        float(number), abs=1e-5
+                    )
+                    assert abs(float(number)) > 1e-3  # these heads matter, so that it shows
+
+
+def test_copying_is_scored_where_it_can_be_known(model: GPT) -> None:
+    found, loss_BT = measure_copying(model, 4, 6), losses(model, REPEATS)
+    assert found.period == 4
+    assert found.first == pytest.approx(float(loss_BT[:, :3].mean()), abs=1e-5)
+    assert found.second == pytest.approx(float(loss_BT[:, 4:].mean()), abs=1e-5)
+    expected = score_heads(model, TEXT[:, :-1], REPEATS)["induction"]
+    assert torch.allclose(found.induction_LH, expected)
+
+
+def test_the_logit_lens_goes_from_the_embedding_to_the_loss(model: GPT) -> None:
+    x, expected = model.embed(TEXT[:, :-1]), []
+    for place in range(L + 1):
+        logits = model.unembed(x)
+        expected.append(F.cross_entropy(logits.mT, TEXT[:, 1:]).item())
+        x = blocks_of(model)[place](x) if place < L else x
+    assert logit_lens(model, TEXT) == pytest.approx(expected, abs=1e-5)
+    assert mean_loss(model, TEXT) == pytest.approx(expected[-1], abs=1e-5)

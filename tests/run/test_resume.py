@@ -1,0 +1,120 @@
+"""What may change when a run is resumed, measured, or gives its weights to another."""
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import UserError
+from common.fields import field_types
+from configs.load import SECTIONS, Config, to_plain
+from data.tokenizer import CharTokenizer
+from run.checkpoint import Header
+from run.folder import save_config
+from run.resume import notes_on_resume, refuse_changes, refuse_other_text
+from run.saved import SavedRun
+from training.runtime import Machine
+from training.state import TrainState
+
+TOKENIZER = CharTokenizer("abc")
+MACHINE = Machine("cpu", "AVX2", threads=2, processes=1, precision="float32", torch="2.13.0")
+CORPUS = {"source": "a.txt", "sha256": "1" * 64, "characters": 99, "tokens": 99, "start_token": 0}
+
+# What each flag lets change. Where a field is missing here, somebody has to decide: it belongs to
+# one of the sets, or it is refused.
+RESUME = """data.source data.cache_dir data.hub_revision model.attention
+train.max_steps train.eval_every train.patience train.target_loss train.sample_tokens
+train.save_every train.snapshots train.snapshot_mb train.log_every train.tensorboard train.device
+train.precision train.threads train.compile"""
+MEASURE = """data.source data.cache_dir data.hub_config data.hub_split data.hub_column
+data.hub_revision data.repeat_vocab data.repeat_min_period data.repeat_max_period
+model.dropout model.attn_dropout model.attention
+train.seed train.max_steps train.batch_size train.gradient_accumulation_steps train.optimizer
+train.learning_rate train.muon_learning_rate train.muon_momentum train.warmup_steps train.schedule
+train.decay_fraction train.final_lr_fraction train.weight_decay train.beta1 train.beta2
+train.grad_clip train.eval_every train.patience train.target_loss train.sample_tokens
+train.save_every train.snapshots train.snapshot_mb train.log_every train.tensorboard train.device
+train.precision train.threads train.compile"""
+INIT = MEASURE + " data.val_fraction data.test_fraction data.separator"
+
+
+@pytest.mark.parametrize(
+    ("flag", "free"), [("--resume", RESUME), ("--evaluate", MEASURE), ("--init_from", INIT)]
+)
+def test_every_field_may_change_or_may_not(flag: str, free: str) -> None:
+    old = Config()
+    refuse_changes(old, copy.deepcopy(old), flag)
+    changed: set[str] = set()
+    for section, kind in SECTIONS.items():
+        for name in field_types(kind):
+            new = copy.deepcopy(old)
+            object.__setattr__(getattr(new, section), name, "something else")
+            try:
+                refuse_changes(old, new, flag)
+                changed.add(f"{section}.{name}")
+            except UserError as error:
+                before = to_plain(old)[section][name]
+                named = f"{flag} cannot change {section}.{name} from {before} to something else: "
+                assert str(error).startswith(named)
+    assert changed == set(free.split())
+
+
+def saved(corpus: dict[str, Any] = CORPUS, **changes: Any) -> SavedRun:
+    config = Config()
+    header = Header(
+        to_plain(config),
+        TOKENIZER.to_dict(),
+        corpus,
+        dataclasses.replace(MACHINE, **changes),
+        TrainState(step=300, train_loss=1.0),
+    )
+    return SavedRun(Path("runs/a/last.safetensors"), header, config, TOKENIZER, {})
+
+
+def test_a_text_is_the_same_by_what_is_in_it() -> None:
+    """And not by its length, or where it lies."""
+    refuse_other_text(saved(), CORPUS | {"source": "elsewhere.txt"})
+    repeat = {"source": "repeat", "start_token": 0}
+    refuse_other_text(saved(repeat), repeat)
+    for other in (CORPUS | {"sha256": "1" * 63 + "2"}, repeat):
+        with pytest.raises(UserError, match=r"runs/a was trained on, which came from a.txt; to"):
+            refuse_other_text(saved(), other)
+
+
+def with_train(**changes: Any) -> Config:
+    config = Config()
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))
+
+
+def test_nothing_is_said_where_nothing_has_changed(workplace: Path) -> None:
+    assert notes_on_resume(saved(), Config(), MACHINE) == []
+    Path("runs/a").mkdir(parents=True)
+    save_config(Path("runs/a"), Config())
+    assert notes_on_resume(saved(), Config(), MACHINE) == []
+
+
+def test_changes_that_matter_are_noted(workplace: Path) -> None:
+    """What rounds sums differently, each by itself; a longer schedule; an edited file."""
+    end = ": sums round differently from here on"
+    others: dict[str, Any] = {"processor": "Z80", "threads": 9, "processes": 3}
+    others |= {"precision": "bfloat16", "torch": "3.0", "device": "mps"}
+    assert others.keys() == field_types(Machine).keys()
+    for name, other in others.items():
+        notes = notes_on_resume(saved(**{name: other}), Config(), MACHINE)
+        assert notes[0] == f"{name} {other} -> {getattr(MACHINE, name)}{end}"
+        assert len(notes) == 1 + (name == "device")
+    assert "a generator of the new device" in notes[1]
+    explicit = Config(model=dataclasses.replace(Config().model, attention="explicit"))
+    assert notes_on_resume(saved(), explicit, MACHINE) == [f"attention fused -> explicit{end}"]
+    compiled = with_train(compile=True)
+    assert notes_on_resume(saved(), compiled, MACHINE) == [f"compile False -> True{end}"]
+    (longer,) = notes_on_resume(saved(), with_train(max_steps=900), MACHINE)
+    # From 240 to 600 the multiplier falls from 1 to 0; of 900 steps it is 1 until 360.
+    assert longer.startswith("max_steps 600 -> 900: the learning rates follow the new schedule, ")
+    assert longer.endswith(f"at 1 of their peaks instead of {1 - 60 / 360:.3g}")
+    Path("runs/a").mkdir(parents=True)
+    Path("runs/a/config.yaml").write_text("train: {max_steps: 3}\n")
+    (edited,) = notes_on_resume(saved(), Config(), MACHINE)
+    assert edited.startswith("runs/a/config.yaml was edited; a run resumes as it was")

@@ -1,0 +1,64 @@
+"""Where a run stands, as plain data that a checkpoint keeps."""
+
+from dataclasses import dataclass
+
+from common.fields import Checked, Natural, NonNegative
+from training.config import TrainConfig
+
+
+@dataclass
+class TrainState(Checked):
+    """Where a run stands."""
+
+    step: Natural = 0
+    """Updates made, or begun."""
+
+    seconds: NonNegative = 0.0
+    """Spent training, over all sessions."""
+
+    train_loss: NonNegative | None = None
+    """Of the last update's batch, in nats per token."""
+
+    evaluated: Natural = 0
+    """Step of the last evaluation; 0 before the first."""
+
+    val_loss: NonNegative | None = None
+    """Of that evaluation, in nats per token."""
+
+    best_val_loss: NonNegative | None = None
+    """The lowest so far."""
+
+    evals_since_best: Natural = 0
+    """Evaluations since then."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.evaluated > self.step:
+            raise ValueError(f"evaluated {self.evaluated} must not be above step {self.step}")
+        if (self.step > 0 and self.train_loss is None) or (
+            self.evaluated > 0 and None in (self.val_loss, self.best_val_loss)
+        ):
+            raise ValueError("train_loss, val_loss or best_val_loss is missing")
+
+    def evaluation_due(self, config: TrainConfig) -> bool:
+        """Whether to evaluate before the next update: at intervals, and at the end."""
+        due = self.step % config.eval_every == 0 or self.step == config.max_steps
+        return due and self.step > self.evaluated
+
+    def record(self, val_loss: float) -> bool:
+        """Note an evaluation; return whether it is the best so far."""
+        self.evaluated, self.val_loss = self.step, val_loss
+        best = self.best_val_loss is None or val_loss < self.best_val_loss
+        self.evals_since_best = 0 if best else self.evals_since_best + 1
+        if best:
+            self.best_val_loss = val_loss
+        return best
+
+    def ended(self, config: TrainConfig) -> str | None:
+        """Why training is over; None while it is not."""
+        if self.val_loss is not None and self.evaluated == self.step:
+            if self.val_loss <= config.target_loss > 0:
+                return f"the validation loss is at or below {config.target_loss}"
+            if 0 < config.patience <= self.evals_since_best:
+                return f"{self.evals_since_best} evaluations without a new best"
+        return "max_steps" if self.step == config.max_steps else None
