@@ -1,4 +1,4 @@
-"""Train a GPT: read this file from top to bottom.
+"""Train a GPT. The loop is `train`, the command is `main`.
 
 python train.py                                       the default: Python's own manual
 python train.py configs/shakespeare_3min.yaml --model.n_layer 6
@@ -37,12 +37,12 @@ from run.log import Logger
 from run.resume import notes_on_resume, refuse_changes, refuse_other_text
 from run.saved import SavedRun, open_run
 from run.snapshots import Snapshots
-from training.optim import Optimizer, schedule
+from training.optim import Optimizer, get_lr_scale
 from training.processes import Processes, join_processes, lost_a_process
-from training.runtime import Runtime, StopSignal, start_runtime, torchrun_numbers
+from training.runtime import Runtime, StopSignal, start_runtime, torchrun_ranks
 from training.size import describe_size, refuse_to_train_too_large
 from training.state import TrainState
-from training.step import evaluate, load_batches, train_step
+from training.step import evaluate, load_batch, train_step
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class Job:
     run: Path
     config: Config
     model: GPT
-    forward: nn.Module
-    """The model, perhaps compiled."""
+    compiled_model: nn.Module
+    """The same, compiled if the config says so."""
     optimizer: Optimizer
     batches: Batches
     runtime: Runtime
@@ -89,7 +89,7 @@ class Job:
             config=to_plain(self.config),
             tokenizer=self.batches.tokenizer.to_dict(),
             corpus=self.batches.info,
-            machine=self.runtime.machine(self.processes.size),
+            machine=self.runtime.machine(self.processes.world_size),
             state=self.state,
         )
 
@@ -105,23 +105,22 @@ def train(job: Job, stop: StopSignal) -> str | None:
             stays.
     """
     state, settings, processes = job.state, job.config.train, job.processes
-    device, silent = job.runtime.device, not processes.first
-    learner = processes.average_gradients(job.forward)
-    batches = load_batches(job.batches, state.step, settings.batch_size, device, processes)
+    device, silent = job.runtime.device, not processes.is_main
+    ddp_model = processes.average_gradients(job.compiled_model)
     snapshots = Snapshots(job.run, job.model, settings, state.step, silent)
     with Logger(job.run, job.config, state, job.batches.baselines(), stop, silent) as log:
         save = Checkpointer(job.run, job.model, job.optimizer, processes, job.header, log.flush)
         with explain_failures(job, save):
             save.last()  # from here on the run can be resumed
-            while not processes.agree(stop):
+            while not processes.stop_requested(stop):
                 snapshots.save_if_due(state.step)
                 if state.evaluation_due(settings):
                     log.evaluating()
                     split = job.batches.validation(settings.micro_batch_size)
                     tokenizer = job.batches.tokenizer
-                    result = evaluate(job.forward, split, tokenizer, device, stop, processes)
+                    result = evaluate(job.compiled_model, split, tokenizer, device, stop, processes)
                     sample = "" if silent or result is None else generate_sample(job, stop)
-                    if processes.agree(stop) or result is None:
+                    if processes.stop_requested(stop) or result is None:
                         break  # evaluated again when the run is resumed
                     if state.record(result.val_loss):
                         save.best()
@@ -132,12 +131,12 @@ def train(job: Job, stop: StopSignal) -> str | None:
                 if ended:
                     return ended
 
-                lr_scale = schedule(state.step, settings)
-                batch = next(batches)
-                state.step += 1
+                lr_scale = get_lr_scale(state.step, settings)
                 began = time.perf_counter()
+                batch = load_batch(job.batches, state.step, settings.batch_size, device, processes)
+                state.step += 1  # before the update, so that an error names the step it is in
                 state.train_loss, grad_norm = train_step(
-                    learner, job.optimizer, batch, lr_scale, processes
+                    ddp_model, job.optimizer, batch, lr_scale, processes
                 )
                 log.step(lr_scale, grad_norm, time.perf_counter() - began)
             save.last()
@@ -161,12 +160,12 @@ def generate_sample(job: Job, stop: StopSignal) -> str:
 
 @contextmanager
 def explain_failures(job: Job, save: Checkpointer) -> Iterator[None]:
-    """Errors that the user can fix end in one line: divergence, and a compiler that is missing."""
+    """Training that diverges ends in one line."""
     first, settings = job.state.step, job.config.train
     try:
         yield
     except FloatingPointError as error:
-        lr_scale, also = schedule(max(0, job.state.step - 1), settings), ""
+        lr_scale, also = get_lr_scale(max(0, job.state.step - 1), settings), ""
         rate = f"{lr_scale * settings.adamw_learning_rate:.3g}"
         if settings.optimizer == "muon":
             rate += f" (Muon's {lr_scale * settings.muon_learning_rate:.3g})"
@@ -178,15 +177,6 @@ def explain_failures(job: Job, save: Checkpointer) -> Iterator[None]:
             f"Start again with a lower --train.learning_rate{also}, from the beginning or with "
             f"--init_from {job.run}"
         ) from None
-    except UserError:
-        raise
-    except Exception as error:
-        if not (settings.compile and job.state.step == first + 1):
-            raise
-        raise UserError(
-            f"torch.compile failed ({type(error).__name__}: {str(error).splitlines()[0]}); "
-            f"--train.compile false does without it"
-        ) from error
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -232,6 +222,12 @@ def execute(argv: list[str], held: ExitStack) -> int:
         del saved  # its tensors are copies of what is in the model now
         return run_job(job)
     except RuntimeError as error:
+        if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"torch.compile failed ({type(error).__name__}: {reason[:200]}); "
+                f"--train.compile false does without it"
+            ) from error
         if not lost_a_process(error):
             raise
         line = "another process of this job is gone; the run resumes from its last checkpoint"
@@ -260,7 +256,7 @@ def open_source(options: Options, held: ExitStack) -> tuple[SavedRun | None, str
     run = find_run(name)
     if options.resume is None:
         return open_run(run, "best"), given[0]
-    if torchrun_numbers()[0] == 0:
+    if torchrun_ranks()[0] == 0:
         held.enter_context(hold(run))
     return open_run(run, "last"), given[0]
 
@@ -272,14 +268,16 @@ def make_job(config: Config, batches: Batches, runtime: Runtime, processes: Proc
     model = GPT(config.model, batches.tokenizer.vocab_size).to(runtime.device)
     if processes.rank:  # the same weights, but other dropout
         torch.manual_seed((seed + (processes.rank << 32)) % 2**63)
-    forward = runtime.prepare(model, config.train.compile)
+    compiled_model = runtime.prepare(model, config.train.compile)
     optimizer = Optimizer(model, config.train, runtime.precision)
     c = config.model
     print(
         f"model: {c.n_layer} layers x {c.n_embd} wide, {c.n_head} heads, context {c.block_size}, "
         f"{model.num_parameters():,} parameters"
     )
-    return Job(Path("runs"), config, model, forward, optimizer, batches, runtime, processes)
+    return Job(
+        Path("the run"), config, model, compiled_model, optimizer, batches, runtime, processes
+    )
 
 
 def start(
@@ -291,7 +289,7 @@ def start(
         stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
     if source is not None:
         load_weights(job.model, source.tensors, source.path)
-    if job.processes.first:
+    if job.processes.is_main:
         job.run = make_folder(options.run, stem)
         held.enter_context(hold(job.run))
         refuse_existing(job.run)  # once more: another process may have come first
@@ -310,9 +308,9 @@ def resume(job: Job, saved: SavedRun) -> bool:
         return False
     load_training(job.model, job.optimizer, saved.tensors, saved.path, job.processes.rank)
     print(f"resuming {name} at step {step}")
-    for note in notes_on_resume(saved, job.config, job.runtime.machine(job.processes.size)):
+    for note in notes_on_resume(saved, job.config, job.runtime.machine(job.processes.world_size)):
         print(f"note: {printable(note)}")
-    if job.processes.first:
+    if job.processes.is_main:
         save_config(job.run, job.config)
     return True
 
@@ -330,8 +328,9 @@ def run_job(job: Job) -> int:
     if ended is None:
         print(f"stopped at step {state.step}; resume with: python train.py --resume {run}")
         return stop.exit_code
+    why = "" if ended == "max_steps" else f" ({ended})"
     print(
-        f"done ({ended}): {run}, {state.step} steps in {state.seconds:.0f} s, "
+        f"done{why}: {run}, {state.step} steps in {state.seconds:.0f} s, "
         f"best validation loss {state.best_val_loss:.4f}\n"
         f"next:\n  python sample.py {run}\n  tensorboard --logdir runs"
     )
@@ -351,10 +350,15 @@ def measure(job: Job, saved: SavedRun) -> int:
     with StopSignal() as stop:
         for name, split in splits.items():
             result = evaluate(
-                job.forward, split, job.batches.tokenizer, job.runtime.device, stop, job.processes
+                job.compiled_model,
+                split,
+                job.batches.tokenizer,
+                job.runtime.device,
+                stop,
+                job.processes,
             )
             if result is None:
-                job.processes.agree(stop)
+                job.processes.stop_requested(stop)
                 return stop.exit_code
             print(f"{name:10} {result.describe(data.tokenizer)}")
     return 0

@@ -47,7 +47,8 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
                 raise
             print(f"error: {printable(message)}", file=sys.stderr)
             if "TORCHELASTIC_RUN_ID" in os.environ:
-                print("note: the error is in the line above, not in torchrun's report that follows")
+                note = "note: the error is in the line above, not in torchrun's report that follows"
+                print(note, file=sys.stderr)
             return 2
 
     return run

@@ -54,7 +54,13 @@ class FieldType:
         """The type in words."""
         if get_origin(self.kind) is Literal:
             return "one of " + ", ".join(get_args(self.kind))
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        words = {
+            int: "a whole number",
+            float: "a number",
+            bool: "true or false",
+            str: "text",
+            dict: "a mapping",
+        }
         return words.get(self.kind, "text or a list of texts")
 
     def convert(self, value: Any) -> Any:

@@ -82,7 +82,8 @@ def read_command_line(
             default = "" if f.default in (None, "") else f"; default: {f.default}"
             look: dict[str, Any] = {"metavar": "VALUE", "default": argparse.SUPPRESS}
             meaning = " ".join(meanings[f.name].split())
-            look["help"] = f"{meaning} ({field_type}{default})".replace("%", "%%")
+            limits = f" in {field_type.limits.interval}" if field_type.limits else ""
+            look["help"] = f"{meaning} ({field_type}{limits}{default})".replace("%", "%%")
             if field_type.kind is bool:  # a flag that stands alone is true
                 look |= {"nargs": "?", "const": "true"}
             elif field_type.kind == list[str] | str:
@@ -97,7 +98,7 @@ def read_command_line(
         if word.startswith("-"):
             name = word.split("=")[0]
             hint = nearest(name, known) or "; see --help"
-            raise UserError(ours_for(word) or f"unknown flag {name}{hint}")
+            raise UserError(ours_for(word, known) or f"unknown flag {name}{hint}")
     if len(rest) > words:
         most = "one word" if words else "no word"
         raise UserError(f"{most} without a flag is expected, got: {' '.join(rest)}")

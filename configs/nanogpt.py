@@ -1,5 +1,7 @@
 """The flags of nanoGPT (github.com/karpathy/nanoGPT), and what they are here."""
 
+import re
+
 OURS = {
     "out_dir": "a run is a folder in runs/: --run NAME makes it; to resume or sample, name it",
     "init_from=scratch": "a new run is the default",
@@ -45,8 +47,16 @@ OURS = {
 }
 
 
-def ours_for(word: str) -> str | None:
-    """The line for whoever types one of nanoGPT's flags; None for any other word."""
+def ours_for(word: str, known: list[str]) -> str | None:
+    """The line for whoever types one of nanoGPT's flags; None for any other word, and for a command
+    that has none of the flags that the line names.
+
+    Args:
+        known: the flags of the command.
+    """
     name = word.removeprefix("--")
     ours = OURS.get(name) or OURS.get(name.split("=")[0])
-    return ours and f"{word} is a flag of nanoGPT; here: {ours}"
+    named = re.findall(r"--[\w.]+", ours or "")
+    if ours is None or (named and not set(named) & set(known)):
+        return None
+    return f"{word} is a flag of nanoGPT; here: {ours}"

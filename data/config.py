@@ -19,11 +19,11 @@ class DataConfig(Checked):
     """A token is a character of the text, or a byte of its UTF-8 form."""
 
     val_fraction: Annotated[float, In("(0, 1)")] = 0.1
-    """Fraction of the text, after what is trained on, held out for validation."""
+    """The text is split into training, validation and test, in this order; this is the fraction
+    held out for validation."""
 
     test_fraction: Fraction = 0.0
-    """Fraction of the text, after that, held out from training and validation: --evaluate measures
-    it."""
+    """The fraction held out for a test, which only --evaluate measures."""
 
     separator: str = ""
     """Put between files, and between the rows of a hub dataset."""

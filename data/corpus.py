@@ -36,7 +36,7 @@ from data.tokenizer import (
     load_tokenizer,
 )
 
-START_TOKENS = 10_000_000  # among about so many the token to start from is looked for
+START_TOKENS = 10_000_000  # the token to start from is chosen among the first of so many
 
 
 @dataclass(frozen=True)

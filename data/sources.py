@@ -187,7 +187,7 @@ def stream_rows(config: DataConfig, name: str) -> Iterator[dict[str, Any]]:
         if config.hub_column in (rows.column_names or []):
             rows = rows.select_columns(config.hub_column)  # the others are not fetched
         yield from rows
-    except Exception as error:  # the library lists no kinds, and the user can fix none in the code
+    except Exception as error:  # `datasets` documents no kinds
         reason = " ".join(str(error).split())
         raise UserError(
             f"could not load hub:{name} ({type(error).__name__}: {reason}); without a network "

@@ -24,7 +24,7 @@ class LayerPass:
     """What one attention layer did in one forward pass."""
 
     x_BTC: Tensor
-    """What it read: the normalised residual stream."""
+    """What it read: the normalized residual stream."""
 
     q_BHTD: Tensor
     """Queries as they were compared: after QK-norm and rotation, where there are such."""

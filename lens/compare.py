@@ -18,7 +18,7 @@ from model.config import ModelConfig
 from model.generate import generate
 from model.gpt import GPT
 from training.config import TrainConfig
-from training.optim import Optimizer, schedule
+from training.optim import Optimizer, get_lr_scale
 from training.step import train_step
 
 
@@ -106,7 +106,7 @@ def mask_from_the_start(subject: Subject, steps: int) -> tuple[Comparison, dict[
         with contextlib.nullcontext() if masked else without_mask(model):
             for step in range(steps):
                 batch = batches.train(step, settings.batch_size)
-                train_step(model, optimizer, batch, schedule(step, settings))
+                train_step(model, optimizer, batch, get_lr_scale(step, settings))
         losses[f"{how}: loss with the mask"] = mean_loss(model, sequences_BT)
         with without_mask(model):
             losses[f"{how}: loss without it"] = mean_loss(model, sequences_BT)

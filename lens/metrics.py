@@ -30,7 +30,7 @@ def entropy(A: Tensor) -> Tensor:
 
 
 def entropy_nats(A: Tensor) -> Tensor:
-    """The same before it is normalised: the mean of H(q) over q >= 1."""
+    """The same before it is normalized: the mean of H(q) over q >= 1."""
     return torch.special.entr(A).sum(-1)[..., 1:].mean(-1)
 
 

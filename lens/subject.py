@@ -69,7 +69,7 @@ class Subject:
     @property
     def copies(self) -> bool:
         """Whether the run was trained on repeated strings."""
-        return self.config.data.source == "repeat"
+        return self.config.data.source in ("repeat", ["repeat"])
 
     def batches(self, block_size: int) -> Batches:
         """The run's text, or that of --source, in sequences of a length.

@@ -39,7 +39,7 @@ def walk(
         scaled: divide the scores by sqrt(D).
         masked_by: what is added to the scores of later positions.
     """
-    steps = {"input": Step("x, the normalised residual stream", "B,T,C", x_BTC)}
+    steps = {"input": Step("x, the normalized residual stream", "B,T,C", x_BTC)}
     layers = {"Q": attn.query, "K": attn.key, "V": attn.value}
     for name, layer in layers.items():
         steps[name] = Step(
@@ -53,7 +53,7 @@ def walk(
         if not isinstance(norm, nn.Identity):
             by_head[name] = norm(by_head[name])
             formula = f"LayerNorm({name}), each head"
-            steps[f"{name} normalised"] = Step(formula, letters[name], by_head[name])
+            steps[f"{name} normalized"] = Step(formula, letters[name], by_head[name])
         if attn.rotary is not None:
             by_head[name] = attn.rotary(by_head[name], 0)
             formula = f"{name} rotated by its position"

@@ -135,7 +135,7 @@ class MultiHeadAttention(nn.Module):
         """
         Args:
             dropout: probability of dropping an attention weight in training.
-            kernel: "fused" or "explicit", PyTorch's kernel or the formula.
+            kernel: "fused", the fastest for the device, or "explicit", the formula.
             qk_norm: normalize the queries and keys of each head (Dehghani et al. 2023).
             rotary: rotates queries and keys by their positions; for self-attention only.
 

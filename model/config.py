@@ -30,13 +30,13 @@ class ModelConfig(Checked):
     1 adds none. Each n has a table of at most 16,381 rows, which n-grams share by hashing."""
 
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """The normalisation before each sublayer and before the head."""
+    """The normalization before each sublayer and before the head."""
 
     activation: Literal["gelu", "relu2", "swiglu"] = "relu2"
     """The MLP's nonlinearity: GPT-2's GELU, squared ReLU, or the gated SwiGLU."""
 
     qk_norm: bool = True
-    """Normalise each head's queries and keys, with a learned scale (Dehghani et al. 2023)."""
+    """LayerNorm of each head's queries and keys, with a learned scale (Dehghani et al. 2023)."""
 
     tie_embeddings: bool = False
     """Use the token embedding as the output head too (weight tying)."""
@@ -55,7 +55,7 @@ class ModelConfig(Checked):
     """Dropout probability of the attention weights."""
 
     attention: Literal["fused", "explicit"] = "fused"
-    """The kernel: PyTorch's fused one, or the textbook formula step by step; they agree."""
+    """fused: the fastest kernel for the device; explicit: the formula, step by step. They agree."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

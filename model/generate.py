@@ -115,8 +115,8 @@ def window_start(position: int, block_size: int) -> int:
     """First position that the model sees when it reads the token at `position`.
 
     The window grows until it is full. Then its last half becomes the start of the next one, so
-    that a cache is made anew once in half a window, not at every token. Decoding obeys this with
-    and without a cache.
+    that a cache is made anew once in half a window, not at every token. With block_size 8,
+    positions 0 to 7 see from 0 on, 8 to 11 from 4, 12 to 15 from 8.
     """
     hop = block_size - block_size // 2
     return max(0, (position - block_size) // hop + 1) * hop

@@ -105,8 +105,8 @@ class GPT(nn.Module):
 
         Matrices are normal with standard deviation 0.02; those that write to the residual stream
         are smaller by the square root of their number, or zero if the config says so. Biases and
-        n-gram embeddings are zero: most n-grams are rare. With small embeddings the logits start
-        near zero at any width, and the loss near ln V.
+        n-gram embeddings are zero: most n-grams are rare. With a small head the logits start
+        small (standard deviation 0.01 sqrt(C)), and the loss near ln V.
         """
         to_residual = 0.0 if self.config.zero_init else 0.02 / math.sqrt(2 * self.config.n_layer)
         for name, weight in self.named_parameters():

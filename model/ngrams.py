@@ -16,9 +16,10 @@ class NgramEmbeddings(nn.ModuleList):
     """
 
     def __init__(self, ngrams: int, vocab_size: int, n_embd: int) -> None:
-        rows = [min(vocab_size**n, NGRAM_ROWS) for n in range(2, ngrams + 1)]
-        super().__init__(nn.Embedding(n, n_embd) for n in rows)
-        self.rows, self.vocab_size = rows, vocab_size
+        super().__init__(
+            nn.Embedding(min(vocab_size**n, NGRAM_ROWS), n_embd) for n in range(2, ngrams + 1)
+        )
+        self.vocab_size = vocab_size
 
     def forward(self, tokens_BT: Tensor, cache: Cache | None = None) -> list[Tensor]:
         """A (B, T, C) for each n. Before the first token all n-grams read token 0.
@@ -34,8 +35,9 @@ class NgramEmbeddings(nn.ModuleList):
         if cache is not None:
             cache.recent_BN = history[:, T:]
         vectors, number_BT = [], tokens_BT
-        for i, (table, rows) in enumerate(zip(self, self.rows, strict=True), start=1):
-            i_back_BT = history[:, N - i : N - i + T]
-            number_BT = number_BT + i_back_BT * pow(self.vocab_size, i, NGRAM_ROWS)
+        for i, table in enumerate(self, start=1):
+            rows = table.get_parameter("weight").size(0)
+            previous_BT = history[:, N - i : N - i + T]  # the token i positions back
+            number_BT = number_BT + previous_BT * pow(self.vocab_size, i, NGRAM_ROWS)
             vectors.append(table(number_BT % rows))
         return vectors

@@ -125,7 +125,7 @@ class Checkpointer:
 
     def save(self, name: str, tensors: dict[str, Tensor]) -> None:
         refuse_not_finite(tensors)
-        if self.processes.first:
+        if self.processes.is_main:
             self.before()
             save_checkpoint(self.run / f"{name}.safetensors", tensors, self.header())
 

@@ -8,7 +8,7 @@ from common.fields import field_types
 from configs.load import SECTIONS, Config, to_plain
 from run.folder import yaml_of
 from run.saved import SavedRun
-from training.optim import schedule
+from training.optim import get_lr_scale
 from training.runtime import Machine
 
 # What --resume may change: where it computes, how long, how often it evaluates, logs and saves; not
@@ -37,6 +37,11 @@ MAY_CHANGE: dict[str, dict[str, Set[str]]] = {
     "--init_from": INIT_FROM,
     "--evaluate": EVALUATE,
 }
+WHY = {
+    "--resume": "a resumed run learns the same; use --init_from, or start a new run",
+    "--init_from": "the weights fit no other value; train a new run without --init_from",
+    "--evaluate": "the weights were trained with that value",
+}
 
 
 def refuse_changes(old: Config, new: Config, flag: str) -> None:
@@ -51,8 +56,7 @@ def refuse_changes(old: Config, new: Config, flag: str) -> None:
             now = after[section][name]
             if now != value and name not in MAY_CHANGE[flag][section]:
                 raise UserError(
-                    f"{flag} cannot change {section}.{name} from {value} to {now}: "
-                    f"it decides what is learned; start a new run to change it"
+                    f"{flag} cannot change {section}.{name} from {value} to {now}: {WHY[flag]}"
                 )
 
 
@@ -77,7 +81,7 @@ def notes_on_resume(saved: SavedRun, new: Config, machine: Machine) -> list[str]
     if file.exists() and file.read_bytes() != yaml_of(old):
         notes.append(f"{file} was edited; a run resumes as it was, and changes are given as flags")
     if new.train.max_steps != old.train.max_steps:
-        was, now = (schedule(saved.header.state.step, c.train) for c in (old, new))
+        was, now = (get_lr_scale(saved.header.state.step, c.train) for c in (old, new))
         notes.append(
             f"max_steps {old.train.max_steps} -> {new.train.max_steps}: the learning rates follow "
             f"the new schedule, from here at {now:.3g} of their peaks instead of {was:.3g}"

@@ -35,7 +35,7 @@ from run.metrics import Metrics
 from run.saved import open_run
 from run.snapshots import find_snapshots, snapshot_steps
 from training.config import TrainConfig
-from training.optim import Optimizer, schedule
+from training.optim import Optimizer, get_lr_scale
 from training.processes import Processes
 from training.step import Evaluation, evaluate, train_step
 
@@ -152,7 +152,7 @@ def test_a_run_is_its_seed_its_batches_and_its_schedule(workplace: Path, optimiz
     val_loss: dict[int, float] = {}
     samples: dict[int, str] = {}
     for step in range(1, 25):
-        lr_scale = schedule(step - 1, config.train)
+        lr_scale = get_lr_scale(step - 1, config.train)
         batch = batches.train(step - 1, 16)
         loss, norm = train_step(model, optimizer_, batch, lr_scale)
         expected["train_loss"][step], expected["grad_norm"][step] = loss, norm
@@ -255,7 +255,7 @@ def test_it_prints_what_matters(workplace: Path, capsys: pytest.CaptureFixture[s
     assert any(line.startswith("    | ") for line in lines)
     seconds = state_of("a").seconds
     best = min(found.values())
-    done = f"done (max_steps): runs/a, 24 steps in {seconds:.0f} s, best validation loss {best:.4f}"
+    done = f"done: runs/a, 24 steps in {seconds:.0f} s, best validation loss {best:.4f}"
     next_ = ["next:", "  python sample.py runs/a", "  tensorboard --logdir runs"]
     assert lines[-4:] == [done, *next_]
 
@@ -361,18 +361,16 @@ def test_weights_that_a_step_ruined_are_never_saved(
         assert "NaN" not in line and "Infinity" not in line
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # PyTorch 2.13, of its own doing
 def test_compile_is_asked_for_and_its_failure_is_one_line(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class NoCompiler(torch.nn.Module):
-        def forward(self, tokens: Tensor) -> Tensor:
-            raise RuntimeError("no C++ compiler\nand much more")
+    def no_compiler(*args: Any) -> None:
+        raise RuntimeError("no C++ compiler\nand much more")
 
-    monkeypatch.setattr(torch, "compile", lambda model: NoCompiler())
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=no_compiler))
     assert train.main([*SHORT, "--run=a", "--train.compile=true"]) == 2
-    assert "torch.compile failed (RuntimeError: no C++ compiler); --train.compile false" in (
-        capsys.readouterr().err
-    )
+    assert "torch.compile failed (BackendCompilerFailed: " in (capsys.readouterr().err)
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # PyTorch 2.13, of its own doing

@@ -111,7 +111,7 @@ class TrainConfig(Checked):
 
     @property
     def micro_batch_size(self) -> int:
-        """Sequences in a forward and backward pass."""
+        """Sequences in a forward and backward pass, over all processes."""
         return self.batch_size // self.gradient_accumulation_steps
 
     @property

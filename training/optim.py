@@ -89,7 +89,7 @@ class Optimizer:
         return gradient
 
     def muon_step(self, names: list[str], rate: float) -> None:
-        """Of matrices of one shape, orthogonalised together in one batch of products."""
+        """Of matrices of one shape, orthogonalized together in one batch of products."""
         weights = [self.parameters[name] for name in names]
         beta, updates = self.config.muon_momentum, []
         for name in names:
@@ -126,7 +126,7 @@ class Optimizer:
         )
 
 
-def schedule(step: int, config: TrainConfig) -> float:
+def get_lr_scale(step: int, config: TrainConfig) -> float:
     """The learning-rate multiplier `lr_scale` of the update after `step` updates, in [0, 1].
 
     It rises linearly over the warmup, reaching 1 with its last update, stays there, and over the

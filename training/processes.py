@@ -20,10 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from common.errors import UserError
 from training.config import TrainConfig
-from training.runtime import StopSignal, torchrun_numbers
+from training.runtime import StopSignal, torchrun_ranks
 
 LOST = re.compile("gloo|nccl|connection (closed|reset|refused)|broken pipe|timed out", re.I)
-PATIENCE = timedelta(minutes=10)  # to wait for another process that may be gone
+TIMEOUT = timedelta(minutes=10)  # of waiting for another process, which may be gone
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,23 @@ class Processes:
     rank: int = 0
     """Of this one."""
 
-    size: int = 1
+    world_size: int = 1
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     def __str__(self) -> str:
-        return f", one of {self.size} processes" if self.size > 1 else ""
+        return f", one of {self.world_size} processes" if self.world_size > 1 else ""
 
     def shard(self, batch: Tensor) -> Tensor:
         """The rows of a batch that this process learns from."""
-        return batch.chunk(self.size)[self.rank]
+        return batch.chunk(self.world_size)[self.rank]
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """Each number summed over the processes, the same in all of them."""
-        if self.size == 1:
+        if self.world_size == 1:
             return list(numbers)
         total = torch.tensor(numbers, dtype=torch.float64, device=collective_device())
         dist.all_reduce(total)
@@ -57,35 +57,36 @@ class Processes:
 
     def all_reduce_max(self, number: int) -> int:
         """The largest that any process has."""
-        if self.size == 1:
+        if self.world_size == 1:
             return number
         largest = torch.tensor(number, device=collective_device())
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return int(largest)
 
-    def agree(self, stop: StopSignal) -> bool:
-        """Whether any process was told to stop. A signal that comes meanwhile is kept for later."""
+    def stop_requested(self, stop: StopSignal) -> bool:
+        """Whether any process was told to stop; all answer alike. A signal that comes meanwhile is
+        kept for the next time."""
         number = self.all_reduce_max(stop.number)
         stop.number = number or stop.number
         return number != 0
 
     def gather(self, state: Tensor) -> list[Tensor]:
-        """The bytes of every process, in order of rank."""
-        if self.size == 1:
+        """This tensor from every process, in order of rank."""
+        if self.world_size == 1:
             return [state]
         own = state.to(collective_device())
-        states = [torch.empty_like(own) for _ in range(self.size)]
+        states = [torch.empty_like(own) for _ in range(self.world_size)]
         dist.all_gather(states, own)
         return [other.cpu() for other in states]
 
-    def average_gradients(self, forward: nn.Module) -> nn.Module:
+    def average_gradients(self, model: nn.Module) -> nn.Module:
         """The model, whose backward pass leaves the mean gradient of all processes."""
-        return forward if self.size == 1 else DistributedDataParallel(forward)
+        return model if self.world_size == 1 else DistributedDataParallel(model)
 
     def exit_now(self, code: int) -> int:
         """End with an exit code where others may be gone, without taking down the group: a sum that
         nobody will finish can block that for ever. A process alone just returns the code."""
-        if self.size > 1:
+        if self.world_size > 1:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
@@ -95,9 +96,11 @@ class Processes:
 ALONE = Processes()
 
 
-def no_sync(forward: nn.Module) -> AbstractContextManager[None]:
-    """Inside, gradients are not averaged over the processes: until the last micro-batch."""
-    return forward.no_sync() if isinstance(forward, DistributedDataParallel) else nullcontext()
+def no_sync(model: nn.Module, wanted: bool) -> AbstractContextManager[None]:
+    """Inside, if wanted, gradients are not averaged over the processes."""
+    if wanted and isinstance(model, DistributedDataParallel):
+        return model.no_sync()
+    return nullcontext()
 
 
 def collective_device() -> str:
@@ -113,7 +116,7 @@ def join_processes(config: TrainConfig, device: torch.device, held: ExitStack) -
     Raises:
         UserError: for a batch that cannot be split evenly, and when the others cannot be reached.
     """
-    rank, _, size = torchrun_numbers()
+    rank, _, size = torchrun_ranks()
     if size == 1:
         return ALONE
     if config.batch_size % (size * config.gradient_accumulation_steps):
@@ -122,7 +125,7 @@ def join_processes(config: TrainConfig, device: torch.device, held: ExitStack) -
             f"--train.gradient_accumulation_steps {config.gradient_accumulation_steps}"
         )
     try:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
     except (ValueError, RuntimeError) as error:
         first = str(error).splitlines()[0]
         raise UserError(f"could not reach the other {size - 1} processes: {first}") from error

@@ -17,7 +17,7 @@ from training.config import TrainConfig
 
 @dataclass(frozen=True)
 class Machine(Checked):
-    """What decides the last bits of a sum."""
+    """What rounding depends on; a checkpoint keeps it, to warn when it changes on resuming."""
 
     device: str
     """cpu, cuda or mps."""
@@ -115,7 +115,7 @@ def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
     return Runtime(device, precision, torch.get_num_threads())
 
 
-def torchrun_numbers() -> tuple[int, int, int]:
+def torchrun_ranks() -> tuple[int, int, int]:
     """Rank, rank on this machine, and number of processes, as torchrun set them.
 
     Raises:
@@ -150,13 +150,13 @@ def pick_device(name: str) -> torch.device:
         here = ", ".join(device for device in present if present[device])
         raise UserError(f"there is no {name} device here; PyTorch {torch.__version__} sees: {here}")
     if name == "cuda" and "LOCAL_RANK" in os.environ:  # one of several processes: a GPU for each
-        (_, place, _), count = torchrun_numbers(), torch.cuda.device_count()
-        if place >= count:
+        (_, local_rank, _), count = torchrun_ranks(), torch.cuda.device_count()
+        if local_rank >= count:
             raise UserError(
-                f"there is no GPU for process {place + 1} of this machine, which has {count}; "
+                f"there is no GPU for process {local_rank + 1} of this machine, which has {count}; "
                 f"start it with --nproc_per_node={count}, or all on the CPU with --train.device cpu"
             )
-        torch.cuda.set_device(place)
+        torch.cuda.set_device(local_rank)
     return torch.device(name)
 
 

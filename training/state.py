@@ -14,7 +14,7 @@ class TrainState(Checked):
     """Updates made, or begun."""
 
     seconds: NonNegative = 0.0
-    """Spent training, over all sessions."""
+    """Wall time of the loop, evaluations included, over all sessions."""
 
     train_loss: NonNegative | None = None
     """Of the last update's batch, in nats per token."""
@@ -57,8 +57,8 @@ class TrainState(Checked):
     def ended(self, config: TrainConfig) -> str | None:
         """Why training is over; None while it is not."""
         if self.val_loss is not None and self.evaluated == self.step:
-            if self.val_loss <= config.target_loss > 0:
+            if config.target_loss and self.val_loss <= config.target_loss:
                 return f"the validation loss is at or below {config.target_loss}"
-            if 0 < config.patience <= self.evals_since_best:
+            if config.patience and self.evals_since_best >= config.patience:
                 return f"{self.evals_since_best} evaluations without a new best"
         return "max_steps" if self.step == config.max_steps else None

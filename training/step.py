@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -16,29 +15,15 @@ from training.processes import ALONE, Processes, no_sync
 from training.runtime import StopSignal
 
 
-def load_batches(
+def load_batch(
     batches: Batches, step: int, batch_size: int, device: torch.device, processes: Processes = ALONE
-) -> Iterator[Tensor]:
-    """This process's shard of the batch of each step from `step` on, (b, block_size + 1).
-
-    A GPU gets the next batch while it computes on this one.
-    """
-
-    def load(step: int) -> Tensor:
-        shard = processes.shard(batches.train(step, batch_size))
-        return (shard.pin_memory() if device.type == "cuda" else shard).to(
-            device, non_blocking=True
-        )
-
-    upcoming = load(step)
-    while True:
-        step += 1
-        batch, upcoming = upcoming, load(step)
-        yield batch
+) -> Tensor:
+    """This process's shard of the batch after `step` updates, (b, block_size + 1)."""
+    return processes.shard(batches.train(step, batch_size)).to(device)
 
 
 def train_step(
-    forward: nn.Module,
+    model: nn.Module,
     optimizer: Optimizer,
     batch: Tensor,
     lr_scale: float,
@@ -47,7 +32,7 @@ def train_step(
     """One update of the weights.
 
     Args:
-        forward: the model, perhaps compiled or wrapped in DistributedDataParallel.
+        model: perhaps compiled, or wrapped in DistributedDataParallel.
         batch: sequences of tokens, (b, block_size + 1); this process's shard.
         lr_scale: multiplies the peak learning rates; see `schedule`.
 
@@ -61,19 +46,19 @@ def train_step(
     micro_batches = batch.chunk(config.gradient_accumulation_steps)
     loss = torch.zeros((), device=batch.device)
     for i, micro_batch in enumerate(micro_batches, start=1):
-        with no_sync(forward) if i < len(micro_batches) else nullcontext():
-            logits_BTV = forward(micro_batch[:, :-1])
+        with no_sync(model, wanted=i < len(micro_batches)):  # averaged with the last one
+            logits_BTV = model(micro_batch[:, :-1])
             micro_loss = next_token_loss(logits_BTV, micro_batch[:, 1:]) / len(micro_batches)
             micro_loss.backward()
         loss += micro_loss.detach()
 
-    gradients = {name: p.grad for name, p in optimizer.parameters.items() if p.grad is not None}
+    gradients = {name: optimizer.gradient(name) for name in optimizer.parameters}
     grad_norm = torch.nn.utils.get_total_norm(gradients.values())
     mean_loss, norm = torch.stack((loss, grad_norm)).tolist()  # both in one wait for the device
-    mean_loss = processes.sum([mean_loss])[0] / processes.size
+    mean_loss = processes.sum([mean_loss])[0] / processes.world_size
     if not (math.isfinite(mean_loss) and math.isfinite(norm)):
         bad = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
-        forward.zero_grad()
+        model.zero_grad()
         first = f", first in {bad[0]}" if bad else ""
         raise FloatingPointError(
             f"the loss is {mean_loss} and the gradient norm {norm}{first}; no weight was updated"
@@ -82,7 +67,7 @@ def train_step(
         weights = optimizer.parameters.values()
         torch.nn.utils.clip_grads_with_norm_(weights, config.grad_clip, grad_norm)
     optimizer.step(lr_scale)
-    forward.zero_grad()
+    model.zero_grad()
     return mean_loss, norm
 
 
@@ -103,7 +88,7 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    forward: nn.Module,
+    model: nn.Module,
     split: Iterator[Tensor],
     tokenizer: Tokenizer,
     device: torch.device,
@@ -118,19 +103,19 @@ def evaluate(
     Raises:
         FloatingPointError: when the loss is not finite.
     """
-    forward.eval()
+    model.eval()
     nats = tokens = characters = 0.0
     for turn, batch in enumerate(split):
         if stop:
             break
-        if turn % processes.size != processes.rank:
+        if turn % processes.world_size != processes.rank:
             continue
         targets = batch[:, 1:]
-        logits_BTV = forward(batch[:, :-1].to(device))
+        logits_BTV = model(batch[:, :-1].to(device))
         nats += next_token_loss(logits_BTV, targets.to(device), reduction="sum").item()
         tokens += targets.numel()
         characters += tokenizer.count_characters(targets.numpy().ravel())
-    forward.train()
+    model.train()
     nats, tokens, characters, stopped = processes.sum([nats, tokens, characters, bool(stop)])
     if stopped:
         return None

@@ -55,8 +55,8 @@ def test_under_torchrun_a_note_says_which_line_counts(
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     assert end(UserError("wrong")) == 2
-    out, said = capsys.readouterr()
-    assert said == "error: wrong\n" and out.startswith("note: the error is in the line above")
+    said = capsys.readouterr().err
+    assert said.startswith("error: wrong\nnote: the error is in the line above")
 
 
 @pytest.mark.parametrize("bug", [RuntimeError("a bug"), KeyError("x"), ValueError("y")], ids=repr)

@@ -11,6 +11,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import sample
+import train
 from common.errors import UserError
 from common.fields import Checked, FieldType, field_types
 from configs.load import (
@@ -237,13 +239,16 @@ init_from=scratch init_from=resume init_from=gpt2"""
 
 
 def test_who_types_a_flag_of_nanogpt_is_told_ours() -> None:
-    ours = {*FIELDS, "run", "resume", "init_from", "evaluate", "prompt"}
+    train_flags, sample_flags = field_types(train.Options), field_types(sample.Options)
     for name in NANOGPT.split():
         word = name if "=" in name else f"{name}=1"
         with pytest.raises(UserError, match=f"^--{word} is a flag of nanoGPT; here: ") as error:
-            parse(f"--{word}")
+            options = sample.Options if name == "start" else train.Options
+            read_command_line({"": options} | SECTIONS, [f"--{word}"], "", "")
         for flag in re.findall(r"--([\w.]+)", str(error.value).split("here: ")[1]):
-            assert flag in ours, f"--{flag} is no flag of ours"
+            assert flag in {*FIELDS, *train_flags, *sample_flags}, f"--{flag} is no flag of ours"
+    with pytest.raises(UserError, match=r"^unknown flag --dtype; see --help"):
+        read_command_line({"": sample.Options}, ["--dtype=float16"], "", "")
     assert {name.split("=")[0] for name in OURS} == {n.split("=")[0] for n in NANOGPT.split()}
 
 

@@ -27,7 +27,7 @@ def test_steps(config: ModelConfig) -> None:
         expected[f"{name} by head"] = torch.stack(x_BTC.split(D, dim=-1), dim=1)
     for name, norm in (("Q", attn.q_norm), ("K", attn.k_norm)):
         if config.qk_norm:
-            expected[f"{name} normalised"] = norm(expected[f"{name} by head"]).detach()
+            expected[f"{name} normalized"] = norm(expected[f"{name} by head"]).detach()
         if config.positions == "rotary":
             expected[f"{name} rotated"] = seen.q_BHTD if name == "Q" else seen.k_BHSD
     products = seen.q_BHTD @ seen.k_BHSD.mT

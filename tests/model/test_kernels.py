@@ -15,11 +15,11 @@ from model.kernels import (
     LayerNorm,
     Linear,
     RMSNorm,
-    batched_causal_attention,
     causal_attention,
     dropout,
     joint_linear,
     squared_relu,
+    unfused_causal_attention,
 )
 
 KINDS = [(torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 0.06)]
@@ -62,7 +62,7 @@ def test_causal_attention(
     generator = torch.Generator().manual_seed(B * T + D)
     # Not contiguous, as after `split_heads`.
     inputs = list(torch.randn(3, B, T, H, D, generator=generator).transpose(2, 3))
-    for fast in (causal_attention, batched_causal_attention):
+    for fast in (causal_attention, unfused_causal_attention):
         assert_same(
             fast,
             lambda q, k, v: attention(q, k, v, causal_mask(T, T))[0],

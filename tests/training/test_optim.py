@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from model.config import ModelConfig
 from model.gpt import GPT
 from training.config import TrainConfig
-from training.optim import Optimizer, orthogonalize, schedule
+from training.optim import Optimizer, get_lr_scale, orthogonalize
 
 ROOT = Path(__file__).parent.parent.parent
 TYPES = [torch.float32, torch.bfloat16]
@@ -257,7 +257,7 @@ def expected_lr_scale(step: int, config: TrainConfig) -> float:
 @example(TrainConfig(max_steps=40, warmup_steps=0, schedule="cosine", decay_fraction=1.0))
 def test_the_schedule_is_its_curve(config: TrainConfig) -> None:
     for step in range(config.max_steps + 1):
-        lr_scale = schedule(step, config)
+        lr_scale = get_lr_scale(step, config)
         assert lr_scale == pytest.approx(expected_lr_scale(step, config), abs=1e-9)
         assert 0 <= lr_scale <= 1
 
@@ -266,10 +266,10 @@ def test_the_schedule_by_hand() -> None:
     config = TrainConfig(max_steps=40, warmup_steps=4, decay_fraction=0.5, final_lr_fraction=0.2)
     steps = (0, 1, 2, 3, 4, 20, 25, 30, 40)
     linear = [0.25, 0.5, 0.75, 1, 1, 1, 0.8, 0.6, 0.2]
-    assert [schedule(step, config) for step in steps] == pytest.approx(linear)
+    assert [get_lr_scale(step, config) for step in steps] == pytest.approx(linear)
     cosine = dataclasses.replace(config, schedule="cosine")
     quarter = 0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2
-    assert [schedule(step, cosine) for step in (25, 30)] == pytest.approx([quarter, 0.6])
+    assert [get_lr_scale(step, cosine) for step in (25, 30)] == pytest.approx([quarter, 0.6])
 
 
 def test_what_the_config_leaves_open_follows_from_the_rest() -> None:

@@ -23,7 +23,7 @@ from training.processes import (
     no_sync,
     tear_down,
 )
-from training.runtime import StopSignal, torchrun_numbers
+from training.runtime import StopSignal, torchrun_ranks
 
 CPU = torch.device("cpu")
 
@@ -37,15 +37,15 @@ def test_shards_are_the_batch(size: int, rows: int) -> None:
 
 def test_a_process_alone_keeps_what_it_has() -> None:
     layer, stop = nn.Linear(2, 2), StopSignal()
-    assert ALONE.first and str(ALONE) == "" and ALONE.average_gradients(layer) is layer
+    assert ALONE.is_main and str(ALONE) == "" and ALONE.average_gradients(layer) is layer
     assert ALONE.sum([1.5, 2.0]) == [1.5, 2.0] and ALONE.all_reduce_max(-3) == -3
     assert ALONE.gather(torch.ones(2))[0].tolist() == [1, 1] and ALONE.exit_now(7) == 7
-    assert not ALONE.agree(stop)
+    assert not ALONE.stop_requested(stop)
     stop.number = 15
-    assert ALONE.agree(stop) and stop.number == 15
-    with no_sync(layer):
+    assert ALONE.stop_requested(stop) and stop.number == 15
+    with no_sync(layer, wanted=True):
         pass
-    assert not Processes(1, 2).first and str(Processes(1, 2)) == ", one of 2 processes"
+    assert not Processes(1, 2).is_main and str(Processes(1, 2)) == ", one of 2 processes"
 
 
 def test_a_signal_to_another_process_stops_this_one_with_its_code() -> None:
@@ -56,11 +56,11 @@ def test_a_signal_to_another_process_stops_this_one_with_its_code() -> None:
             return max(number, self.largest)
 
     stop, processes = StopSignal(), Other(0, 2)
-    assert not processes.agree(stop)
+    assert not processes.stop_requested(stop)
     Other.largest = 15
-    assert processes.agree(stop) and stop.exit_code == 143
+    assert processes.stop_requested(stop) and stop.exit_code == 143
     Other.largest = 0
-    assert processes.agree(stop) and stop.exit_code == 143
+    assert processes.stop_requested(stop) and stop.exit_code == 143
 
 
 def torchrun(monkeypatch: pytest.MonkeyPatch, **variables: Any) -> None:
@@ -72,10 +72,10 @@ def torchrun(monkeypatch: pytest.MonkeyPatch, **variables: Any) -> None:
 
 def test_torchrun_says_which_process_this_is(monkeypatch: pytest.MonkeyPatch) -> None:
     torchrun(monkeypatch)
-    assert torchrun_numbers() == (0, 0, 1)
+    assert torchrun_ranks() == (0, 0, 1)
     assert join_processes(TrainConfig(), CPU, ExitStack()) is ALONE
     torchrun(monkeypatch, RANK=5, LOCAL_RANK=1, WORLD_SIZE=6)
-    assert torchrun_numbers() == (5, 1, 6)
+    assert torchrun_ranks() == (5, 1, 6)
 
 
 WRONG: list[dict[str, Any]] = [

@@ -19,7 +19,7 @@ from training.config import TrainConfig
 from training.optim import Optimizer
 from training.processes import Processes
 from training.runtime import Runtime, StopSignal
-from training.step import Evaluation, evaluate, load_batches, train_step
+from training.step import Evaluation, evaluate, load_batch, train_step
 
 CPU, V = torch.device("cpu"), 7
 SMALL = ModelConfig(block_size=6, n_layer=3, n_head=2, n_embd=12, zero_init=False)
@@ -57,12 +57,11 @@ class Numbered:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_processes_load_the_shards_of_each_batch(size: int) -> None:
-    loaded = [
-        load_batches(Numbered(), 5, 6, CPU, Processes(rank, size))  # type: ignore[arg-type]
-        for rank in range(size)
-    ]
     for step in (5, 6, 7):
-        shards = [next(batches) for batches in loaded]
+        shards = [
+            load_batch(Numbered(), step, 6, CPU, Processes(rank, size))  # type: ignore[arg-type]
+            for rank in range(size)
+        ]
         assert {len(shard) for shard in shards} == {6 // size}
         assert torch.equal(torch.cat(shards), Numbered().train(step, 6))
 
@@ -125,7 +124,7 @@ class Sum(Processes):
     """Several processes, of which the others have 10 of everything."""
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
-        return [number + 10.0 * (self.size - 1) for number in numbers]
+        return [number + 10.0 * (self.world_size - 1) for number in numbers]
 
 
 def test_several_processes_average_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
