@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from common.errors import UserError, command, printable
 from common.fields import Checked
@@ -42,7 +42,7 @@ from training.processes import Processes, join_processes, lost_a_process
 from training.runtime import Runtime, StopSignal, start_runtime, torchrun_ranks
 from training.size import describe_size, refuse_to_train_too_large
 from training.state import TrainState
-from training.step import evaluate, load_batch, train_step
+from training.step import Evaluation, evaluate, load_batch, train_step
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,16 @@ class Job:
             state=self.state,
         )
 
+    @property
+    def eval_batch_size(self) -> int:
+        """Sequences in a forward pass of an evaluation, as many as in one of training."""
+        return self.config.train.micro_batch_size // self.processes.world_size
+
+    def evaluate(self, split: Iterator[Tensor], stop: StopSignal) -> Evaluation | None:
+        """The loss over a split; see `training.step.evaluate`."""
+        tokenizer, device = self.batches.tokenizer, self.runtime.device
+        return evaluate(self.compiled_model, split, tokenizer, device, stop, self.processes)
+
 
 def train(job: Job, stop: StopSignal) -> str | None:
     """Train until `max_steps`, the target loss, the end of patience, or a stop signal.
@@ -106,28 +116,29 @@ def train(job: Job, stop: StopSignal) -> str | None:
     """
     state, settings, processes = job.state, job.config.train, job.processes
     device, silent = job.runtime.device, not processes.is_main
-    ddp_model = processes.average_gradients(job.compiled_model)
+    ddp_model = processes.wrap_ddp(job.compiled_model)
     snapshots = Snapshots(job.run, job.model, settings, state.step, silent)
     with Logger(job.run, job.config, state, job.batches.baselines(), stop, silent) as log:
-        save = Checkpointer(job.run, job.model, job.optimizer, processes, job.header, log.flush)
-        with explain_failures(job, save):
-            save.last()  # from here on the run can be resumed
+        checkpoints = Checkpointer(
+            job.run, job.model, job.optimizer, processes, job.header, log.flush
+        )
+        with explain_failures(job, checkpoints):
+            checkpoints.save_last()  # from here on the run can be resumed
             while not processes.stop_requested(stop):
                 snapshots.save_if_due(state.step)
                 if state.evaluation_due(settings):
                     log.evaluating()
-                    split = job.batches.validation(settings.micro_batch_size)
-                    tokenizer = job.batches.tokenizer
-                    result = evaluate(job.compiled_model, split, tokenizer, device, stop, processes)
+                    split = job.batches.validation(job.eval_batch_size)
+                    result = job.evaluate(split, stop)
                     sample = "" if silent or result is None else generate_sample(job, stop)
                     if processes.stop_requested(stop) or result is None:
                         break  # evaluated again when the run is resumed
                     if state.record(result.val_loss):
-                        save.best()
+                        checkpoints.save_best()
                     log.evaluation(result, sample)
                 ended = state.ended(settings)
                 if ended or state.step % settings.save_every == 0:
-                    save.last()
+                    checkpoints.save_last()
                 if ended:
                     return ended
 
@@ -139,7 +150,7 @@ def train(job: Job, stop: StopSignal) -> str | None:
                     ddp_model, job.optimizer, batch, lr_scale, processes
                 )
                 log.step(lr_scale, grad_norm, time.perf_counter() - began)
-            save.last()
+            checkpoints.save_last()
     return None
 
 
@@ -159,7 +170,7 @@ def generate_sample(job: Job, stop: StopSignal) -> str:
 
 
 @contextmanager
-def explain_failures(job: Job, save: Checkpointer) -> Iterator[None]:
+def explain_failures(job: Job, checkpoints: Checkpointer) -> Iterator[None]:
     """Training that diverges ends in one line."""
     first, settings = job.state.step, job.config.train
     try:
@@ -170,7 +181,7 @@ def explain_failures(job: Job, save: Checkpointer) -> Iterator[None]:
         if settings.optimizer == "muon":
             rate += f" (Muon's {lr_scale * settings.muon_learning_rate:.3g})"
             also = " and --train.muon_learning_rate"
-        saved = save.saved[0] if save.saved else first
+        saved = checkpoints.saved[0] if checkpoints.saved else first
         raise UserError(
             f"at step {job.state.step}, learning rate {rate}: {error}; "
             f"{job.run} stays as it was saved at step {saved}. "
@@ -322,8 +333,9 @@ def run_job(job: Job) -> int:
         try:
             ended = train(job, stop)
         except KeyboardInterrupt:
-            line = f"\nstopped at once; from the last checkpoint: python train.py --resume {run}"
-            print(line, file=sys.stderr)
+            if job.processes.is_main:
+                line = f"stopped at once; from the last checkpoint: python train.py --resume {run}"
+                print(f"\n{line}", file=sys.stderr)
             return job.processes.exit_now(130)
     if ended is None:
         print(f"stopped at step {state.step}; resume with: python train.py --resume {run}")
@@ -343,20 +355,13 @@ def measure(job: Job, saved: SavedRun) -> int:
     if not saved.trained_on(job.batches.info):
         print("note: this is not the text that it was trained on")
     load_weights(job.model, saved.tensors, saved.path)
-    size, data = job.config.train.micro_batch_size, job.config.data
+    size, data = job.eval_batch_size, job.config.data
     splits = {"validation": job.batches.validation(size)}
     if data.test_fraction:
         splits["test"] = job.batches.test(size)
     with StopSignal() as stop:
         for name, split in splits.items():
-            result = evaluate(
-                job.compiled_model,
-                split,
-                job.batches.tokenizer,
-                job.runtime.device,
-                stop,
-                job.processes,
-            )
+            result = job.evaluate(split, stop)
             if result is None:
                 job.processes.stop_requested(stop)
                 return stop.exit_code

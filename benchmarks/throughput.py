@@ -142,7 +142,7 @@ def make_step(
     """One update of a new model from random tokens, of which this process has its shard."""
     model = GPT(config, VOCAB).to(runtime.device)
     optimizer = Optimizer(model, settings, runtime.precision)
-    forward = processes.average_gradients(runtime.prepare(model, settings.compile))
+    forward = processes.wrap_ddp(runtime.prepare(model, settings.compile))
     shape = settings.batch_size // processes.world_size, config.block_size + 1
     batch = torch.randint(VOCAB, shape, device=runtime.device)
     return lambda: train_step(forward, optimizer, batch, 1.0, processes)

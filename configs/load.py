@@ -26,9 +26,8 @@ from model.config import ModelConfig
 from training.config import TrainConfig
 
 Options = TypeVar("Options")
-Values = dict[
-    str, dict[str, Any]
-]  # by section; what belongs to a command itself has the section ""
+# By section; "" holds a command's own flags.
+Values = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -80,16 +79,14 @@ def read_command_line(
         for f in dataclasses.fields(kind):
             field_type = types[f.name]
             default = "" if f.default in (None, "") else f"; default: {f.default}"
-            look: dict[str, Any] = {"metavar": "VALUE", "default": argparse.SUPPRESS}
+            argument: dict[str, Any] = {"metavar": "VALUE", "default": argparse.SUPPRESS}
             meaning = " ".join(meanings[f.name].split())
             limits = f" in {field_type.limits.interval}" if field_type.limits else ""
-            look["help"] = f"{meaning} ({field_type}{limits}{default})".replace("%", "%%")
-            if field_type.kind is bool:  # a flag that stands alone is true
-                look |= {"nargs": "?", "const": "true"}
-            elif field_type.kind == list[str] | str:
-                look |= {"action": "append"}
-            group.add_argument(flag(section, f.name), **look)
-    given, rest = parser.parse_known_args(argv)
+            argument["help"] = f"{meaning} ({field_type}{limits}{default})".replace("%", "%%")
+            if field_type.kind == list[str] | str:
+                argument |= {"action": "append"}
+            group.add_argument(flag(section, f.name), **argument)
+    given, rest = parser.parse_known_args(spell_out(argv, sections))
     known = [
         flag(section, name) for section, kind in sections.items() for name in field_types(kind)
     ]
@@ -109,6 +106,20 @@ def read_command_line(
             (value,) = value
         values[section][name] = convert(sections[section], name, value, f"--{key}")
     return (rest[0] if rest else None), values
+
+
+def spell_out(argv: list[str], sections: dict[str, type]) -> list[str]:
+    """The command line, in which a flag that is true or false is true where it stands alone."""
+    alone = {
+        flag(section, name)
+        for section, kind in sections.items()
+        for name, field_type in field_types(kind).items()
+        if field_type.kind is bool
+    }
+    return [
+        f"{word}=true" if word in alone and after.lower() not in ("true", "false") else word
+        for word, after in zip(argv, [*argv[1:], ""], strict=False)
+    ]
 
 
 def convert(kind: type, name: str, value: Any, where: str) -> Any:

@@ -67,15 +67,15 @@ class Attend(nn.Module):
     and may replace the output (see `lens/capture.py`), whichever the kernel.
     """
 
-    def __init__(self, kernel: str, dropout: float) -> None:
+    def __init__(self, kernel: str, dropout_p: float) -> None:
         super().__init__()
-        self.kernel, self.dropout = kernel, dropout
+        self.kernel, self.dropout_p = kernel, dropout_p
 
     def forward(
         self, q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, causal: bool
     ) -> Tensor:
         """(B, H, T, D). `causal` hides later positions, in addition to what `mask` hides."""
-        p = self.dropout if self.training else 0.0
+        p = self.dropout_p if self.training else 0.0
         square = q_BHTD.size(-2) == k_BHSD.size(-2)
         if self.kernel == "fused" and causal and mask is None and square:
             return causal_attention(q_BHTD, k_BHSD, v_BHSD, p)

@@ -83,8 +83,8 @@ class GPT(nn.Module):
     """A decoder-only Transformer: tokens in, logits of the next token out."""
 
     compute_dtype: torch.dtype | None = None
-    """Type of the activations; None is that of the weights. The embeddings are summed in their
-    own type before they are cast."""
+    """Type of the activations, set by Runtime.prepare; None is that of the weights. The embeddings
+    are summed in their own type, then cast."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()

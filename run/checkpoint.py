@@ -107,7 +107,7 @@ class Checkpointer:
         self.processes, self.header, self.before = processes, header, before
         self.saved: tuple[int, int] | None = None  # the last checkpoint's step, and evaluated
 
-    def last(self) -> None:
+    def save_last(self) -> None:
         """Save all that training resumes from, if that is not what was saved last.
 
         Raises:
@@ -119,8 +119,8 @@ class Checkpointer:
             self.save("last", training_tensors(self.model, self.optimizer, self.processes))
             self.saved = state.step, state.evaluated
 
-    def best(self) -> None:
-        """Save the weights of the best evaluation; for its errors see `last`."""
+    def save_best(self) -> None:
+        """Save the weights of the best evaluation; for its errors see `save_last`."""
         self.save("best", model_tensors(self.model))
 
     def save(self, name: str, tensors: dict[str, Tensor]) -> None:

@@ -40,7 +40,11 @@ class Logger:
         self.run, self.state, self.baselines = run, state, baselines
         self.stop, self.silent = stop, silent
         self.began = time.perf_counter() - state.seconds
-        self.steps, self.busy, self.pace = 0, 0.0, ""  # since the last line of metrics
+        self.steps, self.busy = (
+            0,
+            0.0,
+        )  # of updates since the last line of metrics
+        self.pace = ""  # loss and speed, for the bar
 
     def __enter__(self) -> "Logger":
         state, settings = self.state, self.settings

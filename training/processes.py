@@ -79,7 +79,7 @@ class Processes:
         dist.all_gather(states, own)
         return [other.cpu() for other in states]
 
-    def average_gradients(self, model: nn.Module) -> nn.Module:
+    def wrap_ddp(self, model: nn.Module) -> nn.Module:
         """The model, whose backward pass leaves the mean gradient of all processes."""
         return model if self.world_size == 1 else DistributedDataParallel(model)
 

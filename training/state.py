@@ -11,7 +11,7 @@ class TrainState(Checked):
     """Where a run stands."""
 
     step: Natural = 0
-    """Updates made, or begun."""
+    """Updates made. `train` counts one before it makes it, so that an error names it."""
 
     seconds: NonNegative = 0.0
     """Wall time of the loop, evaluations included, over all sessions."""

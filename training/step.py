@@ -34,10 +34,10 @@ def train_step(
     Args:
         model: perhaps compiled, or wrapped in DistributedDataParallel.
         batch: sequences of tokens, (b, block_size + 1); this process's shard.
-        lr_scale: multiplies the peak learning rates; see `schedule`.
+        lr_scale: multiplies the peak learning rates; see training.optim.get_lr_scale.
 
     Returns:
-        The mean loss in nats per token, and the norm of its gradient.
+        The mean loss in nats per token, and the norm of its gradient before clipping.
 
     Raises:
         FloatingPointError: when either is not finite; the weights are as they were.

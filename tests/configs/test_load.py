@@ -145,6 +145,8 @@ def test_text_that_looks_like_yaml_is_text(text: str) -> None:
 def test_a_flag_may_stand_alone_or_several_times() -> None:
     assert options("--alone").alone and options("--alone=true").alone
     assert not options("--alone", "false").alone
+    word, values = read_command_line({"": Options}, ["--alone", "a-run"], "", "")
+    assert word == "a-run" and values[""] == {"alone": True}
     assert parse("--data.source", "a", "--data.source=b").data.source == ["a", "b"]
     assert parse("--model.n_layer", "2", "--model.n_layer=3").model.n_layer == 3
     assert options("--prompt=-x").prompt == "-x" and options("--prompt", "- x").prompt == "- x"

@@ -202,7 +202,7 @@ def test_each_place_is_dropped_out_in_training_alone(place: str) -> None:
 def test_kernel_and_dropout_of_attention_are_the_configs() -> None:
     model = make(dropout=0.1, attn_dropout=0.25, attention="explicit")
     attends = [m for m in model.modules() if isinstance(m, Attend)]
-    assert {(m.dropout, m.kernel) for m in attends} == {(0.25, "explicit")}
+    assert {(m.dropout_p, m.kernel) for m in attends} == {(0.25, "explicit")}
 
 
 PRECISIONS: list[dict[str, Any]] = [*OPTIONS[:-1], {"attention": "explicit", "ngrams": 2}]

@@ -186,17 +186,17 @@ def test_a_checkpointer_saves_once_what_is_new(tmp_path: Path) -> None:
 
     save = Checkpointer(tmp_path, model, optimizer, Processes(), header, flush)
     last, best = tmp_path / "last.safetensors", tmp_path / "best.safetensors"
-    save.last()
+    save.save_last()
     assert before == [[]], "metrics are on the disk before the checkpoint"
-    save.last()
+    save.save_last()
     assert len(before) == 1, "nothing is new"
     state.step, state.train_loss = 3, 1.0
     step(model, optimizer)
-    save.last()
+    save.save_last()
     assert len(before) == 2 and save.saved == (3, 0)
     state.record(1.5)
-    save.best()
-    save.last()
+    save.save_best()
+    save.save_last()
     assert len(before) == 4, "an evaluation is new"
     for path, parts in ((last, {"model", "optimizer", "generator"}), (best, {"model"})):
         read, tensors = load_checkpoint(path)
@@ -209,10 +209,10 @@ def test_a_checkpointer_saves_once_what_is_new(tmp_path: Path) -> None:
     for processes in (Processes(), Two(1, 2)):
         save.processes = processes
         with pytest.raises(FloatingPointError, match=AVERAGE):
-            save.last()
+            save.save_last()
     assert last.read_bytes() == whole and len(before) == 4
     optimizer_tensors(optimizer)[AVERAGE][1] = 0.0
     best.unlink()
-    save.last()
-    save.best()
+    save.save_last()
+    save.save_best()
     assert save.saved == (4, 3) and last.read_bytes() == whole and not best.exists(), "only rank 0"

@@ -37,7 +37,7 @@ def test_shards_are_the_batch(size: int, rows: int) -> None:
 
 def test_a_process_alone_keeps_what_it_has() -> None:
     layer, stop = nn.Linear(2, 2), StopSignal()
-    assert ALONE.is_main and str(ALONE) == "" and ALONE.average_gradients(layer) is layer
+    assert ALONE.is_main and str(ALONE) == "" and ALONE.wrap_ddp(layer) is layer
     assert ALONE.sum([1.5, 2.0]) == [1.5, 2.0] and ALONE.all_reduce_max(-3) == -3
     assert ALONE.gather(torch.ones(2))[0].tolist() == [1, 1] and ALONE.exit_now(7) == 7
     assert not ALONE.stop_requested(stop)
