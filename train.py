@@ -38,7 +38,7 @@ from run.resume import notes_on_resume, refuse_changes, refuse_other_text
 from run.saved import SavedRun, open_run
 from run.snapshots import Snapshots
 from training.optim import Optimizer, get_lr_scale
-from training.processes import Processes, join_processes, lost_a_process
+from training.processes import Processes, exit_now, join_processes
 from training.runtime import Runtime, StopSignal, start_runtime, torchrun_ranks
 from training.size import describe_size, refuse_to_train_too_large
 from training.state import TrainState
@@ -216,34 +216,21 @@ def execute(argv: list[str], held: ExitStack) -> int:
     vocabulary = saved.tokenizer if saved else None
     batches = open_batches(config.data, config.model.block_size, config.train.seed, vocabulary)
     processes = join_processes(config.train, runtime.device, held)
-    try:
-        print(f"{runtime}{processes}\ntext: {batches.describe()}")
-        V = batches.tokenizer.vocab_size
-        if options.dry_run:
-            print(describe_size(config.model, config.train, V))
-            return 0
-        refuse_to_train_too_large(config.model, config.train, V, runtime.device)
-        job = make_job(config, batches, runtime, processes)
-        if saved is None or flag == "--init_from":
-            start(job, options, file, saved, held)
-        elif flag == "--evaluate":
-            return measure(job, saved)
-        elif not resume(job, saved):
-            return 0
-        del saved  # its tensors are copies of what is in the model now
-        return run_job(job)
-    except RuntimeError as error:
-        if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-            reason = " ".join(str(error).split())
-            raise UserError(
-                f"torch.compile failed ({type(error).__name__}: {reason[:200]}); "
-                f"--train.compile false does without it"
-            ) from error
-        if not lost_a_process(error):
-            raise
-        line = "another process of this job is gone; the run resumes from its last checkpoint"
-        print(f"error: {line}", file=sys.stderr)
-        return processes.exit_now(2)
+    print(f"{runtime}{processes}\ntext: {batches.describe()}")
+    V = batches.tokenizer.vocab_size
+    if options.dry_run:
+        print(describe_size(config.model, config.train, V))
+        return 0
+    refuse_to_train_too_large(config.model, config.train, V, runtime.device)
+    job = make_job(config, batches, runtime, processes)
+    if saved is None or flag == "--init_from":
+        start(job, options, file, saved, held)
+    elif flag == "--evaluate":
+        return measure(job, saved)
+    elif not resume(job, saved):
+        return 0
+    del saved  # its tensors are copies of what is in the model now
+    return run_job(job)
 
 
 def open_source(options: Options, held: ExitStack) -> tuple[SavedRun | None, str]:
@@ -336,7 +323,7 @@ def run_job(job: Job) -> int:
             if job.processes.is_main:
                 line = f"stopped at once; from the last checkpoint: python train.py --resume {run}"
                 print(f"\n{line}", file=sys.stderr)
-            return job.processes.exit_now(130)
+            return exit_now(130)
     if ended is None:
         print(f"stopped at step {state.step}; resume with: python train.py --resume {run}")
         return stop.exit_code

@@ -64,6 +64,9 @@ def explain(error: Exception) -> str | None:
             "out of memory; take a smaller --train.batch_size (or more "
             "--train.gradient_accumulation_steps), fewer samples, or a smaller model"
         )
+    if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return f"torch.compile failed ({reason}); --train.compile false does without it"
     return None if isinstance(error, RuntimeError) else str(error)
 
 

@@ -9,6 +9,7 @@ file or behind a flag is text until the type of its field converts it (`FieldTyp
 import argparse
 import dataclasses
 import difflib
+import functools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ import yaml
 
 from common.errors import UserError
 from common.fields import brief, field_types, make
-from configs.nanogpt import OURS, ours_for
+from configs.nanogpt import ours_for
 from data.config import DataConfig
 from model.config import ModelConfig
 from training.config import TrainConfig
@@ -72,26 +73,22 @@ def read_command_line(
     """
     parser = Parser(usage=usage, description=description, allow_abbrev=False)
     for section, kind in sections.items():
-        docs = [docstring_parser.parse_from_object(k) for k in kind.__mro__[:-1]]  # its bases' too
-        meanings = {p.arg_name: p.description or "" for doc in docs for p in doc.params}
-        group = parser.add_argument_group((docs[0].short_description or section).rstrip("."))
-        types = field_types(kind)
-        for f in dataclasses.fields(kind):
-            field_type = types[f.name]
-            default = "" if f.default in (None, "") else f"; default: {f.default}"
-            argument: dict[str, Any] = {"metavar": "VALUE", "default": argparse.SUPPRESS}
-            meaning = " ".join(meanings[f.name].split())
-            limits = f" in {field_type.limits.interval}" if field_type.limits else ""
-            argument["help"] = f"{meaning} ({field_type}{limits}{default})".replace("%", "%%")
-            if field_type.kind == list[str] | str:
-                argument |= {"action": "append"}
-            group.add_argument(flag(section, f.name), **argument)
+        title, meanings = describe(kind)
+        group = parser.add_argument_group(title)
+        for name, field_type in field_types(kind).items():
+            several = field_type.kind == list[str] | str
+            group.add_argument(
+                flag(section, name),
+                metavar="VALUE",
+                default=argparse.SUPPRESS,
+                help=meanings[name].replace("%", "%%"),
+                action="append" if several else "store",
+            )
     given, rest = parser.parse_known_args(spell_out(argv, sections))
     known = [
         flag(section, name) for section, kind in sections.items() for name in field_types(kind)
     ]
-    strangers = [word for word in argv if "=" in word and word.removeprefix("--") in OURS]
-    for word in strangers + rest:
+    for word in rest:
         if word.startswith("-"):
             name = word.split("=")[0]
             hint = nearest(name, known) or "; see --help"
@@ -106,6 +103,19 @@ def read_command_line(
             (value,) = value
         values[section][name] = convert(sections[section], name, value, f"--{key}")
     return (rest[0] if rest else None), values
+
+
+@functools.cache
+def describe(kind: type) -> tuple[str, dict[str, str]]:
+    """What the docstrings say of a dataclass and of each of its fields."""
+    docs = [docstring_parser.parse_from_object(k) for k in kind.__mro__[:-1]]  # its bases' too
+    meanings = {p.arg_name: p.description or "" for doc in docs for p in doc.params}
+    for f in dataclasses.fields(kind):
+        field_type = field_types(kind)[f.name]
+        limits = f" in {field_type.limits.interval}" if field_type.limits else ""
+        default = "" if f.default in (None, "") else f"; default: {f.default}"
+        meanings[f.name] = f"{' '.join(meanings[f.name].split())} ({field_type}{limits}{default})"
+    return (docs[0].short_description or "").rstrip("."), meanings
 
 
 def spell_out(argv: list[str], sections: dict[str, type]) -> list[str]:

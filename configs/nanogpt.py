@@ -4,9 +4,6 @@ import re
 
 OURS = {
     "out_dir": "a run is a folder in runs/: --run NAME makes it; to resume or sample, name it",
-    "init_from=scratch": "a new run is the default",
-    "init_from=resume": "--resume RUN",
-    "init_from=gpt2": "--init_from RUN starts from the weights of a run that was trained here",
     "init_from": "--resume RUN resumes; sample.py takes the run as its first word",
     "eval_interval": "--train.eval_every",
     "log_interval": "--train.log_every",
@@ -45,6 +42,12 @@ OURS = {
     "compile": "--train.compile",
     "start": "--prompt",
 }
+# What nanoGPT's init_from takes; here it takes a run.
+INIT_FROM = {
+    "scratch": "a new run is the default",
+    "resume": "--resume RUN",
+    "gpt2": "only runs that were trained here",
+}
 
 
 def ours_for(word: str, known: list[str]) -> str | None:
@@ -54,8 +57,7 @@ def ours_for(word: str, known: list[str]) -> str | None:
     Args:
         known: the flags of the command.
     """
-    name = word.removeprefix("--")
-    ours = OURS.get(name) or OURS.get(name.split("=")[0])
+    ours = OURS.get(word.removeprefix("--").split("=")[0])
     named = re.findall(r"--[\w.]+", ours or "")
     if ours is None or (named and not set(named) & set(known)):
         return None

@@ -3,8 +3,8 @@
     chunks of bytes -> characters -> token ids -> cache/tokens/<hash>/tokens.bin
 
 A text is read once to find its characters, where tokens are characters, and once to write its
-tokens, in memory that does not grow with it. The file is memory-mapped ever after. An index finds
-it again by what identifies the source; the same text from another source is not kept twice.
+tokens, in memory that does not grow with it. The file is memory-mapped ever after; its hash is
+that of what identifies the source.
 """
 
 import codecs
@@ -12,7 +12,6 @@ import hashlib
 import itertools
 import json
 import os
-import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,35 +64,19 @@ def load_corpus(config: DataConfig, tokenizer: Tokenizer | None = None) -> Corpu
     """
     source = open_source(config)
     vocabulary = config.tokenizer if tokenizer is None else fingerprint(tokenizer.to_dict())
-    key = fingerprint([source.identity, vocabulary])
-    index = Path(config.cache_dir) / "index" / key
-    entry = find_entry(index)
-    if entry is None:
-        doing = f"reads {source.parts[0].name}"
-        with scratch_folder(Path(config.cache_dir) / "scratch" / key, doing) as scratch:
-            entry = find_entry(index)  # another process may have made it meanwhile
-            if entry is None:
-                entry = make_entry(config, source, tokenizer, scratch)
-                index.parent.mkdir(exist_ok=True)
-                (scratch / "index").write_text(entry.name)
-                os.replace(scratch / "index", index)
+    entry = Path(config.cache_dir) / "tokens" / fingerprint([source.identity, vocabulary])
+    if not entry.exists():
+        scratch = Path(config.cache_dir) / "scratch" / entry.name
+        with scratch_folder(scratch, f"reads {source.parts[0].name}"):
+            if not entry.exists():  # another process may have made it meanwhile
+                make_entry(config, source, tokenizer, scratch / "entry")
+                entry.parent.mkdir(exist_ok=True)
+                os.rename(scratch / "entry", entry)
     return read_entry(entry, source)
 
 
-def find_entry(index: Path) -> Path | None:
-    """The folder of tokens that an index names, if both are there."""
-    if not index.is_file():
-        return None
-    name = index.read_text(errors="replace")
-    entry = index.parent.parent / "tokens" / name
-    return entry if re.fullmatch("[0-9a-f]{16}", name) and entry.exists() else None
-
-
-def make_entry(
-    config: DataConfig, source: Source, tokenizer: Tokenizer | None, scratch: Path
-) -> Path:
-    """Write the tokens of a text into a folder of the cache that is called after its content."""
-    made = scratch / "entry"
+def make_entry(config: DataConfig, source: Source, tokenizer: Tokenizer | None, made: Path) -> None:
+    """Write the tokens of a text, and what describes them, into a folder."""
     made.mkdir()
     try:
         if tokenizer is None and config.tokenizer == "byte":
@@ -104,15 +87,8 @@ def make_entry(
     finally:
         if open_source(config).identity != source.identity:  # which explains any other error
             raise UserError(f"{source.parts[0].name} changed while it was read; start again")
+    description["fingerprint"] = fingerprint(description)
     write_atomically(made / "corpus.json", json.dumps(description, indent=1).encode())
-    entry = Path(config.cache_dir) / "tokens" / fingerprint(description)
-    entry.parent.mkdir(exist_ok=True)
-    try:
-        os.rename(made, entry)
-    except OSError:
-        if not entry.exists():  # where it does, the same text was there from another source
-            raise
-    return entry
 
 
 def find_characters(source: Source) -> str:
@@ -145,10 +121,15 @@ def write_tokens(source: Source, tokenizer: Tokenizer, path: Path) -> dict[str, 
                 counts += np.bincount(ids, minlength=tokenizer.vocab_size)
             tokens += len(ids)
         sync(file)
+    if tokens == 0:
+        raise UserError(f"{source.name} is empty; name a source with text in it")
     newlines = [i for i in np.flatnonzero(counts) if tokenizer.decode([int(i)]) == "\n"]
-    start = int(newlines[0] if newlines else counts.argmax())
-    info = {"sha256": digest.hexdigest(), "characters": characters, "tokens": tokens}
-    info["start_token"] = start
+    info = {
+        "sha256": digest.hexdigest(),
+        "characters": characters,
+        "tokens": tokens,
+        "start_token": int(newlines[0] if newlines else counts.argmax()),
+    }
     return {"info": info, "tokenizer": tokenizer.to_dict(), "crc32": crc32}
 
 
@@ -194,8 +175,8 @@ def read_entry(entry: Path, source: Source) -> Corpus:
         description = json.loads(paths[0].read_text())
         tokenizer = load_tokenizer(description["tokenizer"])
         tokens = np.memmap(paths[1], tokenizer.encode("").dtype, "r")
-        crc32 = zlib.crc32(tokens.data)
-        if fingerprint(description) != entry.name or description["crc32"] != crc32:
+        whole = description.pop("fingerprint") == fingerprint(description)
+        if not whole or description["crc32"] != zlib.crc32(tokens.data):
             raise ValueError("they are not what was written")
         return Corpus(tokens, tokenizer, {"source": source.name} | description["info"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -11,7 +11,6 @@ import glob
 import hashlib
 import json
 import logging
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -19,13 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from common.atomic import scratch_folder, sync
 from common.errors import UserError
 from data.config import DataConfig
 
 CHUNK_BYTES = 1 << 17  # so small that what is made of a chunk stays in the processor's cache
+ROWS = 100  # of a hub dataset, in a chunk
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ def open_source(config: DataConfig) -> Source:
     """Find the text that the config names, without reading it.
 
     Raises:
-        UserError: for a source that is missing or empty, or a name that no hub dataset can have.
+        UserError: for a source that is missing, or a name that no hub dataset can have.
     """
     names = [config.source] if isinstance(config.source, str) else config.source
     if names == ["pydocs"]:
@@ -89,8 +86,6 @@ def files(paths: list[Path], separator: str) -> Source:
         if parts and separator:
             parts.append(Part("--data.separator", lambda: iter([between]), len(between)))
         stat = path.stat()
-        if stat.st_size == 0:
-            raise UserError(f"{path} is empty; name a file with text in it")
         parts.append(Part(str(path), functools.partial(read_file, path), stat.st_size))
         identity.append([str(path.absolute()), stat.st_size, stat.st_mtime_ns])
     return Source(", ".join(map(str, paths)), parts, identity)
@@ -119,7 +114,8 @@ def pydocs() -> Source:
 
 
 def hub(config: DataConfig, name: str) -> Source:
-    """A dataset on the Hugging Face hub, which is fetched into a file when it is first read.
+    """A dataset on the Hugging Face hub. `datasets` keeps what it downloads; after an interruption
+    it downloads the rest.
 
     Raises:
         UserError: for a name that none has there, and that might be taken for a folder here.
@@ -127,72 +123,40 @@ def hub(config: DataConfig, name: str) -> Source:
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
         raise UserError(f"hub:{name} is no name on the hub; it has the form hub:OWNER/NAME")
     options = [config.hub_config, config.hub_split, config.hub_column, config.hub_revision]
-    identity = ["hub", name, *options, config.separator]
-    key = fingerprint(identity)
-    text = Path(config.cache_dir) / "hub" / f"{name.replace('/', '-')}-{key}.txt"
-
-    def read() -> Iterator[bytes]:
-        if not has_text(text):
-            scratch = Path(config.cache_dir) / "scratch" / key
-            with scratch_folder(scratch, f"fetches hub:{name}"):
-                if not has_text(text):  # nor has another process fetched it meanwhile
-                    fetch(config, name, scratch / "text")
-                    text.parent.mkdir(exist_ok=True)
-                    os.replace(scratch / "text", text)
-        return read_file(text)
-
     words = [f"hub:{name}", config.hub_config, config.hub_split, "at", config.hub_revision]
-    return Source(" ".join(filter(None, words)), [Part(f"hub:{name}", read)], identity)
+    part = Part(f"hub:{name}", functools.partial(read_rows, config, name))
+    return Source(" ".join(filter(None, words)), [part], ["hub", name, *options, config.separator])
 
 
-def has_text(path: Path) -> bool:
-    """Whether it is a file with something in it, and no pipe, which would keep us waiting."""
-    return path.is_file() and path.stat().st_size > 0
-
-
-def fetch(config: DataConfig, name: str, path: Path) -> None:
-    """Stream the rows of a hub dataset into a file.
+def read_rows(config: DataConfig, name: str) -> Iterator[bytes]:
+    """The rows of a hub dataset, joined by the separator.
 
     Raises:
         UserError: when the dataset is out of reach, or its rows hold no text.
     """
-    print(f"fetching hub:{name}; without a network this takes a while to fail", file=sys.stderr)
-    column, bar = config.hub_column, tqdm(desc="fetching", unit="B", unit_scale=True, leave=False)
-    with bar, open(path, "wb") as file:
-        for number, row in enumerate(stream_rows(config, name)):
-            if not isinstance(row.get(column), str):
-                raise UserError(
-                    f"hub:{name} has no text in column {column!r} of row {number}; name another "
-                    f"with --data.hub_column; the row has {', '.join(row)}"
-                )
-            text = (config.separator if number else "") + row[column]
-            bar.update(file.write(text.encode()))
-        if file.tell() == 0:
-            raise UserError(f"hub:{name} has no text in it")
-        sync(file)
-
-
-def stream_rows(config: DataConfig, name: str) -> Iterator[dict[str, Any]]:
-    """The rows of a hub dataset as they come over the network.
-
-    Raises:
-        UserError: for whatever goes wrong on the way.
-    """
     import datasets  # takes a second, which a start from the cache saves
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each retry is a line there
+    print(f"loading hub:{name}; without a network this takes a while to fail", file=sys.stderr)
+    where = {"split": config.hub_split, "revision": config.hub_revision}
+    where["cache_dir"] = str(Path(config.cache_dir) / "hub")
     try:
-        where = {"split": config.hub_split, "revision": config.hub_revision, "streaming": True}
         rows = datasets.load_dataset(name, config.hub_config or None, **where)
-        if config.hub_column in (rows.column_names or []):
-            rows = rows.select_columns(config.hub_column)  # the others are not fetched
-        yield from rows
     except Exception as error:  # `datasets` documents no kinds
         reason = " ".join(str(error).split())
         raise UserError(
             f"could not load hub:{name} ({type(error).__name__}: {reason}); without a network "
             f"or an account, put the text in a file and pass --data.source FILE"
         ) from error
+    column, separator = config.hub_column, ""
+    if column not in rows.column_names or rows.features[column].dtype != "string":
+        raise UserError(
+            f"hub:{name} has no text in column {column!r}; name another with --data.hub_column: "
+            f"{', '.join(rows.column_names)}"
+        )
+    for batch in rows.select_columns(column).iter(ROWS):
+        texts = [text or "" for text in batch[column]]
+        yield (separator + (separator := config.separator).join(texts)).encode()
 
 
 def fingerprint(plain: Any) -> str:

@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 from common.atomic import write_atomically
 from common.errors import UserError
 from configs.load import Config, to_plain
+from configs.nanogpt import INIT_FROM
 
 RUNS = Path("runs")
 
@@ -142,6 +143,10 @@ def find_run(name: str | None) -> Path:
             return without_links(folder)
     if folders:
         raise UserError(f"{folders[0]} is not a run: it has no last.safetensors")
+    if name in INIT_FROM:
+        raise UserError(
+            f"there is no run {name}; nanoGPT's --init_from={name} is here: {INIT_FROM[name]}"
+        )
     known = sorted(path.parent.name for path in RUNS.glob("*/last.safetensors"))
     close = difflib.get_close_matches(Path(name).name, known, n=5, cutoff=0.3) or known[-5:]
     raise UserError(

@@ -3,7 +3,7 @@
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from tqdm import tqdm
 
@@ -40,10 +40,7 @@ class Logger:
         self.run, self.state, self.baselines = run, state, baselines
         self.stop, self.silent = stop, silent
         self.began = time.perf_counter() - state.seconds
-        self.steps, self.busy = (
-            0,
-            0.0,
-        )  # of updates since the last line of metrics
+        self.steps, self.busy = 0, 0.0  # updates since the last line of metrics, and their seconds
         self.pace = ""  # loss and speed, for the bar
 
     def __enter__(self) -> "Logger":
@@ -68,13 +65,8 @@ class Logger:
         self.print(f"to beat: {to_beat} nats/{self.unit}")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.files.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self.files.__exit__(*error)
 
     def flush(self) -> None:
         """Have all metrics on the disk."""

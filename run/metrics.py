@@ -5,9 +5,8 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from common.atomic import sync, write_atomically
@@ -115,18 +114,11 @@ class Metrics:
     def __enter__(self) -> "Metrics":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         for file in self.files:
-            try:
+            # An error that is under way says more than one on closing.
+            with self.named_errors() if kind is None else suppress(OSError):
                 file.close()
-            except OSError as last:  # an error that is under way already says more
-                if error is None:
-                    raise UserError(f"could not write to {self.run}: {last.strerror}") from last
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

@@ -4,10 +4,7 @@
 test_sample.py, resuming in test_train.py; here are the rest, and some as real commands.)
 """
 
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ import torch
 import sample
 import study
 import train
-from common import errors
 from tests.jobs import run_command
 
 ROOT = Path(__file__).parent.parent
@@ -38,8 +34,7 @@ BAD = [
     ([DEBUG, "--data.source=absent.txt"], "no text at absent.txt"),
     ([DEBUG, "--data.source=*.md"], "no text at *.md"),
     ([DEBUG, "--data.source=folder"], "folder is a folder; name the files in it"),
-    ([DEBUG, "--data.source=empty.txt"], "empty.txt is empty; name a file with text in it"),
-    ([DEBUG, "--data.source=fine.txt", "--data.source=empty.txt"], "empty.txt is empty"),
+    ([DEBUG, "--data.source=empty.txt"], "empty.txt is empty; name a source with text in it"),
     ([DEBUG, "--data.source=latin1.txt"], "latin1.txt is not UTF-8 text: byte 3 is 0xe9"),
     ([DEBUG, "--data.source=short.txt"], "the training split has 8 tokens, and a sequence needs"),
     ([DEBUG, "--data.source=uneven.txt"], "the validation split has 16 tokens"),
@@ -51,11 +46,7 @@ BAD = [
     ([DEBUG, "fine.txt"], "one word without a flag is expected, got: "),
     (["fine.txt"], "fine.txt: a config has the sections data, model, train, this has none"),
     (["folder"], "there is no config file folder"),
-    (
-        ["--init_from=gpt2"],
-        "here: --init_from RUN starts from the weights of a run that was trained",
-    ),
-    (["--init_from=resume"], "here: --resume RUN"),
+    (["--init_from=gpt2"], "nanoGPT's --init_from=gpt2 is here: only runs that were trained here"),
     (["latin1.txt"], "latin1.txt is not a config"),
 ]
 
@@ -154,55 +145,3 @@ def test_help_is_not_an_error(workplace: Path, capsys: pytest.CaptureFixture[str
             main(["--help"])
         assert exit_.value.code == 0
         assert capsys.readouterr().out.startswith("usage: python ")
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError(),
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
-    ],
-)
-def test_too_little_memory_says_what_to_make_smaller(
-    capsys: pytest.CaptureFixture[str], error: Exception
-) -> None:
-    @errors.command
-    def large(argv: list[str]) -> int:
-        raise error
-
-    assert large([]) == 2
-    assert "out of memory; take a smaller --train.batch_size" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("kind", [errors.UserError, OSError])
-def test_what_acts_on_a_terminal_is_shown_by_its_number(
-    capsys: pytest.CaptureFixture[str], kind: type[Exception]
-) -> None:
-    @errors.command
-    def refuse(argv: list[str]) -> int:
-        raise kind("\x1b[31mred\nnext\u202e日")
-
-    assert refuse([]) == 2
-    assert capsys.readouterr().err == "error: \\x1b[31mred\\nnext\\u202e日\n"
-
-
-def test_a_bug_of_ours_keeps_its_traceback() -> None:
-    @errors.command
-    def broken(argv: list[str]) -> int:
-        raise RuntimeError("a bug")
-
-    with pytest.raises(RuntimeError, match="a bug"):
-        broken([])
-
-
-def test_a_character_that_the_terminal_cannot_show_is_shown_by_its_number() -> None:
-    program = "from common import errors; errors.command(lambda argv: print('é日') or 0)([])"
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout == "\\xe9\\u65e5\n"

@@ -4,7 +4,6 @@ names the culprit, or text that is taken as it is. Nothing is left behind, nothi
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import io
 import math
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-import docstring_parser
 import pytest
 import yaml
 
@@ -23,7 +21,7 @@ import train
 from common.errors import UserError
 from common.fields import FieldType, field_types
 from configs import load
-from configs.load import SECTIONS, Config, flag, to_plain
+from configs.load import SECTIONS, Config, flag, from_plain, to_plain
 from run.checkpoint import load_checkpoint, save_checkpoint
 from tests.conftest import DEBUG, make_run
 
@@ -65,18 +63,14 @@ HOSTILE = {
 
 @pytest.fixture(autouse=True)
 def quick(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The docstrings are read once for all; a benchmark ends where it would begin to measure."""
+    """A benchmark ends where it would begin to measure."""
 
     def begin(*args: object) -> NoReturn:
         raise UserError("it would begin here")
 
-    monkeypatch.setattr(docstring_parser, "parse_from_object", parse_once)
     for module in BENCHMARKS.values():
         for name in ("start_runtime", "watch"):
             monkeypatch.setattr(module, name, begin, raising=False)
-
-
-parse_once = functools.cache(docstring_parser.parse_from_object)
 
 
 def flags_of(sections: dict[str, type]) -> dict[str, FieldType]:
@@ -230,10 +224,12 @@ def test_a_strangers_run_with_each_mistake_in_its_config(workplace: Path, sectio
                 continue
             plain: dict[str, Any] = to_plain(Config())
             plain[section][name] = value
-            changed = dataclasses.replace(header, config=plain)
-            save_checkpoint(run / "best.safetensors", tensors, changed)
-            line = refused(sample.main, ["a"])
-            assert line.startswith("runs/a/best.safetensors: ") and name in line, (value, line)
+            with pytest.raises(UserError, match=f"^here: .*{name}"):
+                from_plain(plain, "here")
+        changed = dataclasses.replace(header, config=plain)
+        save_checkpoint(run / "best.safetensors", tensors, changed)
+        line = refused(sample.main, ["a"])
+        assert line.startswith("runs/a/best.safetensors: ") and name in line, line
 
 
 ODD = "\x1b]0;owned\x07\x1b[31m \u202e \n"

@@ -5,20 +5,16 @@ import shutil
 import signal
 import socket
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 import train
-from common.errors import UserError
 from run.checkpoint import load_checkpoint
 from run.metrics import read_metrics
 from tests.jobs import run_job, start_command, start_job
-from training.processes import tear_down
 
 ROOT = Path(__file__).parent.parent
 FLAGS = [str(ROOT / "configs" / "debug.yaml"), f"--data.source={ROOT / 'README.md'}"]
@@ -76,19 +72,6 @@ def test_a_job_that_diverges_ends(workplace: Path) -> None:
     for rank in range(2):
         *_, said = Path(f"said-{rank}").read_text().splitlines()
         assert said.startswith("error: at step ") and "start again with a lower" in said.lower()
-
-
-def test_a_group_is_left_alone_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Taken down while the error's traceback holds what uses it, it can hang, if not each time."""
-    taken_down: list[bool] = []
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: taken_down.append(True))
-    with pytest.raises(UserError), ExitStack() as held:
-        held.push(tear_down)
-        raise UserError("at step 2: the loss is nan")
-    assert not taken_down
-    with ExitStack() as held:
-        held.push(tear_down)
-    assert taken_down
 
 
 def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(

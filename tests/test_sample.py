@@ -1,8 +1,6 @@
 """sample.py generates what was asked for: each option against the same text drawn directly."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from model.decode import optimize_for_decoding
 from model.generate import generate
 from model.gpt import GPT
 from run.checkpoint import load_checkpoint, load_weights, save_checkpoint
-from tests.conftest import ROOT, make_run
+from tests.conftest import make_run
 
 CHARS = "\n abcdefghij日é"
 # Another value of each option than its default, and one that goes with the others below.
@@ -86,7 +84,7 @@ def test_each_option_generates_what_it_says(
     changes: dict[str, Any],
 ) -> None:
     run = make_run(workplace / "runs" / "a", chars)
-    given = changes if changes == {} else {"max_new_tokens": 40} | changes
+    given = changes if changes == {} and chars else {"max_new_tokens": 40} | changes
     assert sample.main(["a", *(f"--{name}={value}" for name, value in given.items())]) == 0
     out, err = capsys.readouterr()
     assert out == expected(run, given)
@@ -167,14 +165,6 @@ def test_one_that_cannot_say_where_to_start_asks_for_a_prompt(
     assert sample.main([]) == 2
     assert "does not say where to start; give a --prompt" in capsys.readouterr().err
     assert sample.main(["--prompt=a", "--max_new_tokens=3"]) == 0
-
-
-def test_a_closed_pipe_ends_quietly(workplace: Path) -> None:
-    make_run(workplace / "runs" / "a")
-    command = f"{sys.executable} {ROOT / 'sample.py'} --max_new_tokens=1000 | head -c 5"
-    result = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert len(result.stdout) == 5
-    assert "Traceback" not in result.stderr and "Exception" not in result.stderr
 
 
 BAD = [

@@ -374,12 +374,9 @@ def test_compile_is_asked_for_and_its_failure_is_one_line(
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # PyTorch 2.13, of its own doing
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_compiled_is_the_same_run(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, precision: str
-) -> None:
+def test_compiled_is_the_same_run(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    flags = [*SHORT, f"--train.precision={precision}", "--model.ngrams=2", "--train.max_steps=3"]
+    flags = [*SHORT, "--train.precision=float32", "--model.ngrams=2", "--train.max_steps=3"]
     for compiled in ("false", "true"):
         assert train.main([*flags, f"--train.compile={compiled}", f"--run={compiled}"]) == 0
     for key in ("train_loss", "val_loss"):
@@ -439,12 +436,12 @@ def test_resuming_removes_what_came_after_the_last_checkpoint(workplace: Path) -
     assert list(read("runs/parts", "train_loss")) == list(range(1, 25))
 
 
-@pytest.mark.parametrize("step", [8, 24])
+@pytest.mark.parametrize("step", [8, 16])
 def test_stopped_in_the_middle_of_an_evaluation(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """It is given up, and made when the run is resumed; also the last one."""
-    flags = [*SHORT, *DROPOUT, "--train.gradient_accumulation_steps=8"]
+    flags = [*SHORT, *DROPOUT, "--train.gradient_accumulation_steps=8", "--train.max_steps=16"]
     assert train.main([*flags, "--run=whole"]) == 0
 
     def interrupted(split: Iterator[Tensor]) -> Iterator[Tensor]:
@@ -614,9 +611,8 @@ def wait_until(ready: Callable[[], bool], process: "subprocess.Popen[Any]") -> N
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_real_signal_saves_says_how_to_resume_and_leaves_nothing_running(
-    workplace: Path, number: signal.Signals, code: int
+    workplace: Path,
 ) -> None:
     command = [sys.executable, str(ROOT / "train.py"), *SHORT, "--run=a"]
     command += ["--train.max_steps=100000", "--train.eval_every=100000"]
@@ -629,9 +625,9 @@ def test_a_real_signal_saves_says_how_to_resume_and_leaves_nothing_running(
     )
     metrics = Path("runs/a/metrics.jsonl")
     wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, process)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=LIMIT)
-    assert process.returncode == code, err
+    assert process.returncode == 143, err
     assert "Traceback" not in err
     step = state_of("a").step
     assert f"stopped at step {step}; resume with: python train.py --resume runs/a" in out
@@ -768,7 +764,10 @@ REFUSED = [
         "--data.source repeat has no end, so it takes no --data.test_fraction",
     ),
     (["--resume=absent"], "there is no run absent; runs/ has 1, among them a"),
-    (["--init_from=resume"], "--init_from=resume is a flag of nanoGPT; here: --resume RUN"),
+    (
+        ["--init_from=resume"],
+        "there is no run resume; nanoGPT's --init_from=resume is here: --resume RUN",
+    ),
     (["--resume=folder"], "folder is not a run: it has no last.safetensors"),
     (["--init_from=other.txt"], "other.txt is a file; name the run's folder"),
     ([DEBUG, "--run=a"], "runs/a exists; resume it with --resume runs/a"),

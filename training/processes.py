@@ -83,15 +83,6 @@ class Processes:
         """The model, whose backward pass leaves the mean gradient of all processes."""
         return model if self.world_size == 1 else DistributedDataParallel(model)
 
-    def exit_now(self, code: int) -> int:
-        """End with an exit code where others may be gone, without taking down the group: a sum that
-        nobody will finish can block that for ever. A process alone just returns the code."""
-        if self.world_size > 1:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-        return code
-
 
 ALONE = Processes()
 
@@ -101,6 +92,16 @@ def no_sync(model: nn.Module, wanted: bool) -> AbstractContextManager[None]:
     if wanted and isinstance(model, DistributedDataParallel):
         return model.no_sync()
     return nullcontext()
+
+
+def exit_now(code: int) -> int:
+    """End with an exit code where others may be gone, without taking down the group: a sum that
+    nobody will finish can block that for ever. A process alone just returns the code."""
+    if dist.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def collective_device() -> str:
@@ -136,14 +137,13 @@ def join_processes(config: TrainConfig, device: torch.device, held: ExitStack) -
     return Processes(rank, size)
 
 
-def tear_down(kind: type[BaseException] | None, *_: object) -> None:
+def tear_down(kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
     """Take the group down, or after an error leave it to the end of the process: what averages
     gradients is then still held by the error's traceback, and to be the last that holds the group,
     and so to take it down, can hang for ever (seen with PyTorch 2.13 and gloo)."""
     if kind is None:
         dist.destroy_process_group()
-
-
-def lost_a_process(error: Exception) -> bool:
-    """Whether an error says that another process of this run is gone."""
-    return dist.is_initialized() and LOST.search(str(error)) is not None
+    elif isinstance(error, RuntimeError) and LOST.search(str(error)):
+        line = "another process of this job is gone; the run resumes from its last checkpoint"
+        print(f"error: {line}", file=sys.stderr)
+        exit_now(2)

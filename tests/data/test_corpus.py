@@ -182,8 +182,6 @@ def test_globs_and_odd_names(workplace: Path) -> None:
         ("pipe", "no text at pipe"),
         ("/dev/zero", "no text at /dev/zero"),
         ("folder", r"folder is a folder; name the files in it"),
-        ("empty.txt", "empty.txt is empty"),
-        (["full.txt", "empty.txt"], "empty.txt is empty"),
         (["full.txt", "pydocs"], "pydocs stands alone"),
         (["repeat", "full.txt"], "repeat stands alone"),
         (["hub:a/b", "full.txt"], "hub:a/b stands alone"),
@@ -192,7 +190,6 @@ def test_globs_and_odd_names(workplace: Path) -> None:
 )
 def test_a_source_that_is_no_text(workplace: Path, source: str, message: str) -> None:
     Path("folder").mkdir()
-    Path("empty.txt").touch()
     Path("full.txt").write_text("full")
     os.mkfifo("pipe")
     with pytest.raises(UserError, match=message):
@@ -214,14 +211,24 @@ def test_the_same_source_is_read_once(workplace: Path, request: pytest.FixtureRe
         load("t.txt", tokenizer="byte")
 
 
-def test_the_same_text_elsewhere_is_kept_once(workplace: Path) -> None:
+def test_a_text_that_moved_is_the_same_text(workplace: Path) -> None:
     Path("t.txt").write_text("some text")
     first = load("t.txt")
     Path("t.txt").rename("moved.txt")
-    corpus = load("moved.txt")
-    assert text_of(corpus) == "some text" and corpus.info["source"] == "moved.txt"
-    assert [name.split("/")[0] for name in kept()] == ["index", "index", "tokens", "tokens"]
-    assert isinstance(first.tokens, np.memmap) and text_of(first) == "some text"
+    moved = load("moved.txt")
+    assert text_of(moved) == "some text" and moved.info["source"] == "moved.txt"
+    assert moved.info["sha256"] == first.info["sha256"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_no_text(workplace: Path, kind: str) -> None:
+    for name in ("a.txt", "b.txt"):
+        Path(name).touch()
+    with pytest.raises(UserError, match=r"a.txt, b.txt is empty; name a source with text in it"):
+        load(["a.txt", "b.txt"], tokenizer=kind)
+    assert kept() == []
+    Path("b.txt").write_text("b")
+    assert text_of(load(["a.txt", "b.txt"], tokenizer=kind)) == "b"
 
 
 @pytest.mark.parametrize("change", ["time", "size", "separator", "order"])
@@ -275,13 +282,13 @@ def test_a_second_process_waits_for_the_first(
     found: list[Corpus] = []
     said: list[str] = []
 
-    def make_slowly(*args: Any) -> Path:
+    def make_slowly(*args: Any) -> None:
         other.start()
         limit = time.monotonic() + 60
         while not said and time.monotonic() < limit:
             said.extend(capsys.readouterr().err.splitlines())
             time.sleep(0.01)
-        return make(*args)
+        make(*args)
 
     other = threading.Thread(target=lambda: found.append(load("t\x1b.txt")))
     monkeypatch.setattr(data.corpus, "make_entry", make_slowly)
@@ -327,12 +334,12 @@ def test_interrupted_anywhere_nothing_is_left_or_used(
                 raise Interrupted  # the last of `calls` is more than there are
     if kill:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert not list(Path("cache/index").glob("*")), "what was interrupted would be found"
+    assert not list(Path("cache/tokens").glob("*")), "what was interrupted would be found"
     texts = {"t.txt": "one two three", "other.txt": "other"}
     for name in sorted(texts, reverse=calls % 2 == 0):
         assert text_of(load(name)) == texts[name]
         assert not [path for path in kept() if path.startswith("scratch")], "scratch is left"
-    assert [path.split("/")[0] for path in kept()] == ["index"] * 2 + ["tokens"] * 4
+    assert [path.split("/")[0] for path in kept()] == ["tokens"] * 4
 
 
 def test_what_another_living_process_writes_is_left_alone(workplace: Path) -> None:
@@ -405,21 +412,6 @@ def test_a_damaged_entry_is_named(workplace: Path, name: str, damage: str) -> No
         load("t.txt")
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_broken_index_is_as_good_as_none(workplace: Path, damage: str) -> None:
-    Path("t.txt").write_text("abcd")
-    load("t.txt")
-    (index,) = Path("cache/index").iterdir()
-    good = index.read_text()
-    for change in (
-        DAMAGE[damage],
-        *(lambda _, x=x: x for x in (b"..", b".", b"/", b"../../t.txt")),
-    ):
-        harm(index, change)
-        assert text_of(load("t.txt")) == "abcd"
-        assert index.read_text() == good
-
-
 # --- a dataset on the hub ----------------------------------------------------------------------
 
 
@@ -433,25 +425,22 @@ def write_rows(path: Path, rows: list[str], time: int = 0) -> None:
 
 
 @pytest.fixture
-def tiny(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tiny(workplace: Path) -> Path:
     """A dataset in the hub's layout: `datasets` takes a local folder of that name for it."""
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", workplace / "hf")
     folder = workplace / "acme" / "tiny"
     write_rows(folder / "train-00000-of-00001.parquet", ["one\r\n", "two ", "é"])
     write_rows(folder / "validation-00000-of-00001.parquet", ["three"])
     return folder
 
 
-def test_a_dataset_is_joined_and_fetched_once(
+def test_a_dataset_is_joined_and_read_once(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     source = "hub:acme/tiny"
     assert text_of(load(source, hub_split="train+validation")) == "one\r\ntwo éthree"
+    monkeypatch.setattr(data.sources, "ROWS", 2)
     assert text_of(load(source, separator="|")) == "one\r\n|two |é"
-    monkeypatch.setattr(data.sources, "fetch", None)
-    assert text_of(load(source, separator="|", tokenizer="byte")) == "one\r\n|two |é"
+    assert {path.name for path in Path("cache").iterdir()} == {"hub", "scratch", "tokens"}
     request.getfixturevalue("no_reading")
     corpus = load(source, hub_split="train+validation")
     assert text_of(corpus) == "one\r\ntwo éthree"
@@ -461,45 +450,16 @@ def test_a_dataset_is_joined_and_fetched_once(
             load(source, **{"hub_split": "train+validation", option: "x"})
 
 
-def test_an_interrupted_fetch_leaves_nothing(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        rows = data.sources.stream_rows
-
-        def some_rows(*args: Any) -> Any:
-            yield next(rows(*args))
-            raise Interrupted
-
-        patch.setattr(data.sources, "stream_rows", some_rows)
-        load("hub:acme/tiny")
-    assert kept() == []
-    write_rows(tiny / "train-00000-of-00001.parquet", ["other\n"] * 100, time=1)
-    assert text_of(load("hub:acme/tiny")) == "other\n" * 100
-    assert [name.split("/")[0] for name in kept()] == ["hub", "index", "tokens", "tokens"]
-
-
-@pytest.mark.parametrize("damage", ["a pipe", "empty"])
-def test_a_text_of_a_dataset_that_is_none_is_fetched_again(tiny: Path, damage: str) -> None:
-    expected = text_of(load("hub:acme/tiny"))
-    (text,) = Path("cache/hub").iterdir()
-    harm(text, DAMAGE[damage])
-    assert text_of(load("hub:acme/tiny", tokenizer="byte")) == expected
-
-
-def test_a_dataset_without_text_is_not_kept(tiny: Path) -> None:
-    write_rows(tiny / "train-00000-of-00001.parquet", ["", ""], time=1)
-    with pytest.raises(UserError, match="has no text in it"):
-        load("hub:acme/tiny")
-    assert kept() == []
-
-
 def test_what_a_dataset_has_not(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"no text in column 'number' of row 0; .*--data.hub_col"):
-        load("hub:acme/tiny", hub_column="number")
-    with pytest.raises(UserError, match=r"no text in column 'x' of row 0; .* has text, number$"):
-        load("hub:acme/tiny", hub_column="x")
+    for column in ("number", "x"):
+        with pytest.raises(UserError, match=rf"no text in column '{column}'; .*: text, number$"):
+            load("hub:acme/tiny", hub_column=column)
     for option in ("hub_split", "hub_config"):
         with pytest.raises(UserError, match=r"could not load hub:acme/tiny .*absent"):
             load("hub:acme/tiny", **{option: "absent"})
+    write_rows(tiny / "train-00000-of-00001.parquet", ["", ""], time=1)
+    with pytest.raises(UserError, match="hub:acme/tiny train at main is empty"):
+        load("hub:acme/tiny")
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)

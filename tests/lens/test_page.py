@@ -421,7 +421,7 @@ def test_fits_the_screen(show: Show, scheme: str, width: int) -> None:
 
 
 def test_a_large_run_opens(show: Show) -> None:
-    given = example("0123456789abcdef" * 16, L=6, H=6, D=64, S=12)
+    given = example("0123456789abcdef" * 16, L=6, H=6, D=64, S=4)
     tab = show(given.data)
     assert len(tab.content()) < 25e6
     assert tab.locator(".head").count() == 36 and "L5H5" in tab.inner_text("#heads")

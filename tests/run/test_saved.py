@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused_before_it_takes_memory(tmp_path: Path) -> 
     opened = open_run(tmp_path)
     with pytest.raises(UserError, match=r"a batch of 9+ with --model.block_size 7 would need"):
         opened.model(CPU, batch_size=10**12 - 1)
-    wide = dataclasses.replace(opened.config.model, n_embd=100_000, n_layer=1000)
+    wide = dataclasses.replace(opened.config.model, n_embd=100_000, n_layer=50)
     for model in (wide, dataclasses.replace(opened.config.model, n_layer=2)):
         other = dataclasses.replace(opened, config=Config(model=model))
         for refuse in (other.refuse_misfit, lambda other=other: other.model(CPU)):

@@ -18,8 +18,8 @@ from training.config import TrainConfig
 from training.processes import (
     ALONE,
     Processes,
+    exit_now,
     join_processes,
-    lost_a_process,
     no_sync,
     tear_down,
 )
@@ -39,7 +39,7 @@ def test_a_process_alone_keeps_what_it_has() -> None:
     layer, stop = nn.Linear(2, 2), StopSignal()
     assert ALONE.is_main and str(ALONE) == "" and ALONE.wrap_ddp(layer) is layer
     assert ALONE.sum([1.5, 2.0]) == [1.5, 2.0] and ALONE.all_reduce_max(-3) == -3
-    assert ALONE.gather(torch.ones(2))[0].tolist() == [1, 1] and ALONE.exit_now(7) == 7
+    assert ALONE.gather(torch.ones(2))[0].tolist() == [1, 1] and exit_now(7) == 7
     assert not ALONE.stop_requested(stop)
     stop.number = 15
     assert ALONE.stop_requested(stop) and stop.number == 15
@@ -146,20 +146,27 @@ def test_a_group_is_left_alone_after_an_error(monkeypatch: pytest.MonkeyPatch) -
     assert taken_down
 
 
-def test_the_end_of_another_process_is_known_by_its_message(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer"), 2),
+        (RuntimeError("a bug"), 4),
+        (KeyboardInterrupt(), 3),
+    ],
+    ids=repr,
+)
+def test_a_process_of_a_job_ends_at_once_where_another_is_gone(
+    error: BaseException, code: int
 ) -> None:
-    gone = RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]")
-    assert not lost_a_process(gone), "there is no group"
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    assert lost_a_process(gone) and not lost_a_process(RuntimeError("a bug"))
-
-
-def test_exit_now_ends_a_process_of_a_job_at_once() -> None:
     child = os.fork()
     if child == 0:
         try:
-            Processes(0, 2).exit_now(3)
+            dist.is_initialized = lambda: True
+            with ExitStack() as held:
+                held.push(tear_down)
+                raise error
+        except KeyboardInterrupt:
+            exit_now(3)
         finally:
             os._exit(4)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code
