@@ -170,12 +170,16 @@ def test_every_field_of_a_config_file_with_each_mistake(workplace: Path, section
         (workplace / "some.yaml").write_text(text, encoding="utf-8")
         assert culprit in refused(train.main, ["some.yaml"]), text
 
+    tried: list[Any] = []  # kinds of fields
     for name, field in field_types(SECTIONS[section]).items():
         for value in [*wrong(field), {"a": ["b"]}, [["a"]], []]:
             refuse(yaml.safe_dump({section: {name: value}}), f"{section}.{name} must be ")
         refuse(f"{section}:\n  {name}x: 1\n", f"{section}.{name}x; did you mean {name}?")
         refuse(f"{section}:\n  {name}: 1\n  {name}: 1\n", f"{name} is given twice")
         refuse(f"{section}x:\n  {name}: 1\n", f"unknown section {section}x; did you mean {section}")
+        if field.kind in tried:
+            continue
+        tried.append(field.kind)
         for text in filter(lambda text: len(text) < 50_000, HOSTILE.values()):
             (workplace / "some.yaml").write_text(f"{section}:\n  {name}: {text}\n")
             refused(train.main, ["some.yaml", "--data.source=absent.txt"])
@@ -191,7 +195,10 @@ def test_a_strangers_run_with_hostile_text(
     """Sampling needs none of it; studying and training end with one line where they need it."""
     fine = "a text to study with enough of it\n" * 20
     (workplace / "fine.txt").write_text(fine)
-    for changed in ({"source": HOSTILE[text]}, dict.fromkeys(TEXTS, HOSTILE[text])):
+    changes: list[dict[str, str]] = [{"source": HOSTILE[text]}]
+    if text in ("aliases in aliases", "escape sequences"):
+        changes.append(dict.fromkeys(TEXTS, HOSTILE[text]))
+    for changed in changes:
         make_run(workplace / "runs" / "a", chars="".join(sorted(set(fine))))
         for path in Path("runs/a").glob("*.safetensors"):
             header, tensors = load_checkpoint(path)

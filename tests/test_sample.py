@@ -84,12 +84,12 @@ def test_each_option_generates_what_it_says(
     changes: dict[str, Any],
 ) -> None:
     run = make_run(workplace / "runs" / "a", chars)
-    given = changes if changes == {} and chars else {"max_new_tokens": 40} | changes
+    given = changes if changes == {} and chars else {"max_new_tokens": 25} | changes
     assert sample.main(["a", *(f"--{name}={value}" for name, value in given.items())]) == 0
     out, err = capsys.readouterr()
     assert out == expected(run, given)
     if changes.keys() - {"device"} and changes != {"top_k": 10**6}:
-        plain = given | {"int8": False} if "int8" in given else {"max_new_tokens": 40}
+        plain = given | {"int8": False} if "int8" in given else {"max_new_tokens": 25}
         assert out != expected(run, plain), "the option changes nothing"
     which, step = ("last", 3) if changes.get("checkpoint") == "last" else ("best", 2)
     assert f"{which}.safetensors, step {step}, validation loss 2.5000, on cpu" in err

@@ -104,26 +104,6 @@ def test_every_field_is_read_from_file_and_flag_and_the_flag_wins(
         assert value(parse(*argv, base=base)) == second
 
 
-@pytest.mark.parametrize("key", FIELDS)
-def test_a_value_of_another_type_or_outside_its_range_is_refused_by_name(
-    workplace: Path, key: str
-) -> None:
-    section, name, field = FIELDS[key]
-    wrong = [] if field.kind in (str, list[str] | str) else ["x y", ""]
-    if field.limits is not None:
-        wrong += ["-1", "inf" if field.kind is float else str(10**30)]
-    for word in wrong:
-        with pytest.raises(UserError) as error:
-            parse(f"--{key}={word}")
-        assert str(error.value).startswith(f"--{key} must be "), error
-        (workplace / "bad.yaml").write_text(yaml.safe_dump({section: {name: word}}))
-        with pytest.raises(UserError, match=re.escape(f"{key} must be ")):
-            parse("bad.yaml")
-    (workplace / "bad.yaml").write_text(json.dumps({section: {name: {"a": [1]}}}))
-    with pytest.raises(UserError, match=f"^bad.yaml: {key} must be "):
-        parse("bad.yaml")
-
-
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_text_is_text(workplace: Path, text: str) -> None:

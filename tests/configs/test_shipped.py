@@ -77,7 +77,7 @@ def test_checks_pass(name: str) -> None:
     config = read_config({}, file)
     torch.manual_seed(0)
     width = 8 * config.model.n_head
-    model = GPT(dataclasses.replace(config.model, block_size=16, n_embd=width), 64)
+    model = GPT(dataclasses.replace(config.model, block_size=16, n_embd=width, n_layer=2), 64)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn(weight.shape) * 0.02)
