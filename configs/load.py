@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import functools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -20,7 +20,7 @@ import docstring_parser
 import yaml
 
 from common.errors import UserError
-from common.fields import brief, field_types, make
+from common.fields import FieldType, brief, field_types, make
 from configs.nanogpt import ours_for
 from data.config import DataConfig
 from model.config import ModelConfig
@@ -72,27 +72,26 @@ def read_command_line(
         UserError: for an unknown flag, a value of another type, and further words.
     """
     parser = Parser(usage=usage, description=description, allow_abbrev=False)
+    flags: dict[str, FieldType] = {}
     for section, kind in sections.items():
         title, meanings = describe(kind)
         group = parser.add_argument_group(title)
         for name, field_type in field_types(kind).items():
-            several = field_type.kind == list[str] | str
+            flags[flag(section, name)] = field_type
             group.add_argument(
                 flag(section, name),
                 metavar="VALUE",
                 default=argparse.SUPPRESS,
                 help=meanings[name].replace("%", "%%"),
-                action="append" if several else "store",
+                action="append" if field_type.kind == list[str] | str else "store",
             )
-    given, rest = parser.parse_known_args(spell_out(argv, sections))
-    known = [
-        flag(section, name) for section, kind in sections.items() for name in field_types(kind)
-    ]
+    alone = {name for name, field_type in flags.items() if field_type.kind is bool}
+    given, rest = parser.parse_known_args(spell_out(argv, alone))
     for word in rest:
         if word.startswith("-"):
             name = word.split("=")[0]
-            hint = nearest(name, known) or "; see --help"
-            raise UserError(ours_for(word, known) or f"unknown flag {name}{hint}")
+            hint = nearest(name, flags) or "; see --help"
+            raise UserError(ours_for(word, flags) or f"unknown flag {name}{hint}")
     if len(rest) > words:
         most = "one word" if words else "no word"
         raise UserError(f"{most} without a flag is expected, got: {' '.join(rest)}")
@@ -101,7 +100,7 @@ def read_command_line(
         section, _, name = key.rpartition(".")
         if isinstance(value, list) and len(value) == 1:  # a flag that is given once
             (value,) = value
-        values[section][name] = convert(sections[section], name, value, f"--{key}")
+        values[section][name] = convert(flags[f"--{key}"], value, f"--{key}")
     return (rest[0] if rest else None), values
 
 
@@ -118,24 +117,18 @@ def describe(kind: type) -> tuple[str, dict[str, str]]:
     return (docs[0].short_description or "").rstrip("."), meanings
 
 
-def spell_out(argv: list[str], sections: dict[str, type]) -> list[str]:
-    """The command line, in which a flag that is true or false is true where it stands alone."""
-    alone = {
-        flag(section, name)
-        for section, kind in sections.items()
-        for name, field_type in field_types(kind).items()
-        if field_type.kind is bool
-    }
+def spell_out(argv: list[str], alone: Container[str]) -> list[str]:
+    """The command line, in which a flag that may stand alone is true where it does."""
     return [
         f"{word}=true" if word in alone and after.lower() not in ("true", "false") else word
         for word, after in zip(argv, [*argv[1:], ""], strict=False)
     ]
 
 
-def convert(kind: type, name: str, value: Any, where: str) -> Any:
+def convert(field_type: FieldType, value: Any, where: str) -> Any:
     """A value as the type of a field."""
     try:
-        return field_types(kind)[name].convert(value)
+        return field_type.convert(value)
     except ValueError as error:
         raise UserError(f"{where} {error}") from None
 
@@ -213,15 +206,12 @@ def read_yaml(path: Path) -> Values:
             raise UserError(f"{path}: unknown section {section}{nearest(section, SECTIONS)}")
         if not isinstance(given, dict):
             raise UserError(f"{path}: {section} should hold fields, not {brief(given)}")
-        kind = SECTIONS[section]
-        for name in given.keys() - field_types(kind).keys():
-            raise UserError(
-                f"{path}: unknown key {section}.{name}{nearest(name, field_types(kind))}"
-            )
-        values[section] = {
-            name: convert(kind, name, value, f"{path}: {section}.{name}")
-            for name, value in given.items()
-        }
+        types, values[section] = field_types(SECTIONS[section]), {}
+        for name, value in given.items():
+            if name not in types:
+                raise UserError(f"{path}: unknown key {section}.{name}{nearest(name, types)}")
+            where = f"{path}: {section}.{name}"
+            values[section][name] = convert(types[name], value, where)
     return values
 
 

@@ -1,6 +1,7 @@
 """The flags of nanoGPT (github.com/karpathy/nanoGPT), and what they are here."""
 
 import re
+from collections.abc import Iterable
 
 OURS = {
     "out_dir": "a run is a folder in runs/: --run NAME makes it; to resume or sample, name it",
@@ -50,7 +51,7 @@ INIT_FROM = {
 }
 
 
-def ours_for(word: str, known: list[str]) -> str | None:
+def ours_for(word: str, known: Iterable[str]) -> str | None:
     """The line for whoever types one of nanoGPT's flags; None for any other word, and for a command
     that has none of the flags that the line names.
 

@@ -114,8 +114,7 @@ def pydocs() -> Source:
 
 
 def hub(config: DataConfig, name: str) -> Source:
-    """A dataset on the Hugging Face hub. `datasets` keeps what it downloads; after an interruption
-    it downloads the rest.
+    """A dataset on the Hugging Face hub. `datasets` downloads it, and each file once.
 
     Raises:
         UserError: for a name that none has there, and that might be taken for a folder here.
@@ -124,12 +123,13 @@ def hub(config: DataConfig, name: str) -> Source:
         raise UserError(f"hub:{name} is no name on the hub; it has the form hub:OWNER/NAME")
     options = [config.hub_config, config.hub_split, config.hub_column, config.hub_revision]
     words = [f"hub:{name}", config.hub_config, config.hub_split, "at", config.hub_revision]
-    part = Part(f"hub:{name}", functools.partial(read_rows, config, name))
+    rows = functools.cache(lambda: load_rows(config, name))
+    part = Part(f"hub:{name}", lambda: join_rows(rows(), config.separator))
     return Source(" ".join(filter(None, words)), [part], ["hub", name, *options, config.separator])
 
 
-def read_rows(config: DataConfig, name: str) -> Iterator[bytes]:
-    """The rows of a hub dataset, joined by the separator.
+def load_rows(config: DataConfig, name: str) -> Any:
+    """The column of a hub dataset that holds the text.
 
     Raises:
         UserError: when the dataset is out of reach, or its rows hold no text.
@@ -148,15 +148,22 @@ def read_rows(config: DataConfig, name: str) -> Iterator[bytes]:
             f"could not load hub:{name} ({type(error).__name__}: {reason}); without a network "
             f"or an account, put the text in a file and pass --data.source FILE"
         ) from error
-    column, separator = config.hub_column, ""
-    if column not in rows.column_names or rows.features[column].dtype != "string":
+    column = config.hub_column
+    if "string" not in getattr(rows.features.get(column), "dtype", ""):
         raise UserError(
             f"hub:{name} has no text in column {column!r}; name another with --data.hub_column: "
-            f"{', '.join(rows.column_names)}"
+            f"{', '.join(rows.features)}"
         )
-    for batch in rows.select_columns(column).iter(ROWS):
-        texts = [text or "" for text in batch[column]]
-        yield (separator + (separator := config.separator).join(texts)).encode()
+    return rows.select_columns(column)
+
+
+def join_rows(rows: Any, separator: str) -> Iterator[bytes]:
+    """The texts of a column, joined by the separator; what is null there is an empty text."""
+    before = ""
+    for batch in rows.iter(ROWS):
+        (column,) = batch.values()
+        yield (before + separator.join(text or "" for text in column)).encode()
+        before = separator
 
 
 def fingerprint(plain: Any) -> str:

@@ -75,8 +75,7 @@ class Block(nn.Module):
     def forward(self, x_BTC: Tensor, cache: KVCache | None = None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         x_BTC = x_BTC + self.dropout(self.attn(self.attn_norm(x_BTC), causal=True, cache=cache))
-        x_BTC = x_BTC + self.dropout(self.mlp(self.mlp_norm(x_BTC)))
-        return x_BTC
+        return x_BTC + self.dropout(self.mlp(self.mlp_norm(x_BTC)))
 
 
 class GPT(nn.Module):
