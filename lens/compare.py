@@ -52,7 +52,7 @@ def compare(word: str | None, options: Compare) -> int:
         comparison, texts = mask_from_the_start(subject, options.steps)
         show(comparison)
         for how, text in texts.items():
-            print(printable(f"    {how}, it generates: {text}"))
+            print(f"    {how}, it generates: {text}")
     return 0
 
 

@@ -15,16 +15,13 @@ from configs.load import SECTIONS, build, read_command_line, read_config
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = FENCED.findall(README)
 PAGES = [README, *(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))]
-BLOCKS_OF_COMMANDS = [
-    block
-    for page in PAGES
-    for block in re.findall(r"^```\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-] + [(ROOT / ".ci" / "run").read_text()]
+SHELL = "".join(block for page in PAGES for kind, block in FENCED.findall(page) if not kind)
 COMMANDS = [
-    shlex.split(line.replace("$ ", ""), comments=True)
-    for line in "\n".join(BLOCKS_OF_COMMANDS).splitlines()
+    shlex.split(line.removeprefix("$ "), comments=True)
+    for line in (SHELL + (ROOT / ".ci" / "run").read_text()).splitlines()
     if re.match(r"(\$ )?(python |torchrun )", line)
 ]
 
@@ -47,13 +44,14 @@ def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPat
     if script == "-m":
         module, argv = importlib.import_module(argv[0]), argv[1:]
         if hasattr(module, "Options"):  # benchmarks.compare has no flags
-            sections = {"": module.Options} | (SECTIONS if hasattr(module, "SECTIONS") else {})
+            sections = {"": module.Options} | getattr(module, "SECTIONS", {})
     elif script == "study.py":
         sections, argv = {"": study.VERBS[argv[0]][0]}, argv[1:]
+    elif script == "sample.py":
+        sections = {"": sample.Options}
     else:
-        assert script in ("train.py", "sample.py")
-        own: type = train.Options if script == "train.py" else sample.Options
-        sections = {"": own} | (SECTIONS if script == "train.py" else {})
+        assert script == "train.py"
+        sections = {"": train.Options} | SECTIONS
     word, values = read_command_line(sections, argv, "", "", 1 if sections else 2)
     if sections:
         build(sections[""], values[""])
@@ -85,10 +83,8 @@ def test_the_files_it_maps_are_there() -> None:
 
 
 def test_its_pictures_are_there() -> None:
-    folders = {ROOT: README} | {
-        path.parent: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("ind*.md")
-    }
-    for folder, page in folders.items():
-        pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page)
+    induction = ROOT / "docs" / "induction.md"
+    for page in (ROOT / "README.md", induction):
+        pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
         assert len(pictures) >= 2
-        assert all((folder / picture).is_file() for picture in pictures)
+        assert all((page.parent / picture).is_file() for picture in pictures)

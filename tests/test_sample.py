@@ -1,6 +1,5 @@
 """sample.py generates what was asked for: each option against the same text drawn directly."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,13 +36,12 @@ CHANGES: list[dict[str, Any]] = [
     {},
     *({name: value} for name, value in OTHER.items() if name != "int8"),
     {"int8": True, "num_samples": 16, "max_new_tokens": 100},  # rounding moves a draw in many
-    {"num_samples": 3, "prompt": "a"},
     {"temperature": 0, "num_samples": 2},
-    {"temperature": 1e-30},
     {"top_k": 10**6},
     {"top_k": 5, "top_p": 0.8, "min_p": 0.1, "num_samples": 2, "prompt": "日"},
     OTHER,
 ]
+IDS = [" ".join(changes) or "defaults" for changes in CHANGES]
 
 
 @pytest.fixture
@@ -75,8 +73,11 @@ def expected(run: Path, changes: dict[str, Any]) -> str:
     return rule.join(f"{o['prompt']}{tokenizer.decode(ids)}\n" for ids in texts)
 
 
-@pytest.mark.parametrize("chars", [CHARS, None], ids=["characters", "bytes"])
-@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: " ".join(changes) or "defaults")
+@pytest.mark.parametrize(
+    ("chars", "changes"),
+    [*((CHARS, changes) for changes in CHANGES), (None, {"prompt": "日"}), (None, OTHER)],
+    ids=[*IDS, "a prompt of bytes", "all with bytes"],
+)
 def test_each_option_generates_what_it_says(
     workplace: Path,
     capsys: pytest.CaptureFixture[str],
@@ -84,7 +85,7 @@ def test_each_option_generates_what_it_says(
     changes: dict[str, Any],
 ) -> None:
     run = make_run(workplace / "runs" / "a", chars)
-    given = changes if changes == {} and chars else {"max_new_tokens": 25} | changes
+    given = {"max_new_tokens": 25} | changes if changes else {}
     assert sample.main(["a", *(f"--{name}={value}" for name, value in given.items())]) == 0
     out, err = capsys.readouterr()
     assert out == expected(run, given)
@@ -103,16 +104,15 @@ def test_no_option_is_left_out() -> None:
 def test_the_device_is_the_one_that_is_asked_for(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    asked: list[str] = []
 
     def pick(name: str) -> torch.device:
         asked.append(name)
         return torch.device("cpu")
 
     monkeypatch.setattr(sample, "pick_device", pick)
-    for name in ("auto", "mps"):
-        assert sample.main([f"--device={name}", "--max_new_tokens=1"]) == 0
-    assert sample.main(["--max_new_tokens=1"]) == 0
+    for argv in (["--device=auto"], ["--device=mps"], []):
+        assert sample.main([*argv, "--max_new_tokens=1"]) == 0
     assert asked == ["auto", "mps", "auto"]
 
 
@@ -132,35 +132,11 @@ def test_text_appears_as_it_is_drawn(
     assert appeared == ["ab", *whole[2:-2]]
 
 
-def test_the_newest_run_is_sampled_unless_one_is_named(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_run(run.parent / "b", CHARS[::-1])
-    for newest, other in (("a", "b"), ("b", "a")):
-        os.utime(run.parent / newest / "last.safetensors", ns=(2, 2))
-        os.utime(run.parent / other / "last.safetensors", ns=(1, 1))
-        os.utime(run.parent / other / "best.safetensors")
-        for argv in ([], [newest], [f"runs/{newest}"], [str(run.parent / newest)]):
-            assert sample.main([*argv, "--max_new_tokens=20"]) == 0
-            assert capsys.readouterr().out == expected(run.parent / newest, {"max_new_tokens": 20})
-
-
-def test_a_run_needs_nothing_but_its_last_checkpoint(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One that was stopped before it was evaluated has no best one."""
-    (run / "best.safetensors").unlink()
-    assert sample.main([]) == 0
-    out, err = capsys.readouterr()
-    assert out == expected(run, {"checkpoint": "last"}) and "last.safetensors, step 3" in err
-
-
-@pytest.mark.parametrize("token", [10**9, -1, len(CHARS), True, "1", None])
 def test_one_that_cannot_say_where_to_start_asks_for_a_prompt(
-    run: Path, capsys: pytest.CaptureFixture[str], token: Any
+    run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     header, tensors = load_checkpoint(run / "best.safetensors")
-    header.corpus["start_token"] = token
+    header.corpus["start_token"] = len(CHARS)
     save_checkpoint(run / "best.safetensors", tensors, header)
     assert sample.main([]) == 2
     assert "does not say where to start; give a --prompt" in capsys.readouterr().err
@@ -172,13 +148,9 @@ BAD = [
     (["--prompt", "xxé日"], "the model has never seen 'x'; it knows 14 characters"),
     (["--prompt", "a\x1b[31m"], r"never seen '\x1b' '1' '3' '[' 'm'; it"),
     (["--prompt", "a\0b"], "--prompt has characters that no text has"),
-    (["--prompt", "a\udcff"], "--prompt has characters that no text has"),
     (["--num_samples=99999999999"], "a batch of 99999999999 with --model.block_size 12"),
     (["--start=a"], "--start=a is a flag of nanoGPT; here: --prompt"),
-    (["runs/a/best.safetensors"], "is a file; name the run's folder, runs/a"),
     (["absent"], "there is no run absent; runs/ has 1, among them a"),
-    (["."], ". is not a run: it has no last.safetensors"),
-    (["a", "b"], "one word without a flag is expected, got: a b"),
 ]
 
 
@@ -190,10 +162,3 @@ def test_a_mistake_is_one_line(
     out, err = capsys.readouterr()
     assert message in err and out == ""
     assert err.splitlines()[-1].startswith("error: ")
-
-
-def test_without_any_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sample.main([]) == 2
-    assert "there is no run in runs/ yet; make one with: python train.py" in capsys.readouterr().err
-    assert sample.main(["absent"]) == 2
-    assert "there is no run absent; runs/ is empty" in capsys.readouterr().err

@@ -32,7 +32,6 @@ ENDS: list[tuple[BaseException, int, str]] = [
     (OSError(28, "No space left", "a file"), 2, "error: No space left: a file\n"),
     (OSError("just words"), 2, "error: just words\n"),
     (UserError("\x1b[31mred\nnext\u202e日"), 2, "error: \\x1b[31mred\\nnext\\u202e日\n"),
-    (OSError(2, "absent", "\x1b[31m"), 2, "error: absent: \\x1b[31m\n"),
     (MemoryError(), 2, MEMORY),
     (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), 2, MEMORY),
     (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2, MEMORY),
@@ -59,13 +58,10 @@ def test_under_torchrun_a_note_says_which_line_counts(
     assert said.startswith("error: wrong\nnote: the error is in the line above")
 
 
-@pytest.mark.parametrize("bug", [RuntimeError("a bug"), KeyError("x"), ValueError("y")], ids=repr)
-def test_a_bug_of_ours_keeps_its_traceback(bug: Exception) -> None:
+@pytest.mark.parametrize("bug", [RuntimeError("a bug"), ValueError("y")], ids=repr)
+def test_a_bug_of_ours_keeps_its_traceback_and_all_else_its_exit_code(bug: Exception) -> None:
     with pytest.raises(type(bug)):
         end(bug)
-
-
-def test_the_exit_code_is_the_commands() -> None:
     assert end(None, 7) == 7
 
 
@@ -73,14 +69,10 @@ def test_the_exit_code_is_the_commands() -> None:
 @settings(max_examples=15)
 def test_a_message_is_one_short_line_that_acts_on_no_terminal(text: str) -> None:
     shown = printable(text)
-    assert all(c.isprintable() for c in shown)
-    if all(c.isprintable() for c in text):
-        assert shown == text or len(text) > 600
+    assert shown.isprintable()
+    assert shown == text or len(text) > 600 or not text.isprintable()
     for long in (text * 100, "a" * 100_000 + text, "\x1b" * 100_000):
         assert len(printable(long)) <= 600
-
-
-def test_both_ends_of_a_long_message_are_shown() -> None:
     assert printable("a" * 600) == "a" * 600
     assert printable("a" * 500 + "b" * 500) == "a" * 297 + " ... " + "b" * 297
 

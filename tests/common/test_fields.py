@@ -1,21 +1,14 @@
 """A field has a type and a range; what is outside of them is refused by name."""
 
+import dataclasses
 import json
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from common.fields import Checked, Count, Fraction, In, Natural, NonNegative, brief, make
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=5,
-)
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ def test_ranges_end_where_they_say() -> None:
 
 TYPES: dict[str, tuple[list[Any], list[Any]]] = {  # what converts, with the result; what does not
     "count": ([(3, 3), ("3", 3)], ["x", "", "1.5", 1.5, True, None, [3], "null", "9" * 9999]),
-    "length": ([(3, 3.0), (0.5, 0.5), ("1e-3", 1e-3)], ["x", "", True, None, {}, "1,5"]),
+    "length": ([(3, 3.0), (0.5, 0.5), ("1e-3", 1e-3)], ["x", "", True, None, {}, "1,5", 10**400]),
     "maybe": ([(None, None), ("null", None), ("2", 2)], ["none", "x", 1.5]),
     "flag": ([("true", True), (False, False), ("False", False)], [1, "1", "yes", None, ""]),
     "word": ([("3", "3"), ("null", "null"), ("[a", "[a")], [3, None, ["a"], True]),
@@ -73,10 +66,7 @@ TYPES: dict[str, tuple[list[Any], list[Any]]] = {  # what converts, with the res
 
 
 def test_values_convert_to_the_type_of_their_field() -> None:
-    plain: dict[str, Any] = {
-        **{"count": 1, "natural": 0, "fraction": 0.0, "length": 0.0, "open_": 1.0, "maybe": None},
-        **{"flag": False, "word": "", "choice": "a", "texts": "x", "inner": {"number": 1}},
-    }
+    plain = dataclasses.asdict(Example())
     assert make(Example, plain) == Example()
     for name, (converts, refused) in TYPES.items():
         for value, result in converts:
@@ -85,23 +75,11 @@ def test_values_convert_to_the_type_of_their_field() -> None:
         for value in refused:
             with pytest.raises(ValueError, match=f"^{name}[ .]"):
                 make(Example, plain | {name: value})
-    for name in plain:
+    less = {name: plain[name] for name in list(plain)[1:]}
+    others: list[Any] = [plain | {"more": 1}, less, {}, None, [plain], "count"]
+    for other in others:
         with pytest.raises(ValueError, match="should have the fields"):
-            make(Example, {key: value for key, value in plain.items() if key != name})
-    with pytest.raises(ValueError, match="should have the fields"):
-        make(Example, plain | {"more": 1})
-
-
-@given(JSON)
-def test_plain_data_of_any_kind_is_refused_or_made(plain: Any) -> None:
-    with pytest.raises(ValueError, match="should have the fields"):
-        make(Example, plain)
-    try:
-        made = make(Inner, {"number": plain})
-    except ValueError as error:
-        assert str(error).startswith("number ")
-    else:
-        assert made.number == int(plain)
+            make(Example, other)
 
 
 def test_a_value_in_a_message_is_short() -> None:

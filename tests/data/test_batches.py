@@ -101,21 +101,11 @@ def test_the_splits_are_one_after_the_other(
         assert [tuple(x.shape) for x in passed] == full + rest
 
 
-def test_a_text_just_long_enough() -> None:
-    batches = make(10, 4, val=0.5)
-    assert batches.train(3, 2).tolist() == [[0, 1, 2, 3, 4]] * 2
-    assert torch.cat(list(batches.validation(9))).tolist() == [[5, 6, 7, 8, 9]]
-
-
-@pytest.mark.parametrize(
-    ("val", "test", "name"),
-    [(0.1, 0.0, "validation"), (0.895, 0.0, "training"), (0.4, 0.1, "test")],
-)
-def test_a_split_too_short_is_named(val: float, test: float, name: str) -> None:
-    make(100, 9, val=val, test=test)
-    for T in (10, 20):
-        with pytest.raises(UserError, match=rf"the {name} split has 10 tokens.* \+ 1 = {T + 1}"):
-            make(100, T, val=val, test=test)
+def test_a_split_too_short_is_named() -> None:
+    for val, test, name in ((0.1, 0, "validation"), (0.895, 0, "training"), (0.4, 0.1, "test")):
+        assert make(100, 9, val=val, test=test).train(3, 2).shape == (2, 10)
+        with pytest.raises(UserError, match=rf"the {name} split has 10 tokens.* \+ 1 = 11"):
+            make(100, 10, val=val, test=test)
 
 
 def test_a_hundred_million_bytes_are_split_as_others_do() -> None:
@@ -173,34 +163,32 @@ def test_repeated_strings_are_a_function_of_seed_and_step() -> None:
     assert torch.equal(repeats().train(3, 5), repeats().train(3, 5))
     assert not torch.equal(repeats().train(3, 5), repeats().train(4, 5))
     assert not torch.equal(repeats().train(3, 5), repeats(seed=1).train(3, 5))
-    validation = list(repeats().validation(7))
-    assert [len(batch) for batch in validation] == [7] * 36 + [4]
-    assert torch.equal(torch.cat(validation), torch.cat(list(repeats(1).validation(9))))
-    shared = (torch.cat(validation) == repeats().train(0, 256)).all(1)
+    batches = list(repeats().validation(7))
+    assert [len(batch) for batch in batches] == [7] * 36 + [4]
+    validation = torch.cat(batches)
+    assert torch.equal(validation, torch.cat(list(repeats(1).validation(9))))
+    shared = (validation == repeats().train(0, 256)).all(1)
     assert shared.sum() < 3, "validation is seen in training"
 
 
-def test_repeated_strings_need_room_for_two_copies() -> None:
-    open_batches(DataConfig(source="repeat"), block_size=64, seed=0)
-    with pytest.raises(UserError, match=r"no room for two copies of .* 32 .* make it 64 or more"):
-        open_batches(DataConfig(source="repeat"), block_size=63, seed=0)
+REFUSED: list[tuple[dict[str, Any], int, CharTokenizer | None, str]] = [
+    ({}, 63, None, r"no room for two copies of .* 32 .* make it 64 or more"),
+    ({"tokenizer": "byte"}, 64, None, "has characters of its own"),
+    ({}, 64, CharTokenizer("abc"), "has characters of its own"),
+    ({"test_fraction": 0.1}, 64, None, "has no end"),
+]
 
 
-def test_repeat_has_characters_of_its_own_and_no_end() -> None:
+def test_repeat_has_characters_of_its_own_room_for_two_copies_and_no_end() -> None:
     own = open_batches(DataConfig(source=["repeat"]), 64, 0).tokenizer
     assert isinstance(own, CharTokenizer) and own.chars[0] == "!" and len(own.chars) == 64
     assert open_batches(DataConfig(source="repeat"), 64, 0, own).tokenizer == own
-    large = DataConfig(source="repeat", repeat_vocab=300)
-    tokenizer = open_batches(large, 64, 0).tokenizer
-    assert isinstance(tokenizer, CharTokenizer)
-    assert len(set(tokenizer.chars)) == 300 and tokenizer.chars.isprintable()
-    for config, tokens, message in (
-        (DataConfig(source="repeat", tokenizer="byte"), None, "has characters of its own"),
-        (DataConfig(source="repeat"), CharTokenizer("abc"), "has characters of its own"),
-        (DataConfig(source="repeat", test_fraction=0.1), None, "has no end"),
-    ):
+    many = open_batches(DataConfig(source="repeat", repeat_vocab=300), 64, 0).tokenizer
+    assert isinstance(many, CharTokenizer)
+    assert len(set(many.chars)) == 300 and many.chars.isprintable()
+    for options, block_size, tokenizer, message in REFUSED:
         with pytest.raises(UserError, match=message):
-            open_batches(config, block_size=64, seed=0, tokenizer=tokens)
+            open_batches(DataConfig(source="repeat", **options), block_size, 0, tokenizer)
 
 
 # --- baselines ---------------------------------------------------------------------------------
@@ -233,7 +221,7 @@ def test_baselines_by_their_definition(train: list[int], val: list[int]) -> None
     assert baseline_losses(high[0], high[1], 237) == pytest.approx(expected)
 
 
-def test_baselines_are_of_the_training_end_and_the_validation_beginning(
+def test_baselines_are_of_the_end_of_training_and_the_beginning_of_validation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokens = np.random.default_rng(0).integers(0, 5, 1000).astype(np.uint8)

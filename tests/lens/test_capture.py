@@ -55,9 +55,7 @@ def test_without_a_mask_all_attend_to_all_and_gradients_flow() -> None:
     with without_mask(model):
         (gradient,) = torch.autograd.grad(model(tokens)[0, 0].sum(), model.token_embedding.weight)
         z = capture(model, tokens).layers[0]
-    assert bool(
-        gradient[tokens.unique()].any(dim=1).all()
-    )  # the first logit depends on every token
+    assert gradient[tokens.unique()].any(dim=1).all()  # the first logit depends on every token
     block = blocks_of(model)[0]
     plain = block.attn(block.attn_norm(model.embed(tokens)))  # not causal
     assert torch.allclose(z.output_BTC, plain, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Each score against its definition in plain loops, and at uniform attention."""
+"""Each score, also of uniform attention, against its definition in plain loops."""
 
 import math
 from collections.abc import Sequence
@@ -33,11 +33,14 @@ def by_hand(A: Matrix) -> dict[str, float]:
 
 
 @given(st.integers(0, 2**31), st.integers(2, 6), st.floats(0.1, 20))
-def test_scores_are_their_definitions_of_each_head(seed: int, half: int, sharpness: float) -> None:
+def test_scores_are_their_definitions(seed: int, half: int, sharpness: float) -> None:
     T = 2 * half
     scores = sharpness * torch.randn(3, 2, T, T, generator=torch.Generator().manual_seed(seed))
     later = torch.ones(T, T).triu(1).bool()
     A = scores.double().masked_fill(later, -math.inf).softmax(-1)
+    uniform = by_hand([[1 / (q + 1)] * (q + 1) + [0.0] * (T - q - 1) for q in range(T)])
+    for score in SCORES:
+        assert score.uniform(T) == pytest.approx(uniform[score.key], abs=1e-6), score.key
     for i, heads in enumerate(A.tolist()):
         for h, head in enumerate(heads):
             expected = by_hand(head)
@@ -46,10 +49,3 @@ def test_scores_are_their_definitions_of_each_head(seed: int, half: int, sharpne
                 found = score.measure(A)
                 assert found.shape == (3, 2)
                 assert float(found[i, h]) == pytest.approx(expected[score.key], abs=1e-6), score.key
-
-
-@pytest.mark.parametrize("T", [4, 12])
-def test_uniform_attention(T: int) -> None:
-    expected = by_hand([[1 / (q + 1)] * (q + 1) + [0.0] * (T - q - 1) for q in range(T)])
-    for score in SCORES:
-        assert score.uniform(T) == pytest.approx(expected[score.key], abs=1e-6), score.key

@@ -95,17 +95,13 @@ def example(
     return Example(data, scores, weights, surprisal, p, induction, lens_p)
 
 
-@dataclass
-class Window:
-    """One tab of a browser without a network, and whatever its page says or asks for."""
-
-    tab: Any
-    trouble: list[str]
+PLAIN = example()
+SCORES, WEIGHTS, ABLATION = PLAIN.scores, PLAIN.weights, PLAIN.data["ablation"]
 
 
 @pytest.fixture(scope="module")
-def window() -> Iterator[Window]:
-    """For all tests: opening another page in a tab takes a quarter of what a new tab takes."""
+def window() -> Iterator[tuple[Any, list[str]]]:
+    """One tab of a browser without a network, for all tests; what its page says or asks for."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
     names = ("chromium", "chromium-browser", "google-chrome")
     chromium = next(filter(None, map(shutil.which, names)), None)
@@ -128,14 +124,14 @@ def window() -> Iterator[Window]:
         tab.on("pageerror", lambda error: trouble.append(str(error)))
         tab.on("dialog", refuse)
         tab.on("request", lambda request: trouble.append(request.url))
-        yield Window(tab, trouble)
+        yield tab, trouble
         browser.close()
 
 
 @pytest.fixture
-def show(window: Window, tmp_path: Path) -> Iterator[Show]:
+def show(window: tuple[Any, list[str]], tmp_path: Path) -> Iterator[Show]:
     """Open a page from disk. Whatever it says or asks for is a failure."""
-    file, tab = tmp_path / "report.html", window.tab
+    file, (tab, trouble) = tmp_path / "report.html", window
 
     def open_page(data: dict[str, Any], width: int = 1280, scheme: str = "light") -> Any:
         file.write_text(page(data), encoding="utf-8")
@@ -146,10 +142,16 @@ def show(window: Window, tmp_path: Path) -> Iterator[Show]:
         tab.wait_for_selector("body[data-ready][data-lens]")
         return tab
 
-    window.trouble.clear()
+    trouble.clear()
     yield open_page
     tab.goto("about:blank")  # nothing of this page goes on under the next test
-    assert set(window.trouble) <= {file.as_uri()}
+    assert set(trouble) <= {file.as_uri()}
+
+
+@pytest.fixture
+def tab(show: Show) -> Any:
+    """The page of `PLAIN`."""
+    return show(PLAIN.data)
 
 
 def numbers(text: str) -> list[float]:
@@ -186,8 +188,7 @@ def picture(tab: Any, selector: str) -> str:
     return str(tab.eval_on_selector(selector, "canvas => canvas.toDataURL()"))
 
 
-def test_opens_alone_and_says_what_it_shows(show: Show) -> None:
-    tab = show(example().data)
+def test_opens_alone_and_says_what_it_shows(tab: Any) -> None:
     assert tab.title() == "plain · glassgpt"
     result = "step 200 · validation loss 1.000 nats/char · 814,208 parameters"
     assert tab.inner_text("#result") == result
@@ -196,85 +197,74 @@ def test_opens_alone_and_says_what_it_shows(show: Show) -> None:
     assert tab.evaluate("[typeof state, typeof now, typeof snapshots]") == ["undefined"] * 3
 
 
-def test_cells_say_weight_and_score(show: Show) -> None:
-    given = example()
-    tab = show(given.data)
+def test_cells_say_weight_and_score(tab: Any) -> None:
     for head, q, k in ((0, 5, 1), (4, 18, 0), (5, 9, 7)):
         select(tab, head)
         said = point_at(tab, q, k)
-        assert said.startswith(
-            f"q {q} '{TEXT[q]}' → k {k} '{TEXT[k]}': weight".replace("' '", "'·'")
-        )
-        true = [given.weights[LAST, head, q, k], given.scores[head, q, k]]
+        place = f"q {q} '{TEXT[q]}' → k {k} '{TEXT[k]}': weight"
+        assert said.startswith(place.replace("' '", "'·'"))
+        true = [WEIGHTS[LAST, head, q, k], SCORES[head, q, k]]
         assert numbers(said) == pytest.approx(true, abs=6e-4)
     assert "masked" in point_at(tab, 3, 8) and not numbers(tab.inner_text("#readout"))
 
 
-def test_stages_from_scores_to_weights(show: Show) -> None:
-    given = example()
-    tab = show(given.data)
+def test_stages_from_scores_to_weights(tab: Any) -> None:
     select(tab, 1)
     tab.click("[data-stage=scores]")
-    assert numbers(point_at(tab, 3, 8)) == pytest.approx([given.scores[1, 3, 8]], abs=6e-4)
-    limit = np.abs(given.scores[1]).max()
+    assert numbers(point_at(tab, 3, 8)) == pytest.approx([SCORES[1, 3, 8]], abs=6e-4)
+    limit = np.abs(SCORES[1]).max()
     legend = tab.inner_text("[data-shows=stage]")
     assert "before the mask" in legend and f"from -{limit:.2f} to {limit:.2f}" in legend
     unmasked = picture(tab, "#map")
     tab.click("[data-stage=masked]")
     assert "\u2212∞" in tab.inner_text("[data-shows=stage]") and picture(tab, "#map") != unmasked
     point_at(tab, 12, 0)
-    weights, scores = given.weights[LAST, 1, 12], given.scores[1, 12]
+    weights, scores = WEIGHTS[LAST, 1, 12], SCORES[1, 12]
     for line, key in zip(range(1, 6), np.argsort(-weights), strict=False):
         said = numbers(tab.locator("#worked tr").nth(line).inner_text())
         true = [scores[key], np.exp(scores[key] - scores[:13].max()), weights[key]]
         assert said == pytest.approx(true, abs=6e-4)
 
 
-def test_characters_say_surprisal_and_what_is_expected_next(show: Show) -> None:
-    given = example()
-    tab = show(given.data)
+def test_characters_say_surprisal_and_what_is_expected_next(tab: Any) -> None:
     go_to(tab, 1)
     select(tab, 4)
     tab.locator(".token").nth(9).hover()
-    own, after = given.surprisal[1, 9:11]
-    true = [own, np.exp(-own), np.exp(-after), *given.p[1, 9]]
+    own, after = PLAIN.surprisal[1, 9:11]
+    true = [own, np.exp(-own), np.exp(-after), *PLAIN.p[1, 9]]
     assert numbers(tab.inner_text("#next")) == pytest.approx(true, abs=6e-4)
     tokens = tab.locator(".token")
     masked = tokens.evaluate_all("spans => spans.map(span => span.matches('.masked'))")
     assert masked == [t > 9 for t in range(len(TEXT))]
     colours = tokens.evaluate_all("spans => spans.map(span => span.style.backgroundColor)")
     light = [sum(map(int, re.findall(r"\d+", colour))) for colour in colours[:10]]
-    assert (np.argsort(light) == np.argsort(-given.weights[1, 4, 9, :10])).all()  # more is darker
+    assert (np.argsort(light) == np.argsort(-WEIGHTS[1, 4, 9, :10])).all()  # more is darker
     tab.hover("h1")
     assert tab.locator(".token.masked").count() == 0
 
 
-def test_click_selects_a_head(show: Show) -> None:
-    given = example()
-    tab = show(given.data)
-    assert selected(tab) == NAMES[given.induction[LAST].argmax()]
+def test_click_selects_a_head(tab: Any) -> None:
+    assert selected(tab) == NAMES[PLAIN.induction[LAST].argmax()]
     for head in (0, 5):
         before = picture(tab, "#map")
         select(tab, head)
         assert selected(tab) == NAMES[head] in tab.inner_text("#head-title")
         assert picture(tab, "#map") != before
         lines = [numbers(line) for line in tab.locator("#scores .number").all_inner_texts()]
-        zero, mean = (given.data["ablation"][kind][head] for kind in ("zero", "mean"))
-        true = [given.induction[LAST, head], 0.11, 0.5, 0.2, zero, 0.01, mean, 0.02]
+        zero, mean = (ABLATION[kind][head] for kind in ("zero", "mean"))
+        true = [PLAIN.induction[LAST, head], 0.11, 0.5, 0.2, zero, 0.01, mean, 0.02]
         assert [each for line in lines for each in line] == pytest.approx(true, abs=6e-4)
 
 
-def test_training_moves_maps_and_scores(show: Show) -> None:
-    given = example()
-    tab = show(given.data)
+def test_training_moves_maps_and_scores(tab: Any) -> None:
     select(tab, 2)
     seen = set()
     for s in range(3):
         go_to(tab, s)
-        root = np.sqrt(given.weights[s, 2, 15, 3])  # this is what is kept in 8 bits
+        root = np.sqrt(WEIGHTS[s, 2, 15, 3])  # this is what is kept in 8 bits
         assert numbers(point_at(tab, 15, 3))[0] == pytest.approx(root**2, abs=root / 255 + 6e-4)
         captions = tab.locator(".head > span > span").all_inner_texts()
-        assert [float(text) for text in captions] == pytest.approx(given.induction[s], abs=6e-3)
+        assert [float(text) for text in captions] == pytest.approx(PLAIN.induction[s], abs=6e-3)
         assert f"step {100 * s} · 32 validation sequences {3 - s}.000" in tab.inner_text("#moment")
         assert tab.is_enabled("[data-stage=scores]") == (s == LAST)
         seen |= {picture(tab, "#map"), picture(tab, ".head canvas")}
@@ -284,13 +274,9 @@ def test_training_moves_maps_and_scores(show: Show) -> None:
     tab.wait_for_selector("body[data-snapshot='0']")
 
 
-def test_sorts_by_any_score(show: Show) -> None:
-    given = example()
-    tab = show(given.data)
-    removed = given.data["ablation"]
+def test_sorts_by_any_score(tab: Any) -> None:
     tab.select_option("#order", "score")
-    for key, values in (("induction", given.induction[LAST]), ("ablation zero", removed["zero"]),
-                        ("ablation mean", removed["mean"])):  # fmt: skip
+    for key, values in (("induction", PLAIN.induction[LAST]), ("ablation mean", ABLATION["mean"])):
         tab.select_option("#measure", key)
         wanted = [NAMES[head] for head in np.argsort(-np.array(values))]
         assert tab.locator(".head b").all_inner_texts() == wanted
@@ -298,8 +284,7 @@ def test_sorts_by_any_score(show: Show) -> None:
     assert tab.locator(".head b").all_inner_texts() == NAMES
 
 
-def test_keys(show: Show) -> None:
-    tab = show(example().data)
+def test_keys(tab: Any) -> None:
     select(tab, 0)
     for key, then in (("Right", 1), ("Down", 4), ("Left", 3), ("Left", 3), ("Up", 0), ("Up", 0)):
         tab.keyboard.press(f"Arrow{key}")
@@ -375,8 +360,7 @@ def test_masked_is_hatched_and_is_not_zero(show: Show, scheme: str) -> None:
     assert len(colours(pixels("#map"), 2, 6)) == 1  # before the mask, all are there
 
 
-def test_row_scale_says_so(show: Show) -> None:
-    tab = show(example().data)
+def test_row_scale_says_so(tab: Any) -> None:
     before = picture(tab, ".head canvas")
     assert "the same scale everywhere" in tab.inner_text("[data-shows=weights]")
     tab.check("#own-scale")
@@ -385,16 +369,14 @@ def test_row_scale_says_so(show: Show) -> None:
     assert picture(tab, ".head canvas") != before
 
 
-def test_lens_and_ablation(show: Show) -> None:
-    given = example()
-    tab = show(given.data)
+def test_lens_and_ablation(tab: Any) -> None:
     tab.locator("#lens tbody tr").nth(2).locator("td").nth(4).hover()
     said = tab.inner_text("#lens-readout")
     assert said.startswith("after layer 1, token 4 'e'") and "came next: ','" in said
-    true = [*given.lens_p[2, 4], given.lens_p[2, 4, 0]]
+    true = [*PLAIN.lens_p[2, 4], PLAIN.lens_p[2, 4, 0]]
     assert numbers(said) == pytest.approx(true, abs=6e-4)
     bars = [numbers(bar) for bar in tab.locator("#ablation .zero").all_inner_texts()]
-    zero = sorted(given.data["ablation"]["zero"], reverse=True)
+    zero = sorted(ABLATION["zero"], reverse=True)
     assert np.ravel(bars) == pytest.approx(np.ravel([[z, 0.01] for z in zero]), abs=6e-5)
 
 
@@ -408,23 +390,16 @@ def test_one_snapshot_and_no_ablation(show: Show) -> None:
     assert "\u2013" in tab.locator(".head").first.inner_text()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1920])
-def test_fits_the_screen(show: Show, scheme: str, width: int) -> None:
-    given = example("a long word " * 8, L=6, H=6, note="a_name_without_a_blank" * 4)
-    tab = show(given.data, width, scheme)
-    tab.click("#config summary")
-    tab.click("#checks summary")
-    assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    light = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, re.findall(r"\d+", light))) > 380) == (scheme == "light")
-
-
-def test_a_large_run_opens(show: Show) -> None:
-    given = example("0123456789abcdef" * 16, L=6, H=6, D=64, S=4)
-    tab = show(given.data)
-    assert len(tab.content()) < 25e6
-    assert tab.locator(".head").count() == 36 and "L5H5" in tab.inner_text("#heads")
+def test_a_large_run_opens_and_fits_the_screen(show: Show) -> None:
+    given = example("a long word " * 21, L=6, H=6, D=64, note="a_name_without_a_blank" * 4)
+    for scheme, width in (("dark", 390), ("light", 1920)):
+        tab = show(given.data, width, scheme)
+        assert tab.locator(".head").count() == 36 and "L5H5" in tab.inner_text("#heads")
+        tab.click("#config summary")
+        tab.click("#checks summary")
+        assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+        light = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", light))) > 380) == (scheme == "light")
 
 
 def test_the_file_is_the_same_each_time_and_its_data_cannot_end_its_script() -> None:

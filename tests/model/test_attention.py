@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from model.attention import MultiHeadAttention, Rotary, attention, causal_mask, join_masks
+from model.attention import MultiHeadAttention, Rotary, attention, join_masks
 from model.cache import KVCache
 
 KERNELS = ["fused", "explicit"]
@@ -80,39 +80,6 @@ def test_rotary_rotates_complex_numbers(start: int, T: int, D: int) -> None:
     torch.testing.assert_close(Rotary(D, 32)(x, start), rotate(x, start), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("qk_norm", [False, True])
-@pytest.mark.parametrize("rotary", [False, True])
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.sampled_from(KERNELS), st.booleans())
-def test_with_a_cache_any_split_equals_head_by_head(
-    rotary: bool, qk_norm: bool, parts: list[int], kernel: str, bias: bool
-) -> None:
-    """The layer written out by hand, causal, on the whole text; the cache is read in parts."""
-    C, H, D, T = 24, 4, 6, sum(parts)
-    layer = make(C, H, kernel, qk_norm=qk_norm, rotary=Rotary(D, 20) if rotary else None, bias=bias)
-    x = torch.randn(2, T, C, dtype=torch.float64)
-    cache = KVCache(20)
-    found = [layer(part, causal=True, cache=cache) for part in torch.split(x, parts, dim=1)]
-
-    heads = []
-    for h in range(H):
-        q, k, v = (p(x)[..., h * D : (h + 1) * D] for p in (layer.query, layer.key, layer.value))
-        if qk_norm:
-            q, k = (
-                (y - y.mean(-1, keepdim=True))
-                / (y.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
-                * norm.get_parameter("weight")
-                for y, norm in ((q, layer.q_norm), (k, layer.k_norm))
-            )
-        if rotary:
-            q, k = rotate(q, 0), rotate(k, 0)
-        scores = torch.einsum("btd,bsd->bts", q, k) * D**-0.5
-        later = torch.ones(T, T).triu(1).bool()
-        heads.append(torch.where(later, -torch.inf, scores).softmax(-1) @ v)
-    expected = layer.out(torch.cat(heads, -1))
-    torch.testing.assert_close(torch.cat(found, 1), expected, rtol=0, atol=1e-6)
-    torch.testing.assert_close(layer(x, causal=True), expected, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_query_that_may_attend_to_nothing_gathers_nothing(kernel: str) -> None:
     layer = make(32, 4, kernel)
@@ -166,8 +133,3 @@ def test_the_cache_refuses_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="5 positions do not fit a cache of 4"):
         cache.append(*torch.ones(2, 1, 1, 2, 2))
     assert cache.length == 3
-
-
-def test_causal_mask_is_aligned_to_the_last_key() -> None:
-    expected = [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
-    assert causal_mask(3, 5).int().tolist() == expected

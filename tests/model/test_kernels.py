@@ -17,7 +17,6 @@ from model.kernels import (
     RMSNorm,
     causal_attention,
     dropout,
-    joint_linear,
     squared_relu,
     unfused_causal_attention,
 )
@@ -46,10 +45,8 @@ def assert_same(
 ) -> None:
     """On the same rounded inputs, the formula in float64."""
     inputs = [x.to(dtype) for x in inputs]
-    got, want = (
-        with_gradients(fast, inputs, dtype),
-        with_gradients(formula, inputs, torch.float64),
-    )
+    got = with_gradients(fast, inputs, dtype)
+    want = with_gradients(formula, inputs, torch.float64)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
@@ -62,14 +59,12 @@ def test_causal_attention(
     generator = torch.Generator().manual_seed(B * T + D)
     # Not contiguous, as after `split_heads`.
     inputs = list(torch.randn(3, B, T, H, D, generator=generator).transpose(2, 3))
+
+    def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attention(q, k, v, causal_mask(T, T))[0]
+
     for fast in (causal_attention, unfused_causal_attention):
-        assert_same(
-            fast,
-            lambda q, k, v: attention(q, k, v, causal_mask(T, T))[0],
-            inputs,
-            dtype,
-            tolerance,
-        )
+        assert_same(fast, formula, inputs, dtype, tolerance)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), KINDS)
@@ -110,19 +105,6 @@ def test_layers_compute_in_the_type_of_their_input(
             return torch.func.functional_call(layer, kept, (x,))
 
         assert_same(fast, formula, [torch.randn(2, 3, 6), *own], dtype, max(1e-6, tolerance))
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize(("dtype", "tolerance"), KINDS)
-def test_joint_linear(dtype: torch.dtype, tolerance: float, grad: bool, bias: bool) -> None:
-    torch.manual_seed(0)
-    layers, x = [Linear(6, 4, bias) for _ in range(3)], torch.randn(2, 5, 6).to(dtype)
-    with torch.set_grad_enabled(grad):
-        found = joint_linear(x, *layers)
-    for layer, y in zip(layers, found, strict=True):
-        assert y.dtype == dtype and y.requires_grad == grad
-        torch.testing.assert_close(y, layer(x), rtol=tolerance, atol=tolerance)
 
 
 # --- dropout --------------------------------------------------------------------------------------

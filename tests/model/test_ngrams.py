@@ -1,9 +1,9 @@
 """The rows of n-grams: those that end with the token, in tables of a largest size."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
 from model.cache import Cache
 from model.ngrams import NGRAM_ROWS, NgramEmbeddings
@@ -26,6 +26,8 @@ def test_the_row_is_the_ngram_as_a_number_to_the_base_v(
     text = torch.randint(V, (2, sum(parts)), generator=torch.Generator().manual_seed(V))
     cache = Cache(1, 100)
     found = [embeddings(part, cache) for part in torch.split(text, parts, dim=1)]
+    recent = F.pad(text, (ngrams, 0))[:, 1 - ngrams :]  # as many as are needed
+    assert cache.recent_BN is not None and torch.equal(cache.recent_BN, recent)
     for i, (n, size) in enumerate(zip(range(2, ngrams + 1), sizes, strict=True)):
         rows = []
         for row in text.tolist():
@@ -35,11 +37,3 @@ def test_the_row_is_the_ngram_as_a_number_to_the_base_v(
         expected = torch.tensor([[number % size for number in row] for row in rows]).float()
         assert torch.equal(embeddings(text)[i][..., 0], expected)
         assert torch.equal(torch.cat([part[i] for part in found], 1)[..., 0], expected)
-
-
-@pytest.mark.parametrize("ngrams", [1, 2, 4])
-def test_the_cache_keeps_as_many_tokens_as_are_needed(ngrams: int) -> None:
-    cache = Cache(1, 100)
-    NgramEmbeddings(ngrams, 9, 1)(torch.arange(8)[None], cache)
-    assert cache.recent_BN is not None
-    assert cache.recent_BN.tolist() == [list(range(9 - ngrams, 8))]

@@ -73,14 +73,10 @@ def test_a_resumed_run_has_no_gap_and_no_step_twice(
         assert lines_of(tmp_path, key) == events_of(tmp_path, key) == expected
 
 
-FOREIGN = ["[1]", "3", "null", '{"step": "x"}', '{"step": -1}', '{"step": true}', "[" * 100_000]
+FOREIGN = ["[1]", "null", '{"step": "x"}', '{"step": -1}', '{"step": true}', "[" * 100_000]
 FOREIGN += ['{"step": 2, "val_loss": []}', '{"step": 3, "val_loss"', '{"val_loss": 1.0}', ""]
 FOREIGN += ['{"step": 2, "val_loss": NaN}', '{"step": 2, "val_loss": 1e400}', '{"step": 1.0}']
-FOREIGN += [
-    '{"step": 2, "\\u001b[31m": 1}',
-    '{"step": 2, "a b": 1}',
-    '{"step": 9223372036854775808}',
-]
+FOREIGN += ['{"step": 2, "\\u001b[31m": 1}', '{"step": 2, "é": 1}', '{"step": 9223372036854775808}']
 FOREIGN += ['{"step": 2, "a": ' + "9" * 5000 + "}"]
 
 

@@ -15,6 +15,7 @@ from run.checkpoint import Header
 from run.folder import save_config
 from run.resume import notes_on_resume, refuse_changes, refuse_other_text
 from run.saved import SavedRun
+from training.config import TrainConfig
 from training.runtime import Machine
 from training.state import TrainState
 
@@ -28,15 +29,10 @@ RESUME = """data.source data.cache_dir data.hub_revision model.attention
 train.max_steps train.eval_every train.patience train.target_loss train.sample_tokens
 train.save_every train.snapshots train.snapshot_mb train.log_every train.tensorboard train.device
 train.precision train.threads train.compile"""
-MEASURE = """data.source data.cache_dir data.hub_config data.hub_split data.hub_column
+TRAIN = " ".join(f"train.{name}" for name in field_types(TrainConfig))
+MEASURE = f"""{TRAIN} data.source data.cache_dir data.hub_config data.hub_split data.hub_column
 data.hub_revision data.repeat_vocab data.repeat_min_period data.repeat_max_period
-model.dropout model.attn_dropout model.attention
-train.seed train.max_steps train.batch_size train.gradient_accumulation_steps train.optimizer
-train.learning_rate train.muon_learning_rate train.muon_momentum train.warmup_steps train.schedule
-train.decay_fraction train.final_lr_fraction train.weight_decay train.beta1 train.beta2
-train.grad_clip train.eval_every train.patience train.target_loss train.sample_tokens
-train.save_every train.snapshots train.snapshot_mb train.log_every train.tensorboard train.device
-train.precision train.threads train.compile"""
+model.dropout model.attn_dropout model.attention"""
 INIT = MEASURE + " data.val_fraction data.test_fraction data.separator"
 
 
@@ -62,15 +58,11 @@ def test_every_field_may_change_or_may_not(flag: str, free: str) -> None:
 
 
 def saved(corpus: dict[str, Any] = CORPUS, **changes: Any) -> SavedRun:
-    config = Config()
-    header = Header(
-        to_plain(config),
-        TOKENIZER.to_dict(),
-        corpus,
-        dataclasses.replace(MACHINE, **changes),
-        TrainState(step=300, train_loss=1.0),
-    )
-    return SavedRun(Path("runs/a/last.safetensors"), header, config, TOKENIZER, {})
+    """A run of the default config, on another machine where that is changed."""
+    machine = dataclasses.replace(MACHINE, **changes)
+    state = TrainState(step=300, train_loss=1.0)
+    header = Header(to_plain(Config()), TOKENIZER.to_dict(), corpus, machine, state)
+    return SavedRun(Path("runs/a/last.safetensors"), header, Config(), TOKENIZER, {})
 
 
 def test_a_text_is_the_same_by_what_is_in_it() -> None:
@@ -83,20 +75,13 @@ def test_a_text_is_the_same_by_what_is_in_it() -> None:
             refuse_other_text(saved(), other)
 
 
-def with_train(**changes: Any) -> Config:
-    config = Config()
-    return dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))
-
-
-def test_nothing_is_said_where_nothing_has_changed(workplace: Path) -> None:
-    assert notes_on_resume(saved(), Config(), MACHINE) == []
-    Path("runs/a").mkdir(parents=True)
-    save_config(Path("runs/a"), Config())
-    assert notes_on_resume(saved(), Config(), MACHINE) == []
-
-
 def test_changes_that_matter_are_noted(workplace: Path) -> None:
     """What rounds sums differently, each by itself; a longer schedule; an edited file."""
+
+    def with_train(**changes: Any) -> Config:
+        return dataclasses.replace(Config(), train=dataclasses.replace(TrainConfig(), **changes))
+
+    assert notes_on_resume(saved(), Config(), MACHINE) == []
     end = ": sums round differently from here on"
     others: dict[str, Any] = {"processor": "Z80", "threads": 9, "processes": 3}
     others |= {"precision": "bfloat16", "torch": "3.0", "device": "mps"}
@@ -115,6 +100,8 @@ def test_changes_that_matter_are_noted(workplace: Path) -> None:
     assert longer.startswith("max_steps 600 -> 900: the learning rates follow the new schedule, ")
     assert longer.endswith(f"at 1 of their peaks instead of {1 - 60 / 360:.3g}")
     Path("runs/a").mkdir(parents=True)
+    save_config(Path("runs/a"), Config())
+    assert notes_on_resume(saved(), Config(), MACHINE) == []
     Path("runs/a/config.yaml").write_text("train: {max_steps: 3}\n")
     (edited,) = notes_on_resume(saved(), Config(), MACHINE)
     assert edited.startswith("runs/a/config.yaml was edited; a run resumes as it was")

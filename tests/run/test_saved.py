@@ -3,13 +3,11 @@
 import dataclasses
 import json
 import pickle
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 import study
 import train
@@ -18,7 +16,6 @@ from configs.load import Config, to_plain
 from data.tokenizer import CharTokenizer
 from model.config import ModelConfig
 from model.gpt import GPT
-from run import snapshots
 from run.checkpoint import FORMAT, Header, model_tensors, save_checkpoint
 from run.saved import open_run
 from run.tensors import read_tensors, write_tensors
@@ -30,7 +27,6 @@ from training.state import TrainState
 CPU = torch.device("cpu")
 MODEL = ModelConfig(n_layer=3, n_head=2, n_embd=12, block_size=7, dropout=0.5, attn_dropout=0.5)
 CHARS = "abcde"
-FILES = ["config.yaml", "run.json", "metrics.jsonl", "best.safetensors", "last.safetensors"]
 LOADERS = COMMANDS[:-1]  # the last needs no model
 
 
@@ -109,48 +105,25 @@ class Bomb:
         return Path.touch, (Path("exploded"),)
 
 
-@pytest.mark.parametrize(
-    "name", [*FILES, "snapshots/00000000.safetensors", "events.out.tfevents.1"]
-)
-def test_a_pickle_in_place_of_any_file_is_not_run(run: Path, name: str, errors: Errors) -> None:
-    torch.save(Bomb(), "saved")
-    for content in (pickle.dumps(Bomb()), Path("saved").read_bytes()):
-        for command in COMMANDS:
-            (run / name).write_bytes(content)
-            needed = {"best.safetensors": COMMANDS[1:], "last.safetensors": COMMANDS[:1]}
-            if command in needed.get(name, []):
-                assert f"{name} is damaged" in errors([command])[0]
-            elif name == "metrics.jsonl" and command == COMMANDS[-1]:
-                assert "was never evaluated" in errors([command])[0]
-            else:
-                main, argv = command
-                assert main(argv) == 0
-                shutil.rmtree("runs/from-a", ignore_errors=True)
-        (run / name).write_bytes(content)
-        if name == "config.yaml":
-            (error,) = errors([(train.main, [str(run / name)])])
-            assert f"{run / name} is not a config" in error
+def test_a_pickle_in_place_of_any_file_is_not_run(run: Path, errors: Errors) -> None:
+    """Which `pickle.load` and `torch.load` would both run; what a command needs is damaged."""
+    measured = (run / "metrics.jsonl").read_bytes()
+    for main, argv in LOADERS:
+        for name in ("config.yaml", "run.json", "metrics.jsonl", "events.out.tfevents.1"):
+            (run / name).write_bytes(pickle.dumps(Bomb()))
+        (run / "snapshots" / "00000000.safetensors").write_bytes(pickle.dumps(Bomb()))
+        assert main(argv) == 0, argv
+    (run / "metrics.jsonl").write_bytes(pickle.dumps(Bomb()))
+    (run / "config.yaml").write_bytes(pickle.dumps(Bomb()))
+    unmeasured, no_config = errors([COMMANDS[-1], (train.main, ["runs/a/config.yaml"])])
+    assert "was never evaluated" in unmeasured and "config.yaml is not a config" in no_config
+    (run / "metrics.jsonl").write_bytes(measured)
+    for path in run.glob("*.safetensors"):
+        path.write_bytes(pickle.dumps(Bomb()))
+    for (_, argv), error in zip(COMMANDS, errors(COMMANDS), strict=True):
+        needed = "last" if argv[0].startswith("--resume") else "best"
+        assert f"{needed}.safetensors is damaged" in error
     assert not Path("exploded").exists()
-
-
-TYPES = [torch.float8_e4m3fn, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
-
-
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_tensors_of_another_kind_are_one_line(
-    run: Path, dtype: torch.dtype, errors: Errors
-) -> None:
-    for path in (run / "best.safetensors", run / "last.safetensors"):
-        text = read_tensors(path, FORMAT)[0]
-        tensors = {name: t.to(dtype) for name, t in load_file(path).items()}
-        save_file(tensors, path, {"format": FORMAT, "header": text, "crc32": "00000000"})
-    for error in errors(LOADERS):
-        assert "is of a type that is never saved" in error
-    path = run / "snapshots" / "00000000.safetensors"
-    tensors = {name: t.to(dtype) for name, t in load_file(path).items()}
-    save_file(tensors, path, {"format": snapshots.FORMAT, "header": "", "crc32": "00000000"})
-    with pytest.raises(UserError, match="is of a type that is never saved"):
-        snapshots.load_snapshot(GPT(MODEL, 5), path)
 
 
 def forge(run: Path, **changes: Any) -> None:
@@ -165,23 +138,15 @@ def forge(run: Path, **changes: Any) -> None:
         write_tensors(path, tensors, FORMAT, json.dumps(plain))
 
 
-LONG = "9" * 100_000
 FORGED: list[tuple[dict[str, Any], str]] = [
     ({"model__n_layer": 50}, "does not fit its own config"),
     ({"model__n_layer": 10**15}, "model.n_layer must be in [1, 1000], got 1000000000000000"),
-    ({"model__n_embd": 10**15}, "model.n_embd must be in"),
-    ({"model__block_size": 10**15}, "model.block_size must be in"),
     ({"model__block_size": 10**8}, "would need|--model.block_size|block_size + 1"),
     ({"model__n_head": 3}, "must be divisible by n_head 3"),
-    ({"model__n_layer": LONG}, "model.n_layer must be a whole number"),
-    ({"model__attention": "\x1b[31m"}, "model.attention must be one of fused, explicit"),
+    ({"model__n_layer": "9" * 100_000}, "model.n_layer must be a whole number"),
     ({"data__source": "[" * 100_000}, "File name too long: [["),
-    ({"train__sample_tokens": 10**12}, "train.sample_tokens must be in [0, 1e5]"),
-    ({"train__batch_size": 10**30}, "train.batch_size must be below 2**63"),
-    ({"train__more": 1}, "train.should have the fields"),
     ({"tokenizer__chars": "ab"}, "does not fit its own config|the model has never seen"),
     ({"tokenizer__chars": "aa"}, "not a description of a tokenizer"),
-    ({"tokenizer__kind": "pickle"}, "not a description of a tokenizer"),
     ({"data__tokenizer": "byte"}, "its tokenizer is not the one that its config names"),
 ]
 
@@ -196,35 +161,15 @@ def test_a_forged_header_is_one_line(
         assert any(part in error for part in message.split("|")), error
 
 
-def test_weights_that_are_not_finite_and_nesting_without_end_are_one_line(
-    run: Path, errors: Errors
-) -> None:
-    for path in (run / "best.safetensors", run / "last.safetensors"):
-        text, tensors = read_tensors(path, FORMAT)
-        tensors["model.head.weight"][0, 0] = torch.nan
-        write_tensors(path, tensors, FORMAT, text)
-    for error in errors(LOADERS):
-        assert "is damaged: model.head.weight is not finite (NaN or Inf)" in error
-    for path in (run / "best.safetensors", run / "last.safetensors"):
-        text, tensors = read_tensors(path, FORMAT)
-        deep = text.replace('"n_layer": 2', f'"n_layer": {"[" * 100_000}{"]" * 100_000}')
-        assert deep != text
-        write_tensors(path, tensors, FORMAT, deep)
-    for error in errors(LOADERS):
-        assert "safetensors is damaged: " in error
-    (run / "config.yaml").write_text("a: " + "[" * 100_000)
-    (error,) = errors([(train.main, [str(run / "config.yaml")])])
-    assert "config.yaml is not a config" in error
-
-
-@pytest.mark.parametrize("vocabulary", [2, 17, 50_000])
 def test_a_run_on_repeated_strings_may_lie_about_its_vocabulary(
-    workplace: Path, capsys: pytest.CaptureFixture[str], vocabulary: int
+    workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--data.source=repeat", "--data.repeat_max_period=16", "--train.max_steps=2"]
     assert train.main([DEBUG, *flags, "--data.repeat_vocab=20", "--run=a"]) == 0
-    lie = {"data__repeat_vocab": vocabulary, "data__repeat_max_period": min(16, vocabulary)}
-    forge(Path("runs/a"), **lie, data__repeat_min_period=2)
-    for verb in ("trace", "heads", "compare", "verify"):
-        if code := study.main([verb, "a"]):
-            assert code == 2 and "--data.source repeat has characters" in capsys.readouterr().err
+    for vocabulary in (2, 17, 50_000):
+        lie = {"data__repeat_vocab": vocabulary, "data__repeat_max_period": min(16, vocabulary)}
+        forge(Path("runs/a"), **lie, data__repeat_min_period=2)
+        for verb in ("trace", "heads", "compare", "verify"):
+            if code := study.main([verb, "a"]):
+                said = capsys.readouterr().err
+                assert code == 2 and "--data.source repeat has characters" in said

@@ -22,12 +22,10 @@ def test_steps_by_hand() -> None:
     config = TrainConfig(max_steps=1000, snapshots=5)
     assert snapshot_steps(config, 1) == [0, 1, 10, 100, 1000]
     assert snapshot_steps(config, 1, at=10, taken=[0, 1]) == [10, 100, 1000]
-    assert snapshot_steps(config, 1, at=10, taken=[0, 1, 10]) == [100, 1000]
     assert snapshot_steps(config, 1, at=10, taken=[0, 1, 10, 100, 500]) == [100, 1000]
     assert snapshot_steps(config, 1, at=10, taken=[0, 1, 2, 3, 4]) == []
     assert snapshot_steps(replace(config, snapshots=2), 1) == [0, 1000]
     assert snapshot_steps(replace(config, snapshots=1), 1) == [1000]
-    assert snapshot_steps(replace(config, snapshots=0), 1) == []
     assert snapshot_steps(replace(config, snapshot_mb=8), 10**6) == [0, 1, 32, 1000]
     assert snapshot_steps(replace(config, snapshot_mb=2.5), 10**6) == [1000]
 
@@ -71,10 +69,9 @@ def test_they_are_taken_when_due_and_come_back_in_half_precision(tmp_path: Path)
     for step, path in found.items():
         load_snapshot(other, path)
         assert torch.equal(other.token_embedding.weight, expected[step].float()), step
-    rest = [name for name, _ in model.named_parameters() if name != "token_embedding.weight"]
-    assert rest and all(
-        torch.equal(other.get_parameter(n), model.get_parameter(n).half().float()) for n in rest
-    )
+    for name, weight in model.named_parameters():
+        if name != "token_embedding.weight":
+            assert torch.equal(other.get_parameter(name), weight.half().float()), name
 
 
 def test_weights_that_are_not_finite_are_not_kept(tmp_path: Path) -> None:

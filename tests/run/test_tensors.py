@@ -4,7 +4,6 @@ import os
 import pickle
 import struct
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -90,20 +89,14 @@ def test_no_other_type_of_tensors_is_read(tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(content)
         with pytest.raises(UserError, match="file is damaged: x is of a type that is never saved"):
             read_tensors(tmp_path / "file", KIND)
-        tried.add(str(dtype).removeprefix("torch."))
-    assert tried >= {"float8_e4m3fn", "bfloat16", "int64", "bool", "complex64", "float64"}
-
-
-class Bomb:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (Path("exploded"),)
+        tried.add(dtype)
+    assert tried >= {torch.float8_e4m3fn, torch.bfloat16, torch.int64, torch.bool, torch.complex64}
 
 
 def test_other_files_are_refused_in_one_line(workplace: Path) -> None:
-    torch.save(Bomb(), "saved")
     nothing = {"x": torch.zeros(1)}
-    damaged = [b"", b"{}", struct.pack("<Q", 1 << 60) + b"{}", pickle.dumps(Bomb())]
-    damaged += [Path("saved").read_bytes(), save(nothing, {"format": KIND})]
+    damaged = [b"", b"{}", struct.pack("<Q", 1 << 60) + b"{}", pickle.dumps("a pickle")]
+    damaged += [save(nothing, {"format": KIND})]
     damaged += [save(nothing, {"format": KIND, "header": "", "crc32": "00000000"})]
     other = [save(nothing), save(nothing, {"format": "test 2", "header": "", "crc32": ""})]
     for contents, message in ((damaged, "is damaged: "), (other, "is not a file of this version")):
@@ -112,7 +105,6 @@ def test_other_files_are_refused_in_one_line(workplace: Path) -> None:
             with pytest.raises(UserError, match=f"^file {message}") as error:
                 read_tensors(Path("file"), KIND)
             assert "\n" not in str(error.value)
-    assert not Path("exploded").exists()
     os.mkfifo("pipe")
     writer = os.open("pipe", os.O_RDWR)  # so that whoever opens it does not wait for one
     Path("folder").mkdir()
@@ -143,16 +135,17 @@ def test_a_failed_write_leaves_what_was_there(path: Path, monkeypatch: pytest.Mo
     assert list(path.parent.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
-def test_a_number_that_is_not_finite_is_found_anywhere(value: float) -> None:
+def test_a_number_that_is_not_finite_is_found_anywhere() -> None:
     refuse_not_finite(example())
-    for name, tensor in example().items():
-        for place in range(tensor.numel() if tensor.is_floating_point() else 0):
-            tensors = example()
-            tensors[name] = tensors[name].contiguous()
-            tensors[name].view(-1)[place] = value
-            with pytest.raises(FloatingPointError, match=rf"^{name} is not finite \(NaN or Inf\)$"):
-                refuse_not_finite(tensors)
+    for value in (torch.inf, -torch.inf, torch.nan):
+        for name in ("weight", "half", "step"):
+            for place in range(example()[name].numel()):
+                tensors = example()
+                tensors[name] = tensors[name].contiguous()
+                tensors[name].view(-1)[place] = value
+                line = rf"^{name} is not finite \(NaN or Inf\)$"
+                with pytest.raises(FloatingPointError, match=line):
+                    refuse_not_finite(tensors)
 
 
 def test_tensors_fit_by_name_shape_and_type() -> None:
