@@ -32,15 +32,15 @@ from data.batches import Batches, open_batches
 from model.generate import generate
 from model.gpt import GPT
 from run.checkpoint import Checkpointer, Header, load_training, load_weights
-from run.folder import describe_run, find_run, hold, make_folder, refuse_existing, save_config
+from run.folder import check_unused, describe_run, find_run, hold, make_folder, save_config
 from run.log import Logger
-from run.resume import notes_on_resume, refuse_changes, refuse_other_text
+from run.resume import check_changes, check_same_text, notes_on_resume
 from run.saved import SavedRun, open_run
 from run.snapshots import Snapshots
 from training.optim import Optimizer, get_lr_scale
 from training.processes import Processes, exit_now, join_processes
 from training.runtime import Runtime, StopSignal, start_runtime, torchrun_ranks
-from training.size import describe_size, refuse_to_train_too_large
+from training.size import check_training_memory, describe_size
 from training.state import TrainState
 from training.step import Evaluation, evaluate, load_batch, train_step
 
@@ -123,7 +123,6 @@ def train(job: Job, stop: StopSignal) -> str | None:
             job.run, job.model, job.optimizer, processes, job.header, log.flush
         )
         with explain_failures(job, checkpoints):
-            checkpoints.save_last()  # from here on the run can be resumed
             while not processes.stop_requested(stop):
                 snapshots.save_if_due(state.step)
                 if state.evaluation_due(settings):
@@ -209,8 +208,8 @@ def execute(argv: list[str], held: ExitStack) -> int:
     saved, flag = open_source(options, held)
     config = read_config(values, file, saved.config if saved else None)
     if saved is not None:
-        saved.refuse_misfit()
-        refuse_changes(saved.config, config, flag)
+        saved.check_weights()
+        check_changes(saved.config, config, flag)
     threads = saved.header.machine.threads if saved and flag == "--resume" else 0
     runtime = start_runtime(config.train, threads)
     vocabulary = saved.tokenizer if saved else None
@@ -221,7 +220,7 @@ def execute(argv: list[str], held: ExitStack) -> int:
     if options.dry_run:
         print(describe_size(config.model, config.train, V))
         return 0
-    refuse_to_train_too_large(config.model, config.train, V, runtime.device)
+    check_training_memory(config.model, config.train, V, runtime.device)
     job = make_job(config, batches, runtime, processes)
     if saved is None or flag == "--init_from":
         start(job, options, file, saved, held)
@@ -290,7 +289,7 @@ def start(
     if job.processes.is_main:
         job.run = make_folder(options.run, stem)
         held.enter_context(hold(job.run))
-        refuse_existing(job.run)  # once more: another process may have come first
+        check_unused(job.run)  # once more: another process may have come first
         facts = {"corpus": job.batches.info, "init_from": options.init_from}
         describe_run(job.run, job.config, facts | {"runtime": f"{job.runtime}{job.processes}"})
 
@@ -299,9 +298,9 @@ def resume(job: Job, saved: SavedRun) -> bool:
     """Continue a run; False where there is nothing left to do."""
     job.run, job.state = saved.path.parent, saved.header.state
     name = printable(str(job.run))
-    refuse_other_text(saved, job.batches.info)
+    check_same_text(saved, job.batches.info)
     step, max_steps = job.state.step, job.config.train.max_steps
-    if step > max_steps or step == max_steps == job.state.evaluated:
+    if step > max_steps or step == max_steps == job.state.last_eval_step:
         print(f"{name} is complete at step {step}; train on with a larger --train.max_steps")
         return False
     load_training(job.model, job.optimizer, saved.tensors, saved.path, job.processes.rank)

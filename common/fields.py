@@ -74,7 +74,8 @@ class FieldType:
             return make(kind, value)
         if self.optional and (value is None or (value == "null" and kind in (int, float))):
             return None
-        if kind is bool and str(value).lower() in ("true", "false"):
+        # (The text of a list of lists of lists can be endless.)
+        if kind is bool and given in (str, bool) and str(value).lower() in ("true", "false"):
             return str(value).lower() == "true"
         if kind in (int, float) and given in (str, int, kind):
             with suppress(ValueError, OverflowError):

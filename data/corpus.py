@@ -62,11 +62,14 @@ def load_corpus(config: DataConfig, tokenizer: Tokenizer | None = None) -> Corpu
         UserError: for a source that is missing, empty, not UTF-8, out of reach, or changed while
             it is read; for characters that `tokenizer` does not know; for a damaged cache.
     """
-    source = open_source(config)
-    vocabulary = config.tokenizer if tokenizer is None else fingerprint(tokenizer.to_dict())
-    entry = Path(config.cache_dir) / "tokens" / fingerprint([source.identity, vocabulary])
+    source, cache = open_source(config), Path(config.cache_dir)
+    entry = cache / "tokens" / fingerprint([source.identity, config.tokenizer])
+    if tokenizer is not None:  # that of the text, or another run's
+        if entry.exists() and (corpus := read_entry(entry, source)).tokenizer == tokenizer:
+            return corpus
+        entry = cache / "tokens" / fingerprint([source.identity, tokenizer.to_dict()])
     if not entry.exists():
-        scratch = Path(config.cache_dir) / "scratch" / entry.name
+        scratch = cache / "scratch" / entry.name
         with scratch_folder(scratch, f"reads {source.parts[0].name}"):
             if not entry.exists():  # another process may have made it meanwhile
                 make_entry(config, source, tokenizer, scratch / "entry")

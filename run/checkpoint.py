@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from common.errors import UserError
 from common.fields import make
-from run.tensors import copy_into, read_tensors, refuse_not_finite, write_tensors
+from run.tensors import check_finite, copy_into, read_tensors, write_tensors
 from training.optim import Optimizer
 from training.processes import ALONE, Processes
 from training.runtime import Machine
@@ -115,16 +115,16 @@ class Checkpointer:
             UserError: when it cannot be written.
         """
         state = self.header().state
-        if self.saved != (state.step, state.evaluated):
+        if self.saved != (state.step, state.last_eval_step):
             self.save("last", training_tensors(self.model, self.optimizer, self.processes))
-            self.saved = state.step, state.evaluated
+            self.saved = state.step, state.last_eval_step
 
     def save_best(self) -> None:
         """Save the weights of the best evaluation; for its errors see `save_last`."""
         self.save("best", model_tensors(self.model))
 
     def save(self, name: str, tensors: dict[str, Tensor]) -> None:
-        refuse_not_finite(tensors)
+        check_finite(tensors)
         if self.processes.is_main:
             self.before()
             save_checkpoint(self.run / f"{name}.safetensors", tensors, self.header())
@@ -150,7 +150,7 @@ def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
     """
     text, tensors = read_tensors(path, FORMAT)
     try:
-        refuse_not_finite(tensors)
+        check_finite(tensors)
         return make(Header, json.loads(text)), tensors
     except (ValueError, RecursionError, FloatingPointError) as error:
         raise UserError(f"{path} is damaged: {error}") from error

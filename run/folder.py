@@ -47,12 +47,12 @@ def make_folder(name: str | None, stem: str) -> Path:
     if name in ("", "..") or Path(name).name != name or not name.isprintable():
         raise UserError(f"--run {name!r} must be a name for a folder in {RUNS}/, not a path")
     run = RUNS / name
-    refuse_existing(run)
+    check_unused(run)
     run.mkdir(parents=True, exist_ok=True)
     return run
 
 
-def refuse_existing(run: Path) -> None:
+def check_unused(run: Path) -> None:
     """Refuse a folder with more in it than the first moments of a run leave.
 
     (A process that ends before its first checkpoint leaves nothing to resume, and should not keep

@@ -49,7 +49,7 @@ class Logger:
             self.metrics = None
             if not self.silent:
                 self.metrics = files.enter_context(
-                    Metrics(self.run, state.step, state.evaluated, settings.tensorboard)
+                    Metrics(self.run, state.step, state.last_eval_step, settings.tensorboard)
                 )
             self.bar = files.enter_context(
                 tqdm(

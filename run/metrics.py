@@ -55,14 +55,14 @@ class Events:
 class Metrics:
     """Writes the numbers of a run."""
 
-    def __init__(self, run: Path, step: int, evaluated: int, tensorboard: bool) -> None:
+    def __init__(self, run: Path, step: int, last_eval_step: int, tensorboard: bool) -> None:
         """Continue after `step`: what was written of later steps is removed, and so is an
-        evaluation after the step `evaluated`, which was stopped or will be repeated."""
+        evaluation after the step `last_eval_step`, which was stopped or will be repeated."""
         self.run, self.path = run, run / "metrics.jsonl"
         kept = []
         if self.path.exists():
             lines = self.path.read_text(errors="replace").splitlines(keepends=True)
-            kept = [line for line in lines if is_until(line, step, evaluated)]
+            kept = [line for line in lines if is_until(line, step, last_eval_step)]
             write_atomically(self.path, "".join(kept).encode())
         self.files: list[IO[Any]] = [open(self.path, "a", buffering=1)]  # noqa: SIM115
         self.events = None
@@ -71,7 +71,7 @@ class Metrics:
             if tensorboard:
                 # Events are removed by whole steps; what counts of the first of them is written
                 # again.
-                first = step + 1 if evaluated == step else step
+                first = step + 1 if last_eval_step == step else step
                 self.events = Events(run, first)
                 self.files.append(self.events.file)
                 for numbers in map(json.loads, kept):
@@ -142,8 +142,10 @@ def parse(line: str) -> dict[str, Any] | None:
         return None
 
 
-def is_until(line: str, step: int, evaluated: int) -> bool:
+def is_until(line: str, step: int, last_eval_step: int) -> bool:
     """Whether a line of metrics.jsonl is whole and speaks of `step` or an earlier one, or of an
-    evaluation no later than `evaluated`."""
+    evaluation no later than `last_eval_step`."""
     numbers = parse(line) if line.endswith("\n") else None
-    return numbers is not None and numbers["step"] <= (evaluated if "val_loss" in numbers else step)
+    if numbers is None:
+        return False
+    return bool(numbers["step"] <= (last_eval_step if "val_loss" in numbers else step))

@@ -44,7 +44,7 @@ WHY = {
 }
 
 
-def refuse_changes(old: Config, new: Config, flag: str) -> None:
+def check_changes(old: Config, new: Config, flag: str) -> None:
     """Refuse to --resume, --init_from or --evaluate with fields changed that may not be.
 
     Raises:
@@ -60,7 +60,7 @@ def refuse_changes(old: Config, new: Config, flag: str) -> None:
                 )
 
 
-def refuse_other_text(saved: SavedRun, info: dict[str, Any]) -> None:
+def check_same_text(saved: SavedRun, info: dict[str, Any]) -> None:
     """Refuse to resume on another text than the run was trained on.
 
     Raises:

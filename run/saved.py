@@ -13,7 +13,7 @@ from data.tokenizer import Tokenizer, load_tokenizer
 from model.gpt import GPT
 from run.checkpoint import Header, load_checkpoint, load_weights, model_tensors
 from run.tensors import check_fit
-from training.size import decoding_bytes, refuse_too_large, skeleton
+from training.size import check_memory, decoding_bytes, skeleton
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SavedRun:
         """Whether a text is the one that it was trained on."""
         return bool(info.get("sha256") == self.header.corpus.get("sha256"))
 
-    def refuse_misfit(self) -> None:
+    def check_weights(self) -> None:
         """Refuse weights that are not what the config describes, before a model of that size is
         made.
 
@@ -65,10 +65,10 @@ class SavedRun:
             UserError: when the weights are not what the config describes, or when there is no
                 memory here to decode so many sequences at once.
         """
-        self.refuse_misfit()
+        self.check_weights()
         config, V = self.config.model, self.tokenizer.vocab_size
         what = f"a batch of {batch_size} with --model.block_size {config.block_size}"
-        refuse_too_large(what, decoding_bytes(config, batch_size, V), device)
+        check_memory(what, decoding_bytes(config, batch_size, V), device)
         model = GPT(config, V)
         load_weights(model, self.tensors, self.path)
         return model.to(device).eval()

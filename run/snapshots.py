@@ -14,7 +14,7 @@ from torch import nn
 
 from model.gpt import GPT
 from run.checkpoint import model_tensors
-from run.tensors import copy_into, read_tensors, refuse_not_finite, write_tensors
+from run.tensors import check_finite, copy_into, read_tensors, write_tensors
 from training.config import TrainConfig
 
 FORMAT = "glassgpt snapshot 2"
@@ -70,7 +70,7 @@ def save_snapshot(run: Path, step: int, model: nn.Module) -> None:
         FloatingPointError: for weights that are not finite.
         UserError: when they cannot be written.
     """
-    refuse_not_finite(model_tensors(model))
+    check_finite(model_tensors(model))
     half = torch.finfo(torch.float16)
     tensors = {
         name: tensor.detach().clamp(half.min, half.max).half()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from common.atomic import write_atomically
 from common.errors import UserError
-from training.size import refuse_too_large
+from training.size import check_memory
 
 # The types of tensors that are saved, by their names in a file: weights and optimizer, snapshots,
 # random generators.
@@ -46,7 +46,7 @@ def read_tensors(path: Path, kind: str) -> tuple[str, dict[str, Tensor]]:
     if not path.is_file():
         raise UserError(f"there is no {path}")
     # Twice: what it holds, and the model that this is copied to.
-    refuse_too_large(str(path), 2 * path.stat().st_size, torch.device("cpu"))
+    check_memory(str(path), 2 * path.stat().st_size, torch.device("cpu"))
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -81,7 +81,7 @@ def describe(tensor: Tensor | None) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
-def refuse_not_finite(tensors: dict[str, Tensor]) -> None:
+def check_finite(tensors: dict[str, Tensor]) -> None:
     """Refuse to save, or to use, what nobody could train further.
 
     Raises:

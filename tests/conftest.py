@@ -75,7 +75,7 @@ def make_run(
         gpt = GPT(model, tokenizer.vocab_size)
         for weight in gpt.parameters():
             torch.nn.init.normal_(weight, 0.0, 0.3)
-        state = TrainState(step, 1.0, 2.0, evaluated=2, val_loss=2.5, best_val_loss=2.5)
+        state = TrainState(step, 1.0, 2.0, last_eval_step=2, val_loss=2.5, best_val_loss=2.5)
         machine = Machine("cpu", "float32", 1, 1, "none", torch.__version__)
         header = Header(to_plain(config), tokenizer.to_dict(), {"start_token": 1}, machine, state)
         tensors = training_tensors(gpt, Optimizer(gpt, config.train, torch.float32))

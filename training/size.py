@@ -114,7 +114,7 @@ def memory_here(device: torch.device) -> int | None:
         return None
 
 
-def refuse_too_large(what: str, needed: int, device: torch.device) -> None:
+def check_memory(what: str, needed: int, device: torch.device) -> None:
     """Say so before memory runs out, rather than be killed without a word.
 
     Args:
@@ -132,14 +132,14 @@ def refuse_too_large(what: str, needed: int, device: torch.device) -> None:
         )
 
 
-def refuse_to_train_too_large(
+def check_training_memory(
     config: ModelConfig, train: TrainConfig, vocab_size: int, device: torch.device
 ) -> None:
-    """See `refuse_too_large`."""
+    """See `check_memory`."""
     what = (
         f"--model.n_layer {config.n_layer}, --model.n_embd {config.n_embd}, --model.block_size "
         f"{config.block_size} and --train.batch_size {train.batch_size} with "
         f"--train.gradient_accumulation_steps {train.gradient_accumulation_steps}"
     )
     # The formula may be off by a fourth, and what would fit should not be refused.
-    refuse_too_large(what, training_bytes(config, train, vocab_size) * 3 // 4, device)
+    check_memory(what, training_bytes(config, train, vocab_size) * 3 // 4, device)

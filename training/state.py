@@ -19,7 +19,7 @@ class TrainState(Checked):
     train_loss: NonNegative | None = None
     """Of the last update's batch, in nats per token."""
 
-    evaluated: Natural = 0
+    last_eval_step: Natural = 0
     """Step of the last evaluation; 0 before the first."""
 
     val_loss: NonNegative | None = None
@@ -33,21 +33,23 @@ class TrainState(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.evaluated > self.step:
-            raise ValueError(f"evaluated {self.evaluated} must not be above step {self.step}")
+        if self.last_eval_step > self.step:
+            raise ValueError(
+                f"last_eval_step {self.last_eval_step} must not be above step {self.step}"
+            )
         if (self.step > 0 and self.train_loss is None) or (
-            self.evaluated > 0 and None in (self.val_loss, self.best_val_loss)
+            self.last_eval_step > 0 and None in (self.val_loss, self.best_val_loss)
         ):
             raise ValueError("train_loss, val_loss or best_val_loss is missing")
 
     def evaluation_due(self, config: TrainConfig) -> bool:
         """Whether to evaluate before the next update: at intervals, and at the end."""
         due = self.step % config.eval_every == 0 or self.step == config.max_steps
-        return due and self.step > self.evaluated
+        return due and self.step > self.last_eval_step
 
     def record(self, val_loss: float) -> bool:
         """Note an evaluation; return whether it is the best so far."""
-        self.evaluated, self.val_loss = self.step, val_loss
+        self.last_eval_step, self.val_loss = self.step, val_loss
         best = self.best_val_loss is None or val_loss < self.best_val_loss
         self.evals_since_best = 0 if best else self.evals_since_best + 1
         if best:
@@ -56,7 +58,7 @@ class TrainState(Checked):
 
     def ended(self, config: TrainConfig) -> str | None:
         """Why training is over; None while it is not."""
-        if self.val_loss is not None and self.evaluated == self.step:
+        if self.val_loss is not None and self.last_eval_step == self.step:
             if config.target_loss and self.val_loss <= config.target_loss:
                 return f"the validation loss is at or below {config.target_loss}"
             if config.patience and self.evals_since_best >= config.patience:

@@ -130,6 +130,9 @@ def test_a_given_tokenizer_is_used(workplace: Path) -> None:
     config = DataConfig(source="t.txt")
     assert load_corpus(config, CharTokenizer("xcba")).tokens.tolist() == [1, 3, 2]
     assert load("t.txt").tokens.tolist() == [2, 0, 1], "its own alphabet is another entry"
+    before = kept()
+    assert load_corpus(config, CharTokenizer("abc")).tokens.tolist() == [2, 0, 1]
+    assert kept() == before, "what is there is used when a run is resumed"
     with pytest.raises(UserError, match="never seen 'b'"):
         load_corpus(config, CharTokenizer("ac"))
 

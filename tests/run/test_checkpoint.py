@@ -35,7 +35,9 @@ from training.runtime import Machine
 from training.state import TrainState
 
 MACHINE = Machine("cpu", "AVX2", threads=2, processes=1, precision="float32", torch="2.13.0")
-STATE = TrainState(7, 1.5, 1.25, evaluated=6, val_loss=2.5, best_val_loss=2.0, evals_since_best=1)
+STATE = TrainState(
+    7, 1.5, 1.25, last_eval_step=6, val_loss=2.5, best_val_loss=2.0, evals_since_best=1
+)
 HEADER = Header({"a": 1}, {"kind": "char", "chars": "aé\ud800"}, {"sha256": "0"}, MACHINE, STATE)
 
 
@@ -66,7 +68,7 @@ WRONG: list[tuple[str, str]] = [
     ('{"config": ' + "[" * 100_000, ""),
     (json.dumps(PLAIN | {"config": []}), "config must be a mapping"),
     (json.dumps(PLAIN | {"machine": PLAIN["machine"] | {"processes": 0}}), "machine.processes"),
-    (json.dumps(PLAIN | {"state": PLAIN["state"] | {"step": 5}}), "evaluated 6 must not be above"),
+    (json.dumps(PLAIN | {"state": PLAIN["state"] | {"step": 5}}), "last_eval_step 6 must not be above"),
     (json.dumps(PLAIN | {"state": PLAIN["state"] | {"more": 1}}), "state.should have the fields"),
 ]
 

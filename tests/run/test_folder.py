@@ -12,11 +12,11 @@ import train
 from common.errors import UserError
 from run.checkpoint import load_checkpoint
 from run.folder import (
+    check_unused,
     find_run,
     hold,
     make_folder,
     make_unused,
-    refuse_existing,
     without_links,
 )
 from run.metrics import read_metrics
@@ -53,7 +53,7 @@ def test_no_other_run_is_overwritten_but_one_that_never_saved(workplace: Path) -
     run = make_folder("a", "")
     for name in ("config.yaml", "run.json", ".lock", "metrics.jsonl", "events.out.1", ".writing-1"):
         (run / name).touch()
-    refuse_existing(run)
+    check_unused(run)
     assert make_folder("a", "") == run
     for name in ("last.safetensors", "notes.txt", "snapshots"):
         (run / name).touch()

@@ -50,9 +50,9 @@ CUT = ["", '{"step": 3, "train', '{"step": 2, "train_loss": 9.0}', '[1]\n{"a": 1
 
 
 @pytest.mark.parametrize("cut", CUT)
-@pytest.mark.parametrize("evaluated", [1, 2])
+@pytest.mark.parametrize("last_eval_step", [1, 2])
 def test_a_resumed_run_has_no_gap_and_no_step_twice(
-    tmp_path: Path, cut: str, evaluated: int
+    tmp_path: Path, cut: str, last_eval_step: int
 ) -> None:
     """Stopped at step 2, before or after its evaluation; the file went on, and ends with `cut`."""
     with Metrics(tmp_path, 0, 0, tensorboard=True) as metrics:
@@ -61,14 +61,14 @@ def test_a_resumed_run_has_no_gap_and_no_step_twice(
             metrics.write(step, {"val_loss": float(-step)})
     with open(tmp_path / "metrics.jsonl", "a", errors="surrogateescape") as file:
         file.write(cut)
-    with Metrics(tmp_path, 2, evaluated, tensorboard=True) as metrics:
+    with Metrics(tmp_path, 2, last_eval_step, tensorboard=True) as metrics:
         for step in (2, 3, 4):
             if step > 2:
                 metrics.write(step, {"train_loss": 10.0 * step})
-            if step > evaluated:
+            if step > last_eval_step:
                 metrics.write(step, {"val_loss": -10.0 * step})
     losses = [(1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0)]
-    validation = [(1, -1.0), (2, -2.0 if evaluated == 2 else -20.0), (3, -30.0), (4, -40.0)]
+    validation = [(1, -1.0), (2, -2.0 if last_eval_step == 2 else -20.0), (3, -30.0), (4, -40.0)]
     for key, expected in (("train_loss", losses), ("val_loss", validation)):
         assert lines_of(tmp_path, key) == events_of(tmp_path, key) == expected
 

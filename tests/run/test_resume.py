@@ -13,7 +13,7 @@ from configs.load import SECTIONS, Config, to_plain
 from data.tokenizer import CharTokenizer
 from run.checkpoint import Header
 from run.folder import save_config
-from run.resume import notes_on_resume, refuse_changes, refuse_other_text
+from run.resume import check_changes, check_same_text, notes_on_resume
 from run.saved import SavedRun
 from training.config import TrainConfig
 from training.runtime import Machine
@@ -41,14 +41,14 @@ INIT = MEASURE + " data.val_fraction data.test_fraction data.separator"
 )
 def test_every_field_may_change_or_may_not(flag: str, free: str) -> None:
     old = Config()
-    refuse_changes(old, copy.deepcopy(old), flag)
+    check_changes(old, copy.deepcopy(old), flag)
     changed: set[str] = set()
     for section, kind in SECTIONS.items():
         for name in field_types(kind):
             new = copy.deepcopy(old)
             object.__setattr__(getattr(new, section), name, "something else")
             try:
-                refuse_changes(old, new, flag)
+                check_changes(old, new, flag)
                 changed.add(f"{section}.{name}")
             except UserError as error:
                 before = to_plain(old)[section][name]
@@ -67,12 +67,12 @@ def saved(corpus: dict[str, Any] = CORPUS, **changes: Any) -> SavedRun:
 
 def test_a_text_is_the_same_by_what_is_in_it() -> None:
     """And not by its length, or where it lies."""
-    refuse_other_text(saved(), CORPUS | {"source": "elsewhere.txt"})
+    check_same_text(saved(), CORPUS | {"source": "elsewhere.txt"})
     repeat = {"source": "repeat", "start_token": 0}
-    refuse_other_text(saved(repeat), repeat)
+    check_same_text(saved(repeat), repeat)
     for other in (CORPUS | {"sha256": "1" * 63 + "2"}, repeat):
         with pytest.raises(UserError, match=r"runs/a was trained on, which came from a.txt; to"):
-            refuse_other_text(saved(), other)
+            check_same_text(saved(), other)
 
 
 def test_changes_that_matter_are_noted(workplace: Path) -> None:

@@ -46,7 +46,7 @@ def write(run: Path, name: str, step: int, start: Any = 3, **state: Any) -> GPT:
 
 
 def test_best_and_last_are_what_is_asked_for(tmp_path: Path) -> None:
-    write(tmp_path, "last", 9, evaluated=9, val_loss=2.25, best_val_loss=1.5)
+    write(tmp_path, "last", 9, last_eval_step=9, val_loss=2.25, best_val_loss=1.5)
     assert open_run(tmp_path).header.state.step == 9, "there is no best one yet"
     write(tmp_path, "best", 5)
     best, default, last = open_run(tmp_path, "best"), open_run(tmp_path), open_run(tmp_path, "last")
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_refused_before_it_takes_memory(tmp_path: Path) -> 
     wide = dataclasses.replace(opened.config.model, n_embd=100_000, n_layer=50)
     for model in (wide, dataclasses.replace(opened.config.model, n_layer=2)):
         other = dataclasses.replace(opened, config=Config(model=model))
-        for refuse in (other.refuse_misfit, lambda other=other: other.model(CPU)):
+        for refuse in (other.check_weights, lambda other=other: other.model(CPU)):
             with pytest.raises(UserError, match=r"does not fit its own config: model\.blocks\."):
                 refuse()
 

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from common.errors import UserError
-from run.tensors import check_fit, copy_into, read_tensors, refuse_not_finite, write_tensors
+from run.tensors import check_finite, check_fit, copy_into, read_tensors, write_tensors
 from training.size import memory_here
 
 KIND = "test 1"
@@ -136,7 +136,7 @@ def test_a_failed_write_leaves_what_was_there(path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_number_that_is_not_finite_is_found_anywhere() -> None:
-    refuse_not_finite(example())
+    check_finite(example())
     for value in (torch.inf, -torch.inf, torch.nan):
         for name in ("weight", "half", "step"):
             for place in range(example()[name].numel()):
@@ -145,7 +145,7 @@ def test_a_number_that_is_not_finite_is_found_anywhere() -> None:
                 tensors[name].view(-1)[place] = value
                 line = rf"^{name} is not finite \(NaN or Inf\)$"
                 with pytest.raises(FloatingPointError, match=line):
-                    refuse_not_finite(tensors)
+                    check_finite(tensors)
 
 
 def test_tensors_fit_by_name_shape_and_type() -> None:

@@ -18,13 +18,13 @@ from training.config import TrainConfig
 from training.optim import Optimizer
 from training.size import (
     activation_bytes,
+    check_memory,
+    check_training_memory,
     count_parameters,
     decoding_bytes,
     describe_size,
     flops_per_token,
     memory_here,
-    refuse_to_train_too_large,
-    refuse_too_large,
     skeleton,
     state_bytes,
     training_bytes,
@@ -138,18 +138,18 @@ def test_what_has_no_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     here = memory_here(CPU)
     assert here is not None and 10**8 < here < 10**14
     monkeypatch.setattr(size, "memory_here", lambda device: 3 * 10**9)
-    refuse_too_large("it", 3 * 10**9, CPU)
+    check_memory("it", 3 * 10**9, CPU)
     line = "it would need 4 GB of memory at least, and there are 3 GB here"
     with pytest.raises(UserError, match=f"^{line}$"):
-        refuse_too_large("it", 4 * 10**9, CPU)
+        check_memory("it", 4 * 10**9, CPU)
     room = training_bytes(ModelConfig(), TrainConfig(), 65) * 3 // 4
     monkeypatch.setattr(size, "memory_here", lambda device: room)
-    refuse_to_train_too_large(ModelConfig(), TrainConfig(), 65, CPU)
+    check_training_memory(ModelConfig(), TrainConfig(), 65, CPU)
     monkeypatch.setattr(size, "memory_here", lambda device: room - 1)
     with pytest.raises(UserError, match=r"--model.n_layer 4, --model.n_embd 128, .* would"):
-        refuse_to_train_too_large(ModelConfig(), TrainConfig(), 65, CPU)
+        check_training_memory(ModelConfig(), TrainConfig(), 65, CPU)
     largest = ModelConfig(block_size=10**8)  # and its rotary constants are not computed
     with pytest.raises(UserError, match=r"--model.block_size 100000000 and"):
-        refuse_to_train_too_large(largest, TrainConfig(), 65, CPU)
+        check_training_memory(largest, TrainConfig(), 65, CPU)
     monkeypatch.setattr(size, "memory_here", lambda device: None)  # as on Windows
-    refuse_too_large("it", 10**30, CPU)
+    check_memory("it", 10**30, CPU)

@@ -21,7 +21,7 @@ def test_evaluations_are_at_intervals_and_at_the_end_and_once() -> None:
             state.record(1.0)
             assert not state.evaluation_due(config), "it is made already"
     assert due == [4, 8, 11]
-    made = TrainState(step=8, train_loss=1.0, evaluated=4, val_loss=1.0, best_val_loss=1.0)
+    made = TrainState(step=8, train_loss=1.0, last_eval_step=4, val_loss=1.0, best_val_loss=1.0)
     assert made.evaluation_due(config)
 
 
@@ -62,15 +62,15 @@ def test_a_run_ends_at_its_target_at_the_end_of_patience_or_of_its_steps(
             break
 
 
-GOOD: dict[str, Any] = {"step": 5, "train_loss": 1.0, "evaluated": 4, "val_loss": 2.0}
+GOOD: dict[str, Any] = {"step": 5, "train_loss": 1.0, "last_eval_step": 4, "val_loss": 2.0}
 GOOD |= {"best_val_loss": 1.5, "evals_since_best": 1, "seconds": 0.5}
 LOSSES = ("train_loss", "val_loss", "best_val_loss")
 
 
 def test_a_state_that_cannot_be_is_refused() -> None:
-    TrainState(**GOOD | {"evaluated": 5})
-    TrainState(**GOOD | {"evaluated": 0, "val_loss": None, "best_val_loss": None})
-    bad: dict[str, tuple[Any, ...]] = {"step": (-1, 3, 2**63), "evaluated": (-1, 6)}
+    TrainState(**GOOD | {"last_eval_step": 5})
+    TrainState(**GOOD | {"last_eval_step": 0, "val_loss": None, "best_val_loss": None})
+    bad: dict[str, tuple[Any, ...]] = {"step": (-1, 3, 2**63), "last_eval_step": (-1, 6)}
     bad |= {"seconds": (-1, math.nan), "evals_since_best": (-1,)}
     bad |= dict.fromkeys(LOSSES, (-1, math.nan, None))
     for name, values in bad.items():
