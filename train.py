@@ -17,7 +17,7 @@ if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at o
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +67,9 @@ class Options(Checked):
 
 # --- the loop ------------------------------------------------------------------------------------
 
+# A part of the text in batches of so many sequences.
+Split = Callable[[int], Iterator[Tensor]]
+
 
 @dataclass
 class Job:
@@ -93,15 +96,11 @@ class Job:
             state=self.state,
         )
 
-    @property
-    def eval_batch_size(self) -> int:
-        """Sequences in a forward pass of an evaluation, as many as in one of training."""
-        return self.config.train.micro_batch_size // self.processes.world_size
-
-    def evaluate(self, split: Iterator[Tensor], stop: StopSignal) -> Evaluation | None:
-        """The loss over a split; see `training.step.evaluate`."""
+    def evaluate(self, split: Split, stop: StopSignal) -> Evaluation | None:
+        """The loss over a split, as many sequences at a time as in training."""
+        batches = split(self.config.train.micro_batch_size // self.processes.world_size)
         tokenizer, device = self.batches.tokenizer, self.runtime.device
-        return evaluate(self.compiled_model, split, tokenizer, device, stop, self.processes)
+        return evaluate(self.compiled_model, batches, tokenizer, device, stop, self.processes)
 
 
 def train(job: Job, stop: StopSignal) -> str | None:
@@ -127,8 +126,7 @@ def train(job: Job, stop: StopSignal) -> str | None:
                 snapshots.save_if_due(state.step)
                 if state.evaluation_due(settings):
                     log.evaluating()
-                    split = job.batches.validation(job.eval_batch_size)
-                    result = job.evaluate(split, stop)
+                    result = job.evaluate(job.batches.validation, stop)
                     sample = "" if silent or result is None else generate_sample(job, stop)
                     if processes.stop_requested(stop) or result is None:
                         break  # evaluated again when the run is resumed
@@ -341,10 +339,9 @@ def measure(job: Job, saved: SavedRun) -> int:
     if not saved.trained_on(job.batches.info):
         print("note: this is not the text that it was trained on")
     load_weights(job.model, saved.tensors, saved.path)
-    size, data = job.eval_batch_size, job.config.data
-    splits = {"validation": job.batches.validation(size)}
+    data, splits = job.config.data, {"validation": job.batches.validation}
     if data.test_fraction:
-        splits["test"] = job.batches.test(size)
+        splits["test"] = job.batches.test
     with StopSignal() as stop:
         for name, split in splits.items():
             result = job.evaluate(split, stop)

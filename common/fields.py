@@ -67,8 +67,24 @@ class FieldType:
         """A value of this type from text, as flags and YAML have it, or from what JSON has.
 
         Raises:
-            ValueError: for what is not of this type.
+            ValueError: for what is not of this type, or outside its range.
         """
+        converted = self.read(value)
+        self.check(converted)
+        return converted
+
+    def check(self, value: Any) -> None:
+        """Raises: ValueError, for a value outside the range of the field."""
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and not is_text(text):
+                raise ValueError(f"has characters that no text has: {brief(text)}")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ValueError(f"must be below 2**63, got {brief(value)}")
+        if self.limits is not None and value is not None and value not in self.limits:
+            raise ValueError(f"must be in {self.limits.interval}, got {brief(value)}")
+
+    def read(self, value: Any) -> Any:
+        """`convert`, whatever the range."""
         kind, given = self.kind, type(value)
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             return make(kind, value)
@@ -112,14 +128,10 @@ class Checked:
     def __post_init__(self) -> None:
         """Raises: ValueError, whose message begins with the name of the field."""
         for name, field in field_types(type(self)).items():
-            value = getattr(self, name)
-            for text in value if isinstance(value, list) else [value]:
-                if isinstance(text, str) and not is_text(text):
-                    raise ValueError(f"{name} has characters that no text has: {brief(text)}")
-            if isinstance(value, int) and abs(value) >= 2**63:
-                raise ValueError(f"{name} must be below 2**63, got {brief(value)}")
-            if field.limits is not None and value is not None and value not in field.limits:
-                raise ValueError(f"{name} must be in {field.limits.interval}, got {brief(value)}")
+            try:
+                field.check(getattr(self, name))
+            except ValueError as error:
+                raise ValueError(f"{name} {error}") from None
 
 
 def make(kind: type[Made], plain: Any) -> Made:

@@ -154,6 +154,7 @@ def test_a_bad_flag_is_one_line(workplace: Path, argv: list[str], message: str) 
 
 
 BAD_FILES = [
+    ("model:\n  n_layer: 0\n", "bad.yaml: model.n_layer must be in [1, 1000], got 0"),
     ("model:\n  n_layer:\n", "model.n_layer must be a whole number, got ''"),
     ("model: 3\n", "model should hold fields, not '3'"),
     ("", "a config has the sections data, model, train, this has none"),

@@ -68,7 +68,7 @@ WRONG: list[tuple[str, str]] = [
     ('{"config": ' + "[" * 100_000, ""),
     (json.dumps(PLAIN | {"config": []}), "config must be a mapping"),
     (json.dumps(PLAIN | {"machine": PLAIN["machine"] | {"processes": 0}}), "machine.processes"),
-    (json.dumps(PLAIN | {"state": PLAIN["state"] | {"step": 5}}), "last_eval_step 6 must not be above"),
+    (json.dumps(PLAIN | {"state": PLAIN["state"] | {"step": 5}}), "last_eval_step 6 must not"),
     (json.dumps(PLAIN | {"state": PLAIN["state"] | {"more": 1}}), "state.should have the fields"),
 ]
 
