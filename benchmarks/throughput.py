@@ -26,7 +26,7 @@ from benchmarks.common import (
     product_rate,
     seconds_of,
 )
-from common.errors import command
+from common.errors import UserError, command
 from common.fields import Checked, Count, NonNegative
 from common.tables import print_table
 from configs.load import (
@@ -182,14 +182,15 @@ def main(argv: list[str]) -> int:
     options = build(Options, values[""])
     if options.nanogpt:
         nanogpt_model(options.nanogpt)
+    chosen = {name: shape for name, shape in shapes().items() if options.only in name}
+    if not chosen:
+        raise UserError(f"--only {options.only}: the rows are {', '.join(shapes())}")
     facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
     print(describe(facts))
     heading = ["training", "batch", "tokens/s", "GFLOP/s", "of peak", "MB"]
     rows = [heading + (["nanoGPT tokens/s", "times nanoGPT"] if options.nanogpt else [])]
     results: list[dict[str, Any]] = []
-    for name, (config, settings, known) in shapes().items():
-        if options.only not in name:
-            continue
+    for name, (config, settings, known) in chosen.items():
         ours, theirs = [], []
         for _ in range(options.repetitions):
             ours.append(in_fresh_process(measure, config, settings, options.seconds, ""))
