@@ -1,0 +1,457 @@
+// The model in plain JavaScript: what model/gpt.py computes, one row at a time, so that an edit
+// costs what it changes. Rows before a changed position, and layers below a changed layer, stay.
+//
+// Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, L layers,
+// V vocabulary. Everything lies in one Float32Array, because a loop that has met two kinds of
+// arrays runs at a third of its speed; sums are made in double precision.
+
+const EPS = 1e-5; // of every norm
+const NGRAM_ROWS = 16381;
+const CHUNK = 16; // rows between two yields
+
+class Engine {
+  /**
+   * @param config the fields of model/config.py
+   * @param shapes [name, shape] of each weight, in the order in which `load` is given them
+   */
+  constructor(config, shapes) {
+    const { n_layer: L, n_head: H, n_embd: C, block_size: B } = config;
+    Object.assign(this, { config, L, H, C, B, D: C / H });
+    this.V = shapes.find(([name]) => name === "token_embedding.weight")[1][0];
+    this.hidden = config.activation === "swiglu" ? Math.ceil((8 * C) / 3) : 4 * C;
+    this.at = {}; // where each tensor begins
+    this.rows = {}; // of the weights that are tables
+    let end = 0;
+    const place = (name, size) => {
+      this.at[name] = end;
+      end += size;
+    };
+    for (const [name, shape] of shapes) {
+      this.rows[name] = shape[0];
+      place(name, shape.reduce((a, b) => a * b, 1));
+    }
+    this.weightCount = end;
+    for (let l = 0; l <= L; l++) place(`x${l}`, B * C); // the residual stream
+    for (let l = 0; l < L; l++) {
+      for (const name of ["q", "k", "v", "z", "attn", "mlp"]) place(name + l, B * C);
+      place(`weights${l}`, H * B * B);
+    }
+    place("normed", CHUNK * C);
+    place("up", CHUNK * this.hidden);
+    place("gate", CHUNK * this.hidden);
+    place("logits", B * this.V);
+    place("cos", (B * this.D) / 2);
+    place("sin", (B * this.D) / 2);
+    this.memory = new Float32Array(end);
+    if (config.positions === "rotary") this.tabulateRotations();
+    this.means = null; // of each head's output, (L, H, D), for edits that put it there
+    this.tokens = [];
+    this.edits = [];
+    this.valid = new Array(L + 2).fill(0); // rows that are right: of x0 to xL, and of the logits
+  }
+
+  /** Take the weights, one after the other. */
+  load(weights, means = null) {
+    if (weights.length !== this.weightCount) {
+      throw new Error(`${weights.length} weights instead of ${this.weightCount}`);
+    }
+    this.memory.set(weights);
+    this.means = means;
+    this.valid.fill(0);
+  }
+
+  tabulateRotations() {
+    const half = this.D / 2;
+    for (let t = 0; t < this.B; t++) {
+      for (let i = 0; i < half; i++) {
+        const angle = t * 10000 ** (-i / half);
+        this.memory[this.at.cos + t * half + i] = Math.cos(angle);
+        this.memory[this.at.sin + t * half + i] = Math.sin(angle);
+      }
+    }
+  }
+
+  // ------------------------------------------------------------------------- what is computed
+
+  /**
+   * What to compute next: `block_size` tokens at most, and edits of what the model does with them.
+   *
+   *     {layer, head, off: "zero" or "mean"}    a head's output, before W_O
+   *     {layer, off: "mlp"}                     the MLP of a layer
+   *     {hide, layer, head}                     a position that no later one may attend to;
+   *                                             without a layer in all, without a head in each
+   *     {layer, position, row}                  the residual stream before a layer, C numbers
+   *     {layer, head, position, row}            a head's output before W_O, D numbers
+   */
+  set(tokens, edits = []) {
+    if (tokens.length > this.B) throw new Error(`${tokens.length} tokens, block_size ${this.B}`);
+    let same = 0;
+    while (same < tokens.length && tokens[same] === this.tokens[same]) same++;
+    this.forget(0, same);
+    const unchanged = new Set(edits.filter((edit) => this.edits.includes(edit)));
+    for (const edit of [...this.edits, ...edits]) {
+      if (unchanged.has(edit)) continue;
+      const { layer = 0, position = 0, hide } = edit;
+      if (hide !== undefined) this.forget(layer + 1, hide + 1);
+      else if (edit.row && edit.head === undefined) this.forget(layer, position);
+      else this.forget(layer + 1, position);
+    }
+    this.tokens = [...tokens];
+    this.edits = [...edits];
+  }
+
+  /** Rows from `row` on are to be computed again, from `x<layer>` upwards. */
+  forget(layer, row) {
+    for (let l = layer; l < this.valid.length; l++) this.valid[l] = Math.min(this.valid[l], row);
+  }
+
+  /** Compute what is missing; a generator, so that a page can do other things in between. */
+  *compute() {
+    const T = this.tokens.length;
+    const { L, C, V, valid, at } = this;
+    this.embed(valid[0], T);
+    valid[0] = T;
+    for (let l = 0; l <= L; l++) {
+      while (valid[l + 1] < T) {
+        const from = valid[l + 1];
+        const to = Math.min(from + CHUNK, T);
+        if (l < L) {
+          this.block(l, from, to);
+          this.patch(l + 1, from, to);
+        } else {
+          this.norm("final_norm", at[`x${L}`] + from * C, to - from);
+          const head = this.config.tie_embeddings ? "token_embedding" : "head";
+          this.linear(head, at.normed, at.logits + from * V, to - from, C, V);
+        }
+        valid[l + 1] = to;
+        yield;
+      }
+    }
+  }
+
+  /** The logits of every position, (T, V), at once. */
+  run(tokens, edits = []) {
+    this.set(tokens, edits);
+    for (const _ of this.compute());
+    return this.memory.subarray(this.at.logits, this.at.logits + tokens.length * this.V);
+  }
+
+  embed(from, to) {
+    const { memory, at, C, V, tokens } = this;
+    const { ngrams, positions } = this.config;
+    for (let t = from; t < to; t++) {
+      const x = at.x0 + t * C;
+      const token = at["token_embedding.weight"] + tokens[t] * C;
+      for (let c = 0; c < C; c++) memory[x + c] = memory[token + c];
+      if (positions === "learned") this.add(x, at["position_embedding.weight"] + t * C, C);
+      let number = tokens[t];
+      let power = 1;
+      for (let i = 1; i < ngrams; i++) {
+        const name = `ngram_embeddings.${i - 1}.weight`;
+        power = (power * V) % NGRAM_ROWS;
+        number += (tokens[t - i] ?? 0) * power;
+        this.add(x, at[name] + (number % this.rows[name]) * C, C);
+      }
+    }
+    this.patch(0, from, to);
+  }
+
+  add(to, from, count) {
+    for (let i = 0; i < count; i++) this.memory[to + i] += this.memory[from + i];
+  }
+
+  patch(layer, from, to) {
+    for (const { layer: l, head, position, row } of this.edits) {
+      if (row && head === undefined && l === layer && from <= position && position < to) {
+        this.memory.set(row, this.at[`x${layer}`] + position * this.C);
+      }
+    }
+  }
+
+  /** A block: attention, then MLP; rows from `from` to `to` of the residual stream after it. */
+  block(l, from, to) {
+    const { memory, at, C, hidden } = this;
+    const rows = to - from;
+    const [x, next] = [at[`x${l}`] + from * C, at[`x${l + 1}`] + from * C];
+    const [attn, mlp] = [at[`attn${l}`] + from * C, at[`mlp${l}`] + from * C];
+    const name = `blocks.${l}`;
+    this.norm(`${name}.attn_norm`, x, rows);
+    for (const [kind, letter] of [["query", "q"], ["key", "k"], ["value", "v"]]) {
+      const y = at[letter + l] + from * C;
+      this.linear(`${name}.attn.${kind}`, at.normed, y, rows, C, C);
+      if (letter !== "v") this.normAndRotate(`${name}.attn.${letter}_norm`, y, from, to);
+    }
+    for (let t = from; t < to; t++) this.attend(l, t);
+    this.linear(`${name}.attn.out`, at[`z${l}`] + from * C, attn, rows, C, C);
+    for (let i = 0; i < rows * C; i++) memory[next + i] = memory[x + i] + memory[attn + i];
+
+    this.norm(`${name}.mlp_norm`, next, rows);
+    this.linear(`${name}.mlp.up`, at.normed, at.up, rows, C, hidden);
+    const { activation } = this.config;
+    if (activation === "swiglu") {
+      this.linear(`${name}.mlp.gate`, at.normed, at.gate, rows, C, hidden);
+    }
+    for (let i = 0; i < rows * hidden; i++) {
+      const u = memory[at.up + i];
+      const g = memory[at.gate + i];
+      if (activation === "gelu") memory[at.up + i] = 0.5 * u * (1 + erf(u * Math.SQRT1_2));
+      else if (activation === "relu2") memory[at.up + i] = u > 0 ? u * u : 0;
+      else memory[at.up + i] = (g / (1 + Math.exp(-g))) * u;
+    }
+    this.linear(`${name}.mlp.down`, at.up, mlp, rows, hidden, C);
+    if (this.edits.some((edit) => edit.off === "mlp" && edit.layer === l)) {
+      memory.fill(0, mlp, mlp + rows * C);
+    }
+    this.add(next, mlp, rows * C);
+  }
+
+  /** A position looks back, head by head; and what edits make of it. */
+  attend(l, t) {
+    const { memory, at, B, C, D, H } = this;
+    const edits = this.edits.filter(({ layer }) => layer === undefined || layer === l);
+    const [qs, ks, vs] = [at[`q${l}`], at[`k${l}`], at[`v${l}`]];
+    const [zs, rows] = [at[`z${l}`], at[`weights${l}`]];
+    for (let h = 0; h < H; h++) {
+      const row = rows + (h * B + t) * B;
+      const own = edits.filter(({ head }) => head === undefined || head === h);
+      score(memory, qs + t * C + h * D, ks + h * D, row, t, C, D);
+      for (const { hide } of own) if (hide < t) memory[row + hide] = -Infinity;
+      softmax(memory, row, t + 1);
+      const out = zs + t * C + h * D;
+      mix(memory, row, vs + h * D, out, t, C, D);
+      for (const { head, off, row: given, position } of own) {
+        if (head !== h) continue;
+        if (off === "zero") memory.fill(0, out, out + D);
+        const mean = (l * H + h) * D;
+        if (off === "mean") memory.set(this.means.subarray(mean, mean + D), out);
+        if (given && position === t) memory.set(given, out);
+      }
+    }
+  }
+
+  /** Norm of rows at x, into `normed`. */
+  norm(name, x, rows) {
+    this.normalize(name, x, this.at.normed, rows, this.C, this.config.norm === "layernorm");
+  }
+
+  normalize(name, x, y, rows, width, centered) {
+    const { memory, at } = this;
+    const weight = at[`${name}.weight`];
+    const bias = at[`${name}.bias`];
+    for (let r = 0; r < rows; r++, x += width, y += width) {
+      let mean = 0;
+      if (centered) {
+        for (let c = 0; c < width; c++) mean += memory[x + c];
+        mean /= width;
+      }
+      let variance = 0;
+      for (let c = 0; c < width; c++) {
+        const apart = memory[x + c] - mean;
+        variance += apart * apart;
+      }
+      const scale = 1 / Math.sqrt(variance / width + EPS);
+      for (let c = 0; c < width; c++) {
+        memory[y + c] = (memory[x + c] - mean) * scale * memory[weight + c];
+      }
+      if (bias !== undefined) this.add(y, bias, width);
+    }
+  }
+
+  /** Queries or keys of each head, normalized and rotated where the config says so, in place. */
+  normAndRotate(name, y, from, to) {
+    const { memory, at, D, H } = this;
+    const half = D / 2;
+    if (this.config.qk_norm) this.normalize(name, y, y, (to - from) * H, D, true);
+    if (this.config.positions !== "rotary") return;
+    for (let t = from; t < to; t++) {
+      for (let h = 0; h < H; h++, y += D) {
+        for (let i = 0; i < half; i++) {
+          const cos = memory[at.cos + t * half + i];
+          const sin = memory[at.sin + t * half + i];
+          const a = memory[y + i];
+          const b = memory[y + half + i];
+          memory[y + i] = a * cos - b * sin;
+          memory[y + half + i] = b * cos + a * sin;
+        }
+      }
+    }
+  }
+
+  /** x W^T + b, from (rows, K) to (rows, N). */
+  linear(name, x, y, rows, K, N) {
+    const { memory, at } = this;
+    product(memory, x, at[`${name}.weight`], y, rows, K, N);
+    const bias = at[`${name}.bias`];
+    if (bias === undefined) return;
+    for (let r = 0; r < rows; r++) this.add(y + r * N, bias, N);
+  }
+
+  // -------------------------------------------------------------------------- what can be asked
+
+  /** Attention weights of a head, (T, T), row after row; what lies ahead is 0. */
+  attention(l, h) {
+    const { memory, at, B } = this;
+    const T = this.tokens.length;
+    const weights = new Float32Array(T * T);
+    for (let t = 0; t < T; t++) {
+      const row = at[`weights${l}`] + (h * B + t) * B;
+      weights.set(memory.subarray(row, row + t + 1), t * T);
+    }
+    return weights;
+  }
+
+  /**
+   * What embedding, heads, MLPs and biases add to a logit, the scale of the final norm held fixed.
+   * They sum to the logit.
+   */
+  votes(t, token) {
+    const { memory, at, C, D, H, L } = this;
+    const centered = this.config.norm === "layernorm";
+    const x = at[`x${L}`] + t * C;
+    let mean = 0;
+    if (centered) for (let c = 0; c < C; c++) mean += memory[x + c] / C;
+    let variance = 0;
+    for (let c = 0; c < C; c++) variance += (memory[x + c] - mean) ** 2 / C;
+    const scale = 1 / Math.sqrt(variance + EPS);
+    const head = this.config.tie_embeddings ? "token_embedding" : "head";
+    const row = at[`${head}.weight`] + token * C;
+    const direction = new Float64Array(C);
+    let average = 0;
+    for (let c = 0; c < C; c++) {
+      direction[c] = memory[row + c] * memory[at["final_norm.weight"] + c] * scale;
+      average += direction[c] / C;
+    }
+    // Subtracting the mean from what is added is the same as subtracting it from the direction.
+    if (centered) for (let c = 0; c < C; c++) direction[c] -= average;
+    const along = (y) => {
+      let sum = 0;
+      for (let c = 0; c < C; c++) sum += memory[y + c] * direction[c];
+      return sum;
+    };
+    const found = { embedding: along(at.x0 + t * C), heads: [], mlps: [], biases: 0 };
+    for (let l = 0; l < L; l++) {
+      const out = at[`blocks.${l}.attn.out.weight`];
+      const written = new Float64Array(C); // the direction, seen through W_O
+      for (let c = 0; c < C; c++) {
+        for (let d = 0; d < C; d++) written[d] += direction[c] * memory[out + c * C + d];
+      }
+      const z = at[`z${l}`] + t * C;
+      for (let h = 0; h < H; h++) {
+        let sum = 0;
+        for (let d = h * D; d < (h + 1) * D; d++) sum += memory[z + d] * written[d];
+        found.heads.push(sum);
+      }
+      found.mlps.push(along(at[`mlp${l}`] + t * C));
+      const bias = at[`blocks.${l}.attn.out.bias`];
+      if (bias !== undefined) found.biases += along(bias);
+    }
+    const bias = at["final_norm.bias"];
+    if (bias !== undefined) {
+      for (let c = 0; c < C; c++) found.biases += memory[row + c] * memory[bias + c];
+    }
+    return found;
+  }
+}
+
+/** q K^T / sqrt(D) for one query, at position t: t + 1 scores. */
+function score(memory, q, k, row, t, C, D) {
+  const scale = 1 / Math.sqrt(D);
+  for (let s = 0; s <= t; s++) memory[row + s] = dot(memory, q, k + s * C, D) * scale;
+}
+
+function softmax(memory, row, count) {
+  let largest = -Infinity;
+  let total = 0;
+  for (let s = 0; s < count; s++) largest = Math.max(largest, memory[row + s]);
+  for (let s = 0; s < count; s++) {
+    memory[row + s] = Math.exp(memory[row + s] - largest);
+    total += memory[row + s];
+  }
+  for (let s = 0; s < count; s++) memory[row + s] /= total;
+}
+
+/** A V for one query. */
+function mix(memory, row, v, out, t, C, D) {
+  for (let d = 0; d < D; d++) {
+    let mixed = 0;
+    for (let s = 0; s <= t; s++) mixed += memory[row + s] * memory[v + s * C + d];
+    memory[out + d] = mixed;
+  }
+}
+
+/**
+ * x W^T, four rows and three outputs at a time: a number that is read is used three or four times.
+ * Each sum is made in the same order, however many rows there are.
+ */
+function product(memory, x, w, y, rows, K, N) {
+  let r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const x0 = x + r * K, x1 = x0 + K, x2 = x1 + K, x3 = x2 + K;
+    const y0 = y + r * N, y1 = y0 + N, y2 = y1 + N, y3 = y2 + N;
+    let n = 0;
+    for (; n + 3 <= N; n += 3) {
+      const w0 = w + n * K, w1 = w0 + K, w2 = w1 + K;
+      let a0 = 0, a1 = 0, a2 = 0, b0 = 0, b1 = 0, b2 = 0;
+      let c0 = 0, c1 = 0, c2 = 0, d0 = 0, d1 = 0, d2 = 0;
+      for (let k = 0; k < K; k++) {
+        const u = memory[w0 + k], v = memory[w1 + k], s = memory[w2 + k];
+        const a = memory[x0 + k], b = memory[x1 + k], c = memory[x2 + k], d = memory[x3 + k];
+        a0 += a * u;
+        a1 += a * v;
+        a2 += a * s;
+        b0 += b * u;
+        b1 += b * v;
+        b2 += b * s;
+        c0 += c * u;
+        c1 += c * v;
+        c2 += c * s;
+        d0 += d * u;
+        d1 += d * v;
+        d2 += d * s;
+      }
+      memory[y0 + n] = a0;
+      memory[y0 + n + 1] = a1;
+      memory[y0 + n + 2] = a2;
+      memory[y1 + n] = b0;
+      memory[y1 + n + 1] = b1;
+      memory[y1 + n + 2] = b2;
+      memory[y2 + n] = c0;
+      memory[y2 + n + 1] = c1;
+      memory[y2 + n + 2] = c2;
+      memory[y3 + n] = d0;
+      memory[y3 + n + 1] = d1;
+      memory[y3 + n + 2] = d2;
+    }
+    for (; n < N; n++) {
+      for (let i = r; i < r + 4; i++) memory[y + i * N + n] = dot(memory, x + i * K, w + n * K, K);
+    }
+  }
+  for (; r < rows; r++) {
+    for (let n = 0; n < N; n++) memory[y + r * N + n] = dot(memory, x + r * K, w + n * K, K);
+  }
+}
+
+function dot(memory, x, w, K) {
+  let sum = 0;
+  for (let k = 0; k < K; k++) sum += memory[x + k] * memory[w + k];
+  return sum;
+}
+
+/** The error function, by its series without cancellation (Abramowitz & Stegun 1964, 7.1.6). */
+function erf(x) {
+  const square = x * x;
+  if (square > 36) return Math.sign(x);
+  let term = x;
+  let sum = x;
+  for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n++) {
+    term *= (2 * square) / (2 * n + 1);
+    sum += term;
+  }
+  return (2 / Math.sqrt(Math.PI)) * Math.exp(-square) * sum;
+}
+
+/** First position that the model sees at `position` of a text; see model/generate.py. */
+function windowStart(position, blockSize) {
+  const hop = blockSize - Math.floor(blockSize / 2);
+  return Math.max(0, Math.floor((position - blockSize) / hop) + 1) * hop;
+}
