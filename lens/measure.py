@@ -75,17 +75,23 @@ class Ablation:
     `zero_error` and `mean_error`: their standard errors over sequences."""
 
 
+def mean_outputs(model: GPT, tokens_BT: Tensor) -> Tensor:
+    """(L, H, D): what each head's output, before W_O, is in the mean over positions and sequences
+    of block_size + 1 tokens."""
+    mean_LHD = torch.zeros(model.config.n_layer, model.config.n_head, model.config.head_width)
+    for batch in micro_batches(model, tokens_BT):
+        for i, passed in enumerate(capture(model, batch[:, :-1]).layers):
+            mean_LHD[i] += passed.z_BHTD.mean(2).sum(0) / len(tokens_BT)
+    return mean_LHD
+
+
 @torch.no_grad()
 def ablate(model: GPT, tokens_BT: Tensor) -> Ablation:
     """Replace each head in turn, on sequences of block_size + 1 tokens, two at least."""
     blocks, L, H = blocks_of(model), model.config.n_layer, model.config.n_head
-    batches = list(micro_batches(model, tokens_BT))
-    mean_LHD = torch.zeros(L, H, model.config.head_width)
-    for batch in batches:
-        for i, passed in enumerate(capture(model, batch[:, :-1]).layers):
-            mean_LHD[i] += passed.z_BHTD.mean(2).sum(0) / len(tokens_BT)
+    mean_LHD = mean_outputs(model, tokens_BT)
     zero_D, losses_B, changes = torch.zeros(model.config.head_width), [], []
-    for batch in batches:
+    for batch in micro_batches(model, tokens_BT):
         seen, targets_BT = capture(model, batch[:, :-1]), batch[:, 1:]
         whole_B = losses_of(seen.logits_BTV, targets_BT).mean(1)
         change = torch.zeros(2, L, H, len(batch))

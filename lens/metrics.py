@@ -38,6 +38,10 @@ def previous_token(A: Tensor) -> Tensor:
     return A.diagonal(-1, -2, -1).mean(-1)
 
 
+def own_position(A: Tensor) -> Tensor:
+    return A.diagonal(0, -2, -1)[..., 1:].mean(-1)
+
+
 def first_token(A: Tensor) -> Tensor:
     return A[..., 1:, 0].mean(-1)
 
@@ -88,6 +92,7 @@ SCORES = [
     Score(entropy, "-sum_k A ln A / ln(q + 1), mean over q >= 1", "Shannon 1948"),
     Score(entropy_nats, "-sum_k A ln A, mean over q >= 1", "Shannon 1948"),
     Score(previous_token, "A[q, q-1], mean over q >= 1", "Olsson et al. 2022"),
+    Score(own_position, "A[q, q], mean over q >= 1", "Clark et al. 2019"),
     Score(first_token, f"A[q, 0], mean over q >= 1; a sink above {SINK}", "Gu et al. 2024"),
     Score(mean_distance, "sum A (q - k) / sum A, positions", "Vig & Belinkov 2019"),
     Score(induction, "on [r, r]: A[q, q-P+1], mean over q = P .. 2P-1", "Olsson et al. 2022", True),

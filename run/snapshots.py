@@ -2,7 +2,7 @@
 
     runs/NAME/snapshots/00000120.safetensors
 
-They are taken at log-spaced steps, because heads form early and fast and then refine slowly.
+They lie close together in the beginning, because heads form early and fast and then refine slowly.
 """
 
 import re
@@ -23,7 +23,7 @@ FORMAT = "glassgpt snapshot 2"
 def snapshot_steps(
     config: TrainConfig, parameters: int, at: int = 0, taken: Sequence[int] = ()
 ) -> list[int]:
-    """The steps at which weights are kept: the beginning, the end, and in between in equal ratios.
+    """The steps at which weights are kept: the i-th of n at (i / n)^3 of the way.
 
     As many as `snapshots` says, or fewer if that many would take more than `snapshot_mb`.
 
@@ -36,8 +36,7 @@ def snapshot_steps(
     if count < 3:
         steps = [config.max_steps, 0][:count][::-1]
     else:
-        ratios = [i / (count - 2) for i in range(count - 1)]
-        steps = sorted({0} | {round(config.max_steps**ratio) for ratio in ratios})
+        steps = sorted({round(config.max_steps * (i / (count - 1)) ** 3) for i in range(count)})
     there = {step for step in taken if step <= at}  # later ones are of a past that was taken back
     ahead = [step for step in steps if step >= at and step not in there]
     return ahead[max(0, len(ahead) + len(there) - count) :]

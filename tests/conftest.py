@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -45,12 +46,16 @@ def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_run(
-    run: Path, chars: str | None = "\n abcdefghijklmnopqrstuvwxyz", source: str = "absent.txt"
+    run: Path,
+    chars: str | None = "\n abcdefghijklmnopqrstuvwxyz",
+    source: str = "absent.txt",
+    **choices: Any,
 ) -> Path:
     """A run of random weights, without training: others in `last` than in `best`.
 
     Args:
         chars: its vocabulary; None for bytes.
+        choices: fields of the model's config.
     """
     import torch
 
@@ -66,7 +71,7 @@ def make_run(
     from training.state import TrainState
 
     data = DataConfig(source=source, tokenizer="char" if chars else "byte")
-    model = ModelConfig(n_layer=3, n_head=2, n_embd=16, block_size=12)
+    model = ModelConfig(**{"n_layer": 3, "n_head": 2, "n_embd": 16, "block_size": 12} | choices)
     config = Config(data, model, TrainConfig(max_steps=4, eval_every=2, batch_size=2))
     tokenizer = CharTokenizer(chars) if chars else ByteTokenizer()
     run.mkdir(parents=True, exist_ok=True)

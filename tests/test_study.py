@@ -2,7 +2,7 @@
 the mistakes one makes."""
 
 import base64
-import gzip
+import copy
 import json
 import re
 import shutil
@@ -26,6 +26,7 @@ from lens.checks import check_model
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
 from lens.metrics import SCORES
 from lens.report.page import MARK
+from lens.report.weights import pack_weights
 from lens.subject import REPEATS, Subject
 from lens.trace import trace_layer
 from lens.variants import compare_layer, with_relu
@@ -292,8 +293,8 @@ def test_a_sink_is_called_one(said: Said) -> None:
     """Over three tokens even uniform attention is above 0.3."""
     rows = table(said("heads", "--prompt=The", "--sequences=2"), "head ")
     del rows["uniform"]
-    assert [name.endswith(" sink") for name in rows] == [row[3] > 0.3 for row in rows.values()]
-    assert any(0.3 < row[3] < 0.6 for row in rows.values())
+    assert [name.endswith(" sink") for name in rows] == [row[4] > 0.3 for row in rows.values()]
+    assert any(0.3 < row[4] < 0.6 for row in rows.values())
 
 
 def test_a_run_on_repeated_strings(
@@ -311,11 +312,13 @@ def test_a_run_on_repeated_strings(
     assert study.main(["report", run, "--sequences=3", "--out=page.html"]) == 0
     data = data_of(Path("page.html"))
     strings = repeated(len(data["vocab"]), 20, 1)[0]
-    assert data["tokens"] == [data["vocab"][token] for token in strings.tolist()]
+    assert data["prompt"] == strings.tolist() and data["copies"]
     first, (induction,) = data["score_info"][0], [s for s in SCORES if s.key == "induction"]
     assert first["key"] == "induction" and first["formula"].endswith("; P = 20")
     assert first["uniform"] == pytest.approx(induction.uniform(40))
-    assert data["copying"]["period"] == 20
+    last = data["snapshots"][-1]
+    assert last["copying"]["period"] == 20
+    assert data["head"] == np.argmax(last["scores"]["induction"])
 
 
 # --- report --------------------------------------------------------------------------------------
@@ -328,8 +331,8 @@ def data_of(page: Path) -> dict[str, Any]:
     return found
 
 
-def unpack(packed: str, dtype: str, *shape: int) -> npt.NDArray[Any]:
-    return np.frombuffer(gzip.decompress(base64.b64decode(packed)), dtype).reshape(shape)
+def unpack(packed: str, *shape: int) -> npt.NDArray[Any]:
+    return np.frombuffer(base64.b64decode(packed), "<f4").reshape(shape)
 
 
 def test_report(said: Said, run: Path) -> None:
@@ -337,10 +340,7 @@ def test_report(said: Said, run: Path) -> None:
     assert output.startswith("runs/text/report.html, ")
     data = data_of(run / "report.html")
     model, vocab, prompt_T, sequences = open_model(run, 4, "last")
-    repeats, seen = repeated(len(vocab), 16, REPEATS), capture(model, prompt_T[None])
-    T = len(PROMPT)
-    after = np.arange(T - 1), prompt_T[1:].numpy()  # each position, and the token that comes next
-    lens_names = ["embedding", *(f"after layer {i}" for i in range(L))]
+    repeats = repeated(len(vocab), 16, REPEATS)
 
     about, expected_loss = data.pop("run"), open_run(run, "last").header.state.val_loss
     assert about.pop("made") and about.pop("config")["model"]["n_layer"] == L
@@ -349,19 +349,10 @@ def test_report(said: Said, run: Path) -> None:
         "parameters": sum(p.numel() for p in model.parameters()), "torch": torch.__version__,
         "about": f"{L} layers x 32 wide, {H} heads, context 33",
     }  # fmt: skip
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    evaluated = [(line["step"], line["val_loss"]) for line in lines if "val_loss" in line]
-    assert len(evaluated) == 2
-    curve = data.pop("curve")
-    assert list(zip(curve["step"], curve["val_loss"], strict=True)) == evaluated
-
-    for name, of in (("q", "q_BHTD"), ("k", "k_BHSD")):
-        scale = np.array(data.pop(f"{name}_scale")).reshape(L, H, 1, 1)
-        x = np.stack([getattr(layer, of)[0] for layer in seen.layers])
-        assert scale == pytest.approx(np.abs(x).max((2, 3), keepdims=True) / 32767)
-        assert (np.abs(unpack(data.pop(name), "<i2", L, H, T, D) * scale - x) <= scale).all()
-
-    for entry, score in zip(data.pop("score_info"), SCORES, strict=True):
+    infos = {info["key"]: info for info in data.pop("score_info")}
+    assert next(iter(infos)) == "previous_token" and len(infos) == len(SCORES)
+    for score in SCORES:
+        entry = infos[score.key]
         assert entry.pop("uniform") == pytest.approx(score.uniform(32 if score.repeats else 33))
         formula = score.formula + "; P = 16" * score.repeats
         about_score = {"key": score.key, "name": score.name, "source": score.source}
@@ -375,22 +366,7 @@ def test_report(said: Said, run: Path) -> None:
     assert ablation.keys() == cuts.keys()
     for key, changes in cuts.items():
         assert ablation[key] == pytest.approx(changes, abs=1e-5), key
-    copying = vars(measure_copying(model, 16, REPEATS))
-    del copying["induction_LH"]
-    assert data.pop("copying") == pytest.approx(copying, abs=1e-5)
-
-    lens = data.pop("lens")
-    assert lens.pop("loss") == pytest.approx(logit_lens(model, sequences), abs=1e-5)
-    p = np.stack([model.unembed(x)[0].softmax(-1).detach() for x in seen.residual])
-    ids = unpack(lens.pop("ids"), "<u2", L + 1, T, 3).astype(int)
-    top_p = unpack(lens.pop("p"), "<f4", L + 1, T, 3)
-    assert np.allclose(top_p, -np.sort(-p)[..., :3], atol=1e-6)
-    assert np.allclose(top_p, np.take_along_axis(p, ids, -1), atol=1e-6)
-    p_true = unpack(lens.pop("p_true"), "<f4", L + 1, T)
-    assert np.isnan(p_true[:, -1]).all()
-    assert np.allclose(p_true[:, :-1], p[:, after[0], after[1]], atol=1e-6)
-    assert lens == {"names": lens_names}
-
+    assert data.pop("head") == np.argmax(cuts["zero"])
     checks = check_model(model, prompt_T, torch.float32)
     assert data.pop("checks") == [vars(check) for check in checks]
 
@@ -402,28 +378,65 @@ def test_report(said: Said, run: Path) -> None:
             load_snapshot(model, kept[step])
         else:
             model = open_model(run, checkpoint="last")[0]
-        seen = capture(model, prompt_T[None])
-        weights = np.stack([layer.weights_BHTS[0] for layer in seen.layers]).reshape(L * H, T, T)
-        coded = unpack(snapshot.pop("attention"), "u1", L * H, T * (T + 1) // 2)
-        one_by_one = [weights[:, q, k] for q in range(T) for k in range(q + 1)]
-        assert np.allclose((coded / 255.0) ** 2, np.stack(one_by_one, -1), atol=5e-3)
-        p_TV = seen.logits_BTV[0].softmax(-1).numpy()
-        nats = -np.log(p_TV[after])
-        surprisal = unpack(snapshot.pop("surprisal"), "<f4", T)
-        assert np.isnan(surprisal[0]) and np.allclose(surprisal[1:], nats, atol=1e-4)
-        ids = unpack(snapshot.pop("candidates"), "<u2", T, 5).astype(int)
-        candidate_p = unpack(snapshot.pop("candidate_p"), "<f4", T, 5)
-        assert np.allclose(candidate_p, -np.sort(-p_TV)[:, :5], atol=1e-6)
-        assert np.allclose(candidate_p, np.take_along_axis(p_TV, ids, -1), atol=1e-6)
+        rounded = copy.deepcopy(model)
+        rounded.load_state_dict(pack_weights(model.state_dict(), False)[1])
+        with torch.no_grad():
+            logits, exact = (m.double()(prompt_T[None])[0] for m in (rounded, copy.deepcopy(model)))
+        rounded.float()
+        assert snapshot.pop("rows") == list(range(len(PROMPT)))
+        assert np.allclose(unpack(snapshot.pop("logits"), *logits.shape), logits, atol=1e-6)
+        apart = {"logit": float((logits - exact).abs().max())}
+        apart["nats"] = mean_loss(rounded, sequences) - mean_loss(model, sequences)
+        assert snapshot.pop("rounding") == pytest.approx(apart, abs=1e-6)
+        assert (apart["logit"] > 0) == (step == 40)  # the others are kept in half precision
         scores = score_heads(model, sequences[:, :-1], repeats)
         found_scores = snapshot.pop("scores")
         assert list(found_scores) == list(scores)
         for key, value in scores.items():
             assert found_scores[key] == pytest.approx(value.flatten().tolist(), abs=2e-6)
-        expected = {"val_loss": mean_loss(model, sequences), "prompt_loss": float(nats.mean())}
-        assert snapshot == pytest.approx(expected, abs=1e-5)
-    shape = {"L": L, "H": H, "T": T, "D": D}
-    assert data == shape | {"tokens": list(PROMPT), "vocab": vocab, "sequences": 4}
+        copying = vars(measure_copying(model, 16, REPEATS))
+        del copying["induction_LH"]
+        assert snapshot.pop("copying") == pytest.approx(copying, abs=1e-5)
+        assert snapshot.pop("lens_loss") == pytest.approx(logit_lens(model, sequences), abs=1e-5)
+        outputs = torch.stack([
+            layer.z_BHTD.transpose(1, 2).flatten(0, 1).mean(0)
+            for layer in capture(model, sequences[:, :-1]).layers
+        ])  # fmt: skip
+        assert np.allclose(unpack(snapshot.pop("means"), L, H, D), outputs, atol=1e-6)
+        assert snapshot == {"eight_bits": False}
+    shapes = [[name, list(weight.shape)] for name, weight in model.state_dict().items()]
+    assert data == {
+        "shapes": shapes, "vocab": vocab, "prompt": prompt_T.tolist(), "copies": False,
+        "sequences": 4,
+    }  # fmt: skip
+
+
+def test_a_report_keeps_to_its_room(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Half precision while there is room, then 8 bits, then fewer snapshots, then an error."""
+    files = list(find_snapshots(run))
+    assert study.main(["report", "--sequences=2", "--checkpoint=last"]) == 0
+    whole = Path("runs/text/report.html").stat().st_size / 1e6
+    seen = []
+    for part in (1.1, 0.8, 0.5, 0.2, 0.15, 0.1, 0.08):
+        room = round(part * whole, 2)
+        capsys.readouterr()
+        if study.main(["report", "--sequences=2", "--checkpoint=last", f"--max_mb={room}"]) == 2:
+            enough = float(capsys.readouterr().err.split("--max_mb ")[1].split()[0])
+            assert room < enough < 1.5 * room
+            seen.append((0, True, True))
+            continue
+        assert Path("runs/text/report.html").stat().st_size <= room * 1e6
+        snapshots = data_of(Path("runs/text/report.html"))["snapshots"]
+        steps = [snapshot["step"] for snapshot in snapshots]
+        assert steps == sorted({*steps} & {*files}) and steps[-1] == 40
+        eight = [snapshot["eight_bits"] for snapshot in snapshots]
+        assert len({*eight[:-1]}) <= 1 and eight[-1] <= all(eight)
+        seen.append((len(steps), eight[0], eight[-1]))
+    assert seen[0] == (len(files), False, False)
+    assert (len(files), True, False) in seen
+    assert any(1 < count < len(files) for count, *_ in seen)
+    assert seen[-2:] == [(1, True, True), (0, True, True)]
+    assert [count for count, *_ in seen] == sorted((c for c, *_ in seen), reverse=True)
 
 
 def test_a_report_replaces_a_report_and_nothing_else(
@@ -433,7 +446,8 @@ def test_a_report_replaces_a_report_and_nothing_else(
     Path("page.html").write_text(MARK)
     assert study.main(["report", "--prompt", evil, "--out", "page.html", "--sequences=2"]) == 0
     assert "<img" not in Path("page.html").read_text(encoding="utf-8")
-    assert "".join(data_of(Path("page.html"))["tokens"]) == evil[:33]
+    data = data_of(Path("page.html"))
+    assert "".join(data["vocab"][token] for token in data["prompt"]) == evil[:33]
     Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
     assert study.main(["report", "--out=mine.txt", "--sequences=2"]) == 2
     assert "mine.txt exists and is not a report" in capsys.readouterr().err
@@ -459,7 +473,8 @@ def test_a_text_of_many_characters_and_a_name_with_escape_codes(
         out, error = capsys.readouterr()
         assert not set("\x1b\x07") & {*out, *error} and "\\x1b[31m\\x07red" in error
         assert verb != "trace" or text[0] in out
-    assert data_of(evil / "report.html")["tokens"] == list(text[:12])
+    data = data_of(evil / "report.html")
+    assert "".join(data["vocab"][token] for token in data["prompt"]) == text[:12]
     assert study.main(["verify", f"--prompt={text[5] * 4}"]) == 0
     Path("text.txt").unlink()
     assert study.main(["trace"]) == 2

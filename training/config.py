@@ -76,9 +76,9 @@ class TrainConfig(Checked):
     save_every: Count = 200
     """Updates between checkpoints."""
 
-    snapshots: Natural = 12
-    """Weights kept along the way, at log-spaced steps and in half precision, so that `study.py
-    report` can show heads as they form. 0 turns this off."""
+    snapshots: Natural = 24
+    """Weights kept along the way, closest together in the beginning and in half precision, so that
+    `study.py report` can show heads as they form. 0 turns this off."""
 
     snapshot_mb: NonNegative = 64.0
     """Room for them in megabytes; where it is too little for all, fewer are kept."""

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from common.atomic import write_atomically
 from common.errors import UserError, printable
-from lens.report.data import report_data
-from lens.report.page import MARK, page
+from common.fields import In
+from lens.report.data import make_page
+from lens.report.page import MARK
 from lens.subject import MeasureOptions, Subject
 
 
@@ -17,6 +19,10 @@ class Report(MeasureOptions):
     out: str | None = None
     """The page's file; without it, report.html in the run's folder."""
 
+    max_mb: Annotated[float, In("(0, inf)")] = 16.0
+    """Room for the page in megabytes; where it is too little for all, fewer snapshots of the run
+    are in it, and rounded more coarsely."""
+
 
 def report(word: str | None, options: Report) -> int:
     """Write the page."""
@@ -26,11 +32,11 @@ def report(word: str | None, options: Report) -> int:
         raise UserError(f"--out {options.out!r} should name a file in a folder that is there")
     if path.exists() and not path.read_bytes().startswith(MARK.encode()):
         raise UserError(f"{path} exists and is not a report; name another file with --out")
-    data = report_data(subject, subject.sequences(options.sequences))
-    content = page(data).encode()
-    write_atomically(path, content)
+    content, failed = make_page(
+        subject, subject.sequences(options.sequences), int(options.max_mb * 1e6)
+    )
+    write_atomically(path, content.encode())
     print(f"{printable(str(path))}, {len(content) / 1e6:.1f} MB: open it in a browser")
-    failed = sum(check["verdict"] == "failed" for check in data["checks"])
     if failed:
         run = printable(str(subject.run))
         print(f"note: {failed} checks failed; see python study.py verify {run}")

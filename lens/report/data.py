@@ -1,82 +1,183 @@
-"""The numbers that the report page shows; the page itself knows no model.
+"""What the report page is given: weights for its engine, a text with PyTorch's logits of it to hold
+the engine to, and what needs the corpus or PyTorch: losses, scores, ablation, checks."""
 
-Attention weights are kept as the lower triangle of each map, a byte each, coded as the rounded
-255 * sqrt(weight), so that small weights stay apart; queries and keys of the last step in 16 bits,
-from which the page computes the scores.
-"""
-
+import copy
+import math
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from common.errors import UserError
 from configs.load import to_plain
-from lens.capture import Pass, capture
 from lens.checks import check_model
-from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
+from lens.measure import (
+    ablate,
+    logit_lens,
+    mean_loss,
+    mean_outputs,
+    measure_copying,
+    repeated,
+    score_heads,
+)  # fmt: skip
 from lens.metrics import SCORES
-from lens.report.page import pack
+from lens.report.page import pack, page, to_json
+from lens.report.weights import pack_weights
 from lens.subject import REPEATS, Subject
 from model.gpt import GPT
-from run.metrics import read_metrics
 from run.snapshots import find_snapshots, load_snapshot
 
-CANDIDATES = 5
-LENS_CANDIDATES = 3
+REFERENCE = 2**16  # logits of PyTorch's, at most, that come with a snapshot
 
 
-def report_data(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
-    """All that `lens.report.page.page` needs.
+def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: int) -> tuple[str, int]:
+    """The page, and how many of the checks failed.
 
     Args:
         sequences_BT: of block_size + 1 tokens, for scores and losses.
+        max_bytes: room for all of it.
+
+    Raises:
+        UserError: when there is no room for the weights.
     """
     model, prompt_T = subject.model, subject.prompt_T
-    repeats_BT = repeated(subject.V, subject.period(), REPEATS)
     say_now("checks")
     checks = check_model(model, prompt_T, subject.dtype)
     say_now("ablation")
     ablation = ablate(model, sequences_BT)
-    copying = measure_copying(model, subject.period(), REPEATS)
-    seen = capture(model, prompt_T[None])
-    q, q_scale = sixteen_bits(torch.cat([layer.q_BHTD for layer in seen.layers]))
-    k, k_scale = sixteen_bits(torch.cat([layer.k_BHSD for layer in seen.layers]))
-    data = {
+    measured = Measured(subject, sequences_BT)
+    data: dict[str, Any] = {
         "run": about(subject),
-        "L": model.config.n_layer,
-        "H": model.config.n_head,
-        "T": len(prompt_T),
-        "D": model.config.head_width,
-        "tokens": [subject.vocab[token] for token in prompt_T.tolist()],
+        "shapes": [[name, list(weight.shape)] for name, weight in model.state_dict().items()],
         "vocab": subject.vocab,
-        "snapshots": [
-            snapshot(step, along, prompt_T, sequences_BT, repeats_BT)
-            for step, along in models_of(subject)
-        ],
+        "prompt": prompt_T.tolist(),
+        "copies": subject.copies,
         "score_info": score_info(
-            "induction" if subject.copies else "entropy", sequences_BT, repeats_BT
+            "induction" if subject.copies else "previous_token", sequences_BT, measured.repeats_BT
         ),
         "ablation": {"loss": ablation.loss, "tokens": ablation.tokens}
         | {key: flat(value) for key, value in ablation.changes.items()},
         "sequences": len(sequences_BT),
-        "copying": {"period": copying.period, "first": copying.first, "second": copying.second},
-        "q": q,
-        "k": k,
-        "q_scale": q_scale,
-        "k_scale": k_scale,
-        "lens": lens_of(model, seen, prompt_T) | {"loss": logit_lens(model, sequences_BT)},
         "checks": [asdict(check) for check in checks],
-        "curve": loss_curve(subject.run),
     }
+    data["snapshots"], weights = measured.fitting(len(page(data, [])), max_bytes)
+    last, ablated = data["snapshots"][-1]["scores"], data["ablation"]
+    data["head"] = int(np.argmax(last["induction"] if subject.copies else ablated["zero"]))
     say_now("")
-    return data
+    return page(data, weights), sum(check.verdict == "failed" for check in checks)
+
+
+@dataclass
+class Measured:
+    """Snapshots of a run, measured."""
+
+    subject: Subject
+    sequences_BT: Tensor
+
+    def __post_init__(self) -> None:
+        self.period = self.subject.period()
+        self.repeats_BT = repeated(self.subject.V, self.period, REPEATS)
+
+    def fitting(self, taken: int, max_bytes: int) -> tuple[list[dict[str, Any]], list[bytes]]:
+        """Snapshots and their weights, the run's own last, where so much of the page is taken.
+
+        The run's own weights are in half precision, and all snapshots too where there is room;
+        else the snapshots are in 8 bits; else there are fewer of them, more where the loss moves;
+        else the run's own weights are in 8 bits as well.
+
+        Raises:
+            UserError: when not even those fit.
+        """
+        subject, model = self.subject, self.subject.model
+        last = subject.header.state.step
+        files = {s: file for s, file in find_snapshots(subject.run).items() if s < last}
+        along = GPT(subject.config.model, subject.V).eval()
+        say_now(f"step {last}")
+        own = self.snapshot(last, model, False)
+        # What a snapshot adds to the page: what is measured of it, and its weights in base64.
+        text = 1.1 * len(to_json(own[0])) + 100
+        half = text + 4 / 3 * len(own[1])
+        eight = text + 4 / 3 * len(pack_weights(model.state_dict(), True)[0])
+        own_in_eight_bits = taken + half > max_bytes
+        rest = max_bytes - taken - (eight if own_in_eight_bits else half)
+        if rest < 0:
+            enough = math.ceil((taken + eight) / 1e4) / 100
+            raise UserError(
+                f"the model does not fit into a page of {max_bytes / 1e6:g} MB, rounded to 8 bits; "
+                f"make room with --max_mb {enough} or more"
+            )
+        losses, sizes = [], []
+        for step, file in files.items():
+            say_now(f"loss at step {step}")
+            load_snapshot(along, file)
+            losses.append(mean_loss(along, self.sequences_BT))
+            sizes.append(
+                [text + 4 / 3 * len(pack_weights(along.state_dict(), b)[0]) for b in (False, True)]
+            )
+        losses.append(own[0]["lens_loss"][-1])
+        in_eight_bits = own_in_eight_bits or sum(size[0] for size in sizes) > rest
+        kept = list(range(len(files)))
+        while sum(sizes[i][in_eight_bits] for i in kept) > rest:
+            kept = thinned(losses, len(kept))[:-1]
+
+        found, steps = [], list(files)
+        for i in kept:
+            say_now(f"step {steps[i]}")
+            load_snapshot(along, files[steps[i]])
+            found.append(self.snapshot(steps[i], along, in_eight_bits))
+        found.append(self.snapshot(last, model, True) if own_in_eight_bits else own)
+        return [told for told, _ in found], [weights for _, weights in found]
+
+    def snapshot(self, step: int, model: GPT, eight_bits: bool) -> tuple[dict[str, Any], bytes]:
+        """What is known of the weights at a step, and they themselves, rounded.
+
+        The logits in it are those of the rounded weights, in float64: what the page's engine
+        should find.
+        """
+        sequences_BT, prompt_T = self.sequences_BT, self.subject.prompt_T
+        scores = score_heads(model, sequences_BT[:, :-1], self.repeats_BT)
+        copying = measure_copying(model, self.period, REPEATS)
+        lens_loss = logit_lens(model, sequences_BT)
+        packed, rounded_weights = pack_weights(model.state_dict(), eight_bits)
+        rounded = copy.deepcopy(model)
+        rounded.load_state_dict(rounded_weights)
+        nats = mean_loss(rounded, sequences_BT) - lens_loss[-1]
+        with torch.no_grad():
+            exact_TV = copy.deepcopy(model).double()(prompt_T[None])[0]
+            logits_TV = rounded.double()(prompt_T[None])[0]
+        T, V = logits_TV.shape
+        rows = np.unique(np.linspace(0, T - 1, max(1, min(T, REFERENCE // V))).round()).astype(int)
+        told = {
+            "step": step,
+            "eight_bits": eight_bits,
+            "rows": rows.tolist(),
+            "logits": pack(logits_TV[rows].numpy()),
+            "rounding": {"logit": (logits_TV - exact_TV).abs().max().item(), "nats": nats},
+            "scores": {key: flat(value) for key, value in scores.items()},
+            "copying": {"period": self.period, "first": copying.first, "second": copying.second},
+            "lens_loss": lens_loss,
+            "means": pack(mean_outputs(model, sequences_BT).numpy()),
+        }
+        return told, packed
+
+
+def thinned(losses: Sequence[float], count: int) -> list[int]:
+    """Which of some moments in training to keep: the first, the last, and in between those where
+    the loss moves. One after the other goes the one whose neighbours' losses are closest."""
+    kept = list(range(len(losses)))
+    while len(kept) > max(count, 1):
+        gaps = [
+            abs(losses[before] - losses[after])
+            for before, after in zip(kept, kept[2:], strict=False)
+        ]
+        # Of two moments the first goes.
+        kept.pop(int(np.argmin(gaps)) + 1 if gaps else 0)
+    return kept
 
 
 def about(subject: Subject) -> dict[str, Any]:
@@ -98,42 +199,6 @@ def about(subject: Subject) -> dict[str, Any]:
     }
 
 
-def models_of(subject: Subject) -> Iterator[tuple[int, GPT]]:
-    """Step and model, in order: the snapshots (one model, with other weights each time), and the
-    run's own weights last."""
-    along = GPT(subject.config.model, subject.V).eval()
-    for step, file in find_snapshots(subject.run).items():
-        if step < subject.header.state.step:
-            say_now(f"step {step}")
-            load_snapshot(along, file)
-            yield step, along
-    yield subject.header.state.step, subject.model
-
-
-def snapshot(
-    step: int, model: GPT, prompt_T: Tensor, sequences_BT: Tensor, repeats_BT: Tensor
-) -> dict[str, Any]:
-    """What the slider changes."""
-    seen = capture(model, prompt_T[None])
-    log_p_TV = seen.logits_BTV[0].float().log_softmax(-1)
-    surprisal_T = -log_p_of_next(log_p_TV, prompt_T).roll(1)
-    p, ids = likeliest(log_p_TV, CANDIDATES)
-    rows, columns = np.tril_indices(len(prompt_T))
-    maps = [layer.weights_BHTS[0][:, rows, columns] for layer in seen.layers]
-    coded = torch.cat([(255 * cells.sqrt()).round().to(torch.uint8) for cells in maps])
-    scores = score_heads(model, sequences_BT[:, :-1], repeats_BT)
-    return {
-        "step": step,
-        "val_loss": mean_loss(model, sequences_BT),
-        "prompt_loss": surprisal_T[1:].mean().item(),
-        "attention": pack(coded.numpy()),
-        "surprisal": pack(surprisal_T.numpy()),
-        "candidates": pack(ids),
-        "candidate_p": pack(p),
-        "scores": {key: flat(value) for key, value in scores.items()},
-    }
-
-
 def score_info(first: str, sequences_BT: Tensor, repeats_BT: Tensor) -> list[dict[str, Any]]:
     """What the page says of each score; the page opens with the one called `first`."""
     found = []
@@ -145,55 +210,9 @@ def score_info(first: str, sequences_BT: Tensor, repeats_BT: Tensor) -> list[dic
     return found
 
 
-@torch.no_grad()
-def lens_of(model: GPT, seen: Pass, prompt_T: Tensor) -> dict[str, Any]:
-    """The logit lens on the prompt."""
-    ids, p, p_true = [], [], []
-    for x_BTC in seen.residual:
-        log_p_TV = model.unembed(x_BTC)[0].float().log_softmax(-1)
-        top_p, top_ids = likeliest(log_p_TV, LENS_CANDIDATES)
-        ids.append(top_ids)
-        p.append(top_p)
-        p_true.append(log_p_of_next(log_p_TV, prompt_T).exp().numpy())
-    return {
-        "names": ["embedding", *(f"after layer {i}" for i in range(model.config.n_layer))],
-        "ids": pack(np.stack(ids)),
-        "p": pack(np.stack(p)),
-        "p_true": pack(np.stack(p_true)),
-    }
-
-
-def log_p_of_next(log_p_TV: Tensor, tokens_T: Tensor) -> Tensor:
-    """(T,): log probability, at each position, of the token that comes next; NaN at the last."""
-    log_p_T = log_p_TV[:-1].gather(1, tokens_T[1:, None])[:, 0]
-    return F.pad(log_p_T, (0, 1), value=torch.nan)
-
-
-def likeliest(log_p_TV: Tensor, count: int) -> tuple[Any, Any]:
-    """Probabilities (T, count) and ids of the likeliest tokens; with fewer tokens than that, the
-    last is repeated with probability 0."""
-    p, ids = log_p_TV.exp().topk(min(count, log_p_TV.size(-1)), dim=-1)
-    missing = (0, count - p.size(-1))
-    return F.pad(p, missing).numpy(), F.pad(ids, missing).numpy().astype(np.uint16)
-
-
-def sixteen_bits(x_LHTD: Tensor) -> tuple[str, list[float]]:
-    """(L, H, T, D) as whole numbers, and for each head the number that one of them stands for."""
-    x = x_LHTD.float().flatten(0, 1)
-    scale = x.abs().amax((1, 2)).clamp(min=1e-12) / 32767
-    whole = (x / scale[:, None, None]).round().to(torch.int16)
-    return pack(whole.numpy()), scale.tolist()
-
-
 def flat(x_LH: Tensor) -> list[float]:
     """Layer after layer, rounded for the page."""
     return [round(float(x), 6) for x in x_LH.flatten()]
-
-
-def loss_curve(run: Path) -> dict[str, list[float]]:
-    """Validation loss over training, as far as metrics.jsonl has it."""
-    evaluated = [line for line in read_metrics(run) if "val_loss" in line]
-    return {key: [line[key] for line in evaluated] for key in ("step", "val_loss")}
 
 
 def say_now(what: str) -> None:

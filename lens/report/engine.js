@@ -7,7 +7,7 @@
 
 const EPS = 1e-5; // of every norm
 const NGRAM_ROWS = 16381;
-const CHUNK = 16; // rows between two yields
+const CHUNK = 16; // rows between two yields, or fewer where a row takes long
 
 class Engine {
   /**
@@ -17,6 +17,8 @@ class Engine {
   constructor(config, shapes) {
     const { n_layer: L, n_head: H, n_embd: C, block_size: B } = config;
     Object.assign(this, { config, L, H, C, B, D: C / H });
+    this.chunk = C > 256 ? CHUNK / 4 : CHUNK;
+    this.triangle = (B * (B + 1)) / 2; // weights of a head: row t has t + 1
     this.V = shapes.find(([name]) => name === "token_embedding.weight")[1][0];
     this.hidden = config.activation === "swiglu" ? Math.ceil((8 * C) / 3) : 4 * C;
     this.at = {}; // where each tensor begins
@@ -34,12 +36,13 @@ class Engine {
     for (let l = 0; l <= L; l++) place(`x${l}`, B * C); // the residual stream
     for (let l = 0; l < L; l++) {
       for (const name of ["q", "k", "v", "z", "attn", "mlp"]) place(name + l, B * C);
-      place(`weights${l}`, H * B * B);
+      place(`weights${l}`, H * this.triangle);
     }
     place("normed", CHUNK * C);
     place("up", CHUNK * this.hidden);
     place("gate", CHUNK * this.hidden);
     place("logits", B * this.V);
+    place("lens", CHUNK * this.V);
     place("cos", (B * this.D) / 2);
     place("sin", (B * this.D) / 2);
     this.memory = new Float32Array(end);
@@ -114,14 +117,12 @@ class Engine {
     for (let l = 0; l <= L; l++) {
       while (valid[l + 1] < T) {
         const from = valid[l + 1];
-        const to = Math.min(from + CHUNK, T);
+        const to = Math.min(from + this.chunk, T);
         if (l < L) {
           this.block(l, from, to);
           this.patch(l + 1, from, to);
         } else {
-          this.norm("final_norm", at[`x${L}`] + from * C, to - from);
-          const head = this.config.tie_embeddings ? "token_embedding" : "head";
-          this.linear(head, at.normed, at.logits + from * V, to - from, C, V);
+          this.unembed(at[`x${L}`] + from * C, at.logits + from * V, to - from);
         }
         valid[l + 1] = to;
         yield;
@@ -207,12 +208,12 @@ class Engine {
 
   /** A position looks back, head by head; and what edits make of it. */
   attend(l, t) {
-    const { memory, at, B, C, D, H } = this;
+    const { memory, at, C, D, H } = this;
     const edits = this.edits.filter(({ layer }) => layer === undefined || layer === l);
     const [qs, ks, vs] = [at[`q${l}`], at[`k${l}`], at[`v${l}`]];
-    const [zs, rows] = [at[`z${l}`], at[`weights${l}`]];
+    const zs = at[`z${l}`];
     for (let h = 0; h < H; h++) {
-      const row = rows + (h * B + t) * B;
+      const row = at[`weights${l}`] + h * this.triangle + (t * (t + 1)) / 2;
       const own = edits.filter(({ head }) => head === undefined || head === h);
       score(memory, qs + t * C + h * D, ks + h * D, row, t, C, D);
       for (const { hide } of own) if (hide < t) memory[row + hide] = -Infinity;
@@ -227,6 +228,13 @@ class Engine {
         if (given && position === t) memory.set(given, out);
       }
     }
+  }
+
+  /** Logits of rows of the residual stream. */
+  unembed(x, logits, rows) {
+    this.norm("final_norm", x, rows);
+    const head = this.config.tie_embeddings ? "token_embedding" : "head";
+    this.linear(head, this.at.normed, logits, rows, this.C, this.V);
   }
 
   /** Norm of rows at x, into `normed`. */
@@ -288,16 +296,29 @@ class Engine {
 
   // -------------------------------------------------------------------------- what can be asked
 
-  /** Attention weights of a head, (T, T), row after row; what lies ahead is 0. */
+  /** Numbers that are computed, as a copy: those of the first T rows. */
+  take(name, width) {
+    const from = this.at[name];
+    return this.memory.slice(from, from + this.tokens.length * width);
+  }
+
+  /** Attention weights of a head: for t = 0 to T - 1 the t + 1 weights of query t. */
   attention(l, h) {
-    const { memory, at, B } = this;
+    const from = this.at[`weights${l}`] + h * this.triangle;
+    return this.memory.slice(from, from + (this.tokens.length * (this.tokens.length + 1)) / 2);
+  }
+
+  /** Logits (T, V) if the model ended after so many of its layers: the logit lens. */
+  lens(layers) {
+    const { memory, at, C, V } = this;
     const T = this.tokens.length;
-    const weights = new Float32Array(T * T);
-    for (let t = 0; t < T; t++) {
-      const row = at[`weights${l}`] + (h * B + t) * B;
-      weights.set(memory.subarray(row, row + t + 1), t * T);
+    const logits = new Float32Array(T * V);
+    for (let t = 0; t < T; t += CHUNK) {
+      const rows = Math.min(CHUNK, T - t);
+      this.unembed(at[`x${layers}`] + t * C, at.lens, rows);
+      logits.set(memory.subarray(at.lens, at.lens + rows * V), t * V);
     }
-    return weights;
+    return logits;
   }
 
   /**

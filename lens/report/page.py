@@ -1,11 +1,11 @@
 """Assemble the report page: one file that opens from disk and fetches nothing."""
 
 import base64
-import gzip
 import hashlib
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,26 @@ import numpy as np
 import numpy.typing as npt
 
 PARTS = Path(__file__).parent
+SCRIPTS = ("engine.js", "live.js", "draw.js", "panels.js", "page.js")  # each uses those before it
 MARK = "<!doctype html>\n<!-- a report of glassgpt -->\n"  # how every report begins
 
 
-def page(data: dict[str, Any]) -> str:
-    """The page that shows `data`, as HTML.
+def page(data: dict[str, Any], weights: Sequence[bytes]) -> str:
+    """The page that shows `data` and computes with `weights`, those of each snapshot, as HTML.
 
     The style and the script stand in the page itself, and the browser is told to run what has
     their hashes and nothing else: text from a run cannot become a program, even by a bug of ours.
     """
     style = (PARTS / "page.css").read_text(encoding="utf-8")
-    script = (PARTS / "page.js").read_text(encoding="utf-8")
+    script = "\n".join((PARTS / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    inert = '<script type="application/octet-stream" class="weights">{}</script>'
     parts = {
         "style": style,
         "style_hash": content_hash(style),
         "script": script,
         "script_hash": content_hash(script),
         "data": to_json(data),
+        "weights": "\n".join(inert.format(in_base64(each)) for each in weights),
     }
     template = (PARTS / "page.html").read_text(encoding="utf-8")
     # In one pass, so that nothing inside the data is taken for a place to fill.
@@ -37,12 +40,13 @@ def page(data: dict[str, Any]) -> str:
 
 
 def pack(array: npt.NDArray[Any]) -> str:
-    """The bytes of an array, little-endian in C order, gzipped and in base64; the same each time.
+    """An array's numbers as float32, little-endian in C order, in base64; its shape is for the
+    reader to know."""
+    return in_base64(np.ascontiguousarray(array, dtype="<f4").tobytes())
 
-    Its shape and type are for the reader to know.
-    """
-    little_endian = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    return base64.b64encode(gzip.compress(little_endian.tobytes(), 6, mtime=0)).decode("ascii")
+
+def in_base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
 
 
 def to_json(data: Any) -> str:
@@ -62,5 +66,4 @@ def without_nan(value: Any) -> Any:
 
 def content_hash(text: str) -> str:
     """What a Content-Security-Policy calls an inline style or script by."""
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return "sha256-" + base64.b64encode(digest).decode("ascii")
+    return "sha256-" + in_base64(hashlib.sha256(text.encode("utf-8")).digest())

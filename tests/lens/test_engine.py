@@ -37,7 +37,8 @@ function ask(tokens, edits) {
   const attention = heads.map((i) => [
     ...engine.attention(Math.floor(i / engine.H), i % engine.H),
   ]);
-  return { logits, attention };
+  const lens = [...engine.lens(Math.floor(engine.L / 2))];
+  return { logits, attention, lens };
 }
 """
 
@@ -201,8 +202,11 @@ def test_it_computes_what_pytorch_computes(tab: Any, case: Any) -> None:
         assert np.abs(logits - expected).max() < 1e-4 * scale
         if not here:
             weights = torch.cat([layer.weights_BHTS[0] for layer in seen.layers]).numpy()
-            attention = np.array(found["attention"]).reshape(weights.shape)
-            assert np.abs(attention - weights).max() < 1e-5
+            lower = np.tril_indices(len(text))
+            assert np.abs(np.array(found["attention"]) - weights[:, *lower]).max() < 1e-5
+            middle = model.unembed(seen.residual[config.n_layer // 2])[0].numpy()
+            apart = np.array(found["lens"]).reshape(middle.shape) - middle
+            assert np.abs(apart).max() < 1e-4 * max(1.0, np.abs(middle).max())
 
 
 @given(cases(), st.data())

@@ -25,6 +25,7 @@ def by_hand(A: Matrix) -> dict[str, float]:
         "entropy": sum(nats(q) / math.log(q + 1) for q in later) / (T - 1),
         "entropy_nats": sum(nats(q) for q in later) / (T - 1),
         "previous_token": sum(A[q][q - 1] for q in later) / (T - 1),
+        "own_position": sum(A[q][q] for q in later) / (T - 1),
         "first_token": sum(A[q][0] for q in later) / (T - 1),
         "mean_distance": distances / sum(map(sum, A)),
         "induction": sum(A[q][q - P + 1] for q in range(P, 2 * P)) / P,

@@ -1,7 +1,7 @@
-"""The report page in a real browser: it shows what numpy says, and needs nothing but itself."""
+"""The report page in a real browser: it shows what PyTorch computes, whatever is done to it, and
+needs nothing but itself."""
 
 import base64
-import gzip
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -12,253 +12,711 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
-from lens.report.page import pack, page, to_json
+import study
+from lens.capture import capture, head_replaced
+from lens.measure import ablate, logit_lens, losses_of, mean_outputs
+from lens.report.page import content_hash, page, to_json
+from lens.report.weights import pack_weights
+from lens.subject import MeasureOptions, Subject
+from model.generate import generate
+from model.gpt import GPT
+from run.saved import open_run
+from run.snapshots import load_snapshot, save_snapshot
+from tests.conftest import make_run
+from tests.lens.test_engine import edited
 
 Array = npt.NDArray[Any]
-Show = Callable[..., Any]  # data -> an open page; playwright may be absent, and so its types
-TEXT = "to be,\nor not to be"
+Show = Callable[..., Any]  # an open page; playwright may be absent, and so its types
+CHARS = "\n abcdefghijklmnopqrstuvwxyz"
+TEXT = "to be or not"  # of the run's context
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-NAMES = ["L0H0", "L0H1", "L0H2", "L1H0", "L1H1", "L1H2"]
-LAST = 2
+L, H, B, V = 3, 2, 12, len(CHARS)
+HEADS = [f"L{i}H{h}" for i in range(L) for h in range(H)]
+STEPS = (0, 1, 3)
+BEFORE_LAST = 1
 
 
 @dataclass
-class Example:
-    """What the page is given, and the same as plain arrays; S snapshots, N = L * H heads."""
+class Report:
+    """A report of a run of random weights, and the models that it should be."""
 
     data: dict[str, Any]
-    scores: Array  # (N, T, T), of the last snapshot, before the mask
-    weights: Array  # (S, N, T, T)
-    surprisal: Array  # (S, T)
-    p: Array  # (S, T, 5)
-    induction: Array  # (S, N)
-    lens_p: Array  # (L + 1, T, 3)
+    weights: list[bytes]
+    models: dict[int, GPT]  # by step; rounded as in the page
+    sequences_BT: torch.Tensor
+    exact: GPT  # of the last step, before it was rounded
 
 
-def example(
-    text: str = TEXT, L: int = 2, H: int = 3, D: int = 8, S: int = 3, note: str = "plain"
-) -> Example:
-    random = np.random.default_rng(0)
-    N, T, unit = L * H, len(text), 2e-4
-    vocab = sorted({*text, "\t", "é", "北", note})
-    q, k = random.integers(-9000, 9000, (2, N, T, D)).astype(np.int16)
-    scores = (q * unit) @ (k * unit).transpose(0, 2, 1) / np.sqrt(D)
-    causal = np.tril(np.ones((T, T), bool))
-    strength = np.linspace(1, 0.2, S)[::-1]  # earlier in training, attention is nearer to even
-    exps = [np.exp(np.where(causal, scores * s, -np.inf)) for s in strength]
-    weights = np.stack([e / e.sum(-1, keepdims=True) for e in exps])
-    surprisal = np.hstack([np.full((S, 1), np.nan), random.uniform(0.1, 3, (S, T - 1))])
-    p = -np.sort(-random.dirichlet(np.ones(8), (S, T)))[..., :5]
-    induction = random.uniform(0, 1, (S, N))
-    lens_p = random.uniform(0, 1, (L + 1, T, 3))
-
-    def ids(*shape: int) -> str:
-        return pack(random.integers(len(vocab), size=shape).astype(np.uint16))
-
-    snapshots = [
-        {
-            "step": 100 * s, "val_loss": 3.0 - s, "prompt_loss": 3.1 - s,
-            "attention": pack(np.round(255 * np.sqrt(weights[s][:, causal])).astype(np.uint8)),
-            "surprisal": pack(surprisal[s].astype(np.float32)),
-            "candidates": ids(T, 5), "candidate_p": pack(p[s].astype(np.float32)),
-            "scores": {"induction": induction[s].tolist(), "previous": [0.5] * N},
-        }
-        for s in range(S)
-    ]  # fmt: skip
-    about = {"formula": "mean weight on the one after", "source": "Olsson et al. 2022"}
-    removed = {kind: random.normal(0, 0.1, N).tolist() for kind in ("zero", "mean")}
-    config = {"data": {"source": note, "none": None}, "model": {"n_layer": L}, "train": {}}
-    data = {
-        "run": {"name": note, "step": 100 * (S - 1), "val_loss": 1.0, "unit": "char",
-                "parameters": 814208, "about": f"{L} layers, {H} heads", "config": config,
-                "made": "2026-11-21", "torch": "2.13"},
-        "L": L, "H": H, "T": T, "D": D, "tokens": list(text), "vocab": vocab,
-        "snapshots": snapshots,
-        "score_info": [{"key": "induction", "name": "induction", "uniform": 0.11, **about},
-                       {"key": "previous", "name": "previous", "uniform": [0.2] * N, **about}],
-        "ablation": {**removed, "zero_error": [0.01] * N, "mean_error": [0.02] * N,
-                     "loss": 1.0, "tokens": 4096},
-        "sequences": 32, "copying": {"period": 20, "first": 4.2, "second": 0.5},
-        "q": pack(q), "k": pack(k), "q_scale": [unit] * N, "k_scale": [unit] * N,
-        "lens": {"names": ["embedding", *(f"after layer {i}" for i in range(L))],
-                 "loss": [3.0] * (L + 1), "ids": ids(L + 1, T, 3),
-                 "p": pack(lens_p.astype(np.float32)),
-                 "p_true": pack(lens_p[..., 0].astype(np.float32))},
-        "checks": [{"name": "causal", "dtype": "float64", "error": 0.0, "tolerance": 1e-12,
-                    "verdict": "passed", "where": "tests/model"},
-                   {"name": "nanoGPT", "dtype": "float32", "error": None, "tolerance": None,
-                    "verdict": "not comparable: rotary", "where": note}],
-        "curve": {"step": [0, 50, 100], "val_loss": [3.0, 2.0, 1.0]},
-    }  # fmt: skip
-    return Example(data, scores, weights, surprisal, p, induction, lens_p)
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    folder = tmp_path_factory.mktemp("page")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        random = np.random.default_rng(0)
+        Path("text.txt").write_text("".join(random.choice(list(CHARS), 2000)))
+        run = make_run(Path("runs/plain"), CHARS, "text.txt", ngrams=3)
+        models = {}
+        for step in STEPS:
+            model = open_run(run, "last").model(torch.device("cpu"))
+            if step < STEPS[-1]:
+                with torch.no_grad():
+                    for weight in model.parameters():
+                        weight.mul_(0.5 + 0.2 * step)
+                save_snapshot(run, step, model)
+                load_snapshot(model, run / "snapshots" / f"{step:08d}.safetensors")
+            models[step] = model
+        exact = open_run(run, "last").model(torch.device("cpu"))
+        for model in models.values():
+            model.load_state_dict(pack_weights(model.state_dict(), False)[1])
+        flags = [f"--prompt={TEXT}", "--sequences=5", "--checkpoint=last"]
+        assert study.main(["report", *flags]) == 0
+        data, weights = taken_apart(Path("runs/plain/report.html").read_text(encoding="utf-8"))
+        sequences_BT = Subject("plain", MeasureOptions(checkpoint="last")).sequences(5)
+    return Report(data, weights, models, sequences_BT, exact)
 
 
-PLAIN = example()
-SCORES, WEIGHTS, ABLATION = PLAIN.scores, PLAIN.weights, PLAIN.data["ablation"]
+def taken_apart(html: str) -> tuple[dict[str, Any], list[bytes]]:
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    weights = re.findall(r'class="weights">(.*?)</script>', html)
+    return json.loads(data), [base64.b64decode(each) for each in weights]
 
 
 @pytest.fixture
-def show(window: tuple[Any, list[str]], tmp_path: Path) -> Iterator[Show]:
+def show(report: Report, window: tuple[Any, list[str]], tmp_path: Path) -> Iterator[Show]:
     """Open a page from disk. Whatever it says or asks for is a failure."""
     file, (tab, trouble) = tmp_path / "report.html", window
 
-    def open_page(data: dict[str, Any], width: int = 1280, scheme: str = "light") -> Any:
-        file.write_text(page(data), encoding="utf-8")
+    def open_page(
+        data: dict[str, Any] | None = None, weights: list[bytes] | None = None,
+        width: int = 1280, scheme: str = "light", address: str = "",
+    ) -> Any:  # fmt: skip
+        file.write_text(page(data or report.data, weights or report.weights), encoding="utf-8")
         tab.set_viewport_size({"width": width, "height": 900})
         tab.emulate_media(color_scheme=scheme)
         tab.mouse.move(0, 0)
-        tab.goto(file.as_uri())
-        tab.wait_for_selector("body[data-ready][data-lens]")
-        return tab
+        tab.goto("about:blank")
+        tab.goto(file.as_uri() + address)
+        return settle(tab)
 
     trouble.clear()
     yield open_page
     tab.goto("about:blank")  # nothing of this page goes on under the next test
-    assert set(trouble) <= {file.as_uri()}
+    assert {url.split("#")[0] for url in trouble} <= {file.as_uri()}
 
 
 @pytest.fixture
 def tab(show: Show) -> Any:
-    """The page of `PLAIN`."""
-    return show(PLAIN.data)
+    """The page of the run."""
+    return show()
+
+
+def settle(tab: Any) -> Any:
+    """Wait until all of it is computed."""
+    tab.wait_for_selector("body[data-busy=no]")
+    return tab
+
+
+def ask(tab: Any, call: str) -> Any:
+    """What the page's global says to the console."""
+    return tab.evaluate(f"glassgpt.{call}")
+
+
+def type_text(tab: Any, text: str) -> None:
+    tab.fill("#typed", text)
+    settle(tab)
+
+
+def ids_of(text: str) -> torch.Tensor:
+    return torch.tensor([[CHARS.index(char) for char in text]])
+
+
+def probabilities(model: GPT, text: str) -> Array:
+    with torch.no_grad():
+        found: Array = model(ids_of(text))[0].softmax(-1).numpy()
+    return found
 
 
 def numbers(text: str) -> list[float]:
-    return [float(found) for found in re.findall(r"-?\d+\.\d+", text)]
+    return [float(found) for found in re.findall(r"[-+]?\d+\.\d+", text)]
 
 
-def frame(tab: Any) -> tuple[float, float]:
-    """Where the cells of the big map begin, and how large they are."""
-    canvas = tab.locator("#map")
-    return float(canvas.get_attribute("data-margin")), float(canvas.get_attribute("data-side"))
+def frame(tab: Any, canvas: str = "#map") -> list[float]:
+    """Where the cells of a map begin, and how large they are: left, top, width, height."""
+    names = ("left", "top", "side", "tall")
+    return [float(tab.get_attribute(canvas, f"data-{name}")) for name in names]
 
 
-def point_at(tab: Any, q: int, k: int) -> str:
+def point_at(tab: Any, q: int, k: int, click: bool = False) -> str:
     """Put the pointer on a cell of the big map; what the page says about it."""
-    margin, side = frame(tab)
-    tab.hover("#map", position={"x": margin + (k + 0.5) * side, "y": margin + (q + 0.5) * side})
+    left, top, side, _ = frame(tab)
+    at = {"x": left + (k + 0.5) * side, "y": top + (q + 0.5) * side}
+    (tab.click if click else tab.hover)("#map", position=at)
     return str(tab.inner_text("#readout"))
 
 
 def go_to(tab: Any, snapshot: int) -> None:
     tab.fill("#slider", str(snapshot))
-    tab.wait_for_selector(f"body[data-snapshot='{snapshot}']")
+    settle(tab)
 
 
 def select(tab: Any, head: int) -> None:
-    tab.get_by_role("button", name=f"layer {head // 3} head {head % 3},").click()
+    tab.get_by_role("button", name=f"layer {head // H} head {head % H},").click()
+
+
+def switch(tab: Any, name: str) -> None:
+    tab.get_by_role("switch", name=name, exact=True).click()
+    settle(tab)
 
 
 def selected(tab: Any) -> str:
-    return str(tab.inner_text(".head[aria-pressed=true] b"))
+    return str(tab.inner_text(".pick[aria-pressed=true] b"))
 
 
 def picture(tab: Any, selector: str) -> str:
     return str(tab.eval_on_selector(selector, "canvas => canvas.toDataURL()"))
 
 
-def test_opens_alone_and_says_what_it_shows(tab: Any) -> None:
+def bars(tab: Any) -> list[tuple[str, list[float]]]:
+    """The characters that are expected, each with its numbers."""
+    rows = tab.locator("#next tr:has(.write)").all_inner_texts()
+    return [(row.split()[0], numbers(row)) for row in rows]
+
+
+def shown(char: str) -> str:
+    return {" ": "␣", "\n": "↵"}.get(char, char)
+
+
+# --- what it computes ----------------------------------------------------------------------------
+
+
+def test_it_opens_alone_and_says_how_far_it_is_from_pytorch(tab: Any, report: Report) -> None:
     assert tab.title() == "plain · glassgpt"
-    result = "step 200 · validation loss 1.000 nats/char · 814,208 parameters"
-    assert tab.inner_text("#result") == result
-    assert tab.inner_text("#checks summary") == "1 of 1 checks passed, 1 not comparable"
-    assert "Attention weight is not importance" in tab.inner_text(".caution")
-    assert tab.evaluate("[typeof state, typeof now, typeof snapshots]") == ["undefined"] * 3
+    assert "3 layers x 16 wide, 2 heads, context 12" in tab.inner_text("#result")
+    said = tab.inner_text("#equality")
+    assert said.startswith("This page computes as PyTorch does")
+    error, allowed, logit, nats = (float(x) for x in re.findall(r"-?\d\.\de[-+]\d+", said))
+    assert 0 <= error < allowed / 10
+    rounding = report.data["snapshots"][-1]["rounding"]
+    assert [logit, nats] == pytest.approx([rounding["logit"], rounding["nats"]], rel=0.06)
+    assert tab.evaluate("[typeof state, typeof view, typeof Engine, typeof glassgpt]") == [
+        *["undefined"] * 3, "object",
+    ]  # fmt: skip
+    assert tab.inner_text("#checks summary").startswith("26 of 26 checks of the run passed")
 
 
-def test_cells_say_weight_and_score(tab: Any) -> None:
-    for head, q, k in ((0, 5, 1), (4, 18, 0), (5, 9, 7)):
+def test_logits_and_attention_are_pytorchs(tab: Any, report: Report) -> None:
+    for step, model in report.models.items():
+        seen = capture(model, ids_of(TEXT))
+        logits = ask(tab, f"logits('{TEXT}', {{step: {step}}})")
+        assert np.allclose(logits, seen.logits_BTV[0], atol=1e-4)
+        for layer, head in ((0, 0), (L - 1, H - 1)):
+            rows = ask(tab, f"attention('{TEXT}', {layer}, {head}, {{step: {step}}})")
+            weights = seen.layers[layer].weights_BHTS[0, head]
+            for t, row in enumerate(rows):
+                assert np.allclose(row, weights[t, : t + 1], atol=1e-5)
+    with head_replaced(report.models[1], 1, 0, 0.0):
+        expected = probabilities(report.models[1], TEXT)
+    logits = torch.tensor(ask(tab, f"logits('{TEXT}', {{step: 1, off: [[1, 0]]}})"))
+    assert np.allclose(logits.softmax(-1), expected, atol=1e-5)
+
+
+def test_ablation_is_that_of_the_table(tab: Any, report: Report) -> None:
+    """On the same windows, without rounding and with it."""
+    changes = ablate(report.exact, report.sequences_BT).changes
+    windows, targets = report.sequences_BT[:, :-1].tolist(), report.sequences_BT[:, 1:]
+
+    def loss(options: str) -> float:
+        logits = torch.tensor([ask(tab, f"logits({each}, {options})") for each in windows])
+        return losses_of(logits, targets).mean().item()
+
+    whole = loss("{}")
+    for layer, head in ((0, 1), (2, 0)):
+        for kind in ("zero", "mean"):
+            change = loss(f"{{off: [[{layer}, {head}, '{kind}']]}}") - whole
+            assert change == pytest.approx(float(changes[kind][layer, head]), abs=1e-3), kind
+    torch.testing.assert_close(
+        torch.tensor(np.frombuffer(base64.b64decode(report.data["snapshots"][1]["means"]), "<f4")),
+        mean_outputs(report.models[1], report.sequences_BT).flatten(),
+    )
+
+
+def test_greedy_text_is_pytorchs_past_the_context_too(tab: Any, report: Report) -> None:
+    for step in (1, 3):
+        tokens = generate(report.models[step], ids_of("to be"), 300, temperature=0.0)
+        expected = "".join(CHARS[int(token)] for token in tokens)
+        assert ask(tab, f"generate('to be', 300, {{step: {step}}})") == expected
+
+
+def test_votes_sum_to_the_logit(tab: Any, report: Report) -> None:
+    logits = ask(tab, f"logits('{TEXT}')")
+    for t, char in ((0, "a"), (7, " "), (11, "z")):
+        votes = ask(tab, f"votes('{TEXT}', {t}, '{char}')")
+        total = votes["embedding"] + votes["biases"] + sum(votes["heads"]) + sum(votes["mlps"])
+        assert total == pytest.approx(logits[t][CHARS.index(char)], abs=1e-4)
+
+
+def test_patching(tab: Any) -> None:
+    """From the text itself nothing changes; from another one, at all positions, all does."""
+    other = "to be ok not"
+    everywhere = [f"patch@{t}/L0" for t in range(B)]
+    words = [*everywhere, "patch@3/L1H1", "patch@5/L2"]
+    plain, theirs = ask(tab, f"logits('{TEXT}')"), ask(tab, f"logits('{other}')")
+    assert ask(tab, f"logits('{TEXT}', {{edits: {words}, other: '{TEXT}'}})") == plain
+    assert ask(tab, f"logits('{TEXT}', {{edits: {everywhere}, other: '{other}'}})") == theirs
+    assert ask(tab, f"logits('{TEXT}', {{edits: ['patch@7/L1'], other: '{other}'}})") != plain
+
+
+BREAKS = {  # a text in a script, and what it becomes
+    "a weight": ("", ""),
+    "eps": ("EPS = 1e-5", "EPS = 1e-3"),
+    "the sign of a rotation": ("a * cos - b * sin", "a * cos + b * sin"),
+    "a row of n-grams": ("tokens[t - i] ?? 0", "tokens[t - i] ?? 1"),
+    "rows after an edit": ("this.forget(0, same);", "this.forget(0, same + 1);"),
+    "layers above an edit": ("else this.forget(layer + 1, position)", "else this.forget(L, 0)"),
+    "half precision": ("1 + fraction / 1024", "1"),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_what_is_broken_turns_red(
+    what: str, show: Show, report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, (right, wrong) = list(report.weights), BREAKS[what]
+    if what == "a weight":
+        raw = bytearray(weights[-1])
+        raw[-3] ^= 0x40  # of the head
+        weights[-1] = bytes(raw)
+    html = page(report.data, weights)
+    assert right in html
+    script = re.findall(r'<script type="module">(.*?)</script>', html, re.S)[0]
+    changed = script.replace(right, wrong)
+    html = html.replace(script, changed).replace(content_hash(script), content_hash(changed))
+    monkeypatch.setattr("tests.lens.test_page.page", lambda data, weights: html)
+    tab = show()
+    assert "does not compute what PyTorch does" in tab.inner_text("#equality")
+    assert tab.get_attribute("#equality", "class") == "trouble"
+    assert not tab.is_visible("#live") and not tab.is_visible("#lens-section")
+    assert tab.is_visible("#ablation-section")
+    if what == "a weight":  # the other snapshots are whole
+        go_to(tab, 0)
+        assert tab.is_visible("#live") and tab.get_attribute("#equality", "class") == "quiet"
+
+
+# --- what one can do -----------------------------------------------------------------------------
+
+
+def test_typing(tab: Any, report: Report) -> None:
+    type_text(tab, "abcdefgh")
+    before = ask(tab, "attention('abcdefgh', 1, 1)")
+    tab.focus("#typed")
+    tab.keyboard.press("End")
+    for _ in range(3):
+        tab.keyboard.press("ArrowLeft")
+    tab.keyboard.type("x")
+    settle(tab)
+    assert "Unchanged: the first 5 tokens" in tab.inner_text("#text-state")
+    assert tab.locator("#text .token.kept").count() == 5
+    assert ask(tab, "attention('abcdexfgh', 1, 1)")[:5] == before[:5]  # to the last bit
+    tokens = [shown(char) for char in "abcdexfgh"]
+    assert tab.locator("#text .token").all_inner_texts() == tokens
+    p = probabilities(report.models[3], "abcdexfgh")
+    best = np.argsort(-p[-1])[:8]
+    assert [name for name, _ in bars(tab)] == [shown(CHARS[i]) for i in best]
+    values = [value for _, (value,) in bars(tab)]
+    assert values == pytest.approx(p[-1][best].tolist(), abs=6e-4)
+
+
+def test_characters_that_the_model_never_saw(tab: Any) -> None:
+    type_text(tab, "abc\u00e9def")
+    assert "The model never saw '\u00e9'" in tab.inner_text("#text-state")
+    assert "".join(tab.locator("#text .token").all_inner_texts()) == "abc\u00e9def"
+    assert tab.locator("#text .unseen").all_inner_texts() == ["\u00e9"]
+    assert tab.locator("#text .unread").count() == 3 and "token 2 'c'" in tab.inner_text("#next")
+    type_text(tab, "\u00e9a")
+    assert "nothing stands before it" in tab.inner_text("#text-state")
+    assert not tab.is_visible("#head-section") and tab.inner_text("#text") == "\u00e9a"
+    type_text(tab, "")
+    assert tab.inner_text("#text-state") == "Nothing to read: type."
+    type_text(tab, "a")
+    assert tab.is_visible("#head-section") and "the first, predicted" in tab.inner_text("#next")
+
+
+def test_a_long_text_is_seen_through_the_context(tab: Any, report: Report) -> None:
+    type_text(tab, "a long text of more than so many tokens")
+    seen = "many tokens"  # position 38 sees from 30 - 2 on
+    start = len("a long text of more than so many tokens") - tab.locator("#text .token").count()
+    seen = "a long text of more than so many tokens"[start:]
+    assert start == 30 and f"the last {len(seen)} of 39 tokens" in tab.inner_text("#text-state")
+    p = probabilities(report.models[3], seen)[-1]
+    values = [value for _, (value,) in bars(tab)]
+    assert values == pytest.approx(-np.sort(-p)[:8], abs=6e-4)
+
+
+def test_switching_off(tab: Any, report: Report) -> None:
+    model = report.models[3]
+    before = probabilities(model, TEXT)
+    tab.select_option("#instead", "zero")
+    switch(tab, "L1H0")
+    with head_replaced(model, 1, 0, 0.0):
+        after = probabilities(model, TEXT)
+    best = np.argsort(-after[-1])[:8]
+    true = [[after[-1, i], before[-1, i]] for i in best]
+    assert np.allclose([value for _, value in bars(tab)], true, atol=6e-4)
+    at = (np.arange(B - 1), ids_of(TEXT)[0, 1:].numpy())
+    losses = [-np.log(p[at]).mean() for p in (before, after)]
+    true_change = [*losses, losses[1] - losses[0]]
+    assert numbers(tab.inner_text("#change")) == pytest.approx(true_change, abs=6e-4)
+    assert tab.inner_text(".chip") == "L1H0 off \u00d7"
+    assert (
+        tab.get_by_role("switch", name="L1H0", exact=True).get_attribute("aria-checked") == "false"
+    )
+    switch(tab, "L1H0")
+    assert not tab.is_visible("#edits")
+
+    tab.select_option("#instead", "mean")
+    switch(tab, "L2H1")
+    means = mean_outputs(report.exact, report.sequences_BT)
+    with head_replaced(model, 2, 1, means[2, 1]):
+        after = probabilities(model, TEXT)
+    assert [value[0] for _, value in bars(tab)] == pytest.approx(-np.sort(-after[-1])[:8], abs=6e-4)
+    switch(tab, "layer 0 mlp")
+    switch(tab, "layer 1 attn")
+    assert tab.locator(".chip").count() == 3
+    edits = [{"layer": 0, "off": "mlp"}, {"layer": 2, "head": 1, "off": "mean"}]
+    edits += [{"layer": 1, "head": head, "off": "zero"} for head in range(H)]
+    with edited(model, edits, means):
+        after = probabilities(model, TEXT)
+    assert [value[0] for _, value in bars(tab)] == pytest.approx(-np.sort(-after[-1])[:8], abs=6e-4)
+    tab.locator(".chip").first.click()
+    settle(tab)
+    assert tab.locator(".chip").count() == 2
+    tab.click("#undo")
+    settle(tab)
+    assert [value for _, (value,) in bars(tab)] == pytest.approx(
+        -np.sort(-before[-1])[:8], abs=6e-4
+    )
+
+
+def test_the_slider_moves_everything(tab: Any, report: Report) -> None:
+    type_text(tab, "and so it be")
+    tab.fill("#temperature", "0")
+    settle(tab)
+    seen = set()
+    for i, (step, model) in enumerate(report.models.items()):
+        go_to(tab, i)
+        told, p = report.data["snapshots"][i], probabilities(model, "and so it be")
+        assert f"step {step} ·" in tab.inner_text("#moment")
+        at = (np.arange(B - 1), ids_of("and so it be")[0, 1:].numpy())
+        losses = [told["lens_loss"][-1], -np.log(p[at]).mean()]
+        assert numbers(tab.inner_text("#moment")) == pytest.approx(losses, abs=6e-4)
+        assert [value for _, (value,) in bars(tab)] == pytest.approx(-np.sort(-p[-1])[:8], abs=6e-4)
+        tokens = generate(model, ids_of("and so it be"), 80, temperature=0.0)
+        expected = "".join(shown(CHARS[int(token)]) for token in tokens)
+        assert tab.inner_text("#continuation") == expected
+        losses = [told["copying"]["first"], told["copying"]["second"]]
+        assert numbers(tab.inner_text("#copying")) == pytest.approx(losses, abs=6e-4)
+        names = tab.locator("#lens tbody th").all_inner_texts()
+        assert [numbers(name)[0] for name in names] == pytest.approx(told["lens_loss"], abs=6e-3)
+        lens = [
+            model.unembed(x)[0].argmax(-1) for x in capture(model, ids_of("and so it be")).residual
+        ]
+        cells = tab.locator("#lens tbody td").all_inner_texts()
+        assert cells == [shown(CHARS[int(i)]) for i in torch.cat(lens)]
+        captions = tab.locator(".pick > span > span").all_inner_texts()
+        scores = told["scores"]["previous_token"]
+        assert [float(text) for text in captions] == pytest.approx(scores, abs=6e-3)
+        seen |= {picture(tab, "#map"), picture(tab, ".head canvas")}
+    assert len(seen) == 6
+    losses = logit_lens(report.models[1], report.sequences_BT)
+    assert report.data["snapshots"][1]["lens_loss"] == pytest.approx(losses, abs=1e-5)
+    assert tab.locator("#formation polyline").count() == L * H
+    tab.click("#loss", position={"x": 4, "y": 10})
+    tab.wait_for_selector("body[data-snapshot='0']")
+
+
+def test_hiding_a_token(tab: Any, report: Report) -> None:
+    tab.locator("#text .token").nth(4).click()
+    tab.click("#hide-all")
+    settle(tab)
+    assert tab.inner_text(".chip") == "token 4 hidden from all heads \u00d7"
+    with edited(report.models[3], [{"hide": 4}], torch.zeros(L, H, 8)):
+        after = probabilities(report.models[3], TEXT)
+    assert [value[0] for _, value in bars(tab)] == pytest.approx(-np.sort(-after[4])[:8], abs=6e-4)
+    rows = ask(tab, f"attention('{TEXT}', 0, 1, {{edits: ['hide@4']}})")
+    assert all(sum(row) == pytest.approx(1) for row in rows)
+    assert all(row[4] == 0 for row in rows[5:]) and rows[4][4] > 0
+    assert "hidden" in point_at(tab, 8, 4) and "weight" in point_at(tab, 4, 4)
+    tab.mouse.move(0, 0)
+    tab.keyboard.press("h")
+    settle(tab)
+    assert not tab.is_visible("#edits")
+    select(tab, 3)
+    tab.click("#hide-one")
+    settle(tab)
+    assert tab.inner_text(".chip") == "token 4 hidden from L1H1 \u00d7"
+    other = ask(tab, f"attention('{TEXT}', 1, 0, {{edits: ['hide@4/L1H1']}})")
+    own = ask(tab, f"attention('{TEXT}', 1, 1, {{edits: ['hide@4/L1H1']}})")
+    assert own[8][4] == 0 and other[8][4] > 0
+
+
+def test_who_voted(tab: Any) -> None:
+    tab.locator(".bar-button").nth(2).click()
+    table = [numbers(row) for row in tab.locator("#votes tr").all_inner_texts()]
+    *parts, (logit,) = table[1:]
+    assert [len(part) for part in parts] == [H + 1] * L + [1, 1]
+    assert sum(map(sum, parts)) == pytest.approx(logit, abs=0.06)
+    char = {"␣": " ", "↵": "\\n"}.get(bars(tab)[2][0], bars(tab)[2][0])
+    index = CHARS.index(char.replace("\\n", "\n"))
+    assert logit == pytest.approx(ask(tab, f"logits('{TEXT}')")[-1][index], abs=6e-3)
+    tab.locator("#votes tr").nth(2).locator("td").nth(1).click()
+    assert selected(tab) == "L1H1"
+    switch(tab, "layer 2 mlp")
+    assert numbers(tab.locator("#votes tr").nth(3).inner_text())[-1] == 0
+
+
+def test_patching_in_the_page(tab: Any, report: Report) -> None:
+    model, other = report.models[3], "tz be or not"
+    tab.fill("#other", other)
+    settle(tab)
+    tab.click("#fill")
+    tab.wait_for_selector("body[data-filled]")
+    ours, theirs = (capture(model, ids_of(text)) for text in (TEXT, other))
+    ends = [seen.logits_BTV[0, -1] for seen in (ours, theirs)]
+    a, b = (int(end.argmax()) for end in ends)
+    if a == b:
+        b = int((ends[1] - ends[0]).index_fill(0, torch.tensor([a]), -torch.inf).argmax())
+
+    def difference(logits_V: torch.Tensor) -> float:
+        return float(logits_V[b] - logits_V[a])
+
+    low, high = map(difference, ends)
+    assert numbers(tab.inner_text("#patch-state"))[-2:] == pytest.approx([low, high], abs=6e-3)
+    left, top, side, tall = frame(tab, "#patches")
+    for layer, t in ((0, 1), (1, 1), (2, 6), (2, 11)):
+        row = theirs.residual[layer][0, t].tolist()
+        with edited(model, [{"layer": layer, "position": t, "row": row}], torch.zeros(L, H, 8)):
+            share = (difference(model(ids_of(TEXT))[0, -1].detach()) - low) / (high - low)
+        place = {"x": left + (t + 0.5) * side, "y": top + (layer + 0.5) * tall}
+        tab.hover("#patches", position=place)
+        assert numbers(tab.inner_text("#patch-readout"))[0] == pytest.approx(share, abs=2e-3)
+    tab.click("#patches", position=place)
+    settle(tab)
+    assert tab.inner_text(".chip") == "layer 2 at token 11 from the other text \u00d7"
+    patched = ask(tab, f"logits('{TEXT}', {{edits: ['patch@11/L2'], other: '{other}'}})")[-1]
+    best = torch.tensor(patched).softmax(-1).sort(descending=True).values[:8].tolist()
+    assert [value[0] for _, value in bars(tab)] == pytest.approx(best, abs=6e-4)
+    tab.locator(".bar-button").first.click()
+    *parts, (logit,) = [numbers(r) for r in tab.locator("#votes tr").all_inner_texts()][1:]
+    assert sum(map(sum, parts)) == pytest.approx(logit, abs=0.06)
+    tab.click("#undo")
+    settle(tab)
+    tab.check("#by-head")
+    tab.click("#fill")
+    tab.wait_for_selector("body[data-filled]")
+    assert len(numbers(tab.inner_text("#patch-state"))) >= 2
+    tab.click("#swap")
+    settle(tab)
+    assert tab.input_value("#typed") == other and tab.input_value("#other") == TEXT
+    tab.fill("#other", "short")
+    assert "must be equal" in tab.inner_text("#patch-state") and tab.is_disabled("#fill")
+    tab.fill("#other", other)
+    assert "the same" in tab.inner_text("#patch-state")
+
+
+def test_writing(tab: Any, report: Report) -> None:
+    ahead = tab.inner_text("#continuation")
+    tab.click("#write-one")
+    settle(tab)
+    assert tab.input_value("#typed") == TEXT + {"␣": " ", "↵": "\n"}.get(ahead[0], ahead[0])
+    assert tab.inner_text("#continuation")[:79] == ahead[1:]  # what was shown is what is written
+    tab.click("#another")
+    settle(tab)
+    assert tab.inner_text("#continuation")[:79] != ahead[1:]
+    tab.fill("#top-k", "1")
+    settle(tab)
+    line = tab.inner_text("#continuation").split("↵")[0]
+    before = tab.input_value("#typed")
+    tab.click("#write-line")
+    settle(tab)
+    written = tab.input_value("#typed").removeprefix(before)
+    assert "".join(map(shown, written)).removesuffix("↵") == line
+    tokens = generate(report.models[3], ids_of(before), 80, temperature=0.0)
+    assert "".join(CHARS[int(token)] for token in tokens).startswith(written)
+    type_text(tab, "to be")
+    tab.locator("#text .token").nth(2).click()
+    name = bars(tab)[1][0]
+    tab.locator(".write").nth(1).click()
+    settle(tab)
+    assert tab.input_value("#typed") == "to " + {"␣": " ", "↵": "\n"}.get(name, name)
+
+
+def test_the_address_keeps_all_of_it(tab: Any, show: Show) -> None:
+    type_text(tab, "be it so")
+    go_to(tab, BEFORE_LAST)
+    select(tab, 4)
+    switch(tab, "L0H1")
+    tab.fill("#other", "be if so")
+    address = tab.evaluate("location.hash")
+    probabilities_then = bars(tab)
+    again = show(address=address)
+    assert bars(again) == probabilities_then and selected(again) == "L2H0"
+    assert again.input_value("#typed") == "be it so" and again.input_value("#other") == "be if so"
+    assert again.inner_text(".chip") == "L0H1 off \u00d7"
+    assert "step 1 ·" in again.inner_text("#moment")
+    again.click("#reset")
+    settle(again)
+    assert again.input_value("#typed") == TEXT and again.evaluate("location.hash") == ""
+    assert selected(again) == HEADS[tab_head(again)] and not again.is_visible("#edits")
+
+
+def tab_head(tab: Any) -> int:
+    return int(json.loads(tab.evaluate("document.getElementById('data').textContent"))["head"])
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["#text=%3Cimg+src%3Dx%3E", "#edit=L9H0%3Dzero&edit=patch@99/L0&edit=hide@1/L0&edit=x",
+     "#step=77&head=L9H9", "#%", "#text=%ED%B2%80", "#other=%00&edit=patch@3/L1"],
+)  # fmt: skip
+def test_a_strange_address_is_harmless(show: Show, address: str) -> None:
+    tab = show(address=address)
+    assert tab.locator("img").count() == 0 and not tab.is_visible("#trouble")
+    if "9" in address:
+        assert not tab.is_visible("#edits") and "step 3 ·" in tab.inner_text("#moment")
+
+
+def test_a_run_that_copies_says_what_to_try(show: Show, report: Report) -> None:
+    data = json.loads(json.dumps(report.data))
+    data["copies"], scores = True, data["snapshots"][-1]["scores"]
+    scores["induction"] = [0.0, 0.0, 0.0, 0.9, 0.0, 0.1]
+    scores["previous_token"] = [0.1, 0.8, 0.0, 0.9, 0.0, 0.1]
+    tab = show(data)
+    first, second, third = tab.locator("#try button").all()
+    assert first.inner_text() == "switch off L1H1" and second.inner_text() == "switch off L0H1"
+    assert tab.locator(".pick i").all_inner_texts() == [
+        "",
+        "previous token",
+        "",
+        "induction",
+        "",
+        "",
+    ]
+    for button, name in ((first, "L1H1"), (second, "L0H1")):
+        button.click()
+        settle(tab)
+        assert tab.locator(".chip").all_inner_texts() == [f"{name} off \u00d7"]
+    third.click()
+    settle(tab)
+    assert not tab.is_visible("#edits")
+
+
+# --- what it shows -------------------------------------------------------------------------------
+
+
+def test_cells_say_weight_and_score(tab: Any, report: Report) -> None:
+    seen = capture(report.models[3], ids_of(TEXT))
+    for head, q, k in ((0, 5, 1), (4, 11, 0), (5, 9, 7)):
         select(tab, head)
+        layer = seen.layers[head // H]
+        weight = layer.weights_BHTS[0, head % H, q, k]
+        scores = layer.q_BHTD[0, head % H] @ layer.k_BHSD[0, head % H].T / 8**0.5
         said = point_at(tab, q, k)
-        place = f"q {q} '{TEXT[q]}' → k {k} '{TEXT[k]}': weight"
-        assert said.startswith(place.replace("' '", "'·'"))
-        true = [WEIGHTS[LAST, head, q, k], SCORES[head, q, k]]
-        assert numbers(said) == pytest.approx(true, abs=6e-4)
+        assert said.startswith(f"q {q} '{shown(TEXT[q])}' → k {k} '{shown(TEXT[k])}': weight")
+        assert numbers(said) == pytest.approx([float(weight), float(scores[q, k])], abs=6e-4)
     assert "masked" in point_at(tab, 3, 8) and not numbers(tab.inner_text("#readout"))
 
 
-def test_stages_from_scores_to_weights(tab: Any) -> None:
+def test_stages_from_scores_to_weights(tab: Any, report: Report) -> None:
+    go_to(tab, 0)
     select(tab, 1)
+    layer = capture(report.models[0], ids_of(TEXT)).layers[0]
+    scores = (layer.q_BHTD[0, 1] @ layer.k_BHSD[0, 1].T / 8**0.5).numpy()
     tab.click("[data-stage=scores]")
-    assert numbers(point_at(tab, 3, 8)) == pytest.approx([SCORES[1, 3, 8]], abs=6e-4)
-    limit = np.abs(SCORES[1]).max()
+    assert numbers(point_at(tab, 3, 8)) == pytest.approx([scores[3, 8]], abs=6e-4)
+    limit = np.abs(scores).max()
     legend = tab.inner_text("[data-shows=stage]")
     assert "before the mask" in legend and f"from -{limit:.2f} to {limit:.2f}" in legend
     unmasked = picture(tab, "#map")
     tab.click("[data-stage=masked]")
     assert "\u2212∞" in tab.inner_text("[data-shows=stage]") and picture(tab, "#map") != unmasked
-    point_at(tab, 12, 0)
-    weights, scores = WEIGHTS[LAST, 1, 12], SCORES[1, 12]
-    for line, key in zip(range(1, 6), np.argsort(-weights), strict=False):
+    point_at(tab, 10, 0)
+    weights = layer.weights_BHTS[0, 1, 10].numpy()
+    for line, key in zip(range(1, 6), np.argsort(-weights[:11]), strict=False):
         said = numbers(tab.locator("#worked tr").nth(line).inner_text())
-        true = [scores[key], np.exp(scores[key] - scores[:13].max()), weights[key]]
+        true = [scores[10, key], np.exp(scores[10, key] - scores[10, :11].max()), weights[key]]
         assert said == pytest.approx(true, abs=6e-4)
 
 
-def test_characters_say_surprisal_and_what_is_expected_next(tab: Any) -> None:
-    go_to(tab, 1)
+def test_characters_say_surprisal_and_where_a_head_looks(tab: Any, report: Report) -> None:
+    p, last = probabilities(report.models[3], TEXT), tab.locator("#text .token.here")
+    assert last.count() == 1 and last.get_attribute("data-t") == str(B - 1)  # what is described
     select(tab, 4)
-    tab.locator(".token").nth(9).hover()
-    own, after = PLAIN.surprisal[1, 9:11]
-    true = [own, np.exp(-own), np.exp(-after), *PLAIN.p[1, 9]]
-    assert numbers(tab.inner_text("#next")) == pytest.approx(true, abs=6e-4)
-    tokens = tab.locator(".token")
+    tab.locator("#text .token").nth(9).hover()
+    own, after = (float(p[t - 1, CHARS.index(TEXT[t])]) for t in (9, 10))
+    best = -np.sort(-p[9])[:8]
+    said = numbers(tab.inner_text("#next"))
+    assert said == pytest.approx([-np.log(own), own, after, *best], abs=6e-4)
+    tokens = tab.locator("#text .token")
     masked = tokens.evaluate_all("spans => spans.map(span => span.matches('.masked'))")
-    assert masked == [t > 9 for t in range(len(TEXT))]
+    assert masked == [t > 9 for t in range(B)]
+    weights = capture(report.models[3], ids_of(TEXT)).layers[2].weights_BHTS[0, 0, 9, :10]
     colours = tokens.evaluate_all("spans => spans.map(span => span.style.backgroundColor)")
     light = [sum(map(int, re.findall(r"\d+", colour))) for colour in colours[:10]]
-    assert (np.argsort(light) == np.argsort(-WEIGHTS[1, 4, 9, :10])).all()  # more is darker
+    assert light[int(weights.argmax())] == min(light)  # more is darker
+    lens = tab.locator("#lens td.here").evaluate_all("cells => cells.map(cell => cell.dataset.t)")
+    assert lens == ["9"] * (L + 1)
     tab.hover("h1")
-    assert tab.locator(".token.masked").count() == 0
+    assert tab.locator("#text .token.masked").count() == 0
 
 
-def test_click_selects_a_head(tab: Any) -> None:
-    assert selected(tab) == NAMES[PLAIN.induction[LAST].argmax()]
+def test_a_head_is_selected_anywhere(tab: Any, report: Report) -> None:
+    assert selected(tab) == HEADS[report.data["head"]]
+    ablation, scores = report.data["ablation"], report.data["snapshots"][-1]["scores"]
     for head in (0, 5):
         before = picture(tab, "#map")
-        select(tab, head)
-        assert selected(tab) == NAMES[head] in tab.inner_text("#head-title")
-        assert picture(tab, "#map") != before
-        lines = [numbers(line) for line in tab.locator("#scores .number").all_inner_texts()]
-        zero, mean = (ABLATION[kind][head] for kind in ("zero", "mean"))
-        true = [PLAIN.induction[LAST, head], 0.11, 0.5, 0.2, zero, 0.01, mean, 0.02]
-        assert [each for line in lines for each in line] == pytest.approx(true, abs=6e-4)
+        tab.locator(f"#ablation button[value='{head}']").click()
+        assert selected(tab) == HEADS[head] and HEADS[head] in tab.inner_text("#head-title")
+        button = f"#ablation button[value='{head}']"
+        outline = "button => getComputedStyle(button).borderColor"
+        other = f"#ablation button[value='{5 - head}']"
+        assert tab.eval_on_selector(button, outline) != tab.eval_on_selector(other, outline)
+        top, bottom = tab.eval_on_selector(
+            "#head-section",
+            "e => [e.getBoundingClientRect().top, e.getBoundingClientRect().bottom]",
+        )
+        assert bottom > 0 and top < 900 and picture(tab, "#map") != before
+        rows = tab.locator("#scores tr").all_inner_texts()[1:]
+        assert len(rows) == len(scores) + 2
+        values = [numbers(r.split("\n")[-1]) for r in rows]
+        for info, value in zip(report.data["score_info"], values, strict=False):
+            true = [scores[info["key"]][head], info["uniform"]]
+            assert value[-2:] == pytest.approx(true, abs=6e-4)
+        for kind, value in zip(("zero", "mean"), values[-2:], strict=True):
+            true = [ablation[kind][head], ablation[f"{kind}_error"][head]]
+            assert value[-2:] == pytest.approx(true, abs=6e-5)
 
 
-def test_training_moves_maps_and_scores(tab: Any) -> None:
-    select(tab, 2)
-    seen = set()
-    for s in range(3):
-        go_to(tab, s)
-        root = np.sqrt(WEIGHTS[s, 2, 15, 3])  # this is what is kept in 8 bits
-        assert numbers(point_at(tab, 15, 3))[0] == pytest.approx(root**2, abs=root / 255 + 6e-4)
-        captions = tab.locator(".head > span > span").all_inner_texts()
-        assert [float(text) for text in captions] == pytest.approx(PLAIN.induction[s], abs=6e-3)
-        assert f"step {100 * s} · 32 validation sequences {3 - s}.000" in tab.inner_text("#moment")
-        assert tab.is_enabled("[data-stage=scores]") == (s == LAST)
-        seen |= {picture(tab, "#map"), picture(tab, ".head canvas")}
-    assert len(seen) == 6
-    assert tab.locator("#formation polyline").count() == 6
-    tab.click("#loss", position={"x": 4, "y": 10})
-    tab.wait_for_selector("body[data-snapshot='0']")
-
-
-def test_sorts_by_any_score(tab: Any) -> None:
+def test_sorts_by_any_score(tab: Any, report: Report) -> None:
     tab.select_option("#order", "score")
-    for key, values in (("induction", PLAIN.induction[LAST]), ("ablation mean", ABLATION["mean"])):
+    last = report.data["snapshots"][-1]["scores"]
+    for key, values in (
+        ("induction", last["induction"]),
+        ("ablation mean", report.data["ablation"]["mean"]),
+    ):
         tab.select_option("#measure", key)
-        wanted = [NAMES[head] for head in np.argsort(-np.array(values))]
-        assert tab.locator(".head b").all_inner_texts() == wanted
+        wanted = [HEADS[head] for head in np.argsort(-np.array(values), kind="stable")]
+        assert tab.locator(".pick b").all_inner_texts() == wanted
     tab.select_option("#order", "layers")
-    assert tab.locator(".head b").all_inner_texts() == NAMES
+    assert tab.locator(".pick b").all_inner_texts() == HEADS
 
 
 def test_keys(tab: Any) -> None:
     select(tab, 0)
-    for key, then in (("Right", 1), ("Down", 4), ("Left", 3), ("Left", 3), ("Up", 0), ("Up", 0)):
+    for key, then in (("Right", 1), ("Down", 3), ("Left", 2), ("Left", 2), ("Up", 0), ("Up", 0)):
         tab.keyboard.press(f"Arrow{key}")
-        assert selected(tab) == NAMES[then]
+        assert selected(tab) == HEADS[then]
     for key, snapshot in (("[", 1), (",", 0), ("]", 1), (".", 2)):
         tab.keyboard.press(key)
         tab.wait_for_selector(f"body[data-snapshot='{snapshot}']")
@@ -267,42 +725,67 @@ def test_keys(tab: Any) -> None:
         assert tab.get_attribute(f"[data-stage={stage}]", "aria-pressed") == "true"
     tab.keyboard.press("n")
     assert tab.is_checked("#own-scale")
+    tab.keyboard.press("x")
+    settle(tab)
+    assert tab.inner_text(".chip") == "L0H0 off \u00d7"
+    tab.keyboard.press("u")
+    settle(tab)
     tab.keyboard.press("?")
     assert tab.is_visible("#keys")
     tab.keyboard.press("Escape")
-    tab.focus(".token[tabindex='0']")
-    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("t")
+    tab.keyboard.press("End")
+    tab.keyboard.type("xun")  # letters are letters there
+    settle(tab)
+    assert tab.input_value("#typed").endswith("xun") and not tab.is_visible("#edits")
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("r")
+    settle(tab)
+    assert tab.input_value("#typed") == TEXT
+    tab.focus("#text .token[tabindex='0']")
+    tab.keyboard.press("ArrowLeft")
     tab.keyboard.press("Enter")
-    assert tab.inner_text("#readout").startswith("q 1 ") and selected(tab) == "L0H0"
+    assert tab.inner_text("#readout").startswith("q 10 ")
     tab.keyboard.press("Escape")
     assert tab.inner_text("#readout").startswith("Point at")
+    tab.click("#fill")
+    tab.wait_for_selector("body[data-filled]")
+    tab.focus("#patches")
+    for key in ("ArrowLeft", "ArrowDown", "Enter"):
+        tab.keyboard.press(key)
+    settle(tab)
+    assert tab.inner_text(".chip") == "layer 1 at token 10 from the other text \u00d7"
     tab.keyboard.press("p")
     tab.wait_for_selector("body[data-snapshot='0']")
     tab.wait_for_selector("body[data-snapshot='1']")
+    tab.keyboard.press("p")
 
 
-def test_hostile_text_stays_text(show: Show) -> None:
-    tab = show(example(HOSTILE, note=HOSTILE).data)
-    assert "".join(tab.locator(".token").all_inner_texts()) == HOSTILE.replace(" ", "·")
-    assert tab.inner_text("#name") == HOSTILE
-    tab.click("#config summary")
-    assert HOSTILE in tab.inner_text("#config")
-    assert tab.locator("img").count() == 0 and tab.locator("script").count() == 2
-
-
-def test_blanks_and_odd_characters_are_visible(show: Show) -> None:
-    odd = "a \n\t\x07\x7f\u0301\u202e\u2028\ud83d北🎉"
-    shown = "a · ↵ ⇥ ␇ ␡ ◌\u0301 U+202E U+2028 U+D83D 北 🎉"
-    assert show(example(odd).data).locator(".token").all_inner_texts() == shown.split(" ")
+def test_tour_and_words(tab: Any) -> None:
+    tab.click("#tour-start")
+    seen = []
+    for _ in range(5):
+        seen.append(tab.inner_text("#tour p"))
+        assert tab.locator(".toured").count() == 1
+        tab.keyboard.press("Enter")
+    assert len({*seen}) == 5 and not tab.is_visible("#tour") and tab.locator(".toured").count() == 0
+    tab.click("#tour-start")
+    tab.click("#tour-end")
+    assert not tab.is_visible("#tour")
+    for term in tab.locator("[data-term]").all():
+        term.focus()
+        words = tab.inner_text("#term")
+        assert tab.is_visible("#term") and len(words) > 20 and words != "undefined"
+    term.blur()
+    assert not tab.is_visible("#term")
+    tab.locator("[data-term]").first.hover()
+    assert tab.is_visible("#term")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_masked_is_hatched_and_is_not_zero(show: Show, scheme: str) -> None:
-    given = example("abcdefgh")
-    codes = np.tile(np.tril(np.eye(1, 8, dtype=np.uint8).repeat(8, 0)) * 255, (6, 1, 1))
-    given.data["snapshots"][LAST]["attention"] = pack(codes[:, np.tril(np.ones((8, 8), bool))])
-    tab = show(given.data, scheme=scheme)
-    margin, side = frame(tab)
+    tab = show(scheme=scheme)
+    left, top, side, _ = frame(tab)
 
     def pixels(selector: str) -> Array:
         script = """canvas => {
@@ -316,18 +799,27 @@ def test_masked_is_hatched_and_is_not_zero(show: Show, scheme: str) -> None:
         return np.frombuffer(base64.b64decode(values), np.uint8).reshape(-1, width, 4)
 
     def colours(big: Array, q: int, k: int) -> set[tuple[int, ...]]:
-        y, x = (int(margin + place * side) + 3 for place in (q, k))
+        y, x = (int(start + place * side) + 3 for start, place in ((top, q), (left, k)))
         inside = big[y : y + int(side) - 6, x : x + int(side) - 6]
         return set(map(tuple, inside.reshape(-1, 4).tolist()))
 
+    lower = np.tril(np.ones((B, B), bool))
     big, small = pixels("#map"), pixels(".head canvas")
-    (zero,), (one,), hatched = (colours(big, *at) for at in ((7, 3), (7, 0), (2, 6)))
-    assert zero != one and zero not in hatched and len(hatched) >= 2
-    assert ((small[..., 3] == 0) == ~np.tril(np.ones((8, 8), bool))).all()
+    assert all(len(colours(big, q, k)) == 1 for q in range(B) for k in range(q + 1))
+    assert len(colours(big, 2, 6)) >= 2
+    assert ((small[..., 3] == 0) == ~lower).all()
     behind = "canvas => getComputedStyle(canvas).backgroundImage"
     assert "repeating-linear-gradient" in tab.eval_on_selector(".head canvas", behind)
     tab.click("[data-stage=scores]")
     assert len(colours(pixels("#map"), 2, 6)) == 1  # before the mask, all are there
+    tab.click("[data-stage=weights]")
+    tab.locator("#text .token").nth(3).click()
+    tab.keyboard.press("h")
+    settle(tab)
+    tab.keyboard.press("Escape")
+    lower[4:, 3] = False
+    assert ((pixels(".head canvas")[..., 3] == 0) == ~lower).all()
+    assert len(colours(pixels("#map"), 9, 3)) >= 2 and len(colours(pixels("#map"), 3, 3)) == 1
 
 
 def test_row_scale_says_so(tab: Any) -> None:
@@ -339,45 +831,100 @@ def test_row_scale_says_so(tab: Any) -> None:
     assert picture(tab, ".head canvas") != before
 
 
-def test_lens_and_ablation(tab: Any) -> None:
+def test_the_lens_reads_a_cell(tab: Any, report: Report) -> None:
     tab.locator("#lens tbody tr").nth(2).locator("td").nth(4).hover()
     said = tab.inner_text("#lens-readout")
-    assert said.startswith("after layer 1, token 4 'e'") and "came next: ','" in said
-    true = [*PLAIN.lens_p[2, 4], PLAIN.lens_p[2, 4, 0]]
+    assert said.startswith(f"after layer 1, token 4 '{TEXT[4]}'") and "came next: '␣'" in said
+    model = report.models[3]
+    p = model.unembed(capture(model, ids_of(TEXT)).residual[2])[0, 4].softmax(-1).detach()
+    true = [*p.topk(3).values.tolist(), float(p[CHARS.index(" ")])]
     assert numbers(said) == pytest.approx(true, abs=6e-4)
-    bars = [numbers(bar) for bar in tab.locator("#ablation .zero").all_inner_texts()]
-    zero = sorted(ABLATION["zero"], reverse=True)
-    assert np.ravel(bars) == pytest.approx(np.ravel([[z, 0.01] for z in zero]), abs=6e-5)
 
 
-def test_one_snapshot_and_no_ablation(show: Show) -> None:
-    given = example(S=1)
-    given.data |= {"ablation": None, "checks": [], "curve": {"step": [], "val_loss": []}}
-    given.data["snapshots"][0]["scores"]["induction"][0] = float("nan")
-    tab = show(given.data)
+def test_hostile_text_stays_text(show: Show, report: Report) -> None:
+    data = json.loads(json.dumps(report.data))
+    data["run"]["name"] = data["run"]["config"]["data"]["source"] = HOSTILE
+    data["vocab"][3] = "\u202e"
+    data["checks"][0]["where"] = HOSTILE
+    tab = show(data)
+    assert tab.inner_text("#name") == HOSTILE and HOSTILE in tab.inner_text("#lead")
+    tab.click("#config summary")
+    assert HOSTILE in tab.inner_text("#config")
+    type_text(tab, HOSTILE)
+    assert "".join(tab.locator("#text .token").all_inner_texts()) == HOSTILE.replace(" ", "␣")
+    assert tab.locator("img").count() == 0
+    assert tab.locator("script").count() == 2 + len(report.weights)
+
+
+def test_odd_characters_are_visible(tab: Any) -> None:
+    odd = " \t\x07\x7f\u0301\u202e\u2028北🎉"
+    type_text(tab, f"a{odd}")
+    expected = "a ␣ ⇥ ␇ ␡ ◌\u0301 U+202E U+2028 北 🎉"
+    assert tab.locator("#text .token").all_inner_texts() == expected.split(" ")
+
+
+def test_one_snapshot(show: Show, report: Report) -> None:
+    data = {**report.data, "snapshots": report.data["snapshots"][-1:], "checks": []}
+    tab = show(data, report.weights[-1:])
     assert not tab.is_visible("#slider") and tab.is_visible("text=--train.snapshots")
-    assert "Not measured" in tab.inner_text("#ablation-note") and not tab.is_visible("#formation")
-    assert "\u2013" in tab.locator(".head").first.inner_text()
+    assert not tab.is_visible("#formation") and not tab.is_visible("#play")
 
 
-def test_a_large_run_opens_and_fits_the_screen(show: Show) -> None:
-    given = example("a long word " * 21, L=6, H=6, D=64, note="a_name_without_a_blank" * 4)
-    for scheme, width in (("dark", 390), ("light", 1920)):
-        tab = show(given.data, width, scheme)
-        assert tab.locator(".head").count() == 36 and "L5H5" in tab.inner_text("#heads")
-        tab.click("#config summary")
-        tab.click("#checks summary")
-        assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-        light = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (sum(map(int, re.findall(r"\d+", light))) > 380) == (scheme == "light")
+def test_bytes(workplace: Path, show: Show) -> None:
+    """Any text is known, and what is no UTF-8 is kept."""
+    Path("text.txt").write_text("caf\u00e9 \u5317 " * 90)
+    make_run(Path("runs/bytes"), None, "text.txt")
+    assert study.main(["report", "--prompt=caf\u00e9 \u5317", "--sequences=2"]) == 0
+    tab = show(*taken_apart(Path("runs/bytes/report.html").read_text()))
+    assert tab.input_value("#typed") == "caf\u00e9 \u5317"
+    assert tab.locator("#text .token").all_inner_texts() == [
+        *"caf", "\\xc3", "\\xa9", "␣", "\\xe5", "\\x8c", "\\x97",
+    ]  # fmt: skip
+    type_text(tab, "\u00e9\U0001f389")
+    assert tab.locator("#text .token").count() == 6
+    tab.click("#write-line")  # random bytes
+    settle(tab)
+    before = tab.locator("#text .token").all_inner_texts()
+    tab.focus("#typed")
+    tab.keyboard.press("Control+End")
+    tab.keyboard.type("!")
+    settle(tab)
+    assert tab.locator("#text .token").all_inner_texts() == [*before, "!"]
 
 
-def test_the_file_is_the_same_each_time_and_its_data_cannot_end_its_script() -> None:
-    array = np.arange(6, dtype=">f4").reshape(2, 3).T
-    raw = gzip.decompress(base64.b64decode(pack(array)))
-    assert raw == array.astype("<f4").tobytes() and pack(array) == pack(array)
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light"), (1920, "light")])
+def test_it_fits_the_screen(show: Show, report: Report, width: int, scheme: str) -> None:
+    data = json.loads(json.dumps(report.data))
+    data["run"]["name"] = data["run"]["config"]["data"]["source"] = "a_name_without_a_blank" * 4
+    tab = show(data, width=width, scheme=scheme)
+    for summary in ("#config summary", "#checks summary", "#glossary summary"):
+        tab.click(summary)
+    tab.locator(".bar-button").first.click()
+    switch(tab, "L0H1")
+    tab.locator("#text .token").nth(2).click()
+    tab.click("#fill")
+    tab.wait_for_selector("body[data-filled]")
+    assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    light = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", light))) > 380) == (scheme == "light")
+
+
+def test_a_map_that_is_too_fine_to_label_has_a_close_up(workplace: Path, show: Show) -> None:
+    Path("text.txt").write_text("to be or not " * 400)
+    run = make_run(Path("runs/long"), CHARS, "text.txt", block_size=96)
+    assert study.main(["report", str(run), "--sequences=2"]) == 0
+    tab = show(*taken_apart((run / "report.html").read_text()))
+    assert not tab.is_visible("#close-up")
+    said = point_at(tab, 70, 40)
+    assert tab.is_visible("#close-up") and said.startswith("q 70 ")
+    column, row = (int(tab.get_attribute("#window", f"data-{name}")) for name in ("column", "row"))
+    assert (column, row) == (30, 60) and frame(tab, "#window")[2] > 10
+
+
+def test_its_data_cannot_end_its_script() -> None:
     given = {"<&>": ["\u2028\u2029\ud800", HOSTILE, float("inf"), 1.5, {"{{script}}": None}]}
     text = to_json(given)
     assert text.isascii() and not set("<>&") & set(text)
     assert json.loads(text) == json.loads(json.dumps(given).replace("Infinity", "null"))
-    assert page(given).count("<script") == 2 and page(given) == page(given)
+    assert page(given, [b"\xff"]).count("<script") == 3
+    assert page(given, [b"\xff"]) == page(given, [b"\xff"])

@@ -20,13 +20,13 @@ TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
 
 def test_steps_by_hand() -> None:
     config = TrainConfig(max_steps=1000, snapshots=5)
-    assert snapshot_steps(config, 1) == [0, 1, 10, 100, 1000]
-    assert snapshot_steps(config, 1, at=10, taken=[0, 1]) == [10, 100, 1000]
-    assert snapshot_steps(config, 1, at=10, taken=[0, 1, 10, 100, 500]) == [100, 1000]
+    assert snapshot_steps(config, 1) == [0, 16, 125, 422, 1000]
+    assert snapshot_steps(config, 1, at=16, taken=[0]) == [16, 125, 422, 1000]
+    assert snapshot_steps(config, 1, at=125, taken=[0, 16, 125, 500]) == [422, 1000]
     assert snapshot_steps(config, 1, at=10, taken=[0, 1, 2, 3, 4]) == []
     assert snapshot_steps(replace(config, snapshots=2), 1) == [0, 1000]
     assert snapshot_steps(replace(config, snapshots=1), 1) == [1000]
-    assert snapshot_steps(replace(config, snapshot_mb=8), 10**6) == [0, 1, 32, 1000]
+    assert snapshot_steps(replace(config, snapshot_mb=8), 10**6) == [0, 37, 296, 1000]
     assert snapshot_steps(replace(config, snapshot_mb=2.5), 10**6) == [1000]
 
 
@@ -50,7 +50,7 @@ def test_they_keep_to_their_number_and_their_room(
 
 
 def test_they_are_taken_when_due_and_come_back_in_half_precision(tmp_path: Path) -> None:
-    config = TrainConfig(max_steps=9, snapshots=4)  # 0, 1, 3, 9
+    config = TrainConfig(max_steps=9, snapshots=5)  # 0, 0, 1, 4, 9
     model, other, expected = GPT(TINY, 5), GPT(TINY, 5), {}
     Snapshots(tmp_path, model, config, 0, silent=True).save_if_due(0)
     assert find_snapshots(tmp_path) == {}, "another process takes them"
@@ -65,7 +65,7 @@ def test_they_are_taken_when_due_and_come_back_in_half_precision(tmp_path: Path)
         expected[step] = model.token_embedding.weight.detach().clamp(-65504, 65504).half()
     (tmp_path / "snapshots" / "notes.safetensors").write_text("someone's")
     found = find_snapshots(tmp_path)
-    assert list(found) == [0, 1, 3, 9]
+    assert list(found) == [0, 1, 4, 9]
     for step, path in found.items():
         load_snapshot(other, path)
         assert torch.equal(other.token_embedding.weight, expected[step].float()), step

@@ -1,0 +1,391 @@
+// The model of a run, alive in its page: texts to tokens, weights of a snapshot to an engine, edits
+// by name, generation, and the check against PyTorch. It draws nothing, but says what went wrong.
+
+function trouble(reason) {
+  const place = document.getElementById("trouble");
+  place.hidden = false;
+  place.textContent = `Something failed: ${reason}. The page needs a browser of 2023 or newer.`;
+}
+addEventListener("error", (event) => trouble(event.message));
+addEventListener("unhandledrejection", (event) => trouble(event.reason));
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const { vocab, snapshots, prompt } = data;
+const config = data.run.config.model;
+const { n_layer: L, n_head: H, n_embd: C, block_size: B } = config;
+const D = C / H;
+const V = vocab.length;
+const HEADS = L * H;
+const LAST = snapshots.length - 1;
+const TOLERANCE = 1e-4; // of a logit, relative to the largest if that is above 1
+
+const range = (n) => [...Array(n).keys()];
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+const largestOf = (numbers) => numbers.reduce((a, b) => Math.max(a, b), -Infinity);
+
+// -------------------------------------------------------------------------------------- weights
+
+function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes;
+}
+
+const floats = (base64) => new Float32Array(bytesOf(base64).buffer);
+
+// Every number in half precision, at the place that its 16 bits name.
+const halves = Float32Array.from({ length: 65536 }, (_, bits) => {
+  const exponent = (bits >> 10) & 31;
+  const fraction = bits & 1023;
+  const size = exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24;
+  return bits >> 15 ? -size : size;
+});
+
+/** The weights of a snapshot as lens/report/weights.py packs them. */
+function unpackWeights(bytes, eightBits) {
+  const sizes = data.shapes.map(([, shape]) => shape.reduce((a, b) => a * b, 1));
+  const weights = new Float32Array(sum(sizes));
+  const view = new DataView(bytes.buffer, bytes.byteOffset);
+  let at = 0; // in the bytes
+  let start = 0; // of a tensor, in the weights
+  data.shapes.forEach(([, shape], tensor) => {
+    const width = shape[shape.length - 1];
+    const count = sizes[tensor] / width;
+    const there = at;
+    at += Math.ceil(count / 8);
+    const rows = range(count).filter((r) => (bytes[there + (r >> 3)] >> (r & 7)) & 1);
+    if (eightBits && shape.length === 2) {
+      const scales = rows.map((_, i) => view.getFloat32(at + 4 * i, true));
+      at += 4 * rows.length;
+      for (let i = 0; i < rows.length; i++) {
+        const to = start + rows[i] * width;
+        const scale = scales[i];
+        for (let k = 0; k < width; k++) weights[to + k] = ((bytes[at++] << 24) >> 24) * scale;
+      }
+    } else {
+      for (const r of rows) {
+        const to = start + r * width;
+        for (let k = 0; k < width; k++, at += 2) {
+          weights[to + k] = halves[bytes[at] | (bytes[at + 1] << 8)];
+        }
+      }
+    }
+    start += sizes[tensor];
+  });
+  return weights;
+}
+
+const packedWeights = []; // of each snapshot, once it has been shown
+const means = []; // of each head's output, likewise
+
+// Engines by what they are for. Each keeps what it computed last, and computes what changes.
+const engines = {};
+
+function engineFor(purpose, snapshot) {
+  const engine = (engines[purpose] ??= new Engine(config, data.shapes));
+  if (engine.snapshot !== snapshot) {
+    packedWeights[snapshot] ??=
+      bytesOf(document.getElementsByClassName("weights")[snapshot].textContent);
+    means[snapshot] ??= floats(snapshots[snapshot].means);
+    const weights = unpackWeights(packedWeights[snapshot], snapshots[snapshot].eight_bits);
+    engine.load(weights, means[snapshot]);
+    engine.snapshot = snapshot;
+  }
+  return engine;
+}
+
+// --------------------------------------------------------------------------------------- tokens
+
+// A text is a list of tokens, each {id, token}; id is null for what the model never saw.
+
+const idOf = new Map(vocab.map((token, id) => [token, id]));
+const known = (id) => ({ id, token: vocab[id] });
+
+// Bytes that are no UTF-8 are kept as U+DC80 to U+DCFF, as by Python's surrogateescape.
+const escaped = (byte) => String.fromCharCode(0xdc00 + byte);
+
+function encode(text) {
+  if (data.run.unit === "char") {
+    return Array.from(text, (token) => ({ id: idOf.get(token) ?? null, token }));
+  }
+  const encoder = new TextEncoder();
+  return Array.from(text).flatMap((char) => {
+    const code = char.codePointAt(0);
+    return code >= 0xdc80 && code <= 0xdcff ? [code - 0xdc00] : [...encoder.encode(char)];
+  }).map(known);
+}
+
+function decode(tokens) {
+  if (data.run.unit === "char") return tokens.map(({ token }) => token).join("");
+  const bytes = Uint8Array.from(tokens, ({ id }) => id);
+  const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+  let text = "";
+  for (let i = 0; i < bytes.length;) {
+    const lead = bytes[i];
+    const length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+    try {
+      text += decoder.decode(bytes.subarray(i, i + length));
+      i += length;
+    } catch { // not UTF-8: one byte is kept as it is
+      text += escaped(lead);
+      i += 1;
+    }
+  }
+  return text;
+}
+
+// ---------------------------------------------------------------------------------------- edits
+
+// An edit is a word, which is also how the page's address has it:
+//   L0H1=zero  L0H1=mean     the output of a head
+//   L0.attn  L0.mlp          all heads of a layer; its MLP
+//   hide@12  hide@12/L0H1    a position that no later one sees, or no later one of a head
+//   patch@12/L1  patch@12/L1H0   what enters a layer, or a head's output, from the other text
+const EDIT = /^(?:L(\d+)H(\d+)=(zero|mean)|L(\d+)\.(attn|mlp)|(hide|patch)@(\d+)(?:\/L(\d+)(?:H(\d+))?)?)$/;
+
+/** {kind, layer, head, position, instead}, or null for what is no edit of this model. */
+function readEdit(word) {
+  const match = EDIT.exec(word);
+  if (!match) return null;
+  const [layer, head, position] = [match[1] ?? match[4] ?? match[8], match[2] ?? match[9], match[7]]
+    .map((text) => (text === undefined ? undefined : Number(text)));
+  const kind = match[3] ? "head" : match[5] ?? match[6];
+  const wrong = layer >= L || head >= H || position >= B ||
+    (kind === "patch" && layer === undefined) ||
+    (kind === "hide" && (layer === undefined) !== (head === undefined));
+  return wrong ? null : { kind, layer, head, position, instead: match[3] };
+}
+
+const ofEngine = new Map(); // the engine's edits by word: the same object each time is no change
+
+/** What the engine understands. `other` is an engine that has computed the other text. */
+function toEngine(words, other) {
+  return words.flatMap((word) => {
+    const { kind, layer, head, position, instead } = readEdit(word);
+    if (kind === "patch") {
+      const [name, width, first] =
+        head === undefined ? [`x${layer}`, C, 0] : [`z${layer}`, D, head * D];
+      const from = other.at[name] + position * C + first;
+      return position < other.tokens.length
+        ? [{ layer, position, row: other.memory.slice(from, from + width), ...(head === undefined
+          ? {} : { head }) }]
+        : [];
+    }
+    if (!ofEngine.has(word)) {
+      ofEngine.set(word, {
+        head: () => [{ layer, head, off: instead }],
+        attn: () => range(H).map((h) => ({ layer, head: h, off: "zero" })),
+        mlp: () => [{ layer, off: "mlp" }],
+        hide: () => [layer === undefined ? { hide: position } : { hide: position, layer, head }],
+      }[kind]());
+    }
+    return ofEngine.get(word);
+  });
+}
+
+// ------------------------------------------------------------------------------------ computing
+
+/** Let the browser do other things. (A timer would wait 4 ms.) */
+const breathe = () =>
+  globalThis.scheduler?.yield?.() ?? new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => resolve(port1.close());
+    port2.postMessage(null);
+  });
+
+let breath = 0; // when the browser last had its turn
+
+/** After 8 ms give the browser its turn; whether to go on then. */
+async function mayGoOn(isCurrent) {
+  if (performance.now() - breath > 8) {
+    await breathe();
+    breath = performance.now();
+  }
+  return isCurrent();
+}
+
+/** Have an engine compute; false if it is no longer wanted. */
+async function compute(engine, ids, edits, isCurrent) {
+  engine.set(ids, edits);
+  for (const _ of engine.compute()) if (!(await mayGoOn(isCurrent))) return false;
+  return true;
+}
+
+/** log softmax of a row of logits, in place. */
+function normalizeRow(logits, t) {
+  const row = logits.subarray(t * V, (t + 1) * V);
+  const largest = largestOf(row);
+  let total = 0;
+  for (let i = 0; i < V; i++) total += Math.exp(row[i] - largest);
+  const norm = largest + Math.log(total);
+  for (let i = 0; i < V; i++) row[i] -= norm;
+}
+
+/** (T, V) log probabilities. */
+function logProbabilities(logits) {
+  for (let t = 0; t < logits.length / V; t++) normalizeRow(logits, t);
+  return logits;
+}
+
+/** What a whole pass found, kept while the engine goes on. */
+function passOf(engine) {
+  const ids = engine.tokens;
+  const T = ids.length;
+  const logits = engine.take("logits", V);
+  const logP = logProbabilities(logits.slice());
+  const surprisal = Float64Array.from(ids, (id, t) => (t ? -logP[(t - 1) * V + id] : NaN));
+  return {
+    T, ids, logits, logP, surprisal,
+    loss: T > 1 ? sum(surprisal.slice(1)) / (T - 1) : NaN,
+    attention: range(HEADS).map((i) => engine.attention(Math.floor(i / H), i % H)),
+    queries: range(L).map((l) => engine.take(`q${l}`, C)),
+    keys: range(L).map((l) => engine.take(`k${l}`, C)),
+  };
+}
+
+// ------------------------------------------------------------------------------------- checking
+
+/**
+ * The engine's logits of the shipped text against PyTorch's, after another text and an edit, so
+ * that a row that should have been computed again would show: {error, allowed, agrees}.
+ */
+async function checkAgainstPyTorch(snapshot) {
+  const engine = engineFor("check", snapshot);
+  const middle = Math.floor(prompt.length / 2);
+  const other = prompt.map((id, t) => (t < middle ? id : (id + 1) % V));
+  const edits = [{ layer: 0, head: 0, off: "zero" }, { hide: middle }];
+  await compute(engine, other, edits, () => true);
+  await compute(engine, prompt, [], () => true);
+  const logits = engine.take("logits", V);
+  const { rows, logits: packed } = snapshots[snapshot];
+  const expected = floats(packed);
+  let [error, largest] = [0, 0];
+  rows.forEach((t, i) => {
+    for (let v = 0; v < V; v++) {
+      const apart = Math.abs(logits[t * V + v] - expected[i * V + v]);
+      error = apart <= error ? error : apart; // NaN stays
+      largest = Math.max(largest, Math.abs(expected[i * V + v]));
+    }
+  });
+  const allowed = TOLERANCE * Math.max(1, largest);
+  return { error, allowed, agrees: error <= allowed };
+}
+
+const checks = []; // a promise for each snapshot; the engine is used by one at a time
+let lastCheck = Promise.resolve();
+
+function check(snapshot) {
+  checks[snapshot] ??= lastCheck = lastCheck.then(() => checkAgainstPyTorch(snapshot));
+  return checks[snapshot];
+}
+
+// ----------------------------------------------------------------------------------- generating
+
+/** A number in [0, 1) that depends on the seed and the position and on nothing else, so that what
+ * was shown of a continuation is what is written. */
+function chance(seed, position) {
+  let x = Math.imul(seed + 1, 0x9e3779b1) ^ Math.imul(position + 1, 0x85ebca6b);
+  x = Math.imul(x ^ (x >>> 15), 0x2c1b3c6d);
+  x = Math.imul(x ^ (x >>> 12), 0x297a2d39);
+  return ((x ^ (x >>> 15)) >>> 0) / 2 ** 32;
+}
+
+/** The next token, from a row of logits; temperature 0 takes the likeliest. */
+function draw(logits, { temperature, topK }, random) {
+  const order = range(V).sort((a, b) => logits[b] - logits[a] || a - b).slice(0, topK || V);
+  if (!(temperature > 0)) return order[0];
+  const likelihood = order.map((id) => Math.exp((logits[id] - logits[order[0]]) / temperature));
+  let left = random * sum(likelihood);
+  return order[likelihood.findIndex((p) => (left -= p) < 0)] ?? order[0];
+}
+
+/** Token after token, each as {id}; nothing while it computes. What the model sees of a long text
+ * moves on by half a window, as in model/generate.py; edits of positions stay behind. */
+function* generate(engine, ids, settings, edits = []) {
+  const text = [...ids];
+  const first = windowStart(text.length - 1, B);
+  for (;;) {
+    const start = windowStart(text.length - 1, B);
+    const there = edits.filter((edit) => start === first || !("hide" in edit || "row" in edit));
+    engine.set(text.slice(start), there);
+    for (const _ of engine.compute()) yield null;
+    const row = engine.at.logits + (text.length - start - 1) * V;
+    const logits = engine.memory.subarray(row, row + V);
+    const id = draw(logits, settings, chance(settings.seed, text.length));
+    text.push(id);
+    yield { id };
+  }
+}
+
+// ---------------------------------------------------------------------------- for the console
+
+function read(text, { step = snapshots[LAST].step, off = [], edits = [], other } = {}) {
+  const snapshot = snapshots.findIndex((each) => each.step === step);
+  if (snapshot < 0) {
+    throw new RangeError(`step ${step}: there are ${snapshots.map((s) => s.step).join(", ")}`);
+  }
+  const ids = idsOf(text);
+  const words = [...off.map(([l, h, instead = "zero"]) => `L${l}H${h}=${instead}`), ...edits];
+  for (const word of words) if (!readEdit(word)) throw new RangeError(`edit ${word}`);
+  const donor = engineFor("donor", snapshot);
+  if (other !== undefined) donor.run(idsOf(other));
+  return { engine: engineFor("console", snapshot), ids, edits: toEngine(words, donor) };
+}
+
+function idsOf(text) {
+  const tokens = typeof text === "string" ? encode(text) : Array.from(text, known);
+  const unseen = tokens.find(({ id, token }) => id === null || token === undefined);
+  if (unseen) throw new RangeError(`the model never saw ${unseen.token ?? unseen.id}`);
+  return tokens.map(({ id }) => id);
+}
+
+function rowsOf(numbers, width) {
+  return range(numbers.length / width).map((t) => [...numbers.slice(t * width, (t + 1) * width)]);
+}
+
+/**
+ * The page's one global. A text is a string or a list of token ids, at most block_size of them.
+ * Options: step, of a snapshot; off, [[layer, head], ...] or [[layer, head, "mean"], ...]; edits,
+ * as in the page's address; other, the text that patches come from.
+ */
+globalThis.glassgpt = Object.freeze({
+  config,
+  vocab,
+  steps: snapshots.map(({ step }) => step),
+
+  /** Logits of the next token at every position, [T][V]. */
+  logits(text, options) {
+    const { engine, ids, edits } = read(text, options);
+    return rowsOf(engine.run(ids, edits), V);
+  },
+
+  /** Attention weights of a head: row t has the t + 1 weights of query t. */
+  attention(text, layer, head, options) {
+    const { engine, ids, edits } = read(text, options);
+    engine.run(ids, edits);
+    const weights = engine.attention(layer, head);
+    return ids.map((_, t) => [...weights.slice((t * (t + 1)) / 2, ((t + 1) * (t + 2)) / 2)]);
+  },
+
+  /** What embedding, heads (layer by layer), MLPs and biases add to a logit. */
+  votes(text, position, token, options) {
+    const { engine, ids, edits } = read(text, options);
+    engine.run(ids, edits);
+    return engine.votes(position, idsOf(token)[0]);
+  },
+
+  /** So many tokens after a text of any length, as a string. */
+  generate(text, count, { temperature = 0, topK = 0, seed = 1337, ...options } = {}) {
+    const { engine, ids, edits } = read(text, options);
+    const found = [];
+    for (const drawn of generate(engine, ids, { temperature, topK, seed }, edits)) {
+      if (drawn) found.push(known(drawn.id));
+      if (found.length === count) return decode(found);
+    }
+  },
+
+  /** A promise of {error, allowed, agrees} of the engine against PyTorch on the shipped text. */
+  check: (step = snapshots[LAST].step) => check(snapshots.findIndex((each) => each.step === step)),
+});

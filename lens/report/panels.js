@@ -1,0 +1,826 @@
+// What each panel shows of `view`, what the model made of the text at the step on show.
+
+// What can be said of a head in one number. `at(i)` has a number per head for snapshot i.
+const measures = data.score_info.map((info) => ({
+  ...info,
+  at: (i) => snapshots[i].scores[info.key],
+  chance: info.uniform,
+  text: (value) => number(value, 2),
+}));
+for (const kind of ["zero", "mean"]) {
+  const instead = kind === "zero" ? "zeros" : "its mean over the text";
+  measures.push({
+    key: `ablation ${kind}`,
+    kind,
+    name: `ablation (${kind})`,
+    formula: `rise of the validation loss, in nats, when ${instead} replaces what the head adds`,
+    source: `measured at step ${snapshots[LAST].step}`,
+    at: () => data.ablation[kind],
+    error: data.ablation[`${kind}_error`],
+    text: (value) => signed(value),
+  });
+}
+
+// What a head is called after, if one of these scores is high.
+const LABELS = {
+  induction: "induction",
+  duplicate_token: "duplicate",
+  previous_token: "previous token",
+  own_position: "self",
+  first_token: "first token",
+};
+const HIGH = 0.3;
+
+const shipped = () =>
+  ({ text: prompt.map(known), snapshot: LAST, head: data.head, edits: [], other: null });
+
+const state = {
+  ...shipped(), // other: the text that patches come from, or null for one made from the text
+  measure: measures[0],
+  sorted: false,
+  stage: "weights", // or "scores", "masked"
+  ownScale: false, // each row to its own maximum
+  hover: null, // {q, k} under the pointer; k is null where only a query is meant
+  pin: null, // {q, k} that was clicked
+  bar: null, // id of the token whose votes are shown
+  seed: 1337, // of what is written
+};
+let view; // {snapshot, start, tokens, pass, before, same}, as `update` makes it
+
+const UNIT = `nats/${data.run.unit}`;
+const BLIND_GUESS = Math.log(V); // surprisal when every token is as likely
+const headName = (head) => `L${Math.floor(head / H)}H${head % H}`;
+const place = (letter, t) => `${letter} ${t} ${quoted(view.tokens[t])}`;
+const looking = () => state.hover ?? state.pin;
+const likeliest = (logP, t, many) =>
+  range(V).sort((a, b) => logP[t * V + b] - logP[t * V + a] || a - b).slice(0, many);
+const queryOnShow = () => Math.min(looking()?.q ?? Infinity, view.pass.T - 1);
+const edited = () => view.before !== view.pass;
+
+// ------------------------------------------------------------------------------------- header
+
+const ABOUT = {
+  repeat: "random strings, each repeated",
+  pydocs: "Python's reference manual",
+};
+
+function showHeader() {
+  const { run, checks } = data;
+  const source = [run.config.data.source].flat().join(", ");
+  document.title = `${run.name} · glassgpt`;
+  $("name").textContent = run.name;
+  $("lead").textContent = `A language model that read ${ABOUT[source] ?? source}, alive in this page: ` +
+    "type, and see which earlier characters each of its attention heads looks at, what it expects " +
+    "next, and what becomes of that when you change something.";
+  $("result").textContent = `${run.about} · ${count(run.parameters)} parameters · step ` +
+    `${count(run.step)} · loss on the whole validation split ${number(run.val_loss)} ${UNIT} · ` +
+    `${run.made} · PyTorch ${run.torch}`;
+
+  const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+  $("config").append(el("div", { className: "sections" },
+    ...Object.entries(run.config).map(([section, fields]) => el("table", {},
+      el("caption", {}, el("b", {}, section)),
+      ...Object.entries(fields).map(([name, value]) =>
+        row(cell(name), cell(el("code", {}, plain(value)))))))));
+
+  const [passed, failed] = ["passed", "failed"].map((verdict) =>
+    checks.filter((check) => check.verdict === verdict).length);
+  const others = checks.length - passed - failed;
+  const summary = $("checks").firstElementChild;
+  summary.textContent = `${passed} of ${passed + failed} checks of the run passed` +
+    (others ? `, ${others} not comparable` : "");
+  summary.className = failed ? "failed" : "";
+  $("checks").append(el("table", {},
+    row(...["check", "numbers", "relative error", "tolerance", "verdict", "where"].map((name) =>
+      header(name))),
+    ...checks.map(({ name, dtype, error, tolerance, verdict, where }) => row(
+      cell(name), cell(dtype), numeral(power(error)), numeral(power(tolerance)),
+      el("td", { className: /^(passed|failed)$/.test(verdict) ? verdict : "" }, verdict),
+      cell(el("code", {}, where))))));
+  $("glossary").querySelector("dl").append(...Object.entries(GLOSSARY).flatMap(([term, words]) =>
+    [el("dt", {}, term), el("dd", {}, words)]));
+}
+
+/** How far the page is from PyTorch; where it is too far, nothing that it computes is shown. */
+function showEquality({ error, allowed, agrees }) {
+  const { eight_bits, rounding } = snapshots[state.snapshot];
+  $("equality").textContent = agrees
+    ? `This page computes as PyTorch does: its logits of the shipped text are ${power(error)} from ` +
+      `PyTorch's at most (allowed: ${power(allowed)}). Its weights are rounded to ` +
+      `${eight_bits ? "8 bits" : "half precision"}, which moves a logit by ${power(rounding.logit)} ` +
+      `at most and the loss by ${power(rounding.nats)} nats.`
+    : `This page does not compute what PyTorch does: a logit of the shipped text is ` +
+      `${power(error)} from PyTorch's, where ${power(allowed)} is allowed. What it would show is ` +
+      "not the model, and is switched off.";
+  $("equality").className = agrees ? "quiet" : "trouble";
+  for (const id of ["live", "lens-section", "patch-section", "try"]) $(id).inert = !agrees;
+  document.body.classList.toggle("untrusted", !agrees);
+}
+
+// --------------------------------------------------------------------------------------- legends
+
+function weightScale() {
+  // The colour goes with the root of the weight, so that small weights can be told apart.
+  const [meaning, ticks] = state.ownScale
+    ? ["weight relative to the largest in its row: rows and maps cannot be compared",
+      [[0, "0"], [0.5, "¼"], [1, "row's largest"]]]
+    : ["attention weight, the same scale everywhere",
+      [0, 0.05, 0.25, 0.5, 1].map((weight) => [Math.sqrt(weight), `${weight}`])];
+  return [scale(theme.weight, ticks), maskedSwatch(), el("p", {}, meaning)];
+}
+
+function scoreScale() {
+  const limit = number(largestScore(), 2);
+  const [meaning, ...masked] = state.stage === "masked"
+    ? ["q·k/√D after the mask: what comes later is −∞ and gets no weight", maskedSwatch()]
+    : ["q·k/√D before the mask: what comes later is still there"];
+  return [scale(theme.score, [[0, `-${limit}`], [0.5, "0"], [1, limit]]), ...masked,
+    el("p", {}, `${meaning}; from -${limit} to ${limit} in this head`)];
+}
+
+function surpriseScale() {
+  const ticks = [0, 0.5, 1].map((part) => [part, number(part * BLIND_GUESS, 1)]);
+  return [scale(theme.surprise, ticks),
+    el("p", {}, `surprisal in nats; the right end is a blind guess among ${count(V)}`)];
+}
+
+const LEGENDS = {
+  weights: weightScale,
+  stage: () => (state.stage === "weights" ? weightScale() : scoreScale()),
+  text: () => (looking() ? weightScale() : surpriseScale()),
+  lens: () => [scale(theme.weight, [[0, "0"], [0.5, "0.5"], [1, "1"]]), el("p", {}, "probability")],
+  patches: () => [scale(theme.score, [[0, "-1"], [0.5, "0"], [1, "1"]]),
+    el("p", {}, "share of the difference that the patch restores")],
+};
+
+function showLegends() {
+  for (const legend of document.querySelectorAll(".legend")) {
+    legend.replaceChildren(...LEGENDS[legend.dataset.shows]());
+  }
+}
+
+// ------------------------------------------------------------------------------ rows of attention
+
+const triangle = (q) => (q * (q + 1)) / 2;
+
+const weightsOf = (head, q) => view.pass.attention[head].subarray(triangle(q), triangle(q + 1));
+
+// Positions that are hidden from a head's later queries.
+const hiddenFrom = (head) => state.edits.map(readEdit)
+  .filter(({ kind, layer, head: h }) =>
+    kind === "hide" && (layer === undefined || layer * H + h === head))
+  .map(({ position }) => position);
+
+// q.k / sqrt(D) of every pair, also of those that the mask takes out: T * T, kept for one head.
+let scored = {};
+
+function scoresOf(head) {
+  if (scored.pass === view.pass && scored.head === head) return scored.scores;
+  const { T, queries, keys } = view.pass;
+  const [Q, K] = [queries, keys].map((each) => each[Math.floor(head / H)]);
+  const first = (head % H) * D;
+  const scores = new Float32Array(T * T);
+  for (let q = 0; q < T; q++) {
+    for (let k = 0; k < T; k++) {
+      let dot = 0;
+      for (let d = first; d < first + D; d++) dot += Q[q * C + d] * K[k * C + d];
+      scores[q * T + k] = dot / Math.sqrt(D);
+    }
+  }
+  scored = { pass: view.pass, head, scores };
+  return scores;
+}
+
+const largestScore = () => largestOf(scoresOf(state.head).map(Math.abs)) || 1;
+
+function paintWeights(pixels, head) {
+  const { T, attention } = view.pass;
+  const weights = attention[head];
+  const hidden = hiddenFrom(head);
+  for (let q = 0, i = 0; q < T; q++) {
+    const stretch = state.ownScale ? 255 / Math.sqrt(largestOf(weightsOf(head, q))) : 255;
+    for (let k = 0; k <= q; k++, i++) {
+      pixels[q * T + k] = theme.weight.pixels[Math.round(Math.sqrt(weights[i]) * stretch)];
+    }
+    for (const k of hidden) if (k < q) pixels[q * T + k] = 0;
+  }
+}
+
+function paintScores(pixels, head) {
+  const { T } = view.pass;
+  const scores = scoresOf(head), half = 127.5 / largestScore();
+  const hidden = state.stage === "masked" ? hiddenFrom(head) : [];
+  for (let q = 0; q < T; q++) {
+    const end = state.stage === "masked" ? q + 1 : T;
+    for (let i = q * T; i < q * T + end; i++) {
+      pixels[i] = theme.score.pixels[Math.round(127.5 + half * scores[i])];
+    }
+    for (const k of hidden) if (k < q) pixels[q * T + k] = 0;
+  }
+}
+
+// ----------------------------------------------------------------------------- the grid of heads
+
+const isOff = (word) => state.edits.includes(word);
+const offWord = (head) => ["zero", "mean"].map((how) => `${headName(head)}=${how}`).find(isOff);
+
+function switchFor(label, onclick) {
+  const button = el("button", { type: "button", className: "switch", onclick });
+  button.role = "switch";
+  button.ariaLabel = label;
+  return button;
+}
+
+const thumbnails = range(HEADS).map((head) => {
+  const pick = el("button", { type: "button", className: "pick", onclick: () => selectHead(head) },
+    el("canvas"), el("span"));
+  return el("div", { className: "head" }, pick,
+    switchFor(headName(head), () => toggleHead(head)));
+});
+const layers = range(L).map((l) => el("div", { className: "layer" }, el("b", {}, `L${l}`),
+  ...["attn", "mlp"].map((part) => el("label", {},
+    switchFor(`layer ${l} ${part}`, () => toggleEdit(`L${l}.${part}`)), part))));
+
+const valueOf = (head) => state.measure.at(view.snapshot)[head];
+const byValue = (a, b) => (valueOf(b) ?? -Infinity) - (valueOf(a) ?? -Infinity) || a - b;
+const order = () => (state.sorted ? range(HEADS).sort(byValue) : range(HEADS));
+
+function labelOf(head) {
+  const scores = snapshots[view.snapshot].scores;
+  const best = Object.keys(LABELS).reduce((a, b) => (scores[b][head] > scores[a][head] ? b : a));
+  return scores[best][head] >= HIGH ? LABELS[best] : "";
+}
+
+function showThumbnails() {
+  const { T } = view.pass;
+  thumbnails.forEach(({ firstChild: { firstChild: canvas } }, head) => {
+    canvas.className = T > 64 ? "fine" : "";
+    picture(canvas, T, T, (pixels) => paintWeights(pixels, head));
+  });
+}
+
+function showGrid() {
+  const grid = $("heads"), focused = grid.contains(document.activeElement);
+  grid.className = state.sorted ? "sorted" : "layers";
+  grid.style.setProperty("--heads", H);
+  const wanted = state.sorted
+    ? order().map((head) => thumbnails[head])
+    : layers.flatMap((layer, l) => [layer, ...thumbnails.slice(l * H, (l + 1) * H)]);
+  if (grid.children.length !== wanted.length || wanted.some((each, i) => grid.children[i] !== each)) {
+    grid.replaceChildren(...wanted);
+    if (focused) thumbnails[state.head].firstChild.focus();
+  }
+  thumbnails.forEach((each, head) => {
+    const [pick, toggle] = each.children;
+    const value = state.measure.text(valueOf(head));
+    pick.lastChild.replaceChildren(
+      el("b", {}, headName(head)), el("span", {}, value), el("i", {}, labelOf(head)));
+    pick.ariaPressed = head === state.head;
+    pick.ariaLabel =
+      `layer ${Math.floor(head / H)} head ${head % H}, ${state.measure.name} ${value} ${labelOf(head)}`;
+    pick.tabIndex = toggle.tabIndex = head === state.head ? 0 : -1; // arrows do the rest
+    showSwitch(toggle, offWord(head) !== undefined);
+    each.classList.toggle("off", offWord(head) !== undefined ||
+      isOff(`L${Math.floor(head / H)}.attn`));
+  });
+  layers.forEach((layer, l) => ["attn", "mlp"].forEach((part, i) =>
+    showSwitch(layer.querySelectorAll("button")[i], isOff(`L${l}.${part}`))));
+  $("measure-about").textContent = `${state.measure.formula} (${state.measure.source})`;
+}
+
+function showSwitch(button, off) {
+  button.ariaChecked = !off;
+  button.title = off ? "switch on" : "switch off";
+}
+
+function moveHead([across, down]) {
+  const heads = order(), at = heads.indexOf(state.head);
+  const columns =
+    state.sorted ? getComputedStyle($("heads")).gridTemplateColumns.split(" ").length : H;
+  const to = at + across + down * columns;
+  const leavesLayer = !state.sorted && !down && Math.floor(to / H) !== Math.floor(at / H);
+  if (to >= 0 && to < HEADS && !leavesLayer) selectHead(heads[to]);
+}
+
+// -------------------------------------------------------------------------- the selected head
+
+const map = document.createElement("canvas"); // the map at one pixel a pair
+const WINDOW = 21; // tokens that the close-up shows
+
+function showHead() {
+  const name = headName(state.head);
+  $("head-title").textContent = `Layer ${Math.floor(state.head / H)} head ${state.head % H} (${name})` +
+    (labelOf(state.head) ? `: ${labelOf(state.head)}` : "");
+  for (const button of document.querySelectorAll("[data-stage]")) {
+    button.ariaPressed = button.dataset.stage === state.stage;
+  }
+  $("map").ariaLabel = `Attention map of ${name}; arrow keys move in it`;
+  const { T } = view.pass;
+  const painter = state.stage === "weights" ? paintWeights : paintScores;
+  picture(map, T, T, (pixels) => painter(pixels, state.head));
+  showLook();
+}
+
+function drawMap() {
+  if (!view) return;
+  const look = looking(), { T } = view.pass;
+  const name = (t) => visible(view.tokens[t]);
+  const options = { across: name, down: name, look: look && [look.k, look.q] };
+  const context = drawCells($("map"), map, options);
+  const { left, top, side } = $("map").dataset;
+  if (view.same > 0 && document.activeElement === $("typed")) { // rows above are as they were
+    context.fillStyle = theme.kept;
+    context.fillRect(0, Number(top), 4, view.same * side);
+  }
+  const size = Math.min(T, WINDOW);
+  $("close-up").hidden = !look || side >= 0.5 * rem() || T <= WINDOW;
+  if ($("close-up").hidden) return;
+  const from = [look.k ?? look.q, look.q].map((t) =>
+    clamp(t - Math.floor(size / 2), 0, T - size));
+  drawCells($("window"), map, { ...options, from, size: [size, size] });
+}
+
+function inWords({ q, k }) {
+  const weights = weightsOf(state.head, q);
+  if (k === null) {
+    const most = weights.indexOf(largestOf(weights));
+    return `${place("q", q)} looks most at ${place("k", most)}: weight ${number(weights[most])}`;
+  }
+  const parts = [k > q ? "masked, it comes later"
+    : k < q && hiddenFrom(state.head).includes(k) ? "hidden" : `weight ${number(weights[k])}`];
+  if (k <= q || state.stage === "scores") {
+    parts.push(`score ${number(scoresOf(state.head)[q * view.pass.T + k])}`);
+  }
+  return `${place("q", q)} → ${place("k", k)}: ${parts.join(", ")}`;
+}
+
+// How a row of weights comes about: its largest, the rest, and the sum.
+function showWorked(q) {
+  const weights = weightsOf(state.head, q);
+  const scores = scoresOf(state.head).slice(q * view.pass.T, q * view.pass.T + q + 1);
+  for (const k of hiddenFrom(state.head)) if (k < q) scores[k] = -Infinity;
+  const largest = largestOf(scores);
+  const columns = { scores, exps: scores.map((score) => Math.exp(score - largest)), weights };
+  const best = range(q + 1).sort((a, b) => weights[b] - weights[a]).slice(0, 5);
+  const line = (kind, name, value) => el("tr", { className: kind }, cell(name),
+    ...Object.entries(columns).map(([key, column]) => numeral(value(column, key))));
+  const digits = (key) => (key === "scores" ? 3 : 4);
+  const total = (value) => (column, key) =>
+    (key === "scores" ? "" : number(value(column), digits(key)));
+  const names = { scores: "score", exps: "exp", weights: "weight" };
+  $("worked").replaceChildren(
+    el("caption", {}, el("b", {}, `${place("q", q)}: its largest weights`)),
+    line("names", "key", (_, key) => names[key]),
+    ...range(5).map((i) => i < best.length // always five lines, so that nothing jumps
+      ? line("", place("k", best[i]), (column, key) => number(column[best[i]], digits(key)))
+      : line("", "\u00a0", () => "")),
+    line("rest", `${q + 1 - best.length} more`,
+      total((column) => Math.max(0, sum(column) - sum(best.map((k) => column[k]))))),
+    line("rest", "sum", total(sum)));
+}
+
+function showLook() {
+  const look = looking();
+  drawMap();
+  $("readout").textContent = look ? inWords(look) : "Point at a cell, or at a token of the text.";
+  showWorked(queryOnShow());
+  showLegends();
+  showHiding();
+  markLens();
+}
+
+// ------------------------------------------------------------------------------------ the text
+
+let spans = []; // an element a token of the window
+
+function buildText() {
+  spans = view.tokens.map((token, t) => {
+    const shown = visible(token);
+    const span = el("span", { role: "button" }, shown);
+    span.dataset.t = t;
+    span.classList.add("token");
+    if (shown !== token) span.classList.add("sign");
+    return span;
+  });
+  $("text").replaceChildren();
+  for (const span of [...spans, ...state.text.slice(view.start + view.pass.T).map(unread)]) {
+    $("text").append(span);
+    if (span.textContent === "↵") $("text").append(el("br"));
+    else if (span.textContent === "␣") $("text").append(el("wbr")); // lines break between words
+  }
+}
+
+const unread = ({ id, token }) =>
+  el("span", { className: id === null ? "token unseen" : "token unread" }, visible(token));
+
+function showTextState() {
+  const unseen = state.text.find(({ id }) => id === null);
+  const parts = [];
+  if (unseen) {
+    parts.push(`The model never saw ${quoted(unseen.token)} in training; it reads what stands ` +
+      "before it.");
+  }
+  if (view.start) {
+    parts.push(`The model sees the last ${view.pass.T} of ${view.start + view.pass.T} tokens: its ` +
+      `context is ${B}, and moves on by half of it.`);
+  }
+  if (view.same > 0 && !view.start) {
+    parts.push(`Unchanged: the first ${view.same} tokens and all that was computed of them. No ` +
+      "position hears of what comes later.");
+  }
+  $("text-state").textContent = parts.join(" ");
+}
+
+function showText() {
+  const look = looking(), { surprisal } = view.pass;
+  const weights = look && weightsOf(state.head, look.q);
+  const largest = look && state.ownScale ? largestOf(weights) : 1;
+  const hidden = look ? hiddenFrom(state.head) : [];
+  const here = queryOnShow();
+  spans.forEach((span, t) => {
+    const masked = t > look?.q || (t < look?.q && hidden.includes(t));
+    span.classList.toggle("masked", masked);
+    span.classList.toggle("here", t === here);
+    span.classList.toggle("kept", t < view.same && document.activeElement === $("typed"));
+    if (masked) shade(span, theme.weight, NaN);
+    else if (look) shade(span, theme.weight, Math.sqrt(weights[t] / largest));
+    else shade(span, theme.surprise, surprisal[t] / BLIND_GUESS);
+    span.tabIndex = t === here ? 0 : -1;
+    span.ariaLabel = `${t} ${visible(view.tokens[t])}, surprisal ${number(surprisal[t], 2)}`;
+  });
+  $("text-note").textContent = look
+    ? `Colour: what ${headName(state.head)} looks at from ${place("token", look.q)}.`
+    : "Colour: how much each token surprised the model. Point at one to see where the selected " +
+      "head looks from there; click to keep it.";
+  showNext();
+}
+
+// The token that hiding is about: the key of a selected cell, or the selected token.
+const hideable = () => {
+  const at = state.pin && (state.pin.k ?? state.pin.q);
+  return at !== null && at < view.pass.T - 1 ? at : null;
+};
+
+function showHiding() {
+  const at = hideable();
+  $("hiding").hidden = at === null;
+  if (at === null) return;
+  const [all, one] = [`hide@${at}`, `hide@${at}/${headName(state.head)}`];
+  $("hide-all").textContent =
+    `${isOff(all) ? "show" : "hide"} ${place("token", at)} ${isOff(all) ? "again" : "from all heads"}`;
+  $("hide-one").textContent = isOff(one)
+    ? `show it to ${headName(state.head)} again` : `hide it from ${headName(state.head)} alone`;
+}
+
+const BARS = 8;
+
+function showNext() {
+  const t = queryOnShow(), { T, logP, surprisal } = view.pass;
+  const rowOf = (pass) => pass.logP.subarray(t * V, (t + 1) * V);
+  const [now, before] = [rowOf(view.pass), rowOf(view.before)];
+  const best = likeliest(view.pass.logP, t, BARS);
+  const next = view.pass.ids[t + 1];
+  const rows = best.map((id) => {
+    const gauge = el("div", { className: "gauge" });
+    gauge.style.width = `${100 * Math.exp(now[id])}%`;
+    const bar = el("button",
+      { type: "button", className: "bar-button", title: "who voted for it?", onclick: () => vote(id) },
+      gauge);
+    if (edited()) {
+      const ghost = el("div", { className: "gauge ghost" });
+      ghost.style.width = `${100 * Math.exp(before[id])}%`;
+      bar.append(ghost);
+    }
+    const token = visible(vocab[id]);
+    bar.ariaLabel = `who voted for ${token}`;
+    bar.ariaPressed = id === state.bar;
+    return el("tr", { className: id === next ? "came" : "" },
+      cell(el("button", { type: "button", className: "write", title: "write it", onclick: () => choose(id) },
+        token)),
+      numeral(number(Math.exp(now[id]))),
+      ...(edited() ? [numeral(number(Math.exp(before[id])))] : []),
+      cell(bar));
+  });
+  const own = surprisal[t];
+  const heads = edited() ? [row(header(""), header("now"), header("before"), header(""))] : [];
+  $("next").replaceChildren(
+    el("p", {}, el("b", {}, place("token", t)), ": ", Number.isNaN(own)
+      ? "the first, predicted from nothing"
+      : `surprisal ${number(own)} nats, probability ${number(Math.exp(-own))}`),
+    el("table", {}, el("caption", { className: "quiet" }, "Expected after it. ", t + 1 < T
+      ? `Came next: ${quoted(view.tokens[t + 1])}, probability ${number(Math.exp(-surprisal[t + 1]))}.`
+      : "The text ends here."), ...heads, ...rows));
+  showVotes(t);
+}
+
+// What each part adds to a logit. The parts sum to it, the scale of the final norm held fixed.
+function showVotes(t) {
+  $("votes").hidden = state.bar === null;
+  if (state.bar === null || !settled()) return;
+  const { embedding, heads, mlps, biases } = view.engine.votes(t, state.bar);
+  const logit = view.pass.logits[t * V + state.bar];
+  const patched = logit - embedding - biases - sum(heads) - sum(mlps);
+  const limit = largestOf([embedding, biases, ...heads, ...mlps].map(Math.abs)) || 1;
+  const part = (value, head) => {
+    const spot = numeral(signed(value, 2));
+    shade(spot, theme.score, 0.5 + value / limit / 2);
+    if (head !== undefined) spot.onclick = () => selectHead(head);
+    return spot;
+  };
+  const single = (name, value) => row(header(name, "row"), part(value));
+  const isPatched = state.edits.some((word) => /^patch.*L\d+$/.test(word));
+  $("votes").replaceChildren(
+    el("p", {}, el("b", {}, `Who voted for ${quoted(vocab[state.bar])} after ${place("token", t)}?`)),
+    el("div", { className: "scroll" }, el("table", {},
+      row(header(""), ...range(H).map((h) => header(`H${h}`)), header("MLP")),
+      ...range(L).map((l) => row(header(`layer ${l}`, "row"),
+        ...range(H).map((h) => part(heads[l * H + h], l * H + h)), part(mlps[l]))),
+      single("embedding", embedding), single("biases", biases),
+      ...(isPatched ? [single("patched in", patched)] : []),
+      row(header("logit", "row"), numeral(signed(logit, 2))))),
+    el("p", { className: "quiet small" }, "What each part adds to the logit, and all of it together, " +
+      "with the scale of the final norm held fixed. Look for the one head without which another " +
+      "character would have won."));
+}
+
+function showContinuation(tokens) {
+  $("continuation").replaceChildren(...tokens.map(({ token }) =>
+    el("span", { className: "token" }, visible(token))));
+}
+
+// ------------------------------------------------------------------------------------ training
+
+function showMoment() {
+  const { step, lens_loss } = snapshots[view.snapshot];
+  const words = `step ${count(step)} · loss: ${number(lens_loss[L])} on ${count(data.sequences)} ` +
+    `validation windows, ${number(view.pass.loss)} on this text (${UNIT})`;
+  $("moment").textContent = $("slider").ariaValueText = words;
+}
+
+function showLoss() {
+  if (LAST === 0 || !view) return;
+  const y = snapshots.map(({ lens_loss }) => lens_loss[L]);
+  const title = `loss on ${count(data.sequences)} validation windows`;
+  lineChart($("loss"), [{ y, kind: "", title }],
+    { label: title, here: view.snapshot, choose: goTo, dots: y });
+}
+
+// How the chosen score of every head came about.
+function showFormation() {
+  if (!view) return;
+  const { measure, head } = state;
+  $("formation").hidden = LAST === 0;
+  $("formation-chart").hidden = Boolean(measure.error);
+  $("formation-note").textContent = measure.error
+    ? "Ablation is measured for the last snapshot only. Choose a score to see it form."
+    : `${measure.name} of every head against the step (its cube root); thick: ${headName(head)}; ` +
+      "dashed: chance, from attention spread evenly. Click to go to a step.";
+  if (measure.error || LAST === 0) return;
+  const others = range(HEADS).filter((other) => other !== head);
+  const lines = [...others, head].map((each) => ({
+    y: range(snapshots.length).map((i) => measure.at(i)[each]),
+    kind: each === head ? "chosen" : "",
+    title: headName(each),
+  }));
+  const label = `${measure.name} of every head over training`;
+  lineChart($("formation-chart"), lines,
+    { label, here: view.snapshot, choose: goTo, axes: true, level: measure.chance });
+}
+
+function showScores() {
+  const { head, measure } = state;
+  const withError = ({ at, error }) => `${signed(at(LAST)[head])} ± ${number(error[head], 4)}`;
+  $("scores-title").textContent =
+    `Scores of ${headName(head)}${LAST ? ", and how they formed" : ""}`;
+  const rows = measures.map((each) => el("tr", { className: each === measure ? "shown" : "" },
+    cell(each.name, el("small", {}, `${each.formula} (${each.source})`)),
+    numeral(each.error ? withError(each) : number(each.at(view.snapshot)[head])),
+    numeral(each.error ? "" : number(each.chance))));
+  $("scores").replaceChildren(
+    row(header("score"), header(`over ${count(data.sequences)} validation windows`),
+      header("chance")), ...rows);
+  const { period, first, second } = snapshots[view.snapshot].copying;
+  $("copying").textContent = `Copying: of random strings of ${count(period)} different tokens, ` +
+    `twice, the first copy costs ${number(first)} ${UNIT}, the second ${number(second)}. ` +
+    "An induction score is a pattern; this is what it does.";
+}
+
+// ---------------------------------------------------------------------------------------- edits
+
+function showEdits() {
+  const { edits } = state;
+  $("edits").hidden = !edits.length;
+  $("edit-list").replaceChildren(...edits.map((word) => {
+    const chip = el("button",
+      { type: "button", className: "chip", title: "undo", onclick: () => toggleEdit(word) },
+      `${inPlainWords(readEdit(word))} ×`);
+    chip.ariaLabel = `undo: ${inPlainWords(readEdit(word))}`;
+    return chip;
+  }));
+  const [now, before] = [view.pass.loss, view.before.loss];
+  $("change").textContent =
+    `this text: ${number(before)} → ${number(now)} ${UNIT} (${signed(now - before, 3)})`;
+}
+
+function inPlainWords({ kind, layer, head, position, instead }) {
+  const where = head === undefined ? `layer ${layer}` : `L${layer}H${head}`;
+  return {
+    head: () => `${where} off${instead === "mean" ? " (its mean)" : ""}`,
+    attn: () => `attention of layer ${layer} off`,
+    mlp: () => `MLP of layer ${layer} off`,
+    hide: () => `token ${position} hidden from ${layer === undefined ? "all heads" : where}`,
+    patch: () => `${where} at token ${position} from the other text`,
+  }[kind]();
+}
+
+// ------------------------------------------------------------------------------------ the lens
+
+const LENS_CANDIDATES = 3;
+let lens; // {logP of each layer}, of the view
+
+const lensNames = ["embedding", ...range(L).map((l) => `after layer ${l}`)];
+
+/** Fill in the lens, a layer at a time. */
+async function showLens(isCurrent) {
+  const { T, ids } = view.pass;
+  const logPs = [];
+  for (let layer = 0; layer <= L; layer++) {
+    logPs.push(logProbabilities(view.engine.lens(layer)));
+    if (!(await mayGoOn(isCurrent))) return false;
+  }
+  const loss = snapshots[view.snapshot].lens_loss;
+  lens = { logPs, cells: logPs.map((logP, layer) => range(T).map((t) => {
+    const best = likeliest(logP, t, 1)[0];
+    const spot = el("td", { className: best === ids[t + 1] ? "came" : "" }, visible(vocab[best]));
+    Object.assign(spot.dataset, { layer, t });
+    spot.tabIndex = layer + t === 0 ? 0 : -1;
+    return spot;
+  })) };
+  const came = range(T).map((t) => header(t + 1 < T ? visible(view.tokens[t + 1]) : ""));
+  $("lens").replaceChildren(
+    el("thead", {}, row(header("read"), ...view.tokens.map((token) => header(visible(token))))),
+    el("tbody", {}, ...lensNames.map((name, layer) =>
+      row(header(`${name}, ${number(loss[layer], 2)} nats`, "row"), ...lens.cells[layer]))),
+    el("tfoot", {}, row(header("came next"), ...came)));
+  $("lens-readout").textContent =
+    `Point at a cell. Nats: the mean loss on ${count(data.sequences)} validation windows.`;
+  paintLens();
+  markLens();
+  return true;
+}
+
+function paintLens() {
+  lens?.cells.forEach((cells, layer) => cells.forEach((spot, t) =>
+    shade(spot, theme.weight, Math.exp(largestOf(lens.logPs[layer].subarray(t * V, (t + 1) * V))))));
+}
+
+// Frame the selected token's column.
+function markLens() {
+  const here = queryOnShow();
+  lens?.cells.forEach((cells) => cells.forEach((spot, t) => spot.classList.toggle("here", t === here)));
+}
+
+function readLens(spot) {
+  if (!spot) return;
+  const layer = Number(spot.dataset.layer), t = Number(spot.dataset.t), logP = lens.logPs[layer];
+  const p = (id) => number(Math.exp(logP[t * V + id]));
+  const best = likeliest(logP, t, LENS_CANDIDATES).map((id) => `${quoted(vocab[id])} ${p(id)}`);
+  const came = t + 1 < view.pass.T
+    ? `came next: ${quoted(view.tokens[t + 1])} ${p(view.pass.ids[t + 1])}` : "the text ends here";
+  $("lens-readout").textContent =
+    `${lensNames[layer]}, ${place("token", t)}: ${best.join(", ")}; ${came}`;
+}
+
+// ------------------------------------------------------------------------------------- patching
+
+const patches = { canvas: document.createElement("canvas"), shares: null, look: null };
+
+function showPatchState() {
+  const other = otherText();
+  const problem = other.some(({ id }) => id === null)
+    ? "It has a character that the model never saw."
+    : view.start ? `Both texts must fit into the context of ${B} tokens.`
+      : other.length !== view.pass.T
+        ? `It has ${other.length} tokens and the first text ${view.pass.T}; they must be equal.`
+        : other.every(({ id }, t) => id === view.pass.ids[t])
+          ? "The two texts are the same: there is no difference to trace." : "";
+  $("patch-state").textContent = problem;
+  $("fill").disabled = Boolean(problem);
+  if (document.activeElement !== $("other")) $("other").value = decode(other);
+}
+
+function clearPatches() {
+  patches.shares = patches.look = null;
+  $("patches").hidden = true;
+  $("patch-readout").textContent = "";
+}
+
+const patchWord = (r, position) => (patches.byHead
+  ? `patch@${position}/${headName(r)}` : `patch@${position}/L${r}`);
+
+function drawPatches() {
+  if (!patches.shares || !view) return;
+  const { shares, byHead } = patches, T = view.pass.T;
+  const rows = byHead ? HEADS : L;
+  picture(patches.canvas, T, rows, (pixels) => shares.forEach((share, i) => {
+    if (Number.isFinite(share)) {
+      pixels[i] = theme.score.pixels[Math.round(255 * clamp(0.5 + share / 2, 0, 1))];
+    }
+  }));
+  drawCells($("patches"), patches.canvas, {
+    across: (t) => visible(view.tokens[t]),
+    down: (r) => (byHead ? headName(r) : r ? `before layer ${r}` : "embedding"),
+    tall: 1.4 * rem(), margin: (byHead ? 3 : 6) * rem(), look: patches.look,
+  });
+  if (!patches.look) return;
+  const [t, r] = patches.look;
+  $("patch-readout").textContent = `${place("token", t)}, ` +
+    `${byHead ? headName(r) : `what enters layer ${r}`}: ${number(shares[r * T + t])} of the ` +
+    "difference restored. Click or Enter puts it in.";
+}
+
+// -------------------------------------------------------------------------------- the ablation
+
+function showAblation() {
+  const kinds = measures.filter((measure) => measure.error);
+  $("ablation-note").textContent =
+    `Rise of the validation loss (${number(data.ablation.loss)} ${UNIT} at step ` +
+    `${count(snapshots[LAST].step)}) when what one head adds is replaced, by zeros or by its ` +
+    `mean, with the standard error over ${count(data.sequences)} windows of it.`;
+  const ends = kinds.flatMap(({ at, error }) =>
+    range(HEADS).flatMap((head) => [-1, 1].map((side) => at(LAST)[head] + side * error[head])));
+  const low = Math.min(0, ...ends), span = Math.max(1e-9, ...ends) - low;
+  const stretch = (className, from, to) => {
+    const part = el("div", { className });
+    part.style.left = `${(100 * (Math.min(from, to) - low)) / span}%`;
+    part.style.width = `${(100 * Math.abs(to - from)) / span}%`;
+    return part;
+  };
+  const line = (measure, head) => {
+    const value = measure.at(LAST)[head], error = measure.error[head];
+    return el("div", { className: `line ${measure.kind}` },
+      el("span", { className: "track" }, stretch("rise", 0, value), stretch("base", 0, 0),
+        stretch("error", value - error, value + error)),
+      el("span", { className: "value" },
+        `${measure.kind} ${signed(value)} ± ${number(error, 4)}`));
+  };
+  const heads = range(HEADS).sort((a, b) => kinds[0].at(LAST)[b] - kinds[0].at(LAST)[a]);
+  const show = (head) => {
+    selectHead(head);
+    $("head-section").scrollIntoView({ block: "nearest" });
+  };
+  $("ablation").replaceChildren(...heads.map((head) => el("button",
+    { type: "button", value: head, onclick: () => show(head) },
+    el("b", {}, headName(head)), ...kinds.map((kind) => line(kind, head)))));
+  markAblation();
+}
+
+function markAblation() {
+  for (const button of $("ablation").children) {
+    button.ariaPressed = Number(button.value) === state.head;
+  }
+}
+
+// --------------------------------------------------------------------------- words and the tour
+
+const GLOSSARY = {
+  token: "what the model reads and writes one at a time: here a character or a byte",
+  head: "a small part of a layer that, from each token, looks back at earlier ones and copies " +
+    "something from where it looks; each head learns where to look",
+  query: "the vector with which a token asks: it is compared with the keys of all earlier tokens",
+  key: "the vector by which a token is found; a large product of query and key means a large weight",
+  weight: "how much of its look a query spends on a key; each row sums to 1",
+  "residual stream": "the vector that runs through all layers at a token's place; every head and " +
+    "MLP adds to it",
+  MLP: "the other half of a layer: it works on each token alone",
+  logit: "the model's score for a next token, before the softmax makes probabilities of all scores",
+  nat: "the unit of surprise: −ln of the probability that something had; 0.69 nats is one bit",
+  surprisal: "how unlikely the model thought what came, in nats",
+  loss: "the mean surprisal of a text",
+  "validation windows": "pieces of text, as long as the context, that the model was not trained on",
+  "logit lens": "reading the residual stream of an earlier layer as if it were the last " +
+    "(nostalgebraist 2020)",
+  ablation: "switching a part off to see whether it was needed: its output is set to zero, or to its " +
+    "mean, which takes away only what it says and not what it always adds",
+  patching: "putting what the model computed for one text into its pass over another, to find where " +
+    "a difference travels",
+  induction: "looking for the last place where the current token stood, at what came after it",
+  temperature: "divides the logits before a token is drawn: below 1 likely ones become likelier, " +
+    "0 takes the likeliest",
+  "top-k": "draw from the k likeliest tokens only",
+};
+
+const TOUR = [
+  ["text-section", "Type here. The colour of a character is how much it surprised the model, and " +
+    "below stands what it expects next. What is before the caret never changes: no position sees the " +
+    "future."],
+  ["heads-section", "Each square is an attention head: a row for each token that looks, a column for " +
+    "each it looks at. Darker (in the dark, brighter) is more. Its switch takes the head out of the " +
+    "model."],
+  ["head-section", "The selected head, large. Point at a cell to read it; the table works the softmax " +
+    "out in numbers."],
+  ["bar", "The weights of the model while it was trained. Drag, and watch the heads form under your " +
+    "own text."],
+  ["patch-section", "Two texts that differ in a character: put the inside of one into the other, and " +
+    "find the place through which the difference travels."],
+];
