@@ -324,12 +324,13 @@ function readAddress() {
 
 /** On a run that learned to copy: what to switch off. */
 function suggest() {
-  const { scores } = snapshots[LAST];
-  const high = (key, layer) => range(HEADS).filter((head) =>
-    scores[key][head] >= HIGH && (layer === undefined || Math.floor(head / H) === layer));
-  const induction = high("induction");
+  const { induction: copying, previous_token: previous } = snapshots[LAST].scores;
+  const induction = range(HEADS).filter((head) => copying[head] >= HIGH);
   if (!data.copies || !induction.length) return;
-  const before = high("previous_token", Math.floor(induction[0] / H) - 1);
+  const below = range(HEADS).filter((head) =>
+    Math.floor(head / H) === Math.floor(induction[0] / H) - 1);
+  const most = largestOf(below.map((head) => previous[head]));
+  const before = below.filter((head) => previous[head] >= most / 2);
   const names = (heads) => heads.map(headName).join(", ");
   const step = (words, label, action) => el("li", {}, words, " ",
     el("button", { type: "button", onclick: action }, label));
@@ -347,7 +348,7 @@ function suggest() {
     ...(before.length ? [step("Those heads search for what the layer below wrote: which token stood " +
       "before. Switch off the previous-token heads there, and the stripe of the induction heads is gone: " +
       "they go blind.", `switch off ${names(before)}`, without(before))] : []),
-    step("Drag the slider to the left, and see the stripe come and go.", "undo all", reset));
+    step("Undo that, and drag the slider: the stripe was not there at first.", "undo", reset));
 }
 
 // ------------------------------------------------------------------------------ words and tour
@@ -513,9 +514,10 @@ function listen() {
     drawPatches();
   });
   const sizes = new ResizeObserver(() => {
+    document.documentElement.style.setProperty("--bar", `${$("bar").offsetHeight}px`);
     for (const draw of [drawMap, showLoss, showFormation, drawPatches]) draw();
   });
-  for (const id of ["map", "name"]) sizes.observe($(id));
+  for (const id of ["map", "name", "bar"]) sizes.observe($(id));
 }
 
 const STAGES = ["scores", "masked", "weights"];

@@ -25,9 +25,9 @@ for (const kind of ["zero", "mean"]) {
 const LABELS = {
   induction: "induction",
   duplicate_token: "duplicate",
-  previous_token: "previous token",
+  previous_token: "previous",
   own_position: "self",
-  first_token: "first token",
+  first_token: "first",
 };
 const HIGH = 0.3;
 

@@ -597,7 +597,7 @@ def test_a_run_that_copies_says_what_to_try(show: Show, report: Report) -> None:
     assert first.inner_text() == "switch off L1H1" and second.inner_text() == "switch off L0H1"
     assert tab.locator(".pick i").all_inner_texts() == [
         "",
-        "previous token",
+        "previous",
         "",
         "induction",
         "",
