@@ -22,8 +22,9 @@ class ModelConfig(Checked):
     n_embd: Annotated[int, In("[1, 1e5]")] = 128
     """Width of the residual stream."""
 
-    positions: Literal["learned", "rotary"] = "rotary"
-    """Position encoding: a learned embedding that is added, or rotated queries and keys."""
+    positions: Literal["learned", "rotary", "none"] = "rotary"
+    """Position encoding: a learned embedding that is added, rotated queries and keys, or none: then
+    only the causal mask tells one place from another."""
 
     ngrams: Annotated[int, In("[1, 16]")] = 1
     """Add embeddings of the bigram, the trigram and so on up to this n that end with each token;

@@ -88,11 +88,13 @@ class GPT(nn.Module):
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
         self.config = config
-        C, learned = config.n_embd, config.positions == "learned"
+        C, positions = config.n_embd, config.positions
         self.token_embedding = nn.Embedding(vocab_size, C)
-        self.position_embedding = nn.Embedding(config.block_size, C) if learned else None
+        learned = nn.Embedding(config.block_size, C) if positions == "learned" else None
+        self.position_embedding = learned
         self.ngram_embeddings = NgramEmbeddings(config.ngrams, vocab_size, C)
-        self.rotary = None if learned else Rotary(config.head_width, config.block_size)
+        rotary = Rotary(config.head_width, config.block_size) if positions == "rotary" else None
+        self.rotary = rotary
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, self.rotary) for _ in range(config.n_layer))
         self.final_norm = make_norm(config)

@@ -54,7 +54,7 @@ def configs(draw: st.DrawFn) -> ModelConfig:
         ngrams=draw(st.integers(1, 4)),
     )
     choices: dict[str, Any] = {
-        "positions": ["learned", "rotary"],
+        "positions": ["learned", "rotary", "none"],
         "norm": ["layernorm", "rmsnorm"],
         "activation": ["gelu", "relu2", "swiglu"],
         **{name: [True, False] for name in ("qk_norm", "tie_embeddings", "bias")},

@@ -23,7 +23,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"positions": "learned", "ngrams": 4, "tie_embeddings": False},
     {"ngrams": 2, "norm": "rmsnorm"},
     {"activation": "gelu", "qk_norm": True},
-    {"activation": "swiglu", "bias": False},
+    {"activation": "swiglu", "bias": False, "positions": "none"},
     {"attention": "explicit", "qk_norm": True, "positions": "learned"},
     {"dropout": 0.5, "attn_dropout": 0.5},
 ]
