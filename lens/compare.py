@@ -2,8 +2,8 @@
 
 import contextlib
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -13,7 +13,7 @@ from common.tables import visible
 from lens.capture import capture, without_mask
 from lens.measure import mean_loss
 from lens.subject import MeasureOptions, Subject, spread_sequences
-from lens.variants import Comparison, compare_layer, with_relu
+from lens.variants import Comparison, layer_comparisons, with_relu
 from model.config import ModelConfig
 from model.generate import generate
 from model.gpt import GPT
@@ -21,10 +21,18 @@ from training.config import TrainConfig
 from training.optim import Optimizer, get_lr_scale
 from training.step import train_step
 
+Name = Literal[
+    "torch", "heads", "output", "split", "cross", "scale", "finite_mask", "relu", "polarity",
+    "trained_relu", "unmasked", "never_masked",
+]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Compare(MeasureOptions):
     """What each choice in attention does"""
+
+    only: Name | None = None
+    """One of the comparisons; without it, all."""
 
     layer: Natural = 0
     """Index of the layer whose weights are used, from 0."""
@@ -44,15 +52,15 @@ def compare(word: str | None, options: Compare) -> int:
     source_BSC = capture(subject.model, other_T[None]).layers[options.layer].x_BTC
     run = printable(str(subject.run))
     print(f"layer {options.layer} of {run}, on a prompt of {len(prompt_T)} tokens")
-    for comparison in compare_layer(attn, seen, source_BSC):
-        show(comparison)
-    for comparison in compare_losses(subject.model, sequences_BT):
-        show(comparison)
+    comparisons = layer_comparisons(attn, seen, source_BSC) | {
+        "trained_relu": lambda: trained_with_relu(subject.model, sequences_BT),
+        "unmasked": lambda: mask_taken_away(subject.model, sequences_BT),
+    }
     if options.steps:
-        comparison, texts = mask_from_the_start(subject, options.steps)
-        show(comparison)
-        for how, text in texts.items():
-            print(f"    {how}, it generates: {text}")
+        comparisons["never_masked"] = lambda: mask_from_the_start(subject, options.steps)
+    for name, compute in comparisons.items():
+        if options.only in (None, name):
+            show(compute())
     return 0
 
 
@@ -66,30 +74,38 @@ def show(comparison: Comparison) -> None:
             shown = f"{number:.1e}"
         print(f"    {name:<{width}}  {shown:>10}")
     print(textwrap.fill(comparison.why, 100, initial_indent="  ", subsequent_indent="  "))
+    for how, text in comparison.texts.items():
+        print(f"    {how}, it generates: {text}")
 
 
-def compare_losses(model: GPT, sequences_BT: torch.Tensor) -> Iterator[Comparison]:
-    """The trained model with a ReLU put in, and with the mask taken away."""
-    as_trained, on = mean_loss(model, sequences_BT), f"{len(sequences_BT)} validation sequences"
-    yield Comparison(
+def trained_with_relu(model: GPT, sequences_BT: torch.Tensor) -> Comparison:
+    """The trained model with a ReLU put in."""
+    return Comparison(
         "C: the ReLU put into the trained model, after each W_O",
         {
-            f"loss on {on}, as trained": as_trained,
+            f"loss on {len(sequences_BT)} validation sequences, as trained": mean_loss(
+                model, sequences_BT
+            ),
             "with the ReLU": mean_loss(with_relu(model), sequences_BT),
         },
         "What the layers learned to subtract is gone.",
     )
+
+
+def mask_taken_away(model: GPT, sequences_BT: torch.Tensor) -> Comparison:
+    """The trained model without its mask."""
+    masked, on = mean_loss(model, sequences_BT), f"{len(sequences_BT)} validation sequences"
     with without_mask(model):
         unmasked = mean_loss(model, sequences_BT)
-    yield Comparison(
+    return Comparison(
         "the mask taken away after training",
-        {f"loss on {on}, with the mask": as_trained, "without it": unmasked},
+        {f"loss on {on}, with the mask": masked, "without it": unmasked},
         "The heads never saw later tokens while they learned, so what comes from there is noise to "
         "them.",
     )
 
 
-def mask_from_the_start(subject: Subject, steps: int) -> tuple[Comparison, dict[str, str]]:
+def mask_from_the_start(subject: Subject, steps: int) -> Comparison:
     """Train two small models on the run's text, one with a mask and one that never had one: their
     losses, and what they generate."""
     block_size = subject.config.model.block_size
@@ -118,4 +134,4 @@ def mask_from_the_start(subject: Subject, steps: int) -> tuple[Comparison, dict[
         "Without a mask the next token is in sight and the model learns to copy it from there; "
         "generating, where there is no next token yet, it knows nothing."
     )
-    return Comparison(title, losses, why), texts
+    return Comparison(title, losses, why, texts)

@@ -7,8 +7,8 @@ and one sentence.
 
 import copy
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -40,6 +40,9 @@ class Comparison:
     numbers: dict[str, float]
     why: str
 
+    texts: dict[str, str] = field(default_factory=dict)
+    """What models generate, by which model."""
+
 
 def furthest(a: Tensor, b: Tensor) -> float:
     """The largest relative error."""
@@ -51,10 +54,10 @@ def change(a: Tensor, b: Tensor) -> float:
     return float((a - b).norm() / b.norm().clamp(min=1e-30))
 
 
-def compare_layer(
+def layer_comparisons(
     attn: MultiHeadAttention, seen: LayerPass, source_BSC: Tensor
-) -> Iterator[Comparison]:
-    """Descriptions A to D on one trained layer.
+) -> dict[str, Callable[[], Comparison]]:
+    """Descriptions A to D on one trained layer, by name, each computed when it is called.
 
     Args:
         seen: what the layer did in a forward pass.
@@ -62,15 +65,17 @@ def compare_layer(
             cross-attention.
     """
     x_BTC = seen.x_BTC
-    yield with_torch(attn, x_BTC)
-    yield one_head_or_many(attn, seen)
-    yield with_or_without_output(attn, seen)
-    yield one_projection_per_head(attn, x_BTC)
-    yield plain_causal_cross(attn, x_BTC, source_BSC)
-    yield with_or_without_scale(attn, x_BTC)
-    yield finite_mask(attn, x_BTC)
-    yield relu_after_output(seen)
-    yield two_polarities(attn, x_BTC)
+    return {
+        "torch": lambda: with_torch(attn, x_BTC),
+        "heads": lambda: one_head_or_many(attn, seen),
+        "output": lambda: with_or_without_output(attn, seen),
+        "split": lambda: one_projection_per_head(attn, x_BTC),
+        "cross": lambda: plain_causal_cross(attn, x_BTC, source_BSC),
+        "scale": lambda: with_or_without_scale(attn, x_BTC),
+        "finite_mask": lambda: finite_mask(attn, x_BTC),
+        "relu": lambda: relu_after_output(seen),
+        "polarity": lambda: two_polarities(attn, x_BTC),
+    }
 
 
 def classical(attn: MultiHeadAttention) -> MultiHeadAttention:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,14 @@ from data.batches import open_batches
 from lens import verify
 from lens.capture import blocks_of, capture, without_mask
 from lens.checks import check_model
+from lens.compare import Name
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
 from lens.metrics import SCORES
 from lens.report.page import MARK
 from lens.report.weights import pack_weights
 from lens.subject import REPEATS, Subject
 from lens.trace import trace_layer
-from lens.variants import compare_layer, with_relu
+from lens.variants import layer_comparisons, with_relu
 from model.gpt import GPT
 from run.saved import open_run
 from run.snapshots import find_snapshots, load_snapshot
@@ -210,7 +211,8 @@ def test_compare(said: Said, run: Path) -> None:
     seen = capture(model, prompt_T[None]).layers[1]
     other = capture(model, sequences[-1:, : len(prompt_T) * 2 // 3]).layers[1].x_BTC
     expected: dict[str, float] = {}
-    for comparison in compare_layer(blocks_of(model)[1].attn, seen, other):
+    for compute in layer_comparisons(blocks_of(model)[1].attn, seen, other).values():
+        comparison = compute()
         assert comparison.title[:90] in output
         expected |= comparison.numbers
     whole = mean_loss(model, sequences)
@@ -234,6 +236,17 @@ def test_compare(said: Said, run: Path) -> None:
     assert cheating < with_with < without_with and cheating < with_without
     texts = re.findall(r"    trained (with|without), it generates: (.{60,})", output)
     assert [how for how, _ in texts] == ["with", "without"] and texts[0][1] != texts[1][1]
+
+
+def test_compare_one_thing_only(said: Said, run: Path) -> None:
+    """Each name in the help is one, and gives its part of all of it."""
+    flags = ["--layer=1", "--sequences=2", "--steps=3"]
+    whole = said("compare", *flags)
+    names = get_args(Name)
+    first, *titles = whole.split("\n\n")
+    assert len(titles) == len(names) == 12
+    for name, part in zip(names, titles, strict=True):
+        assert said("compare", *flags, f"--only={name}").strip() == f"{first}\n\n{part}".strip()
 
 
 # --- heads ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from lens import variants
 from lens.capture import LayerPass, blocks_of, capture
 from lens.checks import by_torch, head_by_head
 from lens.metrics import entropy
-from lens.variants import compare_layer, description_c, finite_mask, with_relu
+from lens.variants import description_c, finite_mask, layer_comparisons, with_relu
 from model.attention import MultiHeadAttention
 from model.config import ModelConfig
 from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens
@@ -69,7 +69,7 @@ def gap(dtype: torch.dtype, leak: float) -> float:
 
 @torch.no_grad()
 def recomputed(attn: MultiHeadAttention, seen: LayerPass, other: Tensor) -> dict[str, float]:
-    """All that `compare_layer` should say; numbers that are equal but for rounding are 0."""
+    """All that `layer_comparisons` should say; numbers that are equal but for rounding are 0."""
     x, q, k, v, out = seen.x_BTC, seen.q_BHTD, seen.k_BHSD, seen.v_BHSD, seen.output_BTC
     found = {
         f"{kind}: {what}": 0.0 for kind in ("plain", "causal") for what in ("output", "gradient")
@@ -144,7 +144,7 @@ def recomputed(attn: MultiHeadAttention, seen: LayerPass, other: Tensor) -> dict
 
 @pytest.mark.parametrize("config", [MODERN, CLASSICAL], ids=["modern", "classical"])
 def test_every_number(config: ModelConfig) -> None:
-    comparisons = list(compare_layer(*case(config)))
+    comparisons = [compute() for compute in layer_comparisons(*case(config)).values()]
     assert "".join(c.title[0] for c in comparisons) == "ABBDDCCCD"
     found = {name: number for c in comparisons for name, number in c.numbers.items()}
     expected = recomputed(*case(config))
@@ -157,7 +157,11 @@ def test_every_number(config: ModelConfig) -> None:
 def test_what_is_equal_would_show_if_it_were_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "by_torch", lambda *a, **k: 1.5 * by_torch(*a, **k))
     monkeypatch.setattr(variants, "head_by_head", lambda *a: 1.5 * head_by_head(*a))
-    found = {k: number for c in compare_layer(*case(MODERN)) for k, number in c.numbers.items()}
+    found = {
+        k: number
+        for compute in layer_comparisons(*case(MODERN)).values()
+        for k, number in compute().numbers.items()
+    }
     for name, number in found.items():
         if name.startswith(("plain: ", "causal: ", "gradients")):
             assert number == pytest.approx(1 / 3, abs=1e-3), name
