@@ -1,19 +1,30 @@
 """The verb heads: what each head does, what the model loses without it, and what it copies."""
 
 import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
+from common.errors import UserError
 from common.fields import In
 from common.tables import print_table
+from lens.capture import head_replaced
+from lens.composition import chance_level, composition
 from lens.measure import ablate, logit_lens, measure_copying, repeated, score_heads
 from lens.metrics import SCORES, SINK
 from lens.subject import REPEATS, MeasureOptions, Subject
+
+PAIRS = 12  # of heads that compose most, that are printed
 
 
 @dataclass(frozen=True)
 class Heads(MeasureOptions):
     """Every head: its scores, and the loss without it"""
+
+    without: str | None = None
+    """Heads to cut first, such as L0H1,L1H0: their output is zero in all that is measured."""
 
     period: Annotated[int, In("[2, inf)")] | None = None
     """Length of the random strings whose copying is scored; without it, one that the run knows."""
@@ -25,6 +36,32 @@ class Heads(MeasureOptions):
 def heads(word: str | None, options: Heads) -> int:
     """A table, or JSON."""
     subject = Subject(word, options)
+    with cut(subject, options.without):
+        return measure(subject, options)
+
+
+@contextmanager
+def cut(subject: Subject, names: str | None) -> Iterator[None]:
+    """Inside the `with` block these heads write nothing.
+
+    Raises:
+        UserError: for what is no head of the model.
+    """
+    config = subject.config.model
+    with ExitStack() as held:
+        for name in names.split(",") if names else []:
+            found = re.fullmatch(r"L(\d+)H(\d+)", name.strip(), re.IGNORECASE)
+            layer, head = map(int, found.groups()) if found else (config.n_layer, 0)
+            if layer >= config.n_layer or head >= config.n_head:
+                raise UserError(
+                    f"--without {name!r}: name heads as L0H1,L1H0; they are "
+                    f"L0H0 to L{config.n_layer - 1}H{config.n_head - 1}"
+                )
+            held.enter_context(head_replaced(subject.model, layer, head, 0.0))
+        yield
+
+
+def measure(subject: Subject, options: Heads) -> int:
     model, config = subject.model, subject.config.model
     sequences_BT, period = subject.sequences(options.sequences), subject.period(options.period)
     text_BT = sequences_BT[:, :-1] if options.prompt is None else subject.prompt_T[None]
@@ -41,6 +78,8 @@ def heads(word: str | None, options: Heads) -> int:
         return 0
     B, T = text_BT.shape
     text = f"{B} validation sequences of {T} tokens" if options.prompt is None else "the prompt"
+    if options.without:
+        print(f"measured without {options.without}")
     print(
         f"scores over {text}; copying over {REPEATS} random strings of {period} different tokens, "
         f"each twice\n"
@@ -58,12 +97,14 @@ def heads(word: str | None, options: Heads) -> int:
             cells.append(f"{change:+.4f} ± {error:.4f}")
         rows.append([f"L{i}H{h}{sink}", *cells])
     print_table(rows)
+    whole = f"without {options.without}" if options.without else "with all heads"
     print(
-        f"\nwith all heads the loss on {len(sequences_BT)} validation sequences is "
+        f"\n{whole} the loss on {len(sequences_BT)} validation sequences is "
         f"{ablation.loss:.4f} nats/token; the last columns are its change\nwhen a head's output is "
         f"set to zero, or to its mean, ± standard error. Attention weight is not importance.\n"
     )
     print_copying(subject)
+    print_composition(subject)
     rows = [["logit lens", "loss, nats/token"]]
     for i, loss in enumerate(logit_lens(model, sequences_BT)):
         rows.append([f"after layer {i - 1}" if i else "embedding", f"{loss:.4f}"])
@@ -93,3 +134,21 @@ def print_copying(subject: Subject) -> None:
     if len(rows) > 1:
         print_table(rows)
         print()
+
+
+def print_composition(subject: Subject) -> None:
+    """The pairs of heads in different layers whose weights fit together best."""
+    found = sorted(composition(subject.model), key=lambda pair: -max(pair.scores.values()))
+    if not found:
+        return
+    config = subject.config.model
+    chance = f"{chance_level(config.n_embd, config.head_width):.3f}"
+    rows = [["composition", "Q", "K", "V"], ["chance", chance, chance, chance]]
+    for pair in found[:PAIRS]:
+        (i, a), (j, b) = pair.earlier, pair.later
+        scores = [f"{score:.3f}" for score in pair.scores.values()]
+        rows.append([f"L{i}H{a} -> L{j}H{b}", *scores])
+    print_table(rows)
+    if len(found) > PAIRS:
+        print(f"(the {PAIRS} of {len(found)} pairs with the highest score)")
+    print()

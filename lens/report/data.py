@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,12 +61,12 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: int) -> tuple[s
         "score_info": score_info(
             "induction" if subject.copies else "previous_token", sequences_BT, measured.repeats_BT
         ),
-        "ablation": {"loss": ablation.loss, "tokens": ablation.tokens}
+        "ablation": {"loss": ablation.loss}
         | {key: flat(value) for key, value in ablation.changes.items()},
         "sequences": len(sequences_BT),
         "checks": [asdict(check) for check in checks],
     }
-    data["snapshots"], weights = measured.fitting(len(page(data, [])), max_bytes)
+    data["snapshots"], weights = measured.fitting(len(page(data, []).encode()), max_bytes)
     last, ablated = data["snapshots"][-1]["scores"], data["ablation"]
     data["head"] = int(np.argmax(last["induction"] if subject.copies else ablated["zero"]))
     say_now("")
@@ -111,19 +112,20 @@ class Measured:
                 f"the model does not fit into a page of {max_bytes / 1e6:g} MB, rounded to 8 bits; "
                 f"make room with --max_mb {enough} or more"
             )
-        losses, sizes = [], []
-        for step, file in files.items():
-            say_now(f"loss at step {step}")
+        sizes = []
+        for file in files.values():
             load_snapshot(along, file)
-            losses.append(mean_loss(along, self.sequences_BT))
-            sizes.append(
-                [text + 4 / 3 * len(pack_weights(along.state_dict(), b)[0]) for b in (False, True)]
-            )
-        losses.append(own[0]["lens_loss"][-1])
+            packed = [
+                pack_weights(along.state_dict(), eight_bits)[0] for eight_bits in (False, True)
+            ]
+            sizes.append([text + 4 / 3 * len(each) for each in packed])
         in_eight_bits = own_in_eight_bits or sum(size[0] for size in sizes) > rest
         kept = list(range(len(files)))
-        while sum(sizes[i][in_eight_bits] for i in kept) > rest:
-            kept = thinned(losses, len(kept))[:-1]
+        if sum(size[in_eight_bits] for size in sizes) > rest:
+            losses = [self.loss_at(along, step, file) for step, file in files.items()]
+            losses.append(own[0]["lens_loss"][-1])
+            while sum(sizes[i][in_eight_bits] for i in kept) > rest:
+                kept = thinned(losses, len(kept))[:-1]
 
         found, steps = [], list(files)
         for i in kept:
@@ -132,6 +134,11 @@ class Measured:
             found.append(self.snapshot(steps[i], along, in_eight_bits))
         found.append(self.snapshot(last, model, True) if own_in_eight_bits else own)
         return [told for told, _ in found], [weights for _, weights in found]
+
+    def loss_at(self, model: GPT, step: int, file: Path) -> float:
+        say_now(f"loss at step {step}")
+        load_snapshot(model, file)
+        return mean_loss(model, self.sequences_BT)
 
     def snapshot(self, step: int, model: GPT, eight_bits: bool) -> tuple[dict[str, Any], bytes]:
         """What is known of the weights at a step, and they themselves, rounded.
@@ -151,7 +158,7 @@ class Measured:
             exact_TV = copy.deepcopy(model).double()(prompt_T[None])[0]
             logits_TV = rounded.double()(prompt_T[None])[0]
         T, V = logits_TV.shape
-        rows = np.unique(np.linspace(0, T - 1, max(1, min(T, REFERENCE // V))).round()).astype(int)
+        rows = np.unique(np.linspace(T - 1, 0, max(1, min(T, REFERENCE // V))).round()).astype(int)
         told = {
             "step": step,
             "eight_bits": eight_bits,

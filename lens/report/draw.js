@@ -1,4 +1,4 @@
-// What panels are drawn with: elements, signs for characters, colours, grids of cells, lines over
+// What panels are drawn with: elements, stand-ins for characters, colours, grids of cells, lines over
 // training. Text of a run (prompt, vocabulary, config) enters the page as text nodes and never as
 // markup.
 
@@ -24,7 +24,8 @@ const header = (text, scope = "col") => el("th", { scope }, text);
 const clamp = (x, low, high) => Math.min(Math.max(x, low), high);
 const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
 const number = (value, digits = 3) => (Number.isFinite(value) ? value.toFixed(digits) : "–");
-const signed = (value, digits = 4) => (value >= 0 ? "+" : "") + number(value, digits);
+const signed = (value, digits = 4) =>
+  (Number.isFinite(value) && value >= 0 ? "+" : "") + number(value, digits);
 const power = (value) => (Number.isFinite(value) ? value.toExponential(1) : "–");
 const count = (value) => value.toLocaleString("en");
 

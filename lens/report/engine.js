@@ -108,10 +108,11 @@ class Engine {
     for (let l = layer; l < this.valid.length; l++) this.valid[l] = Math.min(this.valid[l], row);
   }
 
-  /** Compute what is missing; a generator, so that a page can do other things in between. */
+  /** Compute what is missing; a generator, so that a page can do other things in between. It ends
+   * when `set` is called meanwhile. */
   *compute() {
-    const T = this.tokens.length;
-    const { L, C, V, valid, at } = this;
+    const { tokens, edits, L, C, V, valid, at } = this;
+    const T = tokens.length;
     this.embed(valid[0], T);
     valid[0] = T;
     for (let l = 0; l <= L; l++) {
@@ -126,6 +127,7 @@ class Engine {
         }
         valid[l + 1] = to;
         yield;
+        if (this.tokens !== tokens || this.edits !== edits) return;
       }
     }
   }

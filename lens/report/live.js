@@ -4,7 +4,7 @@
 function trouble(reason) {
   const place = document.getElementById("trouble");
   place.hidden = false;
-  place.textContent = `Something failed: ${reason}. The page needs a browser of 2023 or newer.`;
+  place.textContent = `Something failed: ${reason}. Reload the page; it needs a browser of 2023 or newer.`;
 }
 addEventListener("error", (event) => trouble(event.message));
 addEventListener("unhandledrejection", (event) => trouble(event.reason));
@@ -22,6 +22,11 @@ const TOLERANCE = 1e-4; // of a logit, relative to the largest if that is above 
 const range = (n) => [...Array(n).keys()];
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 const largestOf = (numbers) => numbers.reduce((a, b) => Math.max(a, b), -Infinity);
+const indexOfLargest = (numbers) => numbers.reduce((a, x, i) => (x > numbers[a] ? i : a), 0);
+
+/** The indices of the largest of some numbers, largest first. */
+const ranked = (numbers, count) =>
+  [...numbers.keys()].sort((a, b) => numbers[b] - numbers[a] || a - b).slice(0, count);
 
 // -------------------------------------------------------------------------------------- weights
 
@@ -135,6 +140,12 @@ function decode(tokens) {
   }
   return text;
 }
+
+/** A text as the page's address has it: of bytes, a character for each. */
+const toAddress = (tokens) => (data.run.unit === "char"
+  ? decode(tokens) : tokens.map(({ id }) => String.fromCharCode(id)).join(""));
+const fromAddress = (text) => (data.run.unit === "char"
+  ? encode(text) : Array.from(text, (char) => known(char.charCodeAt(0) & 255)));
 
 // ---------------------------------------------------------------------------------------- edits
 
@@ -264,8 +275,7 @@ async function checkAgainstPyTorch(snapshot) {
   let [error, largest] = [0, 0];
   rows.forEach((t, i) => {
     for (let v = 0; v < V; v++) {
-      const apart = Math.abs(logits[t * V + v] - expected[i * V + v]);
-      error = apart <= error ? error : apart; // NaN stays
+      error = Math.max(error, Math.abs(logits[t * V + v] - expected[i * V + v])); // NaN stays
       largest = Math.max(largest, Math.abs(expected[i * V + v]));
     }
   });
@@ -294,14 +304,14 @@ function chance(seed, position) {
 
 /** The next token, from a row of logits; temperature 0 takes the likeliest. */
 function draw(logits, { temperature, topK }, random) {
-  const order = range(V).sort((a, b) => logits[b] - logits[a] || a - b).slice(0, topK || V);
+  const order = ranked(logits, topK || V);
   if (!(temperature > 0)) return order[0];
   const likelihood = order.map((id) => Math.exp((logits[id] - logits[order[0]]) / temperature));
   let left = random * sum(likelihood);
   return order[likelihood.findIndex((p) => (left -= p) < 0)] ?? order[0];
 }
 
-/** Token after token, each as {id}; nothing while it computes. What the model sees of a long text
+/** Token after token, each as {id}; null while it computes. What the model sees of a long text
  * moves on by half a window, as in model/generate.py; edits of positions stay behind. */
 function* generate(engine, ids, settings, edits = []) {
   const text = [...ids];
@@ -321,17 +331,21 @@ function* generate(engine, ids, settings, edits = []) {
 
 // ---------------------------------------------------------------------------- for the console
 
-function read(text, { step = snapshots[LAST].step, off = [], edits = [], other } = {}) {
+function snapshotAt(step) {
   const snapshot = snapshots.findIndex((each) => each.step === step);
-  if (snapshot < 0) {
-    throw new RangeError(`step ${step}: there are ${snapshots.map((s) => s.step).join(", ")}`);
-  }
-  const ids = idsOf(text);
+  if (snapshot >= 0) return snapshot;
+  throw new RangeError(`step ${step}: there are ${snapshots.map((s) => s.step).join(", ")}`);
+}
+
+function read(text, { step = snapshots[LAST].step, off = [], edits = [], other = [] } = {}) {
+  const snapshot = snapshotAt(step);
   const words = [...off.map(([l, h, instead = "zero"]) => `L${l}H${h}=${instead}`), ...edits];
   for (const word of words) if (!readEdit(word)) throw new RangeError(`edit ${word}`);
-  const donor = engineFor("donor", snapshot);
-  if (other !== undefined) donor.run(idsOf(other));
-  return { engine: engineFor("console", snapshot), ids, edits: toEngine(words, donor) };
+  const donor = engineFor("console donor", snapshot);
+  donor.run(idsOf(other));
+  return {
+    engine: engineFor("console", snapshot), ids: idsOf(text), edits: toEngine(words, donor),
+  };
 }
 
 function idsOf(text) {
@@ -380,12 +394,14 @@ globalThis.glassgpt = Object.freeze({
   generate(text, count, { temperature = 0, topK = 0, seed = 1337, ...options } = {}) {
     const { engine, ids, edits } = read(text, options);
     const found = [];
-    for (const drawn of generate(engine, ids, { temperature, topK, seed }, edits)) {
-      if (drawn) found.push(known(drawn.id));
-      if (found.length === count) return decode(found);
+    const drawn = generate(engine, ids, { temperature, topK, seed }, edits);
+    while (found.length < count) {
+      const { value } = drawn.next();
+      if (value) found.push(known(value.id));
     }
+    return decode(found);
   },
 
   /** A promise of {error, allowed, agrees} of the engine against PyTorch on the shipped text. */
-  check: (step = snapshots[LAST].step) => check(snapshots.findIndex((each) => each.step === step)),
+  check: (step = snapshots[LAST].step) => check(snapshotAt(step)),
 });

@@ -6,7 +6,7 @@ const settled = () => view?.turn === turn;
 const position = () => Number($("slider").value); // ahead of `view` while that is computed
 const settings = () => ({
   temperature: Number($("temperature").value),
-  topK: Number($("top-k").value),
+  topK: Math.max(0, Math.trunc(Number($("top-k").value))),
   seed: state.seed,
 });
 
@@ -17,7 +17,6 @@ async function update() {
   const mine = ++turn;
   const isCurrent = () => mine === turn;
   document.body.dataset.busy = "yes";
-  writeAddress();
   const { snapshot, edits } = state;
   const end = state.text.findIndex(({ id }) => id === null);
   const seen = end < 0 ? state.text : state.text.slice(0, end);
@@ -28,42 +27,52 @@ async function update() {
   const ids = seen.slice(start).map(({ id }) => id);
 
   const plain = engineFor("plain", snapshot);
-  let same = 0;
-  while (same < ids.length && ids[same] === view?.pass.ids[same]) same++;
-  if (same === ids.length || snapshot !== view?.snapshot || start !== view.start) same = 0;
   if (!(await compute(plain, ids, [], isCurrent))) return;
   const before = passOf(plain);
-  let [engine, pass] = [plain, before];
+  const other = state.other ?? (start ? seen : madeOther(before, seen));
+  const now = { turn: mine, snapshot, start, tokens, other, before, pass: before, engine: plain };
+  now.edits = [];
   if (edits.length) {
-    const donor = engineFor("donor", snapshot);
-    if (edits.some((word) => word.startsWith("patch"))) {
-      const other = (state.other ?? madeOther(before, seen)).map(({ id }) => id);
-      const usable = other.length <= B && !other.includes(null);
-      if (usable && !(await compute(donor, other, [], isCurrent))) return;
-    }
-    engine = engineFor("edited", snapshot);
-    if (!(await compute(engine, ids, toEngine(edits, donor), isCurrent))) return;
-    pass = passOf(engine);
+    const patched = edits.some((word) => word.startsWith("patch"));
+    const donor = patched ? engineFor("donor", snapshot) : null;
+    const usable = other.length <= B && other.every(({ id }) => id !== null);
+    const donorIds = usable ? other.map(({ id }) => id) : []; // of which nothing is patched
+    if (patched && !(await compute(donor, donorIds, [], isCurrent))) return;
+    now.engine = engineFor("edited", snapshot);
+    now.edits = toEngine(edits, donor);
+    if (!(await compute(now.engine, ids, now.edits, isCurrent))) return;
+    now.pass = passOf(now.engine);
   }
-  const moved = view?.pass.ids.join() !== ids.join() || view.snapshot !== snapshot;
-  view = { turn: mine, snapshot, start, tokens, pass, before, same, engine };
+  const was = view;
+  view = now;
+  view.same = was?.snapshot === snapshot && was.start === start ? sameTokens(was.pass.ids, ids) : 0;
+  if (view.same === ids.length) view.same = 0; // nothing was typed
+  const sameOther = was && decode(was.other) === decode(other);
+  if (!sameOther || was.snapshot !== snapshot || was.pass.ids.join() !== ids.join()) clearPatches();
+  for (const which of ["pin", "hover"]) {
+    const { q = 0, k } = state[which] ?? {};
+    if (Math.max(q, k ?? 0) >= ids.length) state[which] = null;
+  }
   lens = undefined;
-  if (state.pin && Math.max(state.pin.q, state.pin.k ?? 0) >= ids.length) state.pin = null;
-  if (state.hover && Math.max(state.hover.q, state.hover.k ?? 0) >= ids.length) state.hover = null;
-  if (moved) clearPatches();
+  showAhead([]);
   showAll();
+  keepAddress();
   if (!(await showLens(isCurrent))) return;
   const verdict = await check(snapshot);
   if (!isCurrent()) return;
   showEquality(verdict);
-  if (!(await goOn(isCurrent))) return;
-  document.body.dataset.busy = "no";
+  if (await goOn()) document.body.dataset.busy = "no";
+}
+
+function sameTokens(a, b) {
+  const apart = b.findIndex((id, t) => id !== a[t]);
+  return apart < 0 ? b.length : apart;
 }
 
 /** There is no text, or none before a character that the model never saw. */
 function showNothing() {
   view = undefined;
-  ahead = [];
+  showAhead([]);
   $("text-state").textContent = state.text.length
     ? `The model never saw ${quoted(state.text[0].token)} in training, and nothing stands before it.`
     : "Nothing to read: type.";
@@ -81,29 +90,36 @@ function showAll() {
 
 const AHEAD = 80; // characters of the continuation
 let ahead = []; // what would be written
+let draws = 0;
+let drawnFor; // the turn whose text it goes on
 
-/** Find out how the text goes on. */
-async function goOn(isCurrent) {
-  ahead = [];
+function showAhead(tokens) {
+  ahead = tokens;
+  showContinuation(tokens);
+}
+
+/** Find out how the text goes on; false if that is no longer wanted. */
+async function goOn() {
+  const mine = ++draws;
+  const isCurrent = () => mine === draws && drawnFor === turn;
+  drawnFor = turn;
+  const found = [];
   const ids = state.text.slice(0, view.start + view.pass.T).map(({ id }) => id);
   const engine = engineFor("ahead", view.snapshot);
-  const edits = toEngine(state.edits, engineFor("donor", view.snapshot));
-  for (const drawn of generate(engine, ids, settings(), edits)) {
+  for (const drawn of generate(engine, ids, settings(), view.edits)) {
     if (!(await mayGoOn(isCurrent))) return false;
     if (!drawn) continue;
-    ahead.push(known(drawn.id));
-    showContinuation(ahead);
-    if (ahead.length === AHEAD) return true;
+    found.push(known(drawn.id));
+    showAhead(found);
+    if (found.length === AHEAD) return true;
   }
 }
 
-/** Only what is drawn anew: settings of the draw have changed. */
+/** The settings of the draw have changed; where more is being computed, that will come to it. */
 async function redraw() {
-  if (!settled()) return;
-  const mine = ++turn;
-  view.turn = mine;
+  if (drawnFor !== turn) return;
   document.body.dataset.busy = "yes";
-  if (await goOn(() => mine === turn)) document.body.dataset.busy = "no";
+  if (await goOn()) document.body.dataset.busy = "no";
 }
 
 // ---------------------------------------------------------------------------------- the actions
@@ -116,13 +132,16 @@ function setText(text) {
 
 /** Write at the end of what the model reads; what it never saw stays behind that. */
 function write(tokens) {
+  if (!settled() || !tokens.length) return;
   const end = view.start + view.pass.T;
   replaceText([...state.text.slice(0, end), ...tokens, ...state.text.slice(end)]);
 }
 
 /** Write a bar's token instead of what came after the token on show. */
-const choose = (id) =>
+function choose(id) {
+  if (!settled()) return;
   replaceText([...state.text.slice(0, view.start + queryOnShow() + 1), known(id)]);
+}
 
 function replaceText(text) {
   $("typed").value = decode(text);
@@ -141,10 +160,11 @@ function vote(id) {
 }
 
 function selectHead(head) {
+  if (!view) return;
   state.head = head;
   for (const show of [showGrid, showHead, showText, showScores, showFormation]) show();
   markAblation();
-  writeAddress();
+  keepAddress();
 }
 
 function toggleEdit(word) {
@@ -160,8 +180,9 @@ function undo() {
   update();
 }
 
-function reset() {
-  Object.assign(state, shipped(), { pin: null, hover: null, bar: null });
+/** As the page was shipped, but for some changes. */
+function restart(changes = {}) {
+  Object.assign(state, shipped(), { pin: null, hover: null, bar: null }, changes);
   $("slider").value = state.snapshot;
   $("typed").value = decode(state.text);
   update();
@@ -225,12 +246,9 @@ function setOwnScale(on) {
 function madeOther(pass, text) {
   const at = data.copies ? Math.floor(text.length / 2) : Math.max(0, text.length - 4);
   const old = text[at].id;
-  const id = at ? likeliest(pass.logP, at - 1, 2).find((each) => each !== old) : (old + 1) % V;
+  const id = at ? ranked(rowOf(pass.logP, at - 1), 2).find((each) => each !== old) : (old + 1) % V;
   return text.map((token, t) => (t === at ? known(id ?? old) : token));
 }
-
-const otherText = () =>
-  state.other ?? madeOther(view.before, state.text.slice(0, view.start + view.pass.T));
 
 let filling = 0;
 
@@ -238,29 +256,30 @@ let filling = 0;
 async function fillPatches() {
   const mine = ++filling;
   delete document.body.dataset.filled;
-  const { snapshot, pass: { T, ids } } = view;
+  const { snapshot, other, pass: { T, ids } } = view;
   const byHead = $("by-head").checked;
   const isCurrent = () => mine === filling && patches.shares === shares;
   const shares = new Array((byHead ? HEADS : L) * T).fill(NaN);
   Object.assign(patches, { shares, byHead, look: null });
   $("patches").hidden = false;
-  const donor = engineFor("donor", snapshot), engine = engineFor("patch", snapshot);
+  const [donor, engine] = ["patch donor", "patch"].map((purpose) => engineFor(purpose, snapshot));
   const last = () => engine.memory.slice(engine.at.logits + (T - 1) * V, engine.at.logits + T * V);
-  const otherIds = otherText().map(({ id }) => id);
+  const otherIds = other.map(({ id }) => id);
   if (!(await compute(donor, otherIds, [], isCurrent))) return;
   if (!(await compute(engine, otherIds, [], isCurrent))) return;
   const theirs = last();
   if (!(await compute(engine, ids, [], isCurrent))) return;
   const ours = last();
   // The two predictions; where they are one, the token that gains most stands for theirs.
-  const best = (logits) => range(V).reduce((a, b) => (logits[b] > logits[a] ? b : a));
-  const a = best(ours);
-  const b = best(theirs) === a ? best(theirs.map((x, v) => (v === a ? -Infinity : x - ours[v])))
-    : best(theirs);
+  const a = indexOfLargest(ours);
+  const gains = theirs.map((logit, v) => (v === a ? -Infinity : logit - ours[v]));
+  const b = indexOfLargest(theirs) === a ? indexOfLargest(gains) : indexOfLargest(theirs);
   const difference = (logits) => logits[b] - logits[a];
   const [low, high] = [difference(ours), difference(theirs)];
-  $("patch-state").textContent = `At the end the first text expects ${quoted(vocab[a])}, the other ` +
-    `${quoted(vocab[b])}: logit of the one minus the other ${number(low, 2)} and ${number(high, 2)}.`;
+  patches.said = `At the end the first text expects ${quoted(vocab[a])}, the other ` +
+    `${quoted(vocab[b])}. Logit of the latter minus the former: ${number(low, 2)} and ` +
+    `${number(high, 2)}.`;
+  showPatchState();
   for (let r = 0; r < (byHead ? HEADS : L); r++) {
     for (let t = T - 1; t >= 0; t--) {
       const word = patchWord(r, t);
@@ -284,8 +303,9 @@ function applyPatch() {
 }
 
 function swapTexts() {
-  const [ours, theirs] = [state.text.slice(0, view.start + view.pass.T), otherText()];
-  state.other = ours;
+  if (!settled()) return;
+  const theirs = view.other;
+  const ours = state.other = state.text.slice(0, view.start + view.pass.T);
   $("other").value = decode(ours);
   replaceText(theirs);
 }
@@ -293,31 +313,36 @@ function swapTexts() {
 // ----------------------------------------------------------------------------------- the address
 
 /** After the # stands what differs from the page as it was shipped. */
-function writeAddress() {
+function address() {
   const first = shipped(), parts = new URLSearchParams();
-  const text = decode(state.text);
-  if (text !== decode(first.text)) parts.set("text", text);
+  if (decode(state.text) !== decode(first.text)) parts.set("text", toAddress(state.text));
   if (state.snapshot !== first.snapshot) parts.set("step", snapshots[state.snapshot].step);
   if (state.head !== first.head) parts.set("head", headName(state.head));
   for (const word of state.edits) parts.append("edit", word);
-  if (state.other) parts.set("other", decode(state.other));
-  const address = parts.size ? `#${parts}` : "";
-  if (address !== location.hash) history.replaceState(null, "", address || location.pathname);
+  if (state.other) parts.set("other", toAddress(state.other));
+  return parts.size ? `#${parts}` : "";
+}
+
+let keeping; // browsers refuse an address that changes too often
+
+function keepAddress() {
+  clearTimeout(keeping);
+  keeping = setTimeout(() => {
+    if (address() !== location.hash) history.replaceState(null, "", address() || location.pathname);
+  }, 300);
 }
 
 /** What an address says; what it says wrongly is left as shipped. */
 function readAddress() {
-  const parts = new URLSearchParams(location.hash.slice(1));
-  Object.assign(state, shipped());
-  if (parts.get("text")) state.text = encode(parts.get("text"));
+  const parts = new URLSearchParams(location.hash.slice(1)), changes = {};
+  if (parts.get("text")) changes.text = fromAddress(parts.get("text"));
+  if (parts.get("other")) changes.other = fromAddress(parts.get("other"));
   const snapshot = snapshots.findIndex(({ step }) => `${step}` === parts.get("step"));
-  if (snapshot >= 0) state.snapshot = snapshot;
+  if (snapshot >= 0) changes.snapshot = snapshot;
   const head = range(HEADS).find((each) => headName(each) === parts.get("head"));
-  if (head !== undefined) state.head = head;
-  state.edits = [...new Set(parts.getAll("edit"))].filter(readEdit);
-  if (parts.get("other")) state.other = encode(parts.get("other"));
-  $("slider").value = state.snapshot;
-  $("typed").value = decode(state.text);
+  if (head !== undefined) changes.head = head;
+  changes.edits = [...new Set(parts.getAll("edit"))].filter(readEdit);
+  return changes;
 }
 
 // --------------------------------------------------------------------------------- suggestions
@@ -334,12 +359,8 @@ function suggest() {
   const names = (heads) => heads.map(headName).join(", ");
   const step = (words, label, action) => el("li", {}, words, " ",
     el("button", { type: "button", onclick: action }, label));
-  const without = (heads) => () => {
-    Object.assign(state, shipped(), { edits: heads.map((head) => `${headName(head)}=zero`) });
-    $("slider").value = state.snapshot;
-    $("typed").value = decode(state.text);
-    update();
-  };
+  const without = (heads) => () =>
+    restart({ edits: heads.map((head) => `${headName(head)}=zero`) });
   $("try").hidden = false;
   $("try").querySelector("ol").append(
     step("The text is a random string, twice. Its second copy is pale: the model knew it. Switch off " +
@@ -348,7 +369,7 @@ function suggest() {
     ...(before.length ? [step("Those heads search for what the layer below wrote: which token stood " +
       "before. Switch off the previous-token heads there, and the stripe of the induction heads is gone: " +
       "they go blind.", `switch off ${names(before)}`, without(before))] : []),
-    step("Undo that, and drag the slider: the stripe was not there at first.", "undo", reset));
+    step("Undo that, and drag the slider: the stripe was not there at first.", "undo", () => restart()));
 }
 
 // ------------------------------------------------------------------------------ words and tour
@@ -416,7 +437,7 @@ function listen() {
   $("play").onclick = play;
   $("help").onclick = () => $("keys").showModal();
   $("undo").onclick = undo;
-  $("reset").onclick = reset;
+  $("reset").onclick = () => restart();
   $("hide-all").onclick = hideSelected;
   $("hide-one").onclick = () => toggleEdit(`hide@${hideable()}/${headName(state.head)}`);
   $("write-one").onclick = () => write(ahead.slice(0, 1));
@@ -439,11 +460,11 @@ function listen() {
   }
   $("other").oninput = () => {
     state.other = encode($("other").value);
-    clearPatches();
-    filling++;
-    showPatchState();
-    if (state.edits.some((word) => word.startsWith("patch"))) update();
-    else writeAddress();
+    update();
+  };
+  $("to-ablation").onclick = (event) => { // not by its address, which keeps the state
+    event.preventDefault();
+    $("ablation-section").scrollIntoView();
   };
 
   const pairAt = (event) => {
@@ -490,6 +511,7 @@ function listen() {
   $("lens").onpointerover = (event) => readLens(event.target.closest("td"));
   $("lens").addEventListener("focusin", (event) => readLens(event.target.closest("td")));
   $("lens").onkeydown = withArrows((spot, across, down) => {
+    if (!lens) return;
     const cells = lens.cells[clamp(Number(spot.dataset.layer) + down, 0, L)];
     const next = cells[clamp(Number(spot.dataset.t) + across, 0, view.pass.T - 1)];
     spot.tabIndex = -1;
@@ -502,10 +524,7 @@ function listen() {
     addEventListener(type, explain);
   }
   addEventListener("keydown", onKey);
-  addEventListener("hashchange", () => {
-    readAddress();
-    update();
-  });
+  addEventListener("hashchange", () => restart(readAddress()));
   darkness.addEventListener("change", () => {
     theme = darkness.matches ? THEMES.dark : THEMES.light;
     if (!view) return;
@@ -533,18 +552,19 @@ const KEYS = {
   x: () => toggleHead(state.head),
   h: hideSelected,
   u: undo,
-  r: reset,
+  r: () => restart(),
   "?": () => $("keys").showModal(),
   Escape: () => (stop < 0 ? pin(null) : endTour()),
 };
 
 function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || $("keys").open || !view) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || $("keys").open) return;
   if (event.target.matches("textarea")) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
   if (event.target.matches("select, input[type=number]")) return; // keys mean something there
+  if (!view && !"rt?".includes(event.key)) return;
   const way = ARROWS[event.key];
   if (way && !event.target.matches("input[type=range]")) {
     // Up and down scroll the page as ever, unless the heads they would move are in view.
@@ -562,7 +582,6 @@ function onKey(event) {
 
 theme = darkness.matches ? THEMES.dark : THEMES.light;
 $("slider").max = LAST;
-readAddress();
 showHeader();
 showAblation();
 suggest();
@@ -572,4 +591,4 @@ if (LAST === 0) {
   $("one-snapshot").hidden = false;
 }
 listen();
-await update();
+restart(readAddress());

@@ -45,15 +45,14 @@ const state = {
   bar: null, // id of the token whose votes are shown
   seed: 1337, // of what is written
 };
-let view; // {snapshot, start, tokens, pass, before, same}, as `update` makes it
+let view; // {snapshot, start, tokens, other, pass, before, same, engine, edits} as `update` makes it
 
 const UNIT = `nats/${data.run.unit}`;
-const BLIND_GUESS = Math.log(V); // surprisal when every token is as likely
+const UNIFORM_GUESS = Math.log(V); // surprisal when every token is as likely
 const headName = (head) => `L${Math.floor(head / H)}H${head % H}`;
 const place = (letter, t) => `${letter} ${t} ${quoted(view.tokens[t])}`;
 const looking = () => state.hover ?? state.pin;
-const likeliest = (logP, t, many) =>
-  range(V).sort((a, b) => logP[t * V + b] - logP[t * V + a] || a - b).slice(0, many);
+const rowOf = (numbers, t) => numbers.subarray(t * V, (t + 1) * V);
 const queryOnShow = () => Math.min(looking()?.q ?? Infinity, view.pass.T - 1);
 const edited = () => view.before !== view.pass;
 
@@ -69,7 +68,7 @@ function showHeader() {
   const source = [run.config.data.source].flat().join(", ");
   document.title = `${run.name} · glassgpt`;
   $("name").textContent = run.name;
-  $("lead").textContent = `A language model that read ${ABOUT[source] ?? source}, alive in this page: ` +
+  $("lead").textContent = `A language model that read ${ABOUT[source] ?? source}, running in this page: ` +
     "type, and see which earlier characters each of its attention heads looks at, what it expects " +
     "next, and what becomes of that when you change something.";
   $("result").textContent = `${run.about} · ${count(run.parameters)} parameters · step ` +
@@ -139,9 +138,9 @@ function scoreScale() {
 }
 
 function surpriseScale() {
-  const ticks = [0, 0.5, 1].map((part) => [part, number(part * BLIND_GUESS, 1)]);
+  const ticks = [0, 0.5, 1].map((part) => [part, number(part * UNIFORM_GUESS, 1)]);
   return [scale(theme.surprise, ticks),
-    el("p", {}, `surprisal in nats; the right end is a blind guess among ${count(V)}`)];
+    el("p", {}, `surprisal in nats; the right end is a uniform guess over ${count(V)} tokens`)];
 }
 
 const LEGENDS = {
@@ -394,12 +393,13 @@ function showLook() {
 let spans = []; // an element a token of the window
 
 function buildText() {
+  const focused = spans.indexOf(document.activeElement);
   spans = view.tokens.map((token, t) => {
     const shown = visible(token);
-    const span = el("span", { role: "button" }, shown);
+    const span = el("span", { role: "button", tabIndex: -1 }, shown);
     span.dataset.t = t;
     span.classList.add("token");
-    if (shown !== token) span.classList.add("sign");
+    if (shown !== token) span.classList.add("stand-in");
     return span;
   });
   $("text").replaceChildren();
@@ -408,6 +408,7 @@ function buildText() {
     if (span.textContent === "↵") $("text").append(el("br"));
     else if (span.textContent === "␣") $("text").append(el("wbr")); // lines break between words
   }
+  if (focused >= 0) spans[Math.min(focused, spans.length - 1)].focus({ preventScroll: true });
 }
 
 const unread = ({ id, token }) =>
@@ -444,7 +445,7 @@ function showText() {
     span.classList.toggle("kept", t < view.same && document.activeElement === $("typed"));
     if (masked) shade(span, theme.weight, NaN);
     else if (look) shade(span, theme.weight, Math.sqrt(weights[t] / largest));
-    else shade(span, theme.surprise, surprisal[t] / BLIND_GUESS);
+    else shade(span, theme.surprise, surprisal[t] / UNIFORM_GUESS);
     span.tabIndex = t === here ? 0 : -1;
     span.ariaLabel = `${t} ${visible(view.tokens[t])}, surprisal ${number(surprisal[t], 2)}`;
   });
@@ -476,9 +477,8 @@ const BARS = 8;
 
 function showNext() {
   const t = queryOnShow(), { T, logP, surprisal } = view.pass;
-  const rowOf = (pass) => pass.logP.subarray(t * V, (t + 1) * V);
-  const [now, before] = [rowOf(view.pass), rowOf(view.before)];
-  const best = likeliest(view.pass.logP, t, BARS);
+  const [now, before] = [view.pass, view.before].map((pass) => rowOf(pass.logP, t));
+  const best = ranked(now, BARS);
   const next = view.pass.ids[t + 1];
   const rows = best.map((id) => {
     const gauge = el("div", { className: "gauge" });
@@ -538,7 +538,7 @@ function showVotes(t) {
       single("embedding", embedding), single("biases", biases),
       ...(isPatched ? [single("patched in", patched)] : []),
       row(header("logit", "row"), numeral(signed(logit, 2))))),
-    el("p", { className: "quiet small" }, "What each part adds to the logit, and all of it together, " +
+    el("p", { className: "quiet small" }, "Direct logit attribution: what each part adds to the logit, " +
       "with the scale of the final norm held fixed. Look for the one head without which another " +
       "character would have won."));
 }
@@ -643,24 +643,26 @@ const lensNames = ["embedding", ...range(L).map((l) => `after layer ${l}`)];
 /** Fill in the lens, a layer at a time. */
 async function showLens(isCurrent) {
   const { T, ids } = view.pass;
-  const logPs = [];
+  const logPs = [], cells = [];
   for (let layer = 0; layer <= L; layer++) {
-    logPs.push(logProbabilities(view.engine.lens(layer)));
+    const logP = logProbabilities(view.engine.lens(layer));
+    logPs.push(logP);
+    cells.push(range(T).map((t) => {
+      const best = indexOfLargest(rowOf(logP, t));
+      const spot = el("td", { className: best === ids[t + 1] ? "came" : "" }, visible(vocab[best]));
+      Object.assign(spot.dataset, { layer, t });
+      spot.tabIndex = layer + t === 0 ? 0 : -1;
+      return spot;
+    }));
     if (!(await mayGoOn(isCurrent))) return false;
   }
+  lens = { logPs, cells };
   const loss = snapshots[view.snapshot].lens_loss;
-  lens = { logPs, cells: logPs.map((logP, layer) => range(T).map((t) => {
-    const best = likeliest(logP, t, 1)[0];
-    const spot = el("td", { className: best === ids[t + 1] ? "came" : "" }, visible(vocab[best]));
-    Object.assign(spot.dataset, { layer, t });
-    spot.tabIndex = layer + t === 0 ? 0 : -1;
-    return spot;
-  })) };
   const came = range(T).map((t) => header(t + 1 < T ? visible(view.tokens[t + 1]) : ""));
   $("lens").replaceChildren(
     el("thead", {}, row(header("read"), ...view.tokens.map((token) => header(visible(token))))),
     el("tbody", {}, ...lensNames.map((name, layer) =>
-      row(header(`${name}, ${number(loss[layer], 2)} nats`, "row"), ...lens.cells[layer]))),
+      row(header(`${name}, ${number(loss[layer], 2)} nats`, "row"), ...cells[layer]))),
     el("tfoot", {}, row(header("came next"), ...came)));
   $("lens-readout").textContent =
     `Point at a cell. Nats: the mean loss on ${count(data.sequences)} validation windows.`;
@@ -671,7 +673,7 @@ async function showLens(isCurrent) {
 
 function paintLens() {
   lens?.cells.forEach((cells, layer) => cells.forEach((spot, t) =>
-    shade(spot, theme.weight, Math.exp(largestOf(lens.logPs[layer].subarray(t * V, (t + 1) * V))))));
+    shade(spot, theme.weight, Math.exp(largestOf(rowOf(lens.logPs[layer], t))))));
 }
 
 // Frame the selected token's column.
@@ -681,10 +683,11 @@ function markLens() {
 }
 
 function readLens(spot) {
-  if (!spot) return;
-  const layer = Number(spot.dataset.layer), t = Number(spot.dataset.t), logP = lens.logPs[layer];
-  const p = (id) => number(Math.exp(logP[t * V + id]));
-  const best = likeliest(logP, t, LENS_CANDIDATES).map((id) => `${quoted(vocab[id])} ${p(id)}`);
+  if (!spot || !lens) return;
+  const layer = Number(spot.dataset.layer), t = Number(spot.dataset.t);
+  const logP = rowOf(lens.logPs[layer], t);
+  const p = (id) => number(Math.exp(logP[id]));
+  const best = ranked(logP, LENS_CANDIDATES).map((id) => `${quoted(vocab[id])} ${p(id)}`);
   const came = t + 1 < view.pass.T
     ? `came next: ${quoted(view.tokens[t + 1])} ${p(view.pass.ids[t + 1])}` : "the text ends here";
   $("lens-readout").textContent =
@@ -693,24 +696,24 @@ function readLens(spot) {
 
 // ------------------------------------------------------------------------------------- patching
 
-const patches = { canvas: document.createElement("canvas"), shares: null, look: null };
+const patches = { canvas: document.createElement("canvas"), shares: null, look: null, said: "" };
 
 function showPatchState() {
-  const other = otherText();
+  const { other, start, pass: { T, ids } } = view;
   const problem = other.some(({ id }) => id === null)
     ? "It has a character that the model never saw."
-    : view.start ? `Both texts must fit into the context of ${B} tokens.`
-      : other.length !== view.pass.T
-        ? `It has ${other.length} tokens and the first text ${view.pass.T}; they must be equal.`
-        : other.every(({ id }, t) => id === view.pass.ids[t])
+    : start ? `Both texts must fit into the context of ${B} tokens.`
+      : other.length !== T
+        ? `It has ${other.length} tokens and the first text ${T}; they must be equal.`
+        : other.every(({ id }, t) => id === ids[t])
           ? "The two texts are the same: there is no difference to trace." : "";
-  $("patch-state").textContent = problem;
+  $("patch-state").textContent = problem || patches.said;
   $("fill").disabled = Boolean(problem);
   if (document.activeElement !== $("other")) $("other").value = decode(other);
 }
 
 function clearPatches() {
-  patches.shares = patches.look = null;
+  Object.assign(patches, { shares: null, look: null, said: "" });
   $("patches").hidden = true;
   $("patch-readout").textContent = "";
 }
@@ -802,7 +805,7 @@ const GLOSSARY = {
     "(nostalgebraist 2020)",
   ablation: "switching a part off to see whether it was needed: its output is set to zero, or to its " +
     "mean, which takes away only what it says and not what it always adds",
-  patching: "putting what the model computed for one text into its pass over another, to find where " +
+  patching: "activation patching: putting what the model computed for one text into its pass over another, to find where " +
     "a difference travels",
   induction: "looking for the last place where the current token stood, at what came after it",
   temperature: "divides the logits before a token is drawn: below 1 likely ones become likelier, " +

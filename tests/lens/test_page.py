@@ -276,6 +276,10 @@ BREAKS = {  # a text in a script, and what it becomes
     "rows after an edit": ("this.forget(0, same);", "this.forget(0, same + 1);"),
     "layers above an edit": ("else this.forget(layer + 1, position)", "else this.forget(L, 0)"),
     "half precision": ("1 + fraction / 1024", "1"),
+    "a logit that is no number": (
+        'const logits = engine.take("logits", V);\n  const { rows',
+        'const logits = engine.take("logits", V);\n  logits[5] = NaN;\n  const { rows',
+    ),
 }
 
 
@@ -345,7 +349,6 @@ def test_characters_that_the_model_never_saw(tab: Any) -> None:
 
 def test_a_long_text_is_seen_through_the_context(tab: Any, report: Report) -> None:
     type_text(tab, "a long text of more than so many tokens")
-    seen = "many tokens"  # position 38 sees from 30 - 2 on
     start = len("a long text of more than so many tokens") - tab.locator("#text .token").count()
     seen = "a long text of more than so many tokens"[start:]
     assert start == 30 and f"the last {len(seen)} of 39 tokens" in tab.inner_text("#text-state")
@@ -510,12 +513,23 @@ def test_patching_in_the_page(tab: Any, report: Report) -> None:
     tab.locator(".bar-button").first.click()
     *parts, (logit,) = [numbers(r) for r in tab.locator("#votes tr").all_inner_texts()][1:]
     assert sum(map(sum, parts)) == pytest.approx(logit, abs=0.06)
+    assert "Logit of the latter" in tab.inner_text("#patch-state")
     tab.click("#undo")
     settle(tab)
     tab.check("#by-head")
     tab.click("#fill")
     tab.wait_for_selector("body[data-filled]")
-    assert len(numbers(tab.inner_text("#patch-state"))) >= 2
+    left, top, side, tall = frame(tab, "#patches")
+    for head, t in ((1, 1), (4, 11)):
+        layer, h = divmod(head, H)
+        z = theirs.layers[layer].z_BHTD[0, h, t].tolist()
+        patch = {"layer": layer, "head": h, "position": t, "row": z}
+        with edited(model, [patch], torch.zeros(L, H, 8)):
+            share = (difference(model(ids_of(TEXT))[0, -1].detach()) - low) / (high - low)
+        place = {"x": left + (t + 0.5) * side, "y": top + (head + 0.5) * tall}
+        tab.hover("#patches", position=place)
+        said = tab.inner_text("#patch-readout")
+        assert HEADS[head] in said and numbers(said)[0] == pytest.approx(share, abs=2e-3)
     tab.click("#swap")
     settle(tab)
     assert tab.input_value("#typed") == other and tab.input_value("#other") == TEXT
@@ -558,7 +572,7 @@ def test_the_address_keeps_all_of_it(tab: Any, show: Show) -> None:
     select(tab, 4)
     switch(tab, "L0H1")
     tab.fill("#other", "be if so")
-    address = tab.evaluate("location.hash")
+    address = wait_for_address(tab, "other")
     probabilities_then = bars(tab)
     again = show(address=address)
     assert bars(again) == probabilities_then and selected(again) == "L2H0"
@@ -567,12 +581,128 @@ def test_the_address_keeps_all_of_it(tab: Any, show: Show) -> None:
     assert "step 1 ·" in again.inner_text("#moment")
     again.click("#reset")
     settle(again)
-    assert again.input_value("#typed") == TEXT and again.evaluate("location.hash") == ""
+    assert again.input_value("#typed") == TEXT
     assert selected(again) == HEADS[tab_head(again)] and not again.is_visible("#edits")
+
+
+def wait_for_address(tab: Any, word: str) -> str:
+    """The address is kept a moment after the last change."""
+    while word not in (address := str(tab.evaluate("location.hash"))):
+        tab.wait_for_timeout(50)
+    return address
 
 
 def tab_head(tab: Any) -> int:
     return int(json.loads(tab.evaluate("document.getElementById('data').textContent"))["head"])
+
+
+RAPID = """
+const input = (id, value) => {
+  const element = document.getElementById(id);
+  element.value = value;
+  element.dispatchEvent(new Event("input", { bubbles: true }));
+};
+const click = (selector, i = 0) => document.querySelectorAll(selector)[i].click();
+const key = (name) => document.body.dispatchEvent(
+  new KeyboardEvent("keydown", { key: name, bubbles: true }));
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+const over = () => document.querySelector("#lens td").dispatchEvent(
+  new PointerEvent("pointerover", { bubbles: true }));
+(async () => {
+  const steps = [
+    () => input("typed", "so be it to"), () => click("#fill"), () => input("slider", 0),
+    () => click("#another"), () => input("other", "so be ip to"), () => click(".switch", 3),
+    () => over(), () => input("typed", "so be"), () => click("#write-one"),
+    () => click("#write-one"), () => input("slider", 1), () => key("x"), () => input("top-k", 3),
+    () => click("#fill"), () => input("typed", ""), () => click("#ablation button", 2),
+    () => key("u"), () => input("typed", "or be it so"), () => click(".write", 2),
+    () => input("other", "or be\u00e9"), () => input("slider", 2), () => click("#swap"),
+    () => input("slider", 1), () => click("#another"), () => input("typed", "or not to be"),
+    () => click(".switch", 5), () => over(), () => input("other", "or nit to be"),
+  ];
+  for (const [i, step] of steps.entries()) {
+    step();
+    await pause((i * PACE) % 11);
+  }
+  for (const edit of [...document.querySelectorAll(".chip")]) edit.click();
+  input("top-k", "");
+  click(".switch", 4);
+  input("typed", "not to be or");
+})()
+"""
+
+
+@pytest.mark.parametrize("pace", [0, 3, 7])
+def test_whatever_is_done_in_between_the_end_is_the_same(show: Show, pace: int) -> None:
+    """Fast and out of turn; then the page is what a page opened at its address is."""
+    tab = show()
+    tab.evaluate(RAPID.replace("PACE", str(pace)))
+    address = wait_for_address(settle(tab), "not+to+be+or")
+
+    def all_of_it(tab: Any) -> list[str]:
+        settle(tab)
+        parts = ["#next", "#moment", "#change", "#lens", "#worked", "#patch-state", "#text-note"]
+        said = [str(tab.inner_text(part)) for part in parts]
+        return [
+            *said,
+            picture(tab, "#map"),
+            str(tab.is_visible("#patches")),
+            tab.input_value("#other"),
+        ]
+
+    tab.evaluate("document.getElementById('temperature').value = '0'")
+    found = all_of_it(tab)
+    assert not tab.is_visible("#trouble")
+    assert found == all_of_it(show(address=address))
+
+
+def test_the_console_and_its_mistakes(tab: Any, report: Report) -> None:
+    """It has engines of its own, and what it is asked wrongly it says."""
+    switch(tab, "L0H1")
+    tab.fill("#temperature", "0")
+    settle(tab)
+    before = tab.inner_text("#continuation")
+    ask(tab, "logits('zzz', {step: 0, other: 'abc', edits: ['patch@1/L1']})")
+    tab.fill("#temperature", "0.0")
+    settle(tab)
+    assert tab.inner_text("#continuation") == before
+    plain = ask(tab, "logits('abc')")
+    assert ask(tab, "logits('abc', {edits: ['patch@1/L1']})") == plain  # from no text
+    assert ask(tab, "generate('abc', 0)") == ""
+    for call, message in (
+        ("logits('abc', {step: 77})", "step 77: there are 0, 1, 3"),
+        ("check(77)", "step 77: there are 0, 1, 3"),
+        ("logits('ab\u00e9')", "the model never saw \u00e9"),
+        ("logits('abc', {off: [[9, 0]]})", "edit L9H0=zero"),
+        ("logits('a'.repeat(13))", "13 tokens, block_size 12"),
+    ):
+        said = tab.evaluate(
+            f"(() => {{ try {{ glassgpt.{call}; }} catch (e) {{ return e.message; }} }})()"
+        )
+        assert said == message
+    assert tab.evaluate("glassgpt.check(1)")["agrees"]
+
+
+def test_odd_settings_of_the_draw(tab: Any) -> None:
+    for field, value in (
+        ("top-k", "-100"),
+        ("top-k", ""),
+        ("temperature", "-3"),
+        ("temperature", ""),
+    ):
+        tab.fill(f"#{field}", value)
+        settle(tab)
+        assert len(tab.inner_text("#continuation")) == 80 and not tab.is_visible("#trouble")
+
+
+def test_a_link_inside_the_page_changes_nothing(tab: Any) -> None:
+    type_text(tab, "so be it")
+    tab.click("#to-ablation")
+    assert tab.input_value("#typed") == "so be it"
+    tab.focus("#text .token[tabindex='0']")
+    tab.keyboard.press("x")
+    settle(tab)
+    assert tab.evaluate("document.activeElement.matches('.token')")
 
 
 @pytest.mark.parametrize(
@@ -875,7 +1005,8 @@ def test_bytes(workplace: Path, show: Show) -> None:
     Path("text.txt").write_text("caf\u00e9 \u5317 " * 90)
     make_run(Path("runs/bytes"), None, "text.txt")
     assert study.main(["report", "--prompt=caf\u00e9 \u5317", "--sequences=2"]) == 0
-    tab = show(*taken_apart(Path("runs/bytes/report.html").read_text()))
+    given = taken_apart(Path("runs/bytes/report.html").read_text())
+    tab = show(*given)
     assert tab.input_value("#typed") == "caf\u00e9 \u5317"
     assert tab.locator("#text .token").all_inner_texts() == [
         *"caf", "\\xc3", "\\xa9", "␣", "\\xe5", "\\x8c", "\\x97",
@@ -890,6 +1021,9 @@ def test_bytes(workplace: Path, show: Show) -> None:
     tab.keyboard.type("!")
     settle(tab)
     assert tab.locator("#text .token").all_inner_texts() == [*before, "!"]
+    address = wait_for_address(tab, "%21")
+    again = show(*given, address=address)
+    assert again.locator("#text .token").all_inner_texts() == [*before, "!"]
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light"), (1920, "light")])
