@@ -1,6 +1,6 @@
-// What panels are drawn with: elements, stand-ins for characters, colours, grids of cells, lines over
-// training. Text of a run (prompt, vocabulary, config) enters the page as text nodes and never as
-// markup.
+// What panels are drawn with: elements, stand-ins for characters, colours, grids of cells, lines
+// over training. Text of a run (prompt, vocabulary, config) enters the page as text nodes and never
+// as markup.
 
 const $ = (id) => document.getElementById(id);
 
@@ -17,6 +17,14 @@ function svg(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** Put children in the place of those that are there; the focus stays where it was among them. */
+function refill(place, ...children) {
+  const stops = () => [...place.querySelectorAll("button, [tabindex]")];
+  const focused = stops().indexOf(document.activeElement);
+  place.replaceChildren(...children);
+  if (focused >= 0) stops()[Math.min(focused, stops().length - 1)]?.focus({ preventScroll: true });
+}
+
 const row = (...cells) => el("tr", {}, ...cells);
 const cell = (...content) => el("td", {}, ...content);
 const numeral = (text) => el("td", { className: "number" }, text);
@@ -28,6 +36,7 @@ const signed = (value, digits = 4) =>
   (Number.isFinite(value) && value >= 0 ? "+" : "") + number(value, digits);
 const power = (value) => (Number.isFinite(value) ? value.toExponential(1) : "–");
 const count = (value) => value.toLocaleString("en");
+const tokensOf = (n) => `${count(n)} token${n === 1 ? "" : "s"}`;
 
 // A token as something to see: blanks, control and combining characters get a stand-in.
 function visible(token) {

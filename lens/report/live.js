@@ -4,7 +4,8 @@
 function trouble(reason) {
   const place = document.getElementById("trouble");
   place.hidden = false;
-  place.textContent = `Something failed: ${reason}. Reload the page; it needs a browser of 2023 or newer.`;
+  place.textContent =
+    `Something failed: ${reason}. Reload the page; it needs a browser of 2023 or newer.`;
 }
 addEventListener("error", (event) => trouble(event.message));
 addEventListener("unhandledrejection", (event) => trouble(event.reason));
@@ -154,7 +155,8 @@ const fromAddress = (text) => (data.run.unit === "char"
 //   L0.attn  L0.mlp          all heads of a layer; its MLP
 //   hide@12  hide@12/L0H1    a position that no later one sees, or no later one of a head
 //   patch@12/L1  patch@12/L1H0   what enters a layer, or a head's output, from the other text
-const EDIT = /^(?:L(\d+)H(\d+)=(zero|mean)|L(\d+)\.(attn|mlp)|(hide|patch)@(\d+)(?:\/L(\d+)(?:H(\d+))?)?)$/;
+const EDIT = new RegExp("^(?:" + [/L(\d+)H(\d+)=(zero|mean)/, /L(\d+)\.(attn|mlp)/,
+  /(hide|patch)@(\d+)(?:\/L(\d+)(?:H(\d+))?)?/].map(({ source }) => source).join("|") + ")$");
 
 /** {kind, layer, head, position, instead}, or null for what is no edit of this model. */
 function readEdit(word) {
@@ -198,13 +200,12 @@ function toEngine(words, other) {
 
 // ------------------------------------------------------------------------------------ computing
 
-/** Let the browser do other things. (A timer would wait 4 ms.) */
-const breathe = () =>
-  globalThis.scheduler?.yield?.() ?? new Promise((resolve) => {
-    const { port1, port2 } = new MessageChannel();
-    port1.onmessage = () => resolve(port1.close());
-    port2.postMessage(null);
-  });
+/** Let the browser do other things. (A timer would wait 4 ms; scheduler.yield starves timers.) */
+const breathe = () => new Promise((resolve) => {
+  const { port1, port2 } = new MessageChannel();
+  port1.onmessage = () => resolve(port1.close());
+  port2.postMessage(null);
+});
 
 let breath = 0; // when the browser last had its turn
 

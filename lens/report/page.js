@@ -12,6 +12,8 @@ const settings = () => ({
 
 // ------------------------------------------------------------------------------------ computing
 
+const isPatch = (word) => word.startsWith("patch");
+
 /** Compute what the state asks for, and show it; given up when the state changes meanwhile. */
 async function update() {
   const mine = ++turn;
@@ -31,21 +33,21 @@ async function update() {
   const before = passOf(plain);
   const other = state.other ?? (start ? seen : madeOther(before, seen));
   const now = { turn: mine, snapshot, start, tokens, other, before, pass: before, engine: plain };
+  now.made = [snapshot, start, ...edits, edits.some(isPatch) && decode(other)].join(); // with what
+  const words = edits.filter((word) => hasEffect(readEdit(word), now));
   now.edits = [];
   if (edits.length) {
-    const patched = edits.some((word) => word.startsWith("patch"));
+    const patched = words.some(isPatch);
     const donor = patched ? engineFor("donor", snapshot) : null;
-    const usable = other.length <= B && other.every(({ id }) => id !== null);
-    const donorIds = usable ? other.map(({ id }) => id) : []; // of which nothing is patched
-    if (patched && !(await compute(donor, donorIds, [], isCurrent))) return;
+    if (patched && !(await compute(donor, other.map(({ id }) => id), [], isCurrent))) return;
     now.engine = engineFor("edited", snapshot);
-    now.edits = toEngine(edits, donor);
+    now.edits = toEngine(words, donor);
     if (!(await compute(now.engine, ids, now.edits, isCurrent))) return;
     now.pass = passOf(now.engine);
   }
   const was = view;
   view = now;
-  view.same = was?.snapshot === snapshot && was.start === start ? sameTokens(was.pass.ids, ids) : 0;
+  view.same = was?.made === view.made ? sameTokens(was.pass.ids, ids) : 0;
   if (view.same === ids.length) view.same = 0; // nothing was typed
   const sameOther = was && decode(was.other) === decode(other);
   if (!sameOther || was.snapshot !== snapshot || was.pass.ids.join() !== ids.join()) clearPatches();
@@ -74,7 +76,8 @@ function showNothing() {
   view = undefined;
   showAhead([]);
   $("text-state").textContent = state.text.length
-    ? `The model never saw ${quoted(state.text[0].token)} in training, and nothing stands before it.`
+    ? `The model never saw ${quoted(state.text[0].token)} in training, and nothing stands before ` +
+      "it."
     : "Nothing to read: type.";
   $("text").replaceChildren(...state.text.map(unread));
   document.body.dataset.busy = "no";
@@ -276,9 +279,10 @@ async function fillPatches() {
   const b = indexOfLargest(theirs) === a ? indexOfLargest(gains) : indexOfLargest(theirs);
   const difference = (logits) => logits[b] - logits[a];
   const [low, high] = [difference(ours), difference(theirs)];
-  patches.said = `At the end the first text expects ${quoted(vocab[a])}, the other ` +
-    `${quoted(vocab[b])}. Logit of the latter minus the former: ${number(low, 2)} and ` +
-    `${number(high, 2)}.`;
+  const says = [vocab[b], vocab[a]].map(quoted);
+  patches.said = `At the end the first text expects ${says[1]}, the other ${says[0]}. Logit of ` +
+    `${says[0]} minus logit of ${says[1]}: ${number(low, 2)} in the first text, ` +
+    `${number(high, 2)} in the other.`;
   showPatchState();
   for (let r = 0; r < (byHead ? HEADS : L); r++) {
     for (let t = T - 1; t >= 0; t--) {
@@ -287,6 +291,7 @@ async function fillPatches() {
       shares[r * T + t] = (difference(last()) - low) / (high - low);
     }
     drawPatches();
+    if (!r) showColumn($("patches"), ($("patches").clientWidth * sameTokens(otherIds, ids)) / T);
   }
   document.body.dataset.filled = "yes";
 }
@@ -299,7 +304,16 @@ function lookAtPatch(look) {
 }
 
 function applyPatch() {
-  if (patches.look) toggleEdit(patchWord(patches.look[1], patches.look[0]));
+  if (!patches.look || !settled()) return;
+  state.other = view.other; // which no longer follows the text
+  toggleEdit(patchWord(patches.look[1], patches.look[0]));
+}
+
+/** A cell that is looked at already, as under a pointer that hovers, is put in. */
+function clickPatch(event) {
+  const [before, at] = [patches.look, cellUnder($("patches"), event)];
+  lookAtPatch(at);
+  if (patches.look && before?.join() === at.join()) applyPatch();
 }
 
 function swapTexts() {
@@ -335,13 +349,15 @@ function keepAddress() {
 /** What an address says; what it says wrongly is left as shipped. */
 function readAddress() {
   const parts = new URLSearchParams(location.hash.slice(1)), changes = {};
-  if (parts.get("text")) changes.text = fromAddress(parts.get("text"));
+  if (parts.has("text")) changes.text = fromAddress(parts.get("text"));
   if (parts.get("other")) changes.other = fromAddress(parts.get("other"));
   const snapshot = snapshots.findIndex(({ step }) => `${step}` === parts.get("step"));
   if (snapshot >= 0) changes.snapshot = snapshot;
   const head = range(HEADS).find((each) => headName(each) === parts.get("head"));
   if (head !== undefined) changes.head = head;
-  changes.edits = [...new Set(parts.getAll("edit"))].filter(readEdit);
+  const ofHead = (word) => word.replace(/=.*/, ""); // one edit of a head
+  changes.edits = parts.getAll("edit").filter((word, i, words) =>
+    readEdit(word) && words.findIndex((each) => ofHead(each) === ofHead(word)) === i);
   return changes;
 }
 
@@ -363,12 +379,12 @@ function suggest() {
     restart({ edits: heads.map((head) => `${headName(head)}=zero`) });
   $("try").hidden = false;
   $("try").querySelector("ol").append(
-    step("The text is a random string, twice. Its second copy is pale: the model knew it. Switch off " +
-      "the heads that look at what came after the last copy, and it turns as surprising as the first.",
-    `switch off ${names(induction)}`, without(induction)),
-    ...(before.length ? [step("Those heads search for what the layer below wrote: which token stood " +
-      "before. Switch off the previous-token heads there, and the stripe of the induction heads is gone: " +
-      "they go blind.", `switch off ${names(before)}`, without(before))] : []),
+    step("The text is a random string, twice. Its second copy is pale: the model knew it. Switch " +
+      "off the heads that look at what came after the last copy, and it turns as surprising as the " +
+      "first.", `switch off ${names(induction)}`, without(induction)),
+    ...(before.length ? [step("Those heads search for what the layer below wrote: which token " +
+      "stood before. Switch off the previous-token heads there, and the stripe of the induction " +
+      "heads is gone: they go blind.", `switch off ${names(before)}`, without(before))] : []),
     step("Undo that, and drag the slider: the stripe was not there at first.", "undo", () => restart()));
 }
 
@@ -401,6 +417,7 @@ function explain(event) {
   const term = event.target.closest?.("[data-term]");
   if (!term) return;
   $("term").hidden = /out$/.test(event.type);
+  if (event.type === "click") event.preventDefault(); // a label would send the focus elsewhere
   $("term").textContent = GLOSSARY[term.dataset.term];
   const { left, bottom } = term.getBoundingClientRect();
   $("term").style.left = `${clamp(left, 8, Math.max(8, innerWidth - $("term").offsetWidth - 8))}px`;
@@ -435,6 +452,13 @@ function listen() {
   }
   $("slider").oninput = () => goTo(position());
   $("play").onclick = play;
+  $("speed").onchange = () => {
+    if (playing !== null) range(2).forEach(play); // stop, and play on
+  };
+  $("instead").onchange = () => {
+    state.edits = state.edits.map((word) => word.replace(/=.*/, `=${$("instead").value}`));
+    update();
+  };
   $("help").onclick = () => $("keys").showModal();
   $("undo").onclick = undo;
   $("reset").onclick = () => restart();
@@ -459,7 +483,7 @@ function listen() {
     $("typed").addEventListener(change, () => view && (showText(), drawMap()));
   }
   $("other").oninput = () => {
-    state.other = encode($("other").value);
+    state.other = $("other").value ? encode($("other").value) : null;
     update();
   };
   $("to-ablation").onclick = (event) => { // not by its address, which keeps the state
@@ -478,12 +502,13 @@ function listen() {
     onkeydown: withArrows((_, across, down) => {
       const last = view.pass.T - 1;
       const { q, k } = looking() ?? { q: last, k: last };
+      state.pin = null; // at the edge it stays
       pin({ q: clamp(q + down, 0, last), k: clamp((k ?? q) + across, 0, last) });
     }),
   });
   Object.assign($("patches"), {
     onpointermove: (event) => lookAtPatch(cellUnder($("patches"), event)),
-    onclick: applyPatch,
+    onclick: clickPatch,
     onkeydown: (event) => {
       if (event.key === "Enter") applyPatch();
       else withArrows((_, across, down) => {
@@ -502,7 +527,7 @@ function listen() {
     onclick: (event) => tokenAt(event) && pin(tokenAt(event)),
     onkeydown: withArrows((span, across, down) =>
       spans[clamp(Number(span.dataset.t) + across + down, 0, view.pass.T - 1)].focus()),
-    onkeyup: (event) => event.key === "Enter" && pin(tokenAt(event)),
+    onkeyup: (event) => "Enter ".includes(event.key) && pin(tokenAt(event)),
   });
   $("text").addEventListener("focusin", (event) =>
     event.target.matches(":focus-visible") && pointAt(tokenAt(event)));
@@ -520,7 +545,7 @@ function listen() {
   });
 
   for (const term of document.querySelectorAll("[data-term]")) term.tabIndex = 0;
-  for (const type of ["pointerover", "pointerout", "focusin", "focusout"]) {
+  for (const type of ["pointerover", "pointerout", "focusin", "focusout", "click"]) {
     addEventListener(type, explain);
   }
   addEventListener("keydown", onKey);
@@ -565,6 +590,7 @@ function onKey(event) {
   }
   if (event.target.matches("select, input[type=number]")) return; // keys mean something there
   if (!view && !"rt?".includes(event.key)) return;
+  if (stop >= 0 && event.key !== "Escape") return;
   const way = ARROWS[event.key];
   if (way && !event.target.matches("input[type=range]")) {
     // Up and down scroll the page as ever, unless the heads they would move are in view.

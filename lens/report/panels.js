@@ -104,10 +104,9 @@ function showHeader() {
 function showEquality({ error, allowed, agrees }) {
   const { eight_bits, rounding } = snapshots[state.snapshot];
   $("equality").textContent = agrees
-    ? `This page computes as PyTorch does: its logits of the shipped text are ${power(error)} from ` +
-      `PyTorch's at most (allowed: ${power(allowed)}). Its weights are rounded to ` +
-      `${eight_bits ? "8 bits" : "half precision"}, which moves a logit by ${power(rounding.logit)} ` +
-      `at most and the loss by ${power(rounding.nats)} nats.`
+    ? `The page computes as PyTorch does: logits of the shipped text within ${power(error)} of its ` +
+      `(allowed: ${power(allowed)}). Weights rounded to ${eight_bits ? "8 bits" : "half precision"}: ` +
+      `a logit moves by ${power(rounding.logit)} at most, the loss by ${power(rounding.nats)} nats.`
     : `This page does not compute what PyTorch does: a logit of the shipped text is ` +
       `${power(error)} from PyTorch's, where ${power(allowed)} is allowed. What it would show is ` +
       "not the model, and is switched off.";
@@ -230,6 +229,9 @@ function switchFor(label, onclick) {
   return button;
 }
 
+const isHeadOff = (head) =>
+  offWord(head) !== undefined || isOff(`L${Math.floor(head / H)}.attn`);
+
 const thumbnails = range(HEADS).map((head) => {
   const pick = el("button", { type: "button", className: "pick", onclick: () => selectHead(head) },
     el("canvas"), el("span"));
@@ -259,7 +261,7 @@ function showThumbnails() {
 }
 
 function showGrid() {
-  const grid = $("heads"), focused = grid.contains(document.activeElement);
+  const grid = $("heads"), focused = document.activeElement.matches?.(".pick");
   grid.className = state.sorted ? "sorted" : "layers";
   grid.style.setProperty("--heads", H);
   const wanted = state.sorted
@@ -267,7 +269,6 @@ function showGrid() {
     : layers.flatMap((layer, l) => [layer, ...thumbnails.slice(l * H, (l + 1) * H)]);
   if (grid.children.length !== wanted.length || wanted.some((each, i) => grid.children[i] !== each)) {
     grid.replaceChildren(...wanted);
-    if (focused) thumbnails[state.head].firstChild.focus();
   }
   thumbnails.forEach((each, head) => {
     const [pick, toggle] = each.children;
@@ -279,9 +280,10 @@ function showGrid() {
       `layer ${Math.floor(head / H)} head ${head % H}, ${state.measure.name} ${value} ${labelOf(head)}`;
     pick.tabIndex = toggle.tabIndex = head === state.head ? 0 : -1; // arrows do the rest
     showSwitch(toggle, offWord(head) !== undefined);
-    each.classList.toggle("off", offWord(head) !== undefined ||
-      isOff(`L${Math.floor(head / H)}.attn`));
+    toggle.disabled = isOff(`L${Math.floor(head / H)}.attn`);
+    each.classList.toggle("off", isHeadOff(head));
   });
+  if (focused) thumbnails[state.head].firstChild.focus();
   layers.forEach((layer, l) => ["attn", "mlp"].forEach((part, i) =>
     showSwitch(layer.querySelectorAll("button")[i], isOff(`L${l}.${part}`))));
   $("measure-about").textContent = `${state.measure.formula} (${state.measure.source})`;
@@ -309,7 +311,7 @@ const WINDOW = 21; // tokens that the close-up shows
 function showHead() {
   const name = headName(state.head);
   $("head-title").textContent = `Layer ${Math.floor(state.head / H)} head ${state.head % H} (${name})` +
-    (labelOf(state.head) ? `: ${labelOf(state.head)}` : "");
+    (labelOf(state.head) ? `: ${labelOf(state.head)}` : "") + (isHeadOff(state.head) ? ", off" : "");
   for (const button of document.querySelectorAll("[data-stage]")) {
     button.ariaPressed = button.dataset.stage === state.stage;
   }
@@ -393,7 +395,6 @@ function showLook() {
 let spans = []; // an element a token of the window
 
 function buildText() {
-  const focused = spans.indexOf(document.activeElement);
   spans = view.tokens.map((token, t) => {
     const shown = visible(token);
     const span = el("span", { role: "button", tabIndex: -1 }, shown);
@@ -402,13 +403,10 @@ function buildText() {
     if (shown !== token) span.classList.add("stand-in");
     return span;
   });
-  $("text").replaceChildren();
-  for (const span of [...spans, ...state.text.slice(view.start + view.pass.T).map(unread)]) {
-    $("text").append(span);
-    if (span.textContent === "↵") $("text").append(el("br"));
-    else if (span.textContent === "␣") $("text").append(el("wbr")); // lines break between words
-  }
-  if (focused >= 0) spans[Math.min(focused, spans.length - 1)].focus({ preventScroll: true });
+  const breaks = { "↵": "br", "␣": "wbr" }; // lines break after newlines, and between words
+  const all = [...spans, ...state.text.slice(view.start + view.pass.T).map(unread)];
+  refill($("text"), ...all.flatMap((span) =>
+    (breaks[span.textContent] ? [span, el(breaks[span.textContent])] : [span])));
 }
 
 const unread = ({ id, token }) =>
@@ -426,7 +424,7 @@ function showTextState() {
       `context is ${B}, and moves on by half of it.`);
   }
   if (view.same > 0 && !view.start) {
-    parts.push(`Unchanged: the first ${view.same} tokens and all that was computed of them. No ` +
+    parts.push(`Unchanged: the first ${tokensOf(view.same)} and all that was computed of them. No ` +
       "position hears of what comes later.");
   }
   $("text-state").textContent = parts.join(" ");
@@ -442,6 +440,7 @@ function showText() {
     const masked = t > look?.q || (t < look?.q && hidden.includes(t));
     span.classList.toggle("masked", masked);
     span.classList.toggle("here", t === here);
+    span.classList.toggle("pinned", t === (state.pin?.k ?? state.pin?.q));
     span.classList.toggle("kept", t < view.same && document.activeElement === $("typed"));
     if (masked) shade(span, theme.weight, NaN);
     else if (look) shade(span, theme.weight, Math.sqrt(weights[t] / largest));
@@ -459,7 +458,7 @@ function showText() {
 // The token that hiding is about: the key of a selected cell, or the selected token.
 const hideable = () => {
   const at = state.pin && (state.pin.k ?? state.pin.q);
-  return at !== null && at < view.pass.T - 1 ? at : null;
+  return at !== null && at < view.pass.T - 1 && !view.start ? at : null;
 };
 
 function showHiding() {
@@ -503,7 +502,7 @@ function showNext() {
   });
   const own = surprisal[t];
   const heads = edited() ? [row(header(""), header("now"), header("before"), header(""))] : [];
-  $("next").replaceChildren(
+  refill($("next"),
     el("p", {}, el("b", {}, place("token", t)), ": ", Number.isNaN(own)
       ? "the first, predicted from nothing"
       : `surprisal ${number(own)} nats, probability ${number(Math.exp(-own))}`),
@@ -529,7 +528,7 @@ function showVotes(t) {
   };
   const single = (name, value) => row(header(name, "row"), part(value));
   const isPatched = state.edits.some((word) => /^patch.*L\d+$/.test(word));
-  $("votes").replaceChildren(
+  refill($("votes"),
     el("p", {}, el("b", {}, `Who voted for ${quoted(vocab[state.bar])} after ${place("token", t)}?`)),
     el("div", { className: "scroll" }, el("table", {},
       row(header(""), ...range(H).map((h) => header(`H${h}`)), header("MLP")),
@@ -553,7 +552,8 @@ function showContinuation(tokens) {
 function showMoment() {
   const { step, lens_loss } = snapshots[view.snapshot];
   const words = `step ${count(step)} · loss: ${number(lens_loss[L])} on ${count(data.sequences)} ` +
-    `validation windows, ${number(view.pass.loss)} on this text (${UNIT})`;
+    `validation windows${edited() ? " without the edits" : ""}, ` +
+    `${number(view.pass.loss)} on this text (${UNIT})`;
   $("moment").textContent = $("slider").ariaValueText = words;
 }
 
@@ -610,17 +610,26 @@ function showScores() {
 function showEdits() {
   const { edits } = state;
   $("edits").hidden = !edits.length;
-  $("edit-list").replaceChildren(...edits.map((word) => {
+  refill($("edit-list"), ...edits.map((word) => {
+    const edit = readEdit(word);
+    const says = inPlainWords(edit) + (hasEffect(edit, view) ? "" : ": not in this text");
     const chip = el("button",
       { type: "button", className: "chip", title: "undo", onclick: () => toggleEdit(word) },
-      `${inPlainWords(readEdit(word))} ×`);
-    chip.ariaLabel = `undo: ${inPlainWords(readEdit(word))}`;
+      `${says} ×`);
+    chip.ariaLabel = `undo: ${says}`;
     return chip;
   }));
   const [now, before] = [view.pass.loss, view.before.loss];
   $("change").textContent =
     `this text: ${number(before)} → ${number(now)} ${UNIT} (${signed(now - before, 3)})`;
 }
+
+// A patch needs another text that is as long; a position must be there, and not have moved on.
+const fits = ({ start, other, pass: { T } }) =>
+  !start && other.length === T && other.every(({ id }) => id !== null);
+
+const hasEffect = ({ kind, position }, of) => position === undefined ||
+  (!of.start && position < of.pass.T && (kind !== "patch" || fits(of)));
 
 function inPlainWords({ kind, layer, head, position, instead }) {
   const where = head === undefined ? `layer ${layer}` : `L${layer}H${head}`;
@@ -668,12 +677,18 @@ async function showLens(isCurrent) {
     `Point at a cell. Nats: the mean loss on ${count(data.sequences)} validation windows.`;
   paintLens();
   markLens();
+  showColumn($("lens"), cells[0][queryOnShow()].offsetLeft);
   return true;
 }
 
 function paintLens() {
   lens?.cells.forEach((cells, layer) => cells.forEach((spot, t) =>
     shade(spot, theme.weight, Math.exp(largestOf(rowOf(lens.logPs[layer], t))))));
+}
+
+/** Scroll what is too wide for the screen, so that this place of it is in the middle. */
+function showColumn(wide, left) {
+  wide.parentElement.scrollLeft = left - wide.parentElement.clientWidth / 2;
 }
 
 // Frame the selected token's column.
@@ -704,7 +719,7 @@ function showPatchState() {
     ? "It has a character that the model never saw."
     : start ? `Both texts must fit into the context of ${B} tokens.`
       : other.length !== T
-        ? `It has ${other.length} tokens and the first text ${T}; they must be equal.`
+        ? `It has ${tokensOf(other.length)} and the first text ${count(T)}; they must be equal.`
         : other.every(({ id }, t) => id === ids[t])
           ? "The two texts are the same: there is no difference to trace." : "";
   $("patch-state").textContent = problem || patches.said;

@@ -195,7 +195,7 @@ def test_it_opens_alone_and_says_how_far_it_is_from_pytorch(tab: Any, report: Re
     assert tab.title() == "plain · glassgpt"
     assert "3 layers x 16 wide, 2 heads, context 12" in tab.inner_text("#result")
     said = tab.inner_text("#equality")
-    assert said.startswith("This page computes as PyTorch does")
+    assert said.startswith("The page computes as PyTorch does")
     error, allowed, logit, nats = (float(x) for x in re.findall(r"-?\d\.\de[-+]\d+", said))
     assert 0 <= error < allowed / 10
     rounding = report.data["snapshots"][-1]["rounding"]
@@ -513,7 +513,7 @@ def test_patching_in_the_page(tab: Any, report: Report) -> None:
     tab.locator(".bar-button").first.click()
     *parts, (logit,) = [numbers(r) for r in tab.locator("#votes tr").all_inner_texts()][1:]
     assert sum(map(sum, parts)) == pytest.approx(logit, abs=0.06)
-    assert "Logit of the latter" in tab.inner_text("#patch-state")
+    assert "Logit of" in tab.inner_text("#patch-state")
     tab.click("#undo")
     settle(tab)
     tab.check("#by-head")
@@ -683,10 +683,40 @@ def test_the_console_and_its_mistakes(tab: Any, report: Report) -> None:
     assert tab.evaluate("glassgpt.check(1)")["agrees"]
 
 
+def test_edits_that_the_text_has_no_place_for(tab: Any, show: Show) -> None:
+    """They stay, say so, and do nothing."""
+    for address in (
+        "#text=so+be+it&other=so+bo+it&edit=patch%405/L0",
+        "#text=so+be+it&edit=hide%402&edit=hide%402/L0H1",
+    ):
+        tab = show(address=address)
+        assert "not in this text" not in tab.inner_text("#edit-list")
+        assert numbers(tab.inner_text("#change"))[-1] != 0
+        other = "so b" if "patch" in address else tab.input_value("#other")
+        text = "so be it" if "patch" in address else "so"
+        tab.fill("#other", other)
+        type_text(tab, text)
+        chips = tab.locator(".chip").all_inner_texts()
+        assert all(": not in this text" in chip for chip in chips)
+        assert numbers(tab.inner_text("#change"))[-1] == 0
+    tab = show(address="#edit=L0H0%3Dzero&edit=L0H0%3Dmean&edit=L0H1%3Dzero")
+    assert tab.locator(".chip").all_inner_texts() == ["L0H0 off \u00d7", "L0H1 off \u00d7"]
+    tab.select_option("#instead", "mean")
+    settle(tab)
+    assert tab.locator(".chip").first.inner_text() == "L0H0 off (its mean) \u00d7"
+
+
+def test_what_moves_is_not_called_unchanged(tab: Any, show: Show) -> None:
+    tab = show(address="#text=so+be+i&edit=patch%403/L1")
+    before = tab.inner_text("#next")
+    type_text(tab, "so be it")  # and the other text, which follows it, is another
+    assert "Unchanged" not in tab.inner_text("#text-state") and before != tab.inner_text("#next")
+
+
 def test_odd_settings_of_the_draw(tab: Any) -> None:
     for field, value in (
         ("top-k", "-100"),
-        ("top-k", ""),
+        ("top-k", "0.5"),
         ("temperature", "-3"),
         ("temperature", ""),
     ):
