@@ -7,9 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from benchmarks import (
     common,
     compare,
     endurance,
+    page,
     recipe,
     reliability,
     sampling,
@@ -32,6 +36,7 @@ from common.tables import print_table
 from configs.load import SECTIONS, Config, read_command_line, read_config
 from data.corpus import Corpus
 from data.tokenizer import CharTokenizer
+from lens.report.page import MARK
 from model.config import ModelConfig
 from model.gpt import GPT
 from run.checkpoint import load_checkpoint, save_checkpoint
@@ -321,6 +326,69 @@ def test_compare(workplace: Path, debug_run: Path, capsys: pytest.CaptureFixture
     configs = [read_flags(), read_flags(two), read_flags(two, "--train.seed=5")]
     expected = {"model.n_layer": [4, 2, 2], "train.seed": [1337, 1337, 5]}
     assert compare.differences(configs) == expected
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "which page? Name a file that python study.py report has written"),
+        (["absent.html"], "No such file or directory: absent.html"),
+        (["notes.html"], "notes.html is not a report; python study.py report writes one"),
+        (["report.html", "--repetitions=0"], "--repetitions must be in [1, inf), got 0"),
+        (["report.html"], "this needs a browser; install one of chromium, chromium-browser, "),
+    ],
+)
+def test_mistakes_with_the_page(
+    argv: list[str],
+    message: str,
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On a machine with a driver and no browser."""
+    Path("notes.html").write_text("<!doctype html>\n<p>no report")
+    Path("report.html").write_text(MARK)
+    monkeypatch.setitem(sys.modules, "playwright.sync_api", ModuleType("driver"))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert page.main(argv) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_the_page_needs_a_driver(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("report.html").write_text(MARK)
+    monkeypatch.setitem(sys.modules, "playwright.sync_api", None)
+    assert page.main(["report.html"]) == 2
+    assert "pip install playwright" in capsys.readouterr().err
+
+
+def test_times_of_the_page_are_summed_up(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first repetition does not count; a budget stands where the model has its shape."""
+    Path("report.html").write_text(MARK)
+    config = {"n_layer": 4, "n_embd": 128, "block_size": 128}
+    tab = SimpleNamespace(context=SimpleNamespace(close=lambda: None))
+    answers = {"opened": [400.0, 416.0], "[glassgpt.config, glassgpt.steps.length]": [config, 9]}
+    tab.evaluate = answers.__getitem__
+
+    def measure(tab: Any, repetition: int, found: page.Found) -> None:
+        found["new text", "computed"].append([9000.0, 30.0, 10.0, 20.0][repetition])
+        found["", "drawn"].append(1.0)
+
+    monkeypatch.setattr(page, "start_browser", lambda: nullcontext(SimpleNamespace(version="1.2")))
+    monkeypatch.setattr(page, "open_report", lambda browser, path: tab)
+    monkeypatch.setattr(page, "measure", measure)
+    assert page.main(["report.html", "--repetitions=3"]) == 0
+    printed = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert "page opened drawn 400.0 400.0 500" in lines
+    assert "page opened on screen 416.0 416.0" in lines
+    assert "new text computed 20.0 30.0 37" in lines and len(lines) == 7
+    rows = last_json(printed)["rows"]
+    assert [row["budget_ms"] for row in rows] == [500, None, 37]
+    assert rows[2]["ms"] == [30.0, 10.0, 20.0]
 
 
 def hold() -> tuple[int, float]:
