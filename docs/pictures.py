@@ -48,7 +48,7 @@ def take_stills(browser: Any, page: Path, scores: list[float], folder: Path) -> 
     tab.screenshot(path=folder / "report.png")
     tab.evaluate(HIDE, ["header", "#try", "#text-section"])
     tab.evaluate("live.style.rowGap = 0")
-    tab.set_viewport_size({"width": 1200, "height": 740})
+    tab.set_viewport_size({"width": 1200, "height": 812})
     for name, snapshot in (("before", before), ("after", formed)):
         show(tab, snapshot)
         tab.screenshot(path=folder / f"induction_{name}.png")
@@ -67,11 +67,12 @@ def film(browser: Any, page: Path, scores: list[float], path: Path, image: Any) 
         frames.append(image.open(io.BytesIO(tab.screenshot())).convert("RGB"))
     durations = [150 if score <= NONE_YET else 450 for score in scores]
     durations[0], durations[-1] = 800, 3000
-    width, height = frames[0].size
-    strip = image.new("RGB", (width, 3 * height))  # its colours are those of the beginning and end
-    for i, frame in enumerate((frames[0], frames[len(frames) // 2], frames[-1])):
+    some = frames[::5]  # whose colours those of all are
+    width, height = some[0].size
+    strip = image.new("RGB", (width, len(some) * height))
+    for i, frame in enumerate(some):
         strip.paste(frame, (0, i * height))
-    palette = strip.quantize(256, image.Quantize.MAXCOVERAGE)
+    palette = strip.quantize(256, image.Quantize.MAXCOVERAGE, kmeans=3)
     first, *others = (frame.quantize(palette=palette, dither=0) for frame in frames)
     first.save(path, save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
 

@@ -7,7 +7,7 @@
 
 const EPS = 1e-5; // of every norm
 const NGRAM_ROWS = 16381;
-const CHUNK = 16; // rows between two yields, or fewer where a row takes long
+const CHUNK = 12; // rows between two yields, or fewer where a row takes long
 
 class Engine {
   /**
@@ -91,16 +91,31 @@ class Engine {
     let same = 0;
     while (same < tokens.length && tokens[same] === this.tokens[same]) same++;
     this.forget(0, same);
-    const unchanged = new Set(edits.filter((edit) => this.edits.includes(edit)));
-    for (const edit of [...this.edits, ...edits]) {
-      if (unchanged.has(edit)) continue;
+    const all = [...new Set([...this.edits, ...edits])];
+    for (const edit of all) {
+      const [was, is] = [this.edits.includes(edit), edits.includes(edit)];
+      if (was && is) continue;
       const { layer = 0, position = 0, hide } = edit;
       if (hide !== undefined) this.forget(layer + 1, hide + 1);
-      else if (edit.row && edit.head === undefined) this.forget(layer, position);
-      else this.forget(layer + 1, position);
+      else if (!isPatch(edit)) this.forget(layer + 1, position);
+      else {
+        const alone = all.every((other) => other === edit || !isPatch(other) ||
+          other.layer !== layer || other.position !== position);
+        if (!alone || position >= this.valid[layer]) this.forget(layer, position);
+        else if (is) this.put(edit);
+        else this.memory.set(edit.under, this.at[`x${layer}`] + position * this.C);
+        this.forget(layer + 1, position);
+      }
     }
     this.tokens = [...tokens];
     this.edits = [...edits];
+  }
+
+  /** Put a row into the residual stream, and keep what was there. */
+  put(edit) {
+    const x = this.at[`x${edit.layer}`] + edit.position * this.C;
+    edit.under = this.memory.slice(x, x + this.C);
+    this.memory.set(edit.row, x);
   }
 
   /** Rows from `row` on are to be computed again, from `x<layer>` upwards. */
@@ -164,10 +179,9 @@ class Engine {
   }
 
   patch(layer, from, to) {
-    for (const { layer: l, head, position, row } of this.edits) {
-      if (row && head === undefined && l === layer && from <= position && position < to) {
-        this.memory.set(row, this.at[`x${layer}`] + position * this.C);
-      }
+    for (const edit of this.edits) {
+      const { layer: l, position } = edit;
+      if (isPatch(edit) && l === layer && from <= position && position < to) this.put(edit);
     }
   }
 
@@ -376,6 +390,9 @@ class Engine {
   }
 }
 
+/** Whether an edit is one of the residual stream. */
+const isPatch = ({ row, head }) => row !== undefined && head === undefined;
+
 /** q K^T / sqrt(D) for one query, at position t: t + 1 scores. */
 function score(memory, q, k, row, t, C, D) {
   const scale = 1 / Math.sqrt(D);
@@ -403,22 +420,21 @@ function mix(memory, row, v, out, t, C, D) {
 }
 
 /**
- * x W^T, four rows and three outputs at a time: a number that is read is used three or four times.
- * Each sum is made in the same order, however many rows there are.
+ * x W^T, three rows and three outputs at a time: a number that is read is used three times, and the
+ * nine sums fit into the registers. Each sum is made in the same order, however many rows there are.
  */
 function product(memory, x, w, y, rows, K, N) {
   let r = 0;
-  for (; r + 4 <= rows; r += 4) {
-    const x0 = x + r * K, x1 = x0 + K, x2 = x1 + K, x3 = x2 + K;
-    const y0 = y + r * N, y1 = y0 + N, y2 = y1 + N, y3 = y2 + N;
+  for (; r + 3 <= rows; r += 3) {
+    const x0 = x + r * K, x1 = x0 + K, x2 = x1 + K;
+    const y0 = y + r * N, y1 = y0 + N, y2 = y1 + N;
     let n = 0;
     for (; n + 3 <= N; n += 3) {
       const w0 = w + n * K, w1 = w0 + K, w2 = w1 + K;
-      let a0 = 0, a1 = 0, a2 = 0, b0 = 0, b1 = 0, b2 = 0;
-      let c0 = 0, c1 = 0, c2 = 0, d0 = 0, d1 = 0, d2 = 0;
+      let a0 = 0, a1 = 0, a2 = 0, b0 = 0, b1 = 0, b2 = 0, c0 = 0, c1 = 0, c2 = 0;
       for (let k = 0; k < K; k++) {
         const u = memory[w0 + k], v = memory[w1 + k], s = memory[w2 + k];
-        const a = memory[x0 + k], b = memory[x1 + k], c = memory[x2 + k], d = memory[x3 + k];
+        const a = memory[x0 + k], b = memory[x1 + k], c = memory[x2 + k];
         a0 += a * u;
         a1 += a * v;
         a2 += a * s;
@@ -428,9 +444,6 @@ function product(memory, x, w, y, rows, K, N) {
         c0 += c * u;
         c1 += c * v;
         c2 += c * s;
-        d0 += d * u;
-        d1 += d * v;
-        d2 += d * s;
       }
       memory[y0 + n] = a0;
       memory[y0 + n + 1] = a1;
@@ -441,12 +454,9 @@ function product(memory, x, w, y, rows, K, N) {
       memory[y2 + n] = c0;
       memory[y2 + n + 1] = c1;
       memory[y2 + n + 2] = c2;
-      memory[y3 + n] = d0;
-      memory[y3 + n + 1] = d1;
-      memory[y3 + n + 2] = d2;
     }
     for (; n < N; n++) {
-      for (let i = r; i < r + 4; i++) memory[y + i * N + n] = dot(memory, x + i * K, w + n * K, K);
+      for (let i = r; i < r + 3; i++) memory[y + i * N + n] = dot(memory, x + i * K, w + n * K, K);
     }
   }
   for (; r < rows; r++) {

@@ -12,7 +12,7 @@ const settings = () => ({
 
 // ------------------------------------------------------------------------------------ computing
 
-const isPatch = (word) => word.startsWith("patch");
+const ofOther = (word) => word.startsWith("patch"); // needs the other text
 
 /** Compute what the state asks for, and show it; given up when the state changes meanwhile. */
 async function update() {
@@ -33,11 +33,11 @@ async function update() {
   const before = passOf(plain);
   const other = state.other ?? (start ? seen : madeOther(before, seen));
   const now = { turn: mine, snapshot, start, tokens, other, before, pass: before, engine: plain };
-  now.made = [snapshot, start, ...edits, edits.some(isPatch) && decode(other)].join(); // with what
+  now.made = [snapshot, start, ...edits, edits.some(ofOther) && decode(other)].join(); // with what
   const words = edits.filter((word) => hasEffect(readEdit(word), now));
   now.edits = [];
   if (edits.length) {
-    const patched = words.some(isPatch);
+    const patched = words.some(ofOther);
     const donor = patched ? engineFor("donor", snapshot) : null;
     if (patched && !(await compute(donor, other.map(({ id }) => id), [], isCurrent))) return;
     now.engine = engineFor("edited", snapshot);
@@ -57,7 +57,7 @@ async function update() {
   }
   lens = undefined;
   showAhead([]);
-  showAll();
+  showAll(was?.snapshot !== snapshot);
   keepAddress();
   if (!(await showLens(isCurrent))) return;
   const verdict = await check(snapshot);
@@ -83,11 +83,12 @@ function showNothing() {
   document.body.dataset.busy = "no";
 }
 
-function showAll() {
+function showAll(alsoOfSnapshot = true) {
   buildText();
   showTextState();
-  for (const show of [showThumbnails, showGrid, showHead, showText, showScores]) show();
-  for (const show of [showMoment, showLoss, showFormation, showEdits, showPatchState]) show();
+  for (const show of [showThumbnails, showGrid, showHead, showText]) show();
+  for (const show of [showMoment, showEdits, showPatchState]) show();
+  if (alsoOfSnapshot) for (const show of [showScores, showLoss, showFormation]) show();
   document.body.dataset.snapshot = view.snapshot;
 }
 

@@ -274,7 +274,10 @@ BREAKS = {  # a text in a script, and what it becomes
     "the sign of a rotation": ("a * cos - b * sin", "a * cos + b * sin"),
     "a row of n-grams": ("tokens[t - i] ?? 0", "tokens[t - i] ?? 1"),
     "rows after an edit": ("this.forget(0, same);", "this.forget(0, same + 1);"),
-    "layers above an edit": ("else this.forget(layer + 1, position)", "else this.forget(L, 0)"),
+    "layers above an edit": (
+        "if (!isPatch(edit)) this.forget(layer + 1, position)",
+        "if (!isPatch(edit)) this.forget(this.L, 0)",
+    ),
     "half precision": ("1 + fraction / 1024", "1"),
     "a logit that is no number": (
         'const logits = engine.take("logits", V);\n  const { rows',
