@@ -1,6 +1,7 @@
 """Runs side by side: what differs in their configs, and their losses at equal steps and times.
 
 python -m benchmarks.compare runs/before runs/after [RUN ...]
+python -m benchmarks.compare runs/before runs/after --picture curves.svg
 """
 
 import sys
@@ -9,11 +10,13 @@ from typing import Any
 
 from benchmarks.common import print_json
 from common.errors import UserError, command
+from common.pictures import new_picture, save_picture
 from common.tables import print_table
 from configs.load import Config, Parser, to_plain
+from data.batches import open_batches
 from run.folder import find_run
 from run.metrics import read_metrics
-from run.saved import open_run
+from run.saved import SavedRun, open_run
 
 MOMENTS = 8  # rows at equal seconds
 
@@ -54,15 +57,53 @@ def at_seconds(curves: list[list[tuple[int, float, float]]]) -> list[tuple[float
     return rows
 
 
+def baselines_of(saved: SavedRun) -> dict[str, float]:
+    """What simple models reach on the text of a run; nothing where it is not there any more."""
+    config = saved.config
+    try:
+        batches = open_batches(
+            config.data, config.model.block_size, config.train.seed, saved.tokenizer
+        )
+    except (UserError, ValueError) as error:
+        print(f"note: the picture has no baselines: {error}", file=sys.stderr)
+        return {}
+    return batches.baselines()
+
+
+def draw(
+    path: str,
+    names: list[str],
+    curves: list[list[tuple[int, float, float]]],
+    baselines: dict[str, float],
+) -> None:
+    """Losses against steps, the baselines as lines."""
+    figure, (axes,) = new_picture(path)
+    for name, nats in baselines.items():
+        axes.axhline(nats, linestyle="--", linewidth=1, color="gray")
+        axes.annotate(name, (1, nats), (-3, 2), xycoords=("axes fraction", "data"),
+                      textcoords="offset points", fontsize=7, ha="right", color="gray")  # fmt: skip
+    for name, curve in zip(names, curves, strict=True):
+        axes.plot([step for step, _, _ in curve], [loss for *_, loss in curve], "o-",
+                  markersize=3, label=name)  # fmt: skip
+    axes.set_xlabel("step")
+    axes.set_ylabel("validation loss, nats/token")
+    axes.legend(fontsize=8)
+    save_picture(figure, path)
+
+
 @command
 def main(argv: list[str]) -> int:
     """Read the runs and print them side by side."""
     usage = "python -m benchmarks.compare RUN_A RUN_B [RUN ...]"
     parser = Parser(usage=usage, description="Put runs side by side.")
     parser.add_argument("runs", metavar="RUN", nargs="*")
-    words = parser.parse_args(argv).runs
+    parser.add_argument("--picture", help="draw the losses in this file; needs matplotlib")
+    arguments = parser.parse_args(argv)
+    words, picture = arguments.runs, arguments.picture
     if len(words) < 2:
         raise UserError(f"there is nothing to compare; {usage}")
+    if picture:
+        new_picture(picture)  # rather refused now than at the end
     runs = [find_run(word) for word in words]
     names = [run.name for run in runs]
     curves = [evaluations(run) for run in runs]
@@ -88,6 +129,8 @@ def main(argv: list[str]) -> int:
             ["seconds", *(f"{curve[-1][1]:.0f}" for curve in curves)],
         ]
     )
+    if picture:
+        draw(picture, names, curves, baselines_of(open_run(runs[0])))
     result = {"benchmark": "compare", "runs": [str(run) for run in runs], "config": differing}
     print_json(result | {"at_steps": steps, "at_seconds": seconds, "best": best})
     return 0

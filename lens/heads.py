@@ -7,12 +7,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
+from torch import Tensor
+
 from common.errors import UserError
 from common.fields import In
+from common.pictures import new_picture, save_picture
 from common.tables import print_table
 from lens.capture import head_replaced
 from lens.composition import chance_level, composition
-from lens.measure import ablate, logit_lens, measure_copying, repeated, score_heads
+from lens.measure import Ablation, ablate, logit_lens, measure_copying, repeated, score_heads
 from lens.metrics import SCORES, SINK
 from lens.subject import REPEATS, MeasureOptions, Subject
 
@@ -29,12 +32,17 @@ class Heads(MeasureOptions):
     period: Annotated[int, In("[2, inf)")] | None = None
     """Length of the random strings whose copying is scored; without it, one that the run knows."""
 
+    picture: str | None = None
+    """A file to draw every score in, against the loss without the head; needs matplotlib."""
+
     json: bool = False
     """Print a list of objects, one a head, and nothing else."""
 
 
 def heads(word: str | None, options: Heads) -> int:
     """A table, or JSON."""
+    if options.picture:
+        new_picture(options.picture)  # rather refused now than after minutes
     subject = Subject(word, options)
     with cut(subject, options.without):
         return measure(subject, options)
@@ -103,6 +111,8 @@ def measure(subject: Subject, options: Heads) -> int:
         f"{ablation.loss:.4f} nats/token; the last columns are its change\nwhen a head's output is "
         f"set to zero, or to its mean, ± standard error. Attention weight is not importance.\n"
     )
+    if options.picture:
+        draw(options.picture, places, scores, uniform, ablation)
     print_copying(subject)
     print_composition(subject)
     rows = [["logit lens", "loss, nats/token"]]
@@ -152,3 +162,27 @@ def print_composition(subject: Subject) -> None:
     if len(found) > PAIRS:
         print(f"(the {PAIRS} of {len(found)} pairs with the highest score)")
     print()
+
+
+def draw(
+    path: str,
+    places: list[tuple[int, int]],
+    scores: dict[str, Tensor],
+    uniform: list[float],
+    ablation: Ablation,
+) -> None:
+    """A panel a score: each head by its score and by how much the loss rises without it."""
+    figure, panels = new_picture(path, len(SCORES))
+    for axes, score, chance in zip(panels, SCORES, uniform, strict=True):
+        axes.axvline(chance, linestyle="--", linewidth=1, color="gray")  # uniform attention
+        axes.axhline(0, linewidth=0.5, color="gray")
+        for i, h in places:
+            x, y = float(scores[score.key][i, h]), float(ablation.changes["zero"][i, h])
+            error = float(ablation.changes["zero_error"][i, h])
+            axes.errorbar(x, y, error, fmt="o", markersize=3, color=f"C{i % 10}")
+            axes.annotate(f"L{i}H{h}", (x, y), (3, 3), textcoords="offset points", fontsize=6)
+        axes.set_title(score.name, fontsize=9)
+        axes.tick_params(labelsize=7)
+    figure.supxlabel("score (dashed: uniform attention)", fontsize=9)
+    figure.supylabel("rise of the loss without the head, nats", fontsize=9)
+    save_picture(figure, path)

@@ -6,6 +6,7 @@ import copy
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -326,6 +327,20 @@ def test_heads_without_some(said: Said, run: Path) -> None:
     assert rows == {"chance": [pytest.approx(chance_level(32, D), abs=6e-4)] * 3}
 
 
+def test_heads_drawn(said: Said, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="needs pip install matplotlib")
+    flags = ["heads", "--sequences=2", "--picture=heads.svg"]
+    assert "picture: heads.svg" in said(*flags)
+    picture = Path("heads.svg").read_text()
+    for words in [f"L{i}H{h}" for i in range(L) for h in range(H)]:
+        assert picture.count(f">{words}<") == len(SCORES)
+    assert all(f">{score.name}<" in picture for score in SCORES)
+    said(*flags)
+    assert Path("heads.svg").read_text() == picture
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert study.main(flags) == 2
+
+
 def test_a_sink_is_called_one(said: Said) -> None:
     """Over three tokens even uniform attention is above 0.3."""
     rows = table(said("heads", "--prompt=The", "--sequences=2"), "head ")
@@ -523,6 +538,8 @@ MISTAKES = [
     (["heads", "--sequence=3"], "unknown flag --sequence; did you mean --sequences?"),
     (["heads", "--sequences=1"], "sequences must be in [2, inf)"),
     (["heads", "--without=L9H0"], "name heads as L0H1,L1H0; they are L0H0 to L2H1"),
+    (["heads", "--picture=heads.txt"], "--picture 'heads.txt' should name a file that ends in"),
+    (["heads", "--picture=nowhere/heads.svg"], "in a folder that is there"),
     (["heads", "--without=first"], "--without 'first': name heads"),
     (["heads", "--period=1"], "period must be in [2, inf)"),
     (["heads", "--period=17"], "--period 17 must be from 2 to 16"),

@@ -322,6 +322,11 @@ def test_compare(workplace: Path, debug_run: Path, capsys: pytest.CaptureFixture
     assert result["at_seconds"][0] == [2.0, [2.0, 2.5]]
     assert result["at_seconds"][-1] == [3.0, [1.5, 2.5]]
     assert result["best"] == [1.5, 1.0]
+    pytest.importorskip("matplotlib", reason="needs pip install matplotlib")
+    assert compare.main(["runs/a", "runs/b", "--picture", "curves.svg"]) == 0
+    picture = Path("curves.svg").read_text()
+    assert all(f">{name}<" in picture for name in ("a", "b", "uniform", "unigram", "bigram"))
+    assert compare.main(["runs/a", "runs/b", "--picture", "curves.txt"]) == 2
     two = "--model.n_layer=2"
     configs = [read_flags(), read_flags(two), read_flags(two, "--train.seed=5")]
     expected = {"model.n_layer": [4, 2, 2], "train.seed": [1337, 1337, 5]}

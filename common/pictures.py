@@ -1,0 +1,43 @@
+"""Pictures of numbers, drawn by matplotlib, which only who asks for one needs."""
+
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+
+FORMATS = (".svg", ".png", ".pdf")
+COLUMNS = 4  # of panels
+
+
+def new_picture(path: str, panels: int = 1) -> tuple[Any, list[Any]]:
+    """A matplotlib figure and its axes, side by side or in rows of four.
+
+    Raises:
+        UserError: when it could not be saved at `path`, or matplotlib is not installed.
+    """
+    if Path(path).suffix not in FORMATS or not Path(path).absolute().parent.is_dir():
+        raise UserError(
+            f"--picture {path!r} should name a file that ends in {', '.join(FORMATS)}, in a folder "
+            f"that is there"
+        )
+    try:
+        from matplotlib import rcParams
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError("--picture is drawn by matplotlib: pip install matplotlib") from None
+    rcParams["svg.hashsalt"] = "glassgpt"  # the same picture each time
+    rcParams["svg.fonttype"] = "none"  # words stay words
+    columns = min(panels, COLUMNS)
+    rows = -(-panels // columns)
+    size = (7.0, 4.5) if panels == 1 else (3.0 * columns, 2.7 * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for unused in axes[panels:]:
+        unused.set_visible(False)
+    return figure, axes[:panels]
+
+
+def save_picture(figure: Any, path: str) -> None:
+    """Write it, and say so."""
+    figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
+    print(f"picture: {path}")
