@@ -421,7 +421,8 @@ function mix(memory, row, v, out, t, C, D) {
 
 /**
  * x W^T, three rows and three outputs at a time: a number that is read is used three times, and the
- * nine sums fit into the registers. Each sum is made in the same order, however many rows there are.
+ * nine sums fit into the registers. Each sum is made in the same order, however many rows there
+ * are.
  */
 function product(memory, x, w, y, rows, K, N) {
   let r = 0;

@@ -381,12 +381,13 @@ function suggest() {
   $("try").hidden = false;
   $("try").querySelector("ol").append(
     step("The text is a random string, twice. Its second copy is pale: the model knew it. Switch " +
-      "off the heads that look at what came after the last copy, and it turns as surprising as the " +
-      "first.", `switch off ${names(induction)}`, without(induction)),
+      "off the heads that look at what came after the last copy, and it turns as surprising as " +
+      "the first.", `switch off ${names(induction)}`, without(induction)),
     ...(before.length ? [step("Those heads search for what the layer below wrote: which token " +
       "stood before. Switch off the previous-token heads there, and the stripe of the induction " +
       "heads is gone: they go blind.", `switch off ${names(before)}`, without(before))] : []),
-    step("Undo that, and drag the slider: the stripe was not there at first.", "undo", () => restart()));
+    step("Undo that, and drag the slider: the stripe was not there at first.", "undo",
+      () => restart()));
 }
 
 // ------------------------------------------------------------------------------ words and tour

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 PARTS = Path(__file__).parent
-SCRIPTS = ("engine.js", "live.js", "draw.js", "panels.js", "page.js")  # each uses those before it
+# Each uses those before it.
+SCRIPTS = ("engine.js", "live.js", "draw.js", "words.js", "panels.js", "page.js")
 MARK = "<!doctype html>\n<!-- a report of glassgpt -->\n"  # how every report begins
 
 

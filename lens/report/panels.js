@@ -45,7 +45,7 @@ const state = {
   bar: null, // id of the token whose votes are shown
   seed: 1337, // of what is written
 };
-let view; // {snapshot, start, tokens, other, pass, before, same, engine, edits} as `update` makes it
+let view; // {snapshot, start, tokens, other, pass, before, same, engine, edits}, from `update`
 
 const UNIT = `nats/${data.run.unit}`;
 const UNIFORM_GUESS = Math.log(V); // surprisal when every token is as likely
@@ -68,9 +68,9 @@ function showHeader() {
   const source = [run.config.data.source].flat().join(", ");
   document.title = `${run.name} · glassgpt`;
   $("name").textContent = run.name;
-  $("lead").textContent = `A language model that read ${ABOUT[source] ?? source}, running in this page: ` +
-    "type, and see which earlier characters each of its attention heads looks at, what it expects " +
-    "next, and what becomes of that when you change something.";
+  $("lead").textContent = `A language model that read ${ABOUT[source] ?? source}, running in ` +
+    "this page: type, and see which earlier characters each of its attention heads looks at, what it " +
+    "expects next, and what becomes of that when you change something.";
   $("result").textContent = `${run.about} · ${count(run.parameters)} parameters · step ` +
     `${count(run.step)} · loss on the whole validation split ${number(run.val_loss)} ${UNIT} · ` +
     `${run.made} · PyTorch ${run.torch}`;
@@ -104,9 +104,10 @@ function showHeader() {
 function showEquality({ error, allowed, agrees }) {
   const { eight_bits, rounding } = snapshots[state.snapshot];
   $("equality").textContent = agrees
-    ? `The page computes as PyTorch does: logits of the shipped text within ${power(error)} of its ` +
-      `(allowed: ${power(allowed)}). Weights rounded to ${eight_bits ? "8 bits" : "half precision"}: ` +
-      `a logit moves by ${power(rounding.logit)} at most, the loss by ${power(rounding.nats)} nats.`
+    ? `The page computes as PyTorch does: logits of the shipped text within ${power(error)} of ` +
+      `its (allowed: ${power(allowed)}). Weights rounded to ` +
+      `${eight_bits ? "8 bits" : "half precision"}: a logit moves by ` +
+      `${power(rounding.logit)} at most, the loss by ${power(rounding.nats)} nats.`
     : `This page does not compute what PyTorch does: a logit of the shipped text is ` +
       `${power(error)} from PyTorch's, where ${power(allowed)} is allowed. What it would show is ` +
       "not the model, and is switched off.";
@@ -267,17 +268,15 @@ function showGrid() {
   const wanted = state.sorted
     ? order().map((head) => thumbnails[head])
     : layers.flatMap((layer, l) => [layer, ...thumbnails.slice(l * H, (l + 1) * H)]);
-  if (grid.children.length !== wanted.length || wanted.some((each, i) => grid.children[i] !== each)) {
-    grid.replaceChildren(...wanted);
-  }
+  if (wanted.some((each, i) => grid.children[i] !== each)) grid.replaceChildren(...wanted);
   thumbnails.forEach((each, head) => {
     const [pick, toggle] = each.children;
     const value = state.measure.text(valueOf(head));
     pick.lastChild.replaceChildren(
       el("b", {}, headName(head)), el("span", {}, value), el("i", {}, labelOf(head)));
     pick.ariaPressed = head === state.head;
-    pick.ariaLabel =
-      `layer ${Math.floor(head / H)} head ${head % H}, ${state.measure.name} ${value} ${labelOf(head)}`;
+    pick.ariaLabel = `layer ${Math.floor(head / H)} head ${head % H}, ` +
+      `${state.measure.name} ${value} ${labelOf(head)}`;
     pick.tabIndex = toggle.tabIndex = head === state.head ? 0 : -1; // arrows do the rest
     showSwitch(toggle, offWord(head) !== undefined);
     toggle.disabled = isOff(`L${Math.floor(head / H)}.attn`);
@@ -310,8 +309,9 @@ const WINDOW = 21; // tokens that the close-up shows
 
 function showHead() {
   const name = headName(state.head);
-  $("head-title").textContent = `Layer ${Math.floor(state.head / H)} head ${state.head % H} (${name})` +
-    (labelOf(state.head) ? `: ${labelOf(state.head)}` : "") + (isHeadOff(state.head) ? ", off" : "");
+  const [label, off] = [labelOf(state.head), isHeadOff(state.head)];
+  $("head-title").textContent = `Layer ${Math.floor(state.head / H)} head ${state.head % H} ` +
+    `(${name})${label && `: ${label}`}${off ? ", off" : ""}`;
   for (const button of document.querySelectorAll("[data-stage]")) {
     button.ariaPressed = button.dataset.stage === state.stage;
   }
@@ -420,12 +420,12 @@ function showTextState() {
       "before it.");
   }
   if (view.start) {
-    parts.push(`The model sees the last ${view.pass.T} of ${view.start + view.pass.T} tokens: its ` +
-      `context is ${B}, and moves on by half of it.`);
+    parts.push(`The model sees the last ${view.pass.T} of ${view.start + view.pass.T} tokens: ` +
+      `its context is ${B}, and moves on by half of it.`);
   }
   if (view.same > 0 && !view.start) {
-    parts.push(`Unchanged: the first ${tokensOf(view.same)} and all that was computed of them. No ` +
-      "position hears of what comes later.");
+    parts.push(`Unchanged: the first ${tokensOf(view.same)} and all that was computed of them. ` +
+      "No position hears of what comes later.");
   }
   $("text-state").textContent = parts.join(" ");
 }
@@ -466,8 +466,8 @@ function showHiding() {
   $("hiding").hidden = at === null;
   if (at === null) return;
   const [all, one] = [`hide@${at}`, `hide@${at}/${headName(state.head)}`];
-  $("hide-all").textContent =
-    `${isOff(all) ? "show" : "hide"} ${place("token", at)} ${isOff(all) ? "again" : "from all heads"}`;
+  $("hide-all").textContent = isOff(all)
+    ? `show ${place("token", at)} again` : `hide ${place("token", at)} from all heads`;
   $("hide-one").textContent = isOff(one)
     ? `show it to ${headName(state.head)} again` : `hide it from ${headName(state.head)} alone`;
 }
@@ -482,9 +482,9 @@ function showNext() {
   const rows = best.map((id) => {
     const gauge = el("div", { className: "gauge" });
     gauge.style.width = `${100 * Math.exp(now[id])}%`;
-    const bar = el("button",
-      { type: "button", className: "bar-button", title: "who voted for it?", onclick: () => vote(id) },
-      gauge);
+    const bar = el("button", {
+      type: "button", className: "bar-button", title: "who voted for it?", onclick: () => vote(id),
+    }, gauge);
     if (edited()) {
       const ghost = el("div", { className: "gauge ghost" });
       ghost.style.width = `${100 * Math.exp(before[id])}%`;
@@ -494,8 +494,9 @@ function showNext() {
     bar.ariaLabel = `who voted for ${token}`;
     bar.ariaPressed = id === state.bar;
     return el("tr", { className: id === next ? "came" : "" },
-      cell(el("button", { type: "button", className: "write", title: "write it", onclick: () => choose(id) },
-        token)),
+      cell(el("button", {
+        type: "button", className: "write", title: "write it", onclick: () => choose(id),
+      }, token)),
       numeral(number(Math.exp(now[id]))),
       ...(edited() ? [numeral(number(Math.exp(before[id])))] : []),
       cell(bar));
@@ -507,7 +508,8 @@ function showNext() {
       ? "the first, predicted from nothing"
       : `surprisal ${number(own)} nats, probability ${number(Math.exp(-own))}`),
     el("table", {}, el("caption", { className: "quiet" }, "Expected after it. ", t + 1 < T
-      ? `Came next: ${quoted(view.tokens[t + 1])}, probability ${number(Math.exp(-surprisal[t + 1]))}.`
+      ? `Came next: ${quoted(view.tokens[t + 1])}, ` +
+        `probability ${number(Math.exp(-surprisal[t + 1]))}.`
       : "The text ends here."), ...heads, ...rows));
   showVotes(t);
 }
@@ -529,7 +531,8 @@ function showVotes(t) {
   const single = (name, value) => row(header(name, "row"), part(value));
   const isPatched = state.edits.some((word) => /^patch.*L\d+$/.test(word));
   refill($("votes"),
-    el("p", {}, el("b", {}, `Who voted for ${quoted(vocab[state.bar])} after ${place("token", t)}?`)),
+    el("p", {},
+      el("b", {}, `Who voted for ${quoted(vocab[state.bar])} after ${place("token", t)}?`)),
     el("div", { className: "scroll" }, el("table", {},
       row(header(""), ...range(H).map((h) => header(`H${h}`)), header("MLP")),
       ...range(L).map((l) => row(header(`layer ${l}`, "row"),
@@ -537,9 +540,9 @@ function showVotes(t) {
       single("embedding", embedding), single("biases", biases),
       ...(isPatched ? [single("patched in", patched)] : []),
       row(header("logit", "row"), numeral(signed(logit, 2))))),
-    el("p", { className: "quiet small" }, "Direct logit attribution: what each part adds to the logit, " +
-      "with the scale of the final norm held fixed. Look for the one head without which another " +
-      "character would have won."));
+    el("p", { className: "quiet small" }, "Direct logit attribution: what each part adds to the " +
+      "logit, with the scale of the final norm held fixed. Look for the one part without which " +
+      "another character would have won."));
 }
 
 function showContinuation(tokens) {
@@ -551,8 +554,8 @@ function showContinuation(tokens) {
 
 function showMoment() {
   const { step, lens_loss } = snapshots[view.snapshot];
-  const words = `step ${count(step)} · loss: ${number(lens_loss[L])} on ${count(data.sequences)} ` +
-    `validation windows${edited() ? " without the edits" : ""}, ` +
+  const words = `step ${count(step)} · loss: ${number(lens_loss[L])} on ` +
+    `${count(data.sequences)} validation windows${edited() ? " without the edits" : ""}, ` +
     `${number(view.pass.loss)} on this text (${UNIT})`;
   $("moment").textContent = $("slider").ariaValueText = words;
 }
@@ -694,7 +697,8 @@ function showColumn(wide, left) {
 // Frame the selected token's column.
 function markLens() {
   const here = queryOnShow();
-  lens?.cells.forEach((cells) => cells.forEach((spot, t) => spot.classList.toggle("here", t === here)));
+  lens?.cells.forEach((cells) =>
+    cells.forEach((spot, t) => spot.classList.toggle("here", t === here)));
 }
 
 function readLens(spot) {
@@ -798,47 +802,3 @@ function markAblation() {
     button.ariaPressed = Number(button.value) === state.head;
   }
 }
-
-// --------------------------------------------------------------------------- words and the tour
-
-const GLOSSARY = {
-  token: "what the model reads and writes one at a time: here a character or a byte",
-  head: "a small part of a layer that, from each token, looks back at earlier ones and copies " +
-    "something from where it looks; each head learns where to look",
-  query: "the vector with which a token asks: it is compared with the keys of all earlier tokens",
-  key: "the vector by which a token is found; a large product of query and key means a large weight",
-  weight: "how much of its look a query spends on a key; each row sums to 1",
-  "residual stream": "the vector that runs through all layers at a token's place; every head and " +
-    "MLP adds to it",
-  MLP: "the other half of a layer: it works on each token alone",
-  logit: "the model's score for a next token, before the softmax makes probabilities of all scores",
-  nat: "the unit of surprise: −ln of the probability that something had; 0.69 nats is one bit",
-  surprisal: "how unlikely the model thought what came, in nats",
-  loss: "the mean surprisal of a text",
-  "validation windows": "pieces of text, as long as the context, that the model was not trained on",
-  "logit lens": "reading the residual stream of an earlier layer as if it were the last " +
-    "(nostalgebraist 2020)",
-  ablation: "switching a part off to see whether it was needed: its output is set to zero, or to its " +
-    "mean, which takes away only what it says and not what it always adds",
-  patching: "activation patching: putting what the model computed for one text into its pass over another, to find where " +
-    "a difference travels",
-  induction: "looking for the last place where the current token stood, at what came after it",
-  temperature: "divides the logits before a token is drawn: below 1 likely ones become likelier, " +
-    "0 takes the likeliest",
-  "top-k": "draw from the k likeliest tokens only",
-};
-
-const TOUR = [
-  ["text-section", "Type here. The colour of a character is how much it surprised the model, and " +
-    "below stands what it expects next. What is before the caret never changes: no position sees the " +
-    "future."],
-  ["heads-section", "Each square is an attention head: a row for each token that looks, a column for " +
-    "each it looks at. Darker (in the dark, brighter) is more. Its switch takes the head out of the " +
-    "model."],
-  ["head-section", "The selected head, large. Point at a cell to read it; the table works the softmax " +
-    "out in numbers."],
-  ["bar", "The weights of the model while it was trained. Drag, and watch the heads form under your " +
-    "own text."],
-  ["patch-section", "Two texts that differ in a character: put the inside of one into the other, and " +
-    "find the place through which the difference travels."],
-];
