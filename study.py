@@ -9,7 +9,11 @@ python study.py heads runs/my-run --prompt "ROMEO:"      another run, another te
 python study.py trace --help                             every flag of a verb
 """
 
+import os
 import signal
+
+# Threads that wait soon sleep; see train.py.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if __name__ == "__main__":  # Ctrl-C ends at once and quietly, also while libraries are loaded
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup

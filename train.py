@@ -8,7 +8,12 @@ python train.py --dry_run                             how large it would be
 python train.py --help                                every field
 """
 
+import os
 import signal
+
+# Threads that wait for each other soon sleep: where another program keeps a core busy, one that spins
+# keeps the other from its work. PyTorch's OpenMP reads it when it is loaded.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at once and quietly
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
@@ -328,7 +333,7 @@ def run_job(job: Job) -> int:
     print(
         f"done{why}: {run}, {state.step} steps in {state.seconds:.0f} s, "
         f"best validation loss {state.best_val_loss:.4f}\n"
-        f"next:\n  python sample.py {run}\n  tensorboard --logdir runs"
+        f"next:\n  python sample.py {run}\n  python study.py report {run}"
     )
     return stop.exit_code if stop else 0
 

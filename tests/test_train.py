@@ -204,7 +204,8 @@ def test_it_prints_what_matters(workplace: Path, capsys: pytest.CaptureFixture[s
     assert any(line.startswith("    | ") for line in lines)
     seconds, best = state_of("a").seconds, min(found.values())
     done = f"done: runs/a, 24 steps in {seconds:.0f} s, best validation loss {best:.4f}"
-    assert lines[-4:] == [done, "next:", "  python sample.py runs/a", "  tensorboard --logdir runs"]
+    after = ["next:", "  python sample.py runs/a", "  python study.py report runs/a"]
+    assert lines[-4:] == [done, *after]
 
 
 def test_a_run_is_measured_on_what_is_held_out(
