@@ -14,10 +14,9 @@ import train
 from configs.load import SECTIONS, build, read_command_line, read_config
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = FENCED.findall(README)
-PAGES = [README, *(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))]
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [path.read_text(encoding="utf-8") for path in FILES]
 SHELL = "".join(block for page in PAGES for kind, block in FENCED.findall(page) if not kind)
 COMMANDS = [
     shlex.split(line.removeprefix("$ "), comments=True)
@@ -43,8 +42,9 @@ def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPat
     sections: dict[str, type] = {}
     if script == "-m":
         module, argv = importlib.import_module(argv[0]), argv[1:]
-        if hasattr(module, "Options"):  # benchmarks.compare has no flags
-            sections = {"": module.Options} | getattr(module, "SECTIONS", {})
+        if not hasattr(module, "Options"):
+            return  # benchmarks.compare reads words of its own
+        sections = {"": module.Options} | getattr(module, "SECTIONS", {})
     elif script == "study.py":
         sections, argv = {"": study.VERBS[argv[0]][0]}, argv[1:]
     elif script == "sample.py":
@@ -52,9 +52,8 @@ def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPat
     else:
         assert script == "train.py"
         sections = {"": train.Options} | SECTIONS
-    word, values = read_command_line(sections, argv, "", "", 1 if sections else 2)
-    if sections:
-        build(sections[""], values[""])
+    word, values = read_command_line(sections, argv, "", "")
+    build(sections[""], values[""])
     if "train" in sections:
         read_config(values, word)
 
@@ -63,7 +62,8 @@ def test_the_python_in_it_runs(
     workplace: Path, debug_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(debug_run, workplace / "runs" / "debug")
-    programs = [block for kind, block in BLOCKS if kind == "python"]
+    blocks = [block for page in PAGES for block in FENCED.findall(page)]
+    programs = [block for kind, block in blocks if kind == "python"]
     assert programs
     for program in programs:
         exec(compile(program, "README.md", "exec"), {})
@@ -71,7 +71,8 @@ def test_the_python_in_it_runs(
 
 
 def test_the_files_it_maps_are_there() -> None:
-    (tree,) = (block for kind, block in BLOCKS if block.startswith("train.py"))
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (tree,) = (block for kind, block in FENCED.findall(page) if block.startswith("train.py"))
     room = ""
     for line in tree.splitlines():
         name = line.split()[0] if line.strip() else ""
@@ -82,9 +83,15 @@ def test_the_files_it_maps_are_there() -> None:
             room = name if name.endswith("/") else ""
 
 
-def test_its_pictures_are_there() -> None:
-    induction = ROOT / "docs" / "induction.md"
-    for page in (ROOT / "README.md", induction):
-        pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
-        assert len(pictures) >= 2
-        assert all((page.parent / picture).is_file() for picture in pictures)
+def test_pictures_and_links_lead_somewhere() -> None:
+    seen = 0
+    for path, page in zip(FILES, PAGES, strict=True):
+        for target in re.findall(r"\]\(([^)#]+)", page):
+            if not target.startswith("https://"):
+                assert (path.parent / target).exists(), f"{path}: {target}"
+                seen += 1
+    assert seen > 30
+
+
+def test_the_readme_is_read_in_a_minute() -> None:
+    assert len(PAGES[0].splitlines()) <= 160
