@@ -11,8 +11,8 @@ python train.py --help                                every field
 import os
 import signal
 
-# Threads that wait for each other soon sleep: where another program keeps a core busy, one that spins
-# keeps the other from its work. PyTorch's OpenMP reads it when it is loaded.
+# Threads that wait for each other soon sleep: where another program keeps a core busy, one that
+# spins keeps the other from its work. PyTorch's OpenMP reads it when it is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at once and quietly
