@@ -155,6 +155,9 @@ def head_replaced(model: GPT, layer: int, head: int, value: Tensor | float) -> I
 
 @contextmanager
 def without_mask(model: nn.Module) -> Iterator[None]:
-    """Inside the `with` block every position attends to all, also to later ones; gradients flow."""
+    """Inside the `with` block every position attends to all, also to later ones; gradients flow.
+
+    `capture` there still has the mask that the model passed on, and weights under it.
+    """
     with hooked(attends_of(model), lambda module, args, z_BHTD: attention(*args[:3])[0]):
         yield
