@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from common.errors import printable
+from common.errors import UserError, printable
 from common.fields import Natural
 from common.tables import visible
 from lens.capture import capture, without_mask
@@ -44,6 +44,8 @@ class Compare(MeasureOptions):
 
 def compare(word: str | None, options: Compare) -> int:
     """Every variant beside what the run has."""
+    if options.only == "never_masked" and not options.steps:
+        raise UserError("--only never_masked trains two models, and --steps 0 leaves them out")
     subject = Subject(word, options)
     attn, prompt_T = subject.layer(options.layer), subject.prompt_T
     sequences_BT = subject.sequences(options.sequences)

@@ -41,6 +41,8 @@ class Heads(MeasureOptions):
 
 def heads(word: str | None, options: Heads) -> int:
     """A table, or JSON."""
+    if options.json and options.picture:
+        raise UserError("--json prints its list and nothing else; ask for --picture without it")
     if options.picture:
         new_picture(options.picture)  # rather refused now than after minutes
     subject = Subject(word, options)
