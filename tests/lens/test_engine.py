@@ -234,3 +234,28 @@ def test_votes_sum_to_the_logit(tab: Any, config: ModelConfig, V: int, data: st.
     assert len(votes["heads"]) == config.n_layer * config.n_head
     total = votes["embedding"] + votes["biases"] + sum(votes["heads"]) + sum(votes["mlps"])
     assert total == pytest.approx(logits[t * V + token], abs=1e-4)
+
+
+@given(configs(), st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+def test_a_patch_taken_back_leaves_nothing(
+    tab: Any, config: ModelConfig, data: st.DataObject
+) -> None:
+    """Of patches that come and go on the same text, also two of one place."""
+    make(tab, config, 9)
+    text = data.draw(texts(config, 9))
+    places = st.tuples(st.integers(0, config.n_layer), st.integers(0, len(text) - 1))
+    some = data.draw(st.lists(places, min_size=1, max_size=3))
+    tab.evaluate(
+        "(places) => globalThis.patches = places.map(([layer, position], i) =>"
+        " ({ layer, position, row: new Float32Array(engine.C).fill(i + 0.5) }))",
+        some + some[:1],
+    )
+    sets = st.lists(st.integers(0, len(some)), unique=True)
+    for chosen in [*data.draw(st.lists(sets, min_size=2, max_size=4)), []]:
+        call = "([text, chosen]) => ask(text, chosen.map((i) => patches[i]))"
+        found = tab.evaluate(call, [text, chosen])
+        again = tab.evaluate(
+            call.replace("=> ask", "=> engine.valid.fill(0) && ask"), [text, chosen]
+        )
+        assert found == again

@@ -2,6 +2,7 @@
 needs nothing but itself."""
 
 import base64
+import copy
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import torch
 import study
 from lens.capture import capture, head_replaced
 from lens.measure import ablate, logit_lens, losses_of, mean_outputs
-from lens.report.page import content_hash, page, to_json
+from lens.report.page import content_hash, pack, page, to_json
 from lens.report.weights import pack_weights
 from lens.subject import MeasureOptions, Subject
 from model.generate import generate
@@ -1024,6 +1025,20 @@ def test_odd_characters_are_visible(tab: Any) -> None:
     type_text(tab, f"a{odd}")
     expected = "a ␣ ⇥ ␇ ␡ ◌\u0301 U+202E U+2028 北 🎉"
     assert tab.locator("#text .token").all_inner_texts() == expected.split(" ")
+
+
+def test_weights_in_8_bits(show: Show, report: Report) -> None:
+    """They are what PyTorch rounds them to."""
+    data = json.loads(json.dumps(report.data))
+    packed, rounded = pack_weights(report.exact.state_dict(), True)
+    model = copy.deepcopy(report.exact)
+    model.load_state_dict(rounded)
+    with torch.no_grad():
+        logits = model.double()(ids_of(TEXT))[0].numpy()
+    data["snapshots"][-1] |= {"eight_bits": True, "logits": pack(logits)}
+    tab = show(data, [*report.weights[:-1], packed])
+    assert "Weights rounded to 8 bits" in tab.inner_text("#equality")
+    assert np.allclose(ask(tab, f"logits('{TEXT}')"), logits, atol=1e-4)
 
 
 def test_one_snapshot(show: Show, report: Report) -> None:
