@@ -25,6 +25,13 @@ function refill(place, ...children) {
   if (focused >= 0) stops()[Math.min(focused, stops().length - 1)]?.focus({ preventScroll: true });
 }
 
+/** A word with what it means under the pointer and the focus. */
+function term(name, text = name) {
+  const span = el("span", { tabIndex: 0 }, text);
+  span.dataset.term = name;
+  return span;
+}
+
 const row = (...cells) => el("tr", {}, ...cells);
 const cell = (...content) => el("td", {}, ...content);
 const numeral = (text) => el("td", { className: "number" }, text);

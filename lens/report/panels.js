@@ -140,7 +140,8 @@ function scoreScale() {
 function surpriseScale() {
   const ticks = [0, 0.5, 1].map((part) => [part, number(part * UNIFORM_GUESS, 1)]);
   return [scale(theme.surprise, ticks),
-    el("p", {}, `surprisal in nats; the right end is a uniform guess over ${count(V)} tokens`)];
+    el("p", {}, term("surprisal"), " in ", term("nat", "nats"),
+      `; the right end is a uniform guess over ${count(V)} tokens`)];
 }
 
 const LEGENDS = {
@@ -554,10 +555,10 @@ function showContinuation(tokens) {
 
 function showMoment() {
   const { step, lens_loss } = snapshots[view.snapshot];
-  const words = `step ${count(step)} · loss: ${number(lens_loss[L])} on ` +
-    `${count(data.sequences)} validation windows${edited() ? " without the edits" : ""}, ` +
-    `${number(view.pass.loss)} on this text (${UNIT})`;
-  $("moment").textContent = $("slider").ariaValueText = words;
+  refill($("moment"), `step ${count(step)} · `, term("loss"),
+    `: ${number(lens_loss[L])} on ${count(data.sequences)} `, term("validation windows"),
+    `${edited() ? " without the edits" : ""}, ${number(view.pass.loss)} on this text (${UNIT})`);
+  $("slider").ariaValueText = $("moment").textContent;
 }
 
 function showLoss() {
@@ -603,9 +604,9 @@ function showScores() {
     row(header("score"), header(`over ${count(data.sequences)} validation windows`),
       header("chance")), ...rows);
   const { period, first, second } = snapshots[view.snapshot].copying;
-  $("copying").textContent = `Copying: of random strings of ${count(period)} different tokens, ` +
+  $("copying").replaceChildren(`Copying: of random strings of ${count(period)} different tokens, ` +
     `twice, the first copy costs ${number(first)} ${UNIT}, the second ${number(second)}. ` +
-    "An induction score is a pattern; this is what it does.";
+    "An ", term("induction"), " score is a pattern; this is what it does.");
 }
 
 // ---------------------------------------------------------------------------------------- edits
