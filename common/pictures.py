@@ -9,8 +9,8 @@ FORMATS = (".svg", ".png", ".pdf")
 COLUMNS = 4  # of panels
 
 
-def new_picture(path: str, panels: int = 1) -> tuple[Any, list[Any]]:
-    """A matplotlib figure and its axes, side by side or in rows of four.
+def new_picture(path: str, panels: int = 1, columns: int = COLUMNS) -> tuple[Any, list[Any]]:
+    """A matplotlib figure and its axes, in rows of so many.
 
     Raises:
         UserError: when it could not be saved at `path`, or matplotlib is not installed.
@@ -27,9 +27,9 @@ def new_picture(path: str, panels: int = 1) -> tuple[Any, list[Any]]:
         raise UserError("--picture is drawn by matplotlib: pip install matplotlib") from None
     rcParams["svg.hashsalt"] = "glassgpt"  # the same picture each time
     rcParams["svg.fonttype"] = "none"  # words stay words
-    columns = min(panels, COLUMNS)
+    columns = min(panels, columns)
     rows = -(-panels // columns)
-    size = (7.0, 4.5) if panels == 1 else (3.0 * columns, 2.7 * rows)
+    size = (7.0, 4.5) if panels == 1 else (max(7.0, 3.0 * columns), 2.7 * rows)
     figure = Figure(figsize=size, layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for unused in axes[panels:]:

@@ -9,6 +9,7 @@ import torch
 
 from common.errors import UserError, printable
 from common.fields import Natural
+from common.pictures import new_picture, save_picture
 from common.tables import visible
 from lens.capture import capture, without_mask
 from lens.measure import mean_loss
@@ -41,11 +42,16 @@ class Compare(MeasureOptions):
     """Updates of the two small models that are trained here, with a mask and without; 0 leaves
     them out."""
 
+    picture: str = ""
+    """Draw the numbers in this file (.svg, .png or .pdf); needs matplotlib."""
+
 
 def compare(word: str | None, options: Compare) -> int:
     """Every variant beside what the run has."""
     if options.only == "never_masked" and not options.steps:
         raise UserError("--only never_masked trains two models, and --steps 0 leaves them out")
+    if options.picture:
+        new_picture(options.picture)  # rather refused now than at the end
     subject = Subject(word, options)
     attn, prompt_T = subject.layer(options.layer), subject.prompt_T
     sequences_BT = subject.sequences(options.sequences)
@@ -60,9 +66,13 @@ def compare(word: str | None, options: Compare) -> int:
     }
     if options.steps:
         comparisons["never_masked"] = lambda: mask_from_the_start(subject, options.steps)
+    shown = []
     for name, compute in comparisons.items():
         if options.only in (None, name):
-            show(compute())
+            shown.append(compute())
+            show(shown[-1])
+    if options.picture:
+        draw(options.picture, shown)
     return 0
 
 
@@ -78,6 +88,20 @@ def show(comparison: Comparison) -> None:
     print(textwrap.fill(comparison.why, 100, initial_indent="  ", subsequent_indent="  "))
     for how, text in comparison.texts.items():
         print(f"    {how}, it generates: {text}")
+
+
+def draw(path: str, comparisons: list[Comparison]) -> None:
+    """The numbers of each as bars, one comparison below the other."""
+    figure, panels = new_picture(path, len(comparisons), columns=1)
+    for axes, comparison in zip(panels, comparisons, strict=True):
+        names = [textwrap.fill(name, 48) for name in comparison.numbers]
+        bars = axes.barh(names, list(comparison.numbers.values()), color="tab:blue")
+        axes.bar_label(bars, fmt="%.4g", padding=3, fontsize=7)
+        axes.margins(x=0.15)
+        axes.invert_yaxis()  # the first on top, as in the terminal
+        axes.set_title(textwrap.fill(comparison.title, 60), fontsize=9)
+        axes.tick_params(labelsize=7)
+    save_picture(figure, path)
 
 
 def trained_with_relu(model: GPT, sequences_BT: torch.Tensor) -> Comparison:

@@ -251,6 +251,16 @@ def test_compare_one_thing_only(said: Said, run: Path) -> None:
         assert said("compare", *flags, f"--only={name}").strip() == f"{first}\n\n{part}".strip()
 
 
+def test_compare_draws_what_it_prints(said: Said, run: Path) -> None:
+    printed = said("compare", "--only=unmasked", "--picture=compare.svg")
+    picture = Path("compare.svg").read_text()
+    numbers = re.findall(r"(\d\.\d+)$", printed, re.MULTILINE)
+    assert len(numbers) == 2
+    for number in numbers:
+        assert f">{float(number):.3f}".rstrip("0") in picture
+    assert ">without it<" in picture and ">the mask taken away after training<" in picture
+
+
 # --- heads ---------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,89 @@
+"""The lessons' commands run, in shortened form, and print what the lessons show of them."""
+
+import glob
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import study
+import train
+from benchmarks import compare
+
+ROOT = Path(__file__).parent.parent
+PAGES = [*sorted((ROOT / "docs" / "learn").glob("[0-9]*.md")), ROOT / "docs" / "induction.md"]
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHORT = {
+    "--train.max_steps": "2",
+    "--train.eval_every": "2",
+    "--train.sample_tokens": "1",
+    "--data.val_fraction": "0.01",
+}
+
+
+def commands(page: str) -> list[list[str]]:
+    """The arguments of each `python` in the page's unlabelled fences, as bash expands them."""
+    script = "".join(block for kind, block in FENCED.findall(page) if not kind)
+    bash = ["bash", "-c", f'python() {{ printf "%s\\t" "$@"; echo; }}\n{script}']
+    lines = subprocess.run(bash, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line.rstrip("\t").split("\t") for line in lines]
+
+
+def name(words: list[str]) -> str:
+    """What a training command calls its run."""
+    return words[words.index("--run") + 1]
+
+
+def run(words: list[str]) -> None:
+    script, *argv = words
+    if script == "train.py":
+        if Path("runs", name(words)).exists():
+            return  # "unless it is there already"
+        if name(words) != "debug":  # whose samples and losses are shown
+            for flag, value in SHORT.items():
+                if flag in argv:
+                    del argv[argv.index(flag) : argv.index(flag) + 2]
+                argv += [flag, value]
+        # Lesson 11 adds relu by hand.
+        argv = [word if word != "relu" else "gelu" for word in argv]
+        assert train.main(argv) == 0
+    elif script == "study.py":
+        if "never_masked" in argv and "--steps" not in argv:
+            argv += ["--steps", "2"]
+        if argv[0] in ("heads", "report"):
+            argv += ["--sequences", "2"]
+        assert study.main([word if word != "50" else "2" for word in argv]) == 0
+    else:
+        assert words[:2] == ["-m", "benchmarks.compare"]
+        assert compare.main([run for word in words[2:] for run in sorted(glob.glob(word))]) == 0
+
+
+def skeleton(line: str) -> list[str]:
+    """Its words, with # for each number; without what only stands for numbers or more words."""
+    line = re.sub(r"  # .*", "", line)  # the lesson's own remark
+    line = re.sub(r"\brelu\b", "gelu", line)  # see above
+    line = re.sub(r"(generates:|beats) .*", r"\1", line)  # what a longer training wrote or beat
+    words = [re.sub(r"\d[\d.,]*", "#", word) for word in line.split()]
+    return [word for word in words if re.search(r"[^\W_]", word)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_lesson_shows_what_its_commands_print(
+    page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = page.read_text(encoding="utf-8")
+    (workplace / "configs").symlink_to(ROOT / "configs")
+    typed = commands(text)
+    for lesson in PAGES:  # runs that other lessons train
+        for words in commands(lesson.read_text(encoding="utf-8")):
+            if words[0] == "train.py" and any(name(words) in other for other in typed):
+                run(words)
+    for words in typed:
+        run(words)
+    printed = [skeleton(line) for line in capsys.readouterr().out.splitlines()]
+    shown = [block for kind, block in FENCED.findall(text) if kind == "text"]
+    for line in "".join(shown).splitlines():
+        wanted = skeleton(line)
+        if not line.startswith(("    | ", "...")):  # a sample, and what is left out
+            assert any(set(wanted) <= set(words) for words in printed), line
