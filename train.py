@@ -353,7 +353,7 @@ def measure(job: Job, saved: SavedRun) -> int:
             if result is None:
                 job.processes.stop_requested(stop)
                 return stop.exit_code
-            print(f"{name:10} {result.describe(data.tokenizer)}")
+            print(f"{name:10} {result.describe(data.unit)}")
     return 0
 
 

@@ -37,10 +37,8 @@ def is_mark(char: str) -> bool:
 
 
 def visible(token: str) -> str:
-    """A token as one thing that can be seen: a space is ␣, a newline ↵, other controls a number."""
+    """A token as something that can be seen: a space is ␣, a newline ↵, other controls a number."""
     known = {" ": "␣", "\n": "↵", "\t": "⇥"}
-    if token in known:
-        return known[token]
-    if token and is_mark(token[0]):
-        return "\u25cc" + token  # a mark needs something to stand on
-    return token if token.isprintable() else token.encode("unicode_escape").decode()
+    number = {c: c.encode("unicode_escape").decode() for c in token if not c.isprintable()}
+    shown = "".join((number | known).get(char, char) for char in token)
+    return "\u25cc" + shown if token and is_mark(token[0]) else shown  # it needs what to stand on

@@ -40,8 +40,8 @@ def open_batches(
         raise UserError("--data.source repeat has no end, so it takes no --data.test_fraction")
     if config.tokenizer != "char" or tokenizer not in (None, batches.tokenizer):
         raise UserError(
-            "--data.source repeat has characters of its own: it takes no --data.tokenizer byte "
-            "and no weights that know another vocabulary"
+            "--data.source repeat has characters of its own: it takes no --data.tokenizer but "
+            "char, and no weights that know another vocabulary"
         )
     return batches
 

@@ -15,8 +15,12 @@ class DataConfig(Checked):
     hub:OWNER/NAME (a dataset on the Hugging Face hub), or repeat (random strings repeated, for
     studying induction). Give the flag several times for several files."""
 
-    tokenizer: Literal["char", "byte"] = "char"
-    """A token is a character of the text, or a byte of its UTF-8 form."""
+    tokenizer: Literal["char", "byte", "bpe"] = "char"
+    """A token is a character of the text, a byte of its UTF-8 form, or a sub-word: bytes joined by
+    byte-pair encoding, as in GPT-2, learned from the text; needs the library tokenizers."""
+
+    vocab_size: Annotated[int, In("[257, 60000]")] = 1024
+    """For bpe: number of different tokens, 256 of them bytes."""
 
     val_fraction: Annotated[float, In("(0, 1)")] = 0.1
     """The text is split into training, validation and test, in this order; this is the fraction
@@ -52,6 +56,11 @@ class DataConfig(Checked):
 
     cache_dir: str = "cache"
     """Folder where tokenized text is kept for the next start."""
+
+    @property
+    def unit(self) -> str:
+        """What a token is called, as in nats/char."""
+        return "token" if self.tokenizer == "bpe" else self.tokenizer
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from common.atomic import scratch_folder, sync, write_atomically
 from common.errors import UserError
+from data.bpe import train_bpe
 from data.config import DataConfig
 from data.sources import Part, Source, fingerprint, open_source
 from data.tokenizer import (
@@ -63,7 +64,8 @@ def load_corpus(config: DataConfig, tokenizer: Tokenizer | None = None) -> Corpu
             it is read; for characters that `tokenizer` does not know; for a damaged cache.
     """
     source, cache = open_source(config), Path(config.cache_dir)
-    entry = cache / "tokens" / fingerprint([source.identity, config.tokenizer])
+    kind = [config.tokenizer] + ([config.vocab_size] if config.tokenizer == "bpe" else [])
+    entry = cache / "tokens" / fingerprint([source.identity, *kind])
     if tokenizer is not None:  # that of the text, or another run's
         if entry.exists() and (corpus := read_entry(entry, source)).tokenizer == tokenizer:
             return corpus
@@ -84,6 +86,9 @@ def make_entry(config: DataConfig, source: Source, tokenizer: Tokenizer | None, 
     try:
         if tokenizer is None and config.tokenizer == "byte":
             tokenizer = ByteTokenizer()
+        elif tokenizer is None and config.tokenizer == "bpe":
+            texts = (text for _, text in read_text(source, "strict", "finding sub-words"))
+            tokenizer = train_bpe(texts, config.vocab_size)
         elif tokenizer is None:
             tokenizer = CharTokenizer(find_characters(source))
         description = write_tokens(source, tokenizer, made / "tokens.bin")
@@ -113,8 +118,12 @@ def write_tokens(source: Source, tokenizer: Tokenizer, path: Path) -> dict[str, 
     digest, crc32, characters, tokens = hashlib.sha256(), 0, 0, 0
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     errors = "surrogateescape" if isinstance(tokenizer, ByteTokenizer) else "strict"
+    held = ""  # the end of a chunk, whose tokens depend on what follows
     with open(path, "wb") as file:
         for chunk, text in read_text(source, errors):
+            text = held + text
+            cut = tokenizer.cut(text) if chunk else len(text)
+            text, held = text[:cut], text[cut:]
             ids = tokenizer.encode(text)
             file.write(ids.data)
             crc32 = zlib.crc32(ids.data, crc32)
@@ -136,14 +145,16 @@ def write_tokens(source: Source, tokenizer: Tokenizer, path: Path) -> dict[str, 
     return {"info": info, "tokenizer": tokenizer.to_dict(), "crc32": crc32}
 
 
-def read_text(source: Source, errors: str) -> Iterator[tuple[bytes, str]]:
+def read_text(
+    source: Source, errors: str, doing: str = "tokenizing"
+) -> Iterator[tuple[bytes, str]]:
     """Each chunk of a text, and the characters that end in it.
 
     Raises:
         UserError: naming the first byte that is not UTF-8, where `errors` is "strict".
     """
     decoder, done = codecs.getincrementaldecoder("utf-8")(errors), 0
-    for part, chunk in read_chunks(source, "tokenizing"):
+    for part, chunk in read_chunks(source, doing):
         try:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:

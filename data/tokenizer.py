@@ -1,4 +1,4 @@
-"""Text <-> token ids: a token is a character of the corpus, or a byte."""
+"""Text <-> token ids: a token is a character of the corpus, a byte, or a sub-word (data/bpe.py)."""
 
 import codecs
 from collections.abc import Iterable, Iterator
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.errors import UserError
+from data.bpe import BPETokenizer, read_merges
 
 MAX_CODE_POINT = 0x10FFFF
 
@@ -67,6 +68,16 @@ class CharTokenizer:
         """How many characters begin among the tokens."""
         return len(ids)
 
+    def cut(self, text: str) -> int:
+        """The last place where the text can be cut so that its parts have the tokens of the whole;
+        its end, where there is none."""
+        return len(text)
+
+    @property
+    def labels(self) -> list[str]:
+        """Each token as a text to show; bytes that are no characters as \\xNN."""
+        return list(self.chars)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `load_tokenizer` reads."""
         return {"kind": "char", "chars": self.chars}
@@ -96,11 +107,18 @@ class ByteTokenizer:
     def count_characters(self, ids: npt.NDArray[Any]) -> int:
         return int(((ids & 0xC0) != 0x80).sum())  # all but UTF-8's continuation bytes
 
+    def cut(self, text: str) -> int:
+        return len(text)
+
+    @property
+    def labels(self) -> list[str]:
+        return [bytes([i]).decode("utf-8", "backslashreplace") for i in range(256)]
+
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "byte"}
 
 
-Tokenizer = CharTokenizer | ByteTokenizer
+Tokenizer = CharTokenizer | ByteTokenizer | BPETokenizer
 
 
 def load_tokenizer(plain: Any) -> Tokenizer:
@@ -115,4 +133,7 @@ def load_tokenizer(plain: Any) -> Tokenizer:
         case {"kind": "char", "chars": str(chars)} if len(plain) == 2:
             if chars and len(set(chars)) == len(chars):
                 return CharTokenizer(chars)
+        case {"kind": "bpe", "merges": str(merges), "special": list(special)} if len(plain) == 3:
+            if all(isinstance(token, str) for token in special):
+                return BPETokenizer(read_merges(merges.splitlines()), tuple(special))
     raise ValueError("not a description of a tokenizer")

@@ -56,9 +56,7 @@ class Subject:
         self.config, self.tokenizer = self.saved.config, self.saved.tokenizer
         self.header, self.V = self.saved.header, self.tokenizer.vocab_size
         self.model = self.saved.model(torch.device("cpu"))
-        self.vocab = [self.tokenizer.decode([i]) for i in range(self.V)]
-        if self.config.data.tokenizer == "byte":
-            self.vocab = [chr(i) if i < 128 else f"\\x{i:02x}" for i in range(256)]
+        self.vocab = self.tokenizer.labels
         print(printable(self.saved.describe()), file=sys.stderr)
 
     @property

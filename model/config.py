@@ -33,8 +33,9 @@ class ModelConfig(Checked):
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """The normalization before each sublayer and before the head."""
 
-    activation: Literal["gelu", "relu2", "swiglu"] = "relu2"
-    """The MLP's nonlinearity: GPT-2's GELU, squared ReLU, or the gated SwiGLU."""
+    activation: Literal["gelu", "gelu_tanh", "relu2", "swiglu"] = "relu2"
+    """The MLP's nonlinearity: GELU, GPT-2's approximation of it by tanh, squared ReLU, or the gated
+    SwiGLU."""
 
     qk_norm: bool = True
     """LayerNorm of each head's queries and keys, with a learned scale (Dehghani et al. 2023)."""

@@ -26,9 +26,9 @@ def make_norm(config: ModelConfig) -> nn.Module:
 class MLP(nn.Module):
     """C -> 4 C, a nonlinearity, 4 C -> C.
 
-    GELU (Hendrycks & Gimpel 2016) is the exact one; GPT-2's approximation by tanh is six times
-    slower on a CPU. Squared ReLU: So et al. 2021, Primer. SwiGLU: Shazeer 2020, with 8/3 C for
-    4 C, so that its three matrices have as many weights.
+    GELU: Hendrycks & Gimpel 2016; GPT-2's approximation by tanh is six times slower on a CPU.
+    Squared ReLU: So et al. 2021, Primer. SwiGLU: Shazeer 2020, with 8/3 C for 4 C, so that its
+    three matrices have as many weights.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -46,6 +46,8 @@ class MLP(nn.Module):
         hidden = self.up(x_BTC)
         if self.activation == "gelu":
             hidden = F.gelu(hidden)
+        elif self.activation == "gelu_tanh":
+            hidden = F.gelu(hidden, approximate="tanh")
         elif self.activation == "relu2":
             hidden = squared_relu(hidden)
         else:

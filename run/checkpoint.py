@@ -26,7 +26,7 @@ from training.processes import ALONE, Processes
 from training.runtime import Machine
 from training.state import TrainState
 
-FORMAT = "glassgpt 4"
+FORMAT = "glassgpt 5"
 GPU_GENERATORS: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.mps}
 
 

@@ -35,7 +35,7 @@ class Logger:
             baselines: losses of simple models, in nats per token.
             stop: is told when nobody reads what is printed any more.
         """
-        self.settings, self.unit = config.train, config.data.tokenizer
+        self.settings, self.unit = config.train, config.data.unit
         self.tokens_per_step = config.train.batch_size * config.model.block_size
         self.run, self.state, self.baselines = run, state, baselines
         self.stop, self.silent = stop, silent

@@ -1,0 +1,160 @@
+"""Bring a model here from elsewhere, or take one there.
+
+python convert.py export runs/my-run my-folder                  a folder for transformers
+python convert.py import my-folder --run gpt2                   a GPT-2 from such a folder
+python convert.py import hub:openai-community/gpt2 --run gpt2   or from the hub
+python convert.py import ../nanoGPT/out/ckpt.pt --run theirs    a checkpoint of nanoGPT
+
+Either ends by comparing the logits, as far as transformers is installed: pip install transformers.
+Nothing that is in the files is run.
+"""
+
+import os
+import signal
+
+# Threads that wait soon sleep; see train.py.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+if __name__ == "__main__":  # Ctrl-C ends at once and quietly, also while libraries are loaded
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from common.errors import UserError, command, printable
+from common.fields import Checked
+from configs.load import Config, build, nearest, read_command_line, to_plain
+from data.config import DataConfig
+from formats.folder import download, load_original, read_folder, write_folder
+from formats.imported import Imported, largest_differences
+from formats.nanogpt import read_nanogpt
+from model.gpt import GPT
+from run.checkpoint import Header, model_tensors, save_checkpoint
+from run.folder import describe_run, find_run, hold, make_folder
+from run.saved import open_run
+from training.config import TrainConfig
+from training.runtime import Machine
+from training.size import check_memory, decoding_bytes
+from training.state import TrainState
+
+
+@dataclass(frozen=True)
+class Export(Checked):
+    """A run as a folder that transformers opens, with its tokenizer"""
+
+    checkpoint: Literal["best", "last"] = "best"
+    """The weights of the lowest validation loss, or those of the last step."""
+
+
+@dataclass(frozen=True)
+class Import(Checked):
+    """A model from elsewhere as a run"""
+
+    run: str | None = None
+    """Name of the new run, a folder in runs/; without it, the model's name and the time."""
+
+    tokenizer: str | None = None
+    """A meta.pkl of nanoGPT, or a folder with a tokenizer; without it, the one beside the model."""
+
+
+def export(run: str, folder: str, options: Export) -> int:
+    """Write the folder, and compare what transformers makes of it."""
+    saved = open_run(find_run(run), options.checkpoint)
+    arch = write_folder(saved, Path(folder))
+    print(f"{printable(saved.describe())}, as {arch.class_name} in {printable(folder)}")
+    compare(saved.model(torch.device("cpu")), load_original(Path(folder)))
+    print(
+        f"next, in Python:\n"
+        f"  from transformers import pipeline\n"
+        f'  print(pipeline("text-generation", "{printable(folder)}")("the ")[0]["generated_text"])'
+    )
+    return 0
+
+
+def import_(word: str, options: Import) -> int:
+    """Read what the word names, and make a run of it."""
+    path = download(word.removeprefix("hub:")) if word.startswith("hub:") else Path(word)
+    tokenizer = Path(options.tokenizer) if options.tokenizer else None
+    if path.is_dir():
+        imported = read_folder(path, tokenizer)
+    elif path.is_file():
+        imported = read_nanogpt(path, tokenizer)
+    else:
+        raise UserError(
+            f"there is no {word}; name a folder of transformers, hub:OWNER/NAME, or a ckpt.pt of "
+            f"nanoGPT"
+        )
+    V, c = imported.tokenizer.vocab_size, imported.config
+    check_memory(f"a model of {word}", 3 * decoding_bytes(c, 1, V), torch.device("cpu"))
+    model = imported.model()
+    print(
+        f"model: {c.n_layer} layers x {c.n_embd} wide, {c.n_head} heads, context {c.block_size}, "
+        f"{V:,} tokens, {model.num_parameters():,} parameters"
+    )
+    stem = Path(word.removeprefix("hub:")).name or "model"
+    run = save_run(model, imported, make_folder(options.run, stem), word)
+    compare(model, imported.original)
+    where = printable(str(run))
+    print(f"next:\n  python sample.py {where}\n  python study.py report {where}")
+    return 0
+
+
+def save_run(model: GPT, imported: Imported, run: Path, word: str) -> Path:
+    """Make a run of a model, like any other but that it has nothing to resume from."""
+    kind = imported.tokenizer.to_dict()["kind"]
+    sizes: dict[str, Any] = {}
+    if kind == "bpe":
+        sizes["vocab_size"] = imported.tokenizer.vocab_size
+    data = DataConfig(source=imported.source, tokenizer=kind, **sizes)
+    config = Config(data, imported.config, TrainConfig())
+    corpus = {"source": f"imported from {word}", "start_token": imported.start_token}
+    machine = Machine("cpu", "unknown", torch.get_num_threads(), 1, "float32", torch.__version__)
+    header = Header(to_plain(config), imported.tokenizer.to_dict(), corpus, machine, TrainState())
+    with hold(run):
+        describe_run(run, config, {"corpus": corpus, "init_from": None, "runtime": "imported"})
+        save_checkpoint(run / "last.safetensors", model_tensors(model), header)
+    return run
+
+
+def compare(ours: GPT, theirs: Any) -> None:
+    """Print how far two models are apart."""
+    if theirs is None:
+        print("not compared: pip install transformers, which computes the same model its own way")
+        return
+    differences = largest_differences(ours, theirs).items()
+    found = ", ".join(f"{difference:.1e} in {dtype}" for dtype, difference in differences)
+    print(f"largest difference of the logits, as a fraction of the largest: {found}")
+
+
+@command
+def main(argv: list[str]) -> int:
+    """Read the verb, what it is about, and the flags."""
+    words = {"export": ["RUN", "FOLDER"], "import": ["FOLDER, hub:OWNER/NAME or ckpt.pt"]}
+    if argv[:1] in (["--help"], ["-h"]):
+        print(__doc__)
+        return 0
+    verb, *rest = argv or [""]
+    if verb not in words:
+        raise UserError(
+            f"name what to do: python convert.py export RUN FOLDER, or python convert.py import "
+            f"WHAT{nearest(verb, words)}"
+        )
+    wanted = words[verb]
+    usage = f"python convert.py {verb} {' '.join(wanted)} [--flag VALUE ...]"
+    given = [word for word in rest[: len(wanted)] if not word.startswith("-")]
+    kind = Export if verb == "export" else Import
+    _, values = read_command_line({"": kind}, rest[len(given) :], usage, kind.__doc__ or "", 0)
+    if len(given) < len(wanted):
+        raise UserError(f"{verb} takes {' and '.join(wanted)}: {usage}")
+    if verb == "export":
+        return export(given[0], given[1], build(Export, values[""]))
+    return import_(given[0], build(Import, values[""]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
