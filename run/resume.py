@@ -25,7 +25,7 @@ RESUME: dict[str, Set[str]] = {
 }
 # What --init_from may change: all but what gives the weights their meaning.
 INIT_FROM: dict[str, Set[str]] = {
-    "data": field_types(SECTIONS["data"]).keys() - {"tokenizer"},
+    "data": field_types(SECTIONS["data"]).keys() - {"tokenizer", "vocab_size"},
     "model": {"dropout", "attn_dropout", "attention"},
     "train": field_types(SECTIONS["train"]).keys(),
 }

@@ -49,12 +49,14 @@ def make_run(
     run: Path,
     chars: str | None = "\n abcdefghijklmnopqrstuvwxyz",
     source: str = "absent.txt",
+    tokenizer: Any = None,
     **choices: Any,
 ) -> Path:
     """A run of random weights, without training: others in `last` than in `best`.
 
     Args:
         chars: its vocabulary; None for bytes.
+        tokenizer: instead of characters or bytes.
         choices: fields of the model's config.
     """
     import torch
@@ -70,10 +72,10 @@ def make_run(
     from training.runtime import Machine
     from training.state import TrainState
 
-    data = DataConfig(source=source, tokenizer="char" if chars else "byte")
+    tokenizer = tokenizer or (CharTokenizer(chars) if chars else ByteTokenizer())
+    data = DataConfig(source=source, tokenizer=tokenizer.to_dict()["kind"])
     model = ModelConfig(**{"n_layer": 3, "n_head": 2, "n_embd": 16, "block_size": 12} | choices)
     config = Config(data, model, TrainConfig(max_steps=4, eval_every=2, batch_size=2))
-    tokenizer = CharTokenizer(chars) if chars else ByteTokenizer()
     run.mkdir(parents=True, exist_ok=True)
     for which, step in (("best", 2), ("last", 3)):
         torch.manual_seed(step)

@@ -56,6 +56,7 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: int) -> tuple[s
         "run": about(subject),
         "shapes": [[name, list(weight.shape)] for name, weight in model.state_dict().items()],
         "vocab": subject.vocab,
+        "tokenizer": subject.tokenizer.to_dict(),
         "prompt": prompt_T.tolist(),
         "copies": subject.copies,
         "score_info": score_info(
@@ -194,7 +195,7 @@ def about(subject: Subject) -> dict[str, Any]:
         "name": subject.run.name,
         "step": header.state.step,
         "val_loss": header.state.val_loss,
-        "unit": subject.config.data.tokenizer,
+        "unit": subject.config.data.unit,
         "parameters": subject.model.num_parameters(),
         "about": (
             f"{config.n_layer} layers x {config.n_embd} wide, "

@@ -48,11 +48,14 @@ const tokensOf = (n) => `${count(n)} token${n === 1 ? "" : "s"}`;
 // A token as something to see: blanks, control and combining characters get a stand-in.
 function visible(token) {
   const signs = { "\n": "↵", " ": "␣", "\t": "⇥", "\x7f": "␡" };
-  if (Object.hasOwn(signs, token)) return signs[token];
-  const code = token.codePointAt(0);
-  if (/^[\0-\x1f]$/.test(token)) return String.fromCodePoint(0x2400 + code);
-  if (/^[\p{C}\p{Z}]$/u.test(token)) return `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
-  return /^\p{M}/u.test(token) ? `◌${token}` : token;
+  const shown = Array.from(token, (char) => {
+    if (Object.hasOwn(signs, char)) return signs[char];
+    const code = char.codePointAt(0);
+    if (code < 0x20) return String.fromCodePoint(0x2400 + code);
+    if (!/[\p{C}\p{Z}]/u.test(char)) return char;
+    return `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
+  }).join("");
+  return /^\p{M}/u.test(token) ? `◌${shown}` : shown;
 }
 
 const quoted = (token) => `'${visible(token)}'`;

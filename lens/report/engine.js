@@ -212,6 +212,7 @@ class Engine {
       const u = memory[at.up + i];
       const g = memory[at.gate + i];
       if (activation === "gelu") memory[at.up + i] = 0.5 * u * (1 + erf(u * Math.SQRT1_2));
+      else if (activation === "gelu_tanh") memory[at.up + i] = geluByTanh(u);
       else if (activation === "relu2") memory[at.up + i] = u > 0 ? u * u : 0;
       else memory[at.up + i] = (g / (1 + Math.exp(-g))) * u;
     }
@@ -469,6 +470,11 @@ function dot(memory, x, w, K) {
   let sum = 0;
   for (let k = 0; k < K; k++) sum += memory[x + k] * memory[w + k];
   return sum;
+}
+
+/** GPT-2's approximation of GELU (Hendrycks & Gimpel 2016, section 2). */
+function geluByTanh(x) {
+  return 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
 }
 
 /** The error function, by its series without cancellation (Abramowitz & Stegun 1964, 7.1.6). */

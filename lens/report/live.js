@@ -106,26 +106,22 @@ function engineFor(purpose, snapshot) {
 
 // A text is a list of tokens, each {id, token}; id is null for what the model never saw.
 
+const { kind } = data.tokenizer;
 const idOf = new Map(vocab.map((token, id) => [token, id]));
 const known = (id) => ({ id, token: vocab[id] });
 
 // Bytes that are no UTF-8 are kept as U+DC80 to U+DCFF, as by Python's surrogateescape.
 const escaped = (byte) => String.fromCharCode(0xdc00 + byte);
 
-function encode(text) {
-  if (data.run.unit === "char") {
-    return Array.from(text, (token) => ({ id: idOf.get(token) ?? null, token }));
-  }
+function utf8Of(text) {
   const encoder = new TextEncoder();
   return Array.from(text).flatMap((char) => {
     const code = char.codePointAt(0);
     return code >= 0xdc80 && code <= 0xdcff ? [code - 0xdc00] : [...encoder.encode(char)];
-  }).map(known);
+  });
 }
 
-function decode(tokens) {
-  if (data.run.unit === "char") return tokens.map(({ token }) => token).join("");
-  const bytes = Uint8Array.from(tokens, ({ id }) => id);
+function textOf(bytes) {
   const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
   let text = "";
   for (let i = 0; i < bytes.length;) {
@@ -142,11 +138,69 @@ function decode(tokens) {
   return text;
 }
 
-/** A text as the page's address has it: of bytes, a character for each. */
-const toAddress = (tokens) => (data.run.unit === "char"
-  ? decode(tokens) : tokens.map(({ id }) => String.fromCharCode(id)).join(""));
-const fromAddress = (text) => (data.run.unit === "char"
-  ? encode(text) : Array.from(text, (char) => known(char.charCodeAt(0) & 255)));
+// Sub-words, as in data/bpe.py: bytes are written as characters that can be seen, and joined in the
+// order of the merges.
+const bpe = kind === "bpe" ? new (class {
+  constructor({ merges, special }) {
+    const bytes = Array.from({ length: 256 }, (_, byte) => byte);
+    const seen = (b) => (b > 0x20 && b < 0x7f) || (b > 0xa0 && b !== 0xad);
+    const ordered = [...bytes.filter(seen), ...bytes.filter((b) => !seen(b))];
+    const pairs = merges ? merges.split("\n") : [];
+    let next = 0x100;
+    this.charOf = bytes.map((b) => String.fromCharCode(seen(b) ? b : next++));
+    this.byteOf = new Map(this.charOf.map((char, byte) => [char, byte]));
+    this.rank = new Map(pairs.map((pair, i) => [pair, i]));
+    const tokens = new Set([
+      ...ordered.map((b) => this.charOf[b]), ...pairs.map((pair) => pair.replace(" ", "")),
+    ]);
+    this.tokens = [...tokens, ...special];
+    this.idOf = new Map([...tokens].map((token, id) => [token, id]));
+    this.bytes = this.tokens.map((token, id) => (id < tokens.size
+      ? Array.from(token, (char) => this.byteOf.get(char)) : utf8Of(token)));
+    this.words = new RegExp("'(?:s|t|re|ve|m|ll|d)| ?\\p{L}+| ?\\p{N}+|" +
+      " ?[^\\p{White_Space}\\p{L}\\p{N}]+|\\p{White_Space}+(?!\\P{White_Space})|\\p{White_Space}+", "gu");
+  }
+
+  ids(text) {
+    return (text.match(this.words) ?? []).flatMap((word) => {
+      const parts = utf8Of(word).map((byte) => this.charOf[byte]);
+      for (;;) {
+        let [first, at] = [Infinity, -1];
+        for (let i = 0; i + 1 < parts.length; i++) {
+          const rank = this.rank.get(`${parts[i]} ${parts[i + 1]}`) ?? Infinity;
+          if (rank < first) [first, at] = [rank, i];
+        }
+        if (at < 0) return parts.map((part) => this.idOf.get(part));
+        parts.splice(at, 2, parts[at] + parts[at + 1]);
+      }
+    });
+  }
+})(data.tokenizer) : null;
+
+function encode(text) {
+  if (kind === "char") {
+    return Array.from(text, (token) => ({ id: idOf.get(token) ?? null, token }));
+  }
+  return (bpe ? bpe.ids(text) : utf8Of(text)).map(known);
+}
+
+function decode(tokens) {
+  if (kind === "char") return tokens.map(({ token }) => token).join("");
+  return textOf(Uint8Array.from(tokens.flatMap(({ id }) => (bpe ? bpe.bytes[id] : id))));
+}
+
+/** A text as the page's address has it: of bytes, a character for each; of sub-words, their numbers,
+    since a text may have other tokens than the best. */
+const toAddress = (tokens) => {
+  if (kind === "char") return decode(tokens);
+  return bpe ? tokens.map(({ id }) => id).join(".")
+    : tokens.map(({ id }) => String.fromCharCode(id)).join("");
+};
+const fromAddress = (text) => {
+  if (kind === "char") return encode(text);
+  if (!bpe) return Array.from(text, (char) => known(char.charCodeAt(0) & 255));
+  return text.split(".").map(Number).filter((id) => id in vocab).map(known);
+};
 
 // ---------------------------------------------------------------------------------------- edits
 

@@ -56,7 +56,7 @@ def configs(draw: st.DrawFn) -> ModelConfig:
     choices: dict[str, Any] = {
         "positions": ["learned", "rotary", "none"],
         "norm": ["layernorm", "rmsnorm"],
-        "activation": ["gelu", "relu2", "swiglu"],
+        "activation": ["gelu", "gelu_tanh", "relu2", "swiglu"],
         **{name: [True, False] for name in ("qk_norm", "tie_embeddings", "bias")},
     }
     drawn = {name: draw(st.sampled_from(values)) for name, values in choices.items()}

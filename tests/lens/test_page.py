@@ -16,6 +16,8 @@ import pytest
 import torch
 
 import study
+from common.tables import visible
+from data.bpe import BPETokenizer, train_bpe
 from lens.capture import capture, head_replaced
 from lens.measure import ablate, logit_lens, losses_of, mean_outputs
 from lens.report.page import content_hash, pack, page, to_json
@@ -1073,6 +1075,43 @@ def test_bytes(workplace: Path, show: Show) -> None:
         tab.wait_for_timeout(50)
     again = show(*given, address=address)
     assert again.locator("#text .token").all_inner_texts() == [*before, "!"]
+
+
+def test_sub_words(workplace: Path, show: Show) -> None:
+    """The page cuts a text into the tokens that the tokenizer does, and an address keeps them."""
+    odd = [
+        "the cat's hat, they'll 've 42nd  x", "naïve 😀\u200d \u0301é\u00a0\u3000 b",
+        "a\n\n\n  b \t\r\n", "<|end|> the\x85 the\ufeff the", "the" * 9,
+    ]  # fmt: skip
+    tokenizer = BPETokenizer(train_bpe(["the cat that sat thereby 've said é 42"] * 9, 290).merges)
+    tokenizer = BPETokenizer(tokenizer.merges, ("<|end|>",))
+    Path("text.txt").write_text("the cat that sat " * 400)
+    make_run(Path("runs/bpe"), None, "text.txt", tokenizer, block_size=40)
+    assert study.main(["report", "--prompt=the cat\u00e9", "--sequences=2"]) == 0
+    given = taken_apart(Path("runs/bpe/report.html").read_text())
+    tab = show(*given)
+    shown = tab.locator("#text .token").all_inner_texts()
+    assert shown == [visible(tokenizer.labels[i]) for i in tokenizer.encode("the cat\u00e9")]
+    for text in odd:
+        type_text(tab, text)
+        ids = ".".join(map(str, tokenizer.encode(text.replace("\r\n", "\n")).tolist()))
+        assert wait_for_address(tab, lambda found, ids=ids: found == ids) == ids
+    tab.click("#write-line")
+    settle(tab)
+    before = tab.locator("#text .token").all_inner_texts()
+    ids = wait_for_address(tab, lambda found: found.count(".") == len(before) - 1)
+    again = show(*given, address=f"#text={ids}")
+    assert again.locator("#text .token").all_inner_texts() == before
+
+
+def wait_for_address(tab: Any, right: Callable[[str], bool]) -> str:
+    """The text in the address once it is right, or after two seconds."""
+    for _ in range(40):
+        found = re.search(r"[#&]text=([^&]*)", str(tab.evaluate("location.hash")))
+        if found and right(found[1]):
+            break
+        tab.wait_for_timeout(50)
+    return found[1] if found else ""
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light"), (1920, "light")])
