@@ -1095,23 +1095,14 @@ def test_sub_words(workplace: Path, show: Show) -> None:
     for text in odd:
         type_text(tab, text)
         ids = ".".join(map(str, tokenizer.encode(text.replace("\r\n", "\n")).tolist()))
-        assert wait_for_address(tab, lambda found, ids=ids: found == ids) == ids
+        wait_for_address(tab, f"text={ids}")
     tab.click("#write-line")
     settle(tab)
     before = tab.locator("#text .token").all_inner_texts()
-    ids = wait_for_address(tab, lambda found: found.count(".") == len(before) - 1)
-    again = show(*given, address=f"#text={ids}")
-    assert again.locator("#text .token").all_inner_texts() == before
-
-
-def wait_for_address(tab: Any, right: Callable[[str], bool]) -> str:
-    """The text in the address once it is right, or after two seconds."""
-    for _ in range(40):
-        found = re.search(r"[#&]text=([^&]*)", str(tab.evaluate("location.hash")))
-        if found and right(found[1]):
-            break
+    while (address := str(tab.evaluate("location.hash"))).count(".") < len(before) - 1:
         tab.wait_for_timeout(50)
-    return found[1] if found else ""
+    again = show(*given, address=address)
+    assert again.locator("#text .token").all_inner_texts() == before
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light"), (1920, "light")])
