@@ -112,7 +112,7 @@ def save_run(model: GPT, imported: Imported, run: Path, word: str) -> Path:
         sizes["vocab_size"] = imported.tokenizer.vocab_size
     data = DataConfig(source=imported.source, tokenizer=kind, **sizes)
     config = Config(data, imported.config, TrainConfig())
-    corpus = {"source": f"imported from {word}", "start_token": imported.start_token}
+    corpus = {"source": f"{word}, imported", "start_token": imported.start_token}
     machine = Machine("cpu", "unknown", torch.get_num_threads(), 1, "float32", torch.__version__)
     header = Header(to_plain(config), imported.tokenizer.to_dict(), corpus, machine, TrainState())
     with hold(run):

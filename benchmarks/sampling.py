@@ -4,7 +4,7 @@
 python -m benchmarks.sampling
 python -m benchmarks.sampling --nanogpt ../nanoGPT        in turn with nanoGPT
 
-The model is nanoGPT's for Tiny Shakespeare, 10.6M parameters and a context of 256, with random
+The model is nanoGPT's for Tiny Shakespeare, 10.7M parameters and a context of 256, with random
 weights: which text it generates does not change how long it takes.
 """
 

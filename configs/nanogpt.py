@@ -1,11 +1,11 @@
 """The flags of nanoGPT (github.com/karpathy/nanoGPT), and what they are here."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 
 OURS = {
-    "out_dir": "a run is a folder in runs/: --run NAME makes it; to resume or sample, name it",
-    "init_from": "--resume RUN resumes; sample.py takes the run as its first word",
+    "out_dir": "a run is a folder in runs/: --run NAME makes it, --resume RUN resumes it",
+    "init_from": "--resume RUN resumes",
     "eval_interval": "--train.eval_every",
     "log_interval": "--train.log_every",
     "eval_iters": "an evaluation reads the whole validation split once",
@@ -43,22 +43,30 @@ OURS = {
     "compile": "--train.compile",
     "start": "--prompt",
 }
+# Where nanoGPT's sample.py means something else than its train.py.
+SAMPLING = {
+    "out_dir": "python sample.py runs/NAME; without a name, the newest run",
+    "init_from": "python sample.py runs/NAME; without a name, the newest run",
+    "dtype": "it computes in float32; --int8 rounds the weights to 8 bits",
+    "compile": "nothing is compiled to generate text",
+}
 # What nanoGPT's init_from takes; here it takes a run.
 INIT_FROM = {
     "scratch": "a new run is the default",
     "resume": "--resume RUN",
-    "gpt2": "only runs that were trained here",
+    "gpt2": "python convert.py import hub:openai-community/gpt2 makes a run of it",
 }
 
 
-def ours_for(word: str, known: Iterable[str]) -> str | None:
+def ours_for(word: str, known: Collection[str]) -> str | None:
     """The line for whoever types one of nanoGPT's flags; None for any other word, and for a command
     that has none of the flags that the line names.
 
     Args:
         known: the flags of the command.
     """
-    ours = OURS.get(word.removeprefix("--").split("=")[0])
+    table = OURS | SAMPLING if "--num_samples" in known else OURS
+    ours = table.get(word.removeprefix("--").split("=")[0])
     named = re.findall(r"--[\w.]+", ours or "")
     if ours is None or (named and not set(named) & set(known)):
         return None

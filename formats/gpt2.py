@@ -81,6 +81,13 @@ class GPT2(Architecture):
             bias=has_biases(tensors),
         )
 
+    def clean(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The oldest files leave out the first word of each name."""
+        return {
+            name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}": tensor
+            for name, tensor in super().clean(tensors).items()
+        }
+
     def join(self, name: str, parts: list[Tensor], config: ModelConfig) -> Tensor:
         joined = torch.cat(parts)
         return joined.t() if ".h." in name else joined

@@ -36,7 +36,7 @@ class Heads(MeasureOptions):
     """A file to draw every score in, against the loss without the head; needs matplotlib."""
 
     json: bool = False
-    """Print a list of objects, one a head, and nothing else."""
+    """Print only a JSON list, one object per head."""
 
 
 def heads(word: str | None, options: Heads) -> int:

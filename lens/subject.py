@@ -31,7 +31,7 @@ class SubjectOptions(Checked):
     """The text to look at; without it, the beginning of the validation split."""
 
     source: str | None = None
-    """The run's text, where it no longer lies where the run found it; or another text."""
+    """The run's text, if it has moved; or another text to measure on."""
 
     checkpoint: Literal["best", "last"] = "best"
     """The weights of the lowest validation loss, or those of the last step."""

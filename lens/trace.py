@@ -30,10 +30,10 @@ class Trace(SubjectOptions):
     """Index of the head whose scores and weights are printed, from 0."""
 
     random: str | None = None
-    """Instead of a run: descriptions A, B and C on random input of this shape, as 4,10,512."""
+    """No run: random input of shape B,T,C."""
 
     n_head: Count = 8
-    """Heads of those."""
+    """Number of heads for --random."""
 
 
 def trace(word: str | None, options: Trace) -> int:

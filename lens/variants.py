@@ -1,8 +1,8 @@
 """What each choice in attention does: variants composed from the model's primitives, set side by
 side on the same weights and the same text. The model itself has no flag for any of them.
 
-A to D are the descriptions of multi-head attention that README lists. Every comparison is numbers
-and one sentence.
+A to D are the descriptions of multi-head attention that docs/studying.md lists. Every comparison
+is numbers and one sentence.
 """
 
 import copy

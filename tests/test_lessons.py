@@ -25,7 +25,8 @@ SHORT = {
 def commands(page: str) -> list[list[str]]:
     """The arguments of each `python` in the page's unlabelled fences, as bash expands them."""
     script = "".join(block for kind, block in FENCED.findall(page) if not kind)
-    bash = ["bash", "-c", f'python() {{ printf "%s\\t" "$@"; echo; }}\n{script}']
+    stubs = 'python() { printf "%s\\t" "$@"; echo; }\npip() { :; }\n'
+    bash = ["bash", "-c", stubs + script]
     lines = subprocess.run(bash, capture_output=True, text=True, check=True).stdout.splitlines()
     return [line.rstrip("\t").split("\t") for line in lines]
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import convert
 import sample
 import study
 import train
 from configs.load import SECTIONS, build, read_command_line, read_config
+from tests.conftest import make_run
 
 ROOT = Path(__file__).parent.parent
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -47,6 +49,10 @@ def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPat
         sections = {"": module.Options} | getattr(module, "SECTIONS", {})
     elif script == "study.py":
         sections, argv = {"": study.VERBS[argv[0]][0]}, argv[1:]
+    elif script == "convert.py":
+        verb, *argv = argv
+        argv = argv[2 if verb == "export" else 1 :]
+        sections = {"": convert.Export if verb == "export" else convert.Import}
     elif script == "sample.py":
         sections = {"": sample.Options}
     else:
@@ -61,6 +67,9 @@ def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPat
 def test_the_python_in_it_runs(
     workplace: Path, debug_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    gpt2 = make_run(Path("runs/gpt2"), positions="learned", qk_norm=False, block_size=24)
+    assert convert.main(["export", str(gpt2), "my-folder"]) == 0
+    shutil.rmtree(gpt2)
     shutil.copytree(debug_run, workplace / "runs" / "debug")
     blocks = [block for page in PAGES for block in FENCED.findall(page)]
     programs = [block for kind, block in blocks if kind == "python"]

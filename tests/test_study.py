@@ -411,6 +411,7 @@ def test_report(said: Said, run: Path) -> None:
         "parameters": sum(p.numel() for p in model.parameters()), "torch": torch.__version__,
         "about": f"{L} layers x 32 wide, {H} heads, context 33",
     }  # fmt: skip
+    assert data.pop("tokenizer") == {"kind": "char", "chars": "".join(vocab)}
     infos = {info["key"]: info for info in data.pop("score_info")}
     assert next(iter(infos)) == "previous_token" and len(infos) == len(SCORES)
     for score in SCORES:

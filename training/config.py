@@ -44,7 +44,7 @@ class TrainConfig(Checked):
     """How the learning rates fall, to the end of the run."""
 
     decay_fraction: Portion = 0.6
-    """The last part of the run, over which they fall; until then they stay at their peaks."""
+    """Final fraction of the run over which the learning rates decay."""
 
     final_lr_fraction: Portion = 0.0
     """The learning rates at the end, as a fraction of their peaks."""

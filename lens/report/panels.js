@@ -426,7 +426,7 @@ function showTextState() {
   }
   if (view.same > 0 && !view.start) {
     parts.push(`Unchanged: the first ${tokensOf(view.same)} and all that was computed of them. ` +
-      "No position hears of what comes later.");
+      "No information flows from later tokens.");
   }
   $("text-state").textContent = parts.join(" ");
 }

@@ -24,7 +24,7 @@ from configs.load import (
     read_config,
     to_plain,
 )
-from configs.nanogpt import OURS
+from configs.nanogpt import OURS, SAMPLING
 from data.config import DataConfig
 from model.config import ModelConfig
 
@@ -193,8 +193,14 @@ def test_who_types_a_flag_of_nanogpt_is_told_ours() -> None:
             read_command_line({"": options} | SECTIONS, [f"--{word}"], "", "")
         for flag in re.findall(r"--([\w.]+)", str(error.value).split("here: ")[1]):
             assert flag in {*FIELDS, *train_flags, *sample_flags}, f"--{flag} is no flag of ours"
+    for name in SAMPLING:
+        with pytest.raises(UserError) as error:
+            read_command_line({"": sample.Options}, [f"--{name}=1"], "", "")
+        line = f"--{name}=1 is a flag of nanoGPT; here: {SAMPLING[name]}"
+        assert str(error.value) == line
+        assert set(re.findall(r"--(\w+)", line)) <= {name, *sample_flags}
     with pytest.raises(UserError, match=r"^unknown flag --dtype; see --help"):
-        read_command_line({"": sample.Options}, ["--dtype=float16"], "", "")
+        read_command_line({"": Options}, ["--dtype=float16"], "", "")
     assert OURS.keys() == {*NANOGPT.split(), "init_from"}
 
 
