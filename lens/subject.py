@@ -17,9 +17,13 @@ from lens.measure import repeated
 from model.attention import MultiHeadAttention
 from run.folder import find_run
 from run.saved import open_run
+from training.size import flops_per_token
 
 PROMPT_TOKENS = 128  # of the validation text, where no prompt is given
-MAX_TOKENS = 256  # of a prompt: the maps of a longer one are too large to send, and to see
+# Of a prompt, and of a sequence that is measured: longer maps are too large to send, and to see.
+MAX_TOKENS = 256
+SEQUENCES = 32
+ENOUGH = 3e13  # FLOPs for cutting each head once: minutes, on two cores
 REPEATS = 64  # random strings that copying is measured on
 
 
@@ -41,9 +45,9 @@ class SubjectOptions(Checked):
 class MeasureOptions(SubjectOptions):
     """Flags of the verbs that measure on the validation split."""
 
-    sequences: Annotated[int, In("[2, inf)")] = 32
+    sequences: Annotated[int, In("[2, inf)")] | None = None
     """How many sequences, spread evenly over the validation split, scores and losses are means
-    over."""
+    over; without it 32, or fewer of a large model."""
 
 
 class Subject:
@@ -109,14 +113,32 @@ class Subject:
             )
         return tokens[:longest]
 
-    def sequences(self, count: int) -> Tensor:
-        """(count, block_size + 1) or fewer, spread evenly over the validation split.
+    @property
+    def window(self) -> int:
+        """Tokens of a sequence that is measured."""
+        return min(self.config.model.block_size, MAX_TOKENS)
+
+    def sequences(self, count: int | None) -> Tensor:
+        """(count, window + 1) or fewer, spread evenly over the validation split.
+
+        Args:
+            count: None for 32, or as many as `ENOUGH` allows.
 
         Raises:
             UserError: when there are not two of them.
         """
-        block_size = self.config.model.block_size
-        sequences = spread_sequences(self.batches(block_size), block_size, count)
+        model = self.config.model
+        if count is None:
+            each = self.window * flops_per_token(model, self.V) / 3  # forward only
+            cuts = 2 * model.n_layer * model.n_head
+            count = max(2, min(SEQUENCES, int(ENOUGH / (cuts * each))))
+            if count < SEQUENCES:
+                print(
+                    f"note: {count} sequences of {self.window} tokens instead of {SEQUENCES}: to "
+                    f"cut each head takes {cuts * each * count:.0e} FLOPs; see --sequences",
+                    file=sys.stderr,
+                )
+        sequences = spread_sequences(self.batches(self.window), self.window, count)
         if len(sequences) < 2:
             raise UserError(
                 "the validation split has fewer than two sequences; name a longer --source"
@@ -137,12 +159,12 @@ class Subject:
     @property
     def longest_period(self) -> int:
         """The longest string that fits twice into the context, and has different tokens only."""
-        return min(self.config.model.block_size // 2, self.V)
+        return min(self.window // 2, self.V)
 
     def periods(self) -> list[int]:
         """Lengths of strings to copy: of a run on repeated strings inside and outside the range it
         was trained on; of others, the longest that fits and a half and a quarter of it."""
-        data, half = self.config.data, self.config.model.block_size // 2
+        data, half = self.config.data, self.window // 2
         wanted = [half // 4, half // 2, half]
         if self.copies:
             low, high = data.repeat_min_period, data.repeat_max_period

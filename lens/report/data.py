@@ -47,6 +47,9 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: int) -> tuple[s
         UserError: when there is no room for the weights.
     """
     model, prompt_T = subject.model, subject.prompt_T
+    least = 4 / 3 * len(pack_weights(model.state_dict(), True)[0])
+    if least > max_bytes:  # said now, and not after minutes
+        raise too_small(max_bytes, 1.02 * least + 1e6)
     say_now("checks")
     checks = check_model(model, prompt_T, subject.dtype)
     say_now("ablation")
@@ -72,6 +75,14 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: int) -> tuple[s
     data["head"] = int(np.argmax(last["induction"] if subject.copies else ablated["zero"]))
     say_now("")
     return page(data, weights), sum(check.verdict == "failed" for check in checks)
+
+
+def too_small(max_bytes: int, enough: float) -> UserError:
+    """What to say where there is no room for the weights."""
+    return UserError(
+        f"the model does not fit into a page of {max_bytes / 1e6:g} MB, rounded to 8 bits; "
+        f"make room with --max_mb {math.ceil(enough / 1e4) / 100} or more"
+    )
 
 
 @dataclass
@@ -108,11 +119,7 @@ class Measured:
         own_in_eight_bits = taken + half > max_bytes
         rest = max_bytes - taken - (eight if own_in_eight_bits else half)
         if rest < 0:
-            enough = math.ceil((taken + eight) / 1e4) / 100
-            raise UserError(
-                f"the model does not fit into a page of {max_bytes / 1e6:g} MB, rounded to 8 bits; "
-                f"make room with --max_mb {enough} or more"
-            )
+            raise too_small(max_bytes, taken + eight)
         sizes = []
         for file in files.values():
             load_snapshot(along, file)
