@@ -21,10 +21,14 @@ from run.saved import SavedRun, open_run
 MOMENTS = 8  # rows at equal seconds
 
 
-def evaluations(run: Path) -> list[tuple[int, float, float]]:
-    """(step, seconds, validation loss) of each evaluation of a run, in order."""
-    lines = [line for line in read_metrics(run) if {"seconds", "val_loss"} <= line.keys()]
-    return [(line["step"], line["seconds"], line["val_loss"]) for line in lines]
+def evaluations(run: Path, what: str) -> list[tuple[int, float, float]]:
+    """(step, seconds, loss) of each evaluation of a run, in order.
+
+    Args:
+        what: val_loss, in nats per token, or bits_per_char.
+    """
+    lines = [line for line in read_metrics(run) if {"seconds", what} <= line.keys()]
+    return [(line["step"], line["seconds"], line[what]) for line in lines]
 
 
 def differences(configs: list[Config]) -> dict[str, list[Any]]:
@@ -75,6 +79,7 @@ def draw(
     names: list[str],
     curves: list[list[tuple[int, float, float]]],
     baselines: dict[str, float],
+    unit: str,
 ) -> None:
     """Losses against steps, the baselines as lines."""
     figure, (axes,) = new_picture(path)
@@ -86,7 +91,7 @@ def draw(
         axes.plot([step for step, _, _ in curve], [loss for *_, loss in curve], "o-",
                   markersize=3, label=name)  # fmt: skip
     axes.set_xlabel("step")
-    axes.set_ylabel("validation loss, nats/token")
+    axes.set_ylabel(f"validation loss, {unit}")
     axes.legend(fontsize=8)
     save_picture(figure, path)
 
@@ -106,11 +111,15 @@ def main(argv: list[str]) -> int:
         new_picture(picture)  # rather refused now than at the end
     runs = [find_run(word) for word in words]
     names = [run.name for run in runs]
-    curves = [evaluations(run) for run in runs]
+    opened = [open_run(run) for run in runs]
+    same_tokens = all(saved.tokenizer == opened[0].tokenizer for saved in opened)
+    if not same_tokens:
+        print("losses in bits/char: the runs have different tokens\n")
+    curves = [evaluations(run, "val_loss" if same_tokens else "bits_per_char") for run in runs]
     for run, curve in zip(runs, curves, strict=True):
         if not curve:
             raise UserError(f"{run} was never evaluated")
-    differing = differences([open_run(run).config for run in runs])
+    differing = differences([saved.config for saved in opened])
 
     print_table([["config", *names], *([k, *map(str, vs)] for k, vs in differing.items())])
     steps, seconds = at_steps(curves), at_seconds(curves)
@@ -130,7 +139,8 @@ def main(argv: list[str]) -> int:
         ]
     )
     if picture:
-        draw(picture, names, curves, baselines_of(open_run(runs[0])))
+        baselines = baselines_of(opened[0]) if same_tokens else {}
+        draw(picture, names, curves, baselines, "nats/token" if same_tokens else "bits/char")
     result = {"benchmark": "compare", "runs": [str(run) for run in runs], "config": differing}
     print_json(result | {"at_steps": steps, "at_seconds": seconds, "best": best})
     return 0

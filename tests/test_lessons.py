@@ -57,7 +57,10 @@ def run(words: list[str]) -> None:
         assert study.main([word if word != "50" else "2" for word in argv]) == 0
     else:
         assert words[:2] == ["-m", "benchmarks.compare"]
-        assert compare.main([run for word in words[2:] for run in sorted(glob.glob(word))]) == 0
+        assert (
+            compare.main([run for word in words[2:] for run in sorted(glob.glob(word)) or [word]])
+            == 0
+        )
 
 
 def skeleton(line: str) -> list[str]:

@@ -41,6 +41,7 @@ from model.config import ModelConfig
 from model.gpt import GPT
 from run.checkpoint import load_checkpoint, save_checkpoint
 from run.saved import open_run
+from tests.conftest import make_run
 from tests.jobs import CONTEXT
 from training.config import TrainConfig
 from training.size import flops_per_token
@@ -301,6 +302,21 @@ def test_each_change_of_the_recipe_is_understood_and_is_one() -> None:
 
 def read_flags(*flags: str) -> Config:
     return read_config(read_command_line(SECTIONS, list(flags), "", "")[1], None)
+
+
+def test_compare_runs_with_different_tokens(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In bits per character, which are the same thing for both."""
+    for name, chars in (("letters", "\n abc"), ("bytes", None)):
+        run = make_run(workplace / "runs" / name, chars)
+        line = {"step": 2, "seconds": 1.0, "val_loss": len(name), "bits_per_char": len(name) / 10}
+        (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    assert compare.main(["letters", "bytes"]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("losses in bits/char: the runs have different tokens\n")
+    assert last_json(output)["at_steps"] == [[2, [0.7, 0.5]]]
+    assert last_json(output)["best"] == [0.7, 0.5]
 
 
 def test_compare(workplace: Path, debug_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
