@@ -42,6 +42,8 @@ from training.runtime import Machine
 from training.size import check_memory, decoding_bytes
 from training.state import TrainState
 
+SAME = 1e-3  # rounding in float32, of a model whose logits are large, is less
+
 
 @dataclass(frozen=True)
 class Export(Checked):
@@ -97,38 +99,52 @@ def import_(word: str, options: Import) -> int:
         f"{V:,} tokens, {model.num_parameters():,} parameters"
     )
     stem = Path(word.removeprefix("hub:")).name or "model"
-    run = save_run(model, imported, make_folder(options.run, stem), word)
     compare(model, imported.original)
+    config = config_of(imported)
+    run = make_folder(options.run, stem)
+    save_run(run, model.float(), config, imported, word)
     where = printable(str(run))
     print(f"next:\n  python sample.py {where}\n  python study.py report {where}")
     return 0
 
 
-def save_run(model: GPT, imported: Imported, run: Path, word: str) -> Path:
-    """Make a run of a model, like any other but that it has nothing to resume from."""
+def config_of(imported: Imported) -> Config:
+    """The config of the run that a model becomes.
+
+    Raises:
+        UserError: for a text or a vocabulary that no config can name.
+    """
     kind = imported.tokenizer.to_dict()["kind"]
-    sizes: dict[str, Any] = {}
+    values = {"source": imported.source, "tokenizer": kind}
     if kind == "bpe":
-        sizes["vocab_size"] = imported.tokenizer.vocab_size
-    data = DataConfig(source=imported.source, tokenizer=kind, **sizes)
-    config = Config(data, imported.config, TrainConfig())
+        values["vocab_size"] = imported.tokenizer.vocab_size
+    return Config(build(DataConfig, values, "data"), imported.config, TrainConfig())
+
+
+def save_run(run: Path, model: GPT, config: Config, imported: Imported, word: str) -> None:
+    """Fill the folder of a run, like any other but that it has nothing to resume from."""
     corpus = {"source": f"{word}, imported", "start_token": imported.start_token}
     machine = Machine("cpu", "unknown", torch.get_num_threads(), 1, "float32", torch.__version__)
     header = Header(to_plain(config), imported.tokenizer.to_dict(), corpus, machine, TrainState())
     with hold(run):
         describe_run(run, config, {"corpus": corpus, "init_from": None, "runtime": "imported"})
         save_checkpoint(run / "last.safetensors", model_tensors(model), header)
-    return run
 
 
 def compare(ours: GPT, theirs: Any) -> None:
-    """Print how far two models are apart."""
+    """Print how far two models are apart.
+
+    Raises:
+        UserError: when they are not the same model.
+    """
     if theirs is None:
         print("not compared: pip install transformers, which computes the same model its own way")
         return
     differences = largest_differences(ours, theirs).items()
     found = ", ".join(f"{difference:.1e} in {dtype}" for dtype, difference in differences)
     print(f"largest difference of the logits, as a fraction of the largest: {found}")
+    if not max(difference for _, difference in differences) < SAME:
+        raise UserError("transformers computes another model of the same weights; please report it")
 
 
 @command

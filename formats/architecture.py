@@ -117,7 +117,7 @@ class Architecture:
                 parts = self.split(base, tensor, len(wanted), config)
                 made |= {n: p.clone() for n, p in zip(wanted, parts, strict=True)}
         if left:
-            raise UserError(f"{where}: {brief(min(left))} has no place in a {self.model_type}")
+            raise UserError(f"{where}: {min(left)} has no place in a {self.model_type}")
         return made
 
 
@@ -178,7 +178,8 @@ class Fields:
         both = {"rope_theta": theta, "partial_rotary_factor": fraction} | self.plain | group
         self.must("rope_theta", float_of(both["rope_theta"]), 10_000.0)
         self.must("partial_rotary_factor", float_of(both["partial_rotary_factor"]), 1.0)
-        self.must("rope_type", both.get("rope_type", "default"), "default")
+        for name in ("rope_type", "type"):
+            self.must("rope_type", both.get(name, "default"), "default")
         self.must("rope_scaling", self.plain.get("rope_scaling"), None)
 
 

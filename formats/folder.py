@@ -101,9 +101,13 @@ def load_original(folder: Path) -> Any:
         return None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        str(folder), local_files_only=True
-    ).eval()
+    try:
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            str(folder), local_files_only=True
+        ).eval()
+    except Exception as error:  # it documents no kinds for what may stand in a stranger's config
+        reason = " ".join(str(error).split())
+        raise UserError(f"transformers cannot open {folder}: {reason[:200]}") from error
 
 
 def read_folder(folder: Path, tokenizer_folder: Path | None = None) -> Imported:

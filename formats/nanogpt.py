@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from common.errors import UserError
 from common.fields import brief
+from data.bpe import BPETokenizer
 from data.tokenizer import CharTokenizer, Tokenizer
 from formats.architecture import Fields, has_biases
 from formats.files import read_pickle, read_torch
@@ -32,8 +34,8 @@ def read_nanogpt(path: Path, tokenizer: Path | None = None) -> Imported:
         raise UserError(f"{path} is no checkpoint of nanoGPT: it has no model_args, or no model")
     tensors = {str(n).removeprefix("_orig_mod."): t for n, t in weights.items()}
     for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            raise UserError(f"{path}: {brief(name)} holds no numbers")
+        if not isinstance(tensor, Tensor) or not lies_in_memory(tensor):
+            raise UserError(f"{path}: {name} holds no numbers of its own")
         if not tensor.isfinite().all():
             raise UserError(f"{path}: {brief(name)} is not finite (NaN or Inf)")
     arch, fields = NanoGPT(), Fields(arguments, str(path))
@@ -60,8 +62,19 @@ def read_nanogpt(path: Path, tokenizer: Path | None = None) -> Imported:
         raise UserError(f"{meta} has {known.vocab_size} tokens, and the model of {path} knows {V}")
     text = meta.parent / "input.txt"
     source = str(text.resolve()) if text.is_file() else "pydocs"
-    start = known.chars.find("\n") if isinstance(known, CharTokenizer) else V - 1
+    if isinstance(known, CharTokenizer):
+        start = known.chars.find("\n")
+    else:
+        start = known.vocabulary.get("<|endoftext|>", 0) if isinstance(known, BPETokenizer) else 10
     return Imported(config, made, known, max(0, start), source, compute_as_gpt2(arguments, tensors))
+
+
+def lies_in_memory(tensor: Tensor) -> bool:
+    """Whether it is a plain tensor, with a place in memory for each number."""
+    if tensor.layout != torch.strided or tensor.device.type != "cpu":
+        return False
+    size = tensor.numel() * tensor.element_size()
+    return tensor.is_floating_point() and tensor.untyped_storage().nbytes() >= size
 
 
 def find_meta(path: Path, plain: dict[str, Any]) -> Path:

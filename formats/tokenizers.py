@@ -8,11 +8,16 @@ from common.errors import UserError
 from common.fields import brief
 from data.bpe import BYTE_OF, BPETokenizer, bpe_json, read_merges
 from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
-from formats.files import read_json
+from formats.files import read_bytes, read_json
 
 CHAR_OF = {byte: char for char, byte in BYTE_OF.items()}
 # Of a tokenizer.json, what decides about the tokens of a text.
 DECIDES = "normalizer", "pre_tokenizer"
+# Of BPE, what would make others than the merges.
+MOST = 10**6  # tokens of a model
+CHANGES = (
+    "dropout", "byte_fallback", "ignore_merges", "continuing_subword_prefix", "end_of_word_suffix",
+)  # fmt: skip
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -62,13 +67,16 @@ def read_tokenizer(folder: Path, V: int) -> Tokenizer:
             raise UserError(f"{where} has no vocabulary")
     else:
         where = folder / "vocab.json"
+        if not where.is_file():
+            raise UserError(f"{folder} has no tokenizer: neither tokenizer.json nor vocab.json")
         plain = {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}
         model = {"type": "BPE", "vocab": read_json(where), "merges": read_lines(folder)}
     added = plain.get("added_tokens") or []
     try:
-        vocabulary = dict(model["vocab"])
-        vocabulary |= {token["content"]: token["id"] for token in added}
-        tokenizer = make_tokenizer(model, vocabulary, V)
+        special = {token["content"]: token["id"] for token in added}
+        tokenizer = make_tokenizer(model, model["vocab"] | special, V)
+        if isinstance(tokenizer, BPETokenizer) and not set(special) <= set(tokenizer.special):
+            raise ValueError("an added token is one that texts have")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{where} is no tokenizer that is known here: {error}") from None
     expected = tokenizer_json(tokenizer)
@@ -87,16 +95,19 @@ def make_tokenizer(model: dict[str, Any], vocabulary: dict[str, int], V: int) ->
     Raises:
         ValueError: where there is none.
     """
+    if not all(isinstance(t, str) and type(i) is int for t, i in vocabulary.items()):
+        raise ValueError("its tokens should be texts, and their ids numbers")
+    "".join(vocabulary).encode()  # raises a ValueError where they are no text
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     if [vocabulary[token] for token in tokens] != list(range(len(tokens))):
         raise ValueError("its tokens are not numbered from 0 on")
-    if len(tokens) > V:
+    if len(tokens) > V or V > MOST:
         raise ValueError(f"it has {len(tokens)} tokens, and the model knows {V}")
     made: Tokenizer
-    match model.get("type"):
+    match model.get("type", "BPE"):  # GPT-2's own says nothing
         case "WordLevel":
             made = CharTokenizer("".join(tokens))
-            known = len(tokens) == V == len(set(made.chars)) == len(made.chars)
+            known = len(tokens) == V and all(len(token) == 1 for token in tokens)
         case "BPE" if not model.get("merges") and len(tokens) == 256:
             made = ByteTokenizer()
             known = tokens == [CHAR_OF[byte] for byte in range(256)] and V == 256
@@ -106,7 +117,7 @@ def make_tokenizer(model: dict[str, Any], vocabulary: dict[str, int], V: int) ->
             unused = [f"<|unused {i}|>" for i in range(len(tokens), V)]
             made = BPETokenizer(merges, (*tokens[ordinary:], *unused))
             known = list(made.vocabulary)[: len(tokens)] == tokens
-            known &= not any(model.get(name) for name in ("dropout", "byte_fallback"))
+            known &= not any(model.get(name) for name in CHANGES)
         case kind:
             raise ValueError(f"it is a {brief(kind)}")
     if not known:
@@ -127,8 +138,11 @@ def read_lines(folder: Path) -> list[str]:
     """The merges of a merges.txt."""
     path = folder / "merges.txt"
     if not path.is_file():
-        raise UserError(f"{folder} has no tokenizer: neither tokenizer.json nor merges.txt")
-    lines = path.read_text(encoding="utf-8").split("\n")
+        raise UserError(f"{folder} has a vocab.json, but no merges.txt beside it")
+    try:
+        lines = read_bytes(path).decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no text: {error}") from None
     return [line for line in lines if line and not line.startswith("#version")]
 
 
