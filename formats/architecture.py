@@ -44,7 +44,7 @@ class Architecture:
         """Why it cannot compute what the config says, in the config's words; None if it can."""
         raise NotImplementedError
 
-    def to_plain(self, config: ModelConfig, V: int) -> dict[str, Any]:
+    def to_plain(self, config: ModelConfig) -> dict[str, Any]:
         """Its config.json."""
         raise NotImplementedError
 

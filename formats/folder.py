@@ -70,7 +70,7 @@ def write_folder(saved: SavedRun, folder: Path) -> Architecture:
         "vocab_size": tokenizer.vocab_size,
         "tie_word_embeddings": config.tie_embeddings,
         "torch_dtype": "float32",
-        **arch.to_plain(config, tokenizer.vocab_size),
+        **arch.to_plain(config),
         **ends,
     }
     # Without this pipelines would run past the last position.

@@ -47,7 +47,7 @@ class GPT2(Architecture):
             return f"model.activation {config.activation}"
         return "model.qk_norm true" if config.qk_norm else None
 
-    def to_plain(self, config: ModelConfig, V: int) -> dict[str, Any]:
+    def to_plain(self, config: ModelConfig) -> dict[str, Any]:
         return {
             "n_embd": config.n_embd,
             "n_layer": config.n_layer,

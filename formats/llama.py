@@ -44,7 +44,7 @@ class Llama(Architecture):
             return f"model.activation {config.activation}"
         return "model.qk_norm true" if config.qk_norm else None
 
-    def to_plain(self, config: ModelConfig, V: int) -> dict[str, Any]:
+    def to_plain(self, config: ModelConfig) -> dict[str, Any]:
         return rotary_plain() | {
             "hidden_size": config.n_embd,
             "intermediate_size": math.ceil(8 * config.n_embd / 3),

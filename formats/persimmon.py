@@ -46,7 +46,7 @@ class Persimmon(Architecture):
             return f"model.norm {config.norm}"
         return None if config.activation in ACTIVATIONS else f"model.activation {config.activation}"
 
-    def to_plain(self, config: ModelConfig, V: int) -> dict[str, Any]:
+    def to_plain(self, config: ModelConfig) -> dict[str, Any]:
         return rotary_plain() | {
             "hidden_size": config.n_embd,
             "intermediate_size": 4 * config.n_embd,
