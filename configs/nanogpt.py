@@ -54,7 +54,7 @@ SAMPLING = {
 INIT_FROM = {
     "scratch": "a new run is the default",
     "resume": "--resume RUN",
-    "gpt2": "python convert.py import hub:openai-community/gpt2 makes a run of it",
+    "gpt2": "python convert.py import hub:openai-community/gpt2 --run gpt2, then --init_from gpt2",
 }
 
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import data.corpus
 import data.sources
 from common.errors import UserError
+from data.bpe import BPETokenizer, train_bpe
 from data.config import DataConfig
 from data.corpus import Corpus, load_corpus
 from data.tokenizer import CharTokenizer
@@ -135,6 +136,107 @@ def test_a_given_tokenizer_is_used(workplace: Path) -> None:
     assert kept() == before, "what is there is used when a run is resumed"
     with pytest.raises(UserError, match="never seen 'b'"):
         load_corpus(config, CharTokenizer("ac"))
+
+
+# --- sub-words -----------------------------------------------------------------------------------
+
+LINES = "the first line of it\n  and, it's\r\nthe second\n\n\tthe third été 日本 line\n"
+
+
+def test_sub_words_of_a_text_are_its_text(workplace: Path) -> None:
+    Path("t.txt").write_bytes((LINES * 9).encode())
+    corpus = load("t.txt", tokenizer="bpe", vocab_size=290)
+    tokenizer = corpus.tokenizer
+    assert isinstance(tokenizer, BPETokenizer) and tokenizer.vocab_size == 290
+    assert tokenizer == train_bpe([LINES * 9], 290)
+    assert corpus.tokens.tolist() == tokenizer.encode(LINES * 9).tolist()
+    assert isinstance(corpus.tokens, np.memmap) and corpus.tokens.dtype == np.uint16
+    assert corpus.info == {
+        "source": "t.txt",
+        "sha256": hashlib.sha256((LINES * 9).encode()).hexdigest(),
+        "characters": len(LINES * 9),
+        "tokens": len(corpus.tokens),
+        "start_token": tokenizer.encode("\n")[0],
+    }
+
+
+@given(
+    texts=st.lists(st.text(st.sampled_from("ab \n\r\t'é日"), max_size=99), min_size=1, max_size=3),
+    chunk=st.integers(1, 40),
+)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_sub_words_in_chunks_are_the_text(workplace: Path, texts: list[str], chunk: int) -> None:
+    """Wherever the end of a chunk cuts it, and where no line ends in many."""
+    texts = [texts[0] + ODD, *texts[1:]]
+    for i, text in enumerate(texts):
+        Path(f"{i}.txt").write_bytes(text.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data.sources, "CHUNK_BYTES", chunk)
+        corpus = load([f"{i}.txt" for i in range(len(texts))], tokenizer="bpe", vocab_size=270)
+    assert text_of(corpus) == "".join(texts)
+    assert corpus.info["characters"] == len("".join(texts))
+    assert corpus.info["tokens"] == len(corpus.tokens)
+
+
+def test_sub_words_in_chunks_are_those_of_the_whole(workplace: Path) -> None:
+    """All of them where a line ends in each chunk, and nearly all where not."""
+    text = LINES * 40
+    Path("t.txt").write_bytes(text.encode())
+    whole = load("t.txt", tokenizer="bpe", vocab_size=300)
+    for chunk in (50, 77, 1000):
+        os.utime("t.txt", ns=(0, chunk))  # another entry in the cache
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(data.sources, "CHUNK_BYTES", chunk)
+            config = DataConfig(source="t.txt", tokenizer="bpe", vocab_size=300)
+            parts = load_corpus(config, whole.tokenizer)
+        assert np.array_equal(parts.tokens, whole.tokens)
+    for chunk, most in ((1, 9.0), (30, 1.2)):
+        os.utime("t.txt", ns=(0, chunk))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(data.sources, "CHUNK_BYTES", chunk)
+            parts = load_corpus(config, whole.tokenizer)
+        assert text_of(parts) == text
+        assert 1.0 <= len(parts.tokens) / len(whole.tokens) < most
+
+
+def test_another_number_of_sub_words_is_another_entry(
+    workplace: Path, request: pytest.FixtureRequest
+) -> None:
+    Path("t.txt").write_text(LINES * 9)
+    first = load("t.txt", tokenizer="bpe", vocab_size=280)
+    other = load("t.txt", tokenizer="bpe", vocab_size=290)
+    assert [c.tokenizer.vocab_size for c in (first, other)] == [280, 290]
+    assert len(kept()) == 4
+    load("t.txt", vocab_size=280)
+    load("t.txt", vocab_size=290)
+    assert len(kept()) == 6, "characters have no such number"
+    request.getfixturevalue("no_reading")
+    for corpus in (first, other):
+        V = corpus.tokenizer.vocab_size
+        again = load("t.txt", tokenizer="bpe", vocab_size=V)
+        assert np.array_equal(again.tokens, corpus.tokens) and again.info == corpus.info
+        config = DataConfig(source="t.txt", tokenizer="bpe", vocab_size=V)
+        assert np.array_equal(load_corpus(config, corpus.tokenizer).tokens, corpus.tokens)
+    with pytest.raises(TypeError):
+        load("t.txt", tokenizer="bpe", vocab_size=281)
+
+
+def test_sub_words_start_at_a_newline_or_the_commonest(workplace: Path) -> None:
+    for text, start in (("aab\nc\n\nd", "\n"), ("xy xy xy xy", " xy")):
+        Path("t.txt").write_text(text)
+        corpus = load("t.txt", tokenizer="bpe", vocab_size=300)
+        assert corpus.tokenizer.decode([corpus.info["start_token"]]) == start
+
+
+def test_sub_words_of_what_is_no_text(workplace: Path) -> None:
+    Path("good.txt").write_text("日本")
+    Path("t.txt").write_bytes(b"ab\xffc")
+    Path("empty.txt").touch()
+    with pytest.raises(UserError, match=r"t.txt is not UTF-8 text: byte 2 is 0xff;"):
+        load(["good.txt", "t.txt"], tokenizer="bpe")
+    with pytest.raises(UserError, match=r"empty.txt is empty; name a source with text"):
+        load("empty.txt", tokenizer="bpe")
+    assert kept() == []
 
 
 def test_the_manual_records_its_version_and_hash(workplace: Path) -> None:

@@ -61,7 +61,15 @@ NONSENSE: list[Any] = [
     *({"kind": "char"}, {"kind": "char", "chars": ""}, {"kind": "char", "chars": "aa"}),
     *({"kind": "char", "chars": ["a"]}, {"kind": "char", "chars": "ab", "more": 1}),
     *({"kind": "word", "chars": "ab"}, {"kind": "byte", "chars": "ab"}),
+    *({"kind": "bpe", "merges": ""}, {"kind": "bpe", "special": []}, {"kind": "bpe"}),
+    *({"kind": "bpe", "merges": [], "special": []}, {"kind": "bpe", "merges": "", "special": "a"}),
 ]
+
+
+def test_characters_and_bytes_can_be_cut_anywhere() -> None:
+    for tokenizer in (CharTokenizer("ab\n"), ByteTokenizer()):
+        for text in ("", "a\nb\na", "ab"):
+            assert tokenizer.cut(text) == len(text)
 
 
 def test_nonsense_is_no_tokenizer() -> None:
