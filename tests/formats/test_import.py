@@ -4,6 +4,7 @@ command takes it."""
 import json
 import re
 import shutil
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +323,36 @@ def test_a_model_of_the_hub(hub: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert difference(model_of(saved), load(hub)) < 1e-10
     assert convert.main(["import", "hub:acme/tiny-gpt2"]) == 0
     assert sorted(path.name.split("-")[0] for path in Path("runs").iterdir()) == ["h", "tiny"]
+
+
+def test_what_is_fetched_is_what_is_read(
+    gpt2: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts or whole, with either form of tokenizer; and no pickle."""
+    import huggingface_hub
+
+    whole = workplace / "hub"
+    shutil.copytree(gpt2, whole)
+    for name in ("pytorch_model.bin", "tf_model.h5", "model.onnx", "README.md", "run.py"):
+        (whole / name).write_text("never")
+
+    def fetch(name: str, allow_patterns: list[str]) -> str:
+        shutil.rmtree("fetched", ignore_errors=True)
+        Path("fetched").mkdir()
+        for path in whole.iterdir():
+            if any(fnmatch(path.name, pattern) for pattern in allow_patterns):
+                shutil.copy(path, "fetched")
+        return "fetched"
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    assert convert.main(["import", "hub:acme/tiny", "--run=a"]) == 0
+    assert "never" not in [p.read_text(errors="replace") for p in Path("fetched").iterdir()]
+    (whole / "model.safetensors").unlink()
+    (whole / "tokenizer.json").unlink()
+    make_theirs("GPT2", **SIZES).save_pretrained(whole, max_shard_size="20KB")
+    save_tokenizer(whole, "vocab.json")
+    assert convert.main(["import", "hub:acme/tiny", "--run=b"]) == 0
+    assert difference(model_of(imported("b")), load(gpt2)) < 1e-10
 
 
 def test_a_model_that_the_hub_has_not(hub: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -402,6 +402,7 @@ STRANGE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a number below": renumber("a", -1),
     "no number": renumber("a", "64"),
     "null for a number": renumber("a", None),
+    "a number with a point": renumber("a", 64.0),
     "more tokens": renumber("more", 300),
     "bytes in another order": lambda plain: plain["model"]["vocab"].update({"a": 65, "b": 64}),
     "vocab a list": in_model(vocab=[["a", 0]]),
