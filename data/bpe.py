@@ -72,7 +72,7 @@ class BPETokenizer:
     @cached_property
     def _bytes(self) -> list[bytes]:
         """What each token stands for."""
-        ordinary = [t for t in self.vocabulary if t not in self.special]
+        ordinary = list(self.vocabulary)[: self.vocab_size - len(self.special)]
         pieces = [bytes(BYTE_OF[char] for char in token) for token in ordinary]
         return pieces + [token.encode() for token in self.special]
 

@@ -122,7 +122,7 @@ def write_tokens(source: Source, tokenizer: Tokenizer, path: Path) -> dict[str, 
     with open(path, "wb") as file:
         for chunk, text in read_text(source, errors):
             text = held + text
-            cut = tokenizer.cut(text) if chunk else len(text)
+            cut = tokenizer.cut(text)
             text, held = text[:cut], text[cut:]
             ids = tokenizer.encode(text)
             file.write(ids.data)

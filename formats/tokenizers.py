@@ -13,8 +13,8 @@ from formats.files import read_bytes, read_json
 CHAR_OF = {byte: char for char, byte in BYTE_OF.items()}
 # Of a tokenizer.json, what decides about the tokens of a text.
 DECIDES = "normalizer", "pre_tokenizer"
-# Of BPE, what would make others than the merges.
 MOST = 10**6  # tokens of a model
+# Of BPE, what would make others than the merges.
 CHANGES = (
     "dropout", "byte_fallback", "ignore_merges", "continuing_subword_prefix", "end_of_word_suffix",
 )  # fmt: skip
