@@ -35,7 +35,7 @@ from formats.imported import Imported, largest_differences
 from formats.nanogpt import read_nanogpt
 from model.gpt import GPT
 from run.checkpoint import Header, model_tensors, save_checkpoint
-from run.folder import describe_run, find_run, hold, make_folder
+from run.folder import RUNS, check_unused, describe_run, find_run, hold, make_folder
 from run.saved import open_run
 from training.config import TrainConfig
 from training.runtime import Machine
@@ -80,6 +80,8 @@ def export(run: str, folder: str, options: Export) -> int:
 
 def import_(word: str, options: Import) -> int:
     """Read what the word names, and make a run of it."""
+    if options.run is not None:
+        check_unused(RUNS / options.run)  # rather refused now than at the end
     path = download(word.removeprefix("hub:")) if word.startswith("hub:") else Path(word)
     tokenizer = Path(options.tokenizer) if options.tokenizer else None
     if path.is_dir():

@@ -120,9 +120,11 @@ def read_torch(path: Path) -> dict[str, Any]:
     check_memory(str(path), 2 * path.stat().st_size, torch.device("cpu"))
     try:
         plain = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file may raise anything
-        reason = str(error).split("\n")[0]
-        raise UserError(f"{path} is no checkpoint of tensors: {reason[:200]}") from None
+    except Exception as error:  # a damaged file may raise anything, and PyTorch's advice is bad
+        raise UserError(
+            f"{path} is no checkpoint of tensors and plain data ({type(error).__name__}); nothing "
+            f"else is opened"
+        ) from None
     if not isinstance(plain, dict):
         raise UserError(f"{path} is no checkpoint: it holds no dictionary")
     return plain
