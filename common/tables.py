@@ -1,5 +1,7 @@
 """Tables for people: aligned columns, the first of words, the others of numbers."""
 
+import shutil
+import sys
 import unicodedata
 from collections.abc import Sequence
 
@@ -14,14 +16,30 @@ def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
     """
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
-    for i, row in enumerate(rows):
-        cells = []
-        for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            space = " " * (width - columns_of(cell))
-            cells.append(cell + space if place < words else space + cell)
-        print("  ".join(cells).rstrip())
-        if i == 0:
-            print("  ".join("-" * width for width in widths))
+    for n, part in enumerate(parts_that_fit(widths)):
+        if n:
+            print()
+        for i, row in enumerate(rows):
+            cells = []
+            for place in part:
+                space = " " * (widths[place] - columns_of(row[place]))
+                cells.append(row[place] + space if place < words else space + row[place])
+            print("  ".join(cells).rstrip())
+            if i == 0:
+                print("  ".join("-" * widths[place] for place in part))
+
+
+def parts_that_fit(widths: Sequence[int]) -> list[list[int]]:
+    """Which columns stand side by side: all of them, or, where the terminal is too narrow, as many
+    as it has room for, again and again, the first one before each."""
+    room = shutil.get_terminal_size((sys.maxsize, 0)).columns  # in a file, all there is
+    parts = [[0]]
+    for place in range(1, len(widths)):
+        part = parts[-1]
+        if len(part) > 1 and sum(widths[p] + 2 for p in part) + widths[place] > room:
+            parts.append([0])
+        parts[-1].append(place)
+    return parts
 
 
 def columns_of(text: str) -> int:

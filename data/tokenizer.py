@@ -13,6 +13,7 @@ from common.errors import UserError
 from data.bpe import BPETokenizer, read_merges
 
 MAX_CODE_POINT = 0x10FFFF
+LISTED = 128  # characters at most that an error lists
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
@@ -50,9 +51,10 @@ class CharTokenizer:
             unknown = sorted(set(text) - set(self.chars))
             shown = " ".join(map(repr, unknown[:20]))
             more = f" and {len(unknown) - 20} more" if len(unknown) > 20 else ""
+            known = f", {self.chars!r}" if self.vocab_size <= LISTED else ""
             raise UserError(
-                f"the model has never seen {shown}{more}; it knows {self.vocab_size} characters: "
-                f"leave those out, or train one on a text that has them"
+                f"the model has never seen {shown}{more}; it knows {self.vocab_size} characters"
+                f"{known}: leave those out, or train one on a text that has them"
             )
         return ids.astype(np.min_scalar_type(max(self.vocab_size - 1, 0)), copy=False)
 

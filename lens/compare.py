@@ -1,6 +1,7 @@
 """The verb compare: what each choice in attention does, on a run's weights and text."""
 
 import contextlib
+import sys
 import textwrap
 from dataclasses import dataclass
 from typing import Literal
@@ -140,6 +141,7 @@ def mask_from_the_start(subject: Subject, steps: int) -> Comparison:
     batches, settings = subject.batches(block_size), TrainConfig(max_steps=steps, batch_size=16)
     shape = ModelConfig(block_size=block_size, n_layer=2, n_head=2, n_embd=64)
     sequences_BT = spread_sequences(batches, block_size, 32)
+    print(f"training two small models for {steps} steps each", file=sys.stderr)
     losses, texts = {}, {}
     for how, masked in (("trained with", True), ("trained without", False)):
         torch.manual_seed(settings.seed)

@@ -36,13 +36,13 @@ class Heads(MeasureOptions):
     """A file to draw every score in, against the loss without the head; needs matplotlib."""
 
     json: bool = False
-    """Print only a JSON list, one object per head."""
+    """Print only JSON: the step, the loss, copying at each length, and an object per head."""
 
 
 def heads(word: str | None, options: Heads) -> int:
     """A table, or JSON."""
     if options.json and options.picture:
-        raise UserError("--json prints its list and nothing else; ask for --picture without it")
+        raise UserError("--json prints nothing else; ask for --picture without it")
     if options.picture:
         new_picture(options.picture)  # rather refused now than after minutes
     subject = Subject(word, options)
@@ -84,7 +84,16 @@ def measure(subject: Subject, options: Heads) -> int:
             {"layer": i, "head": h} | {key: float(value[i, h]) for key, value in numbers.items()}
             for i, h in places
         ]
-        print(json.dumps(objects))
+        lengths = [measure_copying(model, each, REPEATS) for each in subject.periods()]
+        found = {
+            "step": subject.header.state.step,
+            "loss": ablation.loss,
+            "period": period,
+            "copying": [
+                {"period": c.period, "first": c.first, "second": c.second} for c in lengths
+            ],
+        }
+        print(json.dumps(found | {"heads": objects}))
         return 0
     B, T = text_BT.shape
     text = f"{B} validation sequences of {T} tokens" if options.prompt is None else "the prompt"

@@ -29,6 +29,9 @@ class Trace(SubjectOptions):
     head: Natural = 0
     """Index of the head whose scores and weights are printed, from 0."""
 
+    at: Natural = 0
+    """The first of the eight positions whose scores and weights are printed."""
+
     random: str | None = None
     """No run: random input of shape B,T,C."""
 
@@ -70,6 +73,8 @@ def trace_run(subject: Subject, options: Trace) -> None:
         "weights A": "weights after the softmax; each row sums to 1",
     }
     tokens = [visible(subject.vocab[token]) for token in prompt_T.tolist()]
+    if options.at >= len(tokens):
+        raise UserError(f"--at {options.at}: the positions are 0 to {len(tokens) - 1}")
     for name, title in titles.items():
         print(f"\nhead {options.head}: {title}")
         hidden = steps[name].hidden
@@ -77,6 +82,7 @@ def trace_run(subject: Subject, options: Trace) -> None:
             steps[name].value[0, options.head],
             None if hidden is None else hidden[0, options.head],
             tokens,
+            options.at,
         )
 
 
@@ -117,22 +123,25 @@ def print_steps(steps: dict[str, Step]) -> None:
     print_table(rows, words=4)
 
 
-def print_matrix(matrix_TS: Tensor, hidden: Tensor | None, tokens: list[str]) -> None:
-    """The first rows and columns of a matrix, queries down and keys across.
+def print_matrix(
+    matrix_TS: Tensor, hidden: Tensor | None, tokens: list[str], first: int = 0
+) -> None:
+    """Some rows and columns of a matrix, queries down and keys across.
 
     Args:
         hidden: cells that are masked, printed as a dot: not zero, but not there.
     """
-    names = [f"{i} {token}" for i, token in enumerate(tokens[:SHOWN])]
-    rows = [["query \\ key", *names]]
-    for q, name in enumerate(names):
-        cells = [f"{matrix_TS[q, k]:.3f}" for k in range(len(names))]
+    shown = range(first, min(first + SHOWN, len(tokens)))
+    names = {i: f"{i} {tokens[i]}" for i in shown}
+    rows = [["query \\ key", *names.values()]]
+    for q in shown:
+        cells = [f"{matrix_TS[q, k]:.3f}" for k in shown]
         if hidden is not None:
-            cells = ["·" if hidden[q, k] else cell for k, cell in enumerate(cells)]
-        rows.append([name, *cells])
+            cells = ["·" if hidden[q, k] else cell for k, cell in zip(shown, cells, strict=True)]
+        rows.append([names[q], *cells])
     print_table(rows)
-    if len(tokens) > SHOWN:
-        print(f"(the first {SHOWN} of {len(tokens)} positions)")
+    if len(tokens) > len(shown):
+        print(f"(positions {shown[0]} to {shown[-1]} of {len(tokens)}; --at shows others)")
 
 
 # --- A, B and C on their own inputs, without a run -----------------------------------------------

@@ -114,7 +114,7 @@ def table(output: str, heading: str) -> dict[str, list[float]]:
     rule = next(next(lines) for line in lines if line.startswith(heading))
     width, rows = rule.index("  "), {}
     for line in lines:
-        if not line.strip() or line.startswith("(the first"):
+        if not line.strip() or line.startswith("("):
             break
         rows[line[:width].strip()] = numbers(line[width:])
     return rows
@@ -140,16 +140,22 @@ def test_trace(said: Said, run: Path, checkpoint: str, layer: int, head: int) ->
     hidden = H * T * (T - 1) // 2
     assert f"1.0000 to 1.0000  {hidden} of {H * T * T:,}" in " ".join(output.split("weights A")[1:])
     scores, weights = steps["scores"].value, seen.weights_BHTS
-    for title, matrix, is_masked in (
-        (f"head {head}: scores before the mask", scores, False),
-        (f"head {head}: after the mask", scores, True),
-        (f"head {head}: weights after the softmax", weights, True),
+    at = 6  # of 23 positions
+    output += said("trace", f"--prompt={PROMPT}", f"--at={at}", *flags)
+    for first, title, matrix, is_masked in (
+        (0, f"head {head}: scores before the mask", scores, False),
+        (0, f"head {head}: after the mask", scores, True),
+        (0, f"head {head}: weights after the softmax", weights, True),
+        (at, f"head {head}: weights after the softmax", weights, True),
     ):
-        rows = table(output[output.index(title) :], "query")
-        assert list(rows) == [f"{i} {c}" for i, c in enumerate("The␣valu")]
-        for q, row in enumerate(rows.values()):
-            expected = matrix[0, head, q, : q + 1 if is_masked else 8].tolist()
+        place = output.rindex(title) if first else output.index(title)
+        rows = table(output[place:], "query")
+        shown = PROMPT.replace(" ", "␣")[first : first + 8]
+        assert list(rows) == [f"{first + i} {c}" for i, c in enumerate(shown)]
+        for q, row in enumerate(rows.values(), first):
+            expected = matrix[0, head, q, first : q + 1 if is_masked else first + 8].tolist()
             assert row == pytest.approx(expected, abs=6e-4)
+    assert f"(positions {at} to {at + 7} of {T}; --at shows others)" in output
 
 
 def test_descriptions_without_a_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,7 +273,7 @@ def test_compare_draws_what_it_prints(said: Said, run: Path) -> None:
 def test_heads(said: Said, run: Path) -> None:
     for checkpoint in ("best", "last"):
         flags = ["--sequences=5", "--period=7", f"--checkpoint={checkpoint}"]
-        found = json.loads(said("heads", "--json", *flags))
+        found = json.loads(said("heads", "--json", *flags))["heads"]
         model, vocab, _, sequences = open_model(run, 5, checkpoint)
         scores = score_heads(model, sequences[:, :-1], repeated(len(vocab), 7, REPEATS))
         cuts = {f"ablation_{k}": v for k, v in ablate(model, sequences).changes.items()}
@@ -308,7 +314,7 @@ def test_heads_on_a_prompt_and_on_another_text(said: Said, run: Path) -> None:
     flags = [f"--prompt={PROMPT}", "--source=other.txt", "--json", "--sequences=3"]
     scores = score_heads(model, prompt_T[None], repeated(len(vocab), 16, REPEATS))
     cuts = {f"ablation_{k}": v for k, v in ablate(model, sequences).changes.items()}
-    for entry in json.loads(said("heads", *flags)):
+    for entry in json.loads(said("heads", *flags))["heads"]:
         place = entry.pop("layer"), entry.pop("head")
         expected = {key: float(value[place]) for key, value in (scores | cuts).items()}
         assert entry == pytest.approx(expected, abs=1e-6)
@@ -317,7 +323,7 @@ def test_heads_on_a_prompt_and_on_another_text(said: Said, run: Path) -> None:
 def test_heads_without_some(said: Said, run: Path) -> None:
     model, vocab, _, sequences = open_model(run, 3)
     flags = ["--without=L0H1,l1h0", "--sequences=3", "--period=7"]
-    found = json.loads(said("heads", "--json", *flags))
+    found = json.loads(said("heads", "--json", *flags))["heads"]
     with head_replaced(model, 0, 1, 0.0), head_replaced(model, 1, 0, 0.0):
         scores = score_heads(model, sequences[:, :-1], repeated(len(vocab), 7, REPEATS))
         copying = measure_copying(model, 7, REPEATS)

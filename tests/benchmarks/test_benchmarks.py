@@ -64,6 +64,25 @@ def test_a_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines() == lines
 
 
+def test_a_table_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has no room beside the rest stands below it, each row under its name again."""
+    rows = [["name", "first", "second", "x"], ["a", "1", "2", "3"], ["b", "4", "5", "6"]]
+    parts = {
+        "23": ["name  first  second  x", "----  -----  ------  -", "a         1       2  3"],
+        "19": ["name  first  second", "----  -----  ------", "a         1       2"],
+        "5": ["name  first", "----  -----", "a         1"],
+    }
+    for columns, beginning in parts.items():
+        monkeypatch.setenv("COLUMNS", columns)
+        print_table(rows)
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[:3] == beginning
+        assert lines[-1].split()[0] == "b" and lines[-1].split()[-1] == "6"
+        assert len(lines) == {"23": 4, "19": 9, "5": 14}[columns]
+
+
 def test_nanogpts_shape_has_nanogpts_size() -> None:
     """10.65M, as nanoGPT prints (Karpathy 2022), with the positions that it leaves out."""
     model = GPT(throughput.WIDER, throughput.VOCAB)
