@@ -150,8 +150,8 @@ def test_trace(said: Said, run: Path, checkpoint: str, layer: int, head: int) ->
     ):
         place = output.rindex(title) if first else output.index(title)
         rows = table(output[place:], "query")
-        shown = PROMPT.replace(" ", "␣")[first : first + 8]
-        assert list(rows) == [f"{first + i} {c}" for i, c in enumerate(shown)]
+        letters = PROMPT.replace(" ", "␣")[first : first + 8]
+        assert list(rows) == [f"{first + i} {c}" for i, c in enumerate(letters)]
         for q, row in enumerate(rows.values(), first):
             expected = matrix[0, head, q, first : q + 1 if is_masked else first + 8].tolist()
             assert row == pytest.approx(expected, abs=6e-4)
