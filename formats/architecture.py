@@ -5,6 +5,7 @@ a table from its tensors to those of ours that they join, `{}` standing for the 
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ ACTIVATIONS = {
 }
 
 
-class Architecture:
+class Architecture(ABC):
     """A decoder-only Transformer as others know it. The attention's letters are those of
     model/attention.py."""
 
@@ -40,21 +41,21 @@ class Architecture:
     ignored: ClassVar[str] = r"$^"
     """A pattern of tensors that are constants, and not weights."""
 
+    @abstractmethod
     def obstacle(self, config: ModelConfig) -> str | None:
         """Why it cannot compute what the config says, in the config's words; None if it can."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_plain(self, config: ModelConfig) -> dict[str, Any]:
         """Its config.json."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, fields: "Fields", tensors: dict[str, Tensor]) -> ModelConfig:
         """The config of a model of ours that computes the same.
 
         Raises:
             UserError: naming the field that has no counterpart.
         """
-        raise NotImplementedError
 
     def join(self, name: str, parts: list[Tensor], config: ModelConfig) -> Tensor:
         """Their tensor of that name."""
@@ -109,10 +110,10 @@ class Architecture:
                 if not wanted:
                     left |= {} if tensor is None or spare(name, tensor, theirs) else {name: tensor}
                     continue
-                shape = self.join(base, [expected[n] for n in wanted], config)
-                if tensor is None or tensor.shape != shape.shape:
+                shape = self.join(base, [expected[n] for n in wanted], config).shape
+                if tensor is None or tensor.shape != shape:
                     raise UserError(
-                        f"{where}: {name} is {describe(tensor)}, should be {tuple(shape.shape)}"
+                        f"{where}: {name} is {describe(tensor)}, should be {tuple(shape)}"
                     )
                 parts = self.split(base, tensor, len(wanted), config)
                 made |= {n: p.clone() for n, p in zip(wanted, parts, strict=True)}

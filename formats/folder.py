@@ -39,8 +39,8 @@ def architecture_for(config: ModelConfig) -> Architecture:
         if obstacles[arch.class_name] is None:
             return arch
     # The nearest is the one that has the positions.
-    near = {"learned": "GPT2LMHeadModel"}.get(config.positions, "PersimmonForCausalLM")
-    if config.norm == "rmsnorm" and config.positions == "rotary":
+    near = "GPT2LMHeadModel" if config.positions == "learned" else "PersimmonForCausalLM"
+    if config.positions == "rotary" and config.norm == "rmsnorm":
         near = "LlamaForCausalLM"
     raise UserError(
         f"transformers has no class of its own for {obstacles[near]} "

@@ -1,6 +1,7 @@
 """GPT-2 (Radford et al. 2019): learned positions, matrices transposed, queries, keys and values in
 one. And nanoGPT's, under the same names but not transposed."""
 
+import re
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ class GPT2(Architecture):
     table = TABLE
     zero_biases = r"\.h\.|ln_f"
     ignored = r"\.attn\.(bias|masked_bias)$"  # the mask
+    transposed = r"\.h\."
 
     def obstacle(self, config: ModelConfig) -> str | None:
         if config.positions != "learned":
@@ -90,17 +92,14 @@ class GPT2(Architecture):
 
     def join(self, name: str, parts: list[Tensor], config: ModelConfig) -> Tensor:
         joined = torch.cat(parts)
-        return joined.t() if ".h." in name else joined
+        return joined.t() if re.search(self.transposed, name) else joined
 
     def split(self, name: str, tensor: Tensor, count: int, config: ModelConfig) -> list[Tensor]:
-        return list((tensor.t() if ".h." in name else tensor).chunk(count))
+        joined = tensor.t() if re.search(self.transposed, name) else tensor
+        return list(joined.chunk(count))
 
 
 class NanoGPT(GPT2):
     """nanoGPT's, whose matrices are not transposed."""
 
-    def join(self, name: str, parts: list[Tensor], config: ModelConfig) -> Tensor:
-        return torch.cat(parts)
-
-    def split(self, name: str, tensor: Tensor, count: int, config: ModelConfig) -> list[Tensor]:
-        return list(tensor.chunk(count))
+    transposed = r"$^"

@@ -26,19 +26,13 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         return bpe_json(tokenizer.vocabulary, tokenizer.merges)
     if isinstance(tokenizer, ByteTokenizer):
         return bpe_json({CHAR_OF[byte]: byte for byte in range(256)}, [])
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
+    return bpe_json({}, []) | {
         "pre_tokenizer": {
             "type": "Split",
             "pattern": {"Regex": r"[\s\S]"},
             "behavior": "Isolated",
             "invert": False,
         },
-        "post_processor": None,
         "decoder": {"type": "Fuse"},
         # No such token is there: a character that is not known is an error.
         "model": {

@@ -43,8 +43,8 @@ class Compare(MeasureOptions):
     """Updates of the two small models that are trained here, with a mask and without; 0 leaves
     them out."""
 
-    picture: str = ""
-    """Draw the numbers in this file (.svg, .png or .pdf); needs matplotlib."""
+    picture: str | None = None
+    """A file to draw the numbers in; needs matplotlib."""
 
 
 def compare(word: str | None, options: Compare) -> int:
