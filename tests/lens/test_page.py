@@ -593,9 +593,11 @@ def test_the_address_keeps_all_of_it(tab: Any, show: Show) -> None:
 
 def wait_for_address(tab: Any, word: str) -> str:
     """The address is kept a moment after the last change."""
-    while word not in (address := str(tab.evaluate("location.hash"))):
+    for _ in range(200):
+        if word in (address := str(tab.evaluate("location.hash"))):
+            return address
         tab.wait_for_timeout(50)
-    return address
+    raise AssertionError(f"{word} is not in {address}")
 
 
 def tab_head(tab: Any) -> int:
@@ -1099,9 +1101,8 @@ def test_sub_words(workplace: Path, show: Show) -> None:
     tab.click("#write-line")
     settle(tab)
     before = tab.locator("#text .token").all_inner_texts()
-    while (address := str(tab.evaluate("location.hash"))).count(".") < len(before) - 1:
-        tab.wait_for_timeout(50)
-    again = show(*given, address=address)
+    ids = ".".join(map(str, tokenizer.encode(text.replace("\r\n", "\n")).tolist()))
+    again = show(*given, address=wait_for_address(tab, f"text={ids}."))  # and what was written
     assert again.locator("#text .token").all_inner_texts() == before
 
 
