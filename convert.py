@@ -9,11 +9,9 @@ Either ends by comparing the logits, as far as transformers is installed: pip in
 Nothing that is in the files is run.
 """
 
-import os
 import signal
 
-# Threads that wait soon sleep; see train.py.
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+import common.start  # noqa: F401 - before PyTorch
 
 if __name__ == "__main__":  # Ctrl-C ends at once and quietly, also while libraries are loaded
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup

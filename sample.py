@@ -5,11 +5,9 @@ python sample.py runs/my-run --prompt "ROMEO:" --temperature 0.8 --top_k 40 --se
 python sample.py --help                               every flag
 """
 
-import os
 import signal
 
-# Threads that wait soon sleep; see train.py.
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+import common.start  # noqa: F401 - before PyTorch
 
 if __name__ == "__main__":  # there is nothing to save: Ctrl-C ends at once and quietly
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup

@@ -9,11 +9,9 @@ python study.py heads runs/my-run --prompt "ROMEO:"      another run, another te
 python study.py trace --help                             every flag of a verb
 """
 
-import os
 import signal
 
-# Threads that wait soon sleep; see train.py.
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+import common.start  # noqa: F401 - before PyTorch
 
 if __name__ == "__main__":  # Ctrl-C ends at once and quietly, also while libraries are loaded
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup

@@ -8,12 +8,9 @@ python train.py --dry_run                             how large it would be
 python train.py --help                                every field
 """
 
-import os
 import signal
 
-# Threads that wait for each other soon sleep: where another program keeps a core busy, one that
-# spins keeps the other from its work. PyTorch's OpenMP reads it when it is loaded.
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+import common.start  # noqa: F401 - before PyTorch
 
 if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at once and quietly
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup

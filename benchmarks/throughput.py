@@ -123,6 +123,8 @@ def measure(config: ModelConfig, settings: TrainConfig, at_least: float, nanogpt
     if nanogpt:
         step = nanogpt_step(nanogpt, config, settings, device)
     else:
+        import common.start  # noqa: F401 - as in our commands, and not in nanoGPT's
+
         step = make_step(config, settings, runtime)
     (once,) = seconds_of(step, device, 1)
     seconds = statistics.median(seconds_of(step, device, max(3, round(at_least / once))))

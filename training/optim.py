@@ -14,7 +14,6 @@ from training.config import TrainConfig
 NEWTON_SCHULZ = [(3.4445, -4.7750, 2.0315)] * 5
 
 ADAMW_STATE = ("step", "exp_avg", "exp_avg_sq")
-MUON_STATE = ("momentum",)
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
@@ -57,17 +56,24 @@ class Optimizer:
         self.adamw: dict[float, list[str]] = defaultdict(list)  # names by weight decay
         self.state: dict[str, dict[str, Tensor]] = {}
         for name, weight in self.parameters.items():
-            hidden = name.startswith("blocks.") and weight.dim() == 2
-            if hidden and config.optimizer == "muon":
+            if config.optimizer == "muon" and name.startswith("blocks.") and weight.dim() == 2:
                 self.muon[weight.shape].append(name)
-                keys: tuple[str, ...] = MUON_STATE
-            else:
-                self.adamw[config.weight_decay if weight.dim() >= 2 else 0.0].append(name)
-                keys = ADAMW_STATE
+                continue
+            self.adamw[config.weight_decay if weight.dim() >= 2 else 0.0].append(name)
             self.state[name] = {
                 key: weight.new_zeros(()) if key == "step" else torch.zeros_like(weight.detach())
-                for key in keys
+                for key in ADAMW_STATE
             }
+        # Muon's weights of one shape lie in one tensor, and so do their momenta, so that a step
+        # calls each operation once a shape instead of once a weight.
+        self.stacks: dict[torch.Size, tuple[Tensor, Tensor]] = {}
+        for shape, names in self.muon.items():
+            weights = torch.stack([self.parameters[name].detach() for name in names])
+            momenta = torch.zeros_like(weights)
+            self.stacks[shape] = weights, momenta
+            for name, weight, momentum in zip(names, weights, momenta, strict=True):
+                self.parameters[name].data = weight
+                self.state[name] = {"momentum": momentum}
 
     @torch.no_grad()
     def step(self, lr_scale: float) -> None:
@@ -76,8 +82,8 @@ class Optimizer:
         Raises:
             ValueError: for a weight without a gradient.
         """
-        for names in self.muon.values():
-            self.muon_step(names, lr_scale * self.config.muon_learning_rate)
+        for shape in self.muon:
+            self.muon_step(shape, lr_scale * self.config.muon_learning_rate)
         for weight_decay, names in self.adamw.items():
             self.adamw_step(names, lr_scale * self.config.adamw_learning_rate, weight_decay)
 
@@ -88,19 +94,16 @@ class Optimizer:
             raise ValueError(f"{name} has no gradient")
         return gradient
 
-    def muon_step(self, names: list[str], rate: float) -> None:
-        """Of matrices of one shape, orthogonalized together in one batch of products."""
-        weights = [self.parameters[name] for name in names]
-        beta, updates = self.config.muon_momentum, []
-        for name in names:
-            gradient = self.gradient(name)
-            momentum = self.state[name]["momentum"].lerp_(gradient, 1 - beta)
-            updates.append(gradient.lerp(momentum, beta))  # Nesterov's: one step ahead
-        rows, columns = weights[0].shape
+    def muon_step(self, shape: torch.Size, rate: float) -> None:
+        """Of the matrices of one shape, (n, rows, columns)."""
+        weights, momenta = self.stacks[shape]
+        beta, (rows, columns) = self.config.muon_momentum, shape
+        gradients = torch.stack([self.gradient(name) for name in self.muon[shape]])
+        momenta.lerp_(gradients, 1 - beta)
+        updates = gradients.lerp_(momenta, beta)  # Nesterov's: one step ahead
         scaled = rate * math.sqrt(max(1, rows / columns))
-        orthogonal = orthogonalize(torch.stack(updates).to(self.precision))
-        for weight, update in zip(weights, orthogonal, strict=True):
-            weight.mul_(1 - rate * self.config.weight_decay).add_(update, alpha=-scaled)
+        orthogonal = orthogonalize(updates.to(self.precision))
+        weights.mul_(1 - rate * self.config.weight_decay).add_(orthogonal, alpha=-scaled)
 
     def adamw_step(self, names: list[str], rate: float, weight_decay: float) -> None:
         """In PyTorch's fused kernel, where the device has one."""

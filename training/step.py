@@ -63,7 +63,7 @@ def train_step(
         raise FloatingPointError(
             f"the loss is {mean_loss} and the gradient norm {norm}{first}; no weight was updated"
         )
-    if config.grad_clip:
+    if 0 < config.grad_clip < norm:
         weights = optimizer.parameters.values()
         torch.nn.utils.clip_grads_with_norm_(weights, config.grad_clip, grad_norm)
     optimizer.step(lr_scale)
