@@ -39,7 +39,7 @@ from run.log import Logger
 from run.resume import check_changes, check_same_text, notes_on_resume
 from run.saved import SavedRun, open_run
 from run.snapshots import Snapshots
-from training.optim import Optimizer, get_lr_scale
+from training.optim import Optimizer, get_lr_scale, get_multi_token_weight
 from training.processes import Processes, exit_now, join_processes
 from training.runtime import Runtime, StopSignal, start_runtime, torchrun_ranks
 from training.size import check_training_memory, describe_size
@@ -142,11 +142,12 @@ def train(job: Job, stop: StopSignal) -> str | None:
                     return ended
 
                 lr_scale = get_lr_scale(state.step, settings)
+                multi_token_weight = get_multi_token_weight(state.step, settings)
                 began = time.perf_counter()
                 batch = load_batch(job.batches, state.step, settings.batch_size, device, processes)
                 state.step += 1  # before the update, so that an error names the step it is in
                 state.train_loss, grad_norm = train_step(
-                    ddp_model, job.optimizer, batch, lr_scale, processes
+                    ddp_model, job.optimizer, batch, lr_scale, processes, multi_token_weight
                 )
                 log.step(lr_scale, grad_norm, time.perf_counter() - began)
             checkpoints.save_last()

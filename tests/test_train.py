@@ -32,7 +32,7 @@ from run.saved import open_run
 from run.snapshots import find_snapshots, snapshot_steps
 from tests.conftest import DEBUG, ROOT, make_run
 from training.config import TrainConfig
-from training.optim import Optimizer, get_lr_scale
+from training.optim import Optimizer, get_lr_scale, get_multi_token_weight
 from training.processes import Processes
 from training.runtime import StopSignal
 from training.state import TrainState
@@ -128,6 +128,7 @@ def test_a_run_is_its_seed_its_batches_and_its_schedule(workplace: Path) -> None
     flags = ["--train.seed=5", "--train.warmup_steps=3", "--train.gradient_accumulation_steps=2"]
     flags += ["--model.dropout=0.2", "--train.eval_every=7", "--train.save_every=5"]
     flags += ["--train.sample_tokens=20", "--train.tensorboard=true", "--train.snapshots=5"]
+    flags += ["--train.multi_token=0.5"]
     assert train.main([*SHORT, *flags, "--run=a"]) == 0
     run = Path("runs/a")
     config = open_run(run).config
@@ -140,7 +141,9 @@ def test_a_run_is_its_seed_its_batches_and_its_schedule(workplace: Path) -> None
     for step in range(25):
         if step:
             lr_scale = get_lr_scale(step - 1, config.train)
-            loss, norm = train_step(model, optimizer, batches.train(step - 1, 16), lr_scale)
+            weight = get_multi_token_weight(step - 1, config.train)
+            batch = batches.train(step - 1, 16)
+            loss, norm = train_step(model, optimizer, batch, lr_scale, multi_token_weight=weight)
             numbers["train_loss"][step], numbers["grad_norm"][step] = loss, norm
             numbers["learning_rate"][step] = lr_scale * 1e-2
         weights[step] = {name: tensor.half() for name, tensor in model_tensors(model).items()}

@@ -61,6 +61,11 @@ class TrainConfig(Checked):
     grad_clip: NonNegative = 1.0
     """Largest norm of the gradient; a larger one is scaled down. 0 turns this off."""
 
+    multi_token: NonNegative = 0.0
+    """Weight, at the start, of the loss of the token after the next, which the same logits predict;
+    it falls to zero by the middle of the run. Multi-token prediction (Gloeckle et al. 2024) without
+    a head of its own."""
+
     eval_every: Count = 200
     """Updates between evaluations on the whole validation split."""
 

@@ -146,3 +146,9 @@ def get_lr_scale(step: int, config: TrainConfig) -> float:
         "constant": 1.0,
     }[config.schedule]
     return config.final_lr_fraction + (1 - config.final_lr_fraction) * remaining
+
+
+def get_multi_token_weight(step: int, config: TrainConfig) -> float:
+    """The weight of the loss of the token after the next, after `step` updates: it falls along a
+    line from `multi_token` to zero in the middle of the run."""
+    return config.multi_token * max(0.0, 1 - 2 * step / config.max_steps)

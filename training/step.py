@@ -28,6 +28,7 @@ def train_step(
     batch: Tensor,
     lr_scale: float,
     processes: Processes = ALONE,
+    multi_token_weight: float = 0.0,
 ) -> tuple[float, float]:
     """One update of the weights.
 
@@ -35,9 +36,11 @@ def train_step(
         model: perhaps compiled, or wrapped in DistributedDataParallel.
         batch: sequences of tokens, (b, block_size + 1); this process's shard.
         lr_scale: multiplies the peak learning rates; see training.optim.get_lr_scale.
+        multi_token_weight: of the loss of the token after the next, which is added to the loss
+            whose gradient is taken; see training.optim.get_multi_token_weight.
 
     Returns:
-        The mean loss in nats per token, and the norm of its gradient before clipping.
+        The mean loss of the next token, in nats, and the norm of the gradient before clipping.
 
     Raises:
         FloatingPointError: when either is not finite; the weights are as they were.
@@ -48,9 +51,12 @@ def train_step(
     for i, micro_batch in enumerate(micro_batches, start=1):
         with no_sync(model, wanted=i < len(micro_batches)):  # averaged with the last one
             logits_BTV = model(micro_batch[:, :-1])
-            micro_loss = next_token_loss(logits_BTV, micro_batch[:, 1:]) / len(micro_batches)
-            micro_loss.backward()
-        loss += micro_loss.detach()
+            objective = micro_loss = next_token_loss(logits_BTV, micro_batch[:, 1:])
+            if multi_token_weight and batch.size(1) > 2:
+                after_next = next_token_loss(logits_BTV[:, :-1], micro_batch[:, 2:])
+                objective = micro_loss + multi_token_weight * after_next
+            (objective / len(micro_batches)).backward()
+        loss += micro_loss.detach() / len(micro_batches)
 
     gradients = {name: optimizer.gradient(name) for name in optimizer.parameters}
     grad_norm = torch.nn.utils.get_total_norm(gradients.values())

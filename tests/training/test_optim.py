@@ -16,7 +16,7 @@ from model.config import ModelConfig
 from model.gpt import GPT
 from tests.conftest import DEBUG, ROOT
 from training.config import TrainConfig
-from training.optim import Optimizer, get_lr_scale, orthogonalize
+from training.optim import Optimizer, get_lr_scale, get_multi_token_weight, orthogonalize
 
 SMALL = ModelConfig(block_size=6, n_layer=2, n_head=2, n_embd=8, bias=True, ngrams=2)
 
@@ -236,3 +236,10 @@ def test_adamw_alone_has_a_rate_of_its_own() -> None:
     assert TrainConfig().adamw_learning_rate == 1e-2
     assert TrainConfig(optimizer="adamw").adamw_learning_rate == 1e-3
     assert TrainConfig(optimizer="adamw", learning_rate=0.0).adamw_learning_rate == 0.0
+
+
+def test_the_weight_of_the_token_after_the_next_ends_in_the_middle() -> None:
+    config = TrainConfig(max_steps=8, multi_token=0.4)
+    weights = [get_multi_token_weight(step, config) for step in range(9)]
+    assert weights == pytest.approx([0.4, 0.3, 0.2, 0.1, 0, 0, 0, 0, 0])
+    assert get_multi_token_weight(0, TrainConfig()) == 0

@@ -79,6 +79,37 @@ def test_an_update_is_the_clipped_gradient_of_the_mean_loss(
         assert new.grad is None, "nothing is left for the next update"
 
 
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_multi_token_prediction_adds_the_loss_of_the_token_after_the_next(
+    micro_batches: int,
+) -> None:
+    """To what the gradient is of, and not to the loss that is reported."""
+    model, batch = make(), batch_of(6)
+    logits, log_probabilities = model(batch[:, :-1]), torch.Tensor.log_softmax
+    next_loss = nats(model, batch).mean()
+    after = -log_probabilities(logits[:, :-1], -1).gather(-1, batch[:, 2:, None]).mean()
+    gradients = torch.autograd.grad(next_loss + 0.3 * after, list(model.parameters()))
+    config = TrainConfig(batch_size=6, gradient_accumulation_steps=micro_batches, grad_clip=0.0)
+    before = [p.detach().clone() for p in model.parameters()]
+    loss, _ = train_step(model, Descent(model, config), batch, 0.5, multi_token_weight=0.3)
+    assert loss == pytest.approx(next_loss.item(), rel=1e-5)
+    for old, new, gradient in zip(before, model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(new, old - 0.5 * gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_multi_token_prediction_needs_a_second_token() -> None:
+    """A context of one has no token after the next."""
+    results = []
+    for weight in (0.0, 0.3):
+        model = make()
+        loss = train_step(
+            model, Descent(model, TrainConfig()), batch_of(4)[:, :2], 0.5, multi_token_weight=weight
+        )
+        results.append((loss, [p.detach().clone() for p in model.parameters()]))
+    assert results[0][0] == results[1][0]
+    assert all(map(torch.equal, results[0][1], results[1][1]))
+
+
 class Wrapped(nn.Module):
     """As DistributedDataParallel: notes whether each backward pass would average gradients."""
 
