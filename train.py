@@ -10,6 +10,10 @@ python train.py --help                                every field
 
 import os
 import signal
+import time
+
+# ruff: noqa: E402 - the clock is read before PyTorch is loaded, which takes seconds
+BEGAN = time.perf_counter()
 
 # Threads that wait for each other soon sleep: where another program keeps a core busy, one that
 # spins keeps the other from its work. PyTorch's OpenMP reads it when it is loaded.
@@ -21,10 +25,9 @@ if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at o
 
 import itertools
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -36,18 +39,28 @@ from configs.load import SECTIONS, Config, build, read_command_line, read_config
 from data.batches import Batches, open_batches
 from model.generate import generate
 from model.gpt import GPT
-from run.checkpoint import Checkpointer, Header, load_training, load_weights
+from run.checkpoint import (
+    Checkpointer,
+    Header,
+    load_training,
+    load_weights,
+    save_checkpoint,
+    training_tensors,
+)
 from run.folder import check_unused, describe_run, find_run, hold, make_folder, save_config
 from run.log import Logger
 from run.resume import check_changes, check_same_text, notes_on_resume
 from run.saved import SavedRun, open_run
 from run.snapshots import Snapshots
 from training.optim import Optimizer, get_lr_scale
+from training.pace import WARMUP, Pace, evaluations_left
 from training.processes import Processes, exit_now, join_processes
 from training.runtime import Runtime, StopSignal, start_runtime, torchrun_ranks
 from training.size import check_training_memory, describe_size
 from training.state import TrainState
 from training.step import Evaluation, evaluate, load_batch, train_step
+
+LOADING = time.perf_counter() - BEGAN  # seconds
 
 
 @dataclass(frozen=True)
@@ -89,6 +102,7 @@ class Job:
     batches: Batches
     runtime: Runtime
     processes: Processes
+    pace: Pace
     state: TrainState = field(default_factory=TrainState)
 
     def header(self) -> Header:
@@ -122,7 +136,8 @@ def train(job: Job, stop: StopSignal) -> str | None:
     device, silent = job.runtime.device, not processes.is_main
     ddp_model = processes.wrap_ddp(job.compiled_model)
     snapshots = Snapshots(job.run, job.model, settings, state.step, silent)
-    with Logger(job.run, job.config, state, job.batches.baselines(), stop, silent) as log:
+    baselines = job.batches.baselines()
+    with Logger(job.run, job.config, state, job.pace, baselines, stop, silent) as log:
         checkpoints = Checkpointer(
             job.run, job.model, job.optimizer, processes, job.header, log.flush
         )
@@ -132,7 +147,9 @@ def train(job: Job, stop: StopSignal) -> str | None:
                 if state.evaluation_due(settings):
                     log.evaluating()
                     result = job.evaluate(job.batches.validation, stop)
-                    sample = "" if silent or result is None else generate_sample(job, stop)
+                    sample = ""
+                    if not silent and result is not None:
+                        sample = generate_sample(job, settings.sample_tokens, stop)
                     if processes.stop_requested(stop) or result is None:
                         break  # evaluated again when the run is resumed
                     if state.record(result.val_loss):
@@ -156,16 +173,96 @@ def train(job: Job, stop: StopSignal) -> str | None:
     return None
 
 
-def generate_sample(job: Job, stop: StopSignal) -> str:
-    """A text by the model, or its beginning if stopped; drawn from a generator of its own."""
+def generate_sample(job: Job, length: int, stop: StopSignal) -> str:
+    """A text of so many tokens by the model, or its beginning if stopped; drawn from a generator of
+    its own."""
     prompt = torch.tensor([[job.batches.info["start_token"]]], device=job.runtime.device)
-    settings = job.config.train
-    generator = torch.Generator().manual_seed(settings.seed)
-    tokens = generate(
-        job.model, prompt, settings.sample_tokens, temperature=0.8, generator=generator
-    )
+    generator = torch.Generator().manual_seed(job.config.train.seed)
+    tokens = generate(job.model, prompt, length, temperature=0.8, generator=generator)
     kept = itertools.takewhile(lambda _: not stop, tokens)
     return job.batches.tokenizer.decode([int(token) for token in kept])
+
+
+# --- how many steps fit into a minute ------------------------------------------------------------
+
+# Beside what is timed: TensorBoard's import, the lines of metrics, the end of the process.
+UNTIMED = 0.5
+
+
+def fit_steps(job: Job, began: float) -> None:
+    """Set `max_steps` so that the process, which began then, ends after `minutes`.
+
+    It is left as it was found, to the last bit, so that the same `max_steps` gives the same run.
+    """
+    settings, processes = job.config.train, job.processes
+    tensors = training_tensors(job.model, job.optimizer, processes)
+    before = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+    rehearse(job, before)
+    snapshots = settings.snapshots * job.pace.checkpoint / 5  # weights alone, in half precision
+    spent = first_process(processes, time.perf_counter() - began)
+    seconds = 60 * settings.minutes - spent - snapshots - UNTIMED
+    steps = job.pace.steps_in(seconds, settings)
+    job.config = replace(job.config, train=replace(settings, max_steps=steps, minutes=0.0))
+    job.optimizer = Optimizer(job.model, job.config.train, job.runtime.precision)
+    load_training(job.model, job.optimizer, before, job.run, processes.rank)
+
+    minutes = "a minute is" if settings.minutes == 1 else f"{settings.minutes:g} minutes are"
+    count = evaluations_left(job.config.train, job.state)
+    needed = job.pace.left(job.config.train, job.state) or 0.0
+    over = f", {needed - seconds:.0f} s longer than that" if needed > seconds + 1 else ""
+    print(
+        f"{minutes} {steps:,} step{'s' * (steps > 1)} here ({1000 * (job.pace.step or 0):,.1f} ms "
+        f"each, {count} evaluation{'s' * (count > 1)}{over}); "
+        f"to repeat it: --train.max_steps {steps}"
+    )
+
+
+def rehearse(job: Job, tensors: dict[str, Tensor]) -> None:
+    """Time a few of the steps, of the validation batches and of the tokens of a sample, and a
+    checkpoint of these tensors, which is removed again."""
+    settings, processes, pace = job.config.train, job.processes, job.pace
+    device, size = job.runtime.device, settings.micro_batch_size // processes.world_size
+    ddp_model = processes.wrap_ddp(job.compiled_model)
+
+    def seconds_of(function: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        function()
+        return first_process(processes, time.perf_counter() - start)
+
+    def step() -> None:
+        batch = load_batch(job.batches, pace.steps, settings.batch_size, device, processes)
+        # As long as any other, but at a rate of zero none diverges.
+        train_step(ddp_model, job.optimizer, batch, 0.0, processes)
+
+    enough = min(1.5, 1.8 * settings.minutes)
+    while pace.steps <= WARMUP or (
+        pace.step_seconds < enough or (pace.steps < WARMUP + 5 and pace.step_seconds < 2 * enough)
+    ):
+        pace.saw_step(seconds_of(step))
+
+    batches = list(itertools.islice(job.batches.validation(size), 4 * processes.world_size))
+    for _ in range(2):  # the first time is slower
+        evaluation = seconds_of(lambda: job.evaluate(lambda _: iter(batches), StopSignal()))
+    evaluation *= job.batches.validation_tokens / sum(batch[:, 1:].numel() for batch in batches)
+    if length := min(32, settings.sample_tokens):
+        sample = seconds_of(
+            lambda: processes.is_main and generate_sample(job, length, StopSignal())
+        )
+        evaluation += sample * settings.sample_tokens / length
+    scratch = job.run / ".writing-rehearsal"  # removed also after a kill, by the next that trains
+
+    def save() -> None:
+        if processes.is_main:
+            save_checkpoint(scratch, tensors, job.header())
+            scratch.unlink()
+
+    pace.checkpoint = seconds_of(save)
+    pace.saw_evaluation(evaluation + pace.checkpoint)
+
+
+def first_process(processes: Processes, seconds: float) -> float:
+    """Its seconds, in all processes, which must agree on the number of steps."""
+    return processes.sum([seconds if processes.is_main else 0.0])[0]
 
 
 # --- what can go wrong ---------------------------------------------------------------------------
@@ -204,6 +301,7 @@ def main(argv: list[str]) -> int:
 
 def execute(argv: list[str], held: ExitStack) -> int:
     """Read the command line, open what it names, train, and say what to do next."""
+    began = time.perf_counter() - LOADING
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
     sections = {"": Options} | SECTIONS
     file, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
@@ -226,7 +324,7 @@ def execute(argv: list[str], held: ExitStack) -> int:
     check_training_memory(config.model, config.train, V, runtime.device)
     job = make_job(config, batches, runtime, processes)
     if saved is None or flag == "--init_from":
-        start(job, options, file, saved, held)
+        start(job, options, file, saved, held, began)
     elif flag == "--evaluate":
         return measure(job, saved)
     elif not resume(job, saved):
@@ -275,15 +373,25 @@ def make_job(config: Config, batches: Batches, runtime: Runtime, processes: Proc
         f"model: {c.n_layer} layers x {c.n_embd} wide, {c.n_head} heads, context {c.block_size}, "
         f"{model.num_parameters():,} parameters"
     )
+    pace = Pace.by_flops(config.train, c.block_size, batches.validation_tokens)
     return Job(
-        Path("the run"), config, model, compiled_model, optimizer, batches, runtime, processes
+        Path("the run"), config, model, compiled_model, optimizer, batches, runtime, processes, pace
     )
 
 
 def start(
-    job: Job, options: Options, file: str | None, source: SavedRun | None, held: ExitStack
+    job: Job,
+    options: Options,
+    file: str | None,
+    source: SavedRun | None,
+    held: ExitStack,
+    began: float,
 ) -> None:
-    """Make the folder of a new run, with the weights of `source`, if there is one."""
+    """Make the folder of a new run, with the weights of `source`, if there is one.
+
+    Args:
+        began: when the process did; the `minutes` of the config are counted from then.
+    """
     stem = f"from-{source.path.parent.name}" if source else "default"
     if file is not None:  # runs/NAME/config.yaml is called after NAME
         stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
@@ -293,6 +401,9 @@ def start(
         job.run = make_folder(options.run, stem)
         held.enter_context(hold(job.run))
         check_unused(job.run)  # once more: another process may have come first
+    if job.config.train.minutes:
+        fit_steps(job, began)
+    if job.processes.is_main:
         facts = {"corpus": job.batches.info, "init_from": options.init_from}
         describe_run(job.run, job.config, facts | {"runtime": f"{job.runtime}{job.processes}"})
 
