@@ -1,6 +1,6 @@
 """Train a GPT. The loop is `train`, the command is `main`.
 
-python train.py                                       the default: Python's own manual
+python train.py                                       a minute of Python's own manual
 python train.py configs/shakespeare_3min.yaml --model.n_layer 6
 python train.py --resume runs/my-run                  resume where it stopped
 python train.py --init_from runs/my-run --data.source letters.txt
@@ -241,8 +241,13 @@ def rehearse(job: Job, tensors: dict[str, Tensor]) -> None:
         pace.saw_step(seconds_of(step))
 
     batches = list(itertools.islice(job.batches.validation(size), 4 * processes.world_size))
-    for _ in range(2):  # the first time is slower
-        evaluation = seconds_of(lambda: job.evaluate(lambda _: iter(batches), StopSignal()))
+
+    def few(size: int) -> Iterator[Tensor]:
+        return iter(batches)
+
+    # The first time is slower; of a compiled model also with the shorter batch at the end.
+    job.evaluate(job.batches.validation if settings.compile else few, StopSignal())
+    evaluation = seconds_of(lambda: job.evaluate(few, StopSignal()))
     evaluation *= job.batches.validation_tokens / sum(batch[:, 1:].numel() for batch in batches)
     if length := min(32, settings.sample_tokens):
         sample = seconds_of(
