@@ -36,7 +36,7 @@ from run.checkpoint import Header, model_tensors, save_checkpoint
 from run.folder import RUNS, check_unused, describe_run, find_run, hold, make_folder
 from run.saved import open_run
 from training.config import TrainConfig
-from training.runtime import Machine
+from training.runtime import Machine, fit_threads
 from training.size import check_memory, decoding_bytes
 from training.state import TrainState
 
@@ -118,7 +118,7 @@ def config_of(imported: Imported) -> Config:
     values = {"source": imported.source, "tokenizer": kind}
     if kind == "bpe":
         values["vocab_size"] = imported.tokenizer.vocab_size
-    return Config(build(DataConfig, values, "data"), imported.config, TrainConfig())
+    return Config(build(DataConfig, values, "data"), imported.config, TrainConfig(minutes=0.0))
 
 
 def save_run(run: Path, model: GPT, config: Config, imported: Imported, word: str) -> None:
@@ -167,6 +167,7 @@ def main(argv: list[str]) -> int:
     _, values = read_command_line({"": kind}, rest[len(given) :], usage, kind.__doc__ or "", 0)
     if len(given) < len(wanted):
         raise UserError(f"{verb} takes {' and '.join(wanted)}: {usage}")
+    fit_threads()
     if verb == "export":
         return export(given[0], given[1], build(Export, values[""]))
     return import_(given[0], build(Import, values[""]))

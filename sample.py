@@ -28,7 +28,7 @@ from model.decode import optimize_for_decoding
 from model.generate import generate
 from run.folder import find_run
 from run.saved import open_run
-from training.runtime import pick_device
+from training.runtime import fit_threads, pick_device
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ def main(argv: list[str]) -> int:
     options = build(Options, values[""])
     saved = open_run(find_run(word), options.checkpoint)
     device = pick_device(options.device)
+    if device.type == "cpu":
+        fit_threads()
     model = optimize_for_decoding(saved.model(device, options.num_samples), options.int8)
     how = ", weights rounded to 8 bits" if options.int8 else ""
     print(f"{printable(saved.describe())}, on {device}{how}", file=sys.stderr)

@@ -28,6 +28,7 @@ from lens.heads import Heads, heads
 from lens.report import Report, report
 from lens.trace import Trace, trace
 from lens.verify import Verify, verify
+from training.runtime import fit_threads
 
 VERBS: dict[str, tuple[type, Callable[[str | None, Any], int]]] = {
     "trace": (Trace, trace),
@@ -55,6 +56,7 @@ def main(argv: list[str]) -> int:
     usage = f"python study.py {verb} [RUN] [--flag VALUE ...]"
     description = "Of the newest run, unless one is named."
     word, values = read_command_line({"": kind}, rest, usage, description)
+    fit_threads()
     return study(word, build(kind, values[""]))
 
 

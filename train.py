@@ -1,6 +1,6 @@
 """Train a GPT. The loop is `train`, the command is `main`.
 
-python train.py                                       the default: Python's own manual
+python train.py                                       a minute of Python's own manual
 python train.py configs/shakespeare_3min.yaml --model.n_layer 6
 python train.py --resume runs/my-run                  resume where it stopped
 python train.py --init_from runs/my-run --data.source letters.txt
@@ -10,7 +10,7 @@ python train.py --help                                every field
 
 import signal
 
-import common.start  # noqa: F401 - before PyTorch
+import common.start  # before PyTorch
 
 if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at once and quietly
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -33,18 +33,21 @@ from configs.load import SECTIONS, Config, build, read_command_line, read_config
 from data.batches import Batches, open_batches
 from model.generate import generate
 from model.gpt import GPT
-from run.checkpoint import Checkpointer, Header, load_training, load_weights
+from run.checkpoint import Checkpointer, Header, load_training, load_weights, training_tensors
 from run.folder import check_unused, describe_run, find_run, hold, make_folder, save_config
 from run.log import Logger
 from run.resume import check_changes, check_same_text, notes_on_resume
 from run.saved import SavedRun, open_run
 from run.snapshots import Snapshots
 from training.optim import Optimizer, get_lr_scale, get_multi_token_weight
+from training.pace import WARMUP, Pace
 from training.processes import Processes, exit_now, join_processes
 from training.runtime import Runtime, StopSignal, start_runtime, torchrun_ranks
 from training.size import check_training_memory, describe_size
 from training.state import TrainState
 from training.step import Evaluation, evaluate, load_batch, train_step
+
+LOADING = time.perf_counter() - common.start.BEGAN  # seconds
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class Job:
     batches: Batches
     runtime: Runtime
     processes: Processes
+    pace: Pace
     state: TrainState = field(default_factory=TrainState)
 
     def header(self) -> Header:
@@ -119,7 +123,8 @@ def train(job: Job, stop: StopSignal) -> str | None:
     device, silent = job.runtime.device, not processes.is_main
     ddp_model = processes.wrap_ddp(job.compiled_model)
     snapshots = Snapshots(job.run, job.model, settings, state.step, silent)
-    with Logger(job.run, job.config, state, job.batches.baselines(), stop, silent) as log:
+    baselines = job.batches.baselines()
+    with Logger(job.run, job.config, state, job.pace, baselines, stop, silent) as log:
         checkpoints = Checkpointer(
             job.run, job.model, job.optimizer, processes, job.header, log.flush
         )
@@ -129,7 +134,9 @@ def train(job: Job, stop: StopSignal) -> str | None:
                 if state.evaluation_due(settings):
                     log.evaluating()
                     result = job.evaluate(job.batches.validation, stop)
-                    sample = "" if silent or result is None else generate_sample(job, stop)
+                    sample = ""
+                    if not silent and result is not None:
+                        sample = generate_sample(job, settings.sample_tokens, stop)
                     if processes.stop_requested(stop) or result is None:
                         break  # evaluated again when the run is resumed
                     if state.record(result.val_loss):
@@ -154,16 +161,68 @@ def train(job: Job, stop: StopSignal) -> str | None:
     return None
 
 
-def generate_sample(job: Job, stop: StopSignal) -> str:
-    """A text by the model, or its beginning if stopped; drawn from a generator of its own."""
+def generate_sample(job: Job, length: int, stop: StopSignal) -> str:
+    """A text of so many tokens by the model, or its beginning if stopped; drawn from a generator of
+    its own."""
     prompt = torch.tensor([[job.batches.info["start_token"]]], device=job.runtime.device)
-    settings = job.config.train
-    generator = torch.Generator().manual_seed(settings.seed)
-    tokens = generate(
-        job.model, prompt, settings.sample_tokens, temperature=0.8, generator=generator
-    )
+    generator = torch.Generator().manual_seed(job.config.train.seed)
+    tokens = generate(job.model, prompt, length, temperature=0.8, generator=generator)
     kept = itertools.takewhile(lambda _: not stop, tokens)
     return job.batches.tokenizer.decode([int(token) for token in kept])
+
+
+# --- how many steps fit into a minute ------------------------------------------------------------
+
+UNTIMED = 1.0  # seconds, about: checkpoints, snapshots, metrics, the end of the process
+
+
+def fit_steps(job: Job, began: float) -> None:
+    """Set `max_steps` so that the process, which began then, ends after `minutes`.
+
+    Some steps are timed and undone, so that the same `max_steps` gives the same run to the bit.
+    """
+    settings, processes, pace, stop = job.config.train, job.processes, job.pace, StopSignal()
+    tensors = training_tensors(job.model, job.optimizer, processes)
+    before = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+    ddp_model = processes.wrap_ddp(job.compiled_model)
+    batch = load_batch(job.batches, 0, settings.batch_size, job.runtime.device, processes)
+    sequences = settings.micro_batch_size // processes.world_size
+    split = job.batches.validation(sequences)
+    part = list(itertools.islice(split, 4 * processes.world_size))
+    length = min(32, settings.sample_tokens)
+
+    def seconds_of(function: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        function()
+        return on_first_process(processes, time.perf_counter() - start)
+
+    enough = min(5.0, 1.8 * settings.minutes)  # seconds: a thirtieth
+    while pace.steps < WARMUP + 5 or pace.step_seconds < enough:
+        # As long as any other, but at a learning rate of zero none diverges.
+        pace.saw_step(seconds_of(lambda: train_step(ddp_model, job.optimizer, batch, 0, processes)))
+    for _ in range(2):  # the first time is slower
+        evaluation = seconds_of(lambda: job.evaluate(lambda _: iter(part), stop))
+    evaluation *= job.batches.validation_tokens / sum(batch[:, 1:].numel() for batch in part)
+    if length:
+        sample = seconds_of(lambda: generate_sample(job, length, stop))
+        evaluation += sample * settings.sample_tokens / length
+    pace.saw_evaluation(evaluation)
+
+    spent = on_first_process(processes, time.perf_counter() - began)
+    steps = pace.steps_in(60 * settings.minutes - spent - UNTIMED, settings)
+    job.config = replace(job.config, train=replace(settings, max_steps=steps, minutes=0.0))
+    job.optimizer = Optimizer(job.model, job.config.train, job.runtime.precision)
+    load_training(job.model, job.optimizer, before, job.run, processes.rank)
+    minutes = "a minute is" if settings.minutes == 1 else f"{settings.minutes:g} minutes are"
+    print(
+        f"{minutes} {steps:,} step{'s' * (steps > 1)} here, {1000 * pace.step:,.1f} ms each; "
+        f"to repeat this run: --train.max_steps {steps}"
+    )
+
+
+def on_first_process(processes: Processes, seconds: float) -> float:
+    """Its seconds, in all processes, which must agree on the number of steps."""
+    return processes.sum([seconds if processes.is_main else 0.0])[0]
 
 
 # --- what can go wrong ---------------------------------------------------------------------------
@@ -202,6 +261,7 @@ def main(argv: list[str]) -> int:
 
 def execute(argv: list[str], held: ExitStack) -> int:
     """Read the command line, open what it names, train, and say what to do next."""
+    began = time.perf_counter() - LOADING
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
     sections = {"": Options} | SECTIONS
     file, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
@@ -224,7 +284,7 @@ def execute(argv: list[str], held: ExitStack) -> int:
     check_training_memory(config.model, config.train, V, runtime.device)
     job = make_job(config, batches, runtime, processes)
     if saved is None or flag == "--init_from":
-        start(job, options, file, saved, held)
+        start(job, options, file, saved, held, began)
     elif flag == "--evaluate":
         return measure(job, saved)
     elif not resume(job, saved):
@@ -273,15 +333,25 @@ def make_job(config: Config, batches: Batches, runtime: Runtime, processes: Proc
         f"model: {c.n_layer} layers x {c.n_embd} wide, {c.n_head} heads, context {c.block_size}, "
         f"{model.num_parameters():,} parameters"
     )
+    pace = Pace.by_flops(config.train, c.block_size, batches.validation_tokens)
     return Job(
-        Path("the run"), config, model, compiled_model, optimizer, batches, runtime, processes
+        Path("the run"), config, model, compiled_model, optimizer, batches, runtime, processes, pace
     )
 
 
 def start(
-    job: Job, options: Options, file: str | None, source: SavedRun | None, held: ExitStack
+    job: Job,
+    options: Options,
+    file: str | None,
+    source: SavedRun | None,
+    held: ExitStack,
+    began: float,
 ) -> None:
-    """Make the folder of a new run, with the weights of `source`, if there is one."""
+    """Make the folder of a new run, with the weights of `source`, if there is one.
+
+    Args:
+        began: when the process did; the `minutes` of the config are counted from then.
+    """
     stem = f"from-{source.path.parent.name}" if source else "default"
     if file is not None:  # runs/NAME/config.yaml is called after NAME
         stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
@@ -291,6 +361,9 @@ def start(
         job.run = make_folder(options.run, stem)
         held.enter_context(hold(job.run))
         check_unused(job.run)  # once more: another process may have come first
+    if job.config.train.minutes:
+        fit_steps(job, began)
+    if job.processes.is_main:
         facts = {"corpus": job.batches.info, "init_from": options.init_from}
         describe_run(job.run, job.config, facts | {"runtime": f"{job.runtime}{job.processes}"})
 

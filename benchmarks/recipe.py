@@ -118,6 +118,8 @@ def main(argv: list[str]) -> int:
     options = build(Options, values[""])
     file = str(Path(word).resolve()) if word else ""
     config = read_config(values, file or None)
+    if config.train.minutes:  # all runs make the same number of steps, unless a time is asked for
+        values["train"].setdefault("minutes", 0.0)
     training_flags = passed_on(values, config)
     facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
     print(describe(facts))

@@ -3,6 +3,9 @@
 import ctypes
 import os
 import sys
+import time
+
+BEGAN = time.perf_counter()  # when the process did, nearly
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 

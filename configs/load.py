@@ -148,12 +148,20 @@ def build(kind: type[Options], values: dict[str, Any], section: str = "") -> Opt
 def read_config(values: Values, file: str | None, base: Config | None = None) -> Config:
     """What flags, over a file, over `base` or the defaults, make.
 
+    `minutes` and `max_steps` both say how long a run is: the last that is given counts.
+
     Raises:
         UserError: naming what is wrong in the file or the flags.
     """
     plain = to_plain(base) if base else {section: {} for section in SECTIONS}
     for layer in (read_yaml(Path(file)) if file else {}, values):
         plain = {section: plain[section] | layer.get(section, {}) for section in SECTIONS}
+        train = layer.get("train", {})
+        if "max_steps" in train:
+            if train.get("minutes"):
+                where = f"{file}: train." if layer is not values else "--train."
+                raise UserError(f"{where}max_steps and minutes both say how long: give one")
+            plain["train"]["minutes"] = 0.0
     return Config(**{name: build(kind, plain[name], name) for name, kind in SECTIONS.items()})
 
 

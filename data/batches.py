@@ -59,6 +59,7 @@ class TextBatches:
         val_end = length - round(length * test_fraction)
         splits = np.split(corpus.tokens, [train_end, val_end])
         self.train_tokens, self.val_tokens, self.test_tokens = splits
+        self.validation_tokens = len(self.val_tokens) - 1
         for name, tokens in zip(("training", "validation", "test"), splits, strict=True):
             if len(tokens) <= block_size and (name != "test" or test_fraction):
                 raise UserError(
@@ -127,6 +128,7 @@ class RepeatBatches:
         codes = [0x21 + i if i < 94 else 0x100 + i - 94 for i in range(config.repeat_vocab)]
         self.tokenizer: Tokenizer = CharTokenizer("".join(map(chr, codes)))
         self.info: dict[str, Any] = {"source": "repeat", "start_token": 0}
+        self.validation_tokens = REPEAT_VALIDATION_SEQUENCES * block_size
 
     def train(self, step: int, batch_size: int) -> Tensor:
         return self.draw([self.seed, 1, step], batch_size)

@@ -26,7 +26,7 @@ from training.processes import ALONE, Processes
 from training.runtime import Machine
 from training.state import TrainState
 
-FORMAT = "glassgpt 5"
+FORMAT = "glassgpt 6"
 GPU_GENERATORS: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.mps}
 
 

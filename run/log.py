@@ -9,6 +9,7 @@ from tqdm import tqdm
 
 from configs.load import Config
 from run.metrics import Metrics
+from training.pace import Pace
 from training.runtime import StopSignal
 from training.state import TrainState
 from training.step import Evaluation
@@ -25,6 +26,7 @@ class Logger:
         run: Path,
         config: Config,
         state: TrainState,
+        pace: Pace,
         baselines: dict[str, float],
         stop: StopSignal,
         silent: bool = False,
@@ -32,16 +34,18 @@ class Logger:
         """
         Args:
             state: where the run stands; its `seconds` are kept up to date here.
+            pace: what is known of it; it is told of every step and evaluation.
             baselines: losses of simple models, in nats per token.
             stop: is told when nobody reads what is printed any more.
         """
         self.settings, self.unit = config.train, config.data.unit
         self.tokens_per_step = config.train.batch_size * config.model.block_size
-        self.run, self.state, self.baselines = run, state, baselines
+        self.run, self.state, self.pace, self.baselines = run, state, pace, baselines
         self.stop, self.silent = stop, silent
         self.began = time.perf_counter() - state.seconds
+        self.evaluation_began = 0.0
         self.steps, self.busy = 0, 0.0  # updates since the last line of metrics, and their seconds
-        self.pace = ""  # loss and speed, for the bar
+        self.shown = ""  # loss and speed, for the bar
 
     def __enter__(self) -> "Logger":
         state, settings = self.state, self.settings
@@ -55,7 +59,7 @@ class Logger:
                 tqdm(
                     total=settings.max_steps,
                     initial=state.step,
-                    bar_format="step {n_fmt}/{total_fmt} |{bar:24}| {desc}{remaining} left",
+                    bar_format="step {n_fmt}/{total_fmt} |{bar:24}| {desc}",
                     leave=False,
                     disable=self.silent or None,  # None: where nobody watches
                 )
@@ -87,11 +91,11 @@ class Logger:
         state, settings = self.state, self.settings
         state.seconds = time.perf_counter() - self.began
         self.steps, self.busy = self.steps + 1, self.busy + seconds
+        self.pace.saw_step(seconds)
         if state.step % settings.log_every == 0 or state.step == settings.max_steps:
             speed = self.steps * self.tokens_per_step / self.busy
             self.steps, self.busy = 0, 0.0
-            self.pace = f"loss {state.train_loss:.3f}, {speed:,.0f} tokens/s, "
-            self.bar.set_description_str(self.pace, refresh=False)
+            self.shown = f"loss {state.train_loss:.3f}, {speed:,.0f} tokens/s"
             if self.metrics is not None and state.train_loss is not None:
                 numbers = {
                     "train_loss": state.train_loss,
@@ -101,17 +105,28 @@ class Logger:
                     "seconds": state.seconds,
                 }
                 self.metrics.write(state.step, numbers)
+        self.describe(self.shown)
         self.bar.update()
+
+    def describe(self, doing: str) -> None:
+        """Say in the bar what is done, and how long it will take; shown when it is next drawn."""
+        left = self.pace.left(self.settings, self.state)
+        until = "" if left is None else f"{tqdm.format_interval(left)} left"
+        self.bar.set_description_str(", ".join(filter(None, (doing, until))), refresh=False)
 
     def evaluating(self) -> None:
         """Before an evaluation."""
-        self.bar.set_description_str("evaluating, ")
+        self.evaluation_began = time.perf_counter()
+        self.describe("evaluating")
+        self.bar.refresh()
 
     def evaluation(self, result: Evaluation, sample: str) -> None:
         """After an evaluation."""
         state = self.state
-        state.seconds = time.perf_counter() - self.began
-        self.bar.set_description_str(self.pace, refresh=False)
+        now = time.perf_counter()
+        state.seconds = now - self.began
+        self.pace.saw_evaluation(now - self.evaluation_began)
+        self.describe(self.shown)
         if self.metrics is not None:
             numbers = {
                 "val_loss": result.val_loss,

@@ -42,6 +42,7 @@ WHY = {
     "--init_from": "the weights fit no other value; train a new run without --init_from",
     "--evaluate": "the weights were trained with that value",
 }
+WHY_NOT_MINUTES = "how much further is said by --train.max_steps, counted from the beginning"
 
 
 def check_changes(old: Config, new: Config, flag: str) -> None:
@@ -55,8 +56,9 @@ def check_changes(old: Config, new: Config, flag: str) -> None:
         for name, value in values.items():
             now = after[section][name]
             if now != value and name not in MAY_CHANGE[flag][section]:
+                why = WHY_NOT_MINUTES if name == "minutes" else WHY[flag]
                 raise UserError(
-                    f"{flag} cannot change {section}.{name} from {value} to {now}: {WHY[flag]}"
+                    f"{flag} cannot change {section}.{name} from {value} to {now}: {why}"
                 )
 
 

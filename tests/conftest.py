@@ -78,7 +78,7 @@ def make_run(
     tokenizer = tokenizer or (CharTokenizer(chars) if chars else ByteTokenizer())
     data = DataConfig(source=source, tokenizer=tokenizer.to_dict()["kind"])
     model = ModelConfig(**{"n_layer": 3, "n_head": 2, "n_embd": 16, "block_size": 12} | choices)
-    config = Config(data, model, TrainConfig(max_steps=4, eval_every=2, batch_size=2))
+    config = Config(data, model, TrainConfig(minutes=0.0, max_steps=4, eval_every=2, batch_size=2))
     run.mkdir(parents=True, exist_ok=True)
     for which, step in (("best", 2), ("last", 3)):
         torch.manual_seed(step)

@@ -108,6 +108,18 @@ def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(
     assert "note: processes 2 -> 1: sums round differently" in capsys.readouterr().out
 
 
+def test_all_agree_on_what_fits_and_repeat_it_to_the_last_bit(workplace: Path) -> None:
+    flags = [flag for flag in FLAGS if "max_steps" not in flag] + ["--model.dropout=0.2"]
+    assert run_job(2, [*flags, "--train.minutes=0.05", "--run=timed"]) == [0, 0]
+    assert "0.05 minutes are " in Path("said-0").read_text()
+    assert run_job(2, ["runs/timed/config.yaml", "--run=again"]) == [0, 0]
+    timed, again = (
+        load_checkpoint(Path("runs", name, "last.safetensors"))[1] for name in ("timed", "again")
+    )
+    assert timed.keys() == again.keys() >= {"generator.cpu", "generator.cpu.1"}
+    assert not [name for name in timed if not torch.equal(timed[name], again[name])]
+
+
 def test_a_process_that_is_gone_ends_the_job_and_the_run_goes_on(workplace: Path) -> None:
     run = Path("runs/a")
     first, second = start_job(2, [*FLAGS, "--run=a", "--train.max_steps=100000"])

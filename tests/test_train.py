@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from run.snapshots import find_snapshots, snapshot_steps
 from tests.conftest import DEBUG, ROOT, make_run
 from training.config import TrainConfig
 from training.optim import Optimizer, get_lr_scale, get_multi_token_weight
+from training.pace import Pace
 from training.processes import Processes
 from training.runtime import StopSignal
 from training.state import TrainState
@@ -235,6 +237,90 @@ def test_a_run_is_measured_on_what_is_held_out(
     (workplace / "short.txt").write_text("another text, of the same characters\n" * 60)
     assert train.main(["--evaluate=a"]) == 0
     assert "note: this is not the text that it was trained on" in capsys.readouterr().out
+
+
+# --- how many steps fit into a minute ------------------------------------------------------------
+
+
+def timed(flags: list[str], minutes: float) -> list[str]:
+    """The same for a time instead of steps."""
+    return [flag for flag in flags if "max_steps" not in flag] + [f"--train.minutes={minutes}"]
+
+
+def test_what_was_timed_leaves_no_trace(
+    workplace: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is that of the same number of steps to the last bit, its dropout too; so is one that
+    its config repeats, and one that is stopped and resumed."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Pace, "steps_in", lambda *args: 24)
+        assert train.main([*timed(DROPOUT, 0.001), "--run=timed"]) == 0
+        at_step(patch, 15, ctrl_c)  # at most seven were only timed
+        assert train.main([*timed(DROPOUT, 0.001), "--run=parts"]) == 130
+    same_bits(Path("runs/timed"), whole)
+    config = read_config({}, "runs/timed/config.yaml")
+    assert config == open_run(whole).config
+    assert (config.train.minutes, config.train.max_steps) == (0, 24)
+    assert train.main(["runs/timed/config.yaml", "--run=again"]) == 0
+    same_bits(Path("runs/again"), whole)
+    assert train.main(["--resume=parts"]) == 0
+    same_bits(Path("runs/parts"), whole)
+    assert not [path for run in Path("runs").iterdir() for path in run.glob(".writing-*")]
+
+
+def test_a_minute_is_all_that_a_run_does(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a clock that only what is done moves on: loading 7 seconds, a step 1, a sample of ten
+    tokens 1, half of the validation split 2."""
+    clock = SimpleNamespace(now=100.0)
+
+    def takes(name: str, seconds: float, result: Any = None) -> None:
+        real = getattr(train, name)
+
+        def slow(*args: Any) -> Any:
+            clock.now += seconds
+            return real(*args) if result is None else result
+
+        monkeypatch.setattr(train, name, slow)
+
+    flags = ["--train.batch_size=1", "--run=a"]
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+        patch.setattr(train, "LOADING", 7.0)
+        takes("train_step", 1.0)
+        takes("generate_sample", 1.0)
+        takes("evaluate", 2.0, Evaluation(1.5, 1.0))
+        assert train.main([*timed(SHORT, 1), *flags]) == 0
+    # Loaded; timed seven steps, the validation batches twice, and a sample.
+    spent = 7.0 + 7 * 1.0 + 2 * 2.0 + 1.0
+    evaluation = 2.0 * 251 / 128 + 1.0  # 4 sequences of 32 tokens were timed, of 252 - 1
+    # An evaluation every 8 steps.
+    lengths = [n + -(-n // 8) * evaluation + spent + train.UNTIMED for n in range(60)]
+    steps = max(n for n, seconds in enumerate(lengths) if seconds <= 60)
+    assert 16 < steps < 40 and state_of("a").step == steps
+    line = f"a minute is {steps} steps here, 1,000.0 ms each; "
+    assert f"\n{line}to repeat this run: --train.max_steps {steps}\n" in capsys.readouterr().out
+
+
+def test_a_time_that_is_too_short_is_one_step(
+    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "LOADING", 3600.0)
+    assert train.main([*timed(SHORT, 0.5), "--run=a"]) == 0
+    assert state_of("a").step == 1
+    assert "\n0.5 minutes are 1 step here, " in capsys.readouterr().out
+
+
+def test_nothing_is_timed_where_nothing_is_trained(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train.main([*SHORT, "--train.max_steps=1", "--run=a"]) == 0
+    monkeypatch.setattr(train, "fit_steps", None)
+    capsys.readouterr()
+    assert train.main([*timed(SHORT, 2), "--dry_run"]) == 0
+    assert capsys.readouterr().out.endswith("as many steps as fit into --train.minutes 2\n")
+    assert train.main(["--evaluate=a", "--train.minutes=2"]) == 0
 
 
 # --- what goes wrong -----------------------------------------------------------------------------
@@ -547,6 +633,7 @@ REFUSED = [
     (["--resume=a", "--model.n_layer=3"], "--resume cannot change model.n_layer from 2 to 3"),
     (["--evaluate=a", "--data.val_fraction=0.5"], "--evaluate cannot change data.val_fraction"),
     (["--resume=a", "--data.source=other.txt"], "the text is not the one that runs/a was trained"),
+    (["--resume=a", "--train.minutes=2"], "0.0 to 2.0: how much further is said by --train.max_st"),
     (["--resume=a", "--run=b"], "--resume takes a run as it is: no --run with it"),
     (["--resume=a", "--init_from=a"], "--resume takes a run as it is: no --init_from with it"),
     (["--evaluate=a", "--run=b"], "--evaluate takes a run as it is: no --run with it"),

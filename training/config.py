@@ -16,6 +16,11 @@ class TrainConfig(Checked):
     seed: Natural = 1337
     """Decides the initial weights, the order of the sequences, and dropout."""
 
+    minutes: NonNegative = 1.0
+    """How long the whole run takes, start and evaluations included: its first steps are timed, and
+    max_steps is set to what fits, and saved. 0 leaves it to max_steps, which is the same as giving
+    that."""
+
     max_steps: Count = 600
     """Updates of the weights."""
 
@@ -101,7 +106,7 @@ class TrainConfig(Checked):
     """Type of the computation; auto takes bfloat16 where the device computes in it."""
 
     threads: Natural = 0
-    """CPU threads; 0 leaves the choice to PyTorch."""
+    """CPU threads; 0 takes all cores, or fewer where other programs keep them busy."""
 
     compile: bool = False
     """Compile the model with torch.compile: slow to start, then faster."""

@@ -89,12 +89,14 @@ def describe_size(config: ModelConfig, train: TrainConfig, vocab_size: int) -> s
     state = state_bytes(config, train, vocab_size) / 1e6
     activations = activation_bytes(config, train, vocab_size) / 1e6
     step = tokens * flops_per_token(config, vocab_size)
+    whole = f"{train.max_steps * step / 1e12:,.1f} TFLOP in {train.max_steps:,} steps"
+    if train.minutes:
+        whole = f"as many steps as fit into --train.minutes {train.minutes:g}"
     return (
         f"parameters  {count_parameters(config, vocab_size):,}\n"
         f"memory      about {state + activations:,.0f} MB: weights, gradients and optimizer "
         f"{state:,.0f}, activations {activations:,.0f}; PyTorch itself takes some 250 more\n"
-        f"compute     {step / 1e9:,.1f} GFLOP per step of {tokens:,} tokens, "
-        f"{train.max_steps * step / 1e12:,.1f} TFLOP in {train.max_steps:,} steps"
+        f"compute     {step / 1e9:,.1f} GFLOP per step of {tokens:,} tokens, {whole}"
     )
 
 

@@ -276,6 +276,10 @@ def test_a_recipe_is_summed_up(
     (row,) = (line.split() for line in printed.splitlines() if line.startswith("biases"))
     assert row[-4:] == ["2.5500", "±", "0.0707", "+0.5000"]
     assert [row["flags"] for row in last_json(printed)["rows"]] == changes
+    asked.clear()
+    assert recipe.main(["--seeds=1"]) == recipe.main(["--seeds=1", "--train.minutes=2.0"]) == 0
+    # The default makes the same number of steps each time, unless a time is asked for.
+    assert asked == [("", [f"--train.minutes={minutes}"], 1337) for minutes in (0.0, 2.0)]
 
 
 def test_flags_mean_the_same_in_another_folder(workplace: Path) -> None:
@@ -314,8 +318,9 @@ def test_halves_make_the_whole(workplace: Path, debug_run: Path) -> None:
 
 
 def test_each_change_of_the_recipe_is_understood_and_is_one() -> None:
+    steps = "--train.minutes=0"  # as main adds
     for name, change in recipe.CHANGES.items():
-        differing = compare.differences([read_flags(), read_flags(*change.split())])
+        differing = compare.differences([read_flags(steps), read_flags(steps, *change.split())])
         assert len(differing) == change.count("--"), name
 
 

@@ -27,6 +27,7 @@ from configs.load import (
 from configs.nanogpt import OURS, SAMPLING
 from data.config import DataConfig
 from model.config import ModelConfig
+from training.config import TrainConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,13 +81,16 @@ def test_every_field_is_read_from_file_and_flag_and_the_flag_wins(
     """Over a config whose other fields stay as they are; and it comes back from JSON and YAML."""
     section, name, field = FIELDS[key]
     first, second = other_values(section, name, field)
-    base = Config() if name in ("n_head", "n_embd") else Config(model=ModelConfig(n_embd=96))
+    model = ModelConfig() if name in ("n_head", "n_embd") else ModelConfig(n_embd=96)
+    base = Config(model=model, train=TrainConfig(minutes=0.0))
 
     def check(config: Config, value: Any) -> None:
         expected = to_plain(base)
         expected[section][name] = value
         assert to_plain(config) == expected
         assert from_plain(json.loads(json.dumps(expected)), "here") == config
+        if name == "minutes":
+            del expected["train"]["max_steps"]  # a file says how long in one way
         (workplace / "config.yaml").write_text(yaml.safe_dump(expected, sort_keys=False))
         assert parse("config.yaml") == config
 
@@ -127,6 +131,29 @@ def test_a_flag_may_stand_alone_or_several_times() -> None:
         options("a")
 
 
+def test_how_long_is_what_was_said_last(workplace: Path) -> None:
+    """Minutes or steps, in a file or flags, over a run that made so many steps."""
+
+    def length(*argv: str, base: Config | None = None) -> tuple[float, int]:
+        train = parse(*argv, base=base).train
+        return train.minutes, train.max_steps
+
+    (workplace / "steps.yaml").write_text("train: {max_steps: 7}")
+    (workplace / "minutes.yaml").write_text("train: {minutes: 3}")
+    (workplace / "both.yaml").write_text("train: {minutes: 3, max_steps: 7}")
+    (workplace / "run.yaml").write_text("train: {minutes: 0.0, max_steps: 7}")
+    assert length() == (1, 600)
+    assert length("--train.minutes=0") == (0, 600)
+    for steps in (["steps.yaml"], ["run.yaml"], ["minutes.yaml", "--train.max_steps=7"]):
+        assert length(*steps) == (0, 7)
+        run = parse(*steps)
+        assert length(base=run) == (0, 7) and length("--train.max_steps=9", base=run) == (0, 9)
+        assert length("--train.minutes=2", base=run)[0] == 2
+    assert length("minutes.yaml")[0] == length("steps.yaml", "--train.minutes=3")[0] == 3
+    with pytest.raises(UserError, match=r"^both.yaml: train.max_steps and minutes both say"):
+        parse("both.yaml")
+
+
 BAD_FLAGS = [  # beside those of test_malformed.py
     (["--mod.n_layer=3"], "unknown flag --mod.n_layer; did you mean --model.n_layer?"),
     (["--model.n_lay=3"], "unknown flag --model.n_lay; did you mean --model.n_layer?"),
@@ -138,6 +165,7 @@ BAD_FLAGS = [  # beside those of test_malformed.py
         ["--train.batch_size", "5", "--train.gradient_accumulation_steps", "2"],
         "--train.batch_size 5 must be divisible by gradient_accumulation_steps 2",
     ),
+    (["--train.minutes=1", "--train.max_steps=9"], "--train.max_steps and minutes both say how lo"),
     (["--data.source="], "--data.source is empty"),
     (["--data.repeat_max_period", "99"], "--data.repeat_min_period 8, repeat_max_period 99 and"),
     (["--data.val_fraction=0.5", "--data.test_fraction=0.5"], "leave nothing to train on"),

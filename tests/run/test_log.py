@@ -14,6 +14,7 @@ from model.config import ModelConfig
 from run.log import Logger
 from run.metrics import read_metrics
 from training.config import TrainConfig
+from training.pace import WARMUP, Pace
 from training.runtime import StopSignal
 from training.state import TrainState
 from training.step import Evaluation
@@ -35,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def logger(run: Path, state: TrainState, stop: StopSignal | None = None, **options: Any) -> Logger:
     config = dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, **options))
-    return Logger(run, config, state, BASELINES, StopSignal() if stop is None else stop)
+    return Logger(run, config, state, Pace(1.0), BASELINES, StopSignal() if stop is None else stop)
 
 
 def test_metrics_are_of_the_steps_since_the_last_line(
@@ -94,7 +95,7 @@ def test_other_processes_say_and_write_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = TrainState(step=3, train_loss=1.0)
-    with Logger(tmp_path, CONFIG, state, BASELINES, StopSignal(), silent=True) as log:
+    with Logger(tmp_path, CONFIG, state, Pace(1.0), BASELINES, StopSignal(), silent=True) as log:
         log.step(1.0, 1.0, 0.5)
         log.evaluating()
         log.evaluation(Evaluation(1.0, 1.0), "a sample")
@@ -124,18 +125,28 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_bar_counts_from_where_the_run_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_bar_counts_from_where_the_run_stands_and_says_what_is_left(
+    tmp_path: Path, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of seven steps of 50 seconds, and an evaluation: as one step before it was seen."""
     terminal, state = Terminal(), TrainState(step=4, train_loss=1.0)
     monkeypatch.setattr(sys, "stderr", terminal)
+
+    def shown() -> str:
+        return terminal.getvalue().split("|")[-1].strip()
+
     with logger(tmp_path, state, log_every=1) as log:
         assert (log.bar.n, log.bar.total) == (4, 7) and "step 4/7 |" in terminal.getvalue()
         state.step, state.train_loss = 5, 1.25
-        log.step(1.0, 1.0, 0.5)
+        log.step(1.0, 1.0, 50.0)
         log.evaluating()
-        assert terminal.getvalue().split("|")[-1].strip().startswith("evaluating, ")
+        assert shown() == "evaluating"
+        for _ in range(WARMUP):
+            log.pace.saw_step(50.0)
+        log.evaluating()
+        assert shown() == "evaluating, 02:30 left"
+        clock.now += 20.0
         log.evaluation(Evaluation(1.0, 1.0), "")
         log.bar.refresh()
         assert "step 5/7 |" in terminal.getvalue()
-        assert terminal.getvalue().split("|")[-1].strip().startswith("loss 1.250, 120 tokens/s, ")
+        assert shown() == "loss 1.250, 1 tokens/s, 02:00 left"

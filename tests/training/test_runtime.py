@@ -2,12 +2,20 @@
 
 import os
 import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+import convert
+import sample
+import study
+import train
 from common.errors import UserError
+from tests.conftest import ROOT, make_run
 from training import runtime
 from training.config import TrainConfig
 from training.runtime import Machine, Runtime, StopSignal, pick_device, start_runtime
@@ -30,6 +38,73 @@ def test_the_config_chooses_or_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -
         for name in ("float32", "bfloat16"):
             config = TrainConfig(device="cpu", precision=name)
             assert start_runtime(config).precision == getattr(torch, name)
+
+
+def test_as_many_threads_as_are_faster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half as many, as long as those are clearly faster; and it is said how to have all."""
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    asked: list[tuple[int, int]] = []
+    table = {(6, 12): 2.0, (3, 6): 1.5, (1, 3): 1.2}
+
+    def times_as_fast(few: int, many: int) -> float:
+        asked.append((few, many))
+        torch.set_num_threads(few)
+        return table[few, many]
+
+    monkeypatch.setattr(runtime, "times_as_fast", times_as_fast)
+
+    def threads_of(config: TrainConfig, before: int = 0) -> int:
+        torch.set_num_threads(12)
+        return start_runtime(config, before).threads
+
+    auto = TrainConfig(device="cpu")
+    assert threads_of(auto) == torch.get_num_threads() == 3 and asked == list(table)
+    said = capsys.readouterr().err
+    assert said.startswith("note: 3 of 12 threads, ") and "; --train.threads 12 takes all\n" in said
+    table[6, 12] = 1.2
+    assert threads_of(auto) == 12
+    asked.clear()
+    assert threads_of(TrainConfig(device="cpu", threads=2)) == threads_of(auto, 2) == 2
+    for name, value in (("OMP_NUM_THREADS", "12"), ("WORLD_SIZE", "2")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert threads_of(auto) == 12
+    assert not asked and capsys.readouterr().err == ""
+
+
+def test_work_is_timed_on_few_threads_and_on_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that each product moves on by the threads it has."""
+    now, product = [0.0], torch.Tensor.__matmul__
+
+    def slow(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        now[0] += torch.get_num_threads()
+        return product(a, b)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", slow)
+    monkeypatch.setattr(runtime, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    assert runtime.times_as_fast(1, 2) == 2
+
+
+COMMANDS: dict[str, Callable[[], int]] = {
+    "train": lambda: train.main(["--evaluate=a", "--train.device=cpu"]),
+    "sample": lambda: sample.main(["a", "--max_new_tokens=1", "--device=cpu"]),
+    "study": lambda: study.main(["trace", "a"]),
+    "convert": lambda: convert.main(["export", "a", "exported"]),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_fits_its_threads(
+    command: str, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(Path("runs/a"), source=str(ROOT / "README.md"), chars=None)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(runtime, "times_as_fast", lambda few, many: 9.0)
+    torch.set_num_threads(2)
+    assert COMMANDS[command]() == 0
+    assert torch.get_num_threads() == 1
 
 
 def test_a_cpu_is_fast_in_bfloat16_by_its_instructions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def test_flops_are_those_that_pytorch_counts(choices: dict[str, Any]) -> None:
 
 def test_the_sizes_in_words() -> None:
     config = ModelConfig(block_size=32, n_layer=2, n_head=2, n_embd=32)
-    train = TrainConfig(batch_size=16, max_steps=60, gradient_accumulation_steps=2)
+    train = TrainConfig(batch_size=16, minutes=0.0, max_steps=60, gradient_accumulation_steps=2)
     lines = describe_size(config, train, 70).splitlines()
     blocks, embeddings, small = 2 * 12 * 32**2, 70 * 32, 5 * 32 + 2 * 2 * 16
     assert lines[0] == f"parameters  {blocks + 2 * embeddings + small:,}"
@@ -122,6 +122,8 @@ def test_the_sizes_in_words() -> None:
         f"compute     {step / 1e9:,.1f} GFLOP per step of 512 tokens, "
         f"{60 * step / 1e12:,.1f} TFLOP in 60 steps"
     )
+    in_time = describe_size(config, dataclasses.replace(train, minutes=1.5), 70)
+    assert in_time.endswith(" of 512 tokens, as many steps as fit into --train.minutes 1.5")
 
 
 def test_decoding_takes_the_weights_and_the_cache() -> None:
