@@ -57,6 +57,10 @@ class TrainConfig(Checked):
     weight_decay: NonNegative = 0.1
     """Decoupled weight decay, times the learning rate; of matrices and embeddings only."""
 
+    cautious_decay: bool = False
+    """Decay a weight that Muon updates only where its update is towards zero too (Chen et al.
+    2025)."""
+
     beta1: Fraction = 0.9
     """AdamW's exponential decay of the first moment."""
 
