@@ -16,36 +16,34 @@ if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at o
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
 from common.errors import UserError, command, printable
 from common.fields import Checked
-from configs.load import SECTIONS, Config, build, read_command_line, read_config, to_plain
+from configs.load import SECTIONS, Config, build, read_command_line, read_config
 from data.batches import Batches, open_batches
-from model.generate import generate
 from model.gpt import GPT
-from run.checkpoint import Checkpointer, Header, load_training, load_weights, training_tensors
+from run.checkpoint import Checkpointer, load_training, load_weights
 from run.folder import check_unused, describe_run, find_run, hold, make_folder, save_config
+from run.job import Job
 from run.log import Logger
+from run.minutes import fit_steps
 from run.resume import check_changes, check_same_text, notes_on_resume
 from run.saved import SavedRun, open_run
 from run.snapshots import Snapshots
 from training.optim import Optimizer, get_lr_scale, get_multi_token_weight
-from training.pace import WARMUP, Pace
+from training.pace import Pace
 from training.processes import Processes, exit_now, join_processes
 from training.runtime import Runtime, StopSignal, start_runtime, torchrun_ranks
 from training.size import check_training_memory, describe_size
-from training.state import TrainState
-from training.step import Evaluation, evaluate, load_batch, train_step
+from training.step import load_batch, train_step
 
 LOADING = time.perf_counter() - common.start.BEGAN  # seconds
 
@@ -71,42 +69,6 @@ class Options(Checked):
 
 
 # --- the loop ------------------------------------------------------------------------------------
-
-# A part of the text in batches of so many sequences.
-Split = Callable[[int], Iterator[Tensor]]
-
-
-@dataclass
-class Job:
-    """What is trained, on what, and where it stands."""
-
-    run: Path
-    config: Config
-    model: GPT
-    compiled_model: nn.Module
-    """The same, compiled if the config says so."""
-    optimizer: Optimizer
-    batches: Batches
-    runtime: Runtime
-    processes: Processes
-    pace: Pace
-    state: TrainState = field(default_factory=TrainState)
-
-    def header(self) -> Header:
-        """What a checkpoint says of itself now."""
-        return Header(
-            config=to_plain(self.config),
-            tokenizer=self.batches.tokenizer.to_dict(),
-            corpus=self.batches.info,
-            machine=self.runtime.machine(self.processes.world_size),
-            state=self.state,
-        )
-
-    def evaluate(self, split: Split, stop: StopSignal) -> Evaluation | None:
-        """The loss over a split, as many sequences at a time as in training."""
-        batches = split(self.config.train.micro_batch_size // self.processes.world_size)
-        tokenizer, device = self.batches.tokenizer, self.runtime.device
-        return evaluate(self.compiled_model, batches, tokenizer, device, stop, self.processes)
 
 
 def train(job: Job, stop: StopSignal) -> str | None:
@@ -134,9 +96,8 @@ def train(job: Job, stop: StopSignal) -> str | None:
                 if state.evaluation_due(settings):
                     log.evaluating()
                     result = job.evaluate(job.batches.validation, stop)
-                    sample = ""
-                    if not silent and result is not None:
-                        sample = generate_sample(job, settings.sample_tokens, stop)
+                    wanted = 0 if silent or result is None else settings.sample_tokens
+                    sample = job.sample(wanted, stop)
                     if processes.stop_requested(stop) or result is None:
                         break  # evaluated again when the run is resumed
                     if state.record(result.val_loss):
@@ -159,70 +120,6 @@ def train(job: Job, stop: StopSignal) -> str | None:
                 log.step(lr_scale, grad_norm, time.perf_counter() - began)
             checkpoints.save_last()
     return None
-
-
-def generate_sample(job: Job, length: int, stop: StopSignal) -> str:
-    """A text of so many tokens by the model, or its beginning if stopped; drawn from a generator of
-    its own."""
-    prompt = torch.tensor([[job.batches.info["start_token"]]], device=job.runtime.device)
-    generator = torch.Generator().manual_seed(job.config.train.seed)
-    tokens = generate(job.model, prompt, length, temperature=0.8, generator=generator)
-    kept = itertools.takewhile(lambda _: not stop, tokens)
-    return job.batches.tokenizer.decode([int(token) for token in kept])
-
-
-# --- how many steps fit into a minute ------------------------------------------------------------
-
-UNTIMED = 1.0  # seconds, about: checkpoints, snapshots, metrics, the end of the process
-
-
-def fit_steps(job: Job, began: float) -> None:
-    """Set `max_steps` so that the process, which began then, ends after `minutes`.
-
-    Some steps are timed and undone, so that the same `max_steps` gives the same run to the bit.
-    """
-    settings, processes, pace, stop = job.config.train, job.processes, job.pace, StopSignal()
-    tensors = training_tensors(job.model, job.optimizer, processes)
-    before = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
-    ddp_model = processes.wrap_ddp(job.compiled_model)
-    batch = load_batch(job.batches, 0, settings.batch_size, job.runtime.device, processes)
-    sequences = settings.micro_batch_size // processes.world_size
-    split = job.batches.validation(sequences)
-    part = list(itertools.islice(split, 4 * processes.world_size))
-    length = min(32, settings.sample_tokens)
-
-    def seconds_of(function: Callable[[], object]) -> float:
-        start = time.perf_counter()
-        function()
-        return on_first_process(processes, time.perf_counter() - start)
-
-    enough = min(5.0, 1.8 * settings.minutes)  # seconds: a thirtieth
-    while pace.steps < WARMUP + 5 or pace.step_seconds < enough:
-        # As long as any other, but at a learning rate of zero none diverges.
-        pace.saw_step(seconds_of(lambda: train_step(ddp_model, job.optimizer, batch, 0, processes)))
-    for _ in range(2):  # the first time is slower
-        evaluation = seconds_of(lambda: job.evaluate(lambda _: iter(part), stop))
-    evaluation *= job.batches.validation_tokens / sum(batch[:, 1:].numel() for batch in part)
-    if length:
-        sample = seconds_of(lambda: generate_sample(job, length, stop))
-        evaluation += sample * settings.sample_tokens / length
-    pace.saw_evaluation(evaluation)
-
-    spent = on_first_process(processes, time.perf_counter() - began)
-    steps = pace.steps_in(60 * settings.minutes - spent - UNTIMED, settings)
-    job.config = replace(job.config, train=replace(settings, max_steps=steps, minutes=0.0))
-    job.optimizer = Optimizer(job.model, job.config.train, job.runtime.precision)
-    load_training(job.model, job.optimizer, before, job.run, processes.rank)
-    minutes = "a minute is" if settings.minutes == 1 else f"{settings.minutes:g} minutes are"
-    print(
-        f"{minutes} {steps:,} step{'s' * (steps > 1)} here, {1000 * pace.step:,.1f} ms each; "
-        f"to repeat this run: --train.max_steps {steps}"
-    )
-
-
-def on_first_process(processes: Processes, seconds: float) -> float:
-    """Its seconds, in all processes, which must agree on the number of steps."""
-    return processes.sum([seconds if processes.is_main else 0.0])[0]
 
 
 # --- what can go wrong ---------------------------------------------------------------------------

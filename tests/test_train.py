@@ -22,12 +22,15 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
+import run.job
+import run.minutes
 import train
 from configs.load import from_plain, read_config
 from data.batches import open_batches
 from model.generate import generate
 from model.gpt import GPT
 from run.checkpoint import load_checkpoint, model_tensors
+from run.job import Job
 from run.log import Logger
 from run.saved import open_run
 from run.snapshots import find_snapshots, snapshot_steps
@@ -119,7 +122,7 @@ def ctrl_c() -> None:
 def evaluations(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
     """Have the next evaluations find these losses."""
     left = iter(losses)
-    monkeypatch.setattr(train, "evaluate", lambda *args: Evaluation(next(left), 1.0))
+    monkeypatch.setattr(run.job, "evaluate", lambda *args: Evaluation(next(left), 1.0))
 
 
 # --- what a run computes, and what it leaves -----------------------------------------------------
@@ -275,28 +278,30 @@ def test_a_minute_is_all_that_a_run_does(
     tokens 1, half of the validation split 2."""
     clock = SimpleNamespace(now=100.0)
 
-    def takes(name: str, seconds: float, result: Any = None) -> None:
-        real = getattr(train, name)
+    def takes(owner: Any, name: str, seconds: float, result: Any = None) -> None:
+        real = getattr(owner, name)
 
         def slow(*args: Any) -> Any:
             clock.now += seconds
             return real(*args) if result is None else result
 
-        monkeypatch.setattr(train, name, slow)
+        monkeypatch.setattr(owner, name, slow)
 
     flags = ["--train.batch_size=1", "--run=a"]
     with monkeypatch.context() as patch:
-        patch.setattr(train, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+        for module in (train, run.minutes):
+            patch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
         patch.setattr(train, "LOADING", 7.0)
-        takes("train_step", 1.0)
-        takes("generate_sample", 1.0)
-        takes("evaluate", 2.0, Evaluation(1.5, 1.0))
+        takes(run.minutes, "train_step", 1.0)
+        takes(train, "train_step", 1.0)
+        takes(Job, "sample", 1.0)
+        takes(run.job, "evaluate", 2.0, Evaluation(1.5, 1.0))
         assert train.main([*timed(SHORT, 1), *flags]) == 0
     # Loaded; timed seven steps, the validation batches twice, and a sample.
     spent = 7.0 + 7 * 1.0 + 2 * 2.0 + 1.0
     evaluation = 2.0 * 251 / 128 + 1.0  # 4 sequences of 32 tokens were timed, of 252 - 1
     # An evaluation every 8 steps.
-    lengths = [n + -(-n // 8) * evaluation + spent + train.UNTIMED for n in range(60)]
+    lengths = [n + -(-n // 8) * evaluation + spent + run.minutes.UNTIMED for n in range(60)]
     steps = max(n for n, seconds in enumerate(lengths) if seconds <= 60)
     assert 16 < steps < 40 and state_of("a").step == steps
     line = f"a minute is {steps} steps here, 1,000.0 ms each; "
@@ -459,9 +464,9 @@ def test_stopped_in_the_middle_of_an_evaluation(
 
     with monkeypatch.context() as patch:
         if where == "loss":
-            patch.setattr(train, "evaluate", loss)
+            patch.setattr(run.job, "evaluate", loss)
         else:
-            patch.setattr(train, "generate_sample", sample)
+            patch.setattr(Job, "sample", sample)
         assert train.main([*DROPOUT, "--run=parts"]) == 130
     assert list(read("runs/parts", "val_loss")) == list(range(8, step, 8))
     assert state_of("parts").step == step
