@@ -57,6 +57,9 @@ class TrainConfig(Checked):
     weight_decay: NonNegative = 0.1
     """Decoupled weight decay, times the learning rate; of matrices and embeddings only."""
 
+    ngram_decay: NonNegative | None = None
+    """The same for the n-gram embeddings, which memorize; by default as for the rest."""
+
     cautious_decay: bool = False
     """Decay a weight that Muon updates only where its update is towards zero too (Chen et al.
     2025)."""

@@ -60,7 +60,10 @@ class Optimizer:
             if config.optimizer == "muon" and name.startswith("blocks.") and weight.dim() == 2:
                 self.muon[weight.shape].append(name)
                 continue
-            self.adamw[config.weight_decay if weight.dim() >= 2 else 0.0].append(name)
+            weight_decay = config.weight_decay if weight.dim() >= 2 else 0.0
+            if name.startswith("ngram") and config.ngram_decay is not None:
+                weight_decay = config.ngram_decay
+            self.adamw[weight_decay].append(name)
             self.state[name] = {
                 key: weight.new_zeros(()) if key == "step" else torch.zeros_like(weight.detach())
                 for key in ADAMW_STATE

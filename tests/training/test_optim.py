@@ -143,18 +143,27 @@ def test_muon_in_bfloat16_is_close_and_its_weights_and_momentum_are_float32() ->
     assert torch.cosine_similarity(exact, low, dim=0) > 0.999
 
 
-def test_adamw_is_that_of_pytorch() -> None:
+@pytest.mark.parametrize("ngram_decay", [None, 0.0, 0.7])
+def test_adamw_is_that_of_pytorch(ngram_decay: float | None) -> None:
     ours, theirs = make(), make()
     config = TrainConfig(
-        optimizer="adamw", learning_rate=0.03, weight_decay=0.4, beta1=0.8, beta2=0.95
+        optimizer="adamw",
+        learning_rate=0.03,
+        weight_decay=0.4,
+        ngram_decay=ngram_decay,
+        beta1=0.8,
+        beta2=0.95,
     )
     optimizer = Optimizer(ours, config)
-    matrices = [p for p in theirs.parameters() if p.dim() == 2]
+    ngrams = list(theirs.ngram_embeddings.parameters())
+    matrices = [p for p in theirs.parameters() if p.dim() == 2 and p is not ngrams[0]]
     rest = [p for p in theirs.parameters() if p.dim() != 2]
-    reference = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": 0.4}, {"params": rest, "weight_decay": 0.0}],
-        betas=(0.8, 0.95),
-    )
+    groups = [
+        {"params": matrices, "weight_decay": 0.4},
+        {"params": rest, "weight_decay": 0.0},
+        {"params": ngrams, "weight_decay": 0.4 if ngram_decay is None else ngram_decay},
+    ]
+    reference = torch.optim.AdamW(groups, betas=(0.8, 0.95))
     for step, lr_scale in enumerate((0.5, 1.0, 1.0, 0.1)):
         give_gradients(ours, step)
         give_gradients(theirs, step)
