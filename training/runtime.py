@@ -16,9 +16,9 @@ from common.fields import Checked, Count
 from model.gpt import GPT
 from training.config import TrainConfig
 
-CLEARLY = (
-    1.3  # times as fast: two threads on two free cores are 0.5 to 0.9, on one of them 1.7 to 2
-)
+# One thread is 0.5 to 0.9 times as fast as two where both cores are free, and 1.7 to 2 times where
+# another program keeps one of them busy.
+CLEARLY_FASTER = 1.3
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def fit_threads(flag: str = "") -> None:
     if "OMP_NUM_THREADS" in os.environ or torchrun_ranks()[2] > 1:
         return
     threads = cores
-    while threads > 1 and times_as_fast(threads // 2, threads) > CLEARLY:
+    while threads > 1 and times_as_fast(threads // 2, threads) > CLEARLY_FASTER:
         threads //= 2
     torch.set_num_threads(threads)
     if threads < cores:
