@@ -60,10 +60,6 @@ class TrainConfig(Checked):
     ngram_decay: NonNegative | None = None
     """The same for the n-gram embeddings, which memorize; by default as for the rest."""
 
-    cautious_decay: bool = False
-    """Decay a weight that Muon updates only where its update is towards zero too (Chen et al.
-    2025)."""
-
     beta1: Fraction = 0.9
     """AdamW's exponential decay of the first moment."""
 

@@ -37,8 +37,7 @@ class Optimizer:
     Muon is momentum whose updates are made orthogonal, so that every direction of a matrix is
     learned at the same rate. It is for matrices that map the residual stream to itself or to a
     hidden layer; embeddings, head, scales and biases are AdamW's, or all, where the config says so.
-    Weight decay acts on matrices, not on scales and biases; on Muon's, if the config says so, only
-    where the update is towards zero too (Chen et al. 2025, "Cautious Weight Decay").
+    Weight decay acts on matrices, not on scales and biases.
 
     (A class of its own rather than a `torch.optim.Optimizer`, whose first use imports PyTorch's
     compiler, which takes as long as a hundred steps of a small model.)
@@ -107,13 +106,7 @@ class Optimizer:
         updates = gradients.lerp_(momenta, beta)  # Nesterov's: one step ahead
         scaled = rate * math.sqrt(max(1, rows / columns))
         orthogonal = orthogonalize(updates.to(self.precision))
-        decay = rate * self.config.weight_decay
-        if self.config.cautious_decay:
-            towards_zero = (orthogonal * weights > 0).to(weights.dtype)
-            weights.addcmul_(weights, towards_zero, value=-decay)
-        else:
-            weights.mul_(1 - decay)
-        weights.add_(orthogonal, alpha=-scaled)
+        weights.mul_(1 - rate * self.config.weight_decay).add_(orthogonal, alpha=-scaled)
 
     def adamw_step(self, names: list[str], rate: float, weight_decay: float) -> None:
         """In PyTorch's fused kernel, where the device has one."""
