@@ -7,12 +7,13 @@ python sample.py --help                               every flag
 
 import signal
 
-import common.start  # noqa: F401 - before PyTorch
-
 if __name__ == "__main__":  # there is nothing to save: Ctrl-C ends at once and quietly
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import common.start  # noqa: F401 - loads PyTorch
+
+# isort: split
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass

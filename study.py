@@ -11,12 +11,13 @@ python study.py trace --help                             every flag of a verb
 
 import signal
 
-import common.start  # noqa: F401 - before PyTorch
-
 if __name__ == "__main__":  # Ctrl-C ends at once and quietly, also while libraries are loaded
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import common.start  # noqa: F401 - loads PyTorch
+
+# isort: split
 import sys
 from collections.abc import Callable
 from typing import Any

@@ -10,12 +10,13 @@ python train.py --help                                every field
 
 import signal
 
-import common.start  # before PyTorch
-
 if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at once and quietly
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import common.start  # loads PyTorch
+
+# isort: split
 import sys
 import time
 from collections.abc import Iterator

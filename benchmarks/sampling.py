@@ -3,13 +3,17 @@
 
 python -m benchmarks.sampling
 python -m benchmarks.sampling --nanogpt ../nanoGPT        in turn with nanoGPT
+python -m benchmarks.sampling --llama2c ../llama2.c       and with llama2.c, which has no batch
 
 The model is nanoGPT's for Tiny Shakespeare, 10.7M parameters and a context of 256, with random
-weights: which text it generates does not change how long it takes.
+weights: which text it generates does not change how long it takes. llama2.c's is a Llama of that
+size. It ends where its context is full, at token 256; ours and nanoGPT's go on with the last part
+of the text. With --tokens 256 all three generate the same number.
 """
 
 import contextlib
 import io
+import math
 import statistics
 import subprocess
 import sys
@@ -21,6 +25,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import llama2c
 from benchmarks.common import (
     ROOT,
     describe,
@@ -48,7 +53,7 @@ class Options(Checked):
     """What to measure"""
 
     repetitions: Count = 3
-    """Fresh processes for each row, ours and nanoGPT's in turn."""
+    """Fresh processes for each row, ours and the others in turn."""
 
     tokens: Count = 500
     """Length of each sequence."""
@@ -56,10 +61,19 @@ class Options(Checked):
     nanogpt: str = ""
     """A checkout of nanoGPT, to sample from the same model in turn with ours."""
 
+    llama2c: str = ""
+    """A checkout of llama2.c, to compile and sample from a model of that size in turn with ours."""
+
+
+OTHERS = {"nanogpt": "nanoGPT", "llama2c": "llama2.c"}
+
 
 def measure(how: str, batch_size: int, tokens: int, checkout: str) -> tuple[float, float]:
     """Tokens per second of all sequences together, and peak memory in MB, by "exact" or "int8"
-    decoding or "nanogpt"."""
+    decoding, or by a checkout of "nanogpt", or by "llama2c" as it was built, whose memory is not
+    known."""
+    if how == "llama2c":
+        return llama2c.tokens_per_second(Path(checkout), tokens), math.nan
     device = start_runtime(TrainConfig()).device
     prompt = torch.zeros(batch_size, 1, dtype=torch.long, device=device)
     if how == "nanogpt":
@@ -105,46 +119,56 @@ def main(argv: list[str]) -> int:
         {"": Options}, argv, usage, "Measure how fast text is generated.", words=0
     )
     options = build(Options, values[""])
+    with tempfile.TemporaryDirectory() as folder:
+        return compare(options, Path(folder))
+
+
+def compare(options: Options, folder: Path) -> int:
+    """`main`, with a folder for what is compiled and trained."""
     if options.nanogpt:
         nanogpt_model(options.nanogpt)
+    if options.llama2c:
+        llama2c.build(options.llama2c, folder)
     facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
     print(describe(facts))
 
-    rows = [["sampling", "batch", "tokens/s", "MB", "times nanoGPT"]]
+    others = [other for other in OTHERS if getattr(options, other)]
+    rows = [["sampling", "batch", "tokens/s", "MB", *(f"times {OTHERS[o]}" for o in others)]]
     results: list[dict[str, Any]] = []
-    ways = ["exact", "int8"] + (["nanogpt"] if options.nanogpt else [])
     for batch_size in (1, 16):
+        ways = ["exact", "int8", *(o for o in others if o != "llama2c" or batch_size == 1)]
         found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
         for _ in range(options.repetitions):
             for way in ways:
-                found[way].append(
-                    in_fresh_process(measure, way, batch_size, options.tokens, options.nanogpt)
-                )
+                where = str(folder) if way == "llama2c" else options.nanogpt
+                found[way].append(in_fresh_process(measure, way, batch_size, options.tokens, where))
                 speed = f"{found[way][-1][0]:,.0f} tokens/s"
                 print(f"{way}, batch of {batch_size}: {speed}", file=sys.stderr)
         for way in ways:
             speeds = [speed for speed, _ in found[way]]
-            memory = f"{max(megabytes for _, megabytes in found[way]):.0f}"
-            row = [way, str(batch_size), median_and_spread(speeds), memory, ""]
+            memory = "" if way == "llama2c" else f"{max(held for _, held in found[way]):.0f}"
+            row = [way, str(batch_size), median_and_spread(speeds), memory]
             result = {"way": way, "batch_size": batch_size, "tokens_per_second": speeds}
-            if options.nanogpt and way != "nanogpt":
-                ratios = [a[0] / b[0] for a, b in zip(found[way], found["nanogpt"], strict=True)]
-                row[-1] = median_and_spread(ratios, 1)
-                result["ratios"] = ratios
+            for other in others:
+                if way in others or other not in ways:
+                    row.append("")
+                    continue
+                ratios = [a[0] / b[0] for a, b in zip(found[way], found[other], strict=True)]
+                row.append(median_and_spread(ratios, 1))
+                result[f"times_{other}"] = ratios
             rows.append(row)
             results.append(result)
 
-    with tempfile.TemporaryDirectory() as folder:
-        flags = ["--train.max_steps=1", "--train.sample_tokens=0", "--train.batch_size=1"]
-        shape = [f"--model.{key}={getattr(WIDER, key)}" for key in ("block_size", "n_layer")]
-        shape += [f"--model.{key}={getattr(WIDER, key)}" for key in ("n_head", "n_embd")]
-        subprocess.run(
-            [sys.executable, str(ROOT / "train.py"), *flags, *shape],
-            cwd=folder,
-            check=True,
-            capture_output=True,
-        )
-        starts = [seconds_to_first_character(Path(folder)) for _ in range(options.repetitions)]
+    flags = ["--train.max_steps=1", "--train.sample_tokens=0", "--train.batch_size=1"]
+    shape = [f"--model.{key}={getattr(WIDER, key)}" for key in ("block_size", "n_layer")]
+    shape += [f"--model.{key}={getattr(WIDER, key)}" for key in ("n_head", "n_embd")]
+    subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *flags, *shape],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+    starts = [seconds_to_first_character(folder) for _ in range(options.repetitions)]
     print_table(rows)
     print(f"sample.py prints its first character after {median_and_spread(starts, 2)} s")
     summary = {"benchmark": "sampling", "machine": facts, "rows": results}

@@ -11,9 +11,9 @@ from common.errors import UserError
 from configs.load import Config, from_plain
 from data.tokenizer import Tokenizer, load_tokenizer
 from model.gpt import GPT
-from run.checkpoint import Header, load_checkpoint, load_weights, model_tensors
+from run.checkpoint import Header, load_checkpoint, model_tensors
 from run.tensors import check_fit
-from training.size import check_memory, decoding_bytes, skeleton
+from training.size import NoNumbers, check_memory, decoding_bytes, skeleton
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SavedRun:
         check_fit(model_tensors(expected), "model.", self.tensors, self.path)
 
     def model(self, device: torch.device, batch_size: int = 1) -> GPT:
-        """The model with the saved weights, for inference.
+        """The model for inference. Its weights are the tensors of this, and no copy of them.
 
         Raises:
             UserError: when the weights are not what the config describes, or when there is no
@@ -69,8 +69,10 @@ class SavedRun:
         config, V = self.config.model, self.tokenizer.vocab_size
         what = f"a batch of {batch_size} with --model.block_size {config.block_size}"
         check_memory(what, decoding_bytes(config, batch_size, V), device)
-        model = GPT(config, V)
-        load_weights(model, self.tensors, self.path)
+        with NoNumbers():
+            model = GPT(config, V)
+        names = model.state_dict()
+        model.load_state_dict({name: self.tensors[f"model.{name}"] for name in names}, assign=True)
         return model.to(device).eval()
 
 

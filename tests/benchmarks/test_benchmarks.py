@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -23,6 +24,7 @@ from benchmarks import (
     common,
     compare,
     endurance,
+    llama2c,
     page,
     recipe,
     reliability,
@@ -159,10 +161,82 @@ def test_sampling_is_measured(monkeypatch: pytest.MonkeyPatch, nanogpt: str) -> 
         assert speed == 3 * 5 / 2 and megabytes > 10
 
 
-def test_speeds_are_shown_beside_nanogpts(
+# In place of C; it looks at what it is given as llama2.c's run.c does.
+RUN = f"""#!{sys.executable}
+import os, struct, sys
+model, *flags, n = sys.argv[1:]
+assert flags == ["-t", "0", "-n"] and os.environ["OMP_NUM_THREADS"] == "1"
+content, words = open(model, "rb").read(), open("tokenizer.bin", "rb").read()
+dim, hidden, layers, heads, kv_heads, vocab, context = struct.unpack("7i", content[:28])
+weights = struct.unpack(f"{{len(content) // 4 - 7}}f", content[28:])
+layer = 2 * dim + 4 * dim * dim + 3 * dim * hidden
+table = 2 * (context * (dim // heads) // 2)
+assert len(weights) == vocab * dim + layers * layer + dim + table and kv_heads == heads
+assert weights[:dim] == weights[dim : 2 * dim] != weights[2 * dim : 3 * dim]
+longest, *words = struct.unpack("=i" + vocab * "fi1s", words)
+assert longest == 1 and set(words[1::3]) == {{1}} and len(set(words[2::3])) == vocab
+print("text")
+print(f"achieved tok/s: {{n}}.5", file=sys.stderr)
+"""
+CC = """#!/bin/sh
+if grep -q assert "$4"; then cp "$4" "$7"; chmod +x "$7"; exit 0; fi
+echo "run.c: In function 'main':
+run.c:1: error: expected" >&2
+exit 1
+"""
+
+
+@pytest.fixture
+def llama2c_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What looks like a checkout of llama2.c, with a compiler for it."""
+    for name, content in {"llama2.c/run.c": RUN, "bin/cc": CC}.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    return tmp_path / "llama2.c"
+
+
+def test_llama2c_is_measured(
+    monkeypatch: pytest.MonkeyPatch, llama2c_checkout: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(llama2c, "WIDER", TINY)
+    llama2c.build(str(llama2c_checkout), tmp_path)
+    for tokens, generated in ((5, 5), (500, TINY.block_size)):
+        speed, megabytes = sampling.measure("llama2c", 1, tokens, str(tmp_path))
+        assert speed == generated + 0.5 and math.isnan(megabytes)
+
+
+def test_a_llama2c_that_does_not_run_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, llama2c_checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def error(checkout: Path = llama2c_checkout) -> str:
+        assert sampling.main([f"--llama2c={checkout}"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    assert "is no checkout of llama2.c: there is no" in error(llama2c_checkout / "absent")
+    (llama2c_checkout / "run.c").write_text("int main(")
+    assert "run.c with OpenMP: run.c:1: error: expected" in error()
+    monkeypatch.setenv("PATH", "")
+    assert "--llama2c needs a C compiler, and there is no cc; install gcc" in error()
+
+
+def test_a_llama2c_that_says_no_speed_is_refused(tmp_path: Path) -> None:
+    for script, message in (
+        ("echo malloc failed! >&2; exit 1", "llama2.c ended with 1 and no speed: malloc failed!"),
+        ("exit 0", "llama2.c ended with 0 and no speed: it takes more --tokens"),
+    ):
+        (tmp_path / "run").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "run").chmod(0o755)
+        with pytest.raises(UserError, match=f"^{message}$"):
+            llama2c.tokens_per_second(tmp_path, 1)
+
+
+def test_speeds_are_shown_beside_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], nanogpt: str
 ) -> None:
-    speeds = {"exact": 60.0, "int8": 90.0, "nanogpt": 30.0}
+    speeds = {"exact": 60.0, "int8": 90.0, "nanogpt": 30.0, "llama2c": 120.0}
 
     def in_fresh_process(function: Any, *args: Any) -> Any:
         if function is sampling.measure:
@@ -175,13 +249,16 @@ def test_speeds_are_shown_beside_nanogpts(
         monkeypatch.setattr(module, "in_fresh_process", in_fresh_process)
     monkeypatch.setattr(subprocess, "run", lambda *args, **options: None)
     monkeypatch.setattr(sampling, "seconds_to_first_character", lambda folder: 1.5)
+    monkeypatch.setattr(llama2c, "build", lambda checkout, folder: None)
     flags = [f"--nanogpt={nanogpt}", "--repetitions=2"]
-    assert sampling.main(flags) == 0
+    assert sampling.main([*flags, "--llama2c=llama2.c"]) == 0
     found = last_json(capsys.readouterr().out)
     rows = {(row["way"], row["batch_size"]): row for row in found["rows"]}
-    assert rows.keys() == {(way, size) for way in speeds for size in (1, 16)}
+    assert rows.keys() == {(way, size) for way in speeds for size in (1, 16)} - {("llama2c", 16)}
     assert rows["exact", 16]["tokens_per_second"] == [960.0] * 2
-    assert rows["int8", 1]["ratios"] == [3.0] * 2 and found["first_character_seconds"] == 1.5
+    assert rows["int8", 1]["times_nanogpt"] == [3.0] * 2
+    assert rows["int8", 1]["times_llama2c"] == [0.75] * 2
+    assert "times_llama2c" not in rows["int8", 16] and found["first_character_seconds"] == 1.5
     assert throughput.main(flags) == 0
     found = last_json(capsys.readouterr().out)
     assert [row["percent_of_peak"] for row in found["rows"]] == [[50.0] * 2] * 5

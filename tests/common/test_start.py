@@ -1,4 +1,4 @@
-"""What every command does before PyTorch is loaded."""
+"""How every command loads PyTorch."""
 
 import platform
 import subprocess
@@ -16,6 +16,7 @@ del block
 print(pages() / held)
 """
 THREADS = "import common.start, os; print(os.environ['GOMP_SPINCOUNT'])"
+SEARCHED = "import common.start, gc; print(gc.isenabled(), len(gc.get_objects()) < 50_000)"
 
 
 def printed(code: str, **environment: str) -> str:
@@ -37,3 +38,7 @@ def test_freed_memory_is_kept_where_the_c_library_can_be_told() -> None:
 def test_what_the_user_says_of_waiting_threads_stands() -> None:
     assert printed(THREADS) == "10000\n"
     assert printed(THREADS, GOMP_SPINCOUNT="7") == "7\n"
+
+
+def test_what_pytorch_is_made_of_is_not_searched_for_what_nobody_needs() -> None:
+    assert printed(SEARCHED) == "True True\n"

@@ -30,10 +30,12 @@ CHARS = "abcde"
 LOADERS = COMMANDS[:-1]  # the last needs no model
 
 
-def write(run: Path, name: str, step: int, start: Any = 3, **state: Any) -> GPT:
+def write(
+    run: Path, name: str, step: int, start: Any = 3, config: ModelConfig = MODEL, **state: Any
+) -> GPT:
     """A checkpoint of a model of its own."""
     torch.manual_seed(step)
-    model = GPT(dataclasses.replace(MODEL, zero_init=False), len(CHARS))
+    model = GPT(dataclasses.replace(config, zero_init=False), len(CHARS))
     header = Header(
         to_plain(Config(model=model.config)),
         CharTokenizer(CHARS).to_dict(),
@@ -61,8 +63,19 @@ def test_best_and_last_are_what_is_asked_for(tmp_path: Path) -> None:
         open_run(tmp_path, "last")
 
 
-def test_its_model_computes_what_was_saved_and_drops_nothing(tmp_path: Path) -> None:
-    original = write(tmp_path, "last", 3).eval()
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"positions": "rotary", "norm": "rmsnorm", "qk_norm": True},
+        {"positions": "learned", "bias": True, "tie_embeddings": True, "qk_norm": False},
+        {"positions": "none", "activation": "swiglu", "ngrams": 3},
+    ],
+    ids=lambda choices: choices["positions"],
+)
+def test_its_model_computes_what_was_saved_and_drops_nothing(
+    tmp_path: Path, choices: dict[str, Any]
+) -> None:
+    original = write(tmp_path, "last", 3, config=dataclasses.replace(MODEL, **choices)).eval()
     model = open_run(tmp_path).model(CPU, batch_size=2)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "last.safetensors").rename(tmp_path / "elsewhere" / "last.safetensors")
@@ -70,6 +83,16 @@ def test_its_model_computes_what_was_saved_and_drops_nothing(tmp_path: Path) -> 
     tokens = torch.tensor([[0, 1, 2, 3, 4], [4, 4, 3, 0, 1]])
     assert torch.equal(model(tokens), original(tokens))
     assert torch.equal(model(tokens), model(tokens)) and not model.training
+
+
+def test_no_weight_is_drawn_or_copied_to_be_loaded(tmp_path: Path) -> None:
+    write(tmp_path, "last", 3)
+    opened, generator = open_run(tmp_path), torch.get_rng_state()
+    model = opened.model(CPU)
+    assert torch.equal(torch.get_rng_state(), generator)
+    for name, weight in model.named_parameters():
+        assert weight.data_ptr() == opened.tensors[f"model.{name}"].data_ptr()
+        assert weight.requires_grad
 
 
 def test_what_does_not_fit_is_refused_before_it_takes_memory(tmp_path: Path) -> None:
