@@ -72,9 +72,9 @@ def measure(how: str, batch_size: int, tokens: int, checkout: str) -> tuple[floa
     """Tokens per second of all sequences together, and peak memory in MB, by "exact" or "int8"
     decoding, or by a checkout of "nanogpt", or by "llama2c" as it was built, whose memory is not
     known."""
+    device = start_runtime(TrainConfig()).device
     if how == "llama2c":
         return llama2c.tokens_per_second(Path(checkout), tokens), math.nan
-    device = start_runtime(TrainConfig()).device
     prompt = torch.zeros(batch_size, 1, dtype=torch.long, device=device)
     if how == "nanogpt":
         module = nanogpt_model(checkout)
