@@ -1,7 +1,17 @@
 """A model that only decodes, made faster: it multiplies matrices by a few rows at a time, so that
 what takes the time is reading the weights, and calling."""
 
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,35 +20,8 @@ from torch.nn import functional as F
 
 from model.attention import MultiHeadAttention
 from model.cache import KVCache
-from model.gpt import GPT
-
-PARTS = 4  # enough for as many threads; more did not help
-
-
-class SplitLinear(nn.Module):
-    """x W^T + b, up to rounding: the outputs in parts, one batched product of all parts.
-
-    With two threads on a CPU it is nearly three times as fast for one row, because PyTorch reads
-    a matrix for a single row on one thread.
-    """
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.outputs, inputs = linear.weight.shape
-        self.parts = next(n for n in range(PARTS, 0, -1) if self.outputs % n == 0)
-        parts = linear.weight.detach().view(self.parts, -1, inputs)
-        self.weight = parts.transpose(1, 2).contiguous()
-        bias = linear.bias
-        self.bias = None if bias is None else bias.detach().view(self.parts, 1, -1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., inputs) -> (..., outputs)."""
-        rows = x.reshape(-1, x.size(-1)).expand(self.parts, -1, -1)
-        if self.bias is None:
-            y = torch.bmm(rows, self.weight)
-        else:
-            y = torch.baddbmm(self.bias, rows, self.weight)
-        return y.transpose(0, 1).reshape(*x.shape[:-1], self.outputs)
+from model.config import ModelConfig
+from model.gpt import GPT, Block
 
 
 class Int8Linear(nn.Module):
@@ -114,20 +97,131 @@ class DecodingAttention(nn.Module):
         return self.out(z_BHTD.transpose(1, 2).flatten(2))
 
 
+class Affine(ctypes.Structure):
+    """Of `decode.c`."""
+
+    _fields_ = [("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p)]
+
+
+INTEGERS = ("C", "H", "hidden", "positions", "rms", "qk_norm", "activation")
+AFFINE = ("attn_norm", "qkv", "out", "mlp_norm", "gate", "up", "down")
+
+
+class BlockInC(ctypes.Structure):
+    """`Block` of `decode.c`."""
+
+    _fields_ = [
+        *((name, ctypes.c_int) for name in INTEGERS),
+        *((name, Affine) for name in AFFINE),
+        *((name, ctypes.c_void_p) for name in ("cos", "sin")),
+    ]
+
+
+ACTIVATIONS = ["relu2", "gelu", "gelu_tanh", "swiglu"]  # from 2 on in `decode.c`
+
+
+class CompiledBlock(nn.Module):
+    """A block, up to rounding, that reads a single new position of each row in C (`decode.c`).
+
+    One call instead of thirty, and both threads read the weights.
+    """
+
+    def __init__(self, block: Block, config: ModelConfig, library: ctypes.CDLL) -> None:
+        """
+        Args:
+            block: in float32 on the CPU, its attention a `DecodingAttention`.
+        """
+        super().__init__()
+        self.block: nn.Module = block
+        self.run = library.block
+        attn: Any = block.attn
+        mlp: Any = block.mlp
+        C, H, hidden = config.n_embd, config.n_head, mlp.up.out_features
+        self.scratch = 5 * C + hidden + H * config.block_size  # numbers for each row
+        affine = {"attn_norm": block.attn_norm, "qkv": attn.joint, "out": attn.out}
+        affine |= {"mlp_norm": block.mlp_norm, **dict(mlp.named_children())}
+        tables = {"cos": attn.cos, "sin": attn.sin} if attn.rotated else {}
+        # C does not know who owns the numbers.
+        self.kept = [*block.parameters(), *tables.values()]
+        assert all(x.is_contiguous() and x.dtype == torch.float32 for x in self.kept)
+        self.in_c = BlockInC(
+            C=C,
+            H=H,
+            hidden=hidden,
+            positions=config.block_size,
+            rms=config.norm == "rmsnorm",
+            qk_norm=config.qk_norm,
+            activation=2 + ACTIVATIONS.index(config.activation),
+            **{
+                name: Affine(*(address(getattr(module, key, None)) for key in ("weight", "bias")))
+                for name, module in affine.items()
+            },
+            **{name: address(table) for name, table in tables.items()},
+        )
+
+    def forward(self, x_BTC: Tensor, cache: KVCache | None = None) -> Tensor:
+        """(B, T, C) -> (B, T, C), see `Block.forward`."""
+        if cache is None or cache.length == 0 or x_BTC.size(1) != 1:
+            return self.block(x_BTC, cache)
+        B, at = x_BTC.size(0), cache.length
+        x_BTC = x_BTC.clone(memory_format=torch.contiguous_format)
+        scratch = x_BTC.new_empty(B * self.scratch)
+        buffers = (x_BTC, cache.k_BHSD, cache.v_BHSD, scratch)
+        self.run(ctypes.byref(self.in_c), *map(address, buffers), B, at)
+        cache.length += 1
+        return x_BTC
+
+
+def address(x: Tensor | None) -> ctypes.c_void_p | None:
+    return None if x is None else ctypes.c_void_p(x.data_ptr())
+
+
+@functools.cache
+def compiled() -> ctypes.CDLL | None:
+    """`decode.c`, compiled for this processor and kept beside Python's own; None where there is no
+    C compiler, or none that can."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None
+    source = Path(__file__).with_suffix(".c")
+    flags = ["-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC"]
+    flags += [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's compiler has no OpenMP
+    info = Path("/proc/cpuinfo")
+    processor = info.read_text().split("\n\n")[0] if info.exists() else platform.processor()
+    made_of = [source.read_text(), *flags, platform.machine()]
+    made_of += [line for line in processor.splitlines() if line.startswith(("flags", "Features"))]
+    key = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
+    path = source.parent / "__pycache__" / f"decode-{key}.so"
+    try:
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+                made = Path(folder) / path.name
+                command = [compiler, *flags, str(source), "-lm", "-o", str(made)]
+                subprocess.run(command, check=True, capture_output=True)
+                os.replace(made, path)
+        return ctypes.CDLL(str(path))
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 def optimize_for_decoding(model: GPT, int8: bool = False) -> GPT:
     """Replace attention and linear layers of a model that will only decode; return the model.
 
     Args:
         int8: round the weights to 8 bits and compute in bfloat16, which changes the numbers.
-            Otherwise they stay the same up to rounding, and on a GPU linear layers stay.
+            Otherwise they stay the same up to rounding.
     """
     if int8:
         model.bfloat16()
     replace(model, MultiHeadAttention, lambda a: DecodingAttention(a, model.config.block_size))
     if int8:
         replace(model, nn.Linear, Int8Linear)
-    elif model.token_embedding.weight.device.type == "cpu":
-        replace(model, nn.Linear, SplitLinear)
+    weight = model.token_embedding.weight
+    if weight.device.type == "cpu" and weight.dtype == torch.float32:
+        library = compiled()
+        if library is not None:
+            replace(model, Block, lambda b: CompiledBlock(b, model.config, library))
     return model
 
 
