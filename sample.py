@@ -91,8 +91,8 @@ def main(argv: list[str]) -> int:
     how = ""
     if options.int8:
         how = ", weights rounded to 8 bits"
-    elif device.type == "cpu" and compiled() is None:
-        how = ", slower for want of a C compiler"
+    elif device.type == "cpu" and isinstance(why := compiled(), str):
+        how = f", slower for want of compiled C: {printable(why)}"
     print(f"{printable(saved.describe())}, on {device}{how}", file=sys.stderr)
 
     if options.prompt is None:

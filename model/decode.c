@@ -1,146 +1,176 @@
-/* One block of the model (model/gpt.py, Block) for one new position of each row, in float32.
+/* The model (model/gpt.py) on new positions of each sequence, in float32, for `CompiledGPT` of
+model/decode.py. It reads all weights once, in the order in which they lie in memory.
 
-Called by `CompiledBlock` in model/decode.py. Letters as in model/attention.py. */
+A matrix lies in panels of 16 outputs: for each input the 16 weights that multiply it, so that no
+product needs a sum across a vector. Letters as in model/attention.py; rows are B times T. */
 
 #include <math.h>
 
-enum activation { STORE, ADD, RELU2, GELU, GELU_TANH, SWIGLU };
-
-typedef struct { const float *weight, *bias; } Affine; /* NULL where there is none */
-
-typedef struct {
-    int C, H, hidden, positions, rms, qk_norm, activation;
-    Affine attn_norm, qkv, out, mlp_norm, gate, up, down;
-    const float *cos, *sin; /* (2, positions, D), of queries and of keys; NULL: no rotation */
-} Block;
-
-enum { LANES = 16 };
+enum { LANES = 16, TILE = 8 };
 typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-static float sum(Vector v) {
-    for (int half = LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) v[i] += v[i + half];
-    return v[0];
+enum activation { RELU2, GELU, GELU_TANH, SWIGLU, STORE, ADD };
+
+typedef struct { /* in the order of `Shape` in model/decode.py */
+    int layers, C, H, hidden, V, positions, rms, qk_norm, rotary, activation;
+} Shape;
+
+static int panels(int n) { return (n + LANES - 1) / LANES; }
+
+static int min(int a, int b) { return a < b ? a : b; }
+
+/* sums[r] += the panel times row r of x. A single row is summed in `steps` parts, which do not wait
+for each other; while there are more, the next panel is fetched. */
+static inline __attribute__((always_inline)) void multiply(
+    Vector *sums, const Vector *panel, const float *x, int in, const int rows, const int steps) {
+    Vector parts[TILE] = {0};
+    int j = 0;
+    for (; j + steps <= in; j += steps) {
+        if (rows > 1) __builtin_prefetch(panel + j + in, 0, 2);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+            for (int k = 0; k < steps; k++)
+                parts[r * steps + k] += panel[j + k] * x[(long)r * in + j + k];
+    }
+    for (; j < in; j++)
+        for (int r = 0; r < rows; r++) parts[r * steps] += panel[j] * x[(long)r * in + j];
+    for (int r = 0; r < rows; r++)
+        for (int k = 0; k < steps; k++) sums[r] += parts[r * steps + k];
 }
 
-static float finish(enum activation how, float new, float old) {
-    switch (how) {
-    case ADD: return old + new;
-    case RELU2: return new > 0 ? new * new : 0;
-    case GELU: return 0.5f * new * (1 + erff(new * 0.70710678f));
-    case GELU_TANH: return 0.5f * new * (1 + tanhf(0.79788456f * (new + 0.044715f * new * new * new)));
-    case SWIGLU: return old / (1 + expf(-old)) * new;
-    default: return new;
+/* y = what a product x becomes: a sum with y, an activation, of SwiGLU the gate in y times x. */
+static void finish(enum activation how, const float *x, float *restrict y, int n) {
+#pragma omp simd
+    for (int i = 0; i < n; i++) {
+        float a = x[i], a3 = a * a * a;
+        y[i] = how == RELU2       ? (a > 0 ? a * a : 0 * a) /* NaN stays */
+               : how == GELU      ? 0.5f * a * (1 + erff(0.70710678f * a))
+               : how == GELU_TANH ? 0.5f * a * (1 + tanhf(0.79788456f * (a + 0.044715f * a3)))
+               : how == SWIGLU    ? y[i] / (1 + expf(-y[i])) * a
+               : how == ADD       ? y[i] + a
+                                  : a;
     }
 }
 
-/* y = finish(x W^T + b, y) for each row: four outputs at a time, so that sums do not wait for each
-other, and their weights are read once for all rows. */
-static void linear(Affine a, const float *x, float *y, int B, int in, int out, enum activation how) {
+/* y = x W^T + b for each row, finished. p: panels, each of b, then W; returns what follows. */
+static const float *linear(const float *p, const float *x, float *y, int rows, int in, int out,
+                           enum activation how) {
 #pragma omp for
-    for (int i = 0; i < out; i += 4) {
-        const float *w[4];
-        for (int k = 0; k < 4; k++) /* past the end, the last output once more */
-            w[k] = a.weight + (long)(i + k < out ? i + k : out - 1) * in;
-        for (int b = 0; b < B; b++) {
-            const float *row = x + (long)b * in;
-            Vector s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
-            int j = 0;
-            for (; j + LANES <= in; j += LANES) {
-                Vector r = *(Vector *)(row + j);
-                s0 += *(Vector *)(w[0] + j) * r;
-                s1 += *(Vector *)(w[1] + j) * r;
-                s2 += *(Vector *)(w[2] + j) * r;
-                s3 += *(Vector *)(w[3] + j) * r;
-            }
-            float sums[4] = {sum(s0), sum(s1), sum(s2), sum(s3)};
-            for (; j < in; j++)
-                for (int k = 0; k < 4; k++) sums[k] += w[k][j] * row[j];
-            for (int k = 0; k < 4 && i + k < out; k++) {
-                float *to = y + (long)b * out + i + k;
-                *to = finish(how, sums[k] + (a.bias ? a.bias[i + k] : 0), *to);
+    for (int i = 0; i < panels(out); i++) {
+        const Vector *panel = (const Vector *)p + (long)i * (in + 1);
+        for (int row = 0, n; row < rows; row += n) {
+            const float *from = x + (long)row * in;
+            Vector sums[TILE];
+            for (int r = 0; r < TILE; r++) sums[r] = panel[0];
+            n = rows - row < TILE ? 1 : TILE;
+            if (n == 1) multiply(sums, panel + 1, from, in, 1, TILE);
+            else multiply(sums, panel + 1, from, in, TILE, 1);
+            for (int r = 0; r < n; r++) {
+                finish(how, (float *)&sums[r], y + (long)(row + r) * out + i * LANES,
+                       min(LANES, out - i * LANES));
             }
         }
     }
+    return p + (long)panels(out) * (in + 1) * LANES;
 }
 
-/* LayerNorm, or RMSNorm, of n numbers. */
-static void normalize(Affine a, const float *x, float *y, int n, int rms) {
+/* LayerNorm, or RMSNorm, of n numbers. p: scales, then biases. */
+static void normalize(const float *p, const float *x, float *y, int n, int rms) {
     float mean = 0, square = 0;
-    if (!rms) {
 #pragma omp simd reduction(+ : mean)
-        for (int i = 0; i < n; i++) mean += x[i];
-        mean /= n;
-    }
+    for (int i = 0; i < n; i++) mean += x[i];
+    mean = rms ? 0 : mean / n;
 #pragma omp simd reduction(+ : square)
     for (int i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
     float scale = 1 / sqrtf(square / n + 1e-5f);
-    for (int i = 0; i < n; i++)
-        y[i] = (x[i] - mean) * scale * (a.weight ? a.weight[i] : 1) + (a.bias ? a.bias[i] : 0);
+#pragma omp simd
+    for (int i = 0; i < n; i++) y[i] = (x[i] - mean) * scale * p[i] + p[n + i];
 }
 
-/* One head at position `at`: q and k normalized and rotated, k and v kept, q replaced by what it
-attends to. */
-static void head(const Block *p, float *restrict q, float *k, const float *v, float *keys,
-                 float *values, float *weights, int at) {
-    int D = p->C / p->H;
-    for (int i = 0; i < 2; i++) {
-        float *x = i ? k : q;
-        if (p->qk_norm) normalize((Affine){0}, x, x, D, 0);
-        if (p->cos) {
-            const float *cos = p->cos + ((long)i * p->positions + at) * D;
-            const float *sin = p->sin + ((long)i * p->positions + at) * D;
-            for (int d = 0; d < D / 2; d++) {
-                int e = d + D / 2;
-                float low = x[d], high = x[e];
-                x[d] = low * cos[d] + high * sin[d];
-                x[e] = high * cos[e] + low * sin[e];
-            }
-            if (D % 2) x[D - 1] *= cos[D - 1]; /* has no other half: not rotated, but scaled */
-        }
-    }
-    for (int d = 0; d < D; d++) keys[at * D + d] = k[d], values[at * D + d] = v[d];
+static const float *normalize_rows(const float *p, const float *x, float *y, int rows, int n,
+                                   int rms) {
+#pragma omp for
+    for (int r = 0; r < rows; r++) normalize(p, x + (long)r * n, y + (long)r * n, n, rms);
+    return p + 2 * n;
+}
 
-    float largest = -INFINITY, total = 0;
-    for (int s = 0; s <= at; s++) {
-        float score = 0;
-#pragma omp simd reduction(+ : score)
-        for (int d = 0; d < D; d++) score += q[d] * keys[s * D + d];
-        weights[s] = score / sqrtf(D);
-        largest = fmaxf(largest, weights[s]);
+/* Rotates the pairs (d, d + D / 2). table: (2, positions, D), cosines and signed sines. */
+static void rotate(const float *table, float *x, int D, int positions, int at) {
+    const float *cos = table + (long)at * D, *sin = cos + (long)positions * D;
+    for (int d = 0, e = D / 2; e < D; d++, e++) {
+        float low = x[d], high = x[e];
+        x[d] = low * cos[d] + high * sin[d];
+        x[e] = high * cos[e] + low * sin[e];
     }
+}
+
+/* z = what one head attends to at position `at`, its key k and value v kept. Keys lie in panels, as
+if scores were outputs of a linear layer; values are (positions, D). weights: scratch. */
+static void attend(const float *q, const float *k, const float *v, float *restrict z, float *keys,
+                   float *values, float *weights, int D, int at) {
+    for (int d = 0; d < D; d++) {
+        keys[((long)(at / LANES) * D + d) * LANES + at % LANES] = k[d];
+        values[(long)at * D + d] = v[d];
+        z[d] = 0;
+    }
+    float largest = -INFINITY, total = 0;
+    for (int s = 0; s <= at; s += LANES) {
+        Vector scores = {0};
+        multiply(&scores, (Vector *)keys + (long)s / LANES * D, q, D, 1, TILE);
+        *(Vector *)(weights + s) = scores / sqrtf(D);
+    }
+    for (int s = 0; s <= at; s++) largest = fmaxf(largest, weights[s]);
     for (int s = 0; s <= at; s++) total += weights[s] = expf(weights[s] - largest);
-    for (int d = 0; d < D; d++) q[d] = 0;
     for (int s = 0; s <= at; s++) {
         float weight = weights[s] / total;
 #pragma omp simd
-        for (int d = 0; d < D; d++) q[d] += weight * values[s * D + d];
+        for (int d = 0; d < D; d++) z[d] += weight * values[(long)s * D + d];
     }
 }
 
-/* x (B, C) through the block. keys, values: (B, H, positions, D), filled up to `at`. scratch: as
-many numbers as `CompiledBlock` says. */
-void block(const Block *p, float *x, float *keys, float *values, float *scratch, int B, int at) {
-    int C = p->C, H = p->H, D = C / H;
-    float *normed = scratch, *qkv = normed + B * C, *hidden = qkv + 3 * B * C;
-    float *z = hidden + B * p->hidden, *weights = z + B * C;
+/* The logits (B, T, V) of x (B, T, C), at positions `start` on; x is overwritten.
+
+weights: as `laid_out` in model/decode.py says. keys, values: (layers, B, H, positions, D), filled
+up to `start`; positions rounded up to 16. scratch: rows * (5 C + hidden) + B * H * positions. */
+void forward(const Shape *shape, const float *weights, float *x, float *logits, float *keys,
+             float *values, float *scratch, int B, int T, int start) {
+    Shape m = *shape;
+    int C = m.C, H = m.H, D = C / H, rows = B * T;
+    long n = rows, positions = (long)panels(m.positions) * LANES;
+    float *normed = scratch, *qkv = normed + n * C, *z = qkv + n * 3 * C, *hidden = z + n * C;
+    float *scores = hidden + n * m.hidden;
 #pragma omp parallel
     {
+        const float *p = weights + (m.rotary ? 2L * m.positions * D : 0);
+        for (int layer = 0; layer < m.layers; layer++) {
+            p = normalize_rows(p, x, normed, rows, C, m.rms);
+            p = linear(p, normed, qkv, rows, C, 3 * C, STORE);
 #pragma omp for
-        for (int b = 0; b < B; b++) normalize(p->attn_norm, x + b * C, normed + b * C, C, p->rms);
-        linear(p->qkv, normed, qkv, B, C, 3 * C, STORE);
-#pragma omp for
-        for (int i = 0; i < B * H; i++) {
-            long to = (long)i * p->positions;
-            float *q = qkv + i / H * 3 * C + i % H * D;
-            head(p, q, q + C, q + 2 * C, keys + to * D, values + to * D, weights + to, at);
-            for (int d = 0; d < D; d++) z[i * D + d] = q[d];
+            for (int i = 0; i < B * H; i++)
+                for (int t = 0; t < T; t++) {
+                    long row = (long)(i / H) * T + t;
+                    long kept = ((long)layer * B * H + i) * positions * D;
+                    float *q = qkv + row * 3 * C + i % H * D, *k = q + C, *v = k + C;
+                    if (m.qk_norm) {
+                        normalize(p, q, q, D, 0);
+                        normalize(p + 2 * D, k, k, D, 0);
+                    }
+                    if (m.rotary) {
+                        rotate(weights, q, D, m.positions, start + t);
+                        rotate(weights, k, D, m.positions, start + t);
+                    }
+                    attend(q, k, v, z + row * C + i % H * D, keys + kept, values + kept,
+                           scores + i * positions, D, start + t);
+                }
+            p += m.qk_norm ? 4 * D : 0;
+            p = linear(p, z, x, rows, C, C, ADD);
+            p = normalize_rows(p, x, normed, rows, C, m.rms);
+            if (m.activation == SWIGLU) p = linear(p, normed, hidden, rows, C, m.hidden, STORE);
+            p = linear(p, normed, hidden, rows, C, m.hidden, m.activation);
+            p = linear(p, hidden, x, rows, m.hidden, C, ADD);
         }
-        linear(p->out, z, x, B, C, C, ADD);
-#pragma omp for
-        for (int b = 0; b < B; b++) normalize(p->mlp_norm, x + b * C, normed + b * C, C, p->rms);
-        if (p->activation == SWIGLU) linear(p->gate, normed, hidden, B, C, p->hidden, STORE);
-        linear(p->up, normed, hidden, B, C, p->hidden, p->activation);
-        linear(p->down, hidden, x, B, p->hidden, C, ADD);
+        p = normalize_rows(p, x, normed, rows, C, m.rms);
+        linear(p, normed, logits, rows, C, m.V, STORE);
     }
 }

@@ -1,21 +1,44 @@
 """Optimized for decoding, a model gives the same numbers; rounded to 8 bits, nearly the same."""
 
 import copy
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from model.config import ModelConfig
-from model.decode import CompiledBlock, Int8Linear, compiled, optimize_for_decoding
+from model.decode import (
+    CompiledGPT,
+    Int8Linear,
+    SplitLinear,
+    compiled,
+    optimize_for_decoding,
+)
 from model.generate import Decoder, generate
 from model.gpt import GPT
 
 
 def make(**fields: object) -> GPT:
     torch.manual_seed(0)
-    plain = {"block_size": 12, "n_layer": 2, "n_head": 2, "n_embd": 16, "zero_init": False}
+    plain = {"block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 16, "zero_init": False}
     return GPT(ModelConfig(**plain | fields), 11).eval()  # type: ignore[arg-type]
+
+
+@given(
+    outputs=st.integers(1, 13),
+    inputs=st.integers(1, 9),
+    shape=st.lists(st.integers(1, 3), min_size=0, max_size=2),
+    bias=st.booleans(),
+)
+def test_split_linear(outputs: int, inputs: int, shape: list[int], bias: bool) -> None:
+    torch.manual_seed(outputs)
+    linear = nn.Linear(inputs, outputs, bias).double()
+    x = torch.randn(*shape, inputs, dtype=torch.float64)
+    torch.testing.assert_close(SplitLinear(linear)(x), linear(x))
 
 
 @pytest.mark.parametrize("inputs", [5, 16, 24])  # the kernel knows multiples of 16 only
@@ -48,7 +71,7 @@ FIELDS: list[dict[str, object]] = [
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["in PyTorch", "in C"])
 @pytest.mark.parametrize("fields", FIELDS, ids=str)
 def test_the_same_numbers(fields: dict[str, object], dtype: torch.dtype) -> None:
-    if dtype == torch.float32 and compiled() is None:
+    if dtype == torch.float32 and isinstance(compiled(), str):
         pytest.skip("no C compiler")
     model = make(**fields).to(dtype)
     for parameter in model.parameters():
@@ -57,25 +80,49 @@ def test_the_same_numbers(fields: dict[str, object], dtype: torch.dtype) -> None
         else:  # so that each layer weighs as much as the embedding
             nn.init.normal_(parameter, std=0.3)
     optimized = optimize_for_decoding(copy.deepcopy(model))
-    in_c = [isinstance(block, CompiledBlock) for block in optimized.blocks]
-    assert in_c == [dtype == torch.float32] * 2
+    assert isinstance(optimized, CompiledGPT) == (dtype == torch.float32)
     decoders = [Decoder(m) for m in (model, optimized)]
-    for length in (3, 1, 1, 5, 1, 1, 1, 1, 1, 1):  # past the window, too
+    for length in (3, 1, 1, 12, 1, 1, 1, 3, 1, 1, 1):  # past the window, too
         tokens = torch.randint(11, (3, length))
         mine, plain = (decoder.read(tokens) for decoder in reversed(decoders))
         torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-5 * float(plain.abs().max()))
     torch.testing.assert_close(optimized(tokens), model(tokens), rtol=1e-4, atol=1e-4)
 
 
-def test_without_a_c_compiler_pytorch_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def without_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A folder that is all of PATH; nothing is compiled yet."""
+    (tmp_path / "decode.c").write_text("not C")
+    monkeypatch.setattr("model.decode.__file__", str(tmp_path / "decode.py"))
+    monkeypatch.setenv("PATH", str(tmp_path))
     compiled.cache_clear()
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    try:
-        optimized = optimize_for_decoding(make())
-    finally:
-        compiled.cache_clear()
-    assert not any(isinstance(block, CompiledBlock) for block in optimized.blocks)
+    yield tmp_path
+    compiled.cache_clear()
+
+
+def test_without_a_c_compiler_pytorch_decodes(without_library: Path) -> None:
+    assert compiled() == "no C compiler (cc)"
+    optimized = optimize_for_decoding(make())
+    assert not isinstance(optimized, CompiledGPT)
+    assert any(isinstance(module, SplitLinear) for module in optimized.modules())
     assert len(list(generate(optimized, torch.zeros(1, 1, dtype=torch.long), 3))) == 3
+
+
+def test_a_compiler_that_fails_is_quoted(without_library: Path) -> None:
+    compiler = without_library / "cc"
+    compiler.write_text("#!/bin/sh\necho 'what is this?' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    assert compiled() == f"{compiler}: what is this?"
+
+
+def test_another_number_of_sequences_than_the_cache_has_is_refused() -> None:
+    if isinstance(compiled(), str):
+        pytest.skip("no C compiler")
+    optimized = optimize_for_decoding(make())
+    cache = optimized.new_cache()
+    optimized(torch.zeros(2, 3, dtype=torch.long), cache)
+    with pytest.raises(ValueError, match="3 sequences, but the cache has 2"):
+        optimized(torch.zeros(3, 1, dtype=torch.long), cache)
 
 
 def test_8_bits_stay_near_the_model_and_generate_past_the_window() -> None:
