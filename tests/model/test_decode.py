@@ -125,6 +125,13 @@ def test_another_number_of_sequences_than_the_cache_has_is_refused() -> None:
         optimized(torch.zeros(3, 1, dtype=torch.long), cache)
 
 
+@pytest.mark.parametrize("activation", ["relu2", "gelu", "gelu_tanh", "swiglu"])
+def test_nan_is_not_lost_in_an_activation(activation: str) -> None:
+    model = make(activation=activation)
+    nn.init.constant_(model.get_submodule("blocks.0.mlp").get_parameter("up.weight"), torch.nan)
+    assert optimize_for_decoding(model)(torch.zeros(1, 1, dtype=torch.long)).isnan().all()
+
+
 def test_8_bits_stay_near_the_model_and_generate_past_the_window() -> None:
     model = make(n_embd=64)
     rounded = optimize_for_decoding(copy.deepcopy(model), int8=True)
