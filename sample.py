@@ -25,7 +25,7 @@ from torch import Tensor
 from common.errors import command, printable
 from common.fields import Checked, Count, Fraction, In, Natural, NonNegative
 from configs.load import build, read_command_line
-from model.decode import optimize_for_decoding
+from model.decode import compiled, optimize_for_decoding
 from model.generate import generate
 from run.folder import find_run
 from run.saved import open_run
@@ -62,8 +62,8 @@ class Options(Checked):
     """The same seed gives the same text."""
 
     int8: bool = False
-    """Round the weights to 8 bits: on a CPU a single text is generated 1.3 to 1.6 times as fast, a
-    batch more slowly. The model is then not quite the one that was trained."""
+    """Round the weights to 8 bits: less memory, and faster than without only where a CPU has no C
+    compiler. The model is then not quite the one that was trained."""
 
     checkpoint: Literal["best", "last"] = "best"
     """The weights of the lowest validation loss, or those of the last step."""
@@ -89,7 +89,11 @@ def main(argv: list[str]) -> int:
     if device.type == "cpu":
         fit_threads()
     model = optimize_for_decoding(saved.model(device, options.num_samples), options.int8)
-    how = ", weights rounded to 8 bits" if options.int8 else ""
+    how = ""
+    if options.int8:
+        how = ", weights rounded to 8 bits"
+    elif device.type == "cpu" and isinstance(why := compiled(), str):
+        how = f", slower for want of compiled C: {printable(why)}"
     print(f"{printable(saved.describe())}, on {device}{how}", file=sys.stderr)
 
     if options.prompt is None:

@@ -116,6 +116,15 @@ def test_the_device_is_the_one_that_is_asked_for(
     assert asked == ["auto", "mps", "auto"]
 
 
+def test_without_a_c_compiler_it_says_so(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "compiled", lambda: "no C compiler (cc)")
+    for argv, says in (([], True), (["--int8=true"], False)):
+        assert sample.main([*argv, "--max_new_tokens=1"]) == 0
+        assert ("C: no C compiler (cc)\n" in capsys.readouterr().err) == says
+
+
 def test_text_appears_as_it_is_drawn(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,176 @@
+/* The model (model/gpt.py) on new positions of each sequence, in float32, for `CompiledGPT` of
+model/decode.py. It reads all weights once, in the order in which they lie in memory.
+
+A matrix lies in panels of 16 outputs: for each input the 16 weights that multiply it, so that no
+product needs a sum across a vector. Letters as in model/attention.py; rows are B times T. */
+
+#include <math.h>
+
+enum { LANES = 16, TILE = 8 };
+typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+enum activation { RELU2, GELU, GELU_TANH, SWIGLU, STORE, ADD };
+
+typedef struct { /* in the order of `Shape` in model/decode.py */
+    int layers, C, H, hidden, V, positions, rms, qk_norm, rotary, activation;
+} Shape;
+
+static int panels(int n) { return (n + LANES - 1) / LANES; }
+
+static int min(int a, int b) { return a < b ? a : b; }
+
+/* sums[r] += the panel times row r of x. A single row is summed in `steps` parts, which do not wait
+for each other; while there are more, the next panel is fetched. */
+static inline __attribute__((always_inline)) void multiply(
+    Vector *sums, const Vector *panel, const float *x, int in, const int rows, const int steps) {
+    Vector parts[TILE] = {0};
+    int j = 0;
+    for (; j + steps <= in; j += steps) {
+        if (rows > 1) __builtin_prefetch(panel + j + in, 0, 2);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+            for (int k = 0; k < steps; k++)
+                parts[r * steps + k] += panel[j + k] * x[(long)r * in + j + k];
+    }
+    for (; j < in; j++)
+        for (int r = 0; r < rows; r++) parts[r * steps] += panel[j] * x[(long)r * in + j];
+    for (int r = 0; r < rows; r++)
+        for (int k = 0; k < steps; k++) sums[r] += parts[r * steps + k];
+}
+
+/* y = what a product x becomes: a sum with y, an activation, of SwiGLU the gate in y times x. */
+static void finish(enum activation how, const float *x, float *restrict y, int n) {
+#pragma omp simd
+    for (int i = 0; i < n; i++) {
+        float a = x[i], a3 = a * a * a;
+        y[i] = how == RELU2       ? (a > 0 ? a * a : 0 * a) /* NaN stays */
+               : how == GELU      ? 0.5f * a * (1 + erff(0.70710678f * a))
+               : how == GELU_TANH ? 0.5f * a * (1 + tanhf(0.79788456f * (a + 0.044715f * a3)))
+               : how == SWIGLU    ? y[i] / (1 + expf(-y[i])) * a
+               : how == ADD       ? y[i] + a
+                                  : a;
+    }
+}
+
+/* y = x W^T + b for each row, finished. p: panels, each of b, then W; returns what follows. */
+static const float *linear(const float *p, const float *x, float *y, int rows, int in, int out,
+                           enum activation how) {
+#pragma omp for
+    for (int i = 0; i < panels(out); i++) {
+        const Vector *panel = (const Vector *)p + (long)i * (in + 1);
+        for (int row = 0, n; row < rows; row += n) {
+            const float *from = x + (long)row * in;
+            Vector sums[TILE];
+            for (int r = 0; r < TILE; r++) sums[r] = panel[0];
+            n = rows - row < TILE ? 1 : TILE;
+            if (n == 1) multiply(sums, panel + 1, from, in, 1, TILE);
+            else multiply(sums, panel + 1, from, in, TILE, 1);
+            for (int r = 0; r < n; r++) {
+                finish(how, (float *)&sums[r], y + (long)(row + r) * out + i * LANES,
+                       min(LANES, out - i * LANES));
+            }
+        }
+    }
+    return p + (long)panels(out) * (in + 1) * LANES;
+}
+
+/* LayerNorm, or RMSNorm, of n numbers. p: scales, then biases. */
+static void normalize(const float *p, const float *x, float *y, int n, int rms) {
+    float mean = 0, square = 0;
+#pragma omp simd reduction(+ : mean)
+    for (int i = 0; i < n; i++) mean += x[i];
+    mean = rms ? 0 : mean / n;
+#pragma omp simd reduction(+ : square)
+    for (int i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
+    float scale = 1 / sqrtf(square / n + 1e-5f);
+#pragma omp simd
+    for (int i = 0; i < n; i++) y[i] = (x[i] - mean) * scale * p[i] + p[n + i];
+}
+
+static const float *normalize_rows(const float *p, const float *x, float *y, int rows, int n,
+                                   int rms) {
+#pragma omp for
+    for (int r = 0; r < rows; r++) normalize(p, x + (long)r * n, y + (long)r * n, n, rms);
+    return p + 2 * n;
+}
+
+/* Rotates the pairs (d, d + D / 2). table: (2, positions, D), cosines and signed sines. */
+static void rotate(const float *table, float *x, int D, int positions, int at) {
+    const float *cos = table + (long)at * D, *sin = cos + (long)positions * D;
+    for (int d = 0, e = D / 2; e < D; d++, e++) {
+        float low = x[d], high = x[e];
+        x[d] = low * cos[d] + high * sin[d];
+        x[e] = high * cos[e] + low * sin[e];
+    }
+}
+
+/* z = what one head attends to at position `at`, its key k and value v kept. Keys lie in panels, as
+if scores were outputs of a linear layer; values are (positions, D). weights: scratch. */
+static void attend(const float *q, const float *k, const float *v, float *restrict z, float *keys,
+                   float *values, float *weights, int D, int at) {
+    for (int d = 0; d < D; d++) {
+        keys[((long)(at / LANES) * D + d) * LANES + at % LANES] = k[d];
+        values[(long)at * D + d] = v[d];
+        z[d] = 0;
+    }
+    float largest = -INFINITY, total = 0;
+    for (int s = 0; s <= at; s += LANES) {
+        Vector scores = {0};
+        multiply(&scores, (Vector *)keys + (long)s / LANES * D, q, D, 1, TILE);
+        *(Vector *)(weights + s) = scores / sqrtf(D);
+    }
+    for (int s = 0; s <= at; s++) largest = fmaxf(largest, weights[s]);
+    for (int s = 0; s <= at; s++) total += weights[s] = expf(weights[s] - largest);
+    for (int s = 0; s <= at; s++) {
+        float weight = weights[s] / total;
+#pragma omp simd
+        for (int d = 0; d < D; d++) z[d] += weight * values[(long)s * D + d];
+    }
+}
+
+/* The logits (B, T, V) of x (B, T, C), at positions `start` on; x is overwritten.
+
+weights: as `laid_out` in model/decode.py says. keys, values: (layers, B, H, positions, D), filled
+up to `start`; positions rounded up to 16. scratch: rows * (5 C + hidden) + B * H * positions. */
+void forward(const Shape *shape, const float *weights, float *x, float *logits, float *keys,
+             float *values, float *scratch, int B, int T, int start) {
+    Shape m = *shape;
+    int C = m.C, H = m.H, D = C / H, rows = B * T;
+    long n = rows, positions = (long)panels(m.positions) * LANES;
+    float *normed = scratch, *qkv = normed + n * C, *z = qkv + n * 3 * C, *hidden = z + n * C;
+    float *scores = hidden + n * m.hidden;
+#pragma omp parallel
+    {
+        const float *p = weights + (m.rotary ? 2L * m.positions * D : 0);
+        for (int layer = 0; layer < m.layers; layer++) {
+            p = normalize_rows(p, x, normed, rows, C, m.rms);
+            p = linear(p, normed, qkv, rows, C, 3 * C, STORE);
+#pragma omp for
+            for (int i = 0; i < B * H; i++)
+                for (int t = 0; t < T; t++) {
+                    long row = (long)(i / H) * T + t;
+                    long kept = ((long)layer * B * H + i) * positions * D;
+                    float *q = qkv + row * 3 * C + i % H * D, *k = q + C, *v = k + C;
+                    if (m.qk_norm) {
+                        normalize(p, q, q, D, 0);
+                        normalize(p + 2 * D, k, k, D, 0);
+                    }
+                    if (m.rotary) {
+                        rotate(weights, q, D, m.positions, start + t);
+                        rotate(weights, k, D, m.positions, start + t);
+                    }
+                    attend(q, k, v, z + row * C + i % H * D, keys + kept, values + kept,
+                           scores + i * positions, D, start + t);
+                }
+            p += m.qk_norm ? 4 * D : 0;
+            p = linear(p, z, x, rows, C, C, ADD);
+            p = normalize_rows(p, x, normed, rows, C, m.rms);
+            if (m.activation == SWIGLU) p = linear(p, normed, hidden, rows, C, m.hidden, STORE);
+            p = linear(p, normed, hidden, rows, C, m.hidden, m.activation);
+            p = linear(p, hidden, x, rows, m.hidden, C, ADD);
+        }
+        p = normalize_rows(p, x, normed, rows, C, m.rms);
+        linear(p, normed, logits, rows, C, m.V, STORE);
+    }
+}
