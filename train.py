@@ -17,6 +17,7 @@ if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at o
 import common.start  # loads PyTorch
 
 # isort: split
+import functools
 import sys
 import time
 from collections.abc import Iterator
@@ -313,16 +314,21 @@ def measure(job: Job, saved: SavedRun) -> int:
     if not saved.trained_on(job.batches.info):
         print("note: this is not the text that it was trained on")
     load_weights(job.model, saved.tensors, saved.path)
-    data, splits = job.config.data, {"validation": job.batches.validation}
+    data, T = job.config.data, job.config.model.block_size
+    splits = {"validation": job.batches.validation}
     if data.test_fraction:
         splits["test"] = job.batches.test
+    strides = {T} if data.source == "repeat" else {T, T - T // 2}
     with StopSignal() as stop:
         for name, split in splits.items():
-            result = job.evaluate(split, stop)
-            if result is None:
-                job.processes.stop_requested(stop)
-                return stop.exit_code
-            print(f"{name:10} {result.describe(data.unit)}")
+            for stride in sorted(strides, reverse=True):
+                part = functools.partial(split, stride=stride)
+                result = job.evaluate(part, stop, skip=T - stride)
+                if result is None:
+                    job.processes.stop_requested(stop)
+                    return stop.exit_code
+                window = f"  sliding window: each from {T - stride + 1} or more" * (stride < T)
+                print(f"{name:10} {result.describe(data.unit)}{window}")
     return 0
 
 

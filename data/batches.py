@@ -84,14 +84,14 @@ class TextBatches:
             starts[now] = epoch_starts(length, T, self.seed, int(epoch))[places[now]]
         return gather(self.train_tokens, starts, T + 1)
 
-    def validation(self, batch_size: int) -> Iterator[Tensor]:
+    def validation(self, batch_size: int, stride: int | None = None) -> Iterator[Tensor]:
         """One pass over the whole validation split in its order, as sequences (B, T + 1); the last
-        may be shorter."""
-        return one_pass(self.val_tokens, self.block_size, batch_size)
+        may be shorter. They are adjacent, or begin `stride` tokens after each other."""
+        return one_pass(self.val_tokens, self.block_size, batch_size, stride)
 
-    def test(self, batch_size: int) -> Iterator[Tensor]:
+    def test(self, batch_size: int, stride: int | None = None) -> Iterator[Tensor]:
         """The same over the test split; nothing, where there is none."""
-        return one_pass(self.test_tokens, self.block_size, batch_size)
+        return one_pass(self.test_tokens, self.block_size, batch_size, stride)
 
     def baselines(self) -> dict[str, float]:
         """Validation losses of `baseline_losses`, by the model's name, in nats per token."""
@@ -133,11 +133,11 @@ class RepeatBatches:
     def train(self, step: int, batch_size: int) -> Tensor:
         return self.draw([self.seed, 1, step], batch_size)
 
-    def validation(self, batch_size: int) -> Iterator[Tensor]:
+    def validation(self, batch_size: int, stride: int | None = None) -> Iterator[Tensor]:
         sequences = self.draw([REPEAT_VALIDATION_SEED, 0], REPEAT_VALIDATION_SEQUENCES)
         yield from sequences.split(batch_size)
 
-    def test(self, batch_size: int) -> Iterator[Tensor]:
+    def test(self, batch_size: int, stride: int | None = None) -> Iterator[Tensor]:
         return iter(())  # validation is on strings never trained on already
 
     def baselines(self) -> dict[str, float]:
@@ -178,15 +178,19 @@ def epoch_starts(length: int, T: int, seed: int, epoch: int) -> npt.NDArray[np.i
     return np.asarray(offset + T * random.permutation(count))
 
 
-def one_pass(tokens: npt.NDArray[Any], T: int, batch_size: int) -> Iterator[Tensor]:
-    """Adjacent sequences (B, T + 1) that predict each token but the first once; what is left over
-    is the last, a shorter one."""
-    starts = np.arange(0, len(tokens) - 1, T)
-    full, rest = np.split(starts, [(len(tokens) - 1) // T])
+def one_pass(
+    tokens: npt.NDArray[Any], T: int, batch_size: int, stride: int | None = None
+) -> Iterator[Tensor]:
+    """Sequences (B, T + 1), each `stride` (by default T) after the one before; what is left over is
+    the last, a shorter one. The last `stride` tokens of each, and of the last those that are new,
+    are all tokens once, but for the first T + 1 - stride."""
+    stride = stride or T
+    starts = np.arange(0, len(tokens) - 1, stride)
+    full, rest = np.split(starts, [np.searchsorted(starts, len(tokens) - T)])
     for first in range(0, len(full), batch_size):
         yield gather(tokens, full[first : first + batch_size], T + 1)
     if len(rest):
-        yield gather(tokens, rest, len(tokens) - int(rest[0]))
+        yield gather(tokens, rest[:1], len(tokens) - int(rest[0]))
 
 
 def gather(tokens: npt.NDArray[Any], starts: npt.NDArray[np.int64], length: int) -> Tensor:

@@ -50,11 +50,11 @@ class Job:
             state=self.state,
         )
 
-    def evaluate(self, split: Split, stop: StopSignal) -> Evaluation | None:
+    def evaluate(self, split: Split, stop: StopSignal, skip: int = 0) -> Evaluation | None:
         """The loss over a split, as many sequences at a time as in training."""
         batches = split(self.config.train.micro_batch_size // self.processes.world_size)
         tokenizer, device = self.batches.tokenizer, self.runtime.device
-        return evaluate(self.compiled_model, batches, tokenizer, device, stop, self.processes)
+        return evaluate(self.compiled_model, batches, tokenizer, device, stop, self.processes, skip)
 
     def sample(self, length: int, stop: StopSignal) -> str:
         """A text of so many tokens by the model, or its beginning if stopped; drawn from a

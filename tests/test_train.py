@@ -227,13 +227,19 @@ def test_a_run_is_measured_on_what_is_held_out(
     before = {path: path.read_bytes() for path in Path("runs/a").rglob("*") if path.is_file()}
     capsys.readouterr()
     assert train.main(["--evaluate=a"]) == 0
-    *_, measuring, validation, test = capsys.readouterr().out.splitlines()
+    *_, measuring, validation, sliding, test, sliding_test = capsys.readouterr().out.splitlines()
     assert measuring == "measuring runs/a/best.safetensors, step 8"
     saved = open_run(Path("runs/a"))
     batches = open_batches(saved.config.data, 32, 0, saved.tokenizer)
-    for line, split in ((validation, batches.validation(16)), (test, batches.test(16))):
-        result = evaluate(saved.model(CPU), split, saved.tokenizer, CPU, StopSignal())
-        assert result is not None and line.endswith(f" {result.describe('byte')}")
+    parts = {validation: batches.validation(16), test: batches.test(16)}
+    sliding_parts = {sliding: batches.validation(16, 16), sliding_test: batches.test(16, 16)}
+    for line, split in (parts | sliding_parts).items():
+        skip = 16 if line in sliding_parts else 0
+        window = "  sliding window: each from 17 or more" if skip else ""
+        tokens, model = saved.tokenizer, saved.model(CPU)
+        result = evaluate(model, split, tokens, CPU, StopSignal(), skip=skip)
+        assert result is not None and line.endswith(f" {result.describe('byte')}{window}")
+    assert sliding.startswith("validation ") and sliding_test.startswith("test       ")
     assert validation.startswith("validation ") and test.startswith("test       ")
     after = {path: path.read_bytes() for path in Path("runs/a").rglob("*") if path.is_file()}
     assert before == after

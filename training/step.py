@@ -100,11 +100,16 @@ def evaluate(
     device: torch.device,
     stop: StopSignal,
     processes: Processes = ALONE,
+    skip: int = 0,
 ) -> Evaluation | None:
     """The loss over a whole split of the text, in one deterministic pass; None if stopped.
 
     Every token but the first is predicted once, from what precedes it in its sequence. Several
     processes take batches in turn and sum what they found.
+
+    Args:
+        skip: the first predictions of each sequence that do not count, because the sequence before
+            made them from more.
 
     Raises:
         FloatingPointError: when the loss is not finite.
@@ -116,8 +121,8 @@ def evaluate(
             break
         if turn % processes.world_size != processes.rank:
             continue
-        targets = batch[:, 1:]
-        logits_BTV = model(batch[:, :-1].to(device))
+        targets = batch[:, 1 + skip :]
+        logits_BTV = model(batch[:, :-1].to(device))[:, skip:]
         nats += next_token_loss(logits_BTV, targets.to(device), reduction="sum").item()
         tokens += targets.numel()
         characters += tokenizer.count_characters(targets.numpy().ravel())

@@ -13,10 +13,12 @@ from training.optim import Optimizer
 from training.runtime import start_runtime
 from training.step import train_step
 
-CONFIGS = Path(__file__).parent.parent.parent / "configs"
+ROOT = Path(__file__).parent.parent.parent
+CONFIGS = ROOT / "configs"
 SHIPPED = sorted(path.name for path in CONFIGS.glob("*.yaml"))
 # text8.yaml is enwik8.yaml on another text, as a test below makes sure.
-DIFFERENT = [name for name in ["default", *SHIPPED] if name != "text8.yaml"]
+DIFFERENT = [f"configs/{name}" for name in SHIPPED if name != "text8.yaml"]
+DIFFERENT += [f"docs/speedrun/{path.name}" for path in (ROOT / "docs/speedrun").glob("*.yaml")]
 
 
 def test_what_is_shipped() -> None:
@@ -32,9 +34,9 @@ def test_text8_is_enwik8_on_another_text() -> None:
     assert enwik8 == text8
 
 
-@pytest.mark.parametrize("name", DIFFERENT)
+@pytest.mark.parametrize("name", ["default", *sorted(DIFFERENT)])
 def test_loads_builds_and_steps(workplace: Path, name: str) -> None:
-    file = None if name == "default" else str(CONFIGS / name)
+    file = None if name == "default" else str(ROOT / name)
     # On a CPU, a sequence at a time; and with the embedded text in place of others.
     small = {"train": {"device": "cpu", "batch_size": 1, "gradient_accumulation_steps": 1}}
     config = read_config(small, file)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from common.errors import UserError
 from configs.load import read_config
-from data.batches import RepeatBatches, TextBatches, baseline_losses, open_batches
+from data.batches import RepeatBatches, TextBatches, baseline_losses, one_pass, open_batches
 from data.config import DataConfig
 from data.corpus import Corpus
 from data.tokenizer import ByteTokenizer, CharTokenizer
@@ -91,14 +91,28 @@ def test_the_splits_are_one_after_the_other(
     splits = [list(range(*bounds[i : i + 2])) for i in range(3)]
     found = [batches.train_tokens, batches.val_tokens, batches.test_tokens]
     assert [tokens.tolist() for tokens in found] == splits
-    for tokens, one_pass in ((splits[1], batches.validation), (splits[2], batches.test)):
-        passed = list(one_pass(B))
+    for tokens, split in ((splits[1], batches.validation), (splits[2], batches.test)):
+        passed = list(split(B))
         assert all((x.diff(dim=1) == 1).all() and x.dtype == torch.int64 for x in passed)
         assert [t for x in passed for t in x[:, 1:].flatten().tolist()] == tokens[1:]
         rows = max(0, len(tokens) - 1) // T
         full = [(min(B, rows - i), T + 1) for i in range(0, rows, B)]
         rest = [(1, (len(tokens) - 1) % T + 1)] if tokens and (len(tokens) - 1) % T else []
         assert [tuple(x.shape) for x in passed] == full + rest
+
+
+@given(st.integers(1, 99), st.integers(1, 12), st.integers(1, 3), st.data())
+def test_a_sliding_window_predicts_each_token_once(
+    count: int, T: int, B: int, data: st.DataObject
+) -> None:
+    """By its last `stride` places, so from T + 1 - stride tokens or more; but for the first few."""
+    stride = data.draw(st.integers(1, T))
+    tokens = np.arange(count, dtype=np.uint8)
+    passed = list(one_pass(tokens, T, B, stride))
+    assert all(x.size(0) <= B and x.size(1) <= T + 1 for x in passed)
+    assert all((x.diff(dim=1) == 1).all() for x in passed)
+    predicted = [t for x in passed for t in x[:, 1 + T - stride :].flatten().tolist()]
+    assert predicted == list(range(1 + T - stride, count))
 
 
 def test_a_split_too_short_is_named() -> None:

@@ -202,9 +202,10 @@ def measured(
     batches: Sequence[Tensor] = (),
     tokenizer: Tokenizer | None = None,
     processes: Processes = Processes(),  # noqa: B008 - immutable
+    skip: int = 0,
 ) -> Evaluation | None:
     tokenizer = tokenizer or CharTokenizer("abcdefg")
-    return evaluate(model, iter(batches or split()), tokenizer, CPU, StopSignal(), processes)
+    return evaluate(model, iter(batches or split()), tokenizer, CPU, StopSignal(), processes, skip)
 
 
 def test_evaluation_is_the_mean_over_every_token_and_draws_nothing() -> None:
@@ -217,6 +218,16 @@ def test_evaluation_is_the_mean_over_every_token_and_draws_nothing() -> None:
     assert result is not None and result.val_loss == pytest.approx(losses.mean().item(), rel=1e-5)
     assert result.bits_per_char == pytest.approx(result.val_loss / math.log(2))
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_predictions_that_are_skipped_do_not_count() -> None:
+    """The first two of each sequence; a sequence may be shorter than that."""
+    model, tokenizer = make(), ByteTokenizer()
+    result = measured(model, tokenizer=tokenizer, skip=2)
+    losses = [nats(model.eval(), row[None])[2:] for batch in split() for row in batch]
+    assert result is not None
+    assert result.val_loss == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
+    assert result.bits_per_char == pytest.approx(result.val_loss / math.log(2))
 
 
 def test_bits_are_per_character_where_a_token_is_a_byte() -> None:
