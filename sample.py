@@ -61,10 +61,6 @@ class Options(Checked):
     seed: Natural = 1337
     """The same seed gives the same text."""
 
-    int8: bool = False
-    """Round the weights to 8 bits: less memory, and faster than without only where a CPU has no C
-    compiler. The model is then not quite the one that was trained."""
-
     checkpoint: Literal["best", "last"] = "best"
     """The weights of the lowest validation loss, or those of the last step."""
 
@@ -88,11 +84,9 @@ def main(argv: list[str]) -> int:
     device = pick_device(options.device)
     if device.type == "cpu":
         fit_threads()
-    model = optimize_for_decoding(saved.model(device, options.num_samples), options.int8)
+    model = optimize_for_decoding(saved.model(device, options.num_samples))
     how = ""
-    if options.int8:
-        how = ", weights rounded to 8 bits"
-    elif device.type == "cpu" and isinstance(why := compiled(), str):
+    if device.type == "cpu" and isinstance(why := compiled(), str):
         how = f", slower for want of compiled C: {printable(why)}"
     print(f"{printable(saved.describe())}, on {device}{how}", file=sys.stderr)
 

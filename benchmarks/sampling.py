@@ -69,9 +69,8 @@ OTHERS = {"nanogpt": "nanoGPT", "llama2c": "llama2.c"}
 
 
 def measure(how: str, batch_size: int, tokens: int, checkout: str) -> tuple[float, float]:
-    """Tokens per second of all sequences together, and peak memory in MB, by "exact" or "int8"
-    decoding, or by a checkout of "nanogpt", or by "llama2c" as it was built, whose memory is not
-    known."""
+    """Tokens per second of all sequences together, and peak memory in MB, by "ours", by a
+    checkout of "nanogpt", or by "llama2c" as it was built, whose memory is not known."""
     device = start_runtime(TrainConfig()).device
     if how == "llama2c":
         return llama2c.tokens_per_second(Path(checkout), tokens), math.nan
@@ -86,7 +85,7 @@ def measure(how: str, batch_size: int, tokens: int, checkout: str) -> tuple[floa
         with torch.no_grad():
             theirs.generate(prompt, tokens, temperature=0.8)
     else:
-        model = optimize_for_decoding(GPT(WIDER, VOCAB).to(device).eval(), int8=how == "int8")
+        model = optimize_for_decoding(GPT(WIDER, VOCAB).to(device).eval())
         began = time.perf_counter()
         for _ in generate(model, prompt, tokens, temperature=0.8):
             pass
@@ -136,7 +135,7 @@ def compare(options: Options, folder: Path) -> int:
     rows = [["sampling", "batch", "tokens/s", "MB", *(f"times {OTHERS[o]}" for o in others)]]
     results: list[dict[str, Any]] = []
     for batch_size in (1, 16):
-        ways = ["exact", "int8", *(o for o in others if o != "llama2c" or batch_size == 1)]
+        ways = ["ours", *(o for o in others if o != "llama2c" or batch_size == 1)]
         found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
         for _ in range(options.repetitions):
             for way in ways:

@@ -47,8 +47,8 @@ OURS = {
 SAMPLING = {
     "out_dir": "python sample.py runs/NAME; without a name, the newest run",
     "init_from": "python sample.py runs/NAME; without a name, the newest run",
-    "dtype": "it computes in float32; --int8 rounds the weights to 8 bits",
-    "compile": "nothing is compiled to generate text",
+    "dtype": "it computes in float32",
+    "compile": "on a CPU model/decode.c is compiled where there is a C compiler",
 }
 # What nanoGPT's init_from takes; here it takes a run.
 INIT_FROM = {

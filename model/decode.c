@@ -105,34 +105,34 @@ static void rotate(const float *table, float *x, int D, int positions, int at) {
     }
 }
 
-/* z = what one head attends to at position `at`, its key k and value v kept. Keys lie in panels, as
-if scores were outputs of a linear layer; values are (positions, D). weights: scratch. */
-static void attend(const float *q, const float *k, const float *v, float *restrict z, float *keys,
-                   float *values, float *weights, int D, int at) {
+/* z = what one head attends to at position `at`, its key k and value v kept. Both lie in panels, keys
+as if scores were the outputs of a linear layer, values as if z were. weights: scratch. */
+static void attend(const float *q, const float *k, const float *v, float *z, float *keys,
+                   float *values, float *weights, int D, int positions, int at) {
     for (int d = 0; d < D; d++) {
         keys[((long)(at / LANES) * D + d) * LANES + at % LANES] = k[d];
-        values[(long)at * D + d] = v[d];
-        z[d] = 0;
+        values[((long)(d / LANES) * positions + at) * LANES + d % LANES] = v[d];
     }
-    float largest = -INFINITY, total = 0;
     for (int s = 0; s <= at; s += LANES) {
         Vector scores = {0};
         multiply(&scores, (Vector *)keys + (long)s / LANES * D, q, D, 1, TILE);
         *(Vector *)(weights + s) = scores / sqrtf(D);
     }
-    for (int s = 0; s <= at; s++) largest = fmaxf(largest, weights[s]);
+    float largest = -INFINITY, total = 0;
+#pragma omp simd reduction(max : largest)
+    for (int s = 0; s <= at; s++) largest = weights[s] > largest ? weights[s] : largest;
     for (int s = 0; s <= at; s++) total += weights[s] = expf(weights[s] - largest);
-    for (int s = 0; s <= at; s++) {
-        float weight = weights[s] / total;
-#pragma omp simd
-        for (int d = 0; d < D; d++) z[d] += weight * values[(long)s * D + d];
+    for (int d = 0; d < D; d += LANES) {
+        Vector sum = {0};
+        multiply(&sum, (Vector *)values + (long)d / LANES * positions, weights, at + 1, 1, TILE);
+        for (int i = 0; i < min(LANES, D - d); i++) z[d + i] = sum[i] / total;
     }
 }
 
 /* The logits (B, T, V) of x (B, T, C), at positions `start` on; x is overwritten.
 
 weights: as `laid_out` in model/decode.py says. keys, values: (layers, B, H, positions, D), filled
-up to `start`; positions rounded up to 16. scratch: rows * (5 C + hidden) + B * H * positions. */
+up to `start`; positions and D rounded up to 16. scratch: rows * (5 C + hidden) + B * H * positions. */
 void forward(const Shape *shape, const float *weights, float *x, float *logits, float *keys,
              float *values, float *scratch, int B, int T, int start) {
     Shape m = *shape;
@@ -150,7 +150,7 @@ void forward(const Shape *shape, const float *weights, float *x, float *logits, 
             for (int i = 0; i < B * H; i++)
                 for (int t = 0; t < T; t++) {
                     long row = (long)(i / H) * T + t;
-                    long kept = ((long)layer * B * H + i) * positions * D;
+                    long kept = ((long)layer * B * H + i) * positions * panels(D) * LANES;
                     float *q = qkv + row * 3 * C + i % H * D, *k = q + C, *v = k + C;
                     if (m.qk_norm) {
                         normalize(p, q, q, D, 0);
@@ -161,7 +161,7 @@ void forward(const Shape *shape, const float *weights, float *x, float *logits, 
                         rotate(weights, k, D, m.positions, start + t);
                     }
                     attend(q, k, v, z + row * C + i % H * D, keys + kept, values + kept,
-                           scores + i * positions, D, start + t);
+                           scores + i * positions, D, positions, start + t);
                 }
             p += m.qk_norm ? 4 * D : 0;
             p = linear(p, z, x, rows, C, C, ADD);

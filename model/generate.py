@@ -1,5 +1,6 @@
 """Text from the model, a token at a time: what it reads of a long text, how a token is drawn."""
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -36,7 +37,7 @@ def generate(
         tokens_BT = prompt_BT
         for _ in range(max_new_tokens):
             logits_BV = decoder.read(tokens_BT).cpu().float()
-            if not logits_BV.isfinite().all():
+            if not all(map(math.isfinite, logits_BV.aminmax())):
                 raise FloatingPointError("the model's logits are not finite (NaN or Inf)")
             probabilities_BV = next_token_probabilities(logits_BV, temperature, top_k, top_p, min_p)
             next_B1 = torch.multinomial(probabilities_BV, 1, generator=generator)

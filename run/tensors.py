@@ -4,6 +4,7 @@ A file is written beside its place, synced, and renamed: it is whole or it is ab
 all that it says finds a bit that changed on the disk.
 """
 
+import math
 import zlib
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def check_finite(tensors: dict[str, Tensor]) -> None:
     """
     for name, tensor in tensors.items():
         # Least and most are NaN where any is: a ninth of the time of looking at each.
-        if tensor.numel() and not all(extreme.isfinite() for extreme in tensor.aminmax()):
+        if tensor.numel() and not all(map(math.isfinite, tensor.aminmax())):
             raise FloatingPointError(f"{name} is not finite (NaN or Inf)")
 
 

@@ -11,7 +11,6 @@ import sample
 from common.fields import field_types
 from configs.load import from_plain
 from data.tokenizer import load_tokenizer
-from model.decode import optimize_for_decoding
 from model.generate import generate
 from model.gpt import GPT
 from run.checkpoint import load_checkpoint, load_weights, save_checkpoint
@@ -28,14 +27,12 @@ OTHER: dict[str, Any] = {
     "top_p": 0.6,
     "min_p": 0.3,
     "seed": 7,
-    "int8": True,
     "checkpoint": "last",
     "device": "cpu",
 }
 CHANGES: list[dict[str, Any]] = [
     {},
-    *({name: value} for name, value in OTHER.items() if name != "int8"),
-    {"int8": True, "num_samples": 16, "max_new_tokens": 100},  # rounding moves a draw in many
+    *({name: value} for name, value in OTHER.items()),
     {"temperature": 0, "num_samples": 2},
     {"top_k": 10**6},
     {"top_k": 5, "top_p": 0.8, "min_p": 0.1, "num_samples": 2, "prompt": "日"},
@@ -52,14 +49,12 @@ def run(workplace: Path) -> Path:
 def expected(run: Path, changes: dict[str, Any]) -> str:
     """What sample.py should print: the model as it was saved, its tokens decoded at once."""
     o: dict[str, Any] = {"prompt": "", "num_samples": 1, "max_new_tokens": 500, "temperature": 0.8}
-    o |= {"seed": 1337, "int8": False, "checkpoint": "best"} | changes
+    o |= {"seed": 1337, "checkpoint": "best"} | changes
     path = run / f"{o['checkpoint']}.safetensors"
     header, tensors = load_checkpoint(path)
     tokenizer = load_tokenizer(header.tokenizer)
     model = GPT(from_plain(header.config, "").model, tokenizer.vocab_size)
     load_weights(model, tensors, path)
-    if o["int8"]:
-        optimize_for_decoding(model.eval(), int8=True)
     prompt = tokenizer.encode(o["prompt"]).tolist() or [header.corpus["start_token"]]
     drawn = generate(
         model,
@@ -90,11 +85,9 @@ def test_each_option_generates_what_it_says(
     out, err = capsys.readouterr()
     assert out == expected(run, given)
     if changes.keys() - {"device"} and changes != {"top_k": 10**6}:
-        plain = given | {"int8": False} if "int8" in given else {"max_new_tokens": 25}
-        assert out != expected(run, plain), "the option changes nothing"
+        assert out != expected(run, {"max_new_tokens": 25}), "the option changes nothing"
     which, step = ("last", 3) if changes.get("checkpoint") == "last" else ("best", 2)
     assert f"{which}.safetensors, step {step}, validation loss 2.5000, on cpu" in err
-    assert ("8 bits" in err) == ("int8" in changes)
 
 
 def test_no_option_is_left_out() -> None:
@@ -120,9 +113,8 @@ def test_without_a_c_compiler_it_says_so(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sample, "compiled", lambda: "no C compiler (cc)")
-    for argv, says in (([], True), (["--int8=true"], False)):
-        assert sample.main([*argv, "--max_new_tokens=1"]) == 0
-        assert ("C: no C compiler (cc)\n" in capsys.readouterr().err) == says
+    assert sample.main(["--max_new_tokens=1"]) == 0
+    assert "C: no C compiler (cc)\n" in capsys.readouterr().err
 
 
 def test_text_appears_as_it_is_drawn(

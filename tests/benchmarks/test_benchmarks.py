@@ -156,7 +156,7 @@ def test_sampling_is_measured(monkeypatch: pytest.MonkeyPatch, nanogpt: str) -> 
     clock = itertools.count(10.0, 2.0)
     monkeypatch.setattr(sampling, "WIDER", TINY)
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    for way in ("exact", "int8", "nanogpt"):
+    for way in ("ours", "nanogpt"):
         speed, megabytes = sampling.measure(way, 3, 5, nanogpt)
         assert speed == 3 * 5 / 2 and megabytes > 10
 
@@ -236,7 +236,7 @@ def test_a_llama2c_that_says_no_speed_is_refused(tmp_path: Path) -> None:
 def test_speeds_are_shown_beside_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], nanogpt: str
 ) -> None:
-    speeds = {"exact": 60.0, "int8": 90.0, "nanogpt": 30.0, "llama2c": 120.0}
+    speeds = {"ours": 60.0, "nanogpt": 30.0, "llama2c": 120.0}
 
     def in_fresh_process(function: Any, *args: Any) -> Any:
         if function is sampling.measure:
@@ -255,10 +255,10 @@ def test_speeds_are_shown_beside_the_others(
     found = last_json(capsys.readouterr().out)
     rows = {(row["way"], row["batch_size"]): row for row in found["rows"]}
     assert rows.keys() == {(way, size) for way in speeds for size in (1, 16)} - {("llama2c", 16)}
-    assert rows["exact", 16]["tokens_per_second"] == [960.0] * 2
-    assert rows["int8", 1]["times_nanogpt"] == [3.0] * 2
-    assert rows["int8", 1]["times_llama2c"] == [0.75] * 2
-    assert "times_llama2c" not in rows["int8", 16] and found["first_character_seconds"] == 1.5
+    assert rows["ours", 16]["tokens_per_second"] == [960.0] * 2
+    assert rows["ours", 1]["times_nanogpt"] == [2.0] * 2
+    assert rows["ours", 1]["times_llama2c"] == [0.5] * 2
+    assert "times_llama2c" not in rows["ours", 16] and found["first_character_seconds"] == 1.5
     assert throughput.main(flags) == 0
     found = last_json(capsys.readouterr().out)
     assert [row["percent_of_peak"] for row in found["rows"]] == [[50.0] * 2] * 5
