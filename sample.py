@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
     model = optimize_for_decoding(saved.model(device, options.num_samples))
     how = ""
     if device.type == "cpu" and isinstance(why := compiled(), str):
-        how = f", slower for want of compiled C: {printable(why)}"
+        how = f", uncompiled and so slower: {printable(why)}"
     print(f"{printable(saved.describe())}, on {device}{how}", file=sys.stderr)
 
     if options.prompt is None:

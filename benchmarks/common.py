@@ -35,8 +35,13 @@ def in_fresh_process(
 ) -> Result:
     """Call a function in a process of its own, so that what it measures is its own."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+    with ProcessPoolExecutor(1, mp_context=context, initializer=take_all_cores) as pool:
         return pool.submit(function, *args, **kwargs).result()
+
+
+def take_all_cores() -> None:
+    """Keep `fit_threads` from taking fewer in one process than in the next to be compared."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
 
 
 def peak_memory(device: torch.device) -> float:

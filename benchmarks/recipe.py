@@ -34,8 +34,7 @@ from configs.load import SECTIONS, build, read_command_line, read_config
 from data.batches import open_batches
 from model.gpt import next_token_loss
 from run.saved import open_run
-from training.config import TrainConfig
-from training.runtime import start_runtime
+from training.runtime import pick_device
 
 ADAMW = "--train.optimizer=adamw --train.learning_rate=3e-3 --train.warmup_steps=50"
 CHANGES = {
@@ -73,7 +72,7 @@ def halves(run: Path) -> tuple[float, float, float]:
     """Losses of a run's last weights on the first half of the validation split, on the second, and
     on the whole, in float32, in nats per token."""
     saved = open_run(run, "last")
-    config, device = saved.config, start_runtime(TrainConfig()).device
+    config, device = saved.config, pick_device("auto")
     batches = open_batches(config.data, config.model.block_size, 0, saved.tokenizer)
     model = saved.model(device)
     losses = torch.cat(
@@ -121,7 +120,7 @@ def main(argv: list[str]) -> int:
     if config.train.minutes:  # all runs make the same number of steps, unless a time is asked for
         values["train"].setdefault("minutes", 0.0)
     training_flags = passed_on(values, config)
-    facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
+    facts = in_fresh_process(machine, pick_device("auto"))
     print(describe(facts))
 
     rows = [["", "seconds", "MB", "first half", "second half", "whole", "against the first row"]]

@@ -37,15 +37,14 @@ from benchmarks.common import (
     print_json,
 )
 from benchmarks.throughput import VOCAB, WIDER
-from common.errors import UserError, command
+from common.errors import UserError, command, printable
 from common.fields import Checked, Count
 from common.tables import print_table
 from configs.load import build, read_command_line
-from model.decode import optimize_for_decoding
+from model.decode import compiled, optimize_for_decoding
 from model.generate import generate
 from model.gpt import GPT
-from training.config import TrainConfig
-from training.runtime import start_runtime
+from training.runtime import pick_device
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ OTHERS = {"nanogpt": "nanoGPT", "llama2c": "llama2.c"}
 def measure(how: str, batch_size: int, tokens: int, checkout: str) -> tuple[float, float]:
     """Tokens per second of all sequences together, and peak memory in MB, by "ours", by a
     checkout of "nanogpt", or by "llama2c" as it was built, whose memory is not known."""
-    device = start_runtime(TrainConfig()).device
+    device = pick_device("auto")
     if how == "llama2c":
         return llama2c.tokens_per_second(Path(checkout), tokens), math.nan
     prompt = torch.zeros(batch_size, 1, dtype=torch.long, device=device)
@@ -85,6 +84,8 @@ def measure(how: str, batch_size: int, tokens: int, checkout: str) -> tuple[floa
         with torch.no_grad():
             theirs.generate(prompt, tokens, temperature=0.8)
     else:
+        import common.start  # noqa: F401 - keeps freed memory, as our commands do
+
         model = optimize_for_decoding(GPT(WIDER, VOCAB).to(device).eval())
         began = time.perf_counter()
         for _ in generate(model, prompt, tokens, temperature=0.8):
@@ -128,8 +129,10 @@ def compare(options: Options, folder: Path) -> int:
         nanogpt_model(options.nanogpt)
     if options.llama2c:
         llama2c.build(options.llama2c, folder)
-    facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
+    facts = in_fresh_process(machine, pick_device("auto"))
     print(describe(facts))
+    if isinstance(why := compiled(), str):
+        print(f"ours is not compiled: {printable(why)}")
 
     others = [other for other in OTHERS if getattr(options, other)]
     rows = [["sampling", "batch", "tokens/s", "MB", *(f"times {OTHERS[o]}" for o in others)]]

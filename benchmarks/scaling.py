@@ -36,7 +36,7 @@ from configs.load import Config, build, read_command_line
 from model.config import ModelConfig
 from training.config import TrainConfig
 from training.processes import join_processes
-from training.runtime import start_runtime
+from training.runtime import pick_device, start_runtime
 from training.size import flops_per_token, training_bytes
 
 Shape = tuple[ModelConfig, TrainConfig]
@@ -196,7 +196,7 @@ def main(argv: list[str]) -> int:
     names = ["processes", *grown()]
     if not any(options.only in name for name in names):
         raise UserError(f"--only {options.only}: there are {', '.join(names)}")
-    facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
+    facts = in_fresh_process(machine, pick_device("auto"))
     print(describe(facts))
     tables = {}
     if options.only in "processes":

@@ -40,7 +40,7 @@ from model.gpt import GPT
 from training.config import TrainConfig
 from training.optim import Optimizer
 from training.processes import ALONE, Processes
-from training.runtime import Runtime, start_runtime
+from training.runtime import Runtime, pick_device, start_runtime
 from training.size import flops_per_token
 from training.step import train_step
 
@@ -123,7 +123,7 @@ def measure(config: ModelConfig, settings: TrainConfig, at_least: float, nanogpt
     if nanogpt:
         step = nanogpt_step(nanogpt, config, settings, device)
     else:
-        import common.start  # noqa: F401 - as in our commands, and not in nanoGPT's
+        import common.start  # noqa: F401 - keeps freed memory, as our commands do
 
         step = make_step(config, settings, runtime)
     (once,) = seconds_of(step, device, 1)
@@ -187,7 +187,7 @@ def main(argv: list[str]) -> int:
     chosen = {name: shape for name, shape in shapes().items() if options.only in name}
     if not chosen:
         raise UserError(f"--only {options.only}: the rows are {', '.join(shapes())}")
-    facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
+    facts = in_fresh_process(machine, pick_device("auto"))
     print(describe(facts))
     heading = ["training", "batch", "tokens/s", "GFLOP/s", "of peak", "MB"]
     rows = [heading + (["nanoGPT tokens/s", "times nanoGPT"] if options.nanogpt else [])]

@@ -45,8 +45,7 @@ from configs.load import (
 )
 from data.corpus import Corpus, load_corpus
 from run.metrics import read_metrics
-from training.config import TrainConfig
-from training.runtime import start_runtime
+from training.runtime import pick_device
 
 CONFIG = ROOT / "configs" / "shakespeare_10s.yaml"
 
@@ -122,7 +121,7 @@ def main(argv: list[str]) -> int:
         nanogpt_model(options.nanogpt)
         corpus = load_corpus(config.data)
 
-    facts = in_fresh_process(machine, start_runtime(TrainConfig()).device)
+    facts = in_fresh_process(machine, pick_device("auto"))
     print(describe(facts))
     runs, nano = [], []
     for n in range(options.repetitions):

@@ -134,13 +134,13 @@ static void attend(const float *q, const float *k, const float *v, float *z, flo
 weights: as `laid_out` in model/decode.py says. keys, values: (layers, B, H, positions, D), filled
 up to `start`; positions and D rounded up to 16. scratch: rows * (5 C + hidden) + B * H * positions. */
 void forward(const Shape *shape, const float *weights, float *x, float *logits, float *keys,
-             float *values, float *scratch, int B, int T, int start) {
+             float *values, float *scratch, int B, int T, int start, int threads) {
     Shape m = *shape;
     int C = m.C, H = m.H, D = C / H, rows = B * T;
     long n = rows, positions = (long)panels(m.positions) * LANES;
     float *normed = scratch, *qkv = normed + n * C, *z = qkv + n * 3 * C, *hidden = z + n * C;
     float *scores = hidden + n * m.hidden;
-#pragma omp parallel
+#pragma omp parallel num_threads(threads)
     {
         const float *p = weights + (m.rotary ? 2L * m.positions * D : 0);
         for (int layer = 0; layer < m.layers; layer++) {

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from run.checkpoint import load_training, training_tensors
 from run.job import Job
-from training.optim import Optimizer
 from training.pace import WARMUP
 from training.processes import Processes
 from training.runtime import StopSignal
@@ -37,7 +36,7 @@ def fit_steps(job: Job, began: float) -> None:
         return on_first_process(processes, time.perf_counter() - start)
 
     enough = min(5.0, 1.8 * settings.minutes)  # seconds: a thirtieth
-    while pace.steps < WARMUP + 5 or pace.step_seconds < enough:
+    while pace.steps <= WARMUP or pace.step_seconds < enough:
         # As long as any other, but at a learning rate of zero none diverges.
         pace.saw_step(seconds_of(lambda: train_step(ddp_model, job.optimizer, batch, 0, processes)))
     for _ in range(2):  # the first time is slower
@@ -51,7 +50,6 @@ def fit_steps(job: Job, began: float) -> None:
     spent = on_first_process(processes, time.perf_counter() - began)
     steps = pace.steps_in(60 * settings.minutes - spent - UNTIMED, settings)
     job.config = replace(job.config, train=replace(settings, max_steps=steps, minutes=0.0))
-    job.optimizer = Optimizer(job.model, job.config.train, job.runtime.precision)
     load_training(job.model, job.optimizer, before, job.run, processes.rank)
     minutes = "a minute is" if settings.minutes == 1 else f"{settings.minutes:g} minutes are"
     print(

@@ -114,7 +114,7 @@ def test_without_a_c_compiler_it_says_so(
 ) -> None:
     monkeypatch.setattr(sample, "compiled", lambda: "no C compiler (cc)")
     assert sample.main(["--max_new_tokens=1"]) == 0
-    assert "C: no C compiler (cc)\n" in capsys.readouterr().err
+    assert "slower: no C compiler (cc)\n" in capsys.readouterr().err
 
 
 def test_text_appears_as_it_is_drawn(

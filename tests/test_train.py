@@ -303,8 +303,8 @@ def test_a_minute_is_all_that_a_run_does(
         takes(Job, "sample", 1.0)
         takes(run.job, "evaluate", 2.0, Evaluation(1.5, 1.0))
         assert train.main([*timed(SHORT, 1), *flags]) == 0
-    # Loaded; timed seven steps, the validation batches twice, and a sample.
-    spent = 7.0 + 7 * 1.0 + 2 * 2.0 + 1.0
+    # Loaded; timed four steps, the validation batches twice, and a sample.
+    spent = 7.0 + 4 * 1.0 + 2 * 2.0 + 1.0
     evaluation = 2.0 * 251 / 128 + 1.0  # 4 sequences of 32 tokens were timed, of 252 - 1
     # An evaluation every 8 steps.
     lengths = [n + -(-n // 8) * evaluation + spent + run.minutes.UNTIMED for n in range(60)]

@@ -14,7 +14,7 @@ class Pace:
     """Mean seconds of what training repeats, as far as it was seen."""
 
     guess: float
-    """Steps that take as long as an evaluation, which counts until one was seen."""
+    """Estimated duration of an evaluation, in steps; used until one has been timed."""
 
     steps: int = 0
     """Seen, the first `WARMUP` among them, whose seconds do not count."""
@@ -47,29 +47,27 @@ class Pace:
         """Mean seconds of an update, once one was seen that counts."""
         return self.step_seconds / (self.steps - WARMUP)
 
+    @property
+    def evaluation(self) -> float:
+        """Mean seconds of an evaluation with its sample, or the estimate of it."""
+        if self.evaluations:
+            return self.evaluation_seconds / self.evaluations
+        return self.guess * self.step
+
     def left(self, config: TrainConfig, state: TrainState) -> float | None:
         """Seconds until `max_steps`; None before a step was seen that counts."""
         if self.steps <= WARMUP:
             return None
-        evaluation = self.guess * self.step
-        if self.evaluations:
-            evaluation = self.evaluation_seconds / self.evaluations
-        steps = config.max_steps - state.step
-        return steps * self.step + evaluations_left(config, state) * evaluation
+        steps, evaluations = config.max_steps - state.step, evaluations_left(config, state)
+        return steps * self.step + evaluations * self.evaluation
 
     def steps_in(self, seconds: float, config: TrainConfig) -> int:
         """How long `max_steps` can be for a new run to take at most so many seconds: at least 1,
-        and above 100 a multiple of ten.
-
-        Raises:
-            ValueError: before a step was seen that counts.
-        """
+        and above 100 a multiple of ten. A step must have been seen that counts."""
 
         def needed(steps: int) -> float:
-            left = self.left(replace(config, max_steps=steps), TrainState())
-            if left is None:
-                raise ValueError("no step was timed")
-            return left
+            evaluations = evaluations_left(replace(config, max_steps=steps), TrainState())
+            return steps * self.step + evaluations * self.evaluation
 
         steps = max(1, bisect.bisect(range(1, 10**9), seconds, key=needed))
         return steps // 10 * 10 if steps > 100 else steps

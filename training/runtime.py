@@ -124,14 +124,14 @@ def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
 
 
 def fit_threads(flag: str = "") -> None:
-    """Take fewer threads where that is faster, because other programs keep cores busy: threads wait
-    for each other, and so all for the one that shares its core. It is said, with how to have all.
+    """Use fewer threads where that is faster: when other programs keep cores busy, all threads wait
+    for the one that shares its core. Prints a note that says how to use all.
 
     Where cores are free all are taken, so that a run repeats. Of a job of several processes, and
     where OMP_NUM_THREADS is set, the number stays as it is.
 
     Args:
-        flag: names a number instead; OMP_NUM_THREADS does where a command has no such flag.
+        flag: the command's own for the number of threads, for that note; else OMP_NUM_THREADS.
     """
     cores = torch.get_num_threads()
     if "OMP_NUM_THREADS" in os.environ or torchrun_ranks()[2] > 1:

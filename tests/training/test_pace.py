@@ -106,13 +106,6 @@ def test_as_many_steps_as_fit(
     assert steps <= 100 or steps % 10 == 0
 
 
-def test_nothing_fits_before_a_step_was_timed() -> None:
-    pace = Pace(1.0)
-    pace.saw_step(1.0)
-    with pytest.raises(ValueError, match="no step was timed"):
-        pace.steps_in(60.0, TrainConfig())
-
-
 def test_the_first_guess_is_by_flops() -> None:
     """1,200 tokens forward are as much as 400 forward and backward: two steps of 4 x 50."""
     pace = Pace.by_flops(TrainConfig(batch_size=4, max_steps=10, eval_every=20), 50, 1200)
