@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from run.checkpoint import load_training, training_tensors
 from run.job import Job
-from training.pace import WARMUP
 from training.processes import Processes
 from training.runtime import StopSignal
 from training.step import load_batch, train_step
@@ -36,7 +35,7 @@ def fit_steps(job: Job, began: float) -> None:
         return on_first_process(processes, time.perf_counter() - start)
 
     enough = min(5.0, 1.8 * settings.minutes)  # seconds: a thirtieth
-    while pace.steps <= WARMUP or pace.step_seconds < enough:
+    while pace.step_seconds < enough:  # the first steps do not count
         # As long as any other, but at a learning rate of zero none diverges.
         pace.saw_step(seconds_of(lambda: train_step(ddp_model, job.optimizer, batch, 0, processes)))
     for _ in range(2):  # the first time is slower

@@ -293,7 +293,7 @@ def test_a_minute_is_all_that_a_run_does(
 
         monkeypatch.setattr(owner, name, slow)
 
-    flags = ["--train.batch_size=1", "--run=a"]
+    flags = ["--train.batch_size=1", "--train.eval_every=9", "--run=a"]
     with monkeypatch.context() as patch:
         for module in (train, run.minutes):
             patch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
@@ -306,8 +306,8 @@ def test_a_minute_is_all_that_a_run_does(
     # Loaded; timed four steps, the validation batches twice, and a sample.
     spent = 7.0 + 4 * 1.0 + 2 * 2.0 + 1.0
     evaluation = 2.0 * 251 / 128 + 1.0  # 4 sequences of 32 tokens were timed, of 252 - 1
-    # An evaluation every 8 steps.
-    lengths = [n + -(-n // 8) * evaluation + spent + run.minutes.UNTIMED for n in range(60)]
+    # An evaluation every 9 steps.
+    lengths = [n + -(-n // 9) * evaluation + spent + run.minutes.UNTIMED for n in range(60)]
     steps = max(n for n, seconds in enumerate(lengths) if seconds <= 60)
     assert 16 < steps < 40 and state_of("a").step == steps
     line = f"a minute is {steps} steps here, 1,000.0 ms each; "

@@ -152,6 +152,12 @@ def test_growth_is_shown(
     assert {row["tokens_per_second"] for row in tables["context"]} == {2048.0}, "equal steps"
 
 
+def test_what_is_compared_has_as_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    common.take_all_cores()
+    assert os.environ == {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+
+
 def test_sampling_is_measured(monkeypatch: pytest.MonkeyPatch, nanogpt: str) -> None:
     clock = itertools.count(10.0, 2.0)
     monkeypatch.setattr(sampling, "WIDER", TINY)
