@@ -34,7 +34,7 @@ FIELDS: list[dict[str, object]] = [
 
 @pytest.mark.parametrize("fields", FIELDS, ids=str)
 def test_the_same_numbers(fields: dict[str, object]) -> None:
-    if isinstance(compiled(), str):
+    if compiled() == "no C compiler (cc)":  # one that fails is no reason
         pytest.skip("no C compiler")
     model = make(**fields)
     for parameter in model.parameters():
@@ -82,7 +82,7 @@ def test_a_compiler_that_fails_is_quoted(without_library: Path) -> None:
 
 
 def test_another_number_of_sequences_than_the_cache_has_is_refused() -> None:
-    if isinstance(compiled(), str):
+    if compiled() == "no C compiler (cc)":  # one that fails is no reason
         pytest.skip("no C compiler")
     optimized = optimize_for_decoding(make())
     cache = optimized.new_cache()
