@@ -6,6 +6,17 @@ product needs a sum across a vector. Letters as in model/attention.py; rows are 
 
 #include <math.h>
 
+#if defined __x86_64__ && defined __GLIBC_PREREQ
+#if __GLIBC_PREREQ(2, 35) /* its libmvec has these for vectors, too */
+#pragma omp declare simd notinbranch
+float erff(float);
+#pragma omp declare simd notinbranch
+float expf(float);
+#pragma omp declare simd notinbranch
+float tanhf(float);
+#endif
+#endif
+
 enum { LANES = 16, TILE = 8 };
 typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
@@ -40,16 +51,20 @@ static inline __attribute__((always_inline)) void multiply(
 }
 
 /* y = what a product x becomes: a sum with y, an activation, of SwiGLU the gate in y times x. */
-static void finish(enum activation how, const float *x, float *restrict y, int n) {
-#pragma omp simd
-    for (int i = 0; i < n; i++) {
-        float a = x[i], a3 = a * a * a;
-        y[i] = how == RELU2       ? (a > 0 ? a * a : 0 * a) /* NaN stays */
-               : how == GELU      ? 0.5f * a * (1 + erff(0.70710678f * a))
-               : how == GELU_TANH ? 0.5f * a * (1 + tanhf(0.79788456f * (a + 0.044715f * a3)))
-               : how == SWIGLU    ? y[i] / (1 + expf(-y[i])) * a
-               : how == ADD       ? y[i] + a
-                                  : a;
+static void finish(enum activation how, const float *restrict x, float *restrict y, int n) {
+#define EACH(value)                                                                                \
+    _Pragma("omp simd") for (int i = 0; i < n; i++) {                                              \
+        float a = x[i];                                                                            \
+        y[i] = value;                                                                              \
+    }                                                                                              \
+    break
+    switch (how) {
+    case RELU2: EACH(a > 0 ? a * a : 0 * a); /* NaN stays */
+    case GELU: EACH(0.5f * a * (1 + erff(0.70710678f * a)));
+    case GELU_TANH: EACH(0.5f * a * (1 + tanhf(0.79788456f * (a + 0.044715f * a * a * a))));
+    case SWIGLU: EACH(y[i] / (1 + expf(-y[i])) * a);
+    case STORE: EACH(a);
+    case ADD: EACH(y[i] + a);
     }
 }
 
@@ -121,6 +136,7 @@ static void attend(const float *q, const float *k, const float *v, float *z, flo
     float largest = -INFINITY, total = 0;
 #pragma omp simd reduction(max : largest)
     for (int s = 0; s <= at; s++) largest = weights[s] > largest ? weights[s] : largest;
+#pragma omp simd reduction(+ : total)
     for (int s = 0; s <= at; s++) total += weights[s] = expf(weights[s] - largest);
     for (int d = 0; d < D; d += LANES) {
         Vector sum = {0};
