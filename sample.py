@@ -37,14 +37,14 @@ class Options(Checked):
     """What to generate"""
 
     prompt: str | None = None
-    """Text to continue; without it the text starts after a newline, or after the most frequent
-    character of a text that has none."""
+    """Text to continue; without it, generation starts after a newline, or, if the run's text has
+    none, after its most frequent character."""
 
     num_samples: Count = 1
     """Texts to generate, as one batch."""
 
     max_new_tokens: Count = 500
-    """Length of each, without the prompt."""
+    """Length of each text in tokens, not counting the prompt."""
 
     temperature: NonNegative = 0.8
     """Divides the logits: below 1 likely tokens become likelier; 0 takes the likeliest."""

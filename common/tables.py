@@ -30,8 +30,8 @@ def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
 
 
 def parts_that_fit(widths: Sequence[int]) -> list[list[int]]:
-    """Which columns stand side by side: all of them, or, where the terminal is too narrow, as many
-    as it has room for, again and again, the first one before each."""
+    """Which columns stand side by side: all of them, or, where the terminal is too narrow, groups
+    of as many as it has room for, each group led by the first column."""
     room = shutil.get_terminal_size((sys.maxsize, 0)).columns  # in a file, all there is
     parts = [[0]]
     for place in range(1, len(widths)):

@@ -118,7 +118,7 @@ def describe(kind: type) -> tuple[str, dict[str, str]]:
 
 
 def spell_out(argv: list[str], alone: Container[str]) -> list[str]:
-    """The command line, in which a flag that may stand alone is true where it does."""
+    """The command line, with `=true` added to flags that may stand alone, where they do."""
     return [
         f"{word}=true" if word in alone and after.lower() not in ("true", "false") else word
         for word, after in zip(argv, [*argv[1:], ""], strict=False)
@@ -146,7 +146,7 @@ def build(kind: type[Options], values: dict[str, Any], section: str = "") -> Opt
 
 
 def read_config(values: Values, file: str | None, base: Config | None = None) -> Config:
-    """What flags, over a file, over `base` or the defaults, make.
+    """The config from the flags, over a file, over `base` or the defaults.
 
     `minutes` and `max_steps` both say how long a run is: the last that is given counts.
 

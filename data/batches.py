@@ -181,9 +181,9 @@ def epoch_starts(length: int, T: int, seed: int, epoch: int) -> npt.NDArray[np.i
 def one_pass(
     tokens: npt.NDArray[Any], T: int, batch_size: int, stride: int | None = None
 ) -> Iterator[Tensor]:
-    """Sequences (B, T + 1), each `stride` (by default T) after the one before; what is left over is
-    the last, a shorter one. The last `stride` tokens of each, and of the last those that are new,
-    are all tokens once, but for the first T + 1 - stride."""
+    """Sequences (B, T + 1), each beginning `stride` tokens (by default T) after the one before;
+    what is left over makes a last, shorter one. The last `stride` tokens of each (of the last one,
+    only those that are new) together cover every token once, except the first T + 1 - stride."""
     stride = stride or T
     starts = np.arange(0, len(tokens) - 1, stride)
     full, rest = np.split(starts, [np.searchsorted(starts, len(tokens) - T)])

@@ -43,7 +43,7 @@ class DataConfig(Checked):
 
     hub_revision: str = "main"
     """Branch, tag or commit of the hub dataset. A branch is fetched once and kept; name a commit
-    where it must be that very text."""
+    to fix the exact text."""
 
     repeat_vocab: Annotated[int, In("[2, 50000]")] = 64
     """For repeat: number of different characters."""

@@ -402,8 +402,8 @@ def check_sums(model: GPT, seen: Pass, tolerance: float) -> Iterator[Check]:
 
 
 def missing_head(rest_TC: Tensor, added_HTC: Tensor) -> int:
-    """The head that a difference is about: the one whose channels after W_O it is confined to,
-    which is how a head is cut wrongly; or else the one whose own contribution it is most like."""
+    """The head that a difference is about: the one whose own channels it is confined to after W_O,
+    which is the mark of a head cut wrongly; or else the one whose contribution it is most like."""
     H = len(added_HTC)
     by_channel = rest_TC.abs().amax(0).view(H, -1).amax(1)
     if int((by_channel > 0.01 * by_channel.max()).sum()) == 1 and H > 1:

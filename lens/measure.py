@@ -76,7 +76,7 @@ class Ablation:
 
 
 def mean_outputs(model: GPT, tokens_BT: Tensor) -> Tensor:
-    """(L, H, D): what each head's output, before W_O, is in the mean over positions and sequences
+    """(L, H, D): the mean of each head's output, before W_O, over positions and over sequences
     of block_size + 1 tokens."""
     mean_LHD = torch.zeros(model.config.n_layer, model.config.n_head, model.config.head_width)
     for batch in micro_batches(model, tokens_BT):

@@ -46,8 +46,8 @@ class MeasureOptions(SubjectOptions):
     """Flags of the verbs that measure on the validation split."""
 
     sequences: Annotated[int, In("[2, inf)")] | None = None
-    """How many sequences, spread evenly over the validation split, scores and losses are means
-    over; without it 32, or fewer of a large model."""
+    """Number of sequences, spread evenly over the validation split, that scores and losses are
+    averaged over; without it 32, or fewer for a large model."""
 
 
 class Subject:

@@ -23,11 +23,11 @@ class ModelConfig(Checked):
     """Width of the residual stream."""
 
     positions: Literal["learned", "rotary", "none"] = "rotary"
-    """Position encoding: a learned embedding that is added, rotated queries and keys, or none: then
-    only the causal mask tells one place from another."""
+    """Position encoding: an added learned embedding, rotated queries and keys, or none, where only
+    the causal mask tells one position from another."""
 
     ngrams: Annotated[int, In("[1, 16]")] = 1
-    """Add embeddings of the bigram, the trigram and so on up to this n that end with each token;
+    """Add embeddings of the n-grams that end with each token, from the bigram up to this n;
     1 adds none. Each n has a table of at most 16,381 rows, which n-grams share by hashing."""
 
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -44,8 +44,8 @@ class ModelConfig(Checked):
     """Use the token embedding as the output head too (weight tying)."""
 
     zero_init: bool = True
-    """Start the projections back into the residual stream at zero, so that each block starts as the
-    identity; otherwise small, as in GPT-2."""
+    """Initialize the projections back into the residual stream to zero, so that each block starts
+    as the identity; otherwise to small numbers, as in GPT-2."""
 
     bias: bool = False
     """Biases in the linear layers and in LayerNorm."""

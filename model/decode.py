@@ -99,7 +99,7 @@ class CompiledGPT(GPT):
         return logits_BTV
 
     def new_cache(self) -> Cache:
-        """An empty cache for decoding, the first of whose layers stands for all of them."""
+        """An empty cache for decoding, whose one layer holds the keys and values of all layers."""
         return Cache(1, self.config.block_size)
 
 
@@ -181,8 +181,8 @@ def compiled() -> ctypes.CDLL | str:
 
 
 def optimize_for_decoding(model: GPT) -> GPT:
-    """A model that will only decode: on a CPU in float32 compiled, the same up to rounding, where
-    there is a C compiler; elsewhere the model itself."""
+    """The model for decoding only: in float32 on a CPU with a C compiler, a compiled one that is
+    the same up to rounding; elsewhere the model itself."""
     weight = model.token_embedding.weight
     if weight.device.type == "cpu" and weight.dtype == torch.float32:
         library = compiled()

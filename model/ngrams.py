@@ -11,8 +11,8 @@ NGRAM_ROWS = 16_381  # a prime, so that n-grams that share a row have little els
 class NgramEmbeddings(nn.ModuleList):
     """A table of vectors for each n from 2 to `ngrams`.
 
-    An n-gram is a number to the base V, its last token the lowest digit. That number modulo the
-    size of the table is its row, so that n-grams share rows where there are more than rows.
+    An n-gram is a number in base V, with its last token as the lowest digit. That number modulo the
+    size of the table is its row, so that n-grams share rows where there are more n-grams than rows.
     """
 
     def __init__(self, ngrams: int, vocab_size: int, n_embd: int) -> None:

@@ -102,7 +102,7 @@ def describe_run(run: Path, config: Config, facts: dict[str, Any]) -> None:
 
 
 def make_unused(path: Path) -> Path:
-    """Make the folder, or with -2, -3 and so on after its name the first that is not there."""
+    """Make the folder; where it exists, the first free one with -2, -3 and so on after its name."""
     folder = path
     for number in itertools.count(2):
         try:
@@ -127,8 +127,8 @@ def find_run(name: str | None) -> Path:
     """The folder of a run: a path, a name in runs/, or the newest.
 
     Raises:
-        UserError: when there is none, or one with a link in it that leads out of it: whoever made
-            such a folder chooses files of yours to be read or written.
+        UserError: when there is none, or when a link in its folder leads out of it: whoever made
+            such a folder could choose which files of yours are read or written.
     """
     if name is None:
         saved = list(RUNS.glob("*/last.safetensors"))

@@ -89,7 +89,7 @@ def check_finite(tensors: dict[str, Tensor]) -> None:
         FloatingPointError: naming the first tensor that is not finite.
     """
     for name, tensor in tensors.items():
-        # Least and most are NaN where any is: a ninth of the time of looking at each.
+        # Minimum and maximum are NaN if any number is: a ninth of the time of testing each.
         if tensor.numel() and not all(map(math.isfinite, tensor.aminmax())):
             raise FloatingPointError(f"{name} is not finite (NaN or Inf)")
 

@@ -18,8 +18,8 @@ class TrainConfig(Checked):
 
     minutes: NonNegative = 1.0
     """How long the whole run takes, start and evaluations included: its first steps are timed, and
-    max_steps is set to what fits, and saved. 0 leaves it to max_steps, which is the same as giving
-    that."""
+    max_steps is set to what fits, and saved. 0 trains for max_steps instead; giving max_steps does
+    the same."""
 
     max_steps: Count = 600
     """Updates of the weights."""
@@ -34,7 +34,7 @@ class TrainConfig(Checked):
     """Muon for the matrices inside the blocks and AdamW for the rest, or AdamW for all."""
 
     learning_rate: LearningRate | None = None
-    """Peak learning rate of AdamW; by default 1e-2 beside Muon, and 1e-3 for all weights."""
+    """Peak learning rate of AdamW; by default 1e-2 beside Muon, and 1e-3 without it."""
 
     muon_learning_rate: LearningRate = 0.012
     """Peak learning rate of Muon."""
@@ -58,7 +58,7 @@ class TrainConfig(Checked):
     """Decoupled weight decay, times the learning rate; of matrices and embeddings only."""
 
     ngram_decay: NonNegative | None = None
-    """The same for the n-gram embeddings, which memorize; by default as for the rest."""
+    """Weight decay of the n-gram embeddings, which memorize; by default that of the rest."""
 
     beta1: Fraction = 0.9
     """AdamW's exponential decay of the first moment."""
@@ -70,9 +70,9 @@ class TrainConfig(Checked):
     """Largest norm of the gradient; a larger one is scaled down. 0 turns this off."""
 
     multi_token: NonNegative = 0.0
-    """Weight, at the start, of the loss of the token after the next, which the same logits predict;
-    it falls to zero by the middle of the run. Multi-token prediction (Gloeckle et al. 2024) without
-    a head of its own."""
+    """Initial weight of an extra loss, for predicting the token after the next from the same
+    logits; it falls to zero by the middle of the run. Multi-token prediction (Gloeckle et al. 2024)
+    without a head of its own."""
 
     eval_every: Count = 200
     """Updates between evaluations on the whole validation split."""
@@ -90,11 +90,11 @@ class TrainConfig(Checked):
     """Updates between checkpoints."""
 
     snapshots: Natural = 24
-    """Weights kept along the way, closest together in the beginning and in half precision, so that
-    `study.py report` can show heads as they form. 0 turns this off."""
+    """Number of snapshots of the weights kept along the way, in half precision and closest together
+    at the beginning, so that `study.py report` can show heads as they form. 0 turns this off."""
 
     snapshot_mb: NonNegative = 64.0
-    """Room for them in megabytes; where it is too little for all, fewer are kept."""
+    """Room for the snapshots in megabytes; where it is too little for all, fewer are kept."""
 
     log_every: Count = 10
     """Updates between lines of metrics."""

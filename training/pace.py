@@ -17,14 +17,14 @@ class Pace:
     """Estimated duration of an evaluation, in steps; used until one has been timed."""
 
     steps: int = 0
-    """Seen, the first `WARMUP` among them, whose seconds do not count."""
+    """Steps seen, including the first `WARMUP`, whose seconds do not count."""
 
     step_seconds: float = 0.0
-    """Of the others together."""
+    """Total of the other steps."""
 
     evaluations: int = 0
     evaluation_seconds: float = 0.0
-    """Of all of them together."""
+    """Total of all evaluations."""
 
     @classmethod
     def by_flops(cls, config: TrainConfig, block_size: int, validation_tokens: int) -> "Pace":
@@ -62,8 +62,8 @@ class Pace:
         return steps * self.step + evaluations * self.evaluation
 
     def steps_in(self, seconds: float, config: TrainConfig) -> int:
-        """How long `max_steps` can be for a new run to take at most so many seconds: at least 1,
-        and above 100 a multiple of ten. A step must have been seen that counts."""
+        """The largest `max_steps` with which a new run takes at most so many seconds: at least 1,
+        and above 100 a multiple of ten. At least one step that counts must have been seen."""
 
         def needed(steps: int) -> float:
             evaluations = evaluations_left(replace(config, max_steps=steps), TrainState())

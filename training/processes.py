@@ -95,8 +95,9 @@ def no_sync(model: nn.Module, wanted: bool) -> AbstractContextManager[None]:
 
 
 def exit_now(code: int) -> int:
-    """End with an exit code where others may be gone, without taking down the group: a sum that
-    nobody will finish can block that for ever. A process alone just returns the code."""
+    """Exit with this code where other processes may be gone, without taking down the group: a sum
+    that nobody will finish can block that forever. A process that is alone just returns the code.
+    """
     if dist.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()
@@ -138,9 +139,9 @@ def join_processes(config: TrainConfig, device: torch.device, held: ExitStack) -
 
 
 def tear_down(kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-    """Take the group down, or after an error leave it to the end of the process: what averages
-    gradients is then still held by the error's traceback, and to be the last that holds the group,
-    and so to take it down, can hang for ever (seen with PyTorch 2.13 and gloo)."""
+    """Take the group down, or after an error leave that to the end of the process: what averages
+    gradients is then still held by the error's traceback, and destroying the group as its last
+    holder can hang forever (seen with PyTorch 2.13 and gloo)."""
     if kind is None:
         dist.destroy_process_group()
     elif isinstance(error, RuntimeError) and LOST.search(str(error)):

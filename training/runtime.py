@@ -127,11 +127,12 @@ def fit_threads(flag: str = "") -> None:
     """Use fewer threads where that is faster: when other programs keep cores busy, all threads wait
     for the one that shares its core. Prints a note that says how to use all.
 
-    Where cores are free all are taken, so that a run repeats. Of a job of several processes, and
+    Where cores are free all are used, so that a run repeats. In a job of several processes, and
     where OMP_NUM_THREADS is set, the number stays as it is.
 
     Args:
-        flag: the command's own for the number of threads, for that note; else OMP_NUM_THREADS.
+        flag: the command's flag for the number of threads, which the note names; without one it
+            names OMP_NUM_THREADS.
     """
     cores = torch.get_num_threads()
     if "OMP_NUM_THREADS" in os.environ or torchrun_ranks()[2] > 1:
@@ -150,8 +151,8 @@ def fit_threads(flag: str = "") -> None:
 
 
 def times_as_fast(few: int, many: int) -> float:
-    """How many times as fast a piece of work like a training step's is on few threads as on many;
-    measured in turn, because others come and go, in about a tenth of a second."""
+    """How many times as fast work like that of a training step is on few threads as on many;
+    measured alternately, because other programs come and go, in about a tenth of a second."""
     x, up, down = torch.ones(512 * many, 128), torch.ones(128, 512), torch.ones(512, 128)
     seconds = {few: 0.0, many: 0.0}
     for turn in range(3):

@@ -75,8 +75,8 @@ def training_bytes(config: ModelConfig, train: TrainConfig, vocab_size: int) -> 
 def flops_per_token(config: ModelConfig, vocab_size: int) -> int:
     """FLOPs of forward and backward pass for a token (Chowdhery et al. 2022, appendix B).
 
-    Six for each weight of a matrix that a token meets, the embeddings not being among them, and
-    12 L C T for the two products of attention, what the causal mask hides included.
+    Six for each weight of the matrices that a token is multiplied by (not the embeddings), and
+    12 L C T for the two products of attention, including what the causal mask hides.
     """
     blocks = skeleton(config, vocab_size).blocks.parameters()
     matrices = sum(p.numel() for p in blocks if p.dim() == 2) + config.n_embd * vocab_size

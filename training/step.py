@@ -108,8 +108,8 @@ def evaluate(
     processes take batches in turn and sum what they found.
 
     Args:
-        skip: the first predictions of each sequence that do not count, because the sequence before
-            made them from more.
+        skip: how many predictions at the start of each sequence do not count, because the sequence
+            before made them from a longer context.
 
     Raises:
         FloatingPointError: when the loss is not finite.
