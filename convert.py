@@ -5,8 +5,8 @@ python convert.py import my-folder --run gpt2                   a GPT-2 from suc
 python convert.py import hub:openai-community/gpt2 --run gpt2   or from the hub
 python convert.py import ../nanoGPT/out/ckpt.pt --run theirs    a checkpoint of nanoGPT
 
-Either ends by comparing the logits, as far as transformers is installed: pip install transformers.
-Nothing that is in the files is run.
+Both end by comparing the logits, if transformers is installed: pip install transformers.
+No code in the files is run.
 """
 
 import signal
@@ -139,13 +139,13 @@ def compare(ours: GPT, theirs: Any) -> None:
         UserError: when they are not the same model.
     """
     if theirs is None:
-        print("not compared: pip install transformers, which computes the same model its own way")
+        print("not compared: transformers, which would check it, is not installed")
         return
     differences = largest_differences(ours, theirs).items()
     found = ", ".join(f"{difference:.1e} in {dtype}" for dtype, difference in differences)
     print(f"largest difference of the logits, as a fraction of the largest: {found}")
     if not max(difference for _, difference in differences) < SAME:
-        raise UserError("transformers computes another model of the same weights; please report it")
+        raise UserError("transformers gets other logits from the same weights; please report it")
 
 
 @command

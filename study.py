@@ -1,4 +1,4 @@
-"""Look inside the attention of a trained run: newest by default, on any prompt.
+"""Look inside the attention of a trained run, by default the newest, on any prompt.
 
 python study.py trace      one layer step by step: formulas, shapes, numbers
 python study.py verify     checks that what is shown is what was trained, and that nothing leaks
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"there is no verb {verb}{nearest(verb, VERBS)}")
     kind, study = VERBS[verb]
     usage = f"python study.py {verb} [RUN] [--flag VALUE ...]"
-    description = "Of the newest run, unless one is named."
+    description = "Studies the newest run, unless another is named."
     word, values = read_command_line({"": kind}, rest, usage, description)
     fit_threads()
     return study(word, build(kind, values[""]))

@@ -274,7 +274,7 @@ def resume(job: Job, saved: SavedRun) -> bool:
     check_same_text(saved, job.batches.info)
     step, max_steps = job.state.step, job.config.train.max_steps
     if step > max_steps or step == max_steps == job.state.last_eval_step:
-        print(f"{name} is complete at step {step}; train on with a larger --train.max_steps")
+        print(f"{name} is complete at step {step}; continue with a larger --train.max_steps")
         return False
     load_training(job.model, job.optimizer, saved.tensors, saved.path, job.processes.rank)
     print(f"resuming {name} at step {step}")
@@ -293,8 +293,8 @@ def run_job(job: Job) -> int:
             ended = train(job, stop)
         except KeyboardInterrupt:
             if job.processes.is_main:
-                line = f"stopped at once; from the last checkpoint: python train.py --resume {run}"
-                print(f"\n{line}", file=sys.stderr)
+                line = f"resume from the last checkpoint with: python train.py --resume {run}"
+                print(f"\nstopped at once; {line}", file=sys.stderr)
             return exit_now(130)
     if ended is None:
         print(f"stopped at step {state.step}; resume with: python train.py --resume {run}")
@@ -312,7 +312,7 @@ def measure(job: Job, saved: SavedRun) -> int:
     """Print the loss over each split that is held out from training; the exit code."""
     print(f"measuring {printable(str(saved.path))}, step {saved.header.state.step}")
     if not saved.trained_on(job.batches.info):
-        print("note: this is not the text that it was trained on")
+        print("note: this is not the text that the run was trained on")
     load_weights(job.model, saved.tensors, saved.path)
     data, T = job.config.data, job.config.model.block_size
     splits = {"validation": job.batches.validation}

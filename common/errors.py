@@ -66,7 +66,7 @@ def explain(error: Exception) -> str | None:
         )
     if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return f"torch.compile failed ({reason}); --train.compile false does without it"
+        return f"torch.compile failed ({reason}); --train.compile false trains without it"
     return None if isinstance(error, RuntimeError) else str(error)
 
 

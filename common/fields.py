@@ -77,7 +77,7 @@ class FieldType:
         """Raises: ValueError, for a value outside the range of the field."""
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and not is_text(text):
-                raise ValueError(f"has characters that no text has: {brief(text)}")
+                raise ValueError(f"contains characters that no text can have: {brief(text)}")
         if isinstance(value, int) and abs(value) >= 2**63:
             raise ValueError(f"must be below 2**63, got {brief(value)}")
         if self.limits is not None and value is not None and value not in self.limits:

@@ -17,8 +17,8 @@ def new_picture(path: str, panels: int = 1, columns: int = COLUMNS) -> tuple[Any
     """
     if Path(path).suffix not in FORMATS or not Path(path).absolute().parent.is_dir():
         raise UserError(
-            f"--picture {path!r} should name a file that ends in {', '.join(FORMATS)}, in a folder "
-            f"that is there"
+            f"--picture {path!r} should name a file that ends in {', '.join(FORMATS)}, in an "
+            f"existing folder"
         )
     try:
         from matplotlib import rcParams

@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         message = message.removeprefix("argument ")
         if message.endswith("expected one argument"):
             name = message.split(":")[0]
-            message = f"{name} needs a value; one that begins with a dash as {name}=-..."
+            message = f"{name} needs a value; write one that begins with a dash as {name}=-..."
         raise UserError(message)
 
 
@@ -94,7 +94,7 @@ def read_command_line(
             raise UserError(ours_for(word, flags) or f"unknown flag {name}{hint}")
     if len(rest) > words:
         most = "one word" if words else "no word"
-        raise UserError(f"{most} without a flag is expected, got: {' '.join(rest)}")
+        raise UserError(f"{most} without a flag expected, got: {' '.join(rest)}")
     values: Values = {section: {} for section in sections}
     for key, value in vars(given).items():
         section, _, name = key.rpartition(".")

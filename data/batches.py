@@ -41,7 +41,7 @@ def open_batches(
     if config.tokenizer != "char" or tokenizer not in (None, batches.tokenizer):
         raise UserError(
             "--data.source repeat has characters of its own: it takes no --data.tokenizer but "
-            "char, and no weights that know another vocabulary"
+            "char, and no weights of another vocabulary"
         )
     return batches
 

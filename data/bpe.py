@@ -61,7 +61,7 @@ class BPETokenizer:
                 raise ValueError(f"the merge of {left!r} and {right!r} comes before its parts")
             known.add(left + right)
         if known & set(self.special) or len(set(self.special)) < len(self.special):
-            raise ValueError("a special token is there twice")
+            raise ValueError("a special token appears twice")
 
     @cached_property
     def vocabulary(self) -> dict[str, int]:
@@ -176,5 +176,5 @@ def read_merges(merges: Any) -> tuple[tuple[str, str], ...]:
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
     for pair in pairs:
         if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
-            raise ValueError(f"{pair!r} is no merge")
+            raise ValueError(f"{pair!r} is not a merge")
     return tuple((left, right) for left, right in pairs)

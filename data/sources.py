@@ -57,7 +57,7 @@ def open_source(config: DataConfig) -> Source:
         return hub(config, names[0].removeprefix("hub:"))
     for name in names:
         if len(names) > 1 and (name in ("pydocs", "repeat") or name.startswith("hub:")):
-            raise UserError(f"--data.source: {name} stands alone; a list is of files")
+            raise UserError(f"--data.source: {name} must stand alone; a list may name files only")
     return files([path for name in names for path in find_files(name)], config.separator)
 
 
@@ -120,7 +120,7 @@ def hub(config: DataConfig, name: str) -> Source:
         UserError: for a name that none has there, and that might be taken for a folder here.
     """
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
-        raise UserError(f"hub:{name} is no name on the hub; it has the form hub:OWNER/NAME")
+        raise UserError(f"hub:{name} is not a name on the hub, which has the form hub:OWNER/NAME")
     options = [config.hub_config, config.hub_split, config.hub_column, config.hub_revision]
     words = [f"hub:{name}", config.hub_config, config.hub_split, "at", config.hub_revision]
     rows = functools.cache(lambda: load_rows(config, name))

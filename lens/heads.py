@@ -30,7 +30,7 @@ class Heads(MeasureOptions):
     """Heads to cut first, such as L0H1,L1H0: their output is zero in all that is measured."""
 
     period: Annotated[int, In("[2, inf)")] | None = None
-    """Length of the random strings whose copying is scored; without it, one that the run knows."""
+    """Length of the random strings whose copying is scored; without it, one that suits the run."""
 
     picture: str | None = None
     """A file to draw every score in, against the loss without the head; needs matplotlib."""

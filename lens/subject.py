@@ -106,7 +106,8 @@ class Subject:
             ]
         longest = min(block_size, MAX_TOKENS)
         if len(tokens) > longest:
-            print(f"note: of {len(tokens)} tokens the first {longest} are shown", file=sys.stderr)
+            note = f"note: of {len(tokens)} tokens only the first {longest} are shown"
+            print(note, file=sys.stderr)
         if len(tokens[:longest]) < 2:
             raise UserError(
                 "there is nothing to look back at: give a --prompt of two tokens or more"

@@ -184,7 +184,7 @@ def print_descriptions(shape: str, n_head: int) -> None:
         rows.append([name, str(A.size(1)), str(tuple(A.shape)), str(tuple(output.shape))])
     print_table(rows, words=4)
     apart = change(steps["merged"].value, z_BTC)
-    print(f"\nbefore W_O the heads differ from the one head by {apart:.2f} of its length\n")
+    print(f"\nbefore W_O the heads differ from the one head by {apart:.2f} of its norm\n")
 
     print("C: from token ids, (5, 3) of a vocabulary of 10, C = 8, H = 2; no scale, ReLU\n")
     embedding, small = nn.Embedding(10, 8), MultiHeadAttention(8, 2)

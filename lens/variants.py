@@ -258,7 +258,7 @@ def finite_mask(attn: MultiHeadAttention, x_BTC: Tensor) -> Comparison:
     numbers: dict[str, float] = {}
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         name = str(dtype).removeprefix("torch.")
-        numbers[f"{name}: score gap at which the first of it leaks"] = leak_gap(dtype, 0.0)
+        numbers[f"{name}: score gap at which attention begins to leak"] = leak_gap(dtype, 0.0)
         numbers[f"{name}: score gap at which half of it leaks"] = leak_gap(dtype, 0.5 - 1e-6)
     row = torch.tensor([0.0, 4e4], dtype=torch.float16)
     masked = row.masked_fill(torch.tensor([False, True]), -math.inf)
@@ -270,8 +270,8 @@ def finite_mask(attn: MultiHeadAttention, x_BTC: Tensor) -> Comparison:
     return Comparison(
         "C: a mask that adds -10000, and one that sets -inf",
         numbers,
-        "-inf hides any score. -10000 hides those that are not about as much above the visible: "
-        "the leak begins where exp stops underflowing, and near 10000 types round to 0.001, 64, 8.",
+        "-inf hides any score. -10000 fails where a hidden score is about 10000 above the visible; "
+        "the leak begins where exp stops underflowing. Near 10000 types round to 0.001, 64, 8.",
     )
 
 

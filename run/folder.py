@@ -67,7 +67,7 @@ def check_unused(run: Path) -> None:
     paths = list(run.iterdir()) if run.is_dir() else [run]
     made = [p.name in first or p.name.startswith(("events.out.", ".writing-")) for p in paths]
     if not all(made) or any(p.name == "metrics.jsonl" and p.stat().st_size for p in paths):
-        raise UserError(f"{run} exists; resume it with --resume {run}, or take another --run")
+        raise UserError(f"{run} exists; resume it with --resume {run}, or choose another --run")
 
 
 @contextmanager
@@ -165,5 +165,5 @@ def without_links(run: Path) -> Path:
         if path.is_symlink() and not leads_to.is_relative_to(run.resolve()):
             raise UserError(f"{path} leads out of the run, to {leads_to}; remove that link")
         if not (path.is_file() or path.is_dir()):
-            raise UserError(f"{path} is no file and no folder; remove it")
+            raise UserError(f"{path} is neither a file nor a folder; remove it")
     return run

@@ -38,11 +38,11 @@ MAY_CHANGE: dict[str, dict[str, Set[str]]] = {
     "--evaluate": EVALUATE,
 }
 WHY = {
-    "--resume": "a resumed run learns the same; use --init_from, or start a new run",
+    "--resume": "a resumed run goes on learning the same; use --init_from, or start a new run",
     "--init_from": "the weights fit no other value; train a new run without --init_from",
     "--evaluate": "the weights were trained with that value",
 }
-WHY_NOT_MINUTES = "how much further is said by --train.max_steps, counted from the beginning"
+WHY_NOT_MINUTES = "--train.max_steps sets how far to train, counted from the beginning"
 
 
 def check_changes(old: Config, new: Config, flag: str) -> None:

@@ -60,7 +60,7 @@ def read_tensors(path: Path, kind: str) -> tuple[str, dict[str, Tensor]]:
             # Copies: a mapped file could not be replaced on Windows, and would change under us.
             tensors = {name: file.get_tensor(name).clone() for name in names}
         if metadata["crc32"] != checksum(metadata["header"], tensors):
-            raise ValueError("it is not what was written (its checksum is another one)")
+            raise ValueError("it is not what was written (wrong checksum)")
         return metadata["header"], tensors
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged: {error}") from error

@@ -44,7 +44,7 @@ REAL = {
     "train.py --n_layer=2": "--n_layer=2 is a flag of nanoGPT; here: --model.n_layer",
     "train.py latin1.txt": "latin1.txt is not a config",
     "train.py folder": "there is no config file folder",
-    "train.py one.yaml two.yaml": "one word without a flag is expected, got: one.yaml two.yaml",
+    "train.py one.yaml two.yaml": "one word without a flag expected, got: one.yaml two.yaml",
     "train.py --resume folder": "folder is not a run",
     "train.py --run a/b": "--run 'a/b' must be a name for a folder",
     "train.py --init_from gpt2": "there is no run gpt2; nanoGPT's --init_from=gpt2 is here: python",

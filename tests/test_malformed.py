@@ -111,7 +111,9 @@ def test_every_flag_with_each_mistake(command: str) -> None:
             assert line.startswith(f"{name} must be "), (value, line)
         if field.kind in TEXT:
             for value in ("\udc80", "a\0b"):  # bytes that are no UTF-8, and none of a file's name
-                assert refused(main, [*words, f"{name}={value}"]).startswith(f"{name} has char")
+                assert refused(main, [*words, f"{name}={value}"]).startswith(
+                    f"{name} contains char"
+                )
         if field.kind is not bool:
             for argv in ([name], [name, next(iter(flags))]):
                 assert refused(main, [*words, *argv]).startswith(f"{name} needs a value")

@@ -127,7 +127,7 @@ def test_a_process_that_is_gone_ends_the_job_and_the_run_goes_on(workplace: Path
     second.kill()
     first.join()
     assert first.exitcode == 2
-    line = "error: another process of this job is gone; the run resumes from its last checkpoint"
+    line = "error: another process of this job is gone; resume the run from its last checkpoint"
     assert Path("said-0").read_text().splitlines()[-1] == line
     step = load_checkpoint(run / "last.safetensors")[0].state.step
     assert train.main(["--resume=a", f"--train.max_steps={step + 3}"]) == 0

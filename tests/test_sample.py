@@ -148,7 +148,7 @@ BAD = [
     (["--prompt="], "--prompt is empty; leave it out to start from a newline"),
     (["--prompt", "xxé日"], "the model has never seen 'x'; it knows 14 characters"),
     (["--prompt", "a\x1b[31m"], r"never seen '\x1b' '1' '3' '[' 'm'; it"),
-    (["--prompt", "a\0b"], "--prompt has characters that no text has"),
+    (["--prompt", "a\0b"], "--prompt contains characters that no text can have"),
     (["--num_samples=99999999999"], "a batch of 99999999999 with --model.block_size 12"),
     (["--start=a"], "--start=a is a flag of nanoGPT; here: --prompt"),
     (["absent"], "there is no run absent; runs/ has 1, among them a"),

@@ -556,7 +556,7 @@ MISTAKES = [
     (["heads", "--sequences=1"], "sequences must be in [2, inf)"),
     (["heads", "--without=L9H0"], "name heads as L0H1,L1H0; they are L0H0 to L2H1"),
     (["heads", "--picture=heads.txt"], "--picture 'heads.txt' should name a file that ends in"),
-    (["heads", "--picture=nowhere/heads.svg"], "in a folder that is there"),
+    (["heads", "--picture=nowhere/heads.svg"], "in an existing folder"),
     (["heads", "--without=first"], "--without 'first': name heads"),
     (["heads", "--period=1"], "period must be in [2, inf)"),
     (["heads", "--period=17"], "--period 17 must be from 2 to 16"),
@@ -575,8 +575,8 @@ MISTAKES = [
     (["heads", "--source="], "source"),
     (["compare", "--steps=-1"], "steps must be in [0, inf)"),
     (["compare", f"--layer={L}"], f"--layer {L}: the layers are 0 to {L - 1}"),
-    (["report", "--out=nowhere/page.html"], "should name a file in a folder"),
-    (["report", "--out=runs"], "should name a file in a folder"),
+    (["report", "--out=nowhere/page.html"], "should name a file in an existing folder"),
+    (["report", "--out=runs"], "should name a file in an existing folder"),
 ]
 
 

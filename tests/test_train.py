@@ -245,7 +245,7 @@ def test_a_run_is_measured_on_what_is_held_out(
     assert before == after
     (workplace / "short.txt").write_text("another text, of the same characters\n" * 60)
     assert train.main(["--evaluate=a"]) == 0
-    assert "note: this is not the text that it was trained on" in capsys.readouterr().out
+    assert "note: this is not the text that the run was trained on" in capsys.readouterr().out
 
 
 # --- how many steps fit into a minute ------------------------------------------------------------
@@ -505,7 +505,8 @@ def test_a_second_ctrl_c_stops_at_once(
 
     at_step(monkeypatch, 11, twice)
     assert train.main([*SHORT, "--run=a"]) == 130
-    line = "stopped at once; from the last checkpoint: python train.py --resume runs/a\n"
+    line = "stopped at once; resume from the last checkpoint with: python train.py --resume "
+    line += "runs/a\n"
     assert capsys.readouterr().err.endswith(line)
     assert state_of("a").step == 8
 
@@ -541,7 +542,7 @@ def test_a_run_resumes_with_its_threads_and_what_changed_is_said(
     assert "max_steps: 2" in Path("runs/a/config.yaml").read_text()
     for more in ([], ["--train.max_steps=1"]):
         assert train.main(["--resume=a", *more]) == 0
-        line = "runs/a is complete at step 2; train on with a larger --train.max_steps\n"
+        line = "runs/a is complete at step 2; continue with a larger --train.max_steps\n"
         assert capsys.readouterr().out.endswith(line)
 
 
@@ -644,7 +645,7 @@ REFUSED = [
     (["--resume=a", "--model.n_layer=3"], "--resume cannot change model.n_layer from 2 to 3"),
     (["--evaluate=a", "--data.val_fraction=0.5"], "--evaluate cannot change data.val_fraction"),
     (["--resume=a", "--data.source=other.txt"], "the text is not the one that runs/a was trained"),
-    (["--resume=a", "--train.minutes=2"], "0.0 to 2.0: how much further is said by --train.max_st"),
+    (["--resume=a", "--train.minutes=2"], "0.0 to 2.0: --train.max_steps sets how far to train"),
     (["--resume=a", "--run=b"], "--resume takes a run as it is: no --run with it"),
     (["--resume=a", "--init_from=a"], "--resume takes a run as it is: no --init_from with it"),
     (["--evaluate=a", "--run=b"], "--evaluate takes a run as it is: no --run with it"),

@@ -145,6 +145,6 @@ def tear_down(kind: type[BaseException] | None, error: BaseException | None, *_:
     if kind is None:
         dist.destroy_process_group()
     elif isinstance(error, RuntimeError) and LOST.search(str(error)):
-        line = "another process of this job is gone; the run resumes from its last checkpoint"
+        line = "another process of this job is gone; resume the run from its last checkpoint"
         print(f"error: {line}", file=sys.stderr)
         exit_now(2)

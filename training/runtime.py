@@ -144,8 +144,8 @@ def fit_threads(flag: str = "") -> None:
     if threads < cores:
         others = f"{flag} {cores}" if flag else f"OMP_NUM_THREADS={cores} in the environment"
         print(
-            f"note: {threads} of {cores} threads, which is faster beside the programs that keep "
-            f"this machine busy; {others} takes all",
+            f"note: using {threads} of {cores} threads, which is faster while other programs keep "
+            f"this machine busy; {others} uses all",
             file=sys.stderr,
         )
 
@@ -252,7 +252,7 @@ class StopSignal:
         self.restore()
         with suppress(OSError):  # the terminal may be what is gone
             # Not print: the signal may have come in the middle of one.
-            os.write(2, b"\nstopping after this step; once more to stop at once\n")
+            os.write(2, b"\nstopping after this step; repeat to stop at once\n")
 
     def restore(self) -> None:
         for number, handler in self.before.items():

@@ -95,7 +95,7 @@ def describe_size(config: ModelConfig, train: TrainConfig, vocab_size: int) -> s
     return (
         f"parameters  {count_parameters(config, vocab_size):,}\n"
         f"memory      about {state + activations:,.0f} MB: weights, gradients and optimizer "
-        f"{state:,.0f}, activations {activations:,.0f}; PyTorch itself takes some 250 more\n"
+        f"{state:,.0f}, activations {activations:,.0f}; PyTorch itself takes about 250 more\n"
         f"compute     {step / 1e9:,.1f} GFLOP per step of {tokens:,} tokens, {whole}"
     )
 

@@ -29,7 +29,7 @@ def report(word: str | None, options: Report) -> int:
     subject = Subject(word, options)
     path = subject.run / "report.html" if options.out is None else Path(options.out)
     if not path.parent.is_dir() or path.is_dir():
-        raise UserError(f"--out {options.out!r} should name a file in a folder that is there")
+        raise UserError(f"--out {options.out!r} should name a file in an existing folder")
     if path.exists() and not path.read_bytes().startswith(MARK.encode()):
         raise UserError(f"{path} exists and is not a report; name another file with --out")
     content, failed = make_page(

@@ -127,7 +127,7 @@ def test_a_flag_may_stand_alone_or_several_times() -> None:
     assert parse("--data.source", "a", "--data.source=b").data.source == ["a", "b"]
     assert parse("--model.n_layer", "2", "--model.n_layer=3").model.n_layer == 3
     assert options("--prompt=-x").prompt == "-x" and options("--prompt", "- x").prompt == "- x"
-    with pytest.raises(UserError, match="no word without a flag is expected, got: a"):
+    with pytest.raises(UserError, match="no word without a flag expected, got: a"):
         options("a")
 
 

@@ -200,14 +200,14 @@ NONSENSE: list[tuple[Any, str]] = [
     ({"special": None}, "not a description"),
     ({"more": 1}, "not a description"),
     ({"kind": "BPE"}, "not a description"),
-    ({"merges": "h"}, "is no merge"),
-    ({"merges": "h e\nt h e"}, "is no merge"),
-    ({"merges": "h e\n\nt he"}, "is no merge"),
+    ({"merges": "h"}, "is not a merge"),
+    ({"merges": "h e\nt h e"}, "is not a merge"),
+    ({"merges": "h e\n\nt he"}, "is not a merge"),
     ({"merges": "t he\nh e"}, "the merge of 't' and 'he' comes before its parts"),
     ({"merges": "日 本"}, "comes before its parts"),
-    ({"special": ["a"]}, "there twice"),
-    ({"special": ["the"]}, "there twice"),
-    ({"special": ["<>", "<>"]}, "there twice"),
+    ({"special": ["a"]}, "appears twice"),
+    ({"special": ["the"]}, "appears twice"),
+    ({"special": ["<>", "<>"]}, "appears twice"),
 ]
 
 

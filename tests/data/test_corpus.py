@@ -264,10 +264,10 @@ def test_globs_and_odd_names(workplace: Path) -> None:
     [
         ("pipe", "no text at pipe"),
         ("/dev/zero", "no text at /dev/zero"),
-        (["full.txt", "pydocs"], "pydocs stands alone"),
-        (["repeat", "full.txt"], "repeat stands alone"),
-        (["hub:a/b", "full.txt"], "hub:a/b stands alone"),
-        *((f"hub:{x}", "is no name") for x in ("./x", "a/..", "x", "a/b/c", "-a/b")),
+        (["full.txt", "pydocs"], "pydocs must stand alone"),
+        (["repeat", "full.txt"], "repeat must stand alone"),
+        (["hub:a/b", "full.txt"], "hub:a/b must stand alone"),
+        *((f"hub:{x}", "is not a name") for x in ("./x", "a/..", "x", "a/b/c", "-a/b")),
     ],
 )
 def test_a_source_that_is_no_text(workplace: Path, source: str, message: str) -> None:

@@ -238,7 +238,7 @@ def test_another_model_than_the_librarys_is_no_run(
     assert convert.main(["import", str(gpt2), "--run=g"]) == 2
     out, err = capsys.readouterr()
     assert f"{found:.1e} in float32" in out
-    assert err.startswith("error: transformers computes another model") and err.count("\n") == 1
+    assert err.startswith("error: transformers gets other logits") and err.count("\n") == 1
     assert not Path("runs").exists()
 
 

@@ -121,7 +121,7 @@ def recomputed(attn: MultiHeadAttention, seen: LayerPass, other: Tensor) -> dict
         found[f"{name}: gradient at the scores, of a random loss"] = length(gradient)
 
     for name, dtype in DTYPES.items():
-        found[f"{name}: score gap at which the first of it leaks"] = gap(dtype, 0.0)
+        found[f"{name}: score gap at which attention begins to leak"] = gap(dtype, 0.0)
         found[f"{name}: score gap at which half of it leaks"] = gap(dtype, 0.5 - 1e-6)
     found["-inf: what leaks at a gap of 40,000, in float16"] = 0.0
     scores = q @ k.mT / D**0.5

@@ -177,9 +177,9 @@ def test_links_inside_are_followed_and_what_is_no_file_is_refused(run: Path) -> 
     (run / "best.safetensors").symlink_to("last.safetensors")
     assert without_links(run) == run
     for name, target, message in (
-        ("loop", "loop", "loop leads nowhere; remove that link|loop is no file and no folder"),
-        ("inside", "gone", "inside is no file and no folder; remove it"),
-        ("pipe", "", "pipe is no file and no folder; remove it"),
+        ("loop", "loop", "loop leads nowhere; remove|loop is neither a file nor a folder"),
+        ("inside", "gone", "inside is neither a file nor a folder; remove it"),
+        ("pipe", "", "pipe is neither a file nor a folder; remove it"),
     ):
         os.symlink(target, run / name) if target else os.mkfifo(run / name)
         with pytest.raises(UserError, match=message):

@@ -62,7 +62,8 @@ def test_as_many_threads_as_are_faster(
     auto = TrainConfig(device="cpu")
     assert threads_of(auto) == torch.get_num_threads() == 3 and asked == list(table)
     said = capsys.readouterr().err
-    assert said.startswith("note: 3 of 12 threads, ") and "; --train.threads 12 takes all\n" in said
+    assert said.startswith("note: using 3 of 12 threads, ")
+    assert "; --train.threads 12 uses all\n" in said
     table[6, 12] = 1.2
     assert threads_of(auto) == 12
     asked.clear()
@@ -179,7 +180,7 @@ def test_the_first_signal_is_noted_and_the_second_acts(
             assert not stop
             os.kill(os.getpid(), number)
             assert stop and stop.exit_code == code
-            said = "\nstopping after this step; once more to stop at once\n"
+            said = "\nstopping after this step; repeat to stop at once\n"
             assert capfd.readouterr().err == said
             with pytest.raises(second):
                 os.kill(os.getpid(), number)
