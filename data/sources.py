@@ -120,7 +120,7 @@ def hub(config: DataConfig, name: str) -> Source:
         UserError: for a name that none has there, and that might be taken for a folder here.
     """
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
-        raise UserError(f"hub:{name} is not a name on the hub, which has the form hub:OWNER/NAME")
+        raise UserError(f"hub:{name} is not a name on the hub: names have the form hub:OWNER/NAME")
     options = [config.hub_config, config.hub_split, config.hub_column, config.hub_revision]
     words = [f"hub:{name}", config.hub_config, config.hub_split, "at", config.hub_revision]
     rows = functools.cache(lambda: load_rows(config, name))
