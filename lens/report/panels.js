@@ -105,7 +105,7 @@ function showEquality({ error, allowed, agrees }) {
   const { eight_bits, rounding } = snapshots[state.snapshot];
   $("equality").textContent = agrees
     ? `The page computes as PyTorch does: logits of the shipped text within ${power(error)} of ` +
-      `its (allowed: ${power(allowed)}). Weights rounded to ` +
+      `PyTorch's (allowed: ${power(allowed)}). Weights rounded to ` +
       `${eight_bits ? "8 bits" : "half precision"}: a logit moves by ` +
       `${power(rounding.logit)} at most, the loss by ${power(rounding.nats)} nats.`
     : `This page does not compute what PyTorch does: a logit of the shipped text is ` +
