@@ -38,7 +38,7 @@ class Options(Checked):
 
     prompt: str | None = None
     """Text to continue; without it, generation starts after a newline, or, if the run's text has
-    none, after its most frequent character."""
+    none, after its most frequent token."""
 
     num_samples: Count = 1
     """Texts to generate, as one batch."""
