@@ -33,9 +33,8 @@ from formats.folder import download, load_original, read_folder, write_folder
 from formats.imported import Imported, largest_differences
 from formats.nanogpt import read_nanogpt
 from model.gpt import GPT
-from run.checkpoint import Header, model_tensors, save_checkpoint
+from run.checkpoint import Header, model_tensors, open_run, save_checkpoint
 from run.folder import RUNS, check_unused, describe_run, find_run, hold, make_folder
-from run.saved import open_run
 from training.config import TrainConfig
 from training.runtime import Machine, fit_threads
 from training.size import check_memory, decoding_bytes

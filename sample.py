@@ -27,8 +27,8 @@ from common.fields import Checked, Count, Fraction, In, Natural, NonNegative
 from configs.load import build, read_command_line
 from model.decode import compiled, optimize_for_decoding
 from model.generate import generate
+from run.checkpoint import open_run
 from run.folder import find_run
-from run.saved import open_run
 from training.runtime import fit_threads, pick_device
 
 

@@ -32,13 +32,12 @@ from common.fields import Checked
 from configs.load import SECTIONS, Config, build, read_command_line, read_config
 from data.batches import Batches, open_batches
 from model.gpt import GPT
-from run.checkpoint import Checkpointer, load_training, load_weights
+from run.checkpoint import Checkpointer, SavedRun, load_training, load_weights, open_run
 from run.folder import check_unused, describe_run, find_run, hold, make_folder, save_config
 from run.job import Job
 from run.log import Logger
 from run.minutes import fit_steps
 from run.resume import check_changes, check_same_text, notes_on_resume
-from run.saved import SavedRun, open_run
 from run.snapshots import Snapshots
 from training.optim import Optimizer, get_lr_scale, get_multi_token_weight
 from training.pace import Pace

@@ -14,9 +14,9 @@ from common.pictures import new_picture, save_picture
 from common.tables import print_table
 from configs.load import Config, Parser, to_plain
 from data.batches import open_batches
+from run.checkpoint import SavedRun, open_run
 from run.folder import find_run
 from run.metrics import read_metrics
-from run.saved import SavedRun, open_run
 
 MOMENTS = 8  # rows at equal seconds
 

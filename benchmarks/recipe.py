@@ -33,7 +33,7 @@ from common.tables import print_table
 from configs.load import SECTIONS, build, read_command_line, read_config
 from data.batches import open_batches
 from model.gpt import next_token_loss
-from run.saved import open_run
+from run.checkpoint import open_run
 from training.runtime import pick_device
 
 ADAMW = "--train.optimizer=adamw --train.learning_rate=3e-3 --train.warmup_steps=50"

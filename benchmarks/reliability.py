@@ -35,11 +35,10 @@ from common.errors import UserError, command
 from common.fields import Checked, Natural
 from common.tables import print_table
 from configs.load import build, read_command_line
-from run.checkpoint import load_checkpoint
+from run.checkpoint import load_checkpoint, read_tensors
 from run.metrics import read_metrics
 from run.snapshots import FORMAT as SNAPSHOT
 from run.snapshots import find_snapshots
-from run.tensors import read_tensors
 
 STEPS = 40
 FLAGS = [str(ROOT / "configs" / "debug.yaml"), f"--data.source={ROOT / 'README.md'}", "--run=a"]

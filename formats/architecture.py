@@ -15,7 +15,7 @@ from torch import Tensor
 from common.errors import UserError
 from common.fields import brief
 from model.config import ModelConfig
-from run.tensors import describe
+from run.checkpoint import describe
 from training.size import skeleton
 
 # By ours, and by what transformers calls it; the first is written.

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from common.errors import UserError
-from run.tensors import check_finite
+from run.checkpoint import check_finite
 from training.size import check_memory
 
 MAX_TEXT = 64 << 20  # bytes of a JSON file or a pickle; GPT-2's largest has two million

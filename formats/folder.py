@@ -21,7 +21,7 @@ from formats.llama import Llama
 from formats.persimmon import Persimmon
 from formats.tokenizers import read_tokenizer, tokenizer_config, tokenizer_json
 from model.config import ModelConfig
-from run.saved import SavedRun
+from run.checkpoint import SavedRun
 
 ARCHITECTURES: list[Architecture] = [GPT2(), Persimmon(), Llama()]
 FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "vocab.json",

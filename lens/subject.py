@@ -15,8 +15,8 @@ from data.batches import Batches, open_batches
 from lens.capture import blocks_of
 from lens.measure import repeated
 from model.attention import MultiHeadAttention
+from run.checkpoint import open_run
 from run.folder import find_run
-from run.saved import open_run
 from training.size import flops_per_token
 
 PROMPT_TOKENS = 128  # of the validation text, where no prompt is given

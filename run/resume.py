@@ -6,8 +6,8 @@ from typing import Any
 from common.errors import UserError
 from common.fields import field_types
 from configs.load import SECTIONS, Config, to_plain
+from run.checkpoint import SavedRun
 from run.folder import yaml_of
-from run.saved import SavedRun
 from training.optim import get_lr_scale
 from training.runtime import Machine
 

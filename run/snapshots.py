@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from model.gpt import GPT
-from run.checkpoint import model_tensors
-from run.tensors import check_finite, copy_into, read_tensors, write_tensors
+from run.checkpoint import check_finite, copy_into, model_tensors, read_tensors, write_tensors
 from training.config import TrainConfig
 
 FORMAT = "glassgpt snapshot 2"

@@ -14,7 +14,7 @@ import convert
 import sample
 import train
 from formats.folder import read_folder
-from run.saved import open_run
+from run.checkpoint import open_run
 from tests.conftest import DEBUG, ROOT, make_run
 from tests.formats.models import LINES, bpe, make_run_of
 

@@ -7,7 +7,7 @@ import pytest
 import sample
 import study
 import train
-from run.saved import open_run
+from run.checkpoint import open_run
 
 DEBUG = str(Path(__file__).parent.parent / "configs" / "debug.yaml")
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # three people joined into one picture

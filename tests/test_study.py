@@ -34,7 +34,7 @@ from lens.subject import REPEATS, Subject
 from lens.trace import trace_layer
 from lens.variants import layer_comparisons, with_relu
 from model.gpt import GPT
-from run.saved import open_run
+from run.checkpoint import open_run
 from run.snapshots import find_snapshots, load_snapshot
 from tests.conftest import DEBUG
 

@@ -29,10 +29,9 @@ from configs.load import from_plain, read_config
 from data.batches import open_batches
 from model.generate import generate
 from model.gpt import GPT
-from run.checkpoint import load_checkpoint, model_tensors
+from run.checkpoint import load_checkpoint, model_tensors, open_run
 from run.job import Job
 from run.log import Logger
-from run.saved import open_run
 from run.snapshots import find_snapshots, snapshot_steps
 from tests.conftest import DEBUG, ROOT, make_run
 from training.config import TrainConfig

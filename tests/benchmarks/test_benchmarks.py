@@ -41,8 +41,7 @@ from data.tokenizer import CharTokenizer
 from lens.report.page import MARK
 from model.config import ModelConfig
 from model.gpt import GPT
-from run.checkpoint import load_checkpoint, save_checkpoint
-from run.saved import open_run
+from run.checkpoint import load_checkpoint, open_run, save_checkpoint
 from tests.conftest import make_run
 from tests.jobs import CONTEXT
 from training.config import TrainConfig

@@ -28,8 +28,7 @@ from formats.imported import largest_differences
 from model.config import ModelConfig
 from model.generate import generate
 from model.gpt import GPT
-from run.checkpoint import Header, model_tensors
-from run.saved import SavedRun, open_run
+from run.checkpoint import Header, SavedRun, model_tensors, open_run
 from tests.formats.models import CLASSES, HALVES, ODD, difference, load, make_run_of, transformers
 from training.config import TrainConfig
 from training.runtime import Machine

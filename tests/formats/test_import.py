@@ -18,7 +18,7 @@ import study
 import train
 from model.config import ModelConfig
 from model.gpt import GPT
-from run.saved import SavedRun, open_run
+from run.checkpoint import SavedRun, open_run
 from tests.formats.conftest import SIZES
 from tests.formats.models import (
     LINES,

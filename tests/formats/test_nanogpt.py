@@ -17,7 +17,7 @@ from data.bpe import BPETokenizer
 from data.tokenizer import CharTokenizer
 from formats.nanogpt import read_nanogpt
 from model.gpt import GPT
-from run.saved import SavedRun, open_run
+from run.checkpoint import SavedRun, open_run
 from tests.formats.models import LINES, save_tokenizer
 
 CHARS = "\t\n !'abcdefghijklmnopqrstuvwxyzé"

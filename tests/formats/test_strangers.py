@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import convert
-from run.saved import open_run
+from run.checkpoint import open_run
 from tests.formats.models import edit_json, make_theirs, save_tokenizer
 from tests.formats.test_import import MADE
 from tests.formats.test_nanogpt import CHARS, SIZES, save, save_meta, weights_of

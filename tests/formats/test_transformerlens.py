@@ -11,7 +11,7 @@ import convert
 from lens.capture import attention_weights
 from lens.measure import repeated
 from lens.metrics import induction
-from run.saved import open_run
+from run.checkpoint import open_run
 from tests.conftest import make_run
 
 

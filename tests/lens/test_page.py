@@ -25,7 +25,7 @@ from lens.report.weights import pack_weights
 from lens.subject import MeasureOptions, Subject
 from model.generate import generate
 from model.gpt import GPT
-from run.saved import open_run
+from run.checkpoint import open_run
 from run.snapshots import load_snapshot, save_snapshot
 from tests.conftest import make_run
 from tests.lens.test_engine import edited

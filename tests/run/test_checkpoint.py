@@ -26,8 +26,8 @@ from run.checkpoint import (
     optimizer_tensors,
     save_checkpoint,
     training_tensors,
+    write_tensors,
 )
-from run.tensors import write_tensors
 from training.config import TrainConfig
 from training.optim import Optimizer
 from training.processes import Processes

@@ -11,10 +11,9 @@ from common.errors import UserError
 from common.fields import field_types
 from configs.load import SECTIONS, Config, to_plain
 from data.tokenizer import CharTokenizer
-from run.checkpoint import Header
+from run.checkpoint import Header, SavedRun
 from run.folder import save_config
 from run.resume import check_changes, check_same_text, notes_on_resume
-from run.saved import SavedRun
 from training.config import TrainConfig
 from training.runtime import Machine
 from training.state import TrainState

@@ -16,9 +16,15 @@ from configs.load import Config, to_plain
 from data.tokenizer import CharTokenizer
 from model.config import ModelConfig
 from model.gpt import GPT
-from run.checkpoint import FORMAT, Header, model_tensors, save_checkpoint
-from run.saved import open_run
-from run.tensors import read_tensors, write_tensors
+from run.checkpoint import (
+    FORMAT,
+    Header,
+    model_tensors,
+    open_run,
+    read_tensors,
+    save_checkpoint,
+    write_tensors,
+)
 from tests.conftest import DEBUG
 from tests.run.conftest import COMMANDS, Errors
 from tests.run.test_resume import MACHINE

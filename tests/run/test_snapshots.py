@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from common.errors import UserError
 from model.config import ModelConfig
 from model.gpt import GPT
+from run.checkpoint import read_tensors, write_tensors
 from run.snapshots import FORMAT, Snapshots, find_snapshots, load_snapshot, snapshot_steps
-from run.tensors import read_tensors, write_tensors
 from training.config import TrainConfig
 
 TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from common.errors import UserError
-from run.tensors import check_finite, check_fit, copy_into, read_tensors, write_tensors
+from run.checkpoint import check_finite, check_fit, copy_into, read_tensors, write_tensors
 from training.size import memory_here
 
 KIND = "test 1"
