@@ -1,16 +1,19 @@
 """How fast a model is trained, in tokens per second and as a fraction of the machine's peak.
 
 python -m benchmarks.throughput
-python -m benchmarks.throughput --nanogpt ../nanoGPT      in turn with nanoGPT, where it can
+python -m benchmarks.throughput --nanogpt ../nanoGPT      alternating with nanoGPT
+python -m benchmarks.throughput --table context           the default model, one size growing
+
+A step has the same number of tokens as the context grows.
 """
 
 import contextlib
 import io
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -39,7 +42,6 @@ from model.config import ModelConfig
 from model.gpt import GPT
 from training.config import TrainConfig
 from training.optim import Optimizer
-from training.processes import ALONE, Processes
 from training.runtime import Runtime, pick_device, start_runtime
 from training.size import flops_per_token
 from training.step import train_step
@@ -75,6 +77,9 @@ class Options(Checked):
     nanogpt: str = ""
     """A checkout of nanoGPT, to train the same model with the same batch in turn with ours."""
 
+    table: Literal["models", "context", "width"] = "models"
+    """Some models, or the default with a growing context or width and both kinds of attention."""
+
     only: str = ""
     """Measure the rows whose name contains this."""
 
@@ -93,7 +98,7 @@ class Measured:
     """What large matrix products reach in the same process and precision, in GFLOP/s."""
 
     megabytes: float
-    """Peak memory."""
+    """Peak memory, less what PyTorch had taken before."""
 
 
 def shipped(name: str) -> Config:
@@ -102,11 +107,20 @@ def shipped(name: str) -> Config:
     return read_config({}, file)
 
 
-def shapes() -> dict[str, tuple[ModelConfig, TrainConfig, bool]]:
-    """By name: model, training, and whether nanoGPT has the same."""
+Shapes = dict[str, tuple[ModelConfig, TrainConfig, bool]]
+
+
+def shapes(table: str) -> Shapes:
+    """Return by name: model, training, and whether nanoGPT has the same."""
+    default = Config()
+    tokens = default.train.batch_size * default.model.block_size
+    if table == "context":
+        return sweep("block_size", (128, 256, 512, 1024, 2048), default, tokens)
+    if table == "width":
+        return sweep("n_embd", (64, 128, 256, 512), default, tokens)
     adamw = TrainConfig(optimizer="adamw")
     dropped = replace(WIDER, dropout=0.2, attn_dropout=0.2)
-    default, half_hour = Config(), shipped("shakespeare_30min.yaml")
+    half_hour = shipped("shakespeare_30min.yaml")
     return {
         "nanoGPT's 4 x 128": (CLASSICAL, replace(adamw, batch_size=12), True),
         "nanoGPT's 6 x 384, dropout 0.2": (dropped, replace(adamw, batch_size=16), True),
@@ -116,10 +130,23 @@ def shapes() -> dict[str, tuple[ModelConfig, TrainConfig, bool]]:
     }
 
 
+def sweep(field: str, values: Sequence[int], default: Config, tokens: int) -> Shapes:
+    """Return the default model with each value of a field and both kinds of attention."""
+    rows: Shapes = {}
+    change: dict[str, Any]
+    for value in values:
+        for attention in ("fused", "explicit"):
+            change = {field: value, "attention": attention}
+            model = replace(default.model, **change)
+            train = replace(default.train, batch_size=tokens // model.block_size)
+            rows[f"{field} {value}, {attention}"] = model, train, False
+    return rows
+
+
 def measure(config: ModelConfig, settings: TrainConfig, at_least: float, nanogpt: str) -> Measured:
     """Train for some seconds on random tokens, ours or (with a checkout) nanoGPT's model."""
     runtime = start_runtime(settings)
-    device = runtime.device
+    device, before = runtime.device, peak_memory(runtime.device)
     if nanogpt:
         step = nanogpt_step(nanogpt, config, settings, device)
     else:
@@ -128,7 +155,7 @@ def measure(config: ModelConfig, settings: TrainConfig, at_least: float, nanogpt
         step = make_step(config, settings, runtime)
     (once,) = seconds_of(step, device, 1)
     seconds = statistics.median(seconds_of(step, device, max(3, round(at_least / once))))
-    megabytes = peak_memory(device)
+    megabytes = peak_memory(device) - before
     tokens = settings.batch_size * config.block_size
     return Measured(
         tokens / seconds,
@@ -138,16 +165,14 @@ def measure(config: ModelConfig, settings: TrainConfig, at_least: float, nanogpt
     )
 
 
-def make_step(
-    config: ModelConfig, settings: TrainConfig, runtime: Runtime, processes: Processes = ALONE
-) -> Callable[[], Any]:
-    """One update of a new model from random tokens, of which this process has its shard."""
+def make_step(config: ModelConfig, settings: TrainConfig, runtime: Runtime) -> Callable[[], Any]:
+    """One step of a new model on random tokens."""
     model = GPT(config, VOCAB).to(runtime.device)
     optimizer = Optimizer(model, settings, runtime.precision)
-    forward = processes.wrap_ddp(runtime.prepare(model, settings.compile))
-    shape = settings.batch_size // processes.world_size, config.block_size + 1
+    forward = runtime.prepare(model, settings.compile)
+    shape = settings.batch_size, config.block_size + 1
     batch = torch.randint(VOCAB, shape, device=runtime.device)
-    return lambda: train_step(forward, optimizer, batch, 1.0, processes)
+    return lambda: train_step(forward, optimizer, batch, 1.0)
 
 
 def nanogpt_step(
@@ -184,12 +209,13 @@ def main(argv: list[str]) -> int:
     options = build(Options, values[""])
     if options.nanogpt:
         nanogpt_model(options.nanogpt)
-    chosen = {name: shape for name, shape in shapes().items() if options.only in name}
+    every = shapes(options.table)
+    chosen = {name: shape for name, shape in every.items() if options.only in name}
     if not chosen:
-        raise UserError(f"--only {options.only}: the rows are {', '.join(shapes())}")
+        raise UserError(f"--only {options.only}: the rows are {', '.join(every)}")
     facts = in_fresh_process(machine, pick_device("auto"))
     print(describe(facts))
-    heading = ["training", "batch", "tokens/s", "GFLOP/s", "of peak", "MB"]
+    heading = ["training", "batch", "ms a step", "tokens/s", "GFLOP/s", "of peak", "MB"]
     rows = [heading + (["nanoGPT tokens/s", "times nanoGPT"] if options.nanogpt else [])]
     results: list[dict[str, Any]] = []
     for name, (config, settings, known) in chosen.items():
@@ -205,6 +231,7 @@ def main(argv: list[str]) -> int:
         row = [
             name,
             f"{settings.batch_size} x {config.block_size}",
+            median_and_spread([1e3 * settings.batch_size * config.block_size / s for s in speeds]),
             median_and_spread(speeds),
             f"{statistics.median(m.gflops for m in ours):.0f}",
             f"{statistics.median(percents):.0f}%",

@@ -55,8 +55,7 @@ REAL = {
     "study.py heads": "there is no run in runs/ yet",
     "-m benchmarks.compare a": "there is nothing to compare",
     "-m benchmarks.throughput --repetitions 0": "--repetitions must be in [1, inf), got 0",
-    "-m benchmarks.scaling --only nothing": "--only nothing: there are processes, context, width",
-    "-m benchmarks.endurance --minutes=-1": "--minutes must be in [0, inf), got -1.0",
+    "-m benchmarks.throughput --only nothing": "--only nothing: the rows are nanoGPT's 4 x 128",
     "-m benchmarks.recipe --min_lr 1": "--min_lr is a flag of nanoGPT; here: --train.final_lr_fr",
 }
 

@@ -3,10 +3,8 @@
 import itertools
 import json
 import math
-import multiprocessing
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -23,13 +21,10 @@ import torch
 from benchmarks import (
     common,
     compare,
-    endurance,
     llama2c,
     page,
     recipe,
-    reliability,
     sampling,
-    scaling,
     throughput,
     time_to_loss,
 )
@@ -41,9 +36,8 @@ from data.tokenizer import CharTokenizer
 from lens.report.page import MARK
 from model.config import ModelConfig
 from model.gpt import GPT
-from run.checkpoint import load_checkpoint, open_run, save_checkpoint
+from run.checkpoint import open_run
 from tests.conftest import make_run
-from tests.jobs import CONTEXT
 from training.config import TrainConfig
 from training.size import flops_per_token
 
@@ -123,32 +117,6 @@ def test_throughput_is_tokens_by_the_median_step(monkeypatch: pytest.MonkeyPatch
     assert asked == [1, 5] and measured.peak == 7.0 and measured.megabytes > 10
     assert measured.tokens_per_second == 6 * 8 / 1.0
     assert measured.gflops == 48 * flops_per_token(TINY, throughput.VOCAB) / 1e9
-
-
-def test_growth_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: CONTEXT)
-    settings = TrainConfig(batch_size=2, device="cpu", threads=1)
-    measured = scaling.measure((TINY, settings), 0.01, size=2)
-    assert measured.seconds > 0 and 0 < measured.megabytes < 500
-
-
-def test_growth_is_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def measure(shape: scaling.Shape, at_least: float, size: int = 1) -> scaling.Measured:
-        return scaling.Measured(1.0 if size == 1 else 0.625, 100.0)
-
-    monkeypatch.setattr(scaling, "in_fresh_process", lambda *_: FACTS)
-    monkeypatch.setattr(scaling, "measure", measure)
-    assert scaling.main(["--repetitions=1"]) == 0
-    printed = capsys.readouterr().out
-    (two,) = (line for line in printed.splitlines() if line.startswith("2 "))
-    assert " ".join(two.split()) == "2 8 x 128 625.0 (625.0 to 625.0) 3,277 80% 100"
-    tables = last_json(printed)["tables"]
-    assert list(tables) == ["processes", "context", "width", "batch"]
-    assert [row["efficiency"] for row in tables["processes"]] == [1, 0.8]
-    assert {row["attention"] for row in tables["context"]} == {"fused", "explicit"}
-    assert {row["tokens_per_second"] for row in tables["context"]} == {2048.0}, "equal steps"
 
 
 def test_what_is_compared_has_as_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,86 +484,3 @@ def test_times_of_the_page_are_summed_up(
     rows = last_json(printed)["rows"]
     assert [row["budget_ms"] for row in rows] == [500, None, 37]
     assert rows[2]["ms"] == [30.0, 10.0, 20.0]
-
-
-def hold() -> tuple[int, float]:
-    """50 million bytes, and what memory grows by."""
-    before = endurance.memory_of(os.getpid())
-    held = b"x" * 50_000_000
-    return len(held), endurance.memory_of(os.getpid()) - before
-
-
-def test_memory_is_what_a_process_holds_for_itself() -> None:
-    """Of a fresh one: in this one, others may give memory back meanwhile."""
-    length, megabytes = common.in_fresh_process(hold)
-    assert 0.9 * length < 1e6 * megabytes < 1.2 * length
-
-
-def test_killed_runs_lose_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    """A short form, without the small disks, which not every system lets one mount;
-    docs/reliability.md has the long form's figures."""
-    assert reliability.main(["--kills=2", "--full_disks=0"]) == 0
-    killed = last_json(capfd.readouterr().out)["killed"]
-    assert killed["tried"] == 2 and killed["finished"] > 0 and not killed["broken"]
-
-
-def test_what_differs_from_a_whole_run_is_named(debug_run: Path, workplace: Path) -> None:
-    """So that the harness above can fail."""
-    copy = workplace / "copy"
-    shutil.copytree(debug_run, copy)
-    assert reliability.differences(copy, debug_run) == []
-    header, tensors = load_checkpoint(copy / "last.safetensors")
-    tensors["model.head.weight"][0, 0] += 1e-6
-    header.corpus["source"] = "another"
-    save_checkpoint(copy / "last.safetensors", tensors, header)
-    lines = (copy / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (copy / "metrics.jsonl").write_text("".join(lines[1:]))
-    next(copy.glob("events.*")).unlink()
-    (copy / "snapshots" / "00000000.safetensors").unlink()
-    (copy / ".writing-1-x").touch()
-    found = " ".join(reliability.differences(copy, debug_run))
-    parts = ["last: model.head.weight", "the header of last", "metrics.jsonl", "TensorBoard's"]
-    assert all(part in found for part in [*parts, "snapshot 0", "half-written"])
-    assert "best" not in found
-
-
-def test_memory_is_watched(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the system says at each look, here of a process that ends after the last of them."""
-    looks = iter([0.0, 3, 40, 90, 70, 60, 50, 50, 50, 50, 20])
-
-    def memory_of(pid: int) -> float:
-        held = next(looks, None)
-        if held is None:
-            os.kill(pid, signal.SIGTERM)
-        return held or 0.0
-
-    monkeypatch.setattr(endurance, "memory_of", memory_of)
-    forever = ["-c", "import time; time.sleep(600)"]
-    seen = endurance.watch(forever, workplace, "slept")
-    assert [seen[key] for key in ("after_a_tenth", "at_the_end", "at_most")] == [40, 20, 90]
-    looks = iter([10.0] * 10_000)
-    assert endurance.watch(forever, workplace, "slept", seconds=0.3)["seconds"] >= 0.3
-    with pytest.raises(UserError, match=r"x: exit code 1: .*no-such-module"):
-        endurance.watch(["-m", "no-such-module"], workplace, "x")
-
-
-def test_a_large_text_is_prepared(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sizes = []
-
-    def watch(arguments: list[str], folder: Path, what: str) -> dict[str, Any]:
-        text = (folder / "large.txt").read_bytes()
-        sizes.append(len(text))
-        common.run_command(arguments, folder)
-        (tokens,) = (folder / "cache").rglob("*.bin")
-        assert tokens.stat().st_size == len(text.decode())
-        return {"what": what, "seconds": 4.0} | dict.fromkeys(("a", "b", "c"), 1)
-
-    monkeypatch.setattr(endurance, "watch", watch)
-    monkeypatch.setattr(endurance, "look_up", lambda path: 0.5)
-    assert endurance.main(["--minutes=0", "--characters=0", "--megabytes=2"]) == 0
-    printed = capsys.readouterr().out
-    assert sizes == [2_000_000]
-    assert "at 0 MB/s; reading" in printed and "at 4 MB/s, is 8.0 times as fast" in printed
-    assert last_json(printed)["parts"][0]["what"] == "read 2 MB of text"
