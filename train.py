@@ -29,7 +29,7 @@ import torch
 
 from common.errors import UserError, command, printable
 from common.fields import Checked
-from configs.load import SECTIONS, Config, build, read_command_line, read_config
+from configs.load import SECTIONS, Config, build, read_command_line, read_config, read_yaml
 from data.batches import Batches, open_batches
 from model.gpt import GPT
 from run.checkpoint import Checkpointer, SavedRun, load_training, load_weights, open_run
@@ -172,7 +172,10 @@ def execute(argv: list[str], held: ExitStack) -> int:
     threads = saved.header.machine.threads if saved and flag == "--resume" else 0
     runtime = start_runtime(config.train, threads)
     vocabulary = saved.tokenizer if saved else None
-    batches = open_batches(config.data, config.model.block_size, config.train.seed, vocabulary)
+    given = values["data"] | (read_yaml(Path(file)).get("data", {}) if file else {})
+    named = saved is None or "source" in given
+    block_size, seed = config.model.block_size, config.train.seed
+    batches = open_batches(config.data, block_size, seed, vocabulary, named)
     processes = join_processes(config.train, runtime.device, held)
     print(f"{runtime}{processes}\ntext: {batches.describe()}")
     V = batches.tokenizer.vocab_size

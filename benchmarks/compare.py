@@ -66,7 +66,7 @@ def baselines_of(saved: SavedRun) -> dict[str, float]:
     config = saved.config
     try:
         batches = open_batches(
-            config.data, config.model.block_size, config.train.seed, saved.tokenizer
+            config.data, config.model.block_size, config.train.seed, saved.tokenizer, named=False
         )
     except (UserError, ValueError) as error:
         print(f"note: the picture has no baselines: {error}", file=sys.stderr)

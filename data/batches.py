@@ -23,18 +23,23 @@ REPEAT_VALIDATION_SEED = 0  # the same validation sequences for every seed of tr
 
 
 def open_batches(
-    config: DataConfig, block_size: int, seed: int, tokenizer: Tokenizer | None = None
+    config: DataConfig,
+    block_size: int,
+    seed: int,
+    tokenizer: Tokenizer | None = None,
+    named: bool = True,
 ) -> "Batches":
-    """The sequences that the config names.
+    """Return the sequences that the config names.
 
     Args:
         tokenizer: encode with this one instead of one made for the text.
+        named: whether the user named the source; see `load_corpus`.
 
     Raises:
         UserError: see `load_corpus`, and for a text too short for a sequence in each split.
     """
     if config.source not in ("repeat", ["repeat"]):
-        return TextBatches(load_corpus(config, tokenizer), config, block_size, seed)
+        return TextBatches(load_corpus(config, tokenizer, named), config, block_size, seed)
     batches = RepeatBatches(config, block_size, seed)
     if config.test_fraction:
         raise UserError("--data.source repeat has no end, so it takes no --data.test_fraction")

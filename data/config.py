@@ -54,9 +54,6 @@ class DataConfig(Checked):
     repeat_max_period: Count = 32
     """For repeat: longest period."""
 
-    cache_dir: str = "cache"
-    """Folder where tokenized text is kept for the next start."""
-
     @property
     def unit(self) -> str:
         """What a token is called, as in nats/char."""

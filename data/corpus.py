@@ -12,6 +12,9 @@ import hashlib
 import itertools
 import json
 import os
+import shlex
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,13 +23,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 from tqdm import tqdm
 
-from common.atomic import scratch_folder, sync, write_atomically
+from common.atomic import sync, write_atomically
 from common.errors import UserError
 from data.bpe import train_bpe
 from data.config import DataConfig
-from data.sources import Part, Source, fingerprint, open_source
+from data.sources import Part, Source, cache_folder, fingerprint, open_source
 from data.tokenizer import (
     MAX_CODE_POINT,
     ByteTokenizer,
@@ -53,17 +57,21 @@ class Corpus:
     token that generation starts from."""
 
 
-def load_corpus(config: DataConfig, tokenizer: Tokenizer | None = None) -> Corpus:
-    """The text of the config as tokens, from the cache if it is there.
+def load_corpus(
+    config: DataConfig, tokenizer: Tokenizer | None = None, named: bool = True
+) -> Corpus:
+    """Return the text of the config as tokens, from the cache if it is there.
 
     Args:
         tokenizer: encode with this one instead of one made for the text.
+        named: whether the user named the text. One that only the header of a saved run names is
+            taken from the cache alone: such a header could name any file here, or a download.
 
     Raises:
         UserError: for a source that is missing, empty, not UTF-8, out of reach, or changed while
             it is read; for characters that `tokenizer` does not know; for a damaged cache.
     """
-    source, cache = open_source(config), Path(config.cache_dir)
+    source, cache = open_source(config), cache_folder()
     kind = [config.tokenizer] + ([config.vocab_size] if config.tokenizer == "bpe" else [])
     entry = cache / "tokens" / fingerprint([source.identity, *kind])
     if tokenizer is not None:  # that of the text, or another run's
@@ -71,18 +79,40 @@ def load_corpus(config: DataConfig, tokenizer: Tokenizer | None = None) -> Corpu
             return corpus
         entry = cache / "tokens" / fingerprint([source.identity, tokenizer.to_dict()])
     if not entry.exists():
-        scratch = cache / "scratch" / entry.name
-        with scratch_folder(scratch, f"reads {source.parts[0].name}"):
+        if not named and config.source not in ("pydocs", ["pydocs"]):
+            names = [config.source] if isinstance(config.source, str) else config.source
+            flags = " ".join(f"--data.source {shlex.quote(name)}" for name in names)
+            raise UserError(
+                f"only the saved run names {source.name}, and it was not read here before "
+                f"(nothing of it is in {cache}); to read it, pass {flags}"
+            )
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{entry}.lock"):
             if not entry.exists():  # another process may have made it meanwhile
-                make_entry(config, source, tokenizer, scratch / "entry")
-                entry.parent.mkdir(exist_ok=True)
-                os.rename(scratch / "entry", entry)
+                make_entry(config, source, tokenizer, entry)
     return read_entry(entry, source)
 
 
-def make_entry(config: DataConfig, source: Source, tokenizer: Tokenizer | None, made: Path) -> None:
-    """Write the tokens of a text, and what describes them, into a folder."""
-    made.mkdir()
+def make_entry(
+    config: DataConfig, source: Source, tokenizer: Tokenizer | None, entry: Path
+) -> None:
+    """Write an entry of the cache, whole or not at all: the tokens of a text, and what describes
+    them."""
+    made = Path(tempfile.mkdtemp(prefix="making-", dir=entry.parent))
+    try:
+        write_entry(config, source, tokenizer, made)
+        os.rename(made, entry)
+    except OSError as error:  # a full disk names no file
+        error.filename = error.filename or str(made)
+        raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def write_entry(
+    config: DataConfig, source: Source, tokenizer: Tokenizer | None, made: Path
+) -> None:
+    """Write the files of an entry into an empty folder."""
     try:
         if tokenizer is None and config.tokenizer == "byte":
             tokenizer = ByteTokenizer()

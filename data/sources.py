@@ -11,6 +11,7 @@ import glob
 import hashlib
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -42,6 +43,11 @@ class Source:
     name: str
     parts: list[Part]
     identity: list[Any]
+
+
+def cache_folder() -> Path:
+    """Return the folder of tokenized texts: cache/ here, or the one that GLASSGPT_CACHE names."""
+    return Path(os.environ.get("GLASSGPT_CACHE") or "cache")
 
 
 def open_source(config: DataConfig) -> Source:
@@ -139,7 +145,7 @@ def load_rows(config: DataConfig, name: str) -> Any:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each retry is a line there
     print(f"loading hub:{name}; without a network this takes a while to fail", file=sys.stderr)
     where = {"split": config.hub_split, "revision": config.hub_revision}
-    where["cache_dir"] = str(Path(config.cache_dir) / "hub")
+    where["cache_dir"] = str(cache_folder() / "hub")
     try:
         rows = datasets.load_dataset(name, config.hub_config or None, **where)
     except Exception as error:  # `datasets` documents no kinds

@@ -83,10 +83,10 @@ class Subject:
         try:
             if source is not None:
                 config = dataclasses.replace(config, source=source)
-            return open_batches(config, block_size, self.config.train.seed, self.tokenizer)
+            named, seed = source is not None, self.config.train.seed
+            return open_batches(config, block_size, seed, self.tokenizer, named)
         except (UserError, ValueError) as error:
-            hint = "" if source else "; name the text with --source FILE"
-            raise UserError(f"{error}{hint}") from None
+            raise UserError(str(error).replace("--data.source", "--source")) from None
 
     @cached_property
     def prompt_T(self) -> Tensor:

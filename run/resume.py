@@ -14,7 +14,7 @@ from training.runtime import Machine
 # What --resume may change: where it computes, how long, how often it evaluates, logs and saves; not
 # what it learns. (Where its text lies may change too; another text has another hash.)
 RESUME: dict[str, Set[str]] = {
-    "data": {"source", "cache_dir", "hub_revision"},
+    "data": {"source", "hub_revision"},
     "model": {"attention"},
     "train": {
         *("max_steps", "patience", "target_loss"),

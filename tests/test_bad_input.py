@@ -37,7 +37,6 @@ REAL = {
     "train.py --data.source=short.txt": "the training split has 8 tokens, and a sequence needs",
     "train.py --data.source=uneven.txt": "the validation split has 16 tokens",
     "train.py --data.source=hub:nobody/nothing": "could not load hub:nobody/nothing",
-    "train.py --data.source=fine.txt --data.cache_dir=fine.txt": "Not a directory: ",
     "train.py --model.n_embd=100000": "--model.n_layer 4, --model.n_embd 100000, --model.block_",
     "train.py --model.n_head 3": "--model.n_embd 128 must be divisible by n_head 3",
     "train.py --model.n_layer null": "--model.n_layer must be a whole number, got 'null'",

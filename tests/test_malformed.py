@@ -220,14 +220,14 @@ def test_a_folders_name_never_acts_on_the_terminal(
 
 
 def test_text_is_taken_as_it_is(workplace: Path) -> None:
-    """It names a run, a text, a separator and a folder; YAML and JSON give it back."""
+    """It names a run, a text and a separator; YAML and JSON give it back."""
     for text in (HOSTILE["templates"].replace("/", "-"), "&a [*a, *a]", "null"):
         Path(text).write_text("a text that is fine\n" * 40)
-        flags = [f"--data.separator={text}", f"--data.cache_dir={text} cache", "--model.n_embd=8"]
+        flags = [f"--data.separator={text}", "--model.n_embd=8"]
         flags += ["--train.max_steps=1", "--train.sample_tokens=0", "--data.tokenizer=byte"]
         files = [f"--data.source={text}"] * 2
         assert train.main([DEBUG, *files, *flags, f"--run=run {text}"]) == 0
-        assert {text, f"{text} cache", "runs"} <= set(os.listdir())
+        assert {text, "cache", "runs"} <= set(os.listdir())
         read = load.read_yaml(Path("runs", f"run {text}", "config.yaml"))["data"]
         assert read["source"] == [text, text] and read["separator"] == text
         assert train.main([f"--resume=run {text}", "--train.max_steps=2"]) == 0

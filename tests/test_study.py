@@ -547,7 +547,7 @@ def test_a_text_of_many_characters_and_a_name_with_escape_codes(
     assert study.main(["verify", f"--prompt={text[5] * 4}"]) == 0
     Path("text.txt").unlink()
     assert study.main(["trace"]) == 2
-    assert "; name the text with --source FILE" in capsys.readouterr().err
+    assert "no text at text.txt: --source takes a file" in capsys.readouterr().err
 
 
 MISTAKES = [

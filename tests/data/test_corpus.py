@@ -3,10 +3,10 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,14 @@ from hypothesis import strategies as st
 
 import data.corpus
 import data.sources
+import study
+import train
 from common.errors import UserError
 from data.bpe import BPETokenizer, train_bpe
 from data.config import DataConfig
 from data.corpus import Corpus, load_corpus
 from data.tokenizer import CharTokenizer
+from tests.conftest import make_run
 
 KINDS = ("char", "byte")
 ODD = "line\r\nold mac\rtab\tnul\0 \ufeffBOM é e\u0301 😀 שלום\u2028end\x0c\x85"
@@ -348,26 +351,20 @@ def test_a_text_that_changes_while_it_is_read_is_refused(
 
 
 def test_a_second_process_waits_for_the_first(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("t\x1b.txt").write_text("some text")
+    Path("t.txt").write_text("some text")
     make = data.corpus.make_entry
     found: list[Corpus] = []
-    said: list[str] = []
 
-    def make_slowly(*args: Any) -> None:
-        other.start()
-        limit = time.monotonic() + 60
-        while not said and time.monotonic() < limit:
-            said.extend(capsys.readouterr().err.splitlines())
-            time.sleep(0.01)
+    def make_once(*args: Any) -> None:
+        other.start()  # raises if called a second time
         make(*args)
 
-    other = threading.Thread(target=lambda: found.append(load("t\x1b.txt")))
-    monkeypatch.setattr(data.corpus, "make_entry", make_slowly)
-    first = load("t\x1b.txt")  # a second call of `make_slowly` would start the thread again
+    other = threading.Thread(target=lambda: found.append(load("t.txt")))
+    monkeypatch.setattr(data.corpus, "make_entry", make_once)
+    first = load("t.txt")
     other.join()
-    assert said == [r"waiting for another process, which reads t\x1b.txt"]
     assert text_of(found[0]) == text_of(first) == "some text"
 
 
@@ -402,22 +399,90 @@ def test_killed_anywhere_nothing_is_left_or_used(workplace: Path, calls: int) ->
         finally:
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert not list(Path("cache/tokens").glob("*")), "what was interrupted would be found"
+    made = {path.name for path in Path("cache/tokens").glob("*") if path.suffix != ".lock"}
+    assert all(name.startswith("making-") for name in made), "what was interrupted would be found"
     for name in sorted(texts, reverse=calls % 2 == 0):
         assert text_of(load(name)) == texts[name]
-        assert not [path for path in kept() if path.startswith("scratch")], "scratch is left"
-    assert [path.split("/")[0] for path in kept()] == ["tokens"] * 4
 
 
-def test_what_another_living_process_writes_is_left_alone(workplace: Path) -> None:
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_others_keep_in_the_cache_stays(workplace: Path, linked: bool) -> None:
+    """Whatever it is called, also behind a link; nothing of ours is left beside it."""
+    theirs = [Path(f"cache/{name}/chapter.tex") for name in ("scratch/thesis", "tokens/making-x")]
+    if linked:
+        Path("elsewhere").mkdir()
+        Path("cache").symlink_to("elsewhere")
+    for path in theirs:
+        path.parent.mkdir(parents=True)
+        path.write_text("years of work")
     Path("t.txt").write_text("some text")
-    from common.atomic import scratch_folder
+    Path("bad.txt").write_bytes(b"\xff")
+    load("t.txt")
+    with pytest.raises(UserError, match="not UTF-8"):
+        load("bad.txt")
+    assert all(path.read_text() == "years of work" for path in theirs)
+    assert len(kept()) == len(theirs) + 2
 
-    with scratch_folder(Path("cache/scratch/other"), "is busy") as busy:
-        (busy / "tokens.bin").touch()
-        load("t.txt")
-        assert (busy / "tokens.bin").exists()
-    assert not busy.exists()
+
+def test_the_environment_names_the_cache(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("t.txt").write_text("some text")
+    monkeypatch.setenv("GLASSGPT_CACHE", "fast disk")
+    load("t.txt")
+    assert len(list(Path("fast disk").glob("tokens/*/tokens.bin"))) == 1
+    assert not Path("cache").exists()
+    monkeypatch.setenv("GLASSGPT_CACHE", "t.txt")
+    with pytest.raises(NotADirectoryError):
+        load("t.txt", tokenizer="byte")
+
+
+# --- a text that only a saved run names --------------------------------------------------------
+
+
+def test_a_saved_run_has_nothing_read_or_written(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That is new here: a run from elsewhere may name a private file, or a download."""
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("it downloads"))
+    Path("private.txt").write_text("a secret text to keep\n" * 40)
+    for source, flag in (
+        ("private.txt", "--data.source private.txt"),
+        ("priv*.txt", "--data.source 'priv*.txt'"),
+        ("hub:acme/tiny", "--data.source hub:acme/tiny"),
+    ):
+        make_run(Path("runs/theirs"), source=source)
+        for main, argv in (
+            (train.main, ["--resume=theirs", "--train.max_steps=9"]),
+            (train.main, ["--evaluate=theirs"]),
+            (train.main, ["--init_from=theirs", "--run=mine"]),
+            (study.main, ["heads", "theirs"]),
+            (study.main, ["trace", "theirs"]),
+            (study.main, ["report", "theirs"]),
+        ):
+            capsys.readouterr()
+            assert main(argv) == 2
+            said = capsys.readouterr().err.splitlines()[-1]
+            wanted = flag if main is train.main else flag.replace("--data.", "--")
+            assert said.startswith("error: only the saved run names ") and said.endswith(wanted)
+    assert {path.name for path in workplace.iterdir()} == {"private.txt", "runs"}
+
+
+def test_what_the_user_names_or_read_before_is_read(workplace: Path) -> None:
+    Path("t.txt").write_text("a text to keep\n" * 40)
+    Path("file.yaml").write_text("data: {source: t.txt}")
+    make_run(Path("runs/theirs"), source="t.txt")
+    heads = ["heads", "theirs", "--sequences=2"]
+    tune = ["--init_from=theirs", "--train.max_steps=1", "--train.sample_tokens=0"]
+    for main, argv in (
+        (train.main, [*tune, "--data.source=t.txt"]),
+        (train.main, [*tune, "file.yaml"]),
+        (study.main, [*heads, "--source=t.txt"]),
+    ):
+        assert study.main(heads) == 2
+        assert main(argv) == 0
+        assert study.main(heads) == 0, "its tokens are here now"
+        shutil.rmtree("cache")
+    make_run(Path("runs/manual"), chars=None, source="pydocs")
+    assert study.main(["heads", "manual", "--sequences=2"]) == 0
 
 
 def test_a_full_disk_names_the_place(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +494,7 @@ def test_a_full_disk_names_the_place(workplace: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space") as error:
         patch.setattr(data.corpus, "sync", full)
         load("t.txt")
-    assert str(error.value.filename).startswith("cache/scratch/")
+    assert str(error.value.filename).startswith("cache/tokens/making-")
     assert kept() == []
     assert text_of(load("t.txt")) == "abcd"
 
@@ -484,7 +549,7 @@ def test_a_dataset_is_joined_and_read_once(
     assert text_of(load(source, hub_split="train+validation")) == "one\r\ntwo éthree"
     monkeypatch.setattr(data.sources, "ROWS", 2)
     assert text_of(load(source, separator="|")) == "one\r\n||two |é"
-    assert {path.name for path in Path("cache").iterdir()} == {"hub", "scratch", "tokens"}
+    assert {path.name for path in Path("cache").iterdir()} == {"hub", "tokens"}
     request.getfixturevalue("no_reading")
     corpus = load(source, hub_split="train+validation")
     assert text_of(corpus) == "one\r\ntwo éthree"

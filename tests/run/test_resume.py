@@ -24,12 +24,12 @@ CORPUS = {"source": "a.txt", "sha256": "1" * 64, "characters": 99, "tokens": 99,
 
 # What each flag lets change. Where a field is missing here, somebody has to decide: it belongs to
 # one of the sets, or it is refused.
-RESUME = """data.source data.cache_dir data.hub_revision model.attention
+RESUME = """data.source data.hub_revision model.attention
 train.max_steps train.eval_every train.patience train.target_loss train.sample_tokens
 train.save_every train.snapshots train.snapshot_mb train.log_every train.tensorboard train.device
 train.precision train.threads train.compile"""
 TRAIN = " ".join(f"train.{name}" for name in field_types(TrainConfig))
-MEASURE = f"""{TRAIN} data.source data.cache_dir data.hub_config data.hub_split data.hub_column
+MEASURE = f"""{TRAIN} data.source data.hub_config data.hub_split data.hub_column
 data.hub_revision data.repeat_vocab data.repeat_min_period data.repeat_max_period
 model.dropout model.attn_dropout model.attention"""
 INIT = MEASURE + " data.val_fraction data.test_fraction data.separator"

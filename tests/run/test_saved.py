@@ -201,4 +201,4 @@ def test_a_run_on_repeated_strings_may_lie_about_its_vocabulary(
         for verb in ("trace", "heads", "compare", "verify"):
             if code := study.main([verb, "a"]):
                 said = capsys.readouterr().err
-                assert code == 2 and "--data.source repeat has characters" in said
+                assert code == 2 and "--source repeat has characters" in said
