@@ -92,6 +92,8 @@ def train(job: Job, stop: StopSignal) -> str | None:
             job.run, job.model, job.optimizer, processes, job.header, log.flush
         )
         with explain_failures(job, checkpoints):
+            if state.step == 0:  # from the first file on, a run can be resumed
+                checkpoints.save_last()
             while not processes.stop_requested(stop):
                 snapshots.save_if_due(state.step)
                 if state.evaluation_due(settings):

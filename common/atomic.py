@@ -1,28 +1,30 @@
 """Files that are whole or absent."""
 
 import os
+import secrets
 from pathlib import Path
 from typing import IO, Any
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the place, sync, rename: what was there stays until all of it is on the disk.
+    """Write to a scratch file in the same folder, sync it, and rename it to `path`.
 
     Raises:
-        OSError: when it cannot be written; what was there is as it was.
+        OSError: if it cannot be written; the previous file is untouched.
     """
-    scratch = path.with_name(f".writing-{os.getpid()}-{path.name}")
+    # A name that nobody can guess, opened exclusively: no link planted there is followed.
+    scratch = path.with_name(f".writing-{secrets.token_hex(8)}-{path.name}")
     try:
-        with open(scratch, "wb") as file:
+        with open(scratch, "xb") as file:
             file.write(content)
             sync(file)
         os.replace(scratch, path)
     except OSError as error:
-        error.filename = str(path)  # the name that means something to whoever reads the message
+        error.filename = str(path)  # the name that the user knows
         raise
     finally:
         scratch.unlink(missing_ok=True)
-    if os.name == "posix":  # the rename itself is on the disk once its folder is
+    if os.name == "posix":  # the rename is on the disk once its folder is
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)

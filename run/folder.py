@@ -27,9 +27,10 @@ from filelock import FileLock, Timeout
 from common.atomic import write_atomically
 from common.errors import UserError
 from configs.load import Config, to_plain
-from configs.nanogpt import INIT_FROM
 
 RUNS = Path("runs")
+# What training writes by `write_atomically`.
+WRITTEN = ("config.yaml", "run.json", "metrics.jsonl", "*.safetensors", "snapshots/*.safetensors")
 
 
 def make_folder(name: str | None, stem: str) -> Path:
@@ -39,12 +40,12 @@ def make_folder(name: str | None, stem: str) -> Path:
         name: of the folder; None makes one of `stem` and the time.
 
     Raises:
-        UserError: for a run of that name that exists already; none is ever overwritten.
+        UserError: if a run of that name exists; none is ever overwritten.
     """
     if name is None:
         RUNS.mkdir(exist_ok=True)
         return make_unused(RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
-    if name in ("", "..") or Path(name).name != name or not name.isprintable():
+    if name in ("", "..") or Path(name).name != name:
         raise UserError(f"--run {name!r} must be a name for a folder in {RUNS}/, not a path")
     run = RUNS / name
     check_unused(run)
@@ -53,13 +54,12 @@ def make_folder(name: str | None, stem: str) -> Path:
 
 
 def check_unused(run: Path) -> None:
-    """Refuse a folder with more in it than the first moments of a run leave.
+    """Reject a folder that holds more than a run that never saved a checkpoint leaves.
 
-    (A process that ends before its first checkpoint leaves nothing to resume, and should not keep
-    the name.)
+    Such a run cannot be resumed, and should not keep its name.
 
     Raises:
-        UserError: when there is more.
+        UserError: if it holds more.
     """
     if not run.exists():
         return
@@ -72,21 +72,23 @@ def check_unused(run: Path) -> None:
 
 @contextmanager
 def hold(run: Path) -> Iterator[None]:
-    """Keep every other process from training in this folder meanwhile.
+    """Keep other processes from training in this folder inside the `with` block.
 
-    The system lets go of the lock however the process ends. What a killed one left half-written
-    is removed.
+    The system releases the lock however the process ends. Scratch files that a killed process left
+    while writing one of the run's files are removed.
 
     Raises:
-        UserError: when another process has it.
+        UserError: if another process has it.
     """
     try:
         lock = FileLock(run / ".lock").acquire(blocking=False)
     except Timeout:
         raise UserError(f"another process is training {run}; wait for it or stop it") from None
     with lock:
-        for scratch in run.rglob(".writing-*"):
-            scratch.unlink()
+        for name in WRITTEN:
+            folder, _, file = name.rpartition("/")
+            for scratch in (run / folder).glob(f".writing-*-{file}"):
+                scratch.unlink(missing_ok=True)
         yield
 
 
@@ -127,43 +129,24 @@ def find_run(name: str | None) -> Path:
     """The folder of a run: a path, a name in runs/, or the newest.
 
     Raises:
-        UserError: when there is none, or when a link in its folder leads out of it: whoever made
-            such a folder could choose which files of yours are read or written.
+        UserError: if there is none.
     """
     if name is None:
         saved = list(RUNS.glob("*/last.safetensors"))
         if not saved:
             raise UserError(f"there is no run in {RUNS}/ yet; make one with: python train.py")
-        return without_links(max(saved, key=lambda path: path.stat().st_mtime_ns).parent)
+        return max(saved, key=lambda path: path.stat().st_mtime_ns).parent
     if Path(name).is_file():
         raise UserError(f"{name} is a file; name the run's folder, {Path(name).parent}")
     folders = [folder for folder in (Path(name), RUNS / name) if folder.is_dir()]
     for folder in folders:
         if (folder / "last.safetensors").is_file():
-            return without_links(folder)
+            return folder
     if folders:
         raise UserError(f"{folders[0]} is not a run: it has no last.safetensors")
-    if name in INIT_FROM:
-        raise UserError(
-            f"there is no run {name}; nanoGPT's --init_from={name} is here: {INIT_FROM[name]}"
-        )
     known = sorted(path.parent.name for path in RUNS.glob("*/last.safetensors"))
     close = difflib.get_close_matches(Path(name).name, known, n=5, cutoff=0.3) or known[-5:]
     raise UserError(
         f"there is no run {name}; {RUNS}/ "
         + (f"has {len(known)}, among them {', '.join(close)}" if known else "is empty")
     )
-
-
-def without_links(run: Path) -> Path:
-    """The folder, unless something in it leads out of it; see `find_run`."""
-    for path in (*run.iterdir(), *run.glob("snapshots/*")):
-        try:
-            leads_to = path.resolve()
-        except (OSError, RuntimeError):  # in a circle
-            raise UserError(f"{path} leads nowhere; remove that link") from None
-        if path.is_symlink() and not leads_to.is_relative_to(run.resolve()):
-            raise UserError(f"{path} leads out of the run, to {leads_to}; remove that link")
-        if not (path.is_file() or path.is_dir()):
-            raise UserError(f"{path} is neither a file nor a folder; remove it")
-    return run
