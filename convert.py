@@ -19,15 +19,15 @@ import common.start  # noqa: F401 - loads PyTorch
 
 # isort: split
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from pydantic.dataclasses import dataclass
 
 from common.errors import UserError, command, printable
-from common.fields import Checked
-from configs.load import Config, build, nearest, read_command_line, to_plain
+from common.fields import STRICT
+from configs.load import Config, build, nearest, read_command_line
 from data.config import DataConfig
 from formats.folder import download, load_original, read_folder, write_folder
 from formats.imported import Imported, largest_differences
@@ -43,16 +43,16 @@ from training.state import TrainState
 SAME = 1e-3  # rounding in float32, of a model whose logits are large, is less
 
 
-@dataclass(frozen=True)
-class Export(Checked):
+@dataclass(frozen=True, config=STRICT)
+class Export:
     """A run as a folder that transformers opens, with its tokenizer"""
 
     checkpoint: Literal["best", "last"] = "best"
     """The weights of the lowest validation loss, or those of the last step."""
 
 
-@dataclass(frozen=True)
-class Import(Checked):
+@dataclass(frozen=True, config=STRICT)
+class Import:
     """A model from elsewhere as a run"""
 
     run: str | None = None
@@ -125,7 +125,7 @@ def save_run(run: Path, model: GPT, config: Config, imported: Imported, word: st
     """Fill the folder of a run, like any other but that it has nothing to resume from."""
     corpus = {"source": f"{word}, imported", "start_token": imported.start_token}
     machine = Machine("cpu", "unknown", torch.get_num_threads(), 1, "float32", torch.__version__)
-    header = Header(to_plain(config), imported.tokenizer.to_dict(), corpus, machine, TrainState())
+    header = Header(config, imported.tokenizer.to_dict(), corpus, machine, TrainState())
     with hold(run):
         describe_run(run, config, {"corpus": corpus, "init_from": None, "runtime": "imported"})
         save_checkpoint(run / "last.safetensors", model_tensors(model), header)

@@ -16,14 +16,15 @@ import common.start  # noqa: F401 - loads PyTorch
 # isort: split
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from common.errors import command, printable
-from common.fields import Checked, Count, Fraction, In, Natural, NonNegative
+from common.fields import STRICT, Count, Fraction, Natural, NonNegative
 from configs.load import build, read_command_line
 from model.decode import compiled, optimize_for_decoding
 from model.generate import generate
@@ -32,8 +33,8 @@ from run.folder import find_run
 from training.runtime import fit_threads, pick_device
 
 
-@dataclass(frozen=True)
-class Options(Checked):
+@dataclass(frozen=True, config=STRICT)
+class Options:
     """What to generate"""
 
     prompt: str | None = None
@@ -52,7 +53,7 @@ class Options(Checked):
     top_k: Count | None = None
     """Draw from the k likeliest tokens."""
 
-    top_p: Annotated[float, In("(0, 1]")] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Draw from the fewest likeliest tokens that together have this probability."""
 
     min_p: Fraction = 0.0
@@ -68,7 +69,6 @@ class Options(Checked):
     """Where to compute; auto takes a GPU if there is one."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.prompt == "":
             raise ValueError("prompt is empty; leave it out to start from a newline")
 

@@ -22,13 +22,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pydantic.dataclasses import dataclass
 
 from common.errors import UserError, command, printable
-from common.fields import Checked
+from common.fields import STRICT
 from configs.load import SECTIONS, Config, build, read_command_line, read_config, read_yaml
 from data.batches import Batches, open_batches
 from model.gpt import GPT
@@ -49,8 +49,8 @@ from training.step import load_batch, train_step
 LOADING = time.perf_counter() - common.start.BEGAN  # seconds
 
 
-@dataclass(frozen=True)
-class Options(Checked):
+@dataclass(frozen=True, config=STRICT)
+class Options:
     """The run"""
 
     run: str | None = None

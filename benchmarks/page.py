@@ -17,13 +17,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic.dataclasses import dataclass
+
 from benchmarks.common import print_json, processor
 from common.errors import UserError, command
-from common.fields import Checked, Count
+from common.fields import STRICT, Count
 from common.tables import print_table
 from configs.load import build, read_command_line
 from lens.report.page import MARK
@@ -79,8 +80,8 @@ ACT = """async ([name, id, value]) => {
 Found = dict[tuple[str, str], list[float]]
 
 
-@dataclass(frozen=True)
-class Options(Checked):
+@dataclass(frozen=True, config=STRICT)
+class Options:
     """What to measure"""
 
     repetitions: Count = 20

@@ -12,11 +12,11 @@ recipe taken back alone, and for some that were not taken.
 import statistics
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic.dataclasses import dataclass
 
 from benchmarks.common import (
     ROOT,
@@ -28,7 +28,7 @@ from benchmarks.common import (
     run_command,
 )
 from common.errors import command
-from common.fields import Checked, Count
+from common.fields import STRICT, Count
 from common.tables import print_table
 from configs.load import SECTIONS, build, read_command_line, read_config
 from data.batches import open_batches
@@ -56,8 +56,8 @@ CHANGES = {
 }
 
 
-@dataclass(frozen=True)
-class Options(Checked):
+@dataclass(frozen=True, config=STRICT)
+class Options:
     """What to measure"""
 
     seeds: Count = 3

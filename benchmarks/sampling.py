@@ -19,11 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic.dataclasses import dataclass
 
 from benchmarks import llama2c
 from benchmarks.common import (
@@ -38,7 +38,7 @@ from benchmarks.common import (
 )
 from benchmarks.throughput import VOCAB, WIDER
 from common.errors import UserError, command, printable
-from common.fields import Checked, Count
+from common.fields import STRICT, Count
 from common.tables import print_table
 from configs.load import build, read_command_line
 from model.decode import compiled, optimize_for_decoding
@@ -47,8 +47,8 @@ from model.gpt import GPT
 from training.runtime import pick_device
 
 
-@dataclass(frozen=True)
-class Options(Checked):
+@dataclass(frozen=True, config=STRICT)
+class Options:
     """What to measure"""
 
     repetitions: Count = 3

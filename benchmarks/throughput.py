@@ -8,14 +8,16 @@ A step has the same number of tokens as the context grows.
 """
 
 import contextlib
+import dataclasses
 import io
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
+from pydantic.dataclasses import dataclass
 
 from benchmarks.common import (
     ROOT,
@@ -30,7 +32,7 @@ from benchmarks.common import (
     seconds_of,
 )
 from common.errors import UserError, command
-from common.fields import Checked, Count, NonNegative
+from common.fields import STRICT, Count, NonNegative
 from common.tables import print_table
 from configs.load import (
     Config,
@@ -64,8 +66,8 @@ CLASSICAL = ModelConfig(
 WIDER = replace(CLASSICAL, block_size=256, n_layer=6, n_head=6, n_embd=384)
 
 
-@dataclass(frozen=True)
-class Options(Checked):
+@dataclass(frozen=True, config=STRICT)
+class Options:
     """What to measure"""
 
     repetitions: Count = 3
@@ -84,7 +86,7 @@ class Options(Checked):
     """Measure the rows whose name contains this."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Measured:
     """Of one process."""
 

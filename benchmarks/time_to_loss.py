@@ -17,11 +17,12 @@ import shutil
 import statistics
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from benchmarks.common import (
     ROOT,
@@ -35,7 +36,7 @@ from benchmarks.common import (
     run_command,
 )
 from common.errors import UserError, command
-from common.fields import Checked, Count, In
+from common.fields import STRICT, Count
 from common.tables import print_table
 from configs.load import (
     SECTIONS,
@@ -57,11 +58,11 @@ NANOGPT_RECIPE = shlex.split(
 )
 
 
-@dataclass(frozen=True)
-class Options(Checked):
+@dataclass(frozen=True, config=STRICT)
+class Options:
     """What to reach"""
 
-    loss: Annotated[float, In("(0, inf)")] = 1.8857
+    loss: Annotated[float, Field(gt=0)] = 1.8857
     """Validation loss, in nats per token. (The default is where nanoGPT's CPU recipe ends.)"""
 
     repetitions: Count = 3

@@ -2,26 +2,24 @@
 
     python train.py configs/gpt2.yaml --model.n_layer 6
 
-A field of a config is a flag, and the docstring under it is the flag's help. Whatever stands in a
-file or behind a flag is text until the type of its field converts it (`FieldType.convert`).
+A field of a config is a flag, and the docstring under it is the flag's help. Values are read as
+text, and become numbers or booleans only where the field is not a text.
 """
 
 import argparse
 import dataclasses
 import difflib
-import functools
-from collections import Counter
-from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
-import docstring_parser
 import yaml
+from pydantic import Field, ValidationError
+from pydantic.dataclasses import dataclass
 
 from common.errors import UserError
-from common.fields import FieldType, brief, field_types, make
-from configs.nanogpt import ours_for
+from common.fields import STRICT, brief, first_error
 from data.config import DataConfig
 from model.config import ModelConfig
 from training.config import TrainConfig
@@ -31,122 +29,129 @@ Options = TypeVar("Options")
 Values = dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Config:
     """The whole config of a run."""
 
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    train: TrainConfig = Field(default_factory=TrainConfig)
 
 
 SECTIONS: dict[str, type] = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig}
-
-
-def flag(section: str, name: str) -> str:
-    """The flag of a field."""
-    return f"--{section}.{name}" if section else f"--{name}"
 
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        message = message.removeprefix("argument ")
-        if message.endswith("expected one argument"):
-            name = message.split(":")[0]
-            message = f"{name} needs a value; write one that begins with a dash as {name}=-..."
-        raise UserError(message)
+        raise UserError(message.removeprefix("argument "))
+
+
+def flag(section: str, name: str) -> str:
+    """Return the flag of a field."""
+    return f"--{section}.{name}" if section else f"--{name}"
+
+
+def fields_of(kind: type) -> dict[str, Any]:
+    """Return pydantic's description of each field of a dataclass, by name."""
+    fields: dict[str, Any] = dict(vars(kind)["__pydantic_fields__"])
+    for base in kind.__mro__[1:-1]:  # pydantic does not inherit docstrings
+        for name, field in vars(base)["__pydantic_fields__"].items():
+            fields[name].description = fields[name].description or field.description
+    return fields
+
+
+def parse_value(field: Any, value: Any) -> Any:
+    """Return a text as what the field may hold; what is no number stays a text."""
+    kinds = {field.annotation, get_origin(field.annotation), *get_args(field.annotation)}
+    if not isinstance(value, str) or kinds & {str, Literal}:
+        return value
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(value)
+    return {"true": True, "false": False, "null": None}.get(value.lower(), value)
 
 
 def read_command_line(
     sections: dict[str, type], argv: list[str], usage: str, description: str, words: int = 1
 ) -> tuple[str | None, Values]:
-    """The one word without a flag, if there is one, and the values of the flags that are given.
+    """Return the one word without a flag, if there is one, and the values of the given flags.
 
     Args:
         sections: dataclasses, whose fields are flags, by the prefix of the flags.
-        words: 0 where the command takes no word without a flag.
+        words: 0 if the command takes no word without a flag.
 
     Raises:
-        UserError: for an unknown flag, a value of another type, and further words.
+        UserError: for an unknown flag, a flag without a value, and further words.
     """
     parser = Parser(usage=usage, description=description, allow_abbrev=False)
-    flags: dict[str, FieldType] = {}
+    flags = {}
     for section, kind in sections.items():
-        title, meanings = describe(kind)
-        group = parser.add_argument_group(title)
-        for name, field_type in field_types(kind).items():
-            flags[flag(section, name)] = field_type
+        group = parser.add_argument_group((kind.__doc__ or "").splitlines()[0].rstrip("."))
+        for name, field in fields_of(kind).items():
+            choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+            notes = [f"one of {', '.join(choices)}"] if choices else []
+            notes += [f"default: {field.default}"] if field.default not in (None, "") else []
+            meaning = " ".join((field.description or "").split())
+            text = f"{meaning} ({'; '.join(notes)})" if notes else meaning
+            several = list[str] in get_args(field.annotation)
+            flags[flag(section, name)] = section, name, field
             group.add_argument(
                 flag(section, name),
                 metavar="VALUE",
                 default=argparse.SUPPRESS,
-                help=meanings[name].replace("%", "%%"),
-                action="append" if field_type.kind == list[str] | str else "store",
+                help=text.replace("%", "%%"),
+                action="append" if several else "store",
             )
-    alone = {name for name, field_type in flags.items() if field_type.kind is bool}
-    given, rest = parser.parse_known_args(spell_out(argv, alone))
+    alone = {name for name, (_, _, field) in flags.items() if field.annotation is bool}
+    argv = [  # a boolean flag may stand alone
+        f"{word}=true" if word in alone and after.lower() not in ("true", "false") else word
+        for word, after in zip(argv, [*argv[1:], ""], strict=False)
+    ]
+    given, rest = parser.parse_known_args(argv)
     for word in rest:
         if word.startswith("-"):
             name = word.split("=")[0]
-            hint = nearest(name, flags) or "; see --help"
-            raise UserError(ours_for(word, flags) or f"unknown flag {name}{hint}")
+            raise UserError(f"unknown flag {name}{nearest(name, flags) or '; see --help'}")
     if len(rest) > words:
         most = "one word" if words else "no word"
         raise UserError(f"{most} without a flag expected, got: {' '.join(rest)}")
     values: Values = {section: {} for section in sections}
     for key, value in vars(given).items():
-        section, _, name = key.rpartition(".")
+        section, name, field = flags[f"--{key}"]
         if isinstance(value, list) and len(value) == 1:  # a flag that is given once
             (value,) = value
-        values[section][name] = convert(flags[f"--{key}"], value, f"--{key}")
+        values[section][name] = parse_value(field, value)
     return (rest[0] if rest else None), values
 
 
-@functools.cache
-def describe(kind: type) -> tuple[str, dict[str, str]]:
-    """What the docstrings say of a dataclass and of each of its fields."""
-    docs = [docstring_parser.parse_from_object(k) for k in kind.__mro__[:-1]]  # its bases' too
-    meanings = {p.arg_name: p.description or "" for doc in docs for p in doc.params}
-    for f in dataclasses.fields(kind):
-        field_type = field_types(kind)[f.name]
-        limits = f" in {field_type.limits.interval}" if field_type.limits else ""
-        default = "" if f.default in (None, "") else f"; default: {f.default}"
-        meanings[f.name] = f"{' '.join(meanings[f.name].split())} ({field_type}{limits}{default})"
-    return (docs[0].short_description or "").rstrip("."), meanings
+def build(
+    kind: type[Options],
+    values: dict[str, Any],
+    section: str = "",
+    places: dict[str, str] | None = None,
+) -> Options:
+    """Make a dataclass of values and defaults.
 
-
-def spell_out(argv: list[str], alone: Container[str]) -> list[str]:
-    """The command line, with `=true` added to flags that may stand alone, where they do."""
-    return [
-        f"{word}=true" if word in alone and after.lower() not in ("true", "false") else word
-        for word, after in zip(argv, [*argv[1:], ""], strict=False)
-    ]
-
-
-def convert(field_type: FieldType, value: Any, where: str) -> Any:
-    """A value as the type of a field."""
-    try:
-        return field_type.convert(value)
-    except ValueError as error:
-        raise UserError(f"{where} {error}") from None
-
-
-def build(kind: type[Options], values: dict[str, Any], section: str = "") -> Options:
-    """A dataclass of values that have the right types already, and of defaults.
+    Args:
+        places: where a value comes from, if not from its flag.
 
     Raises:
-        UserError: naming the flag, where the dataclass refuses them.
+        UserError: naming where the value comes from.
     """
     try:
         return kind(**values)
-    except ValueError as error:  # begins with the name of a field
-        raise UserError(flag(section, str(error))) from None
+    except ValidationError as error:
+        field, message = first_error(error)
+        name = field.split(".")[0]  # without the choices of a union
+        if not name:  # the message begins with a field
+            raise UserError(flag(section, message)) from None
+        raise UserError(f"{(places or {}).get(name, flag(section, name))} {message}") from None
 
 
 def read_config(values: Values, file: str | None, base: Config | None = None) -> Config:
-    """The config from the flags, over a file, over `base` or the defaults.
+    """Read the config from the flags, over a file, over `base` or the defaults.
 
     `minutes` and `max_steps` both say how long a run is: the last that is given counts.
 
@@ -154,47 +159,49 @@ def read_config(values: Values, file: str | None, base: Config | None = None) ->
         UserError: naming what is wrong in the file or the flags.
     """
     plain = to_plain(base) if base else {section: {} for section in SECTIONS}
-    for layer in (read_yaml(Path(file)) if file else {}, values):
+    in_file = read_yaml(Path(file)) if file else {}
+    for layer in (in_file, values):
         plain = {section: plain[section] | layer.get(section, {}) for section in SECTIONS}
         train = layer.get("train", {})
         if "max_steps" in train:
             if train.get("minutes"):
                 where = f"{file}: train." if layer is not values else "--train."
-                raise UserError(f"{where}max_steps and minutes both say how long: give one")
+                raise UserError(f"{where}max_steps and minutes both set the length; give one")
             plain["train"]["minutes"] = 0.0
-    return Config(**{name: build(kind, plain[name], name) for name, kind in SECTIONS.items()})
+    places = {
+        section: {
+            name: f"{file}: {section}.{name}"
+            for name in given
+            if name not in values.get(section, {})
+        }
+        for section, given in in_file.items()
+    }
+    return Config(
+        **{
+            name: build(kind, plain[name], name, places.get(name))
+            for name, kind in SECTIONS.items()
+        }
+    )
 
 
 def to_plain(config: Config) -> Values:
-    """The config as nested dictionaries, for YAML and JSON."""
+    """Return the config as nested dictionaries, for YAML and JSON."""
     return dataclasses.asdict(config)
-
-
-def from_plain(plain: Any, where: str) -> Config:
-    """The config that `to_plain` made plain: every field must be there, and no other.
-
-    Raises:
-        UserError: naming `where` and the field.
-    """
-    try:
-        return make(Config, plain)
-    except ValueError as error:
-        raise UserError(f"{where}: {error}") from None
 
 
 class Loader(yaml.BaseLoader):
     """YAML in which every scalar is text, tags mean nothing, and no key stands twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
-        for key, times in keys.most_common(1):
-            if times > 1:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key in keys:
+            if keys.count(key) > 1:
                 raise ValueError(f"{key} is given twice")
         return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path) -> Values:
-    """The values of a config file.
+    """Read the values of a config file.
 
     Raises:
         UserError: naming the file and what is wrong in it.
@@ -207,23 +214,22 @@ def read_yaml(path: Path) -> Values:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not a config: {' '.join(str(error).split())}") from None
     if not isinstance(plain, dict):
-        raise UserError(f"{path}: a config has the sections {', '.join(SECTIONS)}, this has none")
+        raise UserError(f"{path} must have sections: {', '.join(SECTIONS)}")
     values: Values = {}
     for section, given in plain.items():
         if section not in SECTIONS:
             raise UserError(f"{path}: unknown section {section}{nearest(section, SECTIONS)}")
         if not isinstance(given, dict):
-            raise UserError(f"{path}: {section} should hold fields, not {brief(given)}")
-        types, values[section] = field_types(SECTIONS[section]), {}
-        for name, value in given.items():
-            if name not in types:
-                raise UserError(f"{path}: unknown key {section}.{name}{nearest(name, types)}")
-            where = f"{path}: {section}.{name}"
-            values[section][name] = convert(types[name], value, where)
+            raise UserError(f"{path}: {section} must hold fields, got {brief(given)}")
+        fields = fields_of(SECTIONS[section])
+        for name in given:
+            if name not in fields:
+                raise UserError(f"{path}: unknown key {section}.{name}{nearest(name, fields)}")
+        values[section] = {name: parse_value(fields[name], given[name]) for name in given}
     return values
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """'; did you mean ...?' for a word close to a known one."""
+    """Return '; did you mean ...?' for a word close to a known one."""
     close = difflib.get_close_matches(word, known := list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""

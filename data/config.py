@@ -1,13 +1,15 @@
 """Which text, as which tokens, split where."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from common.fields import Checked, Count, Fraction, In
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from common.fields import STRICT, Count, Fraction
 
 
-@dataclass(frozen=True)
-class DataConfig(Checked):
+@dataclass(frozen=True, config=STRICT)
+class DataConfig:
     """The text: where it comes from, and how it becomes tokens."""
 
     source: list[str] | str = "pydocs"
@@ -19,10 +21,10 @@ class DataConfig(Checked):
     """A token is a character of the text, a byte of its UTF-8 form, or a sub-word: bytes joined by
     byte-pair encoding, as in GPT-2, learned from the text; needs the library tokenizers."""
 
-    vocab_size: Annotated[int, In("[257, 60000]")] = 1024
+    vocab_size: Annotated[int, Field(ge=257, le=60_000)] = 1024
     """For bpe: number of different tokens, 256 of them bytes."""
 
-    val_fraction: Annotated[float, In("(0, 1)")] = 0.1
+    val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """The text is split into training, validation and test, in this order; this is the fraction
     held out for validation."""
 
@@ -45,7 +47,7 @@ class DataConfig(Checked):
     """Branch, tag or commit of the hub dataset. A branch is fetched once and kept; name a commit
     to fix the exact text."""
 
-    repeat_vocab: Annotated[int, In("[2, 50000]")] = 64
+    repeat_vocab: Annotated[int, Field(ge=2, le=50_000)] = 64
     """For repeat: number of different characters."""
 
     repeat_min_period: Count = 8
@@ -60,7 +62,6 @@ class DataConfig(Checked):
         return "token" if self.tokenizer == "bpe" else self.tokenizer
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not self.source:
             raise ValueError("source is empty; name a file, pydocs, hub:OWNER/NAME or repeat")
         if self.val_fraction + self.test_fraction >= 1:

@@ -9,13 +9,14 @@ steps chosen by the induction score of the best head.
 import importlib
 import io
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic.dataclasses import dataclass
+
 from benchmarks.page import ACT, DONE, find_report, open_report, start_browser
 from common.errors import UserError, command
-from common.fields import Checked
+from common.fields import STRICT
 from configs.load import build, read_command_line
 
 WORD = "UNCOPYRIGHTABLE"  # no letter twice
@@ -25,8 +26,8 @@ HIDE = "(ids) => ids.forEach((id) => { document.querySelector(id).hidden = true;
 NONE_YET, FORMED = 0.15, 0.5  # induction scores: at most, at least
 
 
-@dataclass(frozen=True)
-class Options(Checked):
+@dataclass(frozen=True, config=STRICT)
+class Options:
     """Where pictures go"""
 
     out: str = str(Path(__file__).parent)

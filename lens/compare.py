@@ -3,13 +3,13 @@
 import contextlib
 import sys
 import textwrap
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from pydantic.dataclasses import dataclass
 
 from common.errors import UserError, printable
-from common.fields import Natural
+from common.fields import STRICT, Natural
 from common.pictures import new_picture, save_picture
 from common.tables import visible
 from lens.capture import capture, without_mask
@@ -29,7 +29,7 @@ Name = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Compare(MeasureOptions):
     """What each choice in attention does"""
 

@@ -4,13 +4,14 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Annotated
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from common.errors import UserError
-from common.fields import In
+from common.fields import STRICT
 from common.pictures import new_picture, save_picture
 from common.tables import print_table
 from lens.capture import head_replaced
@@ -22,14 +23,14 @@ from lens.subject import REPEATS, MeasureOptions, Subject
 PAIRS = 12  # of heads that compose most, that are printed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Heads(MeasureOptions):
     """Every head: its scores, and the loss without it"""
 
     without: str | None = None
     """Heads to cut first, such as L0H1,L1H0: their output is zero in all that is measured."""
 
-    period: Annotated[int, In("[2, inf)")] | None = None
+    period: Annotated[int, Field(ge=2, lt=2**63)] | None = None
     """Length of the random strings whose copying is scored; without it, one that suits the run."""
 
     picture: str | None = None

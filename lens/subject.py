@@ -2,15 +2,16 @@
 
 import dataclasses
 import sys
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from common.errors import UserError, printable
-from common.fields import Checked, In
+from common.fields import STRICT
 from data.batches import Batches, open_batches
 from lens.capture import blocks_of
 from lens.measure import repeated
@@ -27,8 +28,8 @@ ENOUGH = 3e13  # FLOPs for cutting each head once: minutes, on two cores
 REPEATS = 64  # random strings that copying is measured on
 
 
-@dataclass(frozen=True)
-class SubjectOptions(Checked):
+@dataclass(frozen=True, config=STRICT)
+class SubjectOptions:
     """Flags of every verb."""
 
     prompt: str | None = None
@@ -41,11 +42,11 @@ class SubjectOptions(Checked):
     """The weights of the lowest validation loss, or those of the last step."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class MeasureOptions(SubjectOptions):
     """Flags of the verbs that measure on the validation split."""
 
-    sequences: Annotated[int, In("[2, inf)")] | None = None
+    sequences: Annotated[int, Field(ge=2, lt=2**63)] | None = None
     """Number of sequences, spread evenly over the validation split, that scores and losses are
     averaged over; without it 32, or fewer for a large model."""
 

@@ -1,12 +1,11 @@
 """The verb trace: one attention layer of a run, step by step."""
 
-from dataclasses import dataclass
-
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from common.errors import UserError
-from common.fields import Count, Natural
+from common.fields import STRICT, Count, Natural
 from common.tables import print_table, visible
 from lens.capture import capture
 from lens.checks import by_torch
@@ -19,7 +18,7 @@ from run.folder import RUNS
 SHOWN = 8  # rows and columns of a printed matrix, at most
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Trace(SubjectOptions):
     """One attention layer, step by step"""
 

@@ -1,14 +1,16 @@
 """The verb verify: every check on a run's own weights."""
 
 import sys
-from dataclasses import dataclass
 
+from pydantic.dataclasses import dataclass
+
+from common.fields import STRICT
 from common.tables import print_table
 from lens.checks import check_model
 from lens.subject import Subject, SubjectOptions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Verify(SubjectOptions):
     """Checks on a run's own weights, each with its tolerance"""
 

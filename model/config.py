@@ -1,32 +1,34 @@
 """What the network looks like. Nothing here is about text, files or schedules."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from common.fields import Checked, Count, Fraction, In
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from common.fields import STRICT, Count, Fraction
 
 
-@dataclass(frozen=True)
-class ModelConfig(Checked):
+@dataclass(frozen=True, config=STRICT)
+class ModelConfig:
     """The network: its size, and the choices inside a block."""
 
-    block_size: Annotated[int, In("[1, 1e8]")] = 128
+    block_size: Annotated[int, Field(ge=1, le=10**8)] = 128
     """Longest context, in tokens."""
 
-    n_layer: Annotated[int, In("[1, 1000]")] = 4
+    n_layer: Annotated[int, Field(ge=1, le=1000)] = 4
     """Number of blocks."""
 
     n_head: Count = 4
     """Attention heads in a block; each is n_embd / n_head wide."""
 
-    n_embd: Annotated[int, In("[1, 1e5]")] = 128
+    n_embd: Annotated[int, Field(ge=1, le=10**5)] = 128
     """Width of the residual stream."""
 
     positions: Literal["learned", "rotary", "none"] = "rotary"
     """Position encoding: an added learned embedding, rotated queries and keys, or none, where only
     the causal mask tells one position from another."""
 
-    ngrams: Annotated[int, In("[1, 16]")] = 1
+    ngrams: Annotated[int, Field(ge=1, le=16)] = 1
     """Add embeddings of the n-grams that end with each token, from the bigram up to this n;
     1 adds none. Each n has a table of at most 16,381 rows, which n-grams share by hashing."""
 
@@ -60,7 +62,6 @@ class ModelConfig(Checked):
     """fused: the fastest kernel for the device; explicit: the formula, step by step. They agree."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd {self.n_embd} must be divisible by n_head {self.n_head}")
         if self.positions == "rotary" and self.head_width % 2:

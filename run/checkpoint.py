@@ -14,19 +14,19 @@ import json
 import math
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic.dataclasses import dataclass
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from common.atomic import write_atomically
 from common.errors import UserError
-from common.fields import make
-from configs.load import Config, from_plain
+from common.fields import STRICT, read_json
+from configs.load import Config
 from data.tokenizer import Tokenizer, load_tokenizer
 from model.gpt import GPT
 from training.optim import Optimizer
@@ -144,12 +144,11 @@ def copy_into(
         tensor.copy_(tensors[name])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Header:
     """What a checkpoint says of itself, as plain data: whoever loads it needs no corpus."""
 
-    config: dict[str, Any]
-    """The whole config of the run."""
+    config: Config
 
     tokenizer: dict[str, Any]
     """What `load_tokenizer` reads."""
@@ -265,7 +264,7 @@ def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
     text, tensors = read_tensors(path, FORMAT)
     try:
         check_finite(tensors)
-        return make(Header, json.loads(text)), tensors
+        return read_json(Header, text), tensors
     except (ValueError, RecursionError, FloatingPointError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
 
@@ -303,7 +302,7 @@ def load_training(
 # --- a run, opened -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class SavedRun:
     """A checkpoint, opened; it needs nothing but its file."""
 
@@ -376,7 +375,7 @@ def open_run(run: Path, which: str = "best") -> SavedRun:
     if which == "best" and not path.exists():
         path = run / "last.safetensors"
     header, tensors = load_checkpoint(path)
-    config = from_plain(header.config, str(path))
+    config = header.config
     try:
         tokenizer = load_tokenizer(header.tokenizer)
     except ValueError as error:

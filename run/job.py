@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from configs.load import Config, to_plain
+from configs.load import Config
 from data.batches import Batches
 from model.generate import generate
 from model.gpt import GPT
@@ -43,7 +43,7 @@ class Job:
     def header(self) -> Header:
         """What a checkpoint says of itself now."""
         return Header(
-            config=to_plain(self.config),
+            config=self.config,
             tokenizer=self.batches.tokenizer.to_dict(),
             corpus=self.batches.info,
             machine=self.runtime.machine(self.processes.world_size),

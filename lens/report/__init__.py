@@ -1,25 +1,27 @@
 """The verb report: one HTML page with all of it, to open from disk."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
 from common.atomic import write_atomically
 from common.errors import UserError, printable
-from common.fields import In
+from common.fields import STRICT
 from lens.report.data import make_page
 from lens.report.page import MARK
 from lens.subject import MeasureOptions, Subject
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Report(MeasureOptions):
     """One HTML page, to open from disk"""
 
     out: str | None = None
     """The page's file; without it, report.html in the run's folder."""
 
-    max_mb: Annotated[float, In("(0, inf)")] = 16.0
+    max_mb: Annotated[float, Field(gt=0)] = 16.0
     """Room for the page in megabytes; where it is too little for all, fewer snapshots of the run
     are in it, and rounded more coarsely."""
 

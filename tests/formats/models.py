@@ -71,8 +71,10 @@ def make_run_of(run: Path, tokens: str, **choices: Any) -> Path:
     make_run(run, "".join(map(chr, range(0x4E00, 0x4E00 + bpe().vocab_size))), **choices)
     for path in run.glob("*.safetensors"):
         header, tensors = load_checkpoint(path)
-        header.config["data"] |= {"tokenizer": "bpe", "vocab_size": bpe().vocab_size}
-        save_checkpoint(path, tensors, dataclasses.replace(header, tokenizer=bpe().to_dict()))
+        data = dataclasses.replace(header.config.data, tokenizer="bpe", vocab_size=bpe().vocab_size)
+        config = dataclasses.replace(header.config, data=data)
+        header = dataclasses.replace(header, config=config, tokenizer=bpe().to_dict())
+        save_checkpoint(path, tensors, header)
     return run
 
 

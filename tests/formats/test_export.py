@@ -261,6 +261,9 @@ def configs(draw: st.DrawFn) -> ModelConfig:
 NAMED = re.compile(r"no class of its own for model\.(\w+) (\S+) \(the nearest is \w+\); such a run")
 
 
+MACHINE = Machine("cpu", "", 1, 1, "", "")
+
+
 @given(configs())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_model_is_refused_or_computed_alike(workplace: Path, config: ModelConfig) -> None:
@@ -268,7 +271,9 @@ def test_a_model_is_refused_or_computed_alike(workplace: Path, config: ModelConf
     torch.manual_seed(2)
     for weight in ours.parameters():
         torch.nn.init.normal_(weight, 0.0, 0.3)
-    header = Header({}, {}, {"start_token": 3}, Machine("cpu", "", 1, 1, "", ""), TrainState())
+    header = Header(
+        Config(), {}, {"start_token": 3}, Machine("cpu", "", 1, 1, "", ""), TrainState()
+    )
     made = Config(DataConfig(), config, TrainConfig())
     saved = SavedRun(Path("a"), header, made, CharTokenizer("edcba"), model_tensors(ours))
     shutil.rmtree("out", ignore_errors=True)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError
+from configs.load import Config
 from model.config import ModelConfig
 from model.gpt import GPT
 from run.checkpoint import (
@@ -38,7 +39,7 @@ MACHINE = Machine("cpu", "AVX2", threads=2, processes=1, precision="float32", to
 STATE = TrainState(
     7, 1.5, 1.25, last_eval_step=6, val_loss=2.5, best_val_loss=2.0, evals_since_best=1
 )
-HEADER = Header({"a": 1}, {"kind": "char", "chars": "aé\ud800"}, {"sha256": "0"}, MACHINE, STATE)
+HEADER = Header(Config(), {"kind": "char", "chars": "aé"}, {"sha256": "0"}, MACHINE, STATE)
 
 
 def make(seed: int = 0, kind: Literal["muon", "adamw"] = "muon") -> tuple[GPT, Optimizer]:
@@ -66,10 +67,10 @@ PLAIN = dataclasses.asdict(HEADER)
 WRONG: list[tuple[str, str]] = [
     *((header, "") for header in ("", "[]", "null", "{}", "[" * 100_000)),
     ('{"config": ' + "[" * 100_000, ""),
-    (json.dumps(PLAIN | {"config": []}), "config must be a mapping"),
+    (json.dumps(PLAIN | {"config": []}), "config must be an object"),
     (json.dumps(PLAIN | {"machine": PLAIN["machine"] | {"processes": 0}}), "machine.processes"),
     (json.dumps(PLAIN | {"state": PLAIN["state"] | {"step": 5}}), "last_eval_step 6 must not"),
-    (json.dumps(PLAIN | {"state": PLAIN["state"] | {"more": 1}}), "state.should have the fields"),
+    (json.dumps(PLAIN | {"state": PLAIN["state"] | {"more": 1}}), "state.more is unknown"),
 ]
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from common.errors import UserError
-from common.fields import field_types
-from configs.load import SECTIONS, Config, to_plain
+from configs.load import SECTIONS, Config, fields_of, to_plain
 from data.tokenizer import CharTokenizer
 from run.checkpoint import Header, SavedRun
 from run.folder import save_config
@@ -28,7 +27,7 @@ RESUME = """data.source data.hub_revision model.attention
 train.max_steps train.eval_every train.patience train.target_loss train.sample_tokens
 train.save_every train.snapshots train.snapshot_mb train.log_every train.tensorboard train.device
 train.precision train.threads train.compile"""
-TRAIN = " ".join(f"train.{name}" for name in field_types(TrainConfig))
+TRAIN = " ".join(f"train.{name}" for name in fields_of(TrainConfig))
 MEASURE = f"""{TRAIN} data.source data.hub_config data.hub_split data.hub_column
 data.hub_revision data.repeat_vocab data.repeat_min_period data.repeat_max_period
 model.dropout model.attn_dropout model.attention"""
@@ -43,7 +42,7 @@ def test_every_field_may_change_or_may_not(flag: str, free: str) -> None:
     check_changes(old, copy.deepcopy(old), flag)
     changed: set[str] = set()
     for section, kind in SECTIONS.items():
-        for name in field_types(kind):
+        for name in fields_of(kind):
             new = copy.deepcopy(old)
             object.__setattr__(getattr(new, section), name, "something else")
             try:
@@ -60,7 +59,7 @@ def saved(corpus: dict[str, Any] = CORPUS, **changes: Any) -> SavedRun:
     """A run of the default config, on another machine where that is changed."""
     machine = dataclasses.replace(MACHINE, **changes)
     state = TrainState(step=300, train_loss=1.0)
-    header = Header(to_plain(Config()), TOKENIZER.to_dict(), corpus, machine, state)
+    header = Header(Config(), TOKENIZER.to_dict(), corpus, machine, state)
     return SavedRun(Path("runs/a/last.safetensors"), header, Config(), TOKENIZER, {})
 
 
@@ -84,7 +83,7 @@ def test_changes_that_matter_are_noted(workplace: Path) -> None:
     end = ": sums round differently from here on"
     others: dict[str, Any] = {"processor": "Z80", "threads": 9, "processes": 3}
     others |= {"precision": "bfloat16", "torch": "3.0", "device": "mps"}
-    assert others.keys() == field_types(Machine).keys()
+    assert others.keys() == fields_of(Machine).keys()
     for name, other in others.items():
         notes = notes_on_resume(saved(**{name: other}), Config(), MACHINE)
         assert notes[0] == f"{name} {other} -> {getattr(MACHINE, name)}{end}"
