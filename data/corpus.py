@@ -83,8 +83,8 @@ def load_corpus(
             names = [config.source] if isinstance(config.source, str) else config.source
             flags = " ".join(f"--data.source {shlex.quote(name)}" for name in names)
             raise UserError(
-                f"only the saved run names {source.name}, and it was not read here before "
-                f"(nothing of it is in {cache}); to read it, pass {flags}"
+                f"only the saved run names {source.name}, of which there are no tokens in "
+                f"{cache}; to read it, pass {flags}"
             )
         entry.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{entry}.lock"):

@@ -243,7 +243,7 @@ def test_a_run_is_measured_on_what_is_held_out(
     after = {path: path.read_bytes() for path in Path("runs/a").rglob("*") if path.is_file()}
     assert before == after
     (workplace / "short.txt").write_text("another text, of the same characters\n" * 60)
-    assert train.main(["--evaluate=a"]) == 0
+    assert train.main(["--evaluate=a", "--data.source=short.txt"]) == 0
     assert "note: this is not the text that the run was trained on" in capsys.readouterr().out
 
 
