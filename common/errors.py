@@ -5,35 +5,52 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
-LONGEST = 600  # characters of a message; what was given may be a million of them
+LONGEST = 600  # characters of a message; a value in it may have a million
 
 
 class UserError(Exception):
     """An error the user can fix. The message says what is wrong, where, and what to do."""
 
 
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Turn whatever reading a file from outside raises into one line that names the file.
+
+    Every format is read by a library, and each library has exceptions of its own for a file that
+    is not what it should be.
+
+    Raises:
+        UserError: for any error inside the `with` block.
+    """
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from error
+
+
 def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
     """Turn `main(arguments) -> exit code` into a command that reports errors in one line.
 
-    A `UserError` and what the operating system refuses (no such file, no permission, disk
-    full) exit with 2, Ctrl-C with 130. Anything else is a bug of ours and keeps its traceback.
+    A `UserError` and what the operating system rejects (no such file, no permission, disk full)
+    exit with 2, Ctrl-C with 130. Anything else is a bug and keeps its traceback.
     """
 
     @functools.wraps(main)
     def run(argv: list[str] | None = None) -> int:
-        for name in ("stdout", "stderr"):  # closed by whoever started this
-            if getattr(sys, name) is None:
-                setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
         if isinstance(sys.stdout, io.TextIOWrapper):
             # Lines appear at once, also in a file; a character that the terminal cannot show is
             # shown by its number.
             sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
         try:
             code = main(sys.argv[1:] if argv is None else argv)
-            sys.stdout.flush()  # so that a closed pipe is met here, not while Python exits
+            print(end="", flush=True)  # meet a closed pipe here, not while Python exits
             return code
         except KeyboardInterrupt:
             print("\ninterrupted", file=sys.stderr)
@@ -55,13 +72,13 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
 
 
 def explain(error: Exception) -> str | None:
-    """What to say of an error; None for a bug of ours."""
+    """Return the message for an error, or None for a bug."""
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror or error}{where}"
     if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
         return (
-            "out of memory; take a smaller --train.batch_size (or more "
+            "out of memory; use a smaller --train.batch_size (or more "
             "--train.gradient_accumulation_steps), fewer samples, or a smaller model"
         )
     if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
@@ -71,14 +88,14 @@ def explain(error: Exception) -> str | None:
 
 
 def printable(text: str) -> str:
-    """The text in one line, without characters that would act on a terminal: names and values in
+    """Return the text in one line without characters that act on a terminal: names and values in
     messages come from files that anyone may have made."""
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in shorten(text))
     return shorten(shown)
 
 
 def shorten(text: str) -> str:
-    """The text, or both ends of a long one."""
+    """Return the text, or both ends of a long one."""
     if len(text) <= LONGEST:
         return text
     half = LONGEST // 2 - 3

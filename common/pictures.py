@@ -1,4 +1,4 @@
-"""Pictures of numbers, drawn by matplotlib, which only who asks for one needs."""
+"""Pictures of numbers, drawn by matplotlib, which is imported only if one is asked for."""
 
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,19 @@ COLUMNS = 4  # of panels
 
 
 def new_picture(path: str, panels: int = 1, columns: int = COLUMNS) -> tuple[Any, list[Any]]:
-    """A matplotlib figure and its axes, in rows of so many.
+    """Return a matplotlib figure and its axes, in rows of `columns`.
 
     Raises:
-        UserError: when it could not be saved at `path`, or matplotlib is not installed.
+        UserError: if it could not be saved at `path`, or matplotlib is not installed.
     """
-    if Path(path).suffix not in FORMATS or not Path(path).absolute().parent.is_dir():
+    place = Path(path)
+    if place.suffix not in FORMATS or not place.absolute().parent.is_dir():
         raise UserError(
             f"--picture {path!r} should name a file that ends in {', '.join(FORMATS)}, in an "
             f"existing folder"
         )
+    if place.exists():
+        raise UserError(f"--picture {path} exists; name a file that does not")
     try:
         from matplotlib import rcParams
         from matplotlib.figure import Figure
@@ -38,6 +41,6 @@ def new_picture(path: str, panels: int = 1, columns: int = COLUMNS) -> tuple[Any
 
 
 def save_picture(figure: Any, path: str) -> None:
-    """Write it, and say so."""
+    """Write the picture, and print where."""
     figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
     print(f"picture: {path}")

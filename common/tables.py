@@ -1,4 +1,4 @@
-"""Tables for people: aligned columns, the first of words, the others of numbers."""
+"""Tables in a terminal: aligned columns, the first of words, the others of numbers."""
 
 import shutil
 import sys
@@ -12,27 +12,26 @@ def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
     """Print rows of cells under the first row, the heading.
 
     Args:
-        words: how many columns at the left stand to the left; the others stand to the right.
+        words: number of columns that are aligned to the left; the others are to the right.
     """
     rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
     for n, part in enumerate(parts_that_fit(widths)):
         if n:
             print()
-        for i, row in enumerate(rows):
+        for row in rows:
             cells = []
             for place in part:
-                space = " " * (widths[place] - columns_of(row[place]))
+                space = " " * (widths[place] - width_of(row[place]))
                 cells.append(row[place] + space if place < words else space + row[place])
             print("  ".join(cells).rstrip())
-            if i == 0:
-                print("  ".join("-" * widths[place] for place in part))
 
 
 def parts_that_fit(widths: Sequence[int]) -> list[list[int]]:
-    """Which columns stand side by side: all of them, or, where the terminal is too narrow, groups
-    of as many as it has room for, each group led by the first column."""
-    room = shutil.get_terminal_size((sys.maxsize, 0)).columns  # in a file, all there is
+    """Return the columns to print side by side: all of them, or, if the terminal is too narrow,
+    groups of as many as it has room for, each led by the first column."""
+    room = shutil.get_terminal_size((sys.maxsize, 0)).columns  # a file has room for all
     parts = [[0]]
     for place in range(1, len(widths)):
         part = parts[-1]
@@ -42,21 +41,11 @@ def parts_that_fit(widths: Sequence[int]) -> list[list[int]]:
     return parts
 
 
-def columns_of(text: str) -> int:
-    """Columns that a text takes in a terminal, where a Chinese character takes two."""
-    return sum(
-        0 if is_mark(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )
-
-
-def is_mark(char: str) -> bool:
-    """Whether a character stands on the one before it."""
-    return unicodedata.category(char) in ("Mn", "Me")
+def width_of(text: str) -> int:
+    """Return the columns that a text takes in a terminal: a Chinese character takes two."""
+    return sum(1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
 def visible(token: str) -> str:
-    """A token as something that can be seen: a space is ␣, a newline ↵, other controls a number."""
-    known = {" ": "␣", "\n": "↵", "\t": "⇥"}
-    number = {c: c.encode("unicode_escape").decode() for c in token if not c.isprintable()}
-    shown = "".join((number | known).get(char, char) for char in token)
-    return "\u25cc" + shown if token and is_mark(token[0]) else shown  # it needs what to stand on
+    """Return a token with its white space made visible: a space is ␣, a newline ↵, a tab ⇥."""
+    return printable(token.translate(str.maketrans(" \n\t", "␣↵⇥")))

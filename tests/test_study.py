@@ -351,8 +351,11 @@ def test_heads_drawn(said: Said, run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for words in [f"L{i}H{h}" for i in range(L) for h in range(H)]:
         assert picture.count(f">{words}<") == len(SCORES)
     assert all(f">{score.name}<" in picture for score in SCORES)
+    assert study.main(flags) == 2, "it exists"
+    Path("heads.svg").unlink()
     said(*flags)
     assert Path("heads.svg").read_text() == picture
+    Path("heads.svg").unlink()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert study.main(flags) == 2
 

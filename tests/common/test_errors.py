@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import UserError, command, printable
+from common.errors import UserError, command, printable, reading
 from tests.conftest import ROOT
 
 
@@ -25,7 +25,7 @@ def end(error: BaseException | None, code: int = 0) -> int:
     return main([])
 
 
-MEMORY = "error: out of memory; take a smaller --train.batch_size (or more --train.gradient_"
+MEMORY = "error: out of memory; use a smaller --train.batch_size (or more --train.gradient_"
 ENDS: list[tuple[BaseException, int, str]] = [
     (UserError("what is wrong"), 2, "error: what is wrong\n"),
     (FloatingPointError("not finite"), 2, "error: not finite\n"),
@@ -41,28 +41,34 @@ ENDS: list[tuple[BaseException, int, str]] = [
 
 @pytest.mark.parametrize(("error", "code", "line"), ENDS, ids=repr)
 def test_what_a_user_can_cause_is_one_line(
-    capsys: pytest.CaptureFixture[str], error: BaseException, code: int, line: str
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    code: int,
+    line: str,
 ) -> None:
     assert end(error) == code
     out, said = capsys.readouterr()
-    assert out == "" and said.startswith(line)
-    assert said.count("\n") == line.count("\n") or line == MEMORY
-
-
-def test_under_torchrun_a_note_says_which_line_counts(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert out == "" and said.startswith(line) and said.count("\n") == max(1, line.count("\n"))
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
-    assert end(UserError("wrong")) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: wrong\nnote: the error is in the line above")
+    assert end(error) == code
+    note = "note: the error is in the line above, not in torchrun's report that follows\n"
+    assert capsys.readouterr().err == said + note * (code == 2)
 
 
 @pytest.mark.parametrize("bug", [RuntimeError("a bug"), ValueError("y")], ids=repr)
-def test_a_bug_of_ours_keeps_its_traceback_and_all_else_its_exit_code(bug: Exception) -> None:
+def test_a_bug_keeps_its_traceback_and_all_else_its_exit_code(bug: Exception) -> None:
     with pytest.raises(type(bug)):
         end(bug)
     assert end(None, 7) == 7
+
+
+def test_what_reading_a_file_raises_is_one_line_that_names_it() -> None:
+    for error in (KeyError("x"), RecursionError("y"), RuntimeError("a\n  b"), OSError(5, "z")):
+        with pytest.raises(UserError, match=r"^some.file is damaged: \S.*$"), reading("some.file"):
+            raise error
+    with pytest.raises(UserError, match="said already"), reading("some.file"):
+        raise UserError("said already")
 
 
 @given(st.text() | st.text(min_size=590, max_size=610))
