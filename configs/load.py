@@ -9,7 +9,7 @@ text, and become numbers or booleans only where the field is not a text.
 import argparse
 import dataclasses
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
@@ -90,19 +90,18 @@ def read_command_line(
     for section, kind in sections.items():
         group = parser.add_argument_group((kind.__doc__ or "").splitlines()[0].rstrip("."))
         for name, field in fields_of(kind).items():
-            choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-            notes = [f"one of {', '.join(choices)}"] if choices else []
-            notes += [f"default: {field.default}"] if field.default not in (None, "") else []
-            meaning = " ".join((field.description or "").split())
-            text = f"{meaning} ({'; '.join(notes)})" if notes else meaning
-            several = list[str] in get_args(field.annotation)
+            choices, note = get_args(field.annotation), ""
+            if get_origin(field.annotation) is Literal:
+                note = f" (one of {', '.join(choices)}; default: {field.default})"
+            elif field.default not in (None, ""):
+                note = f" (default: {field.default})"
             flags[flag(section, name)] = section, name, field
             group.add_argument(
                 flag(section, name),
                 metavar="VALUE",
                 default=argparse.SUPPRESS,
-                help=text.replace("%", "%%"),
-                action="append" if several else "store",
+                help=" ".join((field.description or "").split()).replace("%", "%%") + note,
+                action="append" if list[str] in choices else "store",
             )
     alone = {name for name, (_, _, field) in flags.items() if field.annotation is bool}
     argv = [  # a boolean flag may stand alone
@@ -130,12 +129,12 @@ def build(
     kind: type[Options],
     values: dict[str, Any],
     section: str = "",
-    places: dict[str, str] | None = None,
+    place: Callable[[str, str], str] = flag,
 ) -> Options:
     """Make a dataclass of values and defaults.
 
     Args:
-        places: where a value comes from, if not from its flag.
+        place: names where the value of a section's field comes from.
 
     Raises:
         UserError: naming where the value comes from.
@@ -147,7 +146,7 @@ def build(
         name = field.split(".")[0]  # without the choices of a union
         if not name:  # the message begins with a field
             raise UserError(flag(section, message)) from None
-        raise UserError(f"{(places or {}).get(name, flag(section, name))} {message}") from None
+        raise UserError(f"{place(section, name)} {message}") from None
 
 
 def read_config(values: Values, file: str | None, base: Config | None = None) -> Config:
@@ -168,19 +167,13 @@ def read_config(values: Values, file: str | None, base: Config | None = None) ->
                 where = f"{file}: train." if layer is not values else "--train."
                 raise UserError(f"{where}max_steps and minutes both set the length; give one")
             plain["train"]["minutes"] = 0.0
-    places = {
-        section: {
-            name: f"{file}: {section}.{name}"
-            for name in given
-            if name not in values.get(section, {})
-        }
-        for section, given in in_file.items()
-    }
+
+    def place(section: str, name: str) -> str:
+        only_in_file = name in in_file.get(section, {}).keys() - values.get(section, {}).keys()
+        return f"{file}: {section}.{name}" if only_in_file else flag(section, name)
+
     return Config(
-        **{
-            name: build(kind, plain[name], name, places.get(name))
-            for name, kind in SECTIONS.items()
-        }
+        **{name: build(kind, plain[name], name, place) for name, kind in SECTIONS.items()}
     )
 
 
