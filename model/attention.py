@@ -8,6 +8,7 @@ One polarity of masks, everywhere: True means *may attend*, as in PyTorch's
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ from torch.nn import functional as F
 
 from model.cache import KVCache
 from model.kernels import LayerNorm, Linear, causal_attention, dropout, joint_linear
+
+Kernel = Literal["fused", "explicit"]
 
 
 def attention(
@@ -61,15 +64,17 @@ def join_masks(q_BHTD: Tensor, k_BHSD: Tensor, mask: Tensor | None, causal: bool
 
 
 class Attend(nn.Module):
-    """`attention` in the kernel that the config names.
+    """`attention`, by PyTorch's fused kernel (but see `causal_attention`) or, "explicit", by the
+    formula. They agree.
 
     A module, so that a forward hook sees the queries, keys, values and mask that the model used
     and may replace the output (see `lens/capture.py`), whichever the kernel.
     """
 
-    def __init__(self, kernel: str, dropout_p: float) -> None:
+    def __init__(self, kernel: Kernel, dropout_p: float) -> None:
         super().__init__()
-        self.kernel, self.dropout_p = kernel, dropout_p
+        self.kernel: str = kernel
+        self.dropout_p = dropout_p
 
     def forward(
         self, q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, causal: bool
@@ -128,7 +133,7 @@ class MultiHeadAttention(nn.Module):
         *,
         bias: bool = True,
         dropout: float = 0.0,
-        kernel: str = "fused",
+        kernel: Kernel = "fused",
         qk_norm: bool = False,
         rotary: Rotary | None = None,
     ) -> None:
@@ -170,29 +175,22 @@ class MultiHeadAttention(nn.Module):
             x_BTC: what the queries are made from.
             source_BSC: what keys and values are made from in cross-attention; of any length.
             mask: boolean, broadcastable to (B, H, T, S); True may attend.
-            causal: a position may attend to itself and to earlier ones only.
+            causal: a position may attend to itself and to earlier ones only. As a cache and rotary
+                positions do, this assumes self-attention.
             cache: keys and values of earlier positions; those of `x` are appended.
 
         Returns:
             (B, T, C).
-
-        Raises:
-            ValueError: for `source` with a causal mask, a cache or rotary positions.
         """
         if source_BSC is None:
             q_BTC, k_BSC, v_BSC = joint_linear(x_BTC, self.query, self.key, self.value)
-        elif causal or cache is not None or self.rotary is not None:
-            raise ValueError(
-                "query and source positions of cross-attention have no common order: "
-                "it takes no causal mask, no cache and no rotary positions"
-            )
         else:
             q_BTC, k_BSC, v_BSC = self.query(x_BTC), self.key(source_BSC), self.value(source_BSC)
         q_BHTD = self.q_norm(self.split_heads(q_BTC))
         k_BHSD = self.k_norm(self.split_heads(k_BSC))
         v_BHSD = self.split_heads(v_BSC)
         if self.rotary is not None:
-            start = cache.length if cache is not None else 0
+            start = cache.length if cache else 0
             q_BHTD, k_BHSD = self.rotary(q_BHTD, start), self.rotary(k_BHSD, start)
         if cache is not None:
             k_BHSD, v_BHSD = cache.append(k_BHSD, v_BHSD)

@@ -14,22 +14,15 @@ class KVCache:
         self.block_size, self.length = block_size, 0
 
     def append(self, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Add T positions; return the keys and values of all so far, each (B, H, length, D).
-
-        Raises:
-            ValueError: for more than `block_size` positions.
-        """
+        """Add T positions; return the keys and values of all so far, each (B, H, length, D)."""
         B, H, T, D = k_BHTD.shape
-        start, end = self.length, self.length + T
-        if end > self.block_size:
-            raise ValueError(f"{end} positions do not fit a cache of {self.block_size}")
-        if start == 0:
+        if self.length == 0:
             self.k_BHSD = k_BHTD.new_empty(B, H, self.block_size, D)
             self.v_BHSD = torch.empty_like(self.k_BHSD)
-        self.k_BHSD[:, :, start:end] = k_BHTD
-        self.v_BHSD[:, :, start:end] = v_BHTD
-        self.length = end
-        return self.k_BHSD[:, :, :end], self.v_BHSD[:, :, :end]
+        start, self.length = self.length, self.length + T
+        self.k_BHSD[:, :, start : self.length] = k_BHTD
+        self.v_BHSD[:, :, start : self.length] = v_BHTD
+        return self.k_BHSD[:, :, : self.length], self.v_BHSD[:, :, : self.length]
 
 
 class Cache:

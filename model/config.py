@@ -6,6 +6,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from common.fields import STRICT, Count, Fraction
+from model.attention import Kernel
+from model.kernels import ACTIVATIONS, NORMS
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -32,10 +34,11 @@ class ModelConfig:
     """Add embeddings of the n-grams that end with each token, from the bigram up to this n;
     1 adds none. Each n has a table of at most 16,381 rows, which n-grams share by hashing."""
 
-    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    # The choices are the names in the tables of model/kernels.py.
+    norm: Literal[tuple(NORMS)] = "layernorm"  # type: ignore[valid-type]
     """The normalization before each sublayer and before the head."""
 
-    activation: Literal["gelu", "gelu_tanh", "relu2", "swiglu"] = "relu2"
+    activation: Literal[tuple(ACTIVATIONS)] = "relu2"  # type: ignore[valid-type]
     """The MLP's nonlinearity: GELU, GPT-2's approximation of it by tanh, squared ReLU, or the gated
     SwiGLU."""
 
@@ -58,8 +61,9 @@ class ModelConfig:
     attn_dropout: Fraction = 0.0
     """Dropout probability of the attention weights."""
 
-    attention: Literal["fused", "explicit"] = "fused"
-    """fused: the fastest kernel for the device; explicit: the formula, step by step. They agree."""
+    attention: Kernel = "fused"
+    """fused: PyTorch's fused kernel, or in bfloat16 on a CPU two matmuls, which are faster there;
+    explicit: the formula, step by step. They agree."""
 
     def __post_init__(self) -> None:
         if self.n_embd % self.n_head:
@@ -68,11 +72,6 @@ class ModelConfig:
             raise ValueError(
                 f"positions rotary rotates pairs of channels, so n_embd / n_head must be even; "
                 f"{self.n_embd} / {self.n_head} is {self.head_width}"
-            )
-        if self.qk_norm and self.head_width < 3:
-            raise ValueError(
-                f"qk_norm leaves only signs of a head of width {self.head_width}; "
-                f"use fewer heads, a larger n_embd, or qk_norm false"
             )
 
     @property

@@ -1,9 +1,12 @@
-"""What makes a step fast: the same numbers as the textbook's, up to rounding, in less time.
+"""What makes a step fast: the same numbers as the textbook's, up to rounding, in less time; and the
+activations and norms that a config can name.
 
 The first line of each docstring says what it equals; `tests/model/test_kernels.py` compares.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,11 +36,18 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019), w cast to the type of x."""
+    """x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019), w cast to the type of x; no bias."""
+
+    def __init__(self, width: int, bias: bool = False) -> None:
+        super().__init__(width, eps=1e-5)
 
     def forward(self, x: Tensor) -> Tensor:
         """The same shape."""
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+# By the name that `--model.norm` gives; each is made by norm(width, bias=...). Add one here.
+NORMS: dict[str, Callable[..., nn.Module]] = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
 
 
 def cast(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -45,7 +55,7 @@ def cast(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def joint_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-    """[layer(x) for layer in layers], as one product; a small training step takes a tenth less.
+    """[layer(x) for layer in layers], as one matmul; a small training step takes a tenth less.
 
     Without gradients one by one: for a few rows, joining the weights costs more than it saves.
     """
@@ -57,28 +67,22 @@ def joint_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
     return F.linear(x, weight, bias).chunk(len(layers), dim=-1)
 
 
-# --- Attention, activation, dropout ---------------------------------------------------------------
+# --- Attention ------------------------------------------------------------------------------------
 
 
 def causal_attention(
     q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, dropout_p: float = 0.0
 ) -> Tensor:
-    """attention(q, k, v, causal_mask(T, T), dropout_p)[0]."""
-    if q_BHTD.device.type == "cpu" and q_BHTD.dtype == torch.bfloat16:
-        return unfused_causal_attention(q_BHTD, k_BHTD, v_BHTD, dropout_p)
-    return F.scaled_dot_product_attention(
-        q_BHTD, k_BHTD, v_BHTD, dropout_p=dropout_p, is_causal=True
-    )
+    """attention(q, k, v, causal_mask(T, T), dropout_p)[0].
 
-
-def unfused_causal_attention(
-    q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, dropout_p: float = 0.0
-) -> Tensor:
-    """attention(q, k, v, causal_mask(T, T), dropout_p)[0], scaled and masked in the first product.
-
-    A third of the time of PyTorch's fused kernel in bfloat16 on a CPU, forward and backward; but it
-    stores the (B, H, T, T) weights.
+    PyTorch's fused kernel, but for bfloat16 on a CPU: there two matmuls and a softmax, with the
+    scale and the mask in the first, take a third of its time, forward and backward; but they store
+    the (B, H, T, T) weights.
     """
+    if q_BHTD.device.type != "cpu" or q_BHTD.dtype != torch.bfloat16:
+        return F.scaled_dot_product_attention(
+            q_BHTD, k_BHTD, v_BHTD, dropout_p=dropout_p, is_causal=True
+        )
     B, H, T, D = q_BHTD.shape
     q, k, v = (x.reshape(B * H, T, D) for x in (q_BHTD, k_BHTD, v_BHTD))
     mask_TT = q.new_full((T, T), -math.inf).triu_(1)  # added: -inf hides, 0 does not
@@ -86,8 +90,11 @@ def unfused_causal_attention(
     return (dropout(weights, dropout_p) @ v).view(B, H, T, D)
 
 
+# --- Activations ----------------------------------------------------------------------------------
+
+
 def squared_relu(x: Tensor) -> Tensor:
-    """relu(x)^2 (So et al. 2021, Primer), with half the passes over memory going backward."""
+    """relu(x)^2 (So et al. 2021, Primer), with half the passes over memory in the backward pass."""
     if x.requires_grad:
         return SquaredReLU.apply(x)  # type: ignore[no-untyped-call]
     return F.relu(x).square()
@@ -107,6 +114,19 @@ class SquaredReLU(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (positive,) = ctx.saved_tensors
         return (gradient * positive).mul_(2)
+
+
+# By the name that `--model.activation` gives. Add one here.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,  # Hendrycks & Gimpel 2016
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's; on a CPU six times slower
+    "relu2": squared_relu,
+    "swiglu": F.silu,
+}
+GATED = {"swiglu"}  # whose output is multiplied by a second projection (Shazeer 2020)
+
+
+# --- Dropout --------------------------------------------------------------------------------------
 
 
 def dropout(x: Tensor, p: float) -> Tensor:

@@ -28,11 +28,11 @@ class NgramEmbeddings(nn.ModuleList):
             cache: has the tokens before these; updated.
         """
         (B, T), N = tokens_BT.shape, len(self)  # N tokens of history are all that is needed
-        recent_BN = cache.recent_BN if cache is not None else None
+        recent_BN = cache.recent_BN if cache else None
         if recent_BN is None:
             recent_BN = tokens_BT.new_zeros(B, N)
         history = torch.cat((recent_BN, tokens_BT), dim=1)
-        if cache is not None:
+        if cache:
             cache.recent_BN = history[:, T:]
         vectors, number_BT = [], tokens_BT
         for i, table in enumerate(self, start=1):

@@ -203,7 +203,6 @@ BAD_FLAGS = [
     (["--model.n_layer"], "--model.n_layer: expected one argument"),
     (["--model.n_embd", "30"], "--model.n_embd 30 must be divisible by n_head 4"),
     (["--model.n_embd", "12"], "--model.positions rotary rotates pairs of channels"),
-    (["--model.n_embd=4", "--model.positions=learned"], "--model.qk_norm leaves only signs"),
     (
         ["--train.batch_size", "5", "--train.gradient_accumulation_steps", "2"],
         "--train.batch_size 5 must be divisible by gradient_accumulation_steps 2",
