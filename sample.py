@@ -16,29 +16,28 @@ import common.start  # noqa: F401 - loads PyTorch
 # isort: split
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from common.errors import command, printable
-from common.fields import STRICT, Count, Fraction, Natural, NonNegative
+from common.fields import STRICT, Count, Natural
 from configs.load import build, read_command_line
-from model.decode import compiled, optimize_for_decoding
-from model.generate import generate
+from model.decode import optimize_for_decoding
+from model.generate import Sampling, generate
 from run.checkpoint import open_run
 from run.folder import find_run
 from training.runtime import fit_threads, pick_device
 
 
 @dataclass(frozen=True, config=STRICT)
-class Options:
+class Options(Sampling):
     """What to generate"""
 
     prompt: str | None = None
-    """Text to continue; without it, generation starts after a newline, or, if the run's text has
+    """Text to continue. If omitted, generation starts after a newline or, if the run's text has
     none, after its most frequent token."""
 
     num_samples: Count = 1
@@ -47,20 +46,8 @@ class Options:
     max_new_tokens: Count = 500
     """Length of each text in tokens, not counting the prompt."""
 
-    temperature: NonNegative = 0.8
-    """Divides the logits: below 1 likely tokens become likelier; 0 takes the likeliest."""
-
-    top_k: Count | None = None
-    """Draw from the k likeliest tokens."""
-
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Draw from the fewest likeliest tokens that together have this probability."""
-
-    min_p: Fraction = 0.0
-    """Keep tokens at least this fraction as probable as the most likely one."""
-
     seed: Natural = 1337
-    """The same seed gives the same text."""
+    """Seed of the random numbers: the same seed gives the same text."""
 
     checkpoint: Literal["best", "last"] = "best"
     """The weights of the lowest validation loss, or those of the last step."""
@@ -70,7 +57,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.prompt == "":
-            raise ValueError("prompt is empty; leave it out to start from a newline")
+            raise ValueError("prompt is empty; omit it to start from a newline")
 
 
 @command
@@ -85,10 +72,7 @@ def main(argv: list[str]) -> int:
     if device.type == "cpu":
         fit_threads()
     model = optimize_for_decoding(saved.model(device, options.num_samples))
-    how = ""
-    if device.type == "cpu" and isinstance(why := compiled(), str):
-        how = f", uncompiled and so slower: {printable(why)}"
-    print(f"{printable(saved.describe())}, on {device}{how}", file=sys.stderr)
+    print(f"{printable(saved.describe())}, on {device}", file=sys.stderr)
 
     if options.prompt is None:
         prompt = [saved.start_token]
@@ -98,11 +82,8 @@ def main(argv: list[str]) -> int:
         model,
         torch.tensor([prompt] * options.num_samples, device=device),
         options.max_new_tokens,
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        min_p=options.min_p,
-        generator=torch.Generator().manual_seed(options.seed),
+        options,
+        torch.Generator().manual_seed(options.seed),
     )
     drawn: list[Tensor] = []
     print(options.prompt or "", end="", flush=True)

@@ -37,12 +37,12 @@ from benchmarks.common import (
     print_json,
 )
 from benchmarks.throughput import VOCAB, WIDER
-from common.errors import UserError, command, printable
+from common.errors import UserError, command
 from common.fields import STRICT, Count
 from common.tables import print_table
 from configs.load import build, read_command_line
-from model.decode import compiled, optimize_for_decoding
-from model.generate import generate
+from model.decode import optimize_for_decoding
+from model.generate import Sampling, generate
 from model.gpt import GPT
 from training.runtime import pick_device
 
@@ -88,7 +88,7 @@ def measure(how: str, batch_size: int, tokens: int, checkout: str) -> tuple[floa
 
         model = optimize_for_decoding(GPT(WIDER, VOCAB).to(device).eval())
         began = time.perf_counter()
-        for _ in generate(model, prompt, tokens, temperature=0.8):
+        for _ in generate(model, prompt, tokens, Sampling()):
             pass
     return batch_size * tokens / (time.perf_counter() - began), peak_memory(device)
 
@@ -131,8 +131,6 @@ def compare(options: Options, folder: Path) -> int:
         llama2c.build(options.llama2c, folder)
     facts = in_fresh_process(machine, pick_device("auto"))
     print(describe(facts))
-    if isinstance(why := compiled(), str):
-        print(f"ours is not compiled: {printable(why)}")
 
     others = [other for other in OTHERS if getattr(options, other)]
     rows = [["sampling", "batch", "tokens/s", "MB", *(f"times {OTHERS[o]}" for o in others)]]

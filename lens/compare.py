@@ -17,7 +17,7 @@ from lens.measure import mean_loss
 from lens.subject import MeasureOptions, Subject, spread_sequences
 from lens.variants import Comparison, layer_comparisons, with_relu
 from model.config import ModelConfig
-from model.generate import generate
+from model.generate import Sampling, generate
 from model.gpt import GPT
 from training.config import TrainConfig
 from training.optim import Optimizer, get_lr_scale
@@ -155,7 +155,7 @@ def mask_from_the_start(subject: Subject, steps: int) -> Comparison:
         with without_mask(model):
             losses[f"{how}: loss without it"] = mean_loss(model, sequences_BT)
         generator = torch.Generator().manual_seed(settings.seed)
-        tokens = generate(model, sequences_BT[:1, :8], 60, temperature=0.8, generator=generator)
+        tokens = generate(model, sequences_BT[:1, :8], 60, Sampling(), generator)
         texts[how] = "".join(visible(subject.vocab[int(token)]) for token in tokens)
     title = f"no mask from the start: two small models (2 layers x 64), {steps} steps each"
     why = (

@@ -5,6 +5,7 @@ A matrix lies in panels of 16 outputs: for each input the 16 weights that multip
 product needs a sum across a vector. Letters as in model/attention.py; rows are B times T. */
 
 #include <math.h>
+#include <stdint.h>
 
 #if defined __x86_64__ && defined __GLIBC_PREREQ
 #if __GLIBC_PREREQ(2, 35) /* its libmvec has these for vectors, too */
@@ -22,8 +23,8 @@ typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 
 enum activation { RELU2, GELU, GELU_TANH, SWIGLU, STORE, ADD };
 
-typedef struct { /* in the order of `Shape` in model/decode.py */
-    int layers, C, H, hidden, V, positions, rms, qk_norm, rotary, activation;
+typedef struct { /* in the order of `CompiledGPT.shape` in model/decode.py */
+    int layers, C, H, hidden, V, positions, qk_norm, rotary, rms, activation;
 } Shape;
 
 static int panels(int n) { return (n + LANES - 1) / LANES; }
@@ -143,6 +144,16 @@ static void attend(const float *q, const float *k, const float *v, float *z, flo
         multiply(&sum, (Vector *)values + (long)d / LANES * positions, weights, at + 1, 1, TILE);
         for (int i = 0; i < min(LANES, D - d); i++) z[d + i] = sum[i] / total;
     }
+}
+
+/* How many numbers `forward` reads of the weights. */
+int64_t count_weights(const Shape *shape) {
+    Shape m = *shape;
+    int64_t C = m.C, D = C / m.H, up = panels(m.hidden) * (C + 1) * LANES;
+    int64_t layer = 4 * C + (m.qk_norm ? 4 * D : 0) + (m.activation == SWIGLU ? 2 : 1) * up;
+    layer += (panels(3 * C) + panels(C)) * (C + 1) * LANES + panels(C) * (m.hidden + 1L) * LANES;
+    int64_t rotary = m.rotary ? 2 * m.positions * D : 0;
+    return rotary + m.layers * layer + 2 * C + panels(m.V) * (C + 1) * LANES;
 }
 
 /* The logits (B, T, V) of x (B, T, C), at positions `start` on; x is overwritten.

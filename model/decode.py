@@ -1,100 +1,117 @@
-"""A model that only decodes: on a CPU in float32 the whole of it is one call of a function in C
-(`decode.c`), compiled on first use. What takes the time is reading the weights, and calling."""
+"""Decoding in C: on a CPU in float32, all of the model but its embeddings is one call of a function
+in `decode.c`, compiled on first use. What takes the time is reading the weights, and calling.
+
+`decode.c` never decides what the model is: a model that it does not know, or whose logits it does
+not reproduce, is decoded by `GPT.forward`, and a note says so.
+"""
 
 import contextlib
 import ctypes
 import functools
 import hashlib
-import math
 import mmap
 import os
 import platform
-import shutil
+import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+from common.atomic import write_atomically
+from common.errors import printable
 from model.cache import Cache
 from model.gpt import GPT
 
-SHAPE = ["layers", "C", "H", "hidden", "V", "positions", "rms", "qk_norm", "rotary", "activation"]
-
-
-class Shape(ctypes.Structure):
-    """Of `decode.c`."""
-
-    _fields_ = [(name, ctypes.c_int) for name in SHAPE]
-
-
-ACTIVATIONS = ["relu2", "gelu", "gelu_tanh", "swiglu"]  # in the order of `decode.c`
+KNOWN = {  # to decode.c, numbered as there
+    "norm": ["layernorm", "rmsnorm"],
+    "activation": ["relu2", "gelu", "gelu_tanh", "swiglu"],
+}
+BLOCK = [  # its weights in the order in which decode.c reads them
+    ["attn_norm"],
+    ["attn.query", "attn.key", "attn.value"],
+    ["attn.q_norm"],
+    ["attn.k_norm"],
+    ["attn.out"],
+    ["mlp_norm"],
+    ["mlp.gate"],
+    ["mlp.up"],
+    ["mlp.down"],
+]
 LANES = 16
+TOLERANCE = 1e-4  # relative to the largest logit; rounding is about a hundredth of it
+
+
+def optimize_for_decoding(model: GPT) -> GPT:
+    """Return a `CompiledGPT` of a model on the CPU in float32; the model itself, with a note on
+    stderr, if there is no compiler or `decode.c` computes something else."""
+    weight = model.token_embedding.weight
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return model
+    try:
+        compiled = CompiledGPT(model)
+        if not (error := compiled.error(model)) <= TOLERANCE:  # also if it is NaN
+            raise ValueError(f"decode.c computes other logits than the model, by {error:.0e}")
+        return compiled
+    except Exception as error:  # an edited model may raise anything
+        why = printable(str(error))
+        print(f"note: decoding is not compiled, and so slower: {why}", file=sys.stderr)
+        return model
 
 
 class CompiledGPT(GPT):
-    """The same model, up to rounding, of which all but the embeddings is one call of `decode.c`.
+    """The same modules, but `forward` is that of `decode.c`, on a copy of the weights.
 
-    It only decodes: it has no gradients, no dropout, and no blocks to look into.
+    There are no gradients and no dropout, and hooks on the modules are not called.
     """
 
-    def __init__(self, model: GPT, library: ctypes.CDLL) -> None:
+    def __init__(self, model: GPT) -> None:
         """
         Args:
-            model: in float32 on the CPU. Its embeddings are shared, other weights copied.
-            library: from `compiled`.
-        """
-        nn.Module.__init__(self)
-        config, mlp = model.config, cast(Any, model.blocks[0]).mlp
-        self.config, self.run = config, library.forward
-        self.token_embedding = model.token_embedding
-        self.position_embedding = model.position_embedding
-        self.ngram_embeddings = model.ngram_embeddings
-        self.vocab_size: int = model.token_embedding.num_embeddings
-        self.hidden: int = mlp.up.out_features
-        sizes = [part.numel() for part in laid_out(model)]  # twice, to hold one part at a time
-        self.weights = huge(sum(sizes))
-        for to, part in zip(self.weights.split(sizes), laid_out(model), strict=True):
-            to.view(part.shape).copy_(part)
-        self.shape = Shape(
-            layers=config.n_layer,
-            C=config.n_embd,
-            H=config.n_head,
-            hidden=self.hidden,
-            V=self.vocab_size,
-            positions=config.block_size,
-            rms=config.norm == "rmsnorm",
-            qk_norm=config.qk_norm,
-            rotary=config.positions == "rotary",
-            activation=ACTIVATIONS.index(config.activation),
-        )
-
-    def forward(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
-        """See `GPT.forward`.
+            model: in float32 on the CPU, in evaluation mode.
 
         Raises:
-            ValueError: also when the batch size is not the cache's.
+            ValueError: for a model that `decode.c` does not know.
         """
-        if cache is None:
-            cache = self.new_cache()
+        vars(self).update(vars(model))
+        config, self.vocab_size = model.config, model.token_embedding.num_embeddings
+        self.hidden = model.get_parameter("blocks.0.mlp.up.weight").size(0)
+        shape = [len(model.blocks), config.n_embd, config.n_head, self.hidden, self.vocab_size]
+        shape += [config.block_size, config.qk_norm, config.positions == "rotary"]
+        for field, known in KNOWN.items():
+            if (choice := getattr(config, field)) not in known:
+                raise ValueError(f"decode.c does not know model.{field} {choice}")
+            shape.append(known.index(choice))
+        self.shape = (ctypes.c_int * len(shape))(*shape)
+        self.library = compile_library()
+        self.library.count_weights.restype = ctypes.c_int64
+        sizes = [part.numel() for part in laid_out(model)]  # twice, to hold one part at a time
+        if sum(sizes) != self.library.count_weights(self.shape):
+            raise ValueError("the weights have other shapes than decode.c reads")
+        self.weights = huge(sum(sizes))
+        for to, part in zip(self.weights.split(sizes), laid_out(model), strict=True):
+            to.copy_(part.flatten())
+
+    def forward(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
+        """See `GPT.forward`."""
+        cache = cache or self.new_cache()
         kept, start = cache.layers[0], cache.length
-        x_BTC = self.embed(tokens_BT, cache)
+        x_BTC = self.embed(tokens_BT, cache).float().contiguous()
         (B, T, C), H = x_BTC.shape, self.config.n_head
         positions, width = (n + -n % LANES for n in (self.config.block_size, C // H))
         if start == 0:
-            sizes = self.config.n_layer, B, H, positions, width
-            kept.k_BHSD, kept.v_BHSD = (huge(math.prod(sizes)).view(sizes) for _ in "kv")
-        if kept.k_BHSD.size(1) != B:
-            raise ValueError(f"{B} sequences, but the cache has {kept.k_BHSD.size(1)}")
+            size = len(self.blocks) * B * H * positions * width
+            kept.k_BHSD, kept.v_BHSD = huge(size), huge(size)
         logits_BTV = x_BTC.new_empty(B, T, self.vocab_size)
         scratch = x_BTC.new_empty(B * T * (5 * C + self.hidden) + B * H * positions)
         buffers = self.weights, x_BTC, logits_BTV, kept.k_BHSD, kept.v_BHSD, scratch
         addresses = (ctypes.c_void_p(buffer.data_ptr()) for buffer in buffers)
-        self.run(ctypes.byref(self.shape), *addresses, B, T, start, torch.get_num_threads())
+        self.library.forward(self.shape, *addresses, B, T, start, torch.get_num_threads())
         kept.length += T
         return logits_BTV
 
@@ -102,41 +119,42 @@ class CompiledGPT(GPT):
         """An empty cache for decoding, whose one layer holds the keys and values of all layers."""
         return Cache(1, self.config.block_size)
 
+    @torch.inference_mode()
+    def error(self, model: GPT) -> float:
+        """Return the largest difference from the model's logits, relative to the largest logit.
+
+        Of two sequences, the last position decoded by itself; as long as takes milliseconds, but
+        longer than two of the panels that keys and values lie in.
+        """
+        affordable = max(2 * LANES + 2, 5 * 10**8 // model.num_parameters())
+        T, generator = min(self.config.block_size, affordable), torch.Generator().manual_seed(0)
+        tokens_BT = torch.randint(self.vocab_size, (2, T), generator=generator)
+        cache, want = self.new_cache(), model(tokens_BT)
+        got = torch.cat([self(part, cache) for part in tokens_BT.split(max(1, T - 1), dim=1)], 1)
+        return float((got - want).abs().max() / want.abs().max())
+
 
 def laid_out(model: GPT) -> Iterator[Tensor]:
-    """The weights as `decode.c` reads them, in its order; a norm's scales before its biases."""
-
-    def matrix(*layers: Any) -> Tensor:
-        weight = torch.cat([layer.weight.detach() for layer in layers])
-        bias = weight.new_zeros(len(weight))
-        if getattr(layers[0], "bias", None) is not None:
-            bias = torch.cat([layer.bias.detach() for layer in layers])
-        rows = F.pad(torch.cat((bias[:, None], weight), 1), (0, 0, 0, -len(bias) % LANES))
-        return rows.unflatten(0, (-1, LANES)).transpose(1, 2)
-
-    def norm(layer: Any) -> Tensor:
-        scale, bias = layer.weight.detach(), getattr(layer, "bias", None)
-        return torch.cat((scale, torch.zeros_like(scale) if bias is None else bias.detach()))
-
+    """The weights as `decode.c` reads them: of a norm its weights and biases, of linear layers side
+    by side panels of 16 outputs, each with the biases and then the weights of every input."""
     if model.rotary is not None:
         yield model.rotary.cos
         yield model.rotary.sin
-    block: Any
-    for block in model.blocks:
-        attn, mlp = block.attn, block.mlp
-        yield norm(block.attn_norm)
-        yield matrix(attn.query, attn.key, attn.value)
-        if model.config.qk_norm:
-            yield norm(attn.q_norm)
-            yield norm(attn.k_norm)
-        yield matrix(attn.out)
-        yield norm(block.mlp_norm)
-        if model.config.activation == "swiglu":
-            yield matrix(mlp.gate)
-        yield matrix(mlp.up)
-        yield matrix(mlp.down)
-    yield norm(model.final_norm)
-    yield matrix(model.token_embedding if model.head is None else model.head)
+    weights = model.state_dict()
+    rows = [[f"blocks.{i}.{n}" for n in row] for i in range(len(model.blocks)) for row in BLOCK]
+    rows += [["final_norm"], ["head" if model.head else "token_embedding"]]
+    for names in rows:
+        if f"{names[0]}.weight" not in weights:  # no QK-norm, no gate
+            continue
+        weight = torch.cat([weights[f"{name}.weight"] for name in names])
+        bias = torch.zeros(len(weight))
+        if f"{names[0]}.bias" in weights:
+            bias = torch.cat([weights[f"{name}.bias"] for name in names])
+        if weight.dim() == 1:
+            yield torch.cat((weight, bias))
+        else:
+            padded = F.pad(torch.cat((bias[:, None], weight), 1), (0, 0, 0, -len(bias) % LANES))
+            yield padded.unflatten(0, (-1, LANES)).transpose(1, 2)
 
 
 def huge(size: int) -> Tensor:
@@ -151,41 +169,38 @@ def huge(size: int) -> Tensor:
 
 
 @functools.cache
-def compiled() -> ctypes.CDLL | str:
-    """`decode.c`, compiled for this processor and kept beside Python's own; or why not."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        return "no C compiler (cc)"
-    source = Path(__file__).with_suffix(".c")
+def compile_library() -> ctypes.CDLL:
+    """Compile `decode.c` for this processor, once: it is kept beside Python's own compiled files.
+
+    A kept file is loaded if it is whole (its name ends with its hash; loading a part of one would
+    kill the process) and belongs to the user or to the owner of the source.
+
+    Raises:
+        OSError, CalledProcessError: if it cannot be compiled, or not written.
+    """
+    source, info = Path(__file__).with_suffix(".c"), Path("/proc/cpuinfo")
     native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
-    flags = ["-O3", native, "-fno-math-errno", "-shared", "-fPIC"]
-    flags += [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's compiler has no OpenMP
-    info = Path("/proc/cpuinfo")
-    processor = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
-    knows = [line for line in processor if line.startswith(("flags", "Features"))]
-    made_of = [source.read_text(), *flags, platform.machine(), *(knows or [platform.node()])]
-    key = hashlib.sha256("\n".join(made_of).encode()).hexdigest()[:16]
-    path = source.parent / "__pycache__" / f"decode-{key}.so"
-    try:
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            made = path.with_suffix(f".{os.getpid()}")
-            command = [compiler, *flags, str(source), "-lm", "-o", str(made)]
-            subprocess.run(command, check=True, capture_output=True, text=True)
-            os.replace(made, path)
-        return ctypes.CDLL(str(path))
-    except subprocess.CalledProcessError as error:
-        return f"{compiler}: {error.stderr.strip().splitlines()[0] if error.stderr else error}"
-    except OSError as error:
-        return str(error)
+    command = ["cc", "-O3", "-w", native, "-fno-math-errno", "-shared", "-fPIC", str(source), "-lm"]
+    command += [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's compiler has no OpenMP
+    processor = platform.node()
+    if info.exists():  # where processors may change under one name
+        processor = re.findall(r"^(?:flags|Features)\b.*|$", info.read_text(), re.MULTILINE)[0]
+    name = f"decode-{digest(repr((source.read_text(), command, processor)).encode())}"
+    folder = source.parent / "__pycache__"
+    for path in folder.glob(f"{name}-*.so"):
+        owner = path.stat().st_uid
+        trusted = owner == source.stat().st_uid or owner == os.getuid()
+        if trusted and path.stem == f"{name}-{digest(path.read_bytes())}":
+            return ctypes.CDLL(str(path))
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch) / "decode.so"
+        subprocess.run([*command, "-o", str(made)], check=True)
+        content = made.read_bytes()
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}-{digest(content)}.so"
+    write_atomically(path, content)
+    return ctypes.CDLL(str(path))
 
 
-def optimize_for_decoding(model: GPT) -> GPT:
-    """The model for decoding only: in float32 on a CPU with a C compiler, a compiled one that is
-    the same up to rounding; elsewhere the model itself."""
-    weight = model.token_embedding.weight
-    if weight.device.type == "cpu" and weight.dtype == torch.float32:
-        library = compiled()
-        if not isinstance(library, str):
-            return CompiledGPT(model, library)
-    return model
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

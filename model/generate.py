@@ -1,31 +1,66 @@
-"""Text from the model, a token at a time: what it reads of a long text, how a token is drawn."""
+"""Text from the model, a token at a time: how a token is drawn, and what is read of a long text."""
 
 import math
 from collections.abc import Iterator
+from typing import Annotated
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
+from common.fields import STRICT, Count, Fraction, NonNegative
 from model.gpt import GPT
+
+
+@dataclass(frozen=True, config=STRICT)
+class Sampling:
+    """How the next token is drawn. To add a rule, add a field and its lines in `probabilities`."""
+
+    temperature: NonNegative = 0.8
+    """Divide the logits by this: below 1, likely tokens become likelier; 0 takes the most likely
+    token."""
+
+    top_k: Count | None = None
+    """Draw from the k most likely tokens."""
+
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Draw from the fewest tokens that together have this probability, the most likely first."""
+
+    min_p: Fraction = 0.0
+    """Draw from the tokens at least this fraction as probable as the most likely one."""
+
+    def probabilities(self, logits_BV: Tensor) -> Tensor:
+        """The distribution of the next token, (B, V). The most likely token is always kept."""
+        if self.temperature == 0:
+            return F.one_hot(logits_BV.argmax(-1), logits_BV.size(-1)).to(logits_BV.dtype)
+        # With the largest subtracted first, a tiny temperature makes -inf of the rest, never NaN.
+        logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / max(self.temperature, 1e-30)
+        if self.top_k is not None:
+            top_Bk = logits_BV.topk(min(self.top_k, logits_BV.size(-1))).values
+            logits_BV[logits_BV < top_Bk[:, -1:]] = -math.inf
+        if self.top_p < 1:  # Holtzman et al. 2020
+            sorted_BV, order_BV = logits_BV.softmax(-1).sort(descending=True, stable=True)
+            unlikely_BV = sorted_BV.cumsum(-1) - sorted_BV >= self.top_p
+            unlikely_BV[:, 0] = False  # where top_p is zero in float32
+            logits_BV[torch.empty_like(unlikely_BV).scatter(-1, order_BV, unlikely_BV)] = -math.inf
+        if self.min_p > 0:  # Nguyen et al. 2024; the largest logit is 0
+            logits_BV[logits_BV < math.log(self.min_p)] = -math.inf
+        return logits_BV.softmax(-1)
 
 
 def generate(
     model: GPT,
     prompt_BT: Tensor,
     max_new_tokens: int,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
+    sampling: Sampling,
     generator: torch.Generator | None = None,
-    use_cache: bool = True,
 ) -> Iterator[Tensor]:
     """Continue each row of the prompt, yielding the next token of each, (B,), as it is drawn.
 
     Dropout is off meanwhile. Tokens are drawn on the CPU, so that the seed of `generator` means
-    the same on every device. For the other arguments see `next_token_probabilities` and `Decoder`.
+    the same on every device.
 
     Raises:
         FloatingPointError: when the logits are not finite.
@@ -33,55 +68,16 @@ def generate(
     was_training = model.training
     model.eval()
     try:
-        decoder = Decoder(model, use_cache)
-        tokens_BT = prompt_BT
+        decoder, tokens_BT = Decoder(model), prompt_BT
         for _ in range(max_new_tokens):
             logits_BV = decoder.read(tokens_BT).cpu().float()
             if not all(map(math.isfinite, logits_BV.aminmax())):
                 raise FloatingPointError("the model's logits are not finite (NaN or Inf)")
-            probabilities_BV = next_token_probabilities(logits_BV, temperature, top_k, top_p, min_p)
-            next_B1 = torch.multinomial(probabilities_BV, 1, generator=generator)
+            next_B1 = torch.multinomial(sampling.probabilities(logits_BV), 1, generator=generator)
             yield next_B1[:, 0]
             tokens_BT = next_B1.to(prompt_BT.device)
     finally:
         model.train(was_training)
-
-
-def next_token_probabilities(
-    logits_BV: Tensor,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-) -> Tensor:
-    """The distribution to draw the next token from, (B, V), each row summing to 1.
-
-    Args:
-        temperature: divides the logits; 0 takes the likeliest token.
-        top_k: keep the k likeliest tokens; more than V keeps all.
-        top_p: keep the fewest likeliest tokens whose probabilities sum to `top_p`, of those that
-            top_k kept (Holtzman et al. 2020).
-        min_p: keep tokens at least `min_p` times as likely as the likeliest (Nguyen et al. 2024).
-
-    The likeliest token is always kept.
-    """
-    if temperature == 0:
-        return F.one_hot(logits_BV.argmax(-1), logits_BV.size(-1)).to(logits_BV.dtype)
-    # With the largest subtracted first, a tiny temperature makes -inf of the rest, never inf - inf.
-    logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / max(temperature, 1e-30)
-    if top_k is None and top_p == 1.0 and min_p == 0.0:
-        return logits_BV.softmax(-1)
-    sorted_BV, order_BV = logits_BV.sort(dim=-1, descending=True, stable=True)
-    sorted_BV = sorted_BV.softmax(-1)
-    if top_k is not None:
-        sorted_BV[:, top_k:] = 0.0
-    likelier_BV = sorted_BV.cumsum(-1) - sorted_BV  # probability of all likelier tokens
-    keep_BV = sorted_BV >= min_p * sorted_BV[:, :1]
-    if top_p < 1.0:
-        keep_BV &= likelier_BV < top_p * sorted_BV.sum(-1, keepdim=True)
-    keep_BV[:, 0] = True  # also where top_p is so small that the product is zero
-    kept_BV = torch.zeros_like(sorted_BV).scatter(-1, order_BV, sorted_BV * keep_BV)
-    return kept_BV / kept_BV.sum(-1, keepdim=True)
 
 
 class Decoder:
@@ -116,7 +112,7 @@ def window_start(position: int, block_size: int) -> int:
     """First position that the model sees when it reads the token at `position`.
 
     The window grows until it is full. Then its last half becomes the start of the next one, so
-    that a cache is made anew once in half a window, not at every token. With block_size 8,
+    that a cache is filled again once in half a window, not at every token. With block_size 8,
     positions 0 to 7 see from 0 on, 8 to 11 from 4, 12 to 15 from 8.
     """
     hop = block_size - block_size // 2

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from configs.load import Config
 from data.batches import Batches
-from model.generate import generate
+from model.generate import Sampling, generate
 from model.gpt import GPT
 from run.checkpoint import Header
 from training.optim import Optimizer
@@ -61,6 +61,6 @@ class Job:
         generator of its own."""
         prompt = torch.tensor([[self.batches.info["start_token"]]], device=self.runtime.device)
         generator = torch.Generator().manual_seed(self.config.train.seed)
-        tokens = generate(self.model, prompt, length, temperature=0.8, generator=generator)
+        tokens = generate(self.model, prompt, length, Sampling(), generator)
         kept = itertools.takewhile(lambda _: not stop, tokens)
         return self.batches.tokenizer.decode([int(token) for token in kept])

@@ -1,8 +1,11 @@
 """The lessons' commands run, in shortened form, and print what the lessons show of them."""
 
 import glob
+import os
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import train
 from benchmarks import compare
 
 ROOT = Path(__file__).parent.parent
+LESSON_11 = ROOT / "docs" / "learn" / "11_measure.md"
 PAGES = [*sorted((ROOT / "docs" / "learn").glob("[0-9]*.md")), ROOT / "docs" / "induction.md"]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = {
@@ -46,8 +50,6 @@ def run(words: list[str]) -> None:
                 if flag in argv:
                     del argv[argv.index(flag) : argv.index(flag) + 2]
                 argv += [flag, value]
-        # Lesson 11 adds relu by hand.
-        argv = [word if word != "relu" else "gelu" for word in argv]
         assert train.main(argv) == 0
     elif script == "study.py":
         if "never_masked" in argv and "--steps" not in argv:
@@ -66,13 +68,48 @@ def run(words: list[str]) -> None:
 def skeleton(line: str) -> list[str]:
     """Its words, with # for each number; without what only stands for numbers or more words."""
     line = re.sub(r"  # .*", "", line)  # the lesson's own remark
-    line = re.sub(r"\brelu\b", "gelu", line)  # see above
     line = re.sub(r"(generates:|beats) .*", r"\1", line)  # what a longer training wrote or beat
     words = [re.sub(r"\d[\d.,]*", "#", word) for word in line.split()]
     return [word for word in words if re.search(r"[^\W_]", word)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def assert_prints_what_it_shows(page: str, printed: str) -> None:
+    lines = [skeleton(line) for line in printed.splitlines()]
+    shown = [block for kind, block in FENCED.findall(page) if kind == "text"]
+    for line in "".join(shown).splitlines():
+        wanted = skeleton(line)
+        if not line.startswith(("    | ", "...")):  # a sample, and what is left out
+            assert any(set(wanted) <= set(words) for words in lines), line
+
+
+@pytest.mark.slow
+def test_lesson_11_adds_an_activation(workplace: Path) -> None:
+    """In a copy of model/, edited as the lesson says; the C decoder does not know it."""
+    page = LESSON_11.read_text(encoding="utf-8")
+    shutil.copytree(ROOT / "model", workplace / "model")
+    (diff,) = (block for kind, block in FENCED.findall(page) if kind == "diff")
+    context, added = (line[1:] for line in diff.splitlines())
+    file = workplace / "model" / "kernels.py"
+    before, after = file.read_text(encoding="utf-8").split(context)
+    file.write_text(f"{before}{context}\n{added}{after}", encoding="utf-8")
+    script = """
+import sample
+from tests.test_lessons import LESSON_11, commands, run
+
+for words in commands(LESSON_11.read_text(encoding="utf-8")):
+    run(words)
+sample.main(["after-1", "--max_new_tokens=5"])
+"""
+    python = [sys.executable, "-c", script]  # which imports from the current folder first
+    result = subprocess.run(
+        python, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert_prints_what_it_shows(page, result.stdout)
+    assert "note: decoding is not compiled" in result.stderr
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p != LESSON_11], ids=lambda page: page.stem)
 def test_a_lesson_shows_what_its_commands_print(
     page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,9 +122,4 @@ def test_a_lesson_shows_what_its_commands_print(
                 run(words)
     for words in typed:
         run(words)
-    printed = [skeleton(line) for line in capsys.readouterr().out.splitlines()]
-    shown = [block for kind, block in FENCED.findall(text) if kind == "text"]
-    for line in "".join(shown).splitlines():
-        wanted = skeleton(line)
-        if not line.startswith(("    | ", "...")):  # a sample, and what is left out
-            assert any(set(wanted) <= set(words) for words in printed), line
+    assert_prints_what_it_shows(text, capsys.readouterr().out)

@@ -27,7 +27,7 @@ import run.minutes
 import train
 from configs.load import read_config
 from data.batches import open_batches
-from model.generate import generate
+from model.generate import Sampling, generate
 from model.gpt import GPT
 from run.checkpoint import load_checkpoint, model_tensors, open_run
 from run.job import Job
@@ -157,7 +157,7 @@ def test_a_run_is_its_seed_its_batches_and_its_schedule(workplace: Path) -> None
             val_loss[step] = result.val_loss
             prompt = torch.tensor([[batches.info["start_token"]]])
             generator = torch.Generator().manual_seed(5)
-            drawn = generate(model, prompt, 20, temperature=0.8, generator=generator)
+            drawn = generate(model, prompt, 20, Sampling(), generator)
             samples[step] = batches.tokenizer.decode([int(token) for token in drawn])
     for key, expected in (numbers | {"val_loss": val_loss}).items():
         assert read(run, key) == expected

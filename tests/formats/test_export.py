@@ -26,7 +26,7 @@ from data.tokenizer import CharTokenizer
 from formats.folder import architecture_for, load_original, read_folder, write_folder
 from formats.imported import largest_differences
 from model.config import ModelConfig
-from model.generate import generate
+from model.generate import Sampling, generate
 from model.gpt import GPT
 from run.checkpoint import Header, SavedRun, model_tensors, open_run
 from tests.formats.models import CLASSES, HALVES, ODD, difference, load, make_run_of, transformers
@@ -181,7 +181,7 @@ def test_the_likeliest_text_is_ours_until_the_context_is_full(
 ) -> None:
     model, theirs = exported[name].model(), elsewhere[name]
     assert theirs["longest"] == [16, 16]
-    drawn = generate(model, torch.tensor([theirs["prompt"]]), 13, temperature=0)
+    drawn = generate(model, torch.tensor([theirs["prompt"]]), 13, Sampling(temperature=0.0))
     ours = [*theirs["prompt"], *(int(token) for token in drawn)]
     assert theirs["greedy"] == ours[: len(theirs["greedy"])]
     assert len(theirs["greedy"]) == 16 or theirs["greedy"][-1] == END, "it ends too early"

@@ -23,7 +23,7 @@ from lens.measure import ablate, logit_lens, losses_of, mean_outputs
 from lens.report.page import content_hash, pack, page, to_json
 from lens.report.weights import pack_weights
 from lens.subject import MeasureOptions, Subject
-from model.generate import generate
+from model.generate import Sampling, generate
 from model.gpt import GPT
 from run.checkpoint import open_run
 from run.snapshots import load_snapshot, save_snapshot
@@ -247,7 +247,7 @@ def test_ablation_is_that_of_the_table(tab: Any, report: Report) -> None:
 
 def test_greedy_text_is_pytorchs_past_the_context_too(tab: Any, report: Report) -> None:
     for step in (1, 3):
-        tokens = generate(report.models[step], ids_of("to be"), 300, temperature=0.0)
+        tokens = generate(report.models[step], ids_of("to be"), 300, Sampling(temperature=0.0))
         expected = "".join(CHARS[int(token)] for token in tokens)
         assert ask(tab, f"generate('to be', 300, {{step: {step}}})") == expected
 
@@ -421,7 +421,7 @@ def test_the_slider_moves_everything(tab: Any, report: Report) -> None:
         losses = [told["lens_loss"][-1], -np.log(p[at]).mean()]
         assert numbers(tab.inner_text("#moment")) == pytest.approx(losses, abs=6e-4)
         assert [value for _, (value,) in bars(tab)] == pytest.approx(-np.sort(-p[-1])[:8], abs=6e-4)
-        tokens = generate(model, ids_of("and so it be"), 80, temperature=0.0)
+        tokens = generate(model, ids_of("and so it be"), 80, Sampling(temperature=0.0))
         expected = "".join(shown(CHARS[int(token)]) for token in tokens)
         assert tab.inner_text("#continuation") == expected
         losses = [told["copying"]["first"], told["copying"]["second"]]
@@ -562,7 +562,7 @@ def test_writing(tab: Any, report: Report) -> None:
     settle(tab)
     written = tab.input_value("#typed").removeprefix(before)
     assert "".join(map(shown, written)).removesuffix("↵") == line
-    tokens = generate(report.models[3], ids_of(before), 80, temperature=0.0)
+    tokens = generate(report.models[3], ids_of(before), 80, Sampling(temperature=0.0))
     assert "".join(CHARS[int(token)] for token in tokens).startswith(written)
     type_text(tab, "to be")
     tab.locator("#text .token").nth(2).click()

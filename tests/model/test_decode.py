@@ -1,26 +1,41 @@
-"""Compiled for decoding, a model gives the same numbers."""
+"""The decoder in C gives the model's numbers, or it is not used, and a note says why."""
 
-import copy
-from collections.abc import Iterator
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import model.decode
+from model.attention import Attend, attention, causal_mask
 from model.config import ModelConfig
-from model.decode import CompiledGPT, compiled, optimize_for_decoding
+from model.decode import CompiledGPT, compile_library, optimize_for_decoding
 from model.generate import Decoder
 from model.gpt import GPT
+from model.kernels import ACTIVATIONS
+
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
-def make(**fields: object) -> GPT:
+def make(**fields: Any) -> GPT:
+    """Of weights that are far from zero, so that each layer weighs as much as the embedding."""
     torch.manual_seed(0)
-    plain = {"block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 16, "zero_init": False}
-    return GPT(ModelConfig(**plain | fields), 11).eval()  # type: ignore[arg-type]
+    plain = {"block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 16}
+    gpt = GPT(ModelConfig(**plain | fields), 11).eval()
+    for parameter in gpt.parameters():
+        if parameter.dim() == 1:
+            nn.init.uniform_(parameter, 0.5, 1.5)
+        else:
+            nn.init.normal_(parameter, std=0.3)
+    return gpt
 
 
-FIELDS: list[dict[str, object]] = [
+FIELDS: list[dict[str, Any]] = [
     {},
     {"bias": True, "tie_embeddings": True},
     {"activation": "swiglu", "ngrams": 3},
@@ -29,70 +44,160 @@ FIELDS: list[dict[str, object]] = [
     {"qk_norm": False, "activation": "gelu_tanh"},
     {"positions": "none", "n_embd": 14},  # heads of an odd width, and no multiple of 4 outputs
     {"n_embd": 72},  # more than a vector, and some
+    {"block_size": 1},
 ]
 
 
+@needs_cc
 @pytest.mark.parametrize("fields", FIELDS, ids=str)
-def test_the_same_numbers(fields: dict[str, object]) -> None:
-    if compiled() == "no C compiler (cc)":  # one that fails is no reason
-        pytest.skip("no C compiler")
-    model = make(**fields)
-    for parameter in model.parameters():
-        if parameter.dim() == 1:  # scales, which start at one, and biases
-            nn.init.uniform_(parameter, 0.5, 1.5)
-        else:  # so that each layer weighs as much as the embedding
-            nn.init.normal_(parameter, std=0.3)
-    optimized = optimize_for_decoding(copy.deepcopy(model))
-    assert isinstance(optimized, CompiledGPT)
-    decoders = [Decoder(m) for m in (model, optimized)]
+def test_the_same_numbers(fields: dict[str, Any]) -> None:
+    plain = make(**fields)
+    compiled = optimize_for_decoding(plain)
+    assert isinstance(compiled, CompiledGPT)
+    decoders = [Decoder(m) for m in (compiled, plain)]
     for length in (3, 1, 1, 12, 1, 1, 1, 3, 1, 1, 1):  # past the window, too
         tokens = torch.randint(11, (3, length))
-        mine, plain = (decoder.read(tokens) for decoder in reversed(decoders))
-        torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-5 * float(plain.abs().max()))
-    torch.testing.assert_close(optimized(tokens), model(tokens), rtol=1e-4, atol=1e-4)
+        got, want = (decoder.read(tokens) for decoder in decoders)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
+    tokens = tokens[:, -plain.config.block_size :]
+    torch.testing.assert_close(compiled(tokens), plain(tokens), rtol=1e-4, atol=1e-4)
+
+
+class Doubled(GPT):
+    def unembed(self, x_BTC: Tensor) -> Tensor:
+        return 2 * super().unembed(x_BTC)
+
+
+def near(attend: Attend, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    """Attention to the last 20 positions only."""
+    mask = causal_mask(q.size(-2), k.size(-2))
+    return attention(q, k, v, mask & ~mask.tril(k.size(-2) - q.size(-2) - 20))[0]
+
+
+def edited(edit: str, patch: pytest.MonkeyPatch) -> GPT:
+    if edit == "another activation":
+        patch.setitem(ACTIVATIONS, "relu2", torch.relu)
+    gpt = make(block_size=48)
+    mlp: Any = gpt.get_submodule("blocks.1.mlp")
+    if edit == "softcap":
+        unembed = GPT.unembed
+        patch.setattr(GPT, "unembed", lambda self, x: 30 * torch.tanh(unembed(self, x) / 30))
+    elif edit == "subclass":
+        gpt.__class__ = Doubled
+    elif edit == "sliding window":
+        patch.setattr(Attend, "forward", near)
+    elif edit == "wider layer":
+        mlp.up, mlp.down = nn.Linear(16, 80, bias=False), nn.Linear(80, 16, bias=False)
+    elif edit == "renamed weight":
+        mlp.fc = mlp.up
+        del mlp.up
+        mlp.forward = lambda x: mlp.down(torch.relu(mlp.fc(x)))
+    elif edit == "unknown choice":
+        patch.setitem(model.decode.KNOWN, "activation", ["gelu"])
+    return gpt
+
+
+EDITS = {
+    "softcap": "other logits",
+    "subclass": "other logits",
+    "another activation": "other logits",
+    "sliding window": "other logits",
+    "wider layer": "other shapes",
+    "renamed weight": "other shapes",
+    "unknown choice": "does not know model.activation relu2",
+}
+
+
+@needs_cc
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_model_decodes_itself(
+    edit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpt = edited(edit, monkeypatch)
+    assert optimize_for_decoding(gpt) is gpt
+    note = capsys.readouterr().err
+    assert note.startswith("note: decoding is not compiled") and EDITS[edit] in note
+
+
+@needs_cc
+@pytest.mark.parametrize("activation", ["relu2", "gelu", "gelu_tanh", "swiglu"])
+def test_nan_is_not_lost_in_an_activation(activation: str) -> None:
+    gpt = make(activation=activation)
+    nn.init.constant_(gpt.get_parameter("blocks.0.mlp.up.weight"), torch.nan)
+    assert CompiledGPT(gpt)(torch.zeros(1, 1, dtype=torch.long)).isnan().all()
+
+
+def test_another_precision_is_not_compiled(capsys: pytest.CaptureFixture[str]) -> None:
+    gpt = make().double()
+    assert optimize_for_decoding(gpt) is gpt
+    assert capsys.readouterr().err == ""
+
+
+# --- the compiled file ----------------------------------------------------------------------------
 
 
 @pytest.fixture
-def without_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A folder that is all of PATH; nothing is compiled yet."""
-    (tmp_path / "decode.c").write_text("not C")
-    monkeypatch.setattr("model.decode.__file__", str(tmp_path / "decode.py"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    compiled.cache_clear()
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Where the source is, and nothing is compiled yet."""
+    shutil.copy(Path(model.decode.__file__).with_suffix(".c"), tmp_path)
+    monkeypatch.setattr(model.decode, "__file__", str(tmp_path / "decode.py"))
+    compile_library.cache_clear()
     yield tmp_path
-    compiled.cache_clear()
+    compile_library.cache_clear()
 
 
-def test_without_a_c_compiler_the_model_decodes(without_library: Path) -> None:
-    assert compiled() == "no C compiler (cc)"
-    model = make()
-    assert optimize_for_decoding(model) is model
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def test_another_precision_is_not_compiled() -> None:
-    model = make().double()
-    assert optimize_for_decoding(model) is model
+@needs_cc
+@pytest.mark.parametrize("damage", [lambda file: None, cut, lambda file: file.write_bytes(b"")])
+def test_a_damaged_library_is_compiled_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None]
+) -> None:
+    compile_library()
+    (file,) = folder.glob("__pycache__/*")
+    whole = file.read_bytes()
+    file.unlink()  # the loaded one stays in memory
+    file.write_bytes(whole)
+    damage(file)
+    damaged = file.read_bytes() != whole
+    compile_library.cache_clear()
+    assert isinstance(optimize_for_decoding(make()), CompiledGPT)
+    assert file.read_bytes() == whole
+    damage(file)
+    compile_library.cache_clear()
+    monkeypatch.setenv("PATH", "")
+    assert isinstance(optimize_for_decoding(make()), CompiledGPT) is not damaged
 
 
-def test_a_compiler_that_fails_is_quoted(without_library: Path) -> None:
-    compiler = without_library / "cc"
-    compiler.write_text("#!/bin/sh\necho 'what is this?' >&2\nexit 1\n")
-    compiler.chmod(0o755)
-    assert compiled() == f"{compiler}: what is this?"
+@needs_cc
+def test_anothers_library_is_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_library()
+    compile_library.cache_clear()
+    stat = Path.stat
+
+    def another(path: Path, **how: Any) -> Any:
+        owner = os.getuid() + (path.suffix == ".so")
+        return SimpleNamespace(st_uid=owner, st_mode=stat(path, **how).st_mode)
+
+    monkeypatch.setattr(Path, "stat", another)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(FileNotFoundError, match="cc"):
+        compile_library()
 
 
-def test_another_number_of_sequences_than_the_cache_has_is_refused() -> None:
-    if compiled() == "no C compiler (cc)":  # one that fails is no reason
-        pytest.skip("no C compiler")
-    optimized = optimize_for_decoding(make())
-    cache = optimized.new_cache()
-    optimized(torch.zeros(2, 3, dtype=torch.long), cache)
-    with pytest.raises(ValueError, match="3 sequences, but the cache has 2"):
-        optimized(torch.zeros(3, 1, dtype=torch.long), cache)
-
-
-@pytest.mark.parametrize("activation", ["relu2", "gelu", "gelu_tanh", "swiglu"])
-def test_nan_is_not_lost_in_an_activation(activation: str) -> None:
-    model = make(activation=activation)
-    nn.init.constant_(model.get_submodule("blocks.0.mlp").get_parameter("up.weight"), torch.nan)
-    assert optimize_for_decoding(model)(torch.zeros(1, 1, dtype=torch.long)).isnan().all()
+@pytest.mark.parametrize("compiler", ["", "#!/bin/sh\nexit 1\n"])
+def test_without_a_compiler_that_works_the_model_decodes(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    compiler: str,
+) -> None:
+    if compiler:
+        (folder / "cc").write_text(compiler)
+        (folder / "cc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    gpt = make()
+    assert optimize_for_decoding(gpt) is gpt
+    assert "not compiled" in capsys.readouterr().err
