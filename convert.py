@@ -66,7 +66,7 @@ def export(run: str, folder: str, options: Export) -> int:
     """Write the folder, and compare what transformers makes of it."""
     saved = open_run(find_run(run), options.checkpoint)
     arch = write_folder(saved, Path(folder))
-    print(f"{printable(saved.describe())}, as {arch.class_name} in {printable(folder)}")
+    print(f"{printable(str(saved))}, as {arch.class_name} in {printable(folder)}")
     compare(saved.model(torch.device("cpu")), load_original(Path(folder)))
     print(
         f"next, in Python:\n"

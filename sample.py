@@ -71,8 +71,8 @@ def main(argv: list[str]) -> int:
     device = pick_device(options.device)
     if device.type == "cpu":
         fit_threads()
-    model = optimize_for_decoding(saved.model(device, options.num_samples))
-    print(f"{printable(saved.describe())}, on {device}", file=sys.stderr)
+    model = optimize_for_decoding(saved.model(device))
+    print(f"{printable(str(saved))}, on {device}", file=sys.stderr)
 
     if options.prompt is None:
         prompt = [saved.start_token]

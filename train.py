@@ -38,7 +38,7 @@ from run.job import Job
 from run.log import Logger
 from run.minutes import fit_steps
 from run.resume import check_changes, check_same_text, notes_on_resume
-from run.snapshots import Snapshots
+from run.snapshots import save_snapshot, snapshot_steps
 from training.optim import Optimizer, get_lr_scale, get_multi_token_weight
 from training.pace import Pace
 from training.processes import Processes, exit_now, join_processes
@@ -85,7 +85,7 @@ def train(job: Job, stop: StopSignal) -> str | None:
     state, settings, processes = job.state, job.config.train, job.processes
     device, silent = job.runtime.device, not processes.is_main
     ddp_model = processes.wrap_ddp(job.compiled_model)
-    snapshots = Snapshots(job.run, job.model, settings, state.step, silent)
+    snapshots = [] if silent else snapshot_steps(settings, job.model.num_parameters())
     baselines = job.batches.baselines()
     with Logger(job.run, job.config, state, job.pace, baselines, stop, silent) as log:
         checkpoints = Checkpointer(
@@ -95,7 +95,8 @@ def train(job: Job, stop: StopSignal) -> str | None:
             if state.step == 0:  # from the first file on, a run can be resumed
                 checkpoints.save_last()
             while not processes.stop_requested(stop):
-                snapshots.save_if_due(state.step)
+                if state.step in snapshots:
+                    save_snapshot(job.run, job.model, job.header())
                 if state.evaluation_due(settings):
                     log.evaluating()
                     result = job.evaluate(job.batches.validation, stop)
@@ -169,7 +170,6 @@ def execute(argv: list[str], held: ExitStack) -> int:
     saved, flag = open_source(options, held)
     config = read_config(values, file, saved.config if saved else None)
     if saved is not None:
-        saved.check_weights()
         check_changes(saved.config, config, flag)
     threads = saved.header.machine.threads if saved and flag == "--resume" else 0
     runtime = start_runtime(config.train, threads)
@@ -282,7 +282,7 @@ def resume(job: Job, saved: SavedRun) -> bool:
         return False
     load_training(job.model, job.optimizer, saved.tensors, saved.path, job.processes.rank)
     print(f"resuming {name} at step {step}")
-    for note in notes_on_resume(saved, job.config, job.runtime.machine(job.processes.world_size)):
+    for note in notes_on_resume(saved, job.runtime.machine(job.processes.world_size)):
         print(f"note: {printable(note)}")
     if job.processes.is_main:
         save_config(job.run, job.config)

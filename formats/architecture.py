@@ -15,7 +15,7 @@ from torch import Tensor
 from common.errors import UserError
 from common.fields import brief
 from model.config import ModelConfig
-from run.checkpoint import describe
+from run.checkpoint import shape_of
 from training.size import skeleton
 
 # By ours, and by what transformers calls it; the first is written.
@@ -112,9 +112,8 @@ class Architecture(ABC):
                     continue
                 shape = self.join(base, [expected[n] for n in wanted], config).shape
                 if tensor is None or tensor.shape != shape:
-                    raise UserError(
-                        f"{where}: {name} is {describe(tensor)}, should be {tuple(shape)}"
-                    )
+                    found = "absent" if tensor is None else shape_of(tensor)
+                    raise UserError(f"{where}: {name} is {found}, should be {tuple(shape)}")
                 parts = self.split(base, tensor, len(wanted), config)
                 made |= {n: p.clone() for n, p in zip(wanted, parts, strict=True)}
         if left:

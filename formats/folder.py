@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save
 
 from common.errors import UserError
@@ -56,12 +57,11 @@ def write_folder(saved: SavedRun, folder: Path) -> Architecture:
     """
     config, tokenizer = saved.config.model, saved.tokenizer
     arch = architecture_for(config)
-    saved.check_weights()
+    ours = saved.model(torch.device("cpu")).state_dict()
     if folder.exists():
         raise UserError(f"{folder} exists; name a folder that does not")
     if not folder.absolute().parent.is_dir():
         raise UserError(f"there is no folder {folder.absolute().parent}")
-    ours = {n.removeprefix("model."): t for n, t in saved.tensors.items() if n.startswith("model.")}
     end = tokenizer.vocabulary.get("<|endoftext|>") if isinstance(tokenizer, BPETokenizer) else None
     ends = {"bos_token_id": saved.start_token, "eos_token_id": end, "pad_token_id": None}
     plain = {

@@ -62,7 +62,7 @@ class Subject:
         self.header, self.V = self.saved.header, self.tokenizer.vocab_size
         self.model = self.saved.model(torch.device("cpu"))
         self.vocab = self.tokenizer.labels
-        print(printable(self.saved.describe()), file=sys.stderr)
+        print(printable(str(self.saved)), file=sys.stderr)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -1,6 +1,6 @@
 """A run is a folder, runs/NAME: what was run, what it measured, what it learned.
 
-config.yaml         the whole config
+config.yaml         the whole config, to read and to run again; what counts is in the checkpoints
 run.json            the text, the machine and the versions
 metrics.jsonl       one object a line
 events.out.*        the same for TensorBoard
@@ -10,8 +10,6 @@ snapshots/          the weights along the way, in half precision
 .lock               held by the process that trains
 """
 
-import difflib
-import itertools
 import json
 import platform
 import time
@@ -26,11 +24,13 @@ from filelock import FileLock, Timeout
 
 from common.atomic import write_atomically
 from common.errors import UserError
-from configs.load import Config, to_plain
+from configs.load import Config, nearest, to_plain
 
 RUNS = Path("runs")
 # What training writes by `write_atomically`.
 WRITTEN = ("config.yaml", "run.json", "metrics.jsonl", "*.safetensors", "snapshots/*.safetensors")
+# What a run holds before its first checkpoint.
+FIRST = ("config.yaml", "run.json", ".lock", "metrics.jsonl", "events.out.", ".writing-")
 
 
 def make_folder(name: str | None, stem: str) -> Path:
@@ -43,8 +43,7 @@ def make_folder(name: str | None, stem: str) -> Path:
         UserError: if a run of that name exists; none is ever overwritten.
     """
     if name is None:
-        RUNS.mkdir(exist_ok=True)
-        return make_unused(RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+        name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     if name in ("", "..") or Path(name).name != name:
         raise UserError(f"--run {name!r} must be a name for a folder in {RUNS}/, not a path")
     run = RUNS / name
@@ -61,12 +60,9 @@ def check_unused(run: Path) -> None:
     Raises:
         UserError: if it holds more.
     """
-    if not run.exists():
-        return
-    first = {"config.yaml", "run.json", ".lock", "metrics.jsonl"}
-    paths = list(run.iterdir()) if run.is_dir() else [run]
-    made = [p.name in first or p.name.startswith(("events.out.", ".writing-")) for p in paths]
-    if not all(made) or any(p.name == "metrics.jsonl" and p.stat().st_size for p in paths):
+    used = [path for path in run.glob("*") if not path.name.startswith(FIRST)]
+    log = run / "metrics.jsonl"
+    if used or run.is_file() or (log.exists() and log.stat().st_size):
         raise UserError(f"{run} exists; resume it with --resume {run}, or choose another --run")
 
 
@@ -81,38 +77,25 @@ def hold(run: Path) -> Iterator[None]:
         UserError: if another process has it.
     """
     try:
-        lock = FileLock(run / ".lock").acquire(blocking=False)
+        with FileLock(run / ".lock", blocking=False):
+            for name in WRITTEN:
+                path = run / name
+                for scratch in path.parent.glob(f".writing-*-{path.name}"):
+                    scratch.unlink()
+            yield
     except Timeout:
         raise UserError(f"another process is training {run}; wait for it or stop it") from None
-    with lock:
-        for name in WRITTEN:
-            folder, _, file = name.rpartition("/")
-            for scratch in (run / folder).glob(f".writing-*-{file}"):
-                scratch.unlink(missing_ok=True)
-        yield
 
 
 def describe_run(run: Path, config: Config, facts: dict[str, Any]) -> None:
-    """Write what is run beside what it will make: the config, the text, the machine."""
+    """Write what is run: the config, and in run.json the facts and the versions."""
     save_config(run, config)
-    machine = {
+    versions = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
     }
-    write_atomically(run / "run.json", (json.dumps(facts | machine, indent=1) + "\n").encode())
-
-
-def make_unused(path: Path) -> Path:
-    """Make the folder; where it exists, the first free one with -2, -3 and so on after its name."""
-    folder = path
-    for number in itertools.count(2):
-        try:
-            folder.mkdir()
-            break
-        except FileExistsError:
-            folder = path.with_name(f"{path.name}-{number}")
-    return folder
+    write_atomically(run / "run.json", (json.dumps(facts | versions, indent=1) + "\n").encode())
 
 
 def save_config(run: Path, config: Config) -> None:
@@ -121,32 +104,25 @@ def save_config(run: Path, config: Config) -> None:
 
 
 def yaml_of(config: Config) -> bytes:
-    """The config as the text of a YAML file."""
+    """Return the config as the text of a YAML file."""
     return yaml.safe_dump(to_plain(config), sort_keys=False).encode()
 
 
 def find_run(name: str | None) -> Path:
-    """The folder of a run: a path, a name in runs/, or the newest.
+    """Return the folder of a run: a path, a name in runs/, or the newest.
 
     Raises:
         UserError: if there is none.
     """
+    saved = sorted(RUNS.glob("*/last.safetensors"), key=lambda path: path.stat().st_mtime_ns)
     if name is None:
-        saved = list(RUNS.glob("*/last.safetensors"))
         if not saved:
             raise UserError(f"there is no run in {RUNS}/ yet; make one with: python train.py")
-        return max(saved, key=lambda path: path.stat().st_mtime_ns).parent
-    if Path(name).is_file():
-        raise UserError(f"{name} is a file; name the run's folder, {Path(name).parent}")
-    folders = [folder for folder in (Path(name), RUNS / name) if folder.is_dir()]
-    for folder in folders:
-        if (folder / "last.safetensors").is_file():
-            return folder
-    if folders:
-        raise UserError(f"{folders[0]} is not a run: it has no last.safetensors")
-    known = sorted(path.parent.name for path in RUNS.glob("*/last.safetensors"))
-    close = difflib.get_close_matches(Path(name).name, known, n=5, cutoff=0.3) or known[-5:]
-    raise UserError(
-        f"there is no run {name}; {RUNS}/ "
-        + (f"has {len(known)}, among them {', '.join(close)}" if known else "is empty")
-    )
+        return saved[-1].parent
+    for run in (Path(name), RUNS / name):
+        if (run / "last.safetensors").is_file():
+            return run
+    if Path(name).exists():
+        raise UserError(f"{name} is not a run: it has no last.safetensors")
+    known = [path.parent.name for path in saved]
+    raise UserError(f"there is no run {name}{nearest(Path(name).name, known)}")

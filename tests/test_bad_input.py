@@ -45,7 +45,7 @@ REAL = {
     "train.py one.yaml two.yaml": "one word without a flag expected, got: one.yaml two.yaml",
     "train.py --resume folder": "folder is not a run",
     "train.py --run a/b": "--run 'a/b' must be a name for a folder",
-    "train.py --init_from gpt2": "there is no run gpt2; runs/ is empty",
+    "train.py --init_from gpt2": "there is no run gpt2",
     "sample.py": "there is no run in runs/ yet",
     "sample.py --top_p 0": "--top_p must be greater than 0, got 0",
     "study.py": "name a verb first",

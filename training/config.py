@@ -91,7 +91,7 @@ class TrainConfig:
     save_every: Count = 200
     """Updates between checkpoints."""
 
-    snapshots: Natural = 24
+    snapshots: Annotated[int, Field(ge=0, le=1000)] = 24
     """Number of snapshots of the weights kept along the way, in half precision and closest together
     at the beginning, so that `study.py report` can show heads as they form. 0 turns this off."""
 

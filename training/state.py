@@ -1,5 +1,8 @@
 """Where a run stands, as plain data that a checkpoint keeps."""
 
+from typing import Annotated
+
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from common.fields import STRICT, Natural, NonNegative
@@ -10,7 +13,7 @@ from training.config import TrainConfig
 class TrainState:
     """Where a run stands."""
 
-    step: Natural = 0
+    step: Annotated[int, Field(ge=0, lt=2**53)] = 0
     """Updates made. `train` counts one before it makes it, so that an error names it."""
 
     seconds: NonNegative = 0.0

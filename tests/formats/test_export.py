@@ -193,7 +193,7 @@ def test_the_lines_that_it_prints_run(
 ) -> None:
     run, theirs = exported[name], elsewhere[name]
     first, differences, *_ = run.said.splitlines()
-    assert first == f"{run.saved.describe()}, as {theirs['class']} in {name}".replace(
+    assert first == f"{run.saved}, as {theirs['class']} in {name}".replace(
         f"{run.folder.parent}/", ""
     )
     numbers = re.fullmatch(r"largest diff.*: (\S+) in float32, (\S+) in float64", differences)
@@ -272,10 +272,13 @@ def test_a_model_is_refused_or_computed_alike(workplace: Path, config: ModelConf
     for weight in ours.parameters():
         torch.nn.init.normal_(weight, 0.0, 0.3)
     header = Header(
-        Config(), {}, {"start_token": 3}, Machine("cpu", "", 1, 1, "", ""), TrainState()
+        Config(DataConfig(), config, TrainConfig()),
+        {},
+        {"start_token": 3},
+        Machine("cpu", "", 1, 1, "", ""),
+        TrainState(),
     )
-    made = Config(DataConfig(), config, TrainConfig())
-    saved = SavedRun(Path("a"), header, made, CharTokenizer("edcba"), model_tensors(ours))
+    saved = SavedRun(Path("a"), header, CharTokenizer("edcba"), model_tensors(ours))
     shutil.rmtree("out", ignore_errors=True)
     try:
         arch = write_folder(saved, Path("out"))

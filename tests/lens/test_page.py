@@ -3,6 +3,7 @@ needs nothing but itself."""
 
 import base64
 import copy
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from run.checkpoint import open_run
 from run.snapshots import load_snapshot, save_snapshot
 from tests.conftest import make_run
 from tests.lens.test_engine import edited
+from training.state import TrainState
 
 Array = npt.NDArray[Any]
 Show = Callable[..., Any]  # an open page; playwright may be absent, and so its types
@@ -62,12 +64,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
         run = make_run(Path("runs/plain"), CHARS, "text.txt", ngrams=3)
         models = {}
         for step in STEPS:
-            model = open_run(run, "last").model(torch.device("cpu"))
+            saved = open_run(run, "last")
+            model = saved.model(torch.device("cpu"))
             if step < STEPS[-1]:
                 with torch.no_grad():
                     for weight in model.parameters():
                         weight.mul_(0.5 + 0.2 * step)
-                save_snapshot(run, step, model)
+                state = TrainState(step, train_loss=1.0)
+                save_snapshot(run, model, dataclasses.replace(saved.header, state=state))
                 load_snapshot(model, run / "snapshots" / f"{step:08d}.safetensors")
             models[step] = model
         exact = open_run(run, "last").model(torch.device("cpu"))

@@ -1,116 +1,229 @@
-"""A checkpoint is saved when there is something new; one that does not fit is refused by name.
+"""A checkpoint says what was saved, or is rejected in one line; it runs no code.
 
-That training resumes from it to the last bit is in tests/test_train.py.
+That training resumes from it bitwise is in tests/test_train.py.
 """
 
 import dataclasses
 import json
+import os
+import struct
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save
 from torch import Tensor
 
 from common.errors import UserError
 from configs.load import Config
+from data.tokenizer import CharTokenizer
 from model.config import ModelConfig
 from model.gpt import GPT
 from run.checkpoint import (
     FORMAT,
     Checkpointer,
     Header,
+    check_finite,
+    copy_into,
     load_checkpoint,
     load_training,
-    load_weights,
     model_tensors,
+    open_run,
     optimizer_tensors,
     save_checkpoint,
     training_tensors,
-    write_tensors,
 )
+from tests.run.conftest import rewrite
 from training.config import TrainConfig
 from training.optim import Optimizer
 from training.processes import Processes
 from training.runtime import Machine
 from training.state import TrainState
 
-MACHINE = Machine("cpu", "AVX2", threads=2, processes=1, precision="float32", torch="2.13.0")
-STATE = TrainState(
-    7, 1.5, 1.25, last_eval_step=6, val_loss=2.5, best_val_loss=2.0, evals_since_best=1
+CPU = torch.device("cpu")
+CHARS = "aé日de"
+MODEL = ModelConfig(
+    n_layer=3, n_head=2, n_embd=12, block_size=7, dropout=0.5, attn_dropout=0.5, zero_init=False
 )
-HEADER = Header(Config(), {"kind": "char", "chars": "aé"}, {"sha256": "0"}, MACHINE, STATE)
+STATE = TrainState(7, 1.5, 1.25, last_eval_step=6, val_loss=2.25, best_val_loss=2.0)
+HEADER = Header(
+    Config(model=MODEL),
+    CharTokenizer(CHARS).to_dict(),
+    {"start_token": 3, "sha256": "0"},
+    Machine("cpu", "AVX2", threads=2, processes=1, precision="float32", torch="2.13.0"),
+    STATE,
+)
+TENSORS = {
+    "weight": torch.arange(6.0).view(2, 3).T,  # not contiguous
+    "half": torch.tensor([0.5, -2.0]).half(),
+    "generator": torch.tensor([0, 255], dtype=torch.uint8),
+    "step": torch.tensor(3.0),
+    "nothing": torch.zeros(0, 4),
+}
+EACH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 
 
-def make(seed: int = 0, kind: Literal["muon", "adamw"] = "muon") -> tuple[GPT, Optimizer]:
+def make(seed: int = 0, config: ModelConfig = MODEL) -> tuple[GPT, Optimizer]:
     torch.manual_seed(seed)
-    size = ModelConfig(n_embd=12, n_head=2, n_layer=3, block_size=4, positions="learned", ngrams=2)
-    model = GPT(dataclasses.replace(size, zero_init=False, dropout=0.5), 5)
-    return model, Optimizer(model, TrainConfig(optimizer=kind))
+    model = GPT(config, len(CHARS))
+    return model, Optimizer(model, TrainConfig())
 
 
-def step(model: GPT, optimizer: Optimizer) -> None:
-    model(torch.tensor([[1, 2, 3]])).square().sum().backward()
-    optimizer.step(1.0)
-    model.zero_grad()
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(
+        a[k].dtype == b[k].dtype and torch.equal(a[k], b[k]) for k in a
+    )
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    model, optimizer = make()
-    step(model, optimizer)
-    save_checkpoint(tmp_path / "last.safetensors", training_tensors(model, optimizer), HEADER)
+def path(tmp_path: Path) -> Path:
+    save_checkpoint(tmp_path / "last.safetensors", TENSORS, HEADER)
     return tmp_path / "last.safetensors"
 
 
-PLAIN = dataclasses.asdict(HEADER)
-WRONG: list[tuple[str, str]] = [
-    *((header, "") for header in ("", "[]", "null", "{}", "[" * 100_000)),
-    ('{"config": ' + "[" * 100_000, ""),
-    (json.dumps(PLAIN | {"config": []}), "config must be an object"),
-    (json.dumps(PLAIN | {"machine": PLAIN["machine"] | {"processes": 0}}), "machine.processes"),
-    (json.dumps(PLAIN | {"state": PLAIN["state"] | {"step": 5}}), "last_eval_step 6 must not"),
-    (json.dumps(PLAIN | {"state": PLAIN["state"] | {"more": 1}}), "state.more is unknown"),
+# --- the file ------------------------------------------------------------------------------------
+
+
+def test_what_is_saved_is_loaded(path: Path) -> None:
+    header, tensors = load_checkpoint(path)
+    assert header == HEADER and same(tensors, TENSORS)
+    path.unlink()
+    assert tensors["weight"].sum() == 15, "a copy, and no window into the file"
+
+
+@given(st.data())
+@EACH
+def test_a_flipped_bit_is_found_unless_it_says_nothing(path: Path, data: st.DataObject) -> None:
+    content = bytearray(path.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    flipped = path.with_name("flipped")
+    flipped.write_bytes(content)
+    try:
+        header, tensors = load_checkpoint(flipped)
+    except UserError as error:
+        assert str(error).startswith((f"{flipped} is damaged: ", f"{flipped} is not a checkpoint"))
+    else:
+        assert header == HEADER and same(tensors, TENSORS)
+
+
+@given(st.floats(0, 1, exclude_max=True))
+@EACH
+def test_cut_anywhere_it_is_damaged(path: Path, fraction: float) -> None:
+    cut = path.with_name("cut")
+    cut.write_bytes(path.read_bytes()[: int(fraction * path.stat().st_size)])
+    with pytest.raises(UserError, match="cut is damaged"):
+        load_checkpoint(cut)
+
+
+def test_other_files_are_rejected_in_one_line(workplace: Path) -> None:
+    x = {"x": torch.zeros(1)}
+    ours = {"format": FORMAT, "header": "{}", "crc32": "00000000"}
+    eighths = {"x": torch.zeros(2, dtype=torch.float8_e4m3fn)}
+    damaged = [b"", b"{}", struct.pack("<Q", 1 << 60) + b"{}", b"\x80\x04\x95 a pickle"]
+    damaged += [save(x, {"format": FORMAT}), save(x, ours), save(eighths, ours)]
+    other = [save(x), save(x, ours | {"format": "glassgpt 2"})]
+    for contents, message in ((damaged, "is damaged: "), (other, "is not a checkpoint of this")):
+        for content in contents:
+            Path("file").write_bytes(content)
+            with pytest.raises(UserError, match=f"^file {message}.*$"):
+                load_checkpoint(Path("file"))
+    os.mkfifo("pipe")
+    for name in ("absent", "pipe", "."):
+        with pytest.raises(UserError, match=f"^there is no {name}$"):
+            load_checkpoint(Path(name))
+
+
+def test_a_new_field_takes_its_default_and_an_unknown_one_is_named(path: Path) -> None:
+    """A run that was made before the field was added still opens."""
+    rewrite(path, lambda plain: plain["state"].pop("evals_since_best"))
+    rewrite(path, lambda plain: plain["config"]["model"].pop("dropout"))
+    model = dataclasses.replace(MODEL, dropout=0.0)
+    assert load_checkpoint(path)[0] == dataclasses.replace(HEADER, config=Config(model=model))
+    rewrite(path, lambda plain: plain.update(config={"data": {}, "model": {}, "train": {}}))
+    assert load_checkpoint(path)[0].config == Config()
+    for place in ("odd", "config.odd", "config.model.odd", "config.train.odd", "state.odd"):
+        save_checkpoint(path, TENSORS, HEADER)
+        rewrite(path, lambda plain: put(plain, place.split("."), 1))  # noqa: B023
+        with pytest.raises(UserError, match=f"last.safetensors is damaged: {place} is unknown"):
+            load_checkpoint(path)
+
+
+def put(plain: dict[str, Any], place: list[str], value: Any) -> None:
+    *sections, name = place
+    for section in sections:
+        plain = plain[section]
+    plain[name] = value
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("config", [], "config "),
+    ("config.model.n_layer", 10**15, "config.model.n_layer must be less"),
+    ("config.model.n_layer", "3", "config.model.n_layer must be a valid integer"),
+    ("config.model.n_head", 5, "n_embd 12 must be divisible by n_head 5"),
+    ("config.train.snapshots", 9 * 10**12, "config.train.snapshots must be less"),
+    ("config.data.source", "\ud800", "Invalid JSON"),
+    ("tokenizer.chars", "aa", "not a description of a tokenizer"),
+    ("tokenizer", {"kind": "bpe", "merges": "", "special": ["\ud800"]}, "Invalid JSON"),
+    ("corpus.start_token", 5, "start_token"),
+    ("corpus", {}, "start_token"),
+    ("machine.processes", 0, "machine.processes must be greater"),
+    ("state.step", 5, "last_eval_step 6 must not be above step 5"),
+    ("state.step", 2**62, "state.step must be less"),
+    ("state", json.loads("[" * 900 + "]" * 900), "recursion limit"),
 ]
 
 
-def test_a_header_that_is_none_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "last.safetensors"
-    for header, message in WRONG:
-        write_tensors(path, {}, FORMAT, header)
-        with pytest.raises(UserError, match=f"last.safetensors is damaged: .*{message}") as error:
-            load_checkpoint(path)
-        assert len(str(error.value)) < 500
-    write_tensors(path, {"model.x": torch.tensor(torch.nan)}, FORMAT, json.dumps(PLAIN))
-    with pytest.raises(UserError, match=r"damaged: model.x is not finite"):
+@pytest.mark.parametrize(("place", "value", "message"), WRONG, ids=lambda value: str(value)[:30])
+def test_a_forged_header_is_rejected_by_name(
+    path: Path, place: str, value: Any, message: str
+) -> None:
+    rewrite(path, lambda plain: put(plain, place.split("."), value))
+    with pytest.raises(UserError, match=f"last.safetensors is damaged: .*{message}") as error:
+        open_run(path.parent)
+    assert len(str(error.value)) < 500
+
+
+# --- tensors -------------------------------------------------------------------------------------
+
+
+def test_a_number_that_is_not_finite_is_found_anywhere(path: Path) -> None:
+    tried = TENSORS | {"long": torch.zeros(70)}  # several vectors of a processor, and a rest
+    check_finite(tried)
+    for value in (torch.inf, -torch.inf, torch.nan):
+        for name in ("weight", "half", "step", "long"):
+            for place in range(tried[name].numel()):
+                tensors = tried | {name: tried[name].clone().contiguous()}
+                tensors[name].view(-1)[place] = value
+                with pytest.raises(FloatingPointError, match=f"^{name} is not finite"):
+                    check_finite(tensors)
+    save_checkpoint(path, {"x": torch.tensor(torch.nan)}, HEADER)
+    with pytest.raises(UserError, match="is damaged: x is not finite"):
         load_checkpoint(path)
 
 
-AVERAGE = "optimizer.final_norm.weight.exp_avg"
-NO_STATE = "last.safetensors has no usable state of the random generator"
-MISFITS: list[tuple[str, Tensor | None, str]] = [
-    ("model.final_norm.weight", torch.zeros(9), r"float32 \(9,\), should be float32 \(12,\)"),
-    (AVERAGE, None, rf"{AVERAGE} is absent, should be float32 \(12,\)"),
-    ("optimizer.stranger.step", torch.zeros(()), r"float32 \(\), should be absent"),
-    ("generator.cpu", None, NO_STATE),
-    ("generator.cpu", torch.zeros(3), NO_STATE),
-    ("generator.cpu", torch.zeros(3, dtype=torch.uint8), NO_STATE),
-]
+def test_tensors_fit_by_name_shape_and_type() -> None:
+    expected = {"a.x": torch.zeros(2, 3), "a.y": torch.zeros(())}
+    there = {"a.x": torch.ones(2, 3), "a.y": torch.ones(()), "b.z": torch.ones(9)}
+    misfits: list[tuple[str, Tensor | None, str]] = [
+        ("a.x", None, r"a.x is absent, should be float32 \(2, 3\)"),
+        ("a.x", torch.ones(3, 2), r"a.x is float32 \(3, 2\), should be float32 \(2, 3\)"),
+        ("a.x", torch.ones(2, 3).half(), r"a.x is float16 \(2, 3\), should be float32 \(2, 3\)"),
+        ("a.y", torch.ones(1), r"a.y is float32 \(1,\), should be float32 \(\)"),
+        ("a.z", torch.ones(2), r"a.z is float32 \(2,\), should be absent"),
+    ]
+    for name, tensor, message in misfits:
+        tensors = {k: v for k, v in (there | {name: tensor}).items() if v is not None}
+        with pytest.raises(UserError, match=f"^file does not fit its own config: {message}$"):
+            copy_into(expected, "a.", tensors, Path("file"))
+    assert not any(tensor.any() for tensor in expected.values()), "something was copied"
+    copy_into(expected, "a.", there, Path("file"))
+    assert all(torch.equal(expected[name], there[name]) for name in expected)
 
 
-def test_tensors_that_do_not_fit_are_named(saved: Path) -> None:
-    whole, before = load_checkpoint(saved)[1], torch.get_rng_state()
-    for name, tensor, message in MISFITS:
-        tensors = {k: v for k, v in (whole | {name: tensor}).items() if v is not None}
-        with pytest.raises(UserError, match=message):
-            load_training(*make(), tensors, saved)
-    with pytest.raises(UserError, match=r"optimizer\.blocks.* should be"):
-        load_training(*make(kind="adamw"), whole, saved)
-    model, _ = make(1)
-    load_weights(model, whole, saved)  # which needs nothing else
-    for name, tensor in model_tensors(model).items():
-        assert torch.equal(tensor, whole[name]), name
-    torch.set_rng_state(before)
+# --- a run while it trains -----------------------------------------------------------------------
 
 
 class Two(Processes):
@@ -120,17 +233,20 @@ class Two(Processes):
         return [state, torch.full_like(state, 7)]
 
 
-def test_every_process_has_a_generator_of_its_own(saved: Path) -> None:
+def test_every_process_has_an_rng_state_of_its_own(path: Path) -> None:
     model, optimizer = make()
     tensors = training_tensors(model, optimizer, Two(0, 2))
-    assert torch.equal(tensors["generator.cpu"], torch.get_rng_state())
+    assert torch.equal(tensors["generator.cpu.0"], torch.get_rng_state())
     assert (tensors["generator.cpu.1"] == 7).all()
     torch.manual_seed(5)
     tensors["generator.cpu.1"] = torch.get_rng_state()
     for rank, seed in ((1, 5), (2, 6)):  # a third process was not there, and keeps its own
         torch.manual_seed(6)
-        load_training(model, optimizer, tensors, saved, rank)
+        load_training(model, optimizer, tensors, path, rank)
         assert torch.initial_seed() == seed
+    for state in (torch.zeros(3), torch.zeros(3, dtype=torch.uint8)):
+        with pytest.raises(UserError, match="is damaged"):
+            load_training(model, optimizer, tensors | {"generator.cpu.0": state}, path)
 
 
 def test_a_checkpointer_saves_once_what_is_new(tmp_path: Path) -> None:
@@ -143,35 +259,84 @@ def test_a_checkpointer_saves_once_what_is_new(tmp_path: Path) -> None:
     def header() -> Header:
         return dataclasses.replace(HEADER, state=state)
 
-    save = Checkpointer(tmp_path, model, optimizer, Processes(), header, flush)
+    saver = Checkpointer(tmp_path, model, optimizer, Processes(), header, flush)
     last, best = tmp_path / "last.safetensors", tmp_path / "best.safetensors"
-    save.save_last()
+    saver.save_last()
     assert before == [[]], "metrics are on the disk before the checkpoint"
-    save.save_last()
+    saver.save_last()
     assert len(before) == 1, "nothing is new"
+    model(torch.tensor([[1, 2, 3]])).square().sum().backward()
+    optimizer.step(1.0)
     state.step, state.train_loss = 3, 1.0
-    step(model, optimizer)
-    save.save_last()
-    assert len(before) == 2 and save.saved == (3, 0)
+    saver.save_last()
+    assert len(before) == 2 and saver.saved == (3, 0)
     state.record(1.5)
-    save.save_best()
-    save.save_last()
+    saver.save_best()
+    saver.save_last()
     assert len(before) == 4, "an evaluation is new"
     for path, parts in ((last, {"model", "optimizer", "generator"}), (best, {"model"})):
         read, tensors = load_checkpoint(path)
         assert read == header() and {name.split(".")[0] for name in tensors} == parts
-        for name, tensor in model_tensors(model).items():
-            assert torch.equal(tensors[name], tensor), name
-    whole = last.read_bytes()
+        assert same(model_tensors(model), {k: v for k, v in tensors.items() if k[:2] == "mo"})
+    whole, average = last.read_bytes(), "optimizer.final_norm.weight.exp_avg"
     state.step = 4
-    optimizer_tensors(optimizer)[AVERAGE][1] = torch.inf
+    optimizer_tensors(optimizer)[average][1] = torch.inf
     for processes in (Processes(), Two(1, 2)):
-        save.processes = processes
-        with pytest.raises(FloatingPointError, match=AVERAGE):
-            save.save_last()
+        saver.processes = processes
+        with pytest.raises(FloatingPointError, match=average):
+            saver.save_last()
     assert last.read_bytes() == whole and len(before) == 4
-    optimizer_tensors(optimizer)[AVERAGE][1] = 0.0
+    optimizer_tensors(optimizer)[average][1] = 0.0
     best.unlink()
-    save.save_last()
-    save.save_best()
-    assert save.saved == (4, 3) and last.read_bytes() == whole and not best.exists(), "only rank 0"
+    saver.save_last()
+    saver.save_best()
+    assert saver.saved == (4, 3) and last.read_bytes() == whole and not best.exists(), "only rank 0"
+
+
+# --- a run, opened -------------------------------------------------------------------------------
+
+
+def test_best_and_last_are_what_is_asked_for(path: Path) -> None:
+    run = path.parent
+    assert str(open_run(run)) == f"{path}, step 7, validation loss 2.2500", "there is no best yet"
+    state = TrainState(5, train_loss=1.0)
+    save_checkpoint(run / "best.safetensors", TENSORS, dataclasses.replace(HEADER, state=state))
+    best, last = open_run(run), open_run(run, "last")
+    assert best.path == open_run(run, "best").path != last.path == path
+    assert str(best) == f"{run}/best.safetensors, step 5, not evaluated yet"
+    assert (best.config, best.tokenizer, best.start_token) == (
+        HEADER.config,
+        CharTokenizer(CHARS),
+        3,
+    )
+    path.unlink()
+    assert open_run(run).header.state.step == 5
+    with pytest.raises(UserError, match=r"there is no .*/last.safetensors"):
+        open_run(run, "last")
+
+
+CHOICES: list[dict[str, Any]] = [
+    {"positions": "rotary", "norm": "rmsnorm", "qk_norm": True},
+    {"positions": "learned", "bias": True, "tie_embeddings": True, "qk_norm": False},
+    {"positions": "none", "activation": "swiglu", "ngrams": 3},
+]
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=lambda choices: choices["positions"])
+def test_its_model_computes_what_was_saved_and_draws_nothing(
+    path: Path, choices: dict[str, Any]
+) -> None:
+    config = Config(model=dataclasses.replace(MODEL, **choices))
+    original = make(1, config.model)[0].eval()
+    save_checkpoint(path, model_tensors(original), dataclasses.replace(HEADER, config=config))
+    saved, rng = open_run(path.parent), torch.get_rng_state()
+    model = saved.model(CPU)
+    assert torch.equal(torch.get_rng_state(), rng) and not model.training
+    tokens = torch.tensor([[0, 1, 2, 3, 4], [4, 4, 3, 0, 1]])
+    assert torch.equal(model(tokens), original(tokens))
+    deeper = dataclasses.replace(config, model=dataclasses.replace(config.model, n_layer=4))
+    other = dataclasses.replace(saved, header=dataclasses.replace(HEADER, config=deeper))
+    with pytest.raises(
+        UserError, match=r"does not fit its own config: model.blocks.3\S* is absent"
+    ):
+        other.model(CPU)

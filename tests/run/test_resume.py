@@ -10,19 +10,17 @@ import pytest
 from common.errors import UserError
 from configs.load import SECTIONS, Config, fields_of, to_plain
 from data.tokenizer import CharTokenizer
-from run.checkpoint import Header, SavedRun
+from run.checkpoint import SavedRun
 from run.folder import save_config
 from run.resume import check_changes, check_same_text, notes_on_resume
+from tests.run.test_checkpoint import HEADER
 from training.config import TrainConfig
 from training.runtime import Machine
-from training.state import TrainState
 
-TOKENIZER = CharTokenizer("abc")
-MACHINE = Machine("cpu", "AVX2", threads=2, processes=1, precision="float32", torch="2.13.0")
 CORPUS = {"source": "a.txt", "sha256": "1" * 64, "characters": 99, "tokens": 99, "start_token": 0}
 
 # What each flag lets change. Where a field is missing here, somebody has to decide: it belongs to
-# one of the sets, or it is refused.
+# one of the sets, or it is rejected.
 RESUME = """data.source data.hub_revision model.attention
 train.max_steps train.eval_every train.patience train.target_loss train.sample_tokens
 train.save_every train.snapshots train.snapshot_mb train.log_every train.tensorboard train.device
@@ -56,11 +54,10 @@ def test_every_field_may_change_or_may_not(flag: str, free: str) -> None:
 
 
 def saved(corpus: dict[str, Any] = CORPUS, **changes: Any) -> SavedRun:
-    """A run of the default config, on another machine where that is changed."""
-    machine = dataclasses.replace(MACHINE, **changes)
-    state = TrainState(step=300, train_loss=1.0)
-    header = Header(Config(), TOKENIZER.to_dict(), corpus, machine, state)
-    return SavedRun(Path("runs/a/last.safetensors"), header, Config(), TOKENIZER, {})
+    """A run, on another machine if that is changed."""
+    machine = dataclasses.replace(HEADER.machine, **changes)
+    header = dataclasses.replace(HEADER, corpus=corpus, machine=machine)
+    return SavedRun(Path("runs/a/last.safetensors"), header, CharTokenizer("abc"), {})
 
 
 def test_a_text_is_the_same_by_what_is_in_it() -> None:
@@ -73,33 +70,19 @@ def test_a_text_is_the_same_by_what_is_in_it() -> None:
             check_same_text(saved(), other)
 
 
-def test_changes_that_matter_are_noted(workplace: Path) -> None:
-    """What rounds sums differently, each by itself; a longer schedule; an edited file."""
-
-    def with_train(**changes: Any) -> Config:
-        return dataclasses.replace(Config(), train=dataclasses.replace(TrainConfig(), **changes))
-
-    assert notes_on_resume(saved(), Config(), MACHINE) == []
-    end = ": sums round differently from here on"
+def test_what_nobody_asked_to_change_is_noted(workplace: Path) -> None:
+    """What rounds sums differently, each by itself, and an edited file that is not read."""
+    assert notes_on_resume(saved(), HEADER.machine) == []
     others: dict[str, Any] = {"processor": "Z80", "threads": 9, "processes": 3}
     others |= {"precision": "bfloat16", "torch": "3.0", "device": "mps"}
     assert others.keys() == fields_of(Machine).keys()
     for name, other in others.items():
-        notes = notes_on_resume(saved(**{name: other}), Config(), MACHINE)
-        assert notes[0] == f"{name} {other} -> {getattr(MACHINE, name)}{end}"
-        assert len(notes) == 1 + (name == "device")
-    assert "a generator of the new device" in notes[1]
-    explicit = Config(model=dataclasses.replace(Config().model, attention="explicit"))
-    assert notes_on_resume(saved(), explicit, MACHINE) == [f"attention fused -> explicit{end}"]
-    compiled = with_train(compile=True)
-    assert notes_on_resume(saved(), compiled, MACHINE) == [f"compile False -> True{end}"]
-    (longer,) = notes_on_resume(saved(), with_train(max_steps=900), MACHINE)
-    # From 240 to 600 the multiplier falls from 1 to 0; of 900 steps it is 1 until 360.
-    assert longer.startswith("max_steps 600 -> 900: the learning rates follow the new schedule, ")
-    assert longer.endswith(f"at 1 of their peaks instead of {1 - 60 / 360:.3g}")
+        now = getattr(HEADER.machine, name)
+        line = f"{name} {other} -> {now}: sums round differently from here on"
+        assert notes_on_resume(saved(**{name: other}), HEADER.machine) == [line]
     Path("runs/a").mkdir(parents=True)
-    save_config(Path("runs/a"), Config())
-    assert notes_on_resume(saved(), Config(), MACHINE) == []
+    save_config(Path("runs/a"), HEADER.config)
+    assert notes_on_resume(saved(), HEADER.machine) == []
     Path("runs/a/config.yaml").write_text("train: {max_steps: 3}\n")
-    (edited,) = notes_on_resume(saved(), Config(), MACHINE)
+    (edited,) = notes_on_resume(saved(), HEADER.machine)
     assert edited.startswith("runs/a/config.yaml was edited; a run resumes as it was")
