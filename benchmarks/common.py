@@ -1,209 +1,258 @@
-"""What the benchmarks share: fresh processes, the machine's peak, a table and a JSON line."""
+"""What the benchmarks share: options, rivals measured alternately, and one table.
 
-import importlib.util
+A row of results is a dictionary, and its keys head the columns of the table. A list in it has one
+number per repetition: the table shows the median (least to most), the JSON line every number.
+"""
+
+import io
 import json
+import math
 import multiprocessing
 import os
 import platform
+import re
+import runpy
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import torch
+from pydantic.dataclasses import dataclass
 
 from common.errors import UserError
-from configs.load import SECTIONS, Config, Values
-from training.runtime import computes_in_bfloat16
+from common.fields import STRICT, Count
+from common.tables import print_table
+from configs.load import SECTIONS, Config, Values, build, read_command_line, read_config
+from model.config import ModelConfig
+from training.runtime import computes_in_bfloat16, pick_device
 
 ROOT = Path(__file__).parent.parent
-MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes, of getrusage's ru_maxrss
 
-Args = ParamSpec("Args")
+Row = dict[str, Any]
 Result = TypeVar("Result")
+AnyOptions = TypeVar("AnyOptions")
 
 
-def in_fresh_process(
-    function: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs
-) -> Result:
-    """Call a function in a process of its own, so that what it measures is its own."""
+@dataclass(frozen=True, config=STRICT)
+class RivalOptions:
+    """How often to measure, and what else"""
+
+    repetitions: Count = 3
+    """Measurements of each row, alternating with those of its rivals."""
+
+    nanogpt: str = ""
+    """A checkout of github.com/karpathy/nanoGPT, to measure the same work there."""
+
+
+def read_options(
+    kind: type[AnyOptions], argv: list[str], words: str = "", **sections: type
+) -> tuple[AnyOptions, str | None, Values]:
+    """Read a benchmark's own options, the word without a flag, and the flags of `sections`.
+
+    The docstring of `kind` says in the help what the benchmark does.
+
+    Args:
+        words: how the usage line names that word; without it none is accepted.
+    """
+    usage = f"python -m benchmarks.{Path(sys.argv[0]).stem} {words} [--flag VALUE ...]"
+    word, values = read_command_line({"": kind, **sections}, argv, usage, "", words=bool(words))
+    return build(kind, values[""]), word, values
+
+
+def alternate(
+    rivals: Mapping[str, Callable[[], Row]], repetitions: int, speed: str = "", **labels: str
+) -> list[Row]:
+    """Measure each rival once, then each again: what slows the machine for a while slows them all.
+
+    Args:
+        speed: the key by which to compare the others with the first, repetition by repetition.
+
+    Returns:
+        A row for each rival: the labels, its name, and what was measured as lists.
+    """
+    samples: dict[str, list[Row]] = {name: [] for name in rivals}
+    for _ in range(repetitions):
+        for name, measure in rivals.items():
+            samples[name].append(measure())
+            print(f"{name}: {samples[name][-1]}", file=sys.stderr)
+    rows: list[Row] = []
+    for name, found in samples.items():
+        rows.append({**labels, "by": name} | {key: [s[key] for s in found] for key in found[0]})
+        if speed and len(rows) > 1:
+            pairs = zip(rows[0][speed], rows[-1][speed], strict=True)
+            power = -1 if speed == "seconds" else 1
+            rows[-1]["times_as_fast"] = [(a / b) ** power for a, b in pairs]
+    return rows
+
+
+def heading(key: str) -> str:
+    """Return a key in words."""
+    return key.replace("_", " ")
+
+
+def show(value: float | str) -> str:
+    """Return a number with four significant digits, and anything else as text."""
+    if not isinstance(value, float):
+        return str(value)
+    digits = 3 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:,.{max(0, digits)}f}"
+
+
+def median_and_range(values: Sequence[float]) -> str:
+    """Return 'median (least to most)', or the only number."""
+    middle, least, most = map(show, (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({least} to {most})" if len(values) > 1 else middle
+
+
+def report(
+    benchmark: str,
+    rows: list[Row],
+    summarize: Callable[[Sequence[float]], str] = median_and_range,
+    machine: Row | None = None,
+) -> None:
+    """Print the machine and the table of rows, then all of it as one line of JSON."""
+    machine = machine or in_fresh_process(describe_machine)
+    print(", ".join(f"{heading(key)} {value}" for key, value in machine.items()))
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    table = [[heading(key) for key in keys]]
+    for row in rows:
+        values = [row.get(key, "") for key in keys]
+        table.append([summarize(v) if isinstance(v, list) else show(v) for v in values])
+    print_table(table, words=sum(isinstance(value, str) for value in rows[0].values()))
+    print(json.dumps({"benchmark": benchmark, "machine": machine, "rows": rows}))
+
+
+def in_fresh_process(function: Callable[..., Result], *args: Any) -> Result:
+    """Call a function in a process of its own, so that its memory and threads are its own."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=take_all_cores) as pool:
-        return pool.submit(function, *args, **kwargs).result()
+    with ProcessPoolExecutor(1, mp_context=context, initializer=prepare_process) as pool:
+        return pool.submit(function, *args).result()
 
 
-def take_all_cores() -> None:
-    """Keep `fit_threads` from taking fewer in one process than in the next to be compared."""
+def prepare_process() -> None:
+    """Fix the number of threads, which `fit_threads` would choose for each process, and drop what
+    is printed, such as the size of nanoGPT's model."""
     os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    sys.stdout = io.StringIO()
 
 
-def peak_memory(device: torch.device) -> float:
-    """The most memory that this process has held on the device so far, in MB."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated() / 1e6
-    if sys.platform == "win32":  # which does not tell
-        return float("nan")
-    import resource
+def run_command(arguments: list[str], folder: Path) -> tuple[float, str]:
+    """Run a Python command in a folder.
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT / 1e6
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A command that has ended."""
-
-    seconds: float
-    """From its start to its end."""
-
-    megabytes: float
-    """Its peak memory."""
-
-    printed: str
-
-
-def run_command(arguments: list[str], folder: Path) -> Ended:
-    """Run a Python command in a folder until its end.
+    Returns:
+        Wall-clock seconds from start to exit, and what it printed.
 
     Raises:
-        UserError: with its last line, when it fails.
+        UserError: with its last line, if it fails.
     """
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, *arguments], cwd=folder, stdout=output, stderr=errors
-        )
-        if sys.platform == "win32":
-            code, megabytes = process.wait(), float("nan")
-        else:
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = code = os.waitstatus_to_exitcode(status)
-            megabytes = usage.ru_maxrss * MAXRSS_UNIT / 1e6
-        seconds = time.perf_counter() - began
-        output.seek(0)
-        errors.seek(0)
-        printed, said = output.read(), errors.read()
-    if code:
-        last = (said or printed).strip().splitlines()[-1:]
-        raise UserError(f"{arguments[0]} exited with {code}: {''.join(last)}")
-    return Ended(seconds, megabytes, printed)
+    began = time.perf_counter()
+    environment = os.environ | {"GLASSGPT_CACHE": "cache"}  # in the folder
+    ended = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    seconds = time.perf_counter() - began
+    if ended.returncode:
+        raise UserError(f"{arguments[0]}: {ended.stderr.strip().splitlines()[-1:]}")
+    return seconds, ended.stdout
 
 
-def passed_on(values: Values, config: Config) -> list[str]:
-    """The flags that are train.py's, with the text, where it is one file, named from any folder."""
+def read_training(
+    kind: type[AnyOptions], argv: list[str], default: str = ""
+) -> tuple[AnyOptions, str, Config, list[str]]:
+    """Read a benchmark's own options, a config file, and train.py's flags.
+
+    Args:
+        default: the config file if none is named; empty for train.py's own default.
+
+    Returns:
+        The options, the file, the config, and the flags, whose text has a path valid anywhere.
+    """
+    options, word, values = read_options(kind, argv, "[CONFIG.yaml]", **SECTIONS)
+    file = str(Path(word).resolve()) if word else default
+    config = read_config(values, file or None)
     source = config.data.source
     if isinstance(source, str) and Path(source).exists():
-        values = values | {"data": values["data"] | {"source": str(Path(source).resolve())}}
-    return [
+        values["data"]["source"] = str(Path(source).resolve())
+    flags = [
         f"--{section}.{name}={'null' if value is None else value}"
         for section in SECTIONS
         for name, given in values[section].items()
         for value in (given if isinstance(given, list) else [given])
     ]
+    return options, file, config, flags
 
 
-def wait_for(device: torch.device) -> None:
-    """Return when the device has done all that it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    elif device.type == "mps":
-        torch.mps.synchronize()
+def train(file: str, flags: list[str], seed: int, folder: str) -> float:
+    """Train runs/run in an empty folder and return the wall-clock seconds."""
+    arguments = [str(ROOT / "train.py"), file, *flags, f"--train.seed={seed}", "--run=run"]
+    return run_command(list(filter(None, arguments)), Path(folder))[0]
 
 
 def seconds_of(function: Callable[[], Any], device: torch.device, repetitions: int) -> list[float]:
-    """Seconds of each call of a function, after one that is not counted."""
+    """Return the seconds of each call of a function, after a first one that does not count."""
+    synchronize = getattr(torch, device.type).synchronize
     seconds = []
     for _ in range(repetitions + 1):
-        wait_for(device)
+        synchronize()
         began = time.perf_counter()
         function()
-        wait_for(device)
+        synchronize()
         seconds.append(time.perf_counter() - began)
     return seconds[1:]
 
 
-def product_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Large matrix products on this device, in GFLOP/s: the best of several."""
+def peak_memory(device: torch.device) -> float:
+    """Return the most memory that this process has held on the device so far, in MB."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / 1e6
+    import resource  # which Windows lacks
+
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def matmul_gflops(device: torch.device, dtype: torch.dtype) -> float:
+    """Return the rate of large matmuls on this device: the best of several."""
     n = 2048 if device.type == "cpu" else 8192
     a = torch.randn(n, n, device=device).to(dtype)
     return 2 * n**3 / min(seconds_of(lambda: a @ a, device, 10)) / 1e9
 
 
-def memory_rate(device: torch.device) -> float:
-    """Reading memory too large for a cache, in GB/s: the best of several."""
-    x = torch.ones(128 << 20, device=device)
-    return x.numel() * 4 / min(seconds_of(lambda: x.sum(), device, 5)) / 1e9
+def describe_machine() -> Row:
+    """Return the machine's name and its peak rates.
 
-
-def machine(device: torch.device) -> dict[str, Any]:
-    """The machine, and what it can do at best.
-
-    Products in bfloat16 are measured only where the processor has them: elsewhere PyTorch imitates
-    them, a thousand times slower, and nothing here uses them.
+    Matmuls in bfloat16 are measured only if the processor has instructions for them: PyTorch
+    emulates them elsewhere, a thousand times slower.
     """
+    device = pick_device("auto")
+    x = torch.ones(128 << 20, device=device)  # too large for a cache
     narrow = computes_in_bfloat16(device)
     return {
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else device.type,
         "processor": processor(),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "float32_gflops": round(product_rate(device, torch.float32)),
-        "bfloat16_gflops": round(product_rate(device, torch.bfloat16)) if narrow else None,
-        "memory_gb_per_s": round(memory_rate(device), 1),
+        "PyTorch": torch.__version__,
+        "float32_GFLOP/s": round(matmul_gflops(device, torch.float32)),
+        "bfloat16_GFLOP/s": round(matmul_gflops(device, torch.bfloat16)) if narrow else None,
+        "memory_GB/s": round(x.nbytes / min(seconds_of(x.sum, device, 5)) / 1e9, 1),
     }
 
 
 def processor() -> str:
-    """Its name, where the system tells."""
+    """Return the processor's name, if the system tells it."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    names = re.findall("model name.*: (.*)", info.read_text()) if info.exists() else []
     return names[0] if names else platform.processor()
 
 
-def describe(facts: dict[str, Any]) -> str:
-    """`machine` in one line."""
-    narrow = facts["bfloat16_gflops"] or "none"
-    return (
-        f"{facts['processor']}, device {facts['device']}, {facts['threads']} threads, "
-        f"PyTorch {facts['torch']}; at best {facts['float32_gflops']} GFLOP/s in float32, "
-        f"{narrow} in bfloat16, {facts['memory_gb_per_s']} GB/s from memory"
-    )
-
-
-def median_and_spread(values: Sequence[float], digits: int = 0) -> str:
-    """'median (least to most)'."""
-    middle, least, most = (
-        f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))
-    )
-    return f"{middle} ({least} to {most})"
-
-
-def print_json(results: Any) -> None:
-    """One line, for a program to read."""
-    print(json.dumps(results))
-
-
-def nanogpt_model(checkout: str) -> ModuleType:
-    """nanoGPT's model.py, from a checkout that the person brings.
-
-    Raises:
-        UserError: when it is not there.
-    """
-    path = Path(checkout) / "model.py"
-    spec = importlib.util.spec_from_file_location("nanogpt_model", path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise UserError(
-            f"--nanogpt {checkout} is no checkout of nanoGPT: there is no {path}; "
-            f"get one with: git clone https://github.com/karpathy/nanoGPT"
-        )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
-    return module
+def nanogpt(checkout: str, config: ModelConfig, vocab_size: int) -> Any:
+    """Return nanoGPT's model of the same size, from a checkout."""
+    module = runpy.run_path(str(Path(checkout) / "model.py"))
+    names = ("block_size", "n_layer", "n_head", "n_embd", "dropout", "bias")
+    sizes = {name: getattr(config, name) for name in names}
+    return module["GPT"](module["GPTConfig"](**sizes, vocab_size=vocab_size))

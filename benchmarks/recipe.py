@@ -3,35 +3,28 @@
 python -m benchmarks.recipe configs/shakespeare_1min.yaml --data.source tinyshakespeare.txt
 python -m benchmarks.recipe --changes true --train.max_steps 200 --data.source tinyshakespeare.txt
 
-Each row is `python train.py` in an empty folder, once for each seed: seconds of the whole process,
-and the loss of the last weights on the first half of the validation split, where settings were
-chosen, on the second, and on the whole. With --changes there is a row for each choice of the
-recipe taken back alone, and for some that were not taken.
+Each row is `python train.py` in an empty folder, once for each seed: wall-clock seconds from start
+to exit, and the loss of the last weights on the first half of the validation split, which settings
+were chosen by, on the second, and on the whole. With --changes there is a row for each choice of
+the recipe reverted alone, and for some that were not made.
 """
 
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic.dataclasses import dataclass
 
-from benchmarks.common import (
-    ROOT,
-    describe,
-    in_fresh_process,
-    machine,
-    passed_on,
-    print_json,
-    run_command,
-)
+from benchmarks import common as frame
 from common.errors import command
 from common.fields import STRICT, Count
-from common.tables import print_table
-from configs.load import SECTIONS, build, read_command_line, read_config
 from data.batches import open_batches
+from data.config import DataConfig
 from model.gpt import next_token_loss
 from run.checkpoint import open_run
 from training.runtime import pick_device
@@ -58,7 +51,7 @@ CHANGES = {
 
 @dataclass(frozen=True, config=STRICT)
 class Options:
-    """What to measure"""
+    """Measure a config over seeds"""
 
     seeds: Count = 3
     """Runs of each row, with seeds 1337, 1338 and so on."""
@@ -68,81 +61,54 @@ class Options:
 
 
 @torch.no_grad()
-def halves(run: Path) -> tuple[float, float, float]:
-    """Losses of a run's last weights on the first half of the validation split, on the second, and
+def halves(run: Path, data: DataConfig) -> frame.Row:
+    """Evaluate a run's last weights on the first half of the validation split, on the second, and
     on the whole, in float32, in nats per token."""
-    saved = open_run(run, "last")
-    config, device = saved.config, pick_device("auto")
-    batches = open_batches(config.data, config.model.block_size, 0, saved.tokenizer)
-    model = saved.model(device)
+    saved, device = open_run(run, "last"), pick_device("auto")
+    config, model = saved.config, saved.model(device)
+    batches = open_batches(data, config.model.block_size, 0, saved.tokenizer)
     losses = torch.cat(
         [
-            next_token_loss(model(w[:, :-1].to(device)), w[:, 1:].to(device), "none").cpu()
-            for w in batches.validation(config.train.batch_size)
+            next_token_loss(model(batch[:, :-1].to(device)).cpu(), batch[:, 1:], "none")
+            for batch in batches.validation(config.train.batch_size)
         ]
     ).double()
     middle = len(losses) // 2
-    return losses[:middle].mean().item(), losses[middle:].mean().item(), losses.mean().item()
+    parts = {"first_half": losses[:middle], "second_half": losses[middle:], "whole": losses}
+    return {name: part.mean().item() for name, part in parts.items()}
 
 
-def train_and_measure(config: str, flags: list[str], seed: int) -> dict[str, float]:
-    """One run in an empty folder."""
+def train_and_evaluate(
+    file: str, flags: list[str], data: DataConfig, seeds: Iterator[int]
+) -> frame.Row:
+    """Train with the next seed in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
-        arguments = [str(ROOT / "train.py"), *([config] if config else []), *flags]
-        arguments += [f"--train.seed={seed}", "--run=measured"]
-        ended = run_command(arguments, Path(folder))
-        first, second, whole = in_fresh_process(halves, Path(folder) / "runs" / "measured")
-    return {
-        "seconds": ended.seconds,
-        "megabytes": ended.megabytes,
-        "first_half": first,
-        "second_half": second,
-        "whole": whole,
-    }
+        seconds = frame.train(file, flags, next(seeds), folder)
+        return {"seconds": seconds} | frame.in_fresh_process(
+            halves, Path(folder, "runs", "run"), data
+        )
 
 
-def mean_and_deviation(values: list[float], digits: int = 4) -> str:
-    """'mean ± standard deviation'."""
-    mean = f"{statistics.mean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """Return 'mean ± standard deviation', or the only number."""
+    mean = frame.show(statistics.mean(values))
+    return f"{mean} ± {frame.show(statistics.stdev(values))}" if len(values) > 1 else mean
 
 
 @command
 def main(argv: list[str]) -> int:
-    """Train every row with every seed and print what it reached."""
-    usage = "python -m benchmarks.recipe [CONFIG.yaml] [--flag VALUE ...]"
-    word, values = read_command_line(
-        {"": Options} | SECTIONS, argv, usage, "Measure a config over seeds."
-    )
-    options = build(Options, values[""])
-    file = str(Path(word).resolve()) if word else ""
-    config = read_config(values, file or None)
-    if config.train.minutes:  # all runs make the same number of steps, unless a time is asked for
-        values["train"].setdefault("minutes", 0.0)
-    training_flags = passed_on(values, config)
-    facts = in_fresh_process(machine, pick_device("auto"))
-    print(describe(facts))
-
-    rows = [["", "seconds", "MB", "first half", "second half", "whole", "against the first row"]]
-    results: list[dict[str, Any]] = []
-    base: list[float] = []
-    table = {Path(file).stem or "the default": ""} | (CHANGES if options.changes else {})
-    for name, change in table.items():
-        runs = [
-            train_and_measure(file, training_flags + change.split(), 1337 + n)
-            for n in range(options.seeds)
-        ]
-        columns = {key: [run[key] for run in runs] for key in runs[0]}
-        base = base or columns["whole"]
-        difference = statistics.mean(columns["whole"]) - statistics.mean(base)
-        row = [name, mean_and_deviation(columns["seconds"], 1)]
-        row += [f"{max(columns['megabytes']):.0f}"]
-        row += [mean_and_deviation(columns[key]) for key in ("first_half", "second_half", "whole")]
-        rows.append([*row, f"{difference:+.4f}" if change else ""])
-        results.append({"name": name, "flags": change, "runs": runs})
-        print("  ".join(rows[-1]), file=sys.stderr)  # so that one sees how far it is
-    print_table(rows)
-    print_json({"benchmark": "recipe", "machine": facts, "rows": results})
+    """Train every row with every seed."""
+    options, file, config, flags = frame.read_training(Options, argv)
+    flags = ["--train.minutes=0", *flags]  # as many steps for each run, unless a time is asked for
+    changes = {Path(file).stem or "the default": ""} | (CHANGES if options.changes else {})
+    rivals = {
+        name: partial(train_and_evaluate, file, flags + change.split(), config.data, count(1337))
+        for name, change in changes.items()
+    }
+    rows = frame.alternate(rivals, options.seeds)
+    for row in rows[1:]:
+        row["difference"] = statistics.mean(row["whole"]) - statistics.mean(rows[0]["whole"])
+    frame.report("recipe", rows, mean_and_deviation)
     return 0
 
 

@@ -1,54 +1,36 @@
-"""Seconds of the whole process, from the command to its end, until a validation loss is reached.
+"""Wall-clock seconds of `python train.py`, from start to exit, until a validation loss is reached.
 
 python -m benchmarks.time_to_loss --loss 1.8857 --data.source tinyshakespeare.txt
 python -m benchmarks.time_to_loss --data.source tinyshakespeare.txt --nanogpt ../nanoGPT
 python -m benchmarks.time_to_loss configs/shakespeare_1min.yaml --loss 1.7 --train.max_steps 600
 
-Each repetition is `python train.py` with a seed of its own, in an empty folder, so that nothing is
-kept from the one before; it stops at the first evaluation, a full pass over the validation split,
-that is at or below the loss. With --nanogpt each is followed by the whole of nanoGPT's own recipe
-for Tiny Shakespeare on a CPU, as its README gives it, on the same text.
+Each repetition has another seed and an empty folder, so that nothing is kept from the one before;
+it stops at the first evaluation, a full pass over the validation split, at or below the loss. With
+--nanogpt each alternates with nanoGPT's own recipe for Tiny Shakespeare on a CPU, as its README
+gives it, on the same text.
 """
 
 import pickle
 import re
 import shlex
 import shutil
-import statistics
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from benchmarks.common import (
-    ROOT,
-    describe,
-    in_fresh_process,
-    machine,
-    median_and_spread,
-    nanogpt_model,
-    passed_on,
-    print_json,
-    run_command,
-)
+from benchmarks import common as frame
 from common.errors import UserError, command
-from common.fields import STRICT, Count
-from common.tables import print_table
-from configs.load import (
-    SECTIONS,
-    build,
-    read_command_line,
-    read_config,
-)
+from common.fields import STRICT, NonNegative
 from data.corpus import Corpus, load_corpus
 from run.metrics import read_metrics
-from training.runtime import pick_device
 
-CONFIG = ROOT / "configs" / "shakespeare_10s.yaml"
+CONFIG = frame.ROOT / "configs" / "shakespeare_10s.yaml"
 
 # nanoGPT's README, "I only have a macbook", with the device that it is run on there.
 NANOGPT_RECIPE = shlex.split(
@@ -59,33 +41,27 @@ NANOGPT_RECIPE = shlex.split(
 
 
 @dataclass(frozen=True, config=STRICT)
-class Options:
-    """What to reach"""
+class Options(frame.RivalOptions):
+    """Time a run until it reaches a loss"""
 
-    loss: Annotated[float, Field(gt=0)] = 1.8857
-    """Validation loss, in nats per token. (The default is where nanoGPT's CPU recipe ends.)"""
-
-    repetitions: Count = 3
-    """Each with a seed of its own: 1337, 1338 and so on."""
-
-    nanogpt: str = ""
-    """A checkout of nanoGPT, to run its recipe in turn with ours."""
+    loss: NonNegative = 1.8857
+    """Validation loss, in nats per token. The default is where nanoGPT's CPU recipe ends."""
 
 
-def ours(config: Path, flags: list[str], loss: float, seed: int) -> dict[str, Any]:
-    """One run of train.py, in an empty folder."""
+def ours(file: str, flags: list[str], seeds: Iterator[int]) -> frame.Row:
+    """Train with the next seed in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
-        arguments = [str(ROOT / "train.py"), str(config), *flags, "--run=timed"]
-        arguments += [f"--train.target_loss={loss}", f"--train.seed={seed}"]
-        ended = run_command(arguments, Path(folder))
-        lines = read_metrics(Path(folder) / "runs" / "timed")
+        seconds = frame.train(file, flags, next(seeds), folder)
+        lines = read_metrics(Path(folder) / "runs" / "run")
     last = [line for line in lines if "val_loss" in line][-1]
-    found = {"seed": seed, "val_loss": last["val_loss"], "steps": last["step"]}
-    return found | {"seconds": ended.seconds, "megabytes": ended.megabytes}
+    return {"seconds": seconds, "validation_loss": last["val_loss"], "steps": last["step"]}
 
 
-def theirs(checkout: str, corpus: Corpus) -> dict[str, Any]:
-    """nanoGPT's recipe, in a copy of the checkout; preparing its data is not counted."""
+def nanogpts(checkout: str, corpus: Corpus) -> frame.Row:
+    """Run nanoGPT's recipe in a copy of the checkout; preparing its data does not count.
+
+    Its loss is its own estimate.
+    """
     tokens = corpus.tokens.astype(np.uint16)
     boundary = int(0.9 * len(tokens))
     with tempfile.TemporaryDirectory() as folder:
@@ -97,63 +73,25 @@ def theirs(checkout: str, corpus: Corpus) -> dict[str, Any]:
         tokens[boundary:].tofile(data / "val.bin")
         meta = pickle.dumps({"vocab_size": corpus.tokenizer.vocab_size})
         (data / "meta.pkl").write_bytes(meta)
-        ended = run_command(["train.py", *NANOGPT_RECIPE], copy)
-    losses = re.findall(r"step \d+: train loss [\d.]+, val loss ([\d.]+)", ended.printed)
-    return {
-        "seconds": ended.seconds,
-        "own_val_loss": float(losses[-1]),
-        "megabytes": ended.megabytes,
-    }
+        seconds, printed = frame.run_command(["train.py", *NANOGPT_RECIPE], copy)
+    losses = re.findall(r"step \d+: train loss [\d.]+, val loss ([\d.]+)", printed)
+    return {"seconds": seconds, "validation_loss": float(losses[-1])}
 
 
 @command
 def main(argv: list[str]) -> int:
-    """Time the runs one after the other and print what they took."""
-    usage = "python -m benchmarks.time_to_loss [CONFIG.yaml] [--loss L] [--section.field VALUE ...]"
-    word, values = read_command_line(
-        {"": Options} | SECTIONS, argv, usage, "Time a run until it reaches a loss."
-    )
-    options = build(Options, values[""])
-    file = Path(word).resolve() if word else CONFIG
-    config = read_config(values, str(file))
-    training_flags = passed_on(values, config)
-    corpus = None
+    """Time the runs alternately."""
+    options, file, config, flags = frame.read_training(Options, argv, str(CONFIG))
+    flags.append(f"--train.target_loss={options.loss}")
+    rivals: dict[str, Callable[[], frame.Row]] = {
+        Path(file).stem: partial(ours, file, flags, count(config.train.seed))
+    }
     if options.nanogpt:
-        nanogpt_model(options.nanogpt)
-        corpus = load_corpus(config.data)
-
-    facts = in_fresh_process(machine, pick_device("auto"))
-    print(describe(facts))
-    runs, nano = [], []
-    for n in range(options.repetitions):
-        runs.append(ours(file, training_flags, options.loss, config.train.seed + n))
-        if corpus is not None:
-            nano.append(theirs(options.nanogpt, corpus))
-
-    heading = ["run", "seed", "steps", "validation loss", "MB", "seconds"]
-    rows = [heading + (["nanoGPT's seconds", "its loss", "times faster"] if nano else [])]
-    for n, run in enumerate(runs):
-        row = [file.stem, str(run["seed"]), str(run["steps"])]
-        row += [f"{run['val_loss']:.4f}", f"{run['megabytes']:.0f}", f"{run['seconds']:.1f}"]
-        if nano:
-            ratio = nano[n]["seconds"] / run["seconds"]
-            row += [f"{nano[n]['seconds']:.1f}", f"{nano[n]['own_val_loss']:.4f}", f"{ratio:.1f}"]
-        rows.append(row)
-    print_table(rows)
-    seconds = [run["seconds"] for run in runs]
-    reached = all(run["val_loss"] <= options.loss for run in runs)
-    print(f"{options.loss} nats in {median_and_spread(seconds, 1)} s")
-    result = {"benchmark": "time_to_loss", "loss": options.loss, "reached": reached}
-    result |= {"seconds": statistics.median(seconds), "runs": runs, "machine": facts}
-    if nano:
-        ratios = [
-            theirs["seconds"] / run["seconds"] for theirs, run in zip(nano, runs, strict=True)
-        ]
-        print(f"nanoGPT's recipe takes {median_and_spread(ratios, 1)} times as long")
-        result |= {"nanogpt": nano, "ratios": ratios}
-    print_json(result)
-    if not reached:
-        raise UserError(f"not every run reached {options.loss}; train longer, or ask for less")
+        rivals["nanoGPT"] = partial(nanogpts, options.nanogpt, load_corpus(config.data))
+    rows = frame.alternate(rivals, options.repetitions, "seconds")
+    frame.report("time_to_loss", rows)
+    if max(rows[0]["validation_loss"]) > options.loss:
+        raise UserError(f"not every run reached {options.loss}; train longer, or raise --loss")
     return 0
 
 

@@ -51,7 +51,8 @@ REAL = {
     "study.py": "name a verb first",
     "study.py tarce": "there is no verb tarce; did you mean trace?",
     "study.py heads": "there is no run in runs/ yet",
-    "-m benchmarks.compare a": "there is nothing to compare",
+    "-m benchmarks.compare a": "there is no run a",
+    "-m benchmarks.page absent.html": "name a file that python study.py report has written",
     "-m benchmarks.throughput --repetitions 0": "--repetitions must be greater",
     "-m benchmarks.throughput --only nothing": "--only nothing: the rows are nanoGPT's 4 x 128",
 }
