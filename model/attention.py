@@ -139,17 +139,13 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         """
         Args:
+            n_head: a divisor of `n_embd`.
             dropout: probability of dropping an attention weight in training.
             kernel: "fused", the fastest for the device, or "explicit", the formula.
             qk_norm: normalize the queries and keys of each head (Dehghani et al. 2023).
             rotary: rotates queries and keys by their positions; for self-attention only.
-
-        Raises:
-            ValueError: when `n_embd` is not divisible by `n_head`.
         """
         super().__init__()
-        if n_embd % n_head:
-            raise ValueError(f"n_embd {n_embd} must be divisible by n_head {n_head}")
         self.n_head = n_head
         self.query = Linear(n_embd, n_embd, bias)
         self.key = Linear(n_embd, n_embd, bias)

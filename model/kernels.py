@@ -62,8 +62,9 @@ def joint_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
     if not torch.is_grad_enabled():
         return tuple(layer(x) for layer in layers)
     weight = torch.cat(tuple(layer.weight for layer in layers)).to(x.dtype)
-    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    bias = torch.cat(biases).to(x.dtype) if biases else None
+    bias = None
+    if layers[0].bias is not None:
+        bias = torch.cat([layer.bias for layer in layers]).to(x.dtype)
     return F.linear(x, weight, bias).chunk(len(layers), dim=-1)
 
 

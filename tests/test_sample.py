@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import sample
-from common.errors import UserError
 from configs.load import fields_of
 from model.generate import Sampling, generate
 from model.gpt import GPT
@@ -69,18 +68,6 @@ def test_each_option_generates_what_it_says(
         assert (out != plain) == bool(changes.keys() - {"device"}), "the option changes nothing"
         which, step = ("last", 3) if "checkpoint" in changes else ("best", 2)
         assert f"{which}.safetensors, step {step}, validation loss 2.5000, on cpu" in err
-
-
-def test_the_device_is_the_one_that_is_asked_for(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def pick(name: str) -> torch.device:
-        raise UserError(f"there is no {name} here")
-
-    monkeypatch.setattr(sample, "pick_device", pick)
-    for name in ("auto", "mps"):
-        assert sample.main([f"--device={name}"]) == 2
-        assert f"there is no {name} here" in capsys.readouterr().err
 
 
 def test_a_model_that_was_edited_is_the_one_that_is_sampled(
