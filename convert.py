@@ -2,11 +2,11 @@
 
 python convert.py export runs/my-run my-folder                  a folder for transformers
 python convert.py import my-folder --run gpt2                   a GPT-2 from such a folder
-python convert.py import hub:openai-community/gpt2 --run gpt2   or from the hub
+python convert.py import hub:openai-community/gpt2 --run gpt2   or from the Hugging Face Hub
 python convert.py import ../nanoGPT/out/ckpt.pt --run theirs    a checkpoint of nanoGPT
 
 Both end by comparing the logits, if transformers is installed: pip install transformers.
-No code in the files is run.
+No code in the files is executed.
 """
 
 import signal
@@ -19,28 +19,25 @@ import common.start  # noqa: F401 - loads PyTorch
 
 # isort: split
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic.dataclasses import dataclass
 
-from common.errors import UserError, command, printable
+from common.errors import UserError, command
 from common.fields import STRICT
 from configs.load import Config, build, nearest, read_command_line
 from data.config import DataConfig
-from formats.folder import download, load_original, read_folder, write_folder
-from formats.imported import Imported, largest_differences
+from formats.folder import download, read_folder, write_folder
+from formats.imported import Imported, compare_logits
 from formats.nanogpt import read_nanogpt
-from model.gpt import GPT
 from run.checkpoint import Header, model_tensors, open_run, save_checkpoint
 from run.folder import RUNS, check_unused, describe_run, find_run, hold, make_folder
 from training.config import TrainConfig
 from training.runtime import Machine, fit_threads
-from training.size import check_memory, decoding_bytes
 from training.state import TrainState
-
-SAME = 1e-3  # rounding in float32, of a model whose logits are large, is less
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -56,121 +53,81 @@ class Import:
     """A model from elsewhere as a run"""
 
     run: str | None = None
-    """Name of the new run, a folder in runs/; without it, the model's name and the time."""
+    """Name of the new run, a folder in runs/; by default the model's name and the time."""
 
     tokenizer: str | None = None
-    """A meta.pkl of nanoGPT, or a folder with a tokenizer; without it, the one beside the model."""
+    """A meta.pkl of nanoGPT, or a folder with a tokenizer; by default the one beside the model."""
 
 
-def export(run: str, folder: str, options: Export) -> int:
+def export(run: str, folder: str, options: Export) -> None:
     """Write the folder, and compare what transformers makes of it."""
     saved = open_run(find_run(run), options.checkpoint)
-    arch = write_folder(saved, Path(folder))
-    print(f"{printable(str(saved))}, as {arch.class_name} in {printable(folder)}")
-    compare(saved.model(torch.device("cpu")), load_original(Path(folder)))
+    model = saved.model(torch.device("cpu"))
+    said = write_folder(model, saved.tokenizer, saved.start_token, Path(folder))
+    print(f"{saved}, as {said}")
     print(
         f"next, in Python:\n"
         f"  from transformers import pipeline\n"
-        f'  print(pipeline("text-generation", "{printable(folder)}")("the ")[0]["generated_text"])'
+        f'  print(pipeline("text-generation", "{folder}")("the ")[0]["generated_text"])'
     )
-    return 0
 
 
-def import_(word: str, options: Import) -> int:
-    """Read what the word names, and make a run of it."""
+def import_(word: str, options: Import) -> None:
+    """Read the model that the word names, compare its logits, and make a run of it."""
     if options.run is not None:
-        check_unused(RUNS / options.run)  # rather refused now than at the end
+        check_unused(RUNS / options.run)  # fail before the model is read
     path = download(word.removeprefix("hub:")) if word.startswith("hub:") else Path(word)
-    tokenizer = Path(options.tokenizer) if options.tokenizer else None
-    if path.is_dir():
-        imported = read_folder(path, tokenizer)
-    elif path.is_file():
-        imported = read_nanogpt(path, tokenizer)
-    else:
-        raise UserError(
-            f"there is no {word}; name a folder of transformers, hub:OWNER/NAME, or a ckpt.pt of "
-            f"nanoGPT"
-        )
-    V, c = imported.tokenizer.vocab_size, imported.config
-    check_memory(f"a model of {word}", 3 * decoding_bytes(c, 1, V), torch.device("cpu"))
-    model = imported.model()
-    print(
-        f"model: {c.n_layer} layers x {c.n_embd} wide, {c.n_head} heads, context {c.block_size}, "
-        f"{V:,} tokens, {model.num_parameters():,} parameters"
-    )
-    stem = Path(word.removeprefix("hub:")).name or "model"
-    compare(model, imported.original)
-    config = config_of(imported)
-    run = make_folder(options.run, stem)
-    save_run(run, model.float(), config, imported, word)
-    where = printable(str(run))
-    print(f"next:\n  python sample.py {where}\n  python study.py report {where}")
-    return 0
+    read = read_folder if path.is_dir() else read_nanogpt
+    imported = read(path, Path(options.tokenizer) if options.tokenizer else None)
+    print(f"model: {imported.model.num_parameters():,} parameters, {imported.model.config}")
+    print(compare_logits(imported.model, imported.original))
+    saved = save_run(options.run, imported, word)
+    print(f"next:\n  python sample.py {saved}\n  python study.py report {saved}")
 
 
-def config_of(imported: Imported) -> Config:
-    """The config of the run that a model becomes.
-
-    Raises:
-        UserError: for a text or a vocabulary that no config can name.
-    """
-    kind = imported.tokenizer.to_dict()["kind"]
-    values = {"source": imported.source, "tokenizer": kind}
-    if kind == "bpe":
+def save_run(name: str | None, imported: Imported, word: str) -> Path:
+    """Make a run like any other, but that it has nothing to resume from; return its folder."""
+    tokenizer = imported.tokenizer.to_dict()
+    values = {"source": imported.source, "tokenizer": tokenizer["kind"]}
+    if tokenizer["kind"] == "bpe":
         values["vocab_size"] = imported.tokenizer.vocab_size
-    return Config(build(DataConfig, values, "data"), imported.config, TrainConfig(minutes=0.0))
-
-
-def save_run(run: Path, model: GPT, config: Config, imported: Imported, word: str) -> None:
-    """Fill the folder of a run, like any other but that it has nothing to resume from."""
+    data = build(DataConfig, values, "data")
+    config = Config(data, imported.model.config, TrainConfig(minutes=0.0))
     corpus = {"source": f"{word}, imported", "start_token": imported.start_token}
     machine = Machine("cpu", "unknown", torch.get_num_threads(), 1, "float32", torch.__version__)
-    header = Header(config, imported.tokenizer.to_dict(), corpus, machine, TrainState())
+    header = Header(config, tokenizer, corpus, machine, TrainState())
+    run = make_folder(name, Path(word.removeprefix("hub:")).name or "model")
     with hold(run):
         describe_run(run, config, {"corpus": corpus, "init_from": None, "runtime": "imported"})
-        save_checkpoint(run / "last.safetensors", model_tensors(model), header)
+        save_checkpoint(run / "last.safetensors", model_tensors(imported.model), header)
+    return run
 
 
-def compare(ours: GPT, theirs: Any) -> None:
-    """Print how far two models are apart.
-
-    Raises:
-        UserError: when they are not the same model.
-    """
-    if theirs is None:
-        print("not compared: transformers, which would check it, is not installed")
-        return
-    differences = largest_differences(ours, theirs).items()
-    found = ", ".join(f"{difference:.1e} in {dtype}" for dtype, difference in differences)
-    print(f"largest difference of the logits, as a fraction of the largest: {found}")
-    if not max(difference for _, difference in differences) < SAME:
-        raise UserError("transformers gets other logits from the same weights; please report it")
+COMMANDS: dict[str, tuple[Callable[..., None], type, list[str]]] = {
+    "export": (export, Export, ["RUN", "FOLDER"]),
+    "import": (import_, Import, ["FOLDER, hub:OWNER/NAME or ckpt.pt"]),
+}
 
 
 @command
 def main(argv: list[str]) -> int:
-    """Read the verb, what it is about, and the flags."""
-    words = {"export": ["RUN", "FOLDER"], "import": ["FOLDER, hub:OWNER/NAME or ckpt.pt"]}
+    """Read the command, what it is about, and the flags."""
     if argv[:1] in (["--help"], ["-h"]):
         print(__doc__)
         return 0
-    verb, *rest = argv or [""]
-    if verb not in words:
-        raise UserError(
-            f"name what to do: python convert.py export RUN FOLDER, or python convert.py import "
-            f"WHAT{nearest(verb, words)}"
-        )
-    wanted = words[verb]
-    usage = f"python convert.py {verb} {' '.join(wanted)} [--flag VALUE ...]"
-    given = [word for word in rest[: len(wanted)] if not word.startswith("-")]
-    kind = Export if verb == "export" else Import
+    name, *rest = argv or [""]
+    if name not in COMMANDS:
+        known = "python convert.py export RUN FOLDER, or python convert.py import WHAT"
+        raise UserError(f"name what to do: {known}{nearest(name, COMMANDS)}")
+    run, kind, words = COMMANDS[name]
+    usage = f"python convert.py {name} {' '.join(words)} [--flag VALUE ...]"
+    given = [word for word in rest[: len(words)] if not word.startswith("-")]
     _, values = read_command_line({"": kind}, rest[len(given) :], usage, kind.__doc__ or "", 0)
-    if len(given) < len(wanted):
-        raise UserError(f"{verb} takes {' and '.join(wanted)}: {usage}")
+    if len(given) < len(words):
+        raise UserError(f"{name} takes {' and '.join(words)}: {usage}")
     fit_threads()
-    if verb == "export":
-        return export(given[0], given[1], build(Export, values[""]))
-    return import_(given[0], build(Import, values[""]))
+    run(*given, build(kind, values[""]))
+    return 0
 
 
 if __name__ == "__main__":

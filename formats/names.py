@@ -1,0 +1,261 @@
+"""What other programs call the parts of a GPT, and which models they can compute.
+
+To add a format, add a `Format` at the end: its tensors and its config fields beside ours.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from common.errors import UserError, reading
+from common.fields import brief, first_error
+from model.config import ModelConfig
+from model.gpt import GPT
+from run.checkpoint import check_finite
+
+# Their names of activations, and ours. An export writes the first of them.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu2": "relu2",
+}
+# Fields that any format can express: they do not change what a trained model computes, and missing
+# biases are written as zeros.
+FREE = {"attention", "bias", "zero_init"}
+WITHOUT_BIAS = {"token_embedding", "position_embedding", "head"}
+# Causal masks that are stored with the weights.
+MASKS = (".attn.bias", ".attn.masked_bias")
+
+
+@dataclass(frozen=True)
+class Format:
+    """The names of one program, and how it arranges the weights."""
+
+    name: str
+    """Its class in the library `transformers`."""
+
+    tensors: dict[str, tuple[str, ...]]
+    """Its tensors, and those of ours that each of them joins, without .weight and .bias; `{}` is
+    the number of the layer."""
+
+    fields: dict[str, str]
+    """Its config fields, and those of `ModelConfig` with the same value."""
+
+    required: dict[str, Any]
+    """The only value that it has for a field of `ModelConfig`. A field that this table does not
+    name must have its default."""
+
+    constants: dict[str, Any] = field(default_factory=dict)
+    """Its config fields that have only one value here, their default."""
+
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """The values of `fields` that its configs leave out."""
+
+    transposed: str | None = None
+    """A part of the names of matrices that have a row for each input, unlike `nn.Linear`."""
+
+    by_head: bool = False
+    """Whether queries, keys and values are joined head by head."""
+
+    def rows(self, n_layer: int) -> Iterator[tuple[str, list[str]]]:
+        """Yield the rows of `tensors` for each layer."""
+        for theirs, ours in self.tensors.items():
+            for i in range(n_layer) if "{}" in theirs else [0]:
+                yield theirs.format(i), [name.format(i) for name in ours]
+
+    def export_config(self, config: ModelConfig) -> dict[str, Any]:
+        """Return its config fields.
+
+        Raises:
+            UserError: naming the first of our fields that it cannot express.
+        """
+        only = vars(type(config)()) | self.required
+        activations = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
+        free = FREE | {*self.fields.values()} - {"activation"}
+        for name, value in vars(config).items():
+            known = value in activations if name == "activation" else value == only[name]
+            if not known and name not in free:
+                raise UserError(
+                    f"{self.name} of transformers does not have model.{name} "
+                    f"{str(value).lower()}, so this run cannot be exported"
+                )
+        values = vars(config) | {"activation": activations[config.activation]}
+        plain = {name: values[ours] for name, ours in self.fields.items()}
+        return plain | self.constants | {"intermediate_size": 4 * config.n_embd}
+
+    def export_tensors(self, model: GPT) -> dict[str, Tensor]:
+        """Return the weights of a model under its names.
+
+        Raises:
+            UserError: for a weight that has no name there.
+        """
+        left, made = model.state_dict(), {}
+        for name, ours in self.rows(model.config.n_layer):
+            if f"{ours[0]}.weight" not in left:  # the head is tied, or there is no QK-norm
+                continue
+            weights = [left.pop(f"{part}.weight") for part in ours]
+            zeros = torch.zeros(weights[0].size(0))
+            biases = [left.pop(f"{part}.bias", zeros) for part in ours]
+            made[f"{name}.weight"] = self.join(name, weights, model.config.n_head)
+            if ours[0] not in WITHOUT_BIAS:
+                made[f"{name}.bias"] = self.join(name, biases, model.config.n_head)
+        if left:
+            raise UserError(f"{self.name} has no place for {min(left)}; it cannot be exported")
+        return {name: tensor.contiguous() for name, tensor in made.items()}
+
+    def join(self, name: str, parts: list[Tensor], n_head: int) -> Tensor:
+        """Join tensors of ours into the tensor of that name."""
+        if self.by_head and len(parts) > 1:
+            heads = [part.unflatten(0, (n_head, -1)) for part in parts]
+            return torch.stack(heads, dim=1).flatten(0, 2)
+        return self.turn(name, torch.cat(parts))
+
+    def turn(self, name: str, tensor: Tensor) -> Tensor:
+        """Transpose a tensor that is stored transposed."""
+        return tensor.t() if self.transposed and self.transposed in name else tensor
+
+    def import_model(self, plain: dict[str, Any], theirs: dict[str, Tensor], where: Path) -> GPT:
+        """Make the model of its config and its tensors.
+
+        Args:
+            where: the file that messages name.
+
+        Raises:
+            UserError: for what is not computed here, and for weights that do not fit the config.
+        """
+        with reading(where):
+            left = {short(name): t for name, t in theirs.items() if not name.endswith(MASKS)}
+            # Biases that are all zero are none: GPT-2 always has them.
+            bias = any(name.endswith(".bias") and bool(t.any()) for name, t in left.items())
+            config = self.import_config(self.defaults | plain, bias, where)
+            made: dict[str, Tensor] = {}
+            for name, ours in self.rows(config.n_layer):
+                for kind in ("weight", "bias"):
+                    tensor = left.pop(short(f"{name}.{kind}"), None)
+                    if tensor is None or (kind == "bias" and not bias):
+                        continue
+                    parts = self.turn(name, tensor.float()).chunk(len(ours))
+                    for ours_name, part in zip(ours, parts, strict=True):
+                        made[f"{ours_name}.{kind}"] = part.contiguous().clone()
+            if left:
+                raise UserError(f"{where}: {min(left)} has no place in {self.name}")
+            if config.tie_embeddings:
+                made.pop("head.weight", None)  # stored twice
+            with torch.device("meta"):  # shapes without numbers
+                model = GPT(config, plain["vocab_size"])
+            model.load_state_dict(made, assign=True)
+            check_finite(made)
+            return model.eval()
+
+    def import_config(self, plain: dict[str, Any], bias: bool, where: Path) -> ModelConfig:
+        """Make our config of its config. Dropout is not imported."""
+        for name, value in self.constants.items():
+            if plain.get(name, value) != value:
+                raise UserError(f"{where}: {name} is {brief(plain[name])}, must be {value}")
+        names = {ours: name for name, ours in self.fields.items() if "dropout" not in ours}
+        values = self.required | {ours: plain.get(name) for ours, name in names.items()}
+        values["activation"] = ACTIVATIONS.get(values["activation"], values["activation"])
+        try:
+            return ModelConfig(**values, bias=bias)
+        except ValidationError as error:
+            ours, message = first_error(error)
+            raise UserError(f"{where}: {names.get(ours, ours)} {message}") from None
+
+
+def short(name: str) -> str:
+    """A name without the prefixes that some files have: of torch.compile, of the model's body."""
+    return re.sub(r"^(_orig_mod\.)?(transformer\.)?", "", name)
+
+
+QKV = ("blocks.{}.attn.query", "blocks.{}.attn.key", "blocks.{}.attn.value")
+
+# Radford et al. 2019.
+GPT2 = Format(
+    name="GPT2LMHeadModel",
+    tensors={
+        "transformer.wte": ("token_embedding",),
+        "transformer.wpe": ("position_embedding",),
+        "transformer.h.{}.ln_1": ("blocks.{}.attn_norm",),
+        "transformer.h.{}.attn.c_attn": QKV,
+        "transformer.h.{}.attn.c_proj": ("blocks.{}.attn.out",),
+        "transformer.h.{}.ln_2": ("blocks.{}.mlp_norm",),
+        "transformer.h.{}.mlp.c_fc": ("blocks.{}.mlp.up",),
+        "transformer.h.{}.mlp.c_proj": ("blocks.{}.mlp.down",),
+        "transformer.ln_f": ("final_norm",),
+        "lm_head": ("head",),
+    },
+    fields={
+        "n_positions": "block_size",
+        "n_layer": "n_layer",
+        "n_head": "n_head",
+        "n_embd": "n_embd",
+        "activation_function": "activation",
+        "tie_word_embeddings": "tie_embeddings",
+        "embd_pdrop": "dropout",
+        "resid_pdrop": "dropout",
+        "attn_pdrop": "attn_dropout",
+    },
+    required={"positions": "learned", "ngrams": 1, "norm": "layernorm", "qk_norm": False},
+    constants={
+        "model_type": "gpt2",
+        "layer_norm_epsilon": 1e-5,
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+    },
+    defaults={"activation_function": "gelu_new", "tie_word_embeddings": True},
+    transposed=".c_",
+)
+
+# https://github.com/karpathy/nanoGPT: GPT-2's names, but no transposed matrices.
+NANOGPT = Format(
+    name="nanoGPT's GPT",
+    tensors=GPT2.tensors,
+    fields={name: name for name in ("block_size", "n_layer", "n_head", "n_embd")},
+    required=GPT2.required | {"activation": "gelu", "tie_embeddings": True},
+)
+
+# Elsen et al. 2023: rotary positions, QK-norm, squared ReLU.
+ROTARY = {"rope_theta": 10_000.0, "partial_rotary_factor": 1.0}
+PERSIMMON = Format(
+    name="PersimmonForCausalLM",
+    tensors={
+        "model.embed_tokens": ("token_embedding",),
+        "model.layers.{}.input_layernorm": ("blocks.{}.attn_norm",),
+        "model.layers.{}.self_attn.query_key_value": QKV,
+        "model.layers.{}.self_attn.q_layernorm": ("blocks.{}.attn.q_norm",),
+        "model.layers.{}.self_attn.k_layernorm": ("blocks.{}.attn.k_norm",),
+        "model.layers.{}.self_attn.dense": ("blocks.{}.attn.out",),
+        "model.layers.{}.post_attention_layernorm": ("blocks.{}.mlp_norm",),
+        "model.layers.{}.mlp.dense_h_to_4h": ("blocks.{}.mlp.up",),
+        "model.layers.{}.mlp.dense_4h_to_h": ("blocks.{}.mlp.down",),
+        "model.final_layernorm": ("final_norm",),
+        "lm_head": ("head",),
+    },
+    fields={
+        "max_position_embeddings": "block_size",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "hidden_size": "n_embd",
+        "hidden_act": "activation",
+        "qk_layernorm": "qk_norm",
+        "tie_word_embeddings": "tie_embeddings",
+        "hidden_dropout": "dropout",
+        "attention_dropout": "attn_dropout",
+    },
+    required={"positions": "rotary", "ngrams": 1, "norm": "layernorm"},
+    constants={
+        "model_type": "persimmon",
+        "layer_norm_eps": 1e-5,
+        # Transformers 5 has the rotations in a group, 4 beside the other fields.
+        "rope_parameters": ROTARY | {"rope_type": "default"},
+        **ROTARY,
+    },
+    by_head=True,
+)

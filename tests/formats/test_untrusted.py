@@ -1,0 +1,209 @@
+"""Files that anyone may have made: one line for what is damaged or of another kind, nothing in
+them is executed, and no run is left."""
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import convert
+from run.checkpoint import open_run
+from tests.formats.models import edit_json
+from tests.formats.test_nanogpt import CHARS, SIZES, save, save_meta, weights_of
+
+Error = Callable[..., str]
+CONFIG, TOKENS, WEIGHTS = (
+    Path("theirs") / name for name in ("config.json", "tokenizer.json", "model.safetensors")
+)
+CKPT, META = Path("nanoGPT/out/ckpt.pt"), Path("nanoGPT/data/shakespeare_char/meta.pkl")
+
+
+class Runs:
+    """A pickle that leaves a trace where it is loaded."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return os.system, ("touch exploded",)
+
+
+@pytest.fixture
+def error(workplace: Path, capsys: pytest.CaptureFixture[str]) -> Error:
+    """Import, which fails: the one line that it ends with. Everything is as it was."""
+
+    def line_of(path: Path | str) -> str:
+        before = sorted(Path().rglob("*"))
+        capsys.readouterr()
+        assert convert.main(["import", str(path), "--run=g"]) == 2
+        line = capsys.readouterr().err
+        assert line.startswith("error: ") and line.count("\n") == 1 and len(line) < 1000, line
+        assert line[:-1].isprintable() and "Traceback" not in line
+        assert sorted(Path().rglob("*")) == before, "something is left, or was executed"
+        return line
+
+    return line_of
+
+
+@pytest.fixture
+def theirs(gpt2: Path, workplace: Path) -> Path:
+    """A copy of a GPT-2, to be spoiled."""
+    return Path(shutil.copytree(gpt2, "theirs"))
+
+
+@pytest.mark.parametrize("path", [CONFIG, TOKENS, WEIGHTS], ids=str)
+def test_damaged_files_of_a_folder(theirs: Path, error: Error, path: Path) -> None:
+    whole = path.read_bytes()
+    for content in (b"", whole[:-9], b"[]", b"\xff\0", b"[" * 100_000):
+        path.write_bytes(content)
+        assert "theirs" in error("theirs")
+    path.unlink()
+    assert "theirs" in error("theirs")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "bert"}, "theirs: model_type is 'bert', must be gpt2"),
+        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06, must be 1e-05"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx is True, must be False"),
+        ({"activation_function": "silu"}, "theirs: activation_function must be"),
+        ({"n_layer": ...}, "theirs: n_layer must be a valid integer, got None"),
+        ({"n_head": 5}, "n_embd 24 must be divisible by n_head 5"),
+        ({"n_layer": 1}, "theirs: h.1.attn.c_attn.bias has no place in GPT2LMHeadModel"),
+        ({"vocab_size": 10**12}, "size mismatch for token_embedding.weight"),
+        ({"tie_word_embeddings": False}, "head.weight"),
+    ],
+    ids=str,
+)
+def test_configs_that_are_not_computed_here(
+    theirs: Path, error: Error, changes: dict[str, Any], message: str
+) -> None:
+    edit_json(CONFIG, **changes)
+    assert message in error("theirs")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (torch.ones(96, 24), "size mismatch for blocks.1.mlp.up.weight"),
+        (torch.full((24, 96), torch.nan), "blocks.1.mlp.up.weight is not finite"),
+    ],
+    ids=["transposed", "NaN"],
+)
+def test_weights_that_do_not_fit(
+    theirs: Path, error: Error, tensor: torch.Tensor, message: str
+) -> None:
+    save_file(load_file(WEIGHTS) | {"transformer.h.1.mlp.c_fc.weight": tensor}, WEIGHTS)
+    assert message in error("theirs")
+
+
+def test_code_in_a_folder_is_not_executed(theirs: Path) -> None:
+    Path("theirs/modeling_gpt2.py").write_text("open('exploded', 'w')\nclass GPT2LMHeadModel: pass")
+    edit_json(CONFIG, auto_map={"AutoModelForCausalLM": "modeling_gpt2.GPT2LMHeadModel"})
+    Path("theirs/pytorch_model.bin").write_bytes(pickle.dumps(Runs()))
+    assert convert.main(["import", "theirs", "--run=g"]) == 0
+    assert not list(Path().rglob("exploded"))
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+END = {"id": 299, "content": "<|endoftext|>", "special": True, "single_word": False}
+END |= {"lstrip": False, "rstrip": False, "normalized": False}
+STRANGE: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "a normalizer": lambda p: p.update(normalizer={"type": "NFC"}),
+    "a space before": lambda p: p.update(pre_tokenizer=BYTES | {"add_prefix_space": True}),
+    "dropout": lambda p: p["model"].update(dropout=0.1),
+    "one merge less": lambda p: p["model"]["merges"].pop(9),
+    "a gap": lambda p: p["model"]["vocab"].update(a=1000),
+    "more tokens": lambda p: p["model"]["vocab"].update(more=300),
+    "half a surrogate pair": lambda p: p.update(added_tokens=[END | {"content": "\ud800"}]),
+    "an added token that texts have": lambda p: p.update(
+        added_tokens=[END, END | {"content": "a", "id": p["model"]["vocab"]["a"]}]
+    ),
+    "words": lambda p: p.update(
+        model={"type": "WordLevel", "unk_token": "x", "vocab": {f"a{i}": i for i in range(300)}},
+        added_tokens=[],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_tokenizers_of_other_kinds(theirs: Path, error: Error, name: str) -> None:
+    plain = json.loads(TOKENS.read_text())
+    STRANGE[name](plain)
+    TOKENS.write_text(json.dumps(plain))
+    assert f"{TOKENS} is damaged" in error("theirs")
+
+
+# --- nanoGPT's checkpoints -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def ckpt(workplace: Path) -> dict[str, Any]:
+    """What is in a checkpoint whose characters are there too."""
+    save(SIZES, weights_of(SIZES, True))
+    save_meta()
+    plain: dict[str, Any] = torch.load(CKPT, weights_only=True)
+    return plain
+
+
+def test_a_checkpoint_that_is_none(ckpt: dict[str, Any], error: Error) -> None:
+    whole = CKPT.read_bytes()
+    for content in (b"", whole[:-9], whole[999:], b"text", pickle.dumps(Runs())):
+        CKPT.write_bytes(content)
+        assert f"{CKPT} is not a file of tensors and plain data" in error(CKPT)
+    torch.save(ckpt | {"more": Runs()}, CKPT)
+    assert f"{CKPT} is not a file of tensors and plain data" in error(CKPT)
+    for other in ([ckpt], {"model_args": SIZES}):
+        torch.save(other, CKPT)
+        assert f"{CKPT} is not a checkpoint of nanoGPT" in error(CKPT)
+    for changes in ({"n_head": "3"}, {"n_layer": 3}, {"vocab_size": None}):
+        torch.save(ckpt | {"model_args": SIZES | changes}, CKPT)
+        assert str(CKPT) in error(CKPT)
+
+
+WPE = "transformer.wpe.weight"
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        "x",
+        torch.ones(18, 20),
+        torch.full((20, 18), torch.inf),
+        torch.empty(20, 18, device="meta"),
+        torch.nested.nested_tensor([torch.ones(20, 18)], layout=torch.jagged),
+    ],
+    ids=["text", "another shape", "Inf", "no device", "nested"],
+)
+def test_tensors_of_a_checkpoint(ckpt: dict[str, Any], error: Error, tensor: Any) -> None:
+    torch.save(ckpt | {"model": ckpt["model"] | {WPE: tensor}}, CKPT)
+    assert str(CKPT) in error(CKPT)
+
+
+def test_a_checkpoint_in_float8(ckpt: dict[str, Any]) -> None:
+    """Its numbers are imported as they are."""
+    rounded = {name: tensor.to(torch.float8_e5m2) for name, tensor in ckpt["model"].items()}
+    torch.save(ckpt | {"model": rounded}, CKPT)
+    assert convert.main(["import", str(CKPT), "--run=g"]) == 0
+    weights = open_run(Path("runs/g")).tensors
+    assert torch.equal(weights["model.position_embedding.weight"], rounded[WPE].float())
+
+
+def test_characters_that_are_none(ckpt: dict[str, Any], error: Error) -> None:
+    good = dict(enumerate(CHARS))
+    damaged: list[Any] = [{}, {"itos": None}, {"itos": list(CHARS)[:-1]}]
+    damaged += [{"itos": good | changed} for changed in ({3: "ab"}, {3: 5}, {3: CHARS[4]})]
+    damaged += [{"itos": good, "more": Runs()}, {"itos": good, "more": len}]
+    contents = [pickle.dumps(plain) for plain in damaged]
+    for content in (*contents, b"", contents[3][:-9], b"cos\nsystem\n(S'touch exploded'\ntR."):
+        META.write_bytes(content)
+        assert f"{META} is damaged" in error(CKPT)
+    save_meta("nanoGPT/elsewhere/meta.pkl")
+    for config in (None, {}, {"dataset": "../elsewhere"}):
+        torch.save(ckpt | {"config": config}, CKPT)
+        assert str(CKPT) in error(CKPT) or "--tokenizer meta.pkl" in error(CKPT)
