@@ -1,8 +1,6 @@
 """study.py as a person uses it: every number of each verb against the same found another way, and
 the mistakes one makes."""
 
-import base64
-import copy
 import json
 import re
 import shutil
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
@@ -28,14 +25,11 @@ from lens.compare import Name
 from lens.composition import chance_level, composition
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
 from lens.metrics import SCORES
-from lens.report.page import MARK
-from lens.report.weights import pack_weights
 from lens.subject import REPEATS, Subject
 from lens.trace import trace_layer
 from lens.variants import layer_comparisons, with_relu
 from model.gpt import GPT
 from run.checkpoint import open_run
-from run.snapshots import find_snapshots, load_snapshot
 from tests.conftest import DEBUG
 
 L, H, D, PROMPT = 3, 2, 16, "The value of the object"
@@ -384,12 +378,7 @@ def test_a_run_on_repeated_strings(
     data = data_of(Path("page.html"))
     strings = repeated(len(data["vocab"]), 20, 1)[0]
     assert data["prompt"] == strings.tolist() and data["copies"]
-    first, (induction,) = data["score_info"][0], [s for s in SCORES if s.key == "induction"]
-    assert first["key"] == "induction" and first["formula"].endswith("; P = 20")
-    assert first["uniform"] == pytest.approx(induction.uniform(40))
-    last = data["snapshots"][-1]
-    assert last["copying"]["period"] == 20
-    assert data["head"] == np.argmax(last["scores"]["induction"])
+    assert data["snapshots"][-1]["copying"]["period"] == 20
 
 
 # --- report --------------------------------------------------------------------------------------
@@ -400,130 +389,6 @@ def data_of(page: Path) -> dict[str, Any]:
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
     found: dict[str, Any] = json.loads(data)
     return found
-
-
-def unpack(packed: str, *shape: int) -> npt.NDArray[Any]:
-    return np.frombuffer(base64.b64decode(packed), "<f4").reshape(shape)
-
-
-def test_report(said: Said, run: Path) -> None:
-    output = said("report", f"--prompt={PROMPT}", "--sequences=4", "--checkpoint=last")
-    assert output.startswith("runs/text/report.html, ")
-    data = data_of(run / "report.html")
-    model, vocab, prompt_T, sequences = open_model(run, 4, "last")
-    repeats = repeated(len(vocab), 16, REPEATS)
-
-    about, expected_loss = data.pop("run"), open_run(run, "last").header.state.val_loss
-    assert about.pop("made") and about.pop("config")["model"]["n_layer"] == L
-    assert about == {
-        "name": "text", "step": 40, "val_loss": expected_loss, "unit": "char",
-        "parameters": sum(p.numel() for p in model.parameters()), "torch": torch.__version__,
-        "about": f"{L} layers x 32 wide, {H} heads, context 33",
-    }  # fmt: skip
-    assert data.pop("tokenizer") == {"kind": "char", "chars": "".join(vocab)}
-    infos = {info["key"]: info for info in data.pop("score_info")}
-    assert next(iter(infos)) == "previous_token" and len(infos) == len(SCORES)
-    for score in SCORES:
-        entry = infos[score.key]
-        assert entry.pop("uniform") == pytest.approx(score.uniform(32 if score.repeats else 33))
-        formula = score.formula + "; P = 16" * score.repeats
-        about_score = {"key": score.key, "name": score.name, "source": score.source}
-        assert entry == about_score | {"formula": formula}
-
-    cuts = {
-        key: value.flatten().tolist() for key, value in ablate(model, sequences).changes.items()
-    }
-    ablation, whole = data.pop("ablation"), mean_loss(model, sequences)
-    assert ablation.pop("loss") == pytest.approx(whole)
-    assert ablation.keys() == cuts.keys()
-    for key, changes in cuts.items():
-        assert ablation[key] == pytest.approx(changes, abs=1e-5), key
-    assert data.pop("head") == np.argmax(cuts["zero"])
-    checks = check_model(model, prompt_T, torch.float32)
-    assert data.pop("checks") == [vars(check) for check in checks]
-
-    snapshots, kept = data.pop("snapshots"), find_snapshots(run)
-    assert [s["step"] for s in snapshots] == list(kept) and {0, 20, 40} < {*kept}
-    for snapshot in snapshots:
-        step = snapshot.pop("step")
-        if step < 40:
-            load_snapshot(model, kept[step])
-        else:
-            model = open_model(run, checkpoint="last")[0]
-        rounded = copy.deepcopy(model)
-        rounded.load_state_dict(pack_weights(model.state_dict(), False)[1])
-        with torch.no_grad():
-            logits, exact = (m.double()(prompt_T[None])[0] for m in (rounded, copy.deepcopy(model)))
-        rounded.float()
-        assert snapshot.pop("rows") == list(range(len(PROMPT)))
-        assert np.allclose(unpack(snapshot.pop("logits"), *logits.shape), logits, atol=1e-6)
-        apart = {"logit": float((logits - exact).abs().max())}
-        apart["nats"] = mean_loss(rounded, sequences) - mean_loss(model, sequences)
-        assert snapshot.pop("rounding") == pytest.approx(apart, abs=1e-6)
-        assert (apart["logit"] > 0) == (step == 40)  # the others are kept in half precision
-        scores = score_heads(model, sequences[:, :-1], repeats)
-        found_scores = snapshot.pop("scores")
-        assert list(found_scores) == list(scores)
-        for key, value in scores.items():
-            assert found_scores[key] == pytest.approx(value.flatten().tolist(), abs=2e-6)
-        copying = vars(measure_copying(model, 16, REPEATS))
-        del copying["induction_LH"]
-        assert snapshot.pop("copying") == pytest.approx(copying, abs=1e-5)
-        assert snapshot.pop("lens_loss") == pytest.approx(logit_lens(model, sequences), abs=1e-5)
-        outputs = torch.stack([
-            layer.z_BHTD.transpose(1, 2).flatten(0, 1).mean(0)
-            for layer in capture(model, sequences[:, :-1]).layers
-        ])  # fmt: skip
-        assert np.allclose(unpack(snapshot.pop("means"), L, H, D), outputs, atol=1e-6)
-        assert snapshot == {"eight_bits": False}
-    shapes = [[name, list(weight.shape)] for name, weight in model.state_dict().items()]
-    assert data == {
-        "shapes": shapes, "vocab": vocab, "prompt": prompt_T.tolist(), "copies": False,
-        "sequences": 4,
-    }  # fmt: skip
-
-
-def test_a_report_keeps_to_its_room(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Half precision while there is room, then 8 bits, then fewer snapshots, then an error."""
-    files = list(find_snapshots(run))
-    assert study.main(["report", "--sequences=2", "--checkpoint=last"]) == 0
-    whole = Path("runs/text/report.html").stat().st_size / 1e6
-    seen = []
-    for part in (1.1, 0.8, 0.5, 0.2, 0.15, 0.1, 0.08):
-        room = round(part * whole, 2)
-        capsys.readouterr()
-        if study.main(["report", "--sequences=2", "--checkpoint=last", f"--max_mb={room}"]) == 2:
-            enough = float(capsys.readouterr().err.split("--max_mb ")[1].split()[0])
-            assert room < enough < 1.5 * room
-            seen.append((0, True, True))
-            continue
-        assert Path("runs/text/report.html").stat().st_size <= room * 1e6
-        snapshots = data_of(Path("runs/text/report.html"))["snapshots"]
-        steps = [snapshot["step"] for snapshot in snapshots]
-        assert steps == sorted({*steps} & {*files}) and steps[-1] == 40
-        eight = [snapshot["eight_bits"] for snapshot in snapshots]
-        assert len({*eight[:-1]}) <= 1 and eight[-1] <= all(eight)
-        seen.append((len(steps), eight[0], eight[-1]))
-    assert seen[0] == (len(files), False, False)
-    assert (len(files), True, False) in seen
-    assert any(1 < count < len(files) for count, *_ in seen)
-    assert seen[-2:] == [(1, True, True), (0, True, True)]
-    assert [count for count, *_ in seen] == sorted((c for c, *_ in seen), reverse=True)
-
-
-def test_a_report_replaces_a_report_and_nothing_else(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    evil = "</script><img src=x onerror=alert(1)>"
-    Path("page.html").write_text(MARK)
-    assert study.main(["report", "--prompt", evil, "--out", "page.html", "--sequences=2"]) == 0
-    assert "<img" not in Path("page.html").read_text(encoding="utf-8")
-    data = data_of(Path("page.html"))
-    assert "".join(data["vocab"][token] for token in data["prompt"]) == evil[:33]
-    Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
-    assert study.main(["report", "--out=mine.txt", "--sequences=2"]) == 2
-    assert "mine.txt exists and is not a report" in capsys.readouterr().err
-    assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"
 
 
 # --- texts, names and mistakes -------------------------------------------------------------------

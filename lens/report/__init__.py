@@ -1,4 +1,4 @@
-"""The verb report: one HTML page with all of it, to open from disk."""
+"""The command report: one HTML page with everything, to open from disk."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,27 +19,22 @@ class Report(MeasureOptions):
     """One HTML page, to open from disk"""
 
     out: str | None = None
-    """The page's file; without it, report.html in the run's folder."""
+    """The page's file; if omitted, report.html in the run's folder."""
 
     max_mb: Annotated[float, Field(gt=0)] = 16.0
-    """Room for the page in megabytes; where it is too little for all, fewer snapshots of the run
-    are in it, and rounded more coarsely."""
+    """Maximum size of the page in megabytes. If not everything fits, the page has fewer snapshots
+    of the run, with weights rounded to 8 bits."""
 
 
 def report(word: str | None, options: Report) -> int:
     """Write the page."""
     subject = Subject(word, options)
-    path = subject.run / "report.html" if options.out is None else Path(options.out)
+    path = Path(options.out or subject.run / "report.html")
     if not path.parent.is_dir() or path.is_dir():
         raise UserError(f"--out {options.out!r} should name a file in an existing folder")
     if path.exists() and not path.read_bytes().startswith(MARK.encode()):
         raise UserError(f"{path} exists and is not a report; name another file with --out")
-    content, failed = make_page(
-        subject, subject.sequences(options.sequences), int(options.max_mb * 1e6)
-    )
+    content = make_page(subject, subject.sequences(options.sequences), options.max_mb * 1e6)
     write_atomically(path, content.encode())
     print(f"{printable(str(path))}, {len(content) / 1e6:.1f} MB: open it in a browser")
-    if failed:
-        run = printable(str(subject.run))
-        print(f"note: {failed} checks failed; see python study.py verify {run}")
     return 0

@@ -92,17 +92,19 @@ class Engine {
     while (same < tokens.length && tokens[same] === this.tokens[same]) same++;
     this.forget(0, same);
     const all = [...new Set([...this.edits, ...edits])];
+    const kept = this.edits.filter((edit) => edits.includes(edit));
+    const still = edits.filter((edit) => this.edits.includes(edit)); // the same, perhaps reordered
     for (const edit of all) {
-      const [was, is] = [this.edits.includes(edit), edits.includes(edit)];
-      if (was && is) continue;
+      const stays = kept.includes(edit);
+      if (stays && kept.indexOf(edit) === still.indexOf(edit)) continue;
       const { layer = 0, position = 0, hide } = edit;
       if (hide !== undefined) this.forget(layer + 1, hide + 1);
       else if (!isPatch(edit)) this.forget(layer + 1, position);
       else {
-        const alone = all.every((other) => other === edit || !isPatch(other) ||
+        const alone = !stays && all.every((other) => other === edit || !isPatch(other) ||
           other.layer !== layer || other.position !== position);
         if (!alone || position >= this.valid[layer]) this.forget(layer, position);
-        else if (is) this.put(edit);
+        else if (edits.includes(edit)) this.put(edit);
         else this.memory.set(edit.under, this.at[`x${layer}`] + position * this.C);
         this.forget(layer + 1, position);
       }
@@ -208,13 +210,9 @@ class Engine {
     if (activation === "swiglu") {
       this.linear(`${name}.mlp.gate`, at.normed, at.gate, rows, C, hidden);
     }
+    const activate = ACTIVATIONS[activation] ?? (() => NaN);
     for (let i = 0; i < rows * hidden; i++) {
-      const u = memory[at.up + i];
-      const g = memory[at.gate + i];
-      if (activation === "gelu") memory[at.up + i] = 0.5 * u * (1 + erf(u * Math.SQRT1_2));
-      else if (activation === "gelu_tanh") memory[at.up + i] = geluByTanh(u);
-      else if (activation === "relu2") memory[at.up + i] = u > 0 ? u * u : 0;
-      else memory[at.up + i] = (g / (1 + Math.exp(-g))) * u;
+      memory[at.up + i] = activate(memory[at.up + i], memory[at.gate + i]);
     }
     this.linear(`${name}.mlp.down`, at.up, mlp, rows, hidden, C);
     if (this.edits.some((edit) => edit.off === "mlp" && edit.layer === l)) {
@@ -472,9 +470,26 @@ function dot(memory, x, w, K) {
   return sum;
 }
 
-/** GPT-2's approximation of GELU (Hendrycks & Gimpel 2016, section 2). */
-function geluByTanh(x) {
-  return 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
+/** The MLP's nonlinearities, of what `up` gives and, if it is gated, what `gate` gives. */
+const ACTIVATIONS = {
+  gelu: (u) => 0.5 * u * (1 + erf(u * Math.SQRT1_2)),
+  // GPT-2's approximation of GELU (Hendrycks & Gimpel 2016, section 2)
+  gelu_tanh: (u) => 0.5 * u * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (u + 0.044715 * u ** 3))),
+  relu2: (u) => (u > 0 ? u * u : 0),
+  swiglu: (u, g) => (g / (1 + Math.exp(-g))) * u,
+};
+
+// The choices of model/config.py that the engine knows.
+const CHOICES = {
+  activation: Object.keys(ACTIVATIONS),
+  norm: ["layernorm", "rmsnorm"],
+  positions: ["learned", "rotary", "none"],
+};
+
+/** The first choice in a config that the engine does not know, as "activation relu", or null. */
+function unknownChoice(config) {
+  const name = Object.keys(CHOICES).find((each) => !CHOICES[each].includes(config[each]));
+  return name ? `${name} ${config[name]}` : null;
 }
 
 /** The error function, by its series without cancellation (Abramowitz & Stegun 1964, 7.1.6). */

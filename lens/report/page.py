@@ -3,26 +3,24 @@
 import base64
 import hashlib
 import json
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+from torch import Tensor
 
 PARTS = Path(__file__).parent
 # Each uses those before it.
 SCRIPTS = ("engine.js", "live.js", "draw.js", "words.js", "panels.js", "page.js")
-MARK = "<!doctype html>\n<!-- a report of glassgpt -->\n"  # how every report begins
+MARK = "<!doctype html>\n<!-- a report of glassgpt -->\n"  # the beginning of every report
 
 
 def page(data: dict[str, Any], weights: Sequence[bytes]) -> str:
-    """The page that shows `data` and computes with `weights`, those of each snapshot, as HTML.
+    """Return the HTML that shows `data` and computes with the packed weights of each snapshot.
 
-    The style and the script stand in the page itself, and the browser is told to run what has
-    their hashes and nothing else: text from a run cannot become a program, even by a bug of ours.
+    Style and script are inline, and the policy lets the browser run what has their hashes and
+    nothing else: text from a run cannot become a program, even by a bug.
     """
     style = (PARTS / "page.css").read_text(encoding="utf-8")
     script = "\n".join((PARTS / name).read_text(encoding="utf-8") for name in SCRIPTS)
@@ -40,10 +38,9 @@ def page(data: dict[str, Any], weights: Sequence[bytes]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
-def pack(array: npt.NDArray[Any]) -> str:
-    """An array's numbers as float32, little-endian in C order, in base64; its shape is for the
-    reader to know."""
-    return in_base64(np.ascontiguousarray(array, dtype="<f4").tobytes())
+def pack(x: Tensor) -> str:
+    """Encode a tensor as float32, little-endian, in base64, without its shape."""
+    return in_base64(x.numpy().astype("<f4").tobytes())
 
 
 def in_base64(content: bytes) -> str:
@@ -51,20 +48,13 @@ def in_base64(content: bytes) -> str:
 
 
 def to_json(data: Any) -> str:
-    """JSON in which no text can end the <script> around it: other than in escapes, the result is
-    ASCII without < > &. A number that is not finite becomes null."""
-    text = json.dumps(without_nan(data), allow_nan=False, separators=(",", ":"))
+    """Return JSON in which no text can end the <script> around it: outside escapes it is ASCII
+    without < > &. A number that is not finite becomes null."""
+    finite = json.loads(json.dumps(data), parse_constant=lambda _: None)
+    text = json.dumps(finite, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def content_hash(text: str) -> str:
-    """What a Content-Security-Policy calls an inline style or script by."""
+    """Return the name of an inline style or script in a Content-Security-Policy."""
     return "sha256-" + in_base64(hashlib.sha256(text.encode("utf-8")).digest())

@@ -1,10 +1,15 @@
 // What each panel shows of `view`, what the model made of the text at the step on show.
 
 // What can be said of a head in one number. `at(i)` has a number per head for snapshot i.
-const measures = data.score_info.map((info) => ({
-  ...info,
-  at: (i) => snapshots[i].scores[info.key],
-  chance: info.uniform,
+const FIRST = data.copies ? "induction" : "previous_token";
+data.scores.sort((a, b) => (b.key === FIRST) - (a.key === FIRST));
+const measures = data.scores.map(({ key, source, formula, repeats, uniform }) => ({
+  key,
+  source,
+  name: key.replaceAll("_", " "),
+  formula: repeats ? `${formula}; P = ${snapshots[LAST].copying.period}` : formula,
+  at: (i) => snapshots[i].scores[key],
+  chance: uniform,
   text: (value) => number(value, 2),
 }));
 for (const kind of ["zero", "mean"]) {
@@ -31,8 +36,10 @@ const LABELS = {
 };
 const HIGH = 0.3;
 
+// The head that the page opens with.
+const HEAD = indexOfLargest(data.copies ? snapshots[LAST].scores.induction : data.ablation.zero);
 const shipped = () =>
-  ({ text: prompt.map(known), snapshot: LAST, head: data.head, edits: [], other: null });
+  ({ text: prompt.map(known), snapshot: LAST, head: HEAD, edits: [], other: null });
 
 const state = {
   ...shipped(), // other: the text that patches come from, or null for one made from the text
@@ -71,9 +78,9 @@ function showHeader() {
   $("lead").textContent = `A language model that read ${ABOUT[source] ?? source}, running in ` +
     "this page: type, and see which earlier characters each of its attention heads looks at, what it " +
     "expects next, and what becomes of that when you change something.";
-  $("result").textContent = `${run.about} · ${count(run.parameters)} parameters · step ` +
-    `${count(run.step)} · loss on the whole validation split ${number(run.val_loss)} ${UNIT} · ` +
-    `${run.made} · PyTorch ${run.torch}`;
+  $("result").textContent = `${L} layers x ${C} wide, ${H} heads, context ${B} · ` +
+    `${count(run.parameters)} parameters · step ${count(run.step)} · loss on the whole ` +
+    `validation split ${number(run.val_loss)} ${UNIT} · ${run.made} · PyTorch ${run.torch}`;
 
   const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
   $("config").append(el("div", { className: "sections" },
@@ -103,14 +110,17 @@ function showHeader() {
 /** How far the page is from PyTorch; where it is too far, nothing that it computes is shown. */
 function showEquality({ error, allowed, agrees }) {
   const { eight_bits, rounding } = snapshots[state.snapshot];
+  const unknown = unknownChoice(config);
+  const reason = unknown ? `its engine does not know the model's ${unknown}`
+    : `a logit differs by ${power(error)} from PyTorch's, where ${power(allowed)} is allowed`;
+  const about = tokensOf(data.reference.length);
   $("equality").textContent = agrees
-    ? `The page computes as PyTorch does: logits of the shipped text within ${power(error)} of ` +
+    ? `The page computes as PyTorch does: logits of ${about} within ${power(error)} of ` +
       `PyTorch's (allowed: ${power(allowed)}). Weights rounded to ` +
       `${eight_bits ? "8 bits" : "half precision"}: a logit moves by ` +
       `${power(rounding.logit)} at most, the loss by ${power(rounding.nats)} nats.`
-    : `This page does not compute what PyTorch does: a logit of the shipped text is ` +
-      `${power(error)} from PyTorch's, where ${power(allowed)} is allowed. What it would show is ` +
-      "not the model, and is switched off.";
+    : `This page does not compute what PyTorch does: ${reason}. What it would show is not the ` +
+      "model, and is switched off.";
   $("equality").className = agrees ? "quiet" : "trouble";
   for (const id of ["live", "lens-section", "patch-section", "try"]) $(id).inert = !agrees;
   document.body.classList.toggle("untrusted", !agrees);

@@ -1,4 +1,4 @@
-"""Weights as they lie in the page: in half precision, or in 8 bits with a scale a row."""
+"""Pack weights for the page: in half precision, or in 8 bits with one scale per row."""
 
 from collections.abc import Mapping
 
@@ -10,12 +10,12 @@ from torch import Tensor
 def pack_weights(
     weights: Mapping[str, Tensor], eight_bits: bool
 ) -> tuple[bytes, dict[str, Tensor]]:
-    """The bytes of all tensors in their order, little-endian, and the tensors they stand for.
+    """Return the bytes of all tensors in order, little-endian, and the tensors they stand for.
 
-    Of each tensor, a vector being one row: a bit a row, lowest first, which says whether the row
-    has anything but zeros (most rows of an n-gram table have not), and then the rows that have.
-    Half precision takes two bytes a number. In 8 bits come the rows' scales, in float32, and then
-    a signed byte a number, which times its scale is the number; vectors stay in half precision.
+    A vector counts as one row. A tensor begins with one bit per row, lowest first: whether the row
+    has anything but zeros, as most rows of an n-gram table have not. Then come the rows that have.
+    Half precision takes two bytes per number. In 8 bits, the rows' scales come first, in float32,
+    then a signed byte per number, to be multiplied by the scale; vectors stay in half precision.
     """
     parts, stand_for = [], {}
     for name, weight in weights.items():

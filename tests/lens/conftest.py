@@ -1,10 +1,81 @@
-"""A browser, for what the report page shows and computes."""
+"""A report of a run, and a browser for what its page shows and computes."""
 
+import base64
+import json
+import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+
+import study
+from lens.report.weights import pack_weights
+from lens.subject import MeasureOptions, Subject
+from model.gpt import GPT
+from run.checkpoint import open_run
+from run.snapshots import load_snapshot, save_snapshot
+from tests.conftest import make_run
+from training.state import TrainState
+
+CHARS = "\n abcdefghijklmnopqrstuvwxyz"
+TEXT = "to be or not"  # of the run's context
+
+
+@dataclass
+class Report:
+    """A report of a run of random weights, and the models that it should be."""
+
+    data: dict[str, Any]
+    weights: list[bytes]
+    exact: dict[int, GPT]  # by step
+    models: dict[int, GPT]  # rounded as in the page
+    sequences_BT: torch.Tensor
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Of steps 0 and 1, in 8 bits, and 3; the logits of step 0 are in the thousands."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("page"))
+        Path("text.txt").write_text("".join(np.random.default_rng(0).choice(list(CHARS), 2000)))
+        run = make_run(Path("runs/plain"), CHARS, "text.txt", ngrams=2)
+        saved = open_run(run, "last")
+        exact = {step: saved.model(torch.device("cpu")) for step in (0, 1, 3)}
+        for step in (0, 1):
+            with torch.no_grad():
+                for weight in exact[step].parameters():
+                    weight.mul_(0.5 + 0.2 * step)
+                if step == 0:
+                    exact[step].get_parameter("head.weight").mul_(20_000)
+            header = replace(saved.header, state=TrainState(step, train_loss=1.0))
+            save_snapshot(run, exact[step], header)
+            load_snapshot(exact[step], run / "snapshots" / f"{step:08d}.safetensors")
+        flags = ["--source=text.txt", f"--prompt={TEXT}", "--sequences=5", "--checkpoint=last"]
+        assert study.main(["report", *flags, "--max_mb=1e308"]) == 0
+        room = (run / "report.html").stat().st_size / 1e6 - 0.001
+        assert study.main(["report", *flags, f"--max_mb={room}"]) == 0
+        subject = Subject("plain", MeasureOptions(source="text.txt"))
+        models = {step: rounded(model, step < 3) for step, model in exact.items()}
+        return Report(*taken_apart(run), exact, models, subject.sequences(5))
+
+
+def rounded(model: GPT, eight_bits: bool) -> GPT:
+    copy = GPT(model.config, model.token_embedding.num_embeddings).eval()
+    copy.load_state_dict(pack_weights(model.state_dict(), eight_bits)[1])
+    return copy
+
+
+def taken_apart(run: Path) -> tuple[dict[str, Any], list[bytes]]:
+    """The data and the packed weights of a run's page."""
+    html = (run / "report.html").read_text(encoding="utf-8")
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    weights = re.findall(r'class="weights">(.*?)</script>', html)
+    return json.loads(data), [base64.b64decode(each) for each in weights]
 
 
 @pytest.fixture(scope="session")

@@ -1,25 +1,162 @@
-"""What the report page is given: weights rounded, and moments of training chosen."""
+"""What the report page is given: it is what PyTorch computes, and it fits."""
+
+import base64
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
 
-from lens.report.data import thinned
+import study
+from lens.capture import blocks_of, capture
+from lens.measure import repeated
+from lens.report.data import choose
+from lens.report.page import page, to_json
 from lens.report.weights import pack_weights
+from lens.subject import REPEATS
+from model.gpt import GPT
+from run.checkpoint import open_run
+from run.snapshots import save_snapshot
+from tests.conftest import make_run
+from tests.lens.conftest import CHARS, TEXT, Report, taken_apart
+from training.state import TrainState
 
-WEIGHTS = {
-    "matrix": torch.randn(5, 7, generator=torch.Generator().manual_seed(0)) * 3,
-    "vector": torch.randn(6, generator=torch.Generator().manual_seed(1)),
-}
-WEIGHTS["matrix"][3] = 0.0
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+L, H, D, B = 3, 2, 8, 12
+
+
+def losses(model: GPT, tokens_BT: Tensor) -> Tensor:
+    """(B, T), without the functions that the report uses."""
+    logits_BVT = model(tokens_BT[:, :-1]).transpose(1, 2)
+    return F.cross_entropy(logits_BVT, tokens_BT[:, 1:], reduction="none")
+
+
+def mean_outputs(model: GPT, tokens_BT: Tensor) -> Tensor:
+    """(L, H, D): the mean of what enters W_O."""
+    means = []
+    handles = [
+        block.attn.out.register_forward_pre_hook(
+            lambda module, args: means.append(args[0].mean((0, 1)))
+        )
+        for block in blocks_of(model)
+    ]
+    model(tokens_BT[:, :-1])
+    for handle in handles:
+        handle.remove()
+    return torch.stack(means).view(L, H, D)
+
+
+def unpack(packed: str) -> Tensor:
+    return torch.tensor(np.frombuffer(base64.b64decode(packed), "<f4"))
+
+
+@torch.no_grad()
+def test_measurements_of_each_snapshot(report: Report) -> None:
+    sequences_BT = report.sequences_BT
+    assert [told["step"] for told in report.data["snapshots"]] == list(report.exact)
+    for told, exact, model in zip(
+        report.data["snapshots"], report.exact.values(), report.models.values(), strict=True
+    ):
+        for depth, loss in enumerate(told["lens_loss"]):
+            cut = copy.deepcopy(exact)
+            cut.blocks = cut.blocks[:depth]
+            assert losses(cut, sequences_BT).mean().item() == pytest.approx(loss, rel=1e-5)
+        assert depth == L
+        P = told["copying"]["period"]
+        repeats_BT = repeated(len(CHARS), P, REPEATS)
+        loss_T = losses(exact, repeats_BT).mean(0)
+        copying = [told["copying"]["first"], told["copying"]["second"]]
+        expected = [loss_T[: P - 1].mean().item(), loss_T[P:].mean().item()]
+        assert P == B // 2 and copying == pytest.approx(expected, rel=1e-5)
+        for key, tokens_BT, distance in (
+            ("previous_token", sequences_BT[:, :-1], 1),
+            ("duplicate_token", repeats_BT, P),
+        ):
+            layers = capture(exact, tokens_BT).layers
+            A_LBHTS = torch.stack([layer.weights_BHTS for layer in layers])
+            scores = A_LBHTS.diagonal(-distance, -2, -1).mean((1, 3)).flatten()
+            assert told["scores"][key] == pytest.approx(scores.tolist(), abs=2e-6)
+        torch.testing.assert_close(
+            unpack(told["means"]), mean_outputs(exact, sequences_BT).flatten()
+        )
+        reference_BT = torch.tensor([report.data["reference"]])
+        logits_TV, exact_TV = (copy.deepcopy(m).double()(reference_BT)[0] for m in (model, exact))
+        torch.testing.assert_close(
+            unpack(told["logits"]), logits_TV[told["rows"]].flatten().float()
+        )
+        apart = (losses(model, sequences_BT) - losses(exact, sequences_BT)).mean().item()
+        assert told["rounding"]["nats"] == pytest.approx(apart, abs=1e-6 + 1e-6 * loss)
+        assert told["rounding"]["logit"] == (logits_TV - exact_TV).abs().max().item()
+
+
+@torch.no_grad()
+def test_ablation_is_of_the_head_before_the_output_projection(report: Report) -> None:
+    model, sequences_BT = report.exact[3], report.sequences_BT
+    means_LHD = mean_outputs(model, sequences_BT)
+    whole_B = losses(model, sequences_BT).mean(1)
+    ablation = report.data["ablation"]
+    assert ablation["loss"] == pytest.approx(whole_B.mean().item())
+    for i in range(L * H):
+        layer, head = divmod(i, H)
+        without = copy.deepcopy(model)
+        out, columns = blocks_of(without)[layer].attn.out, slice(head * D, (head + 1) * D)
+        mean_C = out.weight[:, columns] @ means_LHD[layer, head]
+        out.weight[:, columns] = 0
+        for kind in ("zero", "mean"):
+            change_B = losses(without, sequences_BT).mean(1) - whole_B
+            assert ablation[kind][i] == pytest.approx(change_B.mean().item(), abs=5e-6)
+            error = change_B.std().item() / len(change_B) ** 0.5
+            assert ablation[f"{kind}_error"][i] == pytest.approx(error, abs=5e-6)
+            out.register_forward_hook(lambda module, args, y_BTC, mean_C=mean_C: y_BTC + mean_C)
+
+
+def test_the_run_and_its_texts(report: Report) -> None:
+    data, model = report.data, report.exact[3]
+    assert data["vocab"] == list(CHARS)
+    assert "".join(data["vocab"][i] for i in data["prompt"]) == TEXT
+    assert data["reference"] == data["prompt"]  # which fills the context
+    weights = model.state_dict()
+    assert data["shapes"] == [[name, list(weight.shape)] for name, weight in weights.items()]
+    about = {"name": "plain", "step": 3, "val_loss": 2.5, "torch": torch.__version__}
+    assert data["run"].items() >= about.items()
+    assert data["run"]["parameters"] == sum(weight.numel() for weight in weights.values())
+    uniform = {info["key"]: info["uniform"] for info in data["scores"]}
+    assert uniform["own_position"] == pytest.approx(sum(1 / q for q in range(2, B + 1)) / (B - 1))
+
+
+@given(st.data(), st.integers(1, 9))
+def test_what_is_chosen_fits_and_keeps_the_ends(data: st.DataObject, count: int) -> None:
+    halves = data.draw(st.lists(st.integers(2, 99), min_size=count, max_size=count))
+    losses = data.draw(st.lists(st.floats(0, 9), min_size=count, max_size=count))
+    sizes, last = [(half, half // 2 + 1) for half in halves], count - 1
+    room = data.draw(st.integers(sizes[last][1], sum(halves) + 9))
+    chosen = choose(sizes, losses, room)
+    assert sum(sizes[i][eight] for i, eight in chosen.items()) <= room
+    assert list(chosen) == sorted(chosen) and last in chosen
+    assert (not any(chosen.values()) and len(chosen) == count) == (sum(halves) <= room)
+    assert chosen[last] == (halves[last] > room)
+    assert 0 in chosen or len(chosen) == 1
+
+
+def test_moments_where_the_loss_moves_are_chosen() -> None:
+    losses = [4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0]
+    chosen = choose([(2, 1)] * 9, losses, 6)
+    assert chosen == {0: True, 3: True, 4: True, 5: True, 8: False}
 
 
 @pytest.mark.parametrize("eight_bits", [False, True])
 def test_weights_are_rounded_by_as_little_as_their_bits_allow(eight_bits: bool) -> None:
-    packed, rounded = pack_weights(WEIGHTS, eight_bits)
-    matrix, vector = WEIGHTS["matrix"], WEIGHTS["vector"]
+    generator = torch.Generator().manual_seed(0)
+    matrix, vector = torch.randn(5, 7, generator=generator) * 3, torch.randn(6, generator=generator)
+    matrix[3] = 0.0
+    packed, rounded = pack_weights({"matrix": matrix, "vector": vector}, eight_bits)
     assert torch.equal(rounded["vector"], vector.half().float())
     half_a_step = matrix.abs().amax(1, keepdim=True) / 254 * 1.0001
     allowed = half_a_step if eight_bits else matrix.abs() * 2.0**-11
@@ -29,15 +166,32 @@ def test_weights_are_rounded_by_as_little_as_their_bits_allow(eight_bits: bool) 
     assert len(packed) == 1 + size + 1 + 2 * 6
 
 
-def test_moments_where_the_loss_moves_are_kept() -> None:
-    losses = [4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0]
-    assert thinned(losses, 5) == [0, 3, 4, 5, 8]
-    assert 4 in thinned(losses, 3)
+def test_a_page_keeps_to_its_room_and_overwrites_only_pages(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("text.txt").write_text("to be or not " * 200)
+    run = make_run(Path("runs/a"), CHARS, "text.txt", n_embd=32)
+    saved = open_run(run)
+    header = replace(saved.header, state=TrainState(0, train_loss=1.0))
+    save_snapshot(run, saved.model(torch.device("cpu")), header)
+    report = ["report", "--source=text.txt", "--sequences=2", "--prompt=to be"]
+    assert study.main([*report, "--max_mb=0.1"]) == 2
+    enough = float(capsys.readouterr().err.split("--max_mb ")[1].split()[0])
+    for room, eight_bits in ((enough, [True]), (1, [False, False])):
+        assert study.main([*report, f"--max_mb={room}"]) == 0
+        assert (run / "report.html").stat().st_size <= room * 1e6
+        data, _ = taken_apart(run)
+        assert [snapshot["eight_bits"] for snapshot in data["snapshots"]] == eight_bits
+    assert "".join(data["vocab"][i] for i in data["reference"]) == "to beto beto"
+    Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
+    assert study.main([*report, "--out=mine.txt"]) == 2
+    assert "mine.txt exists and is not a report" in capsys.readouterr().err
+    assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"
 
 
-@given(st.lists(st.floats(0, 9), min_size=1, max_size=12), st.integers(1, 12))
-def test_first_and_last_stay(losses: list[float], count: int) -> None:
-    kept = thinned(losses, count)
-    assert kept == sorted({*kept}) and len(kept) == min(count, len(losses))
-    assert kept[-1] == len(losses) - 1 and (count < 2 or kept[0] == 0)
-    assert np.isin(kept, range(len(losses))).all()
+def test_its_data_cannot_end_its_script() -> None:
+    given = {"<&>": ["\u2028\u2029\ud800", HOSTILE, float("inf"), 1.5, {"{{script}}": None}]}
+    text = to_json(given)
+    assert text.isascii() and not set("<>&") & set(text)
+    assert json.loads(text) == json.loads(json.dumps(given).replace("Infinity", "null"))
+    assert page(given, [b"\xff"]).count("<script") == 3
