@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
-LONGEST = 600  # characters of a message; a value in it may have a million
+LONGEST, HALF = 600, 297  # characters of a message; a value in it may have a million
 
 
 class UserError(Exception):
@@ -63,9 +63,6 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
             if message is None:
                 raise
             print(f"error: {printable(message)}", file=sys.stderr)
-            if "TORCHELASTIC_RUN_ID" in os.environ:
-                note = "note: the error is in the line above, not in torchrun's report that follows"
-                print(note, file=sys.stderr)
             return 2
 
     return run
@@ -89,14 +86,6 @@ def explain(error: Exception) -> str | None:
 
 def printable(text: str) -> str:
     """Return the text in one line without characters that act on a terminal: names and values in
-    messages come from files that anyone may have made."""
-    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in shorten(text))
-    return shorten(shown)
-
-
-def shorten(text: str) -> str:
-    """Return the text, or both ends of a long one."""
-    if len(text) <= LONGEST:
-        return text
-    half = LONGEST // 2 - 3
-    return f"{text[:half]} ... {text[-half:]}"
+    messages come from files that anyone may have made. Of a long text both ends are returned."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return shown if len(shown) <= LONGEST else f"{shown[:HALF]} ... {shown[-HALF:]}"

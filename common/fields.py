@@ -13,8 +13,15 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 Made = TypeVar("Made")
 
-# Nothing is converted: 3.0 is not a whole number, and "yes" is not a boolean.
-STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+# Nothing is converted: 3.0 is not a whole number, and "yes" is not a boolean. Any limit on the
+# length of texts makes pydantic reject bytes that are not Unicode, which JSON could not save.
+STRICT = ConfigDict(
+    strict=True,
+    extra="forbid",
+    allow_inf_nan=False,
+    use_attribute_docstrings=True,
+    str_min_length=0,
+)
 
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 Natural = Annotated[int, Field(ge=0, lt=2**63)]

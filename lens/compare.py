@@ -10,10 +10,10 @@ from pydantic.dataclasses import dataclass
 
 from common.errors import UserError, printable
 from common.fields import STRICT, Natural
-from common.pictures import new_picture, save_picture
 from common.tables import visible
 from lens.capture import capture, without_mask
 from lens.measure import mean_loss
+from lens.pictures import new_picture, save_picture
 from lens.subject import MeasureOptions, Subject, spread_sequences
 from lens.variants import Comparison, layer_comparisons, with_relu
 from model.config import ModelConfig

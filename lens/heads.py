@@ -12,12 +12,12 @@ from torch import Tensor
 
 from common.errors import UserError
 from common.fields import STRICT
-from common.pictures import new_picture, save_picture
 from common.tables import print_table
 from lens.capture import head_replaced
 from lens.composition import chance_level, composition
 from lens.measure import Ablation, ablate, logit_lens, measure_copying, repeated, score_heads
 from lens.metrics import SCORES, SINK
+from lens.pictures import new_picture, save_picture
 from lens.subject import REPEATS, MeasureOptions, Subject
 
 PAIRS = 12  # of heads that compose most, that are printed

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from common.pictures import new_picture
+from lens.pictures import new_picture
 
 
 def test_a_picture_names_a_new_file_in_a_folder(workplace: Path) -> None:
