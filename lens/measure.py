@@ -23,7 +23,13 @@ def micro_batches(model: GPT, tokens_BT: Tensor) -> Iterator[Tensor]:
 
 
 def losses_of(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    """(B, T): the loss of each prediction."""
+    """Return the loss of each prediction, (B, T).
+
+    Raises:
+        FloatingPointError: if the logits are not finite, as with finite but huge weights.
+    """
+    if not logits_BTV.isfinite().all():
+        raise FloatingPointError("the model's logits are not finite (NaN or Inf)")
     return next_token_loss(logits_BTV, targets_BT, reduction="none").view(targets_BT.shape)
 
 

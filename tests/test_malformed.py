@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import sample
 import study
 import train
 from configs.load import read_yaml
+from run.checkpoint import open_run, save_checkpoint
 from tests.conftest import DEBUG
 
 ODD = "\x1b]0;owned\x07\x1b[31m \u202e \n"
@@ -26,6 +28,7 @@ class Bomb:
         return Path.touch, (Path("exploded"),)
 
 
+@pytest.mark.slow
 def test_an_untrusted_run_is_only_data(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`pickle.load` and `torch.load` would run what is in place of its files here."""
     (workplace / "fine.txt").write_text("a text to study with enough of it\n" * 40)
@@ -52,6 +55,12 @@ def test_an_untrusted_run_is_only_data(workplace: Path, capsys: pytest.CaptureFi
         out, err = capsys.readouterr()
         shown = (out + err).replace("\r\033[K", "")  # how a line of progress is erased
         assert not {"\x1b", "\x07", "\u202e"} & set(shown), argv
+    saved = open_run(run)
+    huge = {name: torch.full_like(tensor, 3e38) for name, tensor in saved.tensors.items()}
+    save_checkpoint(saved.path, huge, saved.header)
+    for main, argv in commands[:-3]:
+        code, said = main(argv), "".join(capsys.readouterr())
+        assert code and ("not finite" in said or "is nan" in said or argv[0] == "verify"), said
     for path in run.rglob("*.safetensors"):
         path.write_bytes(pickle.dumps(Bomb()))
     for main, argv in commands:
