@@ -30,7 +30,7 @@ from pydantic.dataclasses import dataclass
 from common.errors import UserError, command, printable
 from common.fields import STRICT
 from configs.load import SECTIONS, Config, build, read_command_line, read_config, read_yaml
-from data.batches import Batches, open_batches
+from data.batches import Batches, TextBatches, open_batches
 from model.gpt import GPT
 from run.checkpoint import Checkpointer, SavedRun, load_training, load_weights, open_run
 from run.folder import check_unused, describe_run, find_run, hold, make_folder, save_config
@@ -179,7 +179,7 @@ def execute(argv: list[str], held: ExitStack) -> int:
     block_size, seed = config.model.block_size, config.train.seed
     batches = open_batches(config.data, block_size, seed, vocabulary, named)
     processes = join_processes(config.train, runtime.device, held)
-    print(f"{runtime}{processes}\ntext: {batches.describe()}")
+    print(f"{runtime}{processes}\ntext: {batches}")
     V = batches.tokenizer.vocab_size
     if options.dry_run:
         print(describe_size(config.model, config.train, V))
@@ -322,7 +322,7 @@ def measure(job: Job, saved: SavedRun) -> int:
     splits = {"validation": job.batches.validation}
     if data.test_fraction:
         splits["test"] = job.batches.test
-    strides = {T} if data.source == "repeat" else {T, T - T // 2}
+    strides = {T, T - T // 2} if isinstance(job.batches, TextBatches) else {T}
     with StopSignal() as stop:
         for name, split in splits.items():
             for stride in sorted(strides, reverse=True):

@@ -18,8 +18,6 @@ from data.corpus import Corpus, load_corpus
 from data.tokenizer import CharTokenizer, Tokenizer
 
 BASELINE_TOKENS = 10_000_000  # the baselines are counted on at most so many
-REPEAT_VALIDATION_SEQUENCES = 256
-REPEAT_VALIDATION_SEED = 0  # the same validation sequences for every seed of training
 
 
 def open_batches(
@@ -38,15 +36,14 @@ def open_batches(
     Raises:
         UserError: see `load_corpus`, and for a text too short for a sequence in each split.
     """
-    if config.source not in ("repeat", ["repeat"]):
+    generated = GENERATED.get(str(config.source))
+    if generated is None:
         return TextBatches(load_corpus(config, tokenizer, named), config, block_size, seed)
-    batches = RepeatBatches(config, block_size, seed)
-    if config.test_fraction:
-        raise UserError("--data.source repeat has no end, so it takes no --data.test_fraction")
+    batches = generated(config, block_size, seed)
     if config.tokenizer != "char" or tokenizer not in (None, batches.tokenizer):
         raise UserError(
-            "--data.source repeat has characters of its own: it takes no --data.tokenizer but "
-            "char, and no weights of another vocabulary"
+            f"--data.source {config.source} has its own vocabulary; leave out --data.tokenizer, "
+            f"and weights of another vocabulary"
         )
     return batches
 
@@ -63,18 +60,29 @@ class TextBatches:
         train_end = int(round(length * (1 - config.val_fraction - test_fraction), 3))
         val_end = length - round(length * test_fraction)
         splits = np.split(corpus.tokens, [train_end, val_end])
+        sizes = [len(split) for split in splits]
+        if min(sizes[: 3 if test_fraction else 2]) <= block_size:
+            raise UserError(
+                f"the splits have {sizes} tokens, and a sequence needs --model.block_size + 1 = "
+                f"{block_size + 1}: use a longer text or a smaller value"
+            )
         self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1
-        for name, tokens in zip(("training", "validation", "test"), splits, strict=True):
-            if len(tokens) <= block_size and (name != "test" or test_fraction):
-                raise UserError(
-                    f"the {name} split has {len(tokens)} tokens, and a sequence needs "
-                    f"block_size + 1 = {block_size + 1}: use a longer text, a smaller "
-                    f"--model.block_size, or another --data.val_fraction or --data.test_fraction"
-                )
+        # Called with a batch size B and perhaps a stride.
+        self.validation = functools.partial(one_pass, self.val_tokens, block_size)
+        self.test = functools.partial(one_pass, self.test_tokens, block_size)
+
+    def __str__(self) -> str:
+        """The text in one line."""
+        test = f", {len(self.test_tokens):,} for testing" if len(self.test_tokens) else ""
+        return (
+            f"{printable(self.info['source'])}, {self.info['tokens']:,} tokens "
+            f"({self.tokenizer.vocab_size} distinct), {len(self.val_tokens):,} held out for "
+            f"validation{test}"
+        )
 
     def train(self, step: int, batch_size: int) -> Tensor:
-        """The sequences of a training step, (B, T + 1), of 64-bit integers.
+        """Return the sequences of a training step, (B, T + 1), of 64-bit integers.
 
         They are numbers step * B and on of an endless series of epochs. Each epoch cuts the text
         into adjacent sequences from its own offset, and takes them in its own order; both are
@@ -89,84 +97,84 @@ class TextBatches:
             starts[now] = epoch_starts(length, T, self.seed, int(epoch))[places[now]]
         return gather(self.train_tokens, starts, T + 1)
 
-    def validation(self, batch_size: int, stride: int | None = None) -> Iterator[Tensor]:
-        """One pass over the whole validation split in its order, as sequences (B, T + 1); the last
-        may be shorter. They are adjacent, or begin `stride` tokens after each other."""
-        return one_pass(self.val_tokens, self.block_size, batch_size, stride)
-
-    def test(self, batch_size: int, stride: int | None = None) -> Iterator[Tensor]:
-        """The same over the test split; nothing, where there is none."""
-        return one_pass(self.test_tokens, self.block_size, batch_size, stride)
-
     def baselines(self) -> dict[str, float]:
-        """Validation losses of `baseline_losses`, by the model's name, in nats per token."""
+        """Return the validation losses of `baseline_losses`."""
         train, val = self.train_tokens[-BASELINE_TOKENS:], self.val_tokens[:BASELINE_TOKENS]
         return baseline_losses(train, val, self.tokenizer.vocab_size)
 
-    def describe(self) -> str:
-        """The text in one line."""
-        test = f", {len(self.test_tokens):,} for testing" if len(self.test_tokens) else ""
-        return (
-            f"{printable(self.info['source'])}, {self.info['tokens']:,} tokens "
-            f"({self.tokenizer.vocab_size} different), {len(self.val_tokens):,} held out for "
-            f"validation{test}"
-        )
 
+class GeneratedBatches:
+    """Sequences drawn at random, without end. The methods are those of TextBatches.
 
-class RepeatBatches:
-    """Random strings repeated: each sequence is [r, r, ...] cut to T + 1, r of its own length.
-
-    The characters of r are all different, so that what follows one is known from its last
-    appearance, and from nothing else. A model that predicts the second copy has learned to
-    look back for it: induction (Olsson et al. 2022). The methods are those of TextBatches.
+    To add a data set, write a class with a tokenizer, `__str__` and `draw`, name it in GENERATED,
+    and put its settings into DataConfig.
     """
 
+    tokenizer: Tokenizer
+    validation_sequences = 256
+
     def __init__(self, config: DataConfig, block_size: int, seed: int) -> None:
-        self.block_size, self.seed = block_size, seed
-        self.low, self.high = config.repeat_min_period, config.repeat_max_period
-        if block_size < 2 * self.high:
-            raise UserError(
-                f"--model.block_size {block_size} has no room for two copies of "
-                f"--data.repeat_max_period {self.high} characters; make it {2 * self.high} or more"
-            )
-        # '!' and on are printable and visible; past '~' the letters from U+0100 on are too
-        codes = [0x21 + i if i < 94 else 0x100 + i - 94 for i in range(config.repeat_vocab)]
-        self.tokenizer: Tokenizer = CharTokenizer("".join(map(chr, codes)))
-        self.info: dict[str, Any] = {"source": "repeat", "start_token": 0}
-        self.validation_tokens = REPEAT_VALIDATION_SEQUENCES * block_size
+        self.config, self.block_size, self.seed = config, block_size, seed
+        self.info: dict[str, Any] = {"source": config.source, "start_token": 0}
+        self.validation_tokens = self.validation_sequences * block_size
+
+    def draw(self, seed: list[int], count: int) -> Tensor:
+        """Draw `count` sequences, shape (count, T + 1)."""
+        raise NotImplementedError
 
     def train(self, step: int, batch_size: int) -> Tensor:
         return self.draw([self.seed, 1, step], batch_size)
 
+    # What is held out is the same for every seed of training.
+
     def validation(self, batch_size: int, stride: int | None = None) -> Iterator[Tensor]:
-        sequences = self.draw([REPEAT_VALIDATION_SEED, 0], REPEAT_VALIDATION_SEQUENCES)
-        yield from sequences.split(batch_size)
+        yield from self.draw([0, 0], self.validation_sequences).split(batch_size)
 
     def test(self, batch_size: int, stride: int | None = None) -> Iterator[Tensor]:
-        return iter(())  # validation is on strings never trained on already
+        yield from self.draw([0, 3], self.validation_sequences).split(batch_size)
 
     def baselines(self) -> dict[str, float]:
-        count = REPEAT_VALIDATION_SEQUENCES
-        train = self.draw([REPEAT_VALIDATION_SEED, 2], 4 * count).numpy().ravel()
-        val = self.draw([REPEAT_VALIDATION_SEED, 0], count).numpy().ravel()
+        train = self.draw([0, 2], 4 * self.validation_sequences).numpy().ravel()
+        val = self.draw([0, 0], self.validation_sequences).numpy().ravel()
         return baseline_losses(train, val, self.tokenizer.vocab_size)
 
-    def describe(self) -> str:
+
+class RepeatBatches(GeneratedBatches):
+    """Random strings repeated: each sequence is [r, r, ...] cut to T + 1, r of its own length.
+
+    The characters of r are distinct, so that what follows one is known from its last appearance,
+    and from nothing else. A model that predicts the second copy has learned to look back for it:
+    induction (Olsson et al. 2022).
+    """
+
+    def __init__(self, config: DataConfig, block_size: int, seed: int) -> None:
+        super().__init__(config, block_size, seed)
+        self.low, self.high = config.repeat_min_period, config.repeat_max_period
+        if not self.low <= self.high <= min(config.repeat_vocab, block_size // 2):
+            raise UserError(
+                "--data.repeat_min_period must be at most --data.repeat_max_period, and this at "
+                "most --data.repeat_vocab and half of --model.block_size"
+            )
+        visible = [*range(0x21, 0x7F), *range(0x100, 0xD000)]
+        self.tokenizer = CharTokenizer("".join(map(chr, visible[: config.repeat_vocab])))
+
+    def __str__(self) -> str:
         return (
-            f"random strings of {self.low} to {self.high} different characters out of "
+            f"random strings of {self.low} to {self.high} distinct characters out of "
             f"{self.tokenizer.vocab_size}, repeated"
         )
 
     def draw(self, seed: list[int], count: int) -> Tensor:
-        """So many sequences, (count, T + 1)."""
-        random, V = np.random.default_rng(seed), self.tokenizer.vocab_size
+        random = np.random.default_rng(seed)
         periods = random.integers(self.low, self.high, size=(count, 1), endpoint=True)
-        strings = random.permuted(np.tile(np.arange(V), (count, 1)), axis=1)
+        strings = np.tile(np.arange(self.tokenizer.vocab_size), (count, 1))
+        strings = random.permuted(strings, axis=1)
         places = np.arange(self.block_size + 1) % periods
         return torch.from_numpy(np.take_along_axis(strings, places, axis=1))
 
 
-Batches = TextBatches | RepeatBatches
+GENERATED: dict[Any, type[GeneratedBatches]] = {"repeat": RepeatBatches}
+Batches = TextBatches | GeneratedBatches
 
 
 def sequences_per_epoch(length: int, T: int) -> int:

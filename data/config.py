@@ -14,15 +14,15 @@ class DataConfig:
 
     source: list[str] | str = "pydocs"
     """pydocs (Python's reference manual, which every Python carries), a text file, a glob,
-    hub:OWNER/NAME (a dataset on the Hugging Face hub), or repeat (random strings repeated, for
+    hub:OWNER/NAME (a dataset on the Hugging Face Hub), or repeat (random strings repeated, for
     studying induction). Give the flag several times for several files."""
 
     tokenizer: Literal["char", "byte", "bpe"] = "char"
-    """A token is a character of the text, a byte of its UTF-8 form, or a sub-word: bytes joined by
+    """A token is a character of the text, a byte of its UTF-8 form, or a subword: bytes joined by
     byte-pair encoding, as in GPT-2, learned from the text; needs the library tokenizers."""
 
     vocab_size: Annotated[int, Field(ge=257, le=60_000)] = 1024
-    """For bpe: number of different tokens, 256 of them bytes."""
+    """For bpe: number of distinct tokens, 256 of them bytes."""
 
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """The text is split into training, validation and test, in this order; this is the fraction
@@ -48,7 +48,7 @@ class DataConfig:
     to fix the exact text."""
 
     repeat_vocab: Annotated[int, Field(ge=2, le=50_000)] = 64
-    """For repeat: number of different characters."""
+    """For repeat: number of distinct characters."""
 
     repeat_min_period: Count = 8
     """For repeat: shortest period; each sequence draws its own."""
@@ -62,16 +62,9 @@ class DataConfig:
         return "token" if self.tokenizer == "bpe" else self.tokenizer
 
     def __post_init__(self) -> None:
+        if isinstance(self.source, list) and len(self.source) == 1:  # means the same
+            object.__setattr__(self, "source", self.source[0])
         if not self.source:
             raise ValueError("source is empty; name a file, pydocs, hub:OWNER/NAME or repeat")
         if self.val_fraction + self.test_fraction >= 1:
-            raise ValueError(
-                f"val_fraction {self.val_fraction} and test_fraction {self.test_fraction} leave "
-                f"nothing to train on"
-            )
-        if not self.repeat_min_period <= self.repeat_max_period <= self.repeat_vocab:
-            raise ValueError(
-                f"repeat_min_period {self.repeat_min_period}, repeat_max_period "
-                f"{self.repeat_max_period} and repeat_vocab {self.repeat_vocab} must be in "
-                f"ascending order: a period is that many different characters"
-            )
+            raise ValueError("val_fraction and test_fraction leave nothing to train on")

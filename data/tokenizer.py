@@ -1,8 +1,14 @@
-"""Text <-> token ids: a token is a character of the corpus, a byte, or a sub-word (data/bpe.py)."""
+"""Text <-> token ids. A token is a character of the text, a byte, or a subword.
+
+Subwords come from byte-pair encoding (Sennrich et al. 2016) of bytes, as in GPT-2 (Radford et al.
+2019): a text is split into words, and the bytes of a word are joined, pair by pair, in the order of
+the merges. The library `tokenizers` does that; it is an optional dependency.
+"""
 
 import codecs
+import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -10,132 +16,203 @@ import numpy as np
 import numpy.typing as npt
 
 from common.errors import UserError
-from data.bpe import BPETokenizer, read_merges
 
 MAX_CODE_POINT = 0x10FFFF
-LISTED = 128  # characters at most that an error lists
+
+# GPT-2 writes each byte as a visible character: itself, or one from U+0100 on. Its tokens 0 to 255
+# are the bytes in this order.
+VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+HIDDEN = [byte for byte in range(256) if byte not in VISIBLE]
+BYTE_OF = {chr(byte): byte for byte in VISIBLE}
+BYTE_OF |= {chr(0x100 + i): byte for i, byte in enumerate(HIDDEN)}
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
-    """The Unicode code point of each character."""
+    """Return the Unicode code point of each character."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
-@dataclass(frozen=True)
-class CharTokenizer:
-    """One token a character: `chars[i]` is token i."""
+class Tokenizer:
+    """Text <-> token ids from 0 to V - 1. A kind of tokens is a subclass with pieces, `encode` and
+    `to_dict`, and a case in `load_tokenizer`."""
 
-    chars: str
+    pieces: list[bytes]
+    """The bytes of each token."""
 
-    @cached_property
-    def _ids(self) -> npt.NDArray[Any]:
-        """The token of each code point; V, which is none, for those that have no token."""
-        V = self.vocab_size
-        ids = np.full(MAX_CODE_POINT + 1, V, dtype=np.min_scalar_type(V))
-        ids[code_points(self.chars)] = np.arange(V)
-        return ids
+    def encode(self, text: str) -> npt.NDArray[Any]:
+        """Return the token ids of a text, in the smallest unsigned type that holds V of them.
+
+        Raises:
+            UserError: for a text that has no tokens.
+        """
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data that `load_tokenizer` reads."""
+        raise NotImplementedError
 
     @property
     def vocab_size(self) -> int:
-        """V, the number of different tokens."""
-        return len(self.chars)
+        """V, the number of distinct tokens."""
+        return len(self.pieces)
 
-    def encode(self, text: str) -> npt.NDArray[Any]:
-        """Token ids of a text, in the smallest unsigned type that holds V of them.
+    @cached_property
+    def labels(self) -> list[str]:
+        """Each token as a text to show; bytes that are not a character as \\xNN."""
+        return [piece.decode("utf-8", "backslashreplace") for piece in self.pieces]
 
-        Raises:
-            UserError: for characters it has no token for, listing them.
-        """
-        ids = self._ids.take(code_points(text), mode="clip")  # fast, and none is out of range
-        if (ids == self.vocab_size).any():
-            unknown = sorted(set(text) - set(self.chars))
-            shown = " ".join(map(repr, unknown[:20]))
-            more = f" and {len(unknown) - 20} more" if len(unknown) > 20 else ""
-            known = f", {self.chars!r}" if self.vocab_size <= LISTED else ""
-            raise UserError(
-                f"the model has never seen {shown}{more}; it knows {self.vocab_size} characters"
-                f"{known}: leave those out, or train one on a text that has them"
-            )
-        return ids.astype(np.min_scalar_type(max(self.vocab_size - 1, 0)), copy=False)
+    @cached_property
+    def _beginnings(self) -> npt.NDArray[np.int64]:
+        """How many characters begin in each token: all bytes but UTF-8's continuation bytes."""
+        return np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in self.pieces])
+
+    def count_characters(self, ids: npt.NDArray[Any]) -> int:
+        """Return how many characters begin among the tokens."""
+        return int(self._beginnings[ids].sum())
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids."""
+        """Return the text of token ids."""
         return "".join(self.stream(ids))
 
     def stream(self, ids: Iterable[int]) -> Iterator[str]:
-        """The text of token ids one by one, each character as soon as it is complete."""
-        return (self.chars[i] for i in ids)
+        """Yield the text of token ids one by one, each character as soon as it is complete."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for i in ids:
+            yield decoder.decode(self.pieces[i])
+        yield decoder.decode(b"", final=True)
 
-    def count_characters(self, ids: npt.NDArray[Any]) -> int:
-        """How many characters begin among the tokens."""
-        return len(ids)
 
-    def cut(self, text: str) -> int:
-        """The last place where the text can be cut so that its parts have the tokens of the whole;
-        its end, where there is none."""
-        return len(text)
+@dataclass
+class CharTokenizer(Tokenizer):
+    """One token per character: `chars[i]` is token i."""
 
-    @property
-    def labels(self) -> list[str]:
-        """Each token as a text to show; bytes that are no characters as \\xNN."""
-        return list(self.chars)
+    chars: str
+
+    def __post_init__(self) -> None:
+        self.pieces = [char.encode() for char in self.chars]
+
+    @cached_property
+    def _ids(self) -> npt.NDArray[Any]:
+        """The token of each Unicode code point; 0 for those that have none."""
+        ids = np.zeros(MAX_CODE_POINT + 1, dtype=np.min_scalar_type(self.vocab_size - 1))
+        ids[code_points(self.chars)] = np.arange(self.vocab_size)
+        return ids
+
+    def encode(self, text: str) -> npt.NDArray[Any]:
+        if unknown := sorted(set(text) - set(self.chars))[:20]:
+            raise UserError(
+                f"the model has never seen {' '.join(map(repr, unknown))}; leave those characters "
+                f"out, or train on a text that has them"
+            )
+        return self._ids[code_points(text)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that `load_tokenizer` reads."""
         return {"kind": "char", "chars": self.chars}
 
 
-@dataclass(frozen=True)
-class ByteTokenizer:
-    """One token a byte of the text's UTF-8 form, so that any text has tokens.
+@dataclass
+class ByteTokenizer(Tokenizer):
+    """One token per byte of UTF-8, so that any text has tokens."""
 
-    The methods are those of CharTokenizer.
-    """
+    def __post_init__(self) -> None:
+        self.pieces = [bytes([byte]) for byte in range(256)]
 
-    vocab_size: int = field(default=256, init=False)
-
-    def encode(self, text: str) -> npt.NDArray[np.uint8]:
+    def encode(self, text: str) -> npt.NDArray[Any]:
         return np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return bytes(ids).decode("utf-8", "replace")
-
-    def stream(self, ids: Iterable[int]) -> Iterator[str]:
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for i in ids:
-            yield decoder.decode(bytes([i]))
-        yield decoder.decode(b"", final=True)
-
-    def count_characters(self, ids: npt.NDArray[Any]) -> int:
-        return int(((ids & 0xC0) != 0x80).sum())  # all but UTF-8's continuation bytes
-
-    def cut(self, text: str) -> int:
-        return len(text)
-
-    @property
-    def labels(self) -> list[str]:
-        return [bytes([i]).decode("utf-8", "backslashreplace") for i in range(256)]
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "byte"}
 
 
-Tokenizer = CharTokenizer | ByteTokenizer | BPETokenizer
+@dataclass
+class BPETokenizer(Tokenizer):
+    """One token per byte, or per run of bytes that `merges` join."""
+
+    merges: tuple[tuple[str, str], ...]
+    """Pairs of tokens to join, in this order, in GPT-2's characters."""
+
+    special: tuple[str, ...] = ()
+    """Tokens that no text has, such as GPT-2's <|endoftext|>. They have the last ids."""
+
+    def __post_init__(self) -> None:
+        known = {char: bytes([byte]) for char, byte in BYTE_OF.items()}
+        for left, right in self.merges:
+            known.setdefault(left + right, known[left] + known[right])
+        known |= {token: token.encode() for token in self.special}
+        self.pieces = list(known.values())
+        self.vocabulary = {token: i for i, token in enumerate(known)}
+
+    @cached_property
+    def _encoder(self) -> Any:
+        return byte_level_bpe(self.vocabulary, list(self.merges))
+
+    def encode(self, text: str) -> npt.NDArray[Any]:
+        try:
+            ids = self._encoder.encode(text, add_special_tokens=False).ids
+        except TypeError:
+            raise UserError("the text is not UTF-8; only byte tokens can encode it") from None
+        return np.array(ids, dtype=np.min_scalar_type(self.vocab_size - 1))
+
+    def to_dict(self) -> dict[str, Any]:
+        merges = "\n".join(map(" ".join, self.merges))
+        return {"kind": "bpe", "merges": merges, "special": list(self.special)}
 
 
-def load_tokenizer(plain: Any) -> Tokenizer:
-    """The tokenizer that `to_dict` described.
+def load_tokenizer(plain: dict[str, Any]) -> Tokenizer:
+    """Return the tokenizer that `to_dict` described.
 
     Raises:
-        ValueError: when `plain` is not such a description.
+        ValueError, LookupError, AttributeError: if `plain` is not such a description.
     """
     match plain:
-        case {"kind": "byte"} if len(plain) == 1:
+        case {"kind": "char", "chars": str(chars)}:
+            return CharTokenizer(chars)
+        case {"kind": "byte"}:
             return ByteTokenizer()
-        case {"kind": "char", "chars": str(chars)} if len(plain) == 2:
-            if chars and len(set(chars)) == len(chars):
-                return CharTokenizer(chars)
-        case {"kind": "bpe", "merges": str(merges), "special": list(special)} if len(plain) == 3:
-            if all(isinstance(token, str) for token in special):
-                return BPETokenizer(read_merges(merges.splitlines()), tuple(special))
+        case {"kind": "bpe", "merges": str(merges), "special": list(special)}:
+            pairs = map(str.split, merges.splitlines())
+            return BPETokenizer(read_merges(pairs), tuple(special))
     raise ValueError("not a description of a tokenizer")
+
+
+def tokenizers() -> Any:
+    """Return the library of that name.
+
+    Raises:
+        UserError: if it is not installed.
+    """
+    try:
+        import tokenizers as library
+    except ImportError:
+        raise UserError("subwords need the library tokenizers: pip install tokenizers") from None
+    return library
+
+
+def byte_level_bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Any:
+    """Return the library's tokenizer with GPT-2's words."""
+    encoder = tokenizers().Tokenizer(tokenizers().models.BPE(vocabulary, merges))
+    encoder.pre_tokenizer = tokenizers().pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return encoder
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
+    """Join the most frequent pair of tokens of a text, again and again.
+
+    Args:
+        vocab_size: number of tokens, 256 of them bytes; fewer if the text has fewer pairs.
+    """
+    encoder = byte_level_bpe({}, [])
+    trainer = tokenizers().trainers.BpeTrainer(
+        vocab_size=vocab_size, initial_alphabet=list(BYTE_OF), show_progress=False
+    )
+    encoder.train_from_iterator(texts, trainer)
+    return BPETokenizer(read_merges(json.loads(encoder.to_str())["model"]["merges"]))
+
+
+def read_merges(merges: Iterable[Any]) -> tuple[tuple[str, str], ...]:
+    """Return merges as a tuple of pairs.
+
+    Raises:
+        ValueError: if they are not pairs.
+    """
+    return tuple((left, right) for left, right in merges)

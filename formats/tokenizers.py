@@ -5,8 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import reading
-from data.bpe import BYTE_OF, BPETokenizer, read_merges, tokenizers
-from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
+from data.tokenizer import (
+    BYTE_OF,
+    BPETokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    read_merges,
+    tokenizers,
+)
 
 
 def encoder_of(tokenizer: Tokenizer) -> Any:

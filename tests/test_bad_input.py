@@ -27,10 +27,10 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 }
 LINES = {  # what is typed, and the line that it ends with
     "train --data.source=*.md": "no text at *.md",
-    "train --data.source=latin1.txt": "latin1.txt is not UTF-8 text: byte 3 is 0xe9",
+    "train --data.source=latin1.txt": "latin1.txt is not UTF-8 text: after b",
     "train --data.source=empty.txt": "empty.txt is empty; name a source with text in it",
-    "train --data.source=short.txt": "the training split has 8 tokens, and a sequence needs",
-    "train --data.source=uneven.txt": "the validation split has 16 tokens",
+    "train --data.source=short.txt": "the splits have [8, 1, 0] tokens, and a sequence needs",
+    "train --data.source=uneven.txt": "the splits have [",
     "train --data.source=\udcff.txt": "--data.source must be a valid",
     "train --model.n_head 3": "--model.n_embd 128 must be divisible by n_head 3",
     "train --model.n_layer null": "--model.n_layer must be a valid integer, got None",

@@ -201,7 +201,7 @@ def test_it_prints_what_matters(workplace: Path, capsys: pytest.CaptureFixture[s
     assert train.main([*SHORT, "--run", "a", "--train.threads=1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "device cpu, 1 thread, computing in float32"
-    assert lines[1] == "text: short.txt, 2,520 tokens (15 different), 252 held out for validation"
+    assert lines[1] == "text: short.txt, 2,520 tokens (15 distinct), 252 held out for validation"
     assert lines[2].startswith("model: 2 layers x 32 wide, 2 heads, context 32, 2")
     start = f"to beat: uniform {math.log(15):.4f}, unigram "
     assert re.fullmatch(start + r"\d\.\d{4}, bigram \d\.\d{4} nats/char", lines[3])

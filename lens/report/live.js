@@ -138,7 +138,7 @@ function textOf(bytes) {
   return text;
 }
 
-// Sub-words, as in data/bpe.py: bytes are written as characters that can be seen, and joined in the
+// Sub-words, as in data/tokenizer.py: bytes are written as characters that can be seen, and joined in the
 // order of the merges.
 const bpe = kind === "bpe" ? new (class {
   constructor({ merges, special }) {

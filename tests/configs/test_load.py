@@ -209,7 +209,6 @@ BAD_FLAGS = [
     ),
     (["--train.minutes=1", "--train.max_steps=9"], "--train.max_steps and minutes both set the"),
     (["--data.source="], "--data.source is empty"),
-    (["--data.repeat_max_period", "99"], "--data.repeat_min_period 8, repeat_max_period 99 and"),
     (["--data.val_fraction=0.5", "--data.test_fraction=0.5"], "leave nothing to train on"),
     (["configs/debgu.yaml"], "config file configs/debgu.yaml; did you mean configs/debug.yaml?"),
 ]

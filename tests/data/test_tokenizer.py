@@ -1,78 +1,138 @@
 """Text and token ids are two forms of the same thing."""
 
 import json
+import re
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer
+from data.tokenizer import (
+    BYTE_OF,
+    BPETokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    load_tokenizer,
+    train_bpe,
+)
 
-texts = st.text(st.characters(codec="utf-8"), min_size=1)
+LINES = "the man said: there's a tree on the hill, and it's not the man's\nwhose, they asked, été\n"
+ODD = "a\r\nb\n\n \x85nul\0 \ufeffBOM e\u0301 👩\u200d👩\u200d👧 שלום <|end|>"
+BPE = BPETokenizer(train_bpe([LINES * 9], 299).merges, ("<|end|>",))
+# GPT-2's words, for ASCII.
+WORDS = re.compile(
+    r"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+", re.ASCII
+)
 
 
-@given(texts)
-def test_any_text_round_trips(text: str) -> None:
+def join(word: bytes) -> list[int]:
+    """The tokens of a word: of all pairs that can be joined, the earliest merge goes first."""
+    char_of = {byte: char for char, byte in BYTE_OF.items()}
+    parts = [char_of[byte] for byte in word]
+    while joined := set(pairwise(parts)) & set(BPE.merges):
+        pair, rest, i = min(joined, key=BPE.merges.index), parts, 0
+        parts = []
+        while i < len(rest):
+            found = tuple(rest[i : i + 2]) == pair
+            parts.append("".join(rest[i : i + 1 + found]))
+            i += 1 + found
+    return [BPE.vocabulary[part] for part in parts]
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1))
+@example(ODD)
+@example(LINES)
+def test_any_text_comes_back(text: str) -> None:
     chars = "".join(sorted(set(text)))
-    tokenizers: list[Tokenizer] = [CharTokenizer(chars), ByteTokenizer()]
-    expected = [[chars.index(char) for char in text], list(text.encode())]
-    for tokenizer, ids in zip(tokenizers, expected, strict=True):
-        assert tokenizer.encode(text).tolist() == ids
+    for tokenizer in (CharTokenizer(chars), ByteTokenizer(), BPE):
+        ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == "".join(tokenizer.stream(ids)) == text
-        assert tokenizer.count_characters(tokenizer.encode(text)) == len(text)
-        assert load_tokenizer(json.loads(json.dumps(tokenizer.to_dict()))) == tokenizer
-        assert tokenizer.vocab_size == (256 if tokenizer == ByteTokenizer() else len(chars))
+        assert b"".join(tokenizer.pieces[i] for i in ids) == text.encode()
+        assert tokenizer.count_characters(ids) == len(text)
+        assert sum(tokenizer.count_characters(ids[i : i + 1]) for i in range(len(ids))) == len(text)
+    assert CharTokenizer(chars).encode(text).tolist() == [chars.index(char) for char in text]
+    assert ByteTokenizer().encode(text).tolist() == list(text.encode())
 
 
-@given(st.binary())
-def test_any_bytes_decode_alike_at_once_and_one_by_one(content: bytes) -> None:
-    expected = content.decode("utf-8", "replace")
-    assert ByteTokenizer().decode(content) == "".join(ByteTokenizer().stream(content)) == expected
+@given(st.text("theman's wdITH12 \n\t!?-'", max_size=60))
+@example(LINES.replace("é", "e"))
+def test_words_are_joined_by_the_earliest_merge(text: str) -> None:
+    expected = [i for word in WORDS.findall(text) for i in join(word.encode())]
+    assert BPE.encode(text).tolist() == expected
+
+
+@given(st.lists(st.integers(0, 255)))
+def test_any_tokens_decode_alike_at_once_and_one_by_one(ids: list[int]) -> None:
+    """Halves of characters too."""
+    for tokenizer in (ByteTokenizer(), BPE):
+        expected = b"".join(tokenizer.pieces[i] for i in ids).decode("utf-8", "replace")
+        assert tokenizer.decode(ids) == "".join(tokenizer.stream(ids)) == expected
 
 
 def test_a_character_is_streamed_as_soon_as_it_is_complete() -> None:
     assert list(ByteTokenizer().stream("aé".encode())) == ["a", "", "é", ""]
 
 
+def test_labels() -> None:
+    assert BPE.labels[-1] == "<|end|>" and " man" in BPE.labels
+    for text in ("\n", " ", "!", "the"):
+        assert BPE.labels[BPE.encode(text)[0]] == text
+    assert BPE.labels[BPE.encode("日")[0]] == ByteTokenizer().labels[0xE6] == r"\xe6"
+
+
 def test_ids_are_of_the_smallest_type_that_holds_them() -> None:
-    for V, dtype in ((1, "uint8"), (256, "uint8"), (257, "uint16"), (65537, "uint32")):
-        tokenizer = CharTokenizer("".join(map(chr, range(0x10000, 0x10000 + V))))
-        ids = tokenizer.encode(tokenizer.chars)
+    for V, dtype in ((256, "uint8"), (257, "uint16"), (65537, "uint32")):
+        char = CharTokenizer("".join(map(chr, range(0x10000, 0x10000 + V))))
+        ids = char.encode(char.chars)
         assert ids.dtype == dtype and ids.tolist() == list(range(V))
-        with pytest.raises(UserError):
-            tokenizer.encode("\uffff")
+        bpe = BPETokenizer((), tuple(f"<{i}>" for i in range(V - 256)))
+        assert bpe.vocab_size == V and bpe.encode("ab").dtype == bpe.encode("").dtype == dtype
 
 
-def test_unknown_characters_are_listed() -> None:
-    with pytest.raises(UserError, match=r"never seen '\\n' 'é' '😀'; it knows 2 characters"):
+def test_what_has_no_tokens_is_named() -> None:
+    with pytest.raises(UserError, match=r"never seen '\\n' 'é' '😀'; leave"):
         CharTokenizer("ab").encode("a😀b\né😀")
-    with pytest.raises(UserError, match="'v' and 6 more;"):
-        CharTokenizer("ab").encode("cdefghijklmnopqrstuvwxyz{}")
-    with pytest.raises(UserError, match="udc80"):
-        CharTokenizer("ab").encode("a\udc80")  # how Python reads an argument that is not UTF-8
-    assert np.array_equal(ByteTokenizer().encode("a\udc80"), [0x61, 0x80])
+    for tokenizer in (CharTokenizer("ab"), BPE):  # how Python reads an argument that is not UTF-8
+        with pytest.raises(UserError, match=r"udc80|not UTF-8"):
+            tokenizer.encode("a\udc80")
+    assert ByteTokenizer().encode("a\udc80").tolist() == [0x61, 0x80]
 
 
-NONSENSE: list[Any] = [
-    *(None, "char", [], {}, json.loads("[" * 900 + "]" * 900)),
-    *({"kind": "char"}, {"kind": "char", "chars": ""}, {"kind": "char", "chars": "aa"}),
-    *({"kind": "char", "chars": ["a"]}, {"kind": "char", "chars": "ab", "more": 1}),
-    *({"kind": "word", "chars": "ab"}, {"kind": "byte", "chars": "ab"}),
-    *({"kind": "bpe", "merges": ""}, {"kind": "bpe", "special": []}, {"kind": "bpe"}),
-    *({"kind": "bpe", "merges": [], "special": []}, {"kind": "bpe", "merges": "", "special": "a"}),
-]
+def test_the_most_frequent_pair_is_joined_first() -> None:
+    assert train_bpe(["abab cab cab"], 258).merges == (("a", "b"), ("c", "ab"))
+    assert train_bpe(["xyz xyz xy", " xy"], 300).merges == (
+        *(("x", "y"), ("Ġ", "xy"), ("xy", "z"), ("Ġxy", "z")),
+    )
+    larger, smaller = (train_bpe([LINES * 9], size) for size in (299, 270))
+    assert (larger.vocab_size, smaller.vocab_size) == (299, 270)
+    assert larger.merges[: len(smaller.merges)] == smaller.merges
+    words = (label.replace("é", "e").replace("\\xc3", "e") for label in larger.labels[256:])
+    assert all(WORDS.fullmatch(word) for word in words), "a token crosses a word"
 
 
-def test_characters_and_bytes_can_be_cut_anywhere() -> None:
-    for tokenizer in (CharTokenizer("ab\n"), ByteTokenizer()):
-        for text in ("", "a\nb\na", "ab"):
-            assert tokenizer.cut(text) == len(text)
+def test_a_description_is_read_back() -> None:
+    kinds: list[Tokenizer] = [CharTokenizer(ODD[:5]), ByteTokenizer(), BPE, BPETokenizer(())]
+    for tokenizer in kinds:
+        again = load_tokenizer(json.loads(json.dumps(tokenizer.to_dict())))
+        assert again == tokenizer and again.pieces == tokenizer.pieces
 
 
-def test_nonsense_is_no_tokenizer() -> None:
-    for plain in NONSENSE:
-        with pytest.raises(ValueError, match="not a description"):
-            load_tokenizer(plain)
+@pytest.mark.parametrize(
+    "plain",
+    [
+        *(None, [], {}, {"kind": "char"}, {"kind": "char", "chars": ["a"]}, {"kind": "bpe"}),
+        *({"kind": "char", "chars": "\ud800"}, {"kind": "word", "chars": "ab"}),
+        *(
+            {"kind": "bpe", "merges": text, "special": []}
+            for text in ("h", "t h e", "t he", "日 本")
+        ),
+        *({"kind": "bpe", "merges": "", "special": it} for it in ("x", [1], ["\ud800"])),
+    ],
+)
+def test_nonsense_is_no_tokenizer(plain: Any) -> None:
+    with pytest.raises((ValueError, LookupError, AttributeError)):
+        load_tokenizer(plain)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from data.bpe import BPETokenizer, train_bpe
+from data.tokenizer import BPETokenizer, train_bpe
 from formats.imported import transformers
 from model.gpt import GPT
 

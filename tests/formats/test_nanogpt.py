@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import convert
-from data.bpe import BPETokenizer
-from data.tokenizer import CharTokenizer
+from data.tokenizer import BPETokenizer, CharTokenizer
 from formats.imported import transformers
 from model.gpt import GPT
 from run.checkpoint import SavedRun, open_run

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import study
 from common.tables import visible
-from data.bpe import BPETokenizer, train_bpe
+from data.tokenizer import BPETokenizer, train_bpe
 from lens.capture import capture
 from lens.measure import mean_outputs
 from lens.report.page import content_hash, page
