@@ -18,33 +18,35 @@ import common.start  # loads PyTorch
 
 # isort: split
 import functools
+import itertools
+import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
 from common.errors import UserError, command, printable
 from common.fields import STRICT
 from configs.load import SECTIONS, Config, build, read_command_line, read_config, read_yaml
 from data.batches import Batches, TextBatches, open_batches
+from model.generate import Sampling, generate
 from model.gpt import GPT
-from run.checkpoint import Checkpointer, SavedRun, load_training, load_weights, open_run
+from run.checkpoint import Checkpointer, Header, SavedRun, load_training, load_weights, open_run
 from run.folder import check_unused, describe_run, find_run, hold, make_folder, save_config
-from run.job import Job
 from run.log import Logger
-from run.minutes import fit_steps
 from run.resume import check_changes, check_same_text, notes_on_resume
 from run.snapshots import save_snapshot, snapshot_steps
-from training.optim import Optimizer, get_lr_scale, get_multi_token_weight
-from training.pace import Pace
+from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
 from training.processes import Processes, exit_now, join_processes
-from training.runtime import Runtime, StopSignal, start_runtime, torchrun_ranks
-from training.size import check_training_memory, describe_size
-from training.step import load_batch, train_step
+from training.runtime import Runtime, StopSignal, start_runtime
+from training.state import TrainState
+from training.step import Evaluation, describe_size, evaluate, train_step
 
 LOADING = time.perf_counter() - common.start.BEGAN  # seconds
 
@@ -72,82 +74,152 @@ class Options:
 # --- the loop ------------------------------------------------------------------------------------
 
 
-def train(job: Job, stop: StopSignal) -> str | None:
+def train(job: "Job", stop: StopSignal) -> str | None:
     """Train until `max_steps`, the target loss, the end of patience, or a stop signal.
 
     Returns:
         Why training is over; None after a stop signal, when the run can be resumed.
 
     Raises:
-        UserError: when the loss, its gradient or the weights are not finite; the checkpoint before
-            stays.
+        FloatingPointError: when the loss, its gradient or the weights are not finite; the
+            checkpoint before stays.
     """
     state, settings, processes = job.state, job.config.train, job.processes
-    device, silent = job.runtime.device, not processes.is_main
+    silent = not processes.is_main
     ddp_model = processes.wrap_ddp(job.compiled_model)
     snapshots = [] if silent else snapshot_steps(settings, job.model.num_parameters())
-    baselines = job.batches.baselines()
-    with Logger(job.run, job.config, state, job.pace, baselines, stop, silent) as log:
+    began = time.perf_counter() - state.seconds
+    with Logger(job.run, job.config, state, job.batches.baselines(), stop, silent) as log:
         checkpoints = Checkpointer(
             job.run, job.model, job.optimizer, processes, job.header, log.flush
         )
-        with explain_failures(job, checkpoints):
-            if state.step == 0:  # from the first file on, a run can be resumed
-                checkpoints.save_last()
-            while not processes.stop_requested(stop):
-                if state.step in snapshots:
-                    save_snapshot(job.run, job.model, job.header())
-                if state.evaluation_due(settings):
-                    log.evaluating()
-                    result = job.evaluate(job.batches.validation, stop)
-                    wanted = 0 if silent or result is None else settings.sample_tokens
-                    sample = job.sample(wanted, stop)
-                    if processes.stop_requested(stop) or result is None:
-                        break  # evaluated again when the run is resumed
-                    if state.record(result.val_loss):
-                        checkpoints.save_best()
-                    log.evaluation(result, sample)
-                ended = state.ended(settings)
-                if ended or state.step % settings.save_every == 0:
-                    checkpoints.save_last()
-                if ended:
-                    return ended
-
-                lr_scale = get_lr_scale(state.step, settings)
-                multi_token_weight = get_multi_token_weight(state.step, settings)
-                began = time.perf_counter()
-                batch = load_batch(job.batches, state.step, settings.batch_size, device, processes)
-                state.step += 1  # before the update, so that an error names the step it is in
-                state.train_loss, grad_norm = train_step(
-                    ddp_model, job.optimizer, batch, lr_scale, processes, multi_token_weight
-                )
-                log.step(lr_scale, grad_norm, time.perf_counter() - began)
+        if state.step == 0:  # from the first file on, a run can be resumed
             checkpoints.save_last()
+        while not processes.stop_requested(stop):
+            if state.step in snapshots:
+                save_snapshot(job.run, job.model, job.header())
+            if state.evaluation_due(settings):
+                log.evaluating()
+                result = job.evaluate(job.batches.validation, stop)
+                sample = "" if silent else job.sample(stop)
+                if processes.stop_requested(stop) or result is None:
+                    break  # evaluated again when the run is resumed
+                state.seconds = time.perf_counter() - began
+                if state.record(result.val_loss):
+                    checkpoints.save_best()
+                log.evaluation(result, sample)
+            ended = state.ended(settings)
+            if ended or state.step % settings.save_every == 0:
+                checkpoints.save_last()
+            if ended:
+                return ended
+
+            lr_scale = get_lr_scale(state.step, settings)
+            multi_token_weight = get_multi_token_weight(state.step, settings)
+            step_began = time.perf_counter()
+            batch = job.batch(state.step)
+            state.step += 1  # before the update, so that an error names the step it is in
+            state.train_loss, grad_norm = train_step(
+                ddp_model, job.optimizer, batch, settings, lr_scale, multi_token_weight, processes
+            )
+            state.seconds = time.perf_counter() - began
+            log.step(lr_scale, grad_norm, time.perf_counter() - step_began)
+        checkpoints.save_last()
     return None
 
 
-# --- what can go wrong ---------------------------------------------------------------------------
+class Job:
+    """A run while it trains: what is trained, on what, and where it stands."""
+
+    def __init__(
+        self, config: Config, batches: Batches, runtime: Runtime, processes: Processes
+    ) -> None:
+        """Make the model, whose weights follow from the seed, and its optimizer."""
+        self.config, self.batches, self.runtime, self.processes = (
+            config,
+            batches,
+            runtime,
+            processes,
+        )
+        self.run, self.state = Path("the run"), TrainState()
+        seed = config.train.seed
+        torch.manual_seed(seed)
+        self.model = GPT(config.model, batches.tokenizer.vocab_size).to(runtime.device)
+        if processes.rank:  # the same weights, but other dropout
+            torch.manual_seed((seed + (processes.rank << 32)) % 2**63)
+        self.compiled_model = runtime.prepare(self.model, config.train.compile)
+        self.optimizer = make_optimizer(self.model, config.train, runtime.precision)
+        self.sequences = config.train.micro_batch_size // processes.world_size
+
+    def batch(self, step: int) -> Tensor:
+        """Return this process's shard of the batch after `step` updates, (b, block_size + 1)."""
+        batch = self.batches.train(step, self.config.train.batch_size)
+        return self.processes.shard(batch).to(self.runtime.device)
+
+    def evaluate(
+        self, split: Callable[[int], Iterator[Tensor]], stop: StopSignal, skip: int = 0
+    ) -> Evaluation | None:
+        """Return the loss over a split, as many sequences at a time as in training."""
+        model, batches, device = self.compiled_model, split(self.sequences), self.runtime.device
+        return evaluate(model, batches, self.batches.tokenizer, device, stop, self.processes, skip)
+
+    def sample(self, stop: StopSignal) -> str:
+        """Return a text of `sample_tokens` by the model, or its beginning if stopped; drawn from a
+        generator of its own."""
+        prompt = torch.tensor([[self.batches.info["start_token"]]], device=self.runtime.device)
+        generator = torch.Generator().manual_seed(self.config.train.seed)
+        length = self.config.train.sample_tokens
+        tokens = generate(self.model, prompt, length, Sampling(), generator)
+        kept = itertools.takewhile(lambda _: not stop, tokens)
+        return self.batches.tokenizer.decode([int(token) for token in kept])
+
+    def header(self) -> Header:
+        """Return what a checkpoint says of itself now."""
+        return Header(
+            config=self.config,
+            tokenizer=self.batches.tokenizer.to_dict(),
+            corpus=self.batches.info,
+            machine=self.runtime.machine(self.processes.world_size),
+            state=self.state,
+        )
 
 
-@contextmanager
-def explain_failures(job: Job, checkpoints: Checkpointer) -> Iterator[None]:
-    """Training that diverges ends in one line."""
-    first, settings = job.state.step, job.config.train
-    try:
-        yield
-    except FloatingPointError as error:
-        lr_scale, also = get_lr_scale(max(0, job.state.step - 1), settings), ""
-        rate = f"{lr_scale * settings.adamw_learning_rate:.3g}"
-        if settings.optimizer == "muon":
-            rate += f" (Muon's {lr_scale * settings.muon_learning_rate:.3g})"
-            also = " and --train.muon_learning_rate"
-        saved = checkpoints.saved[0] if checkpoints.saved else first
-        raise UserError(
-            f"at step {job.state.step}, learning rate {rate}: {error}; "
-            f"{job.run} stays as it was saved at step {saved}. "
-            f"Start again with a lower --train.learning_rate{also}, from the beginning or with "
-            f"--init_from {job.run}"
-        ) from None
+# --- how many steps fit into some minutes --------------------------------------------------------
+
+
+def fit_steps(job: Job, began: float) -> int:
+    """Return the `max_steps` with which a run that began then takes about its `minutes`.
+
+    The steps that are timed train a job that is thrown away. So the run itself is that of the same
+    `max_steps`, to the bit, whatever depends on them: learning rates, snapshots, multi_token.
+    """
+    settings, processes = job.config.train, job.processes
+    ddp_model, batch = processes.wrap_ddp(job.compiled_model), job.batch(0)
+
+    def seconds_since(start: float) -> float:  # the mean, so that all processes agree
+        return processes.sum(time.perf_counter() - start)[0] / processes.world_size
+
+    steps, total = -2, 0.0  # the first two are slower
+    while total < min(5.0, 1.8 * settings.minutes):
+        start = time.perf_counter()
+        # As long as any other, but at a learning rate of zero none diverges.
+        train_step(ddp_model, job.optimizer, batch, settings, 0.0, processes=processes)
+        steps += 1
+        total += seconds_since(start) if steps > 0 else 0.0
+    step = total / steps
+    start = time.perf_counter()
+    job.sample(StopSignal())
+    # A forward pass is a third of a step.
+    forward = step * job.batches.validation_tokens / (3 * settings.batch_size * batch.size(1))
+    evaluation = seconds_since(start) + forward
+    left = 60 * settings.minutes - seconds_since(began) - 1.0  # for checkpoints and the end
+    fitting = max(1, int((left - evaluation) / (step + evaluation / settings.eval_every)))
+    minutes = "a minute is" if settings.minutes == 1 else f"{settings.minutes:g} minutes are"
+    print(
+        f"{minutes} {fitting:,} steps here, {1000 * step:,.1f} ms each; "
+        f"to repeat this run: --train.max_steps {fitting}"
+    )
+    return fitting
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -155,49 +227,71 @@ def explain_failures(job: Job, checkpoints: Checkpointer) -> Iterator[None]:
 
 @command
 def main(argv: list[str]) -> int:
-    """Hold the run's lock and the group of processes until all that uses them is gone."""
-    with ExitStack() as held:
-        return execute(argv, held)
-
-
-def execute(argv: list[str], held: ExitStack) -> int:
     """Read the command line, open what it names, train, and say what to do next."""
     began = time.perf_counter() - LOADING
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
     sections = {"": Options} | SECTIONS
     file, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
     options = build(Options, values[""])
-    saved, flag = open_source(options, held)
-    config = read_config(values, file, saved.config if saved else None)
-    if saved is not None:
-        check_changes(saved.config, config, flag)
-    threads = saved.header.machine.threads if saved and flag == "--resume" else 0
-    runtime = start_runtime(config.train, threads)
-    vocabulary = saved.tokenizer if saved else None
-    given = values["data"] | (read_yaml(Path(file)).get("data", {}) if file else {})
-    named = saved is None or "source" in given
-    block_size, seed = config.model.block_size, config.train.seed
-    batches = open_batches(config.data, block_size, seed, vocabulary, named)
-    processes = join_processes(config.train, runtime.device, held)
-    print(f"{runtime}{processes}\ntext: {batches}")
-    V = batches.tokenizer.vocab_size
-    if options.dry_run:
-        print(describe_size(config.model, config.train, V))
-        return 0
-    check_training_memory(config.model, config.train, V, runtime.device)
-    job = make_job(config, batches, runtime, processes)
-    if saved is None or flag == "--init_from":
-        start(job, options, file, saved, held, began)
-    elif flag == "--evaluate":
-        return measure(job, saved)
-    elif not resume(job, saved):
-        return 0
-    del saved  # its tensors are copies of what is in the model now
-    return run_job(job)
+    with ExitStack() as held:  # the run's lock, and the group of processes
+        saved, flag = open_saved(options, held)
+        config = read_config(values, file, saved.config if saved else None)
+        if saved:
+            check_changes(saved.config, config, flag)
+        runtime = start_runtime(
+            config.train, saved.header.machine.threads if saved and options.resume else 0
+        )
+        given = values["data"] | (read_yaml(Path(file)).get("data", {}) if file else {})
+        batches = open_batches(
+            config.data,
+            config.model.block_size,
+            config.train.seed,
+            saved.tokenizer if saved else None,
+            named=saved is None or "source" in given,
+        )
+        processes = held.enter_context(join_processes(config.train, runtime.device))
+        print(f"{runtime}{processes}\ntext: {batches}")
+        if options.dry_run:
+            print(describe_size(config.model, config.train, batches.tokenizer.vocab_size))
+            return 0
+        job = Job(config, batches, runtime, processes)
+        c = config.model
+        print(
+            f"model: {c.n_layer} layers x {c.n_embd} wide, {c.n_head} heads, context "
+            f"{c.block_size}, {job.model.num_parameters():,} parameters"
+        )
+        if saved and options.evaluate:
+            return measure(job, saved)
+        if saved and options.resume:
+            resume(job, saved)
+            return finish(job)
+
+        stem = f"from-{saved.path.parent.name}" if saved else "default"
+        if file is not None:  # runs/NAME/config.yaml is called after NAME
+            stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
+        run = Path()
+        if processes.is_main:
+            run = make_folder(options.run, stem)
+            held.enter_context(hold(run))
+            check_unused(run)  # once more: another process may have come first
+        if config.train.minutes:
+            steps = fit_steps(job, began)
+            config = replace(config, train=replace(config.train, max_steps=steps, minutes=0.0))
+            job = Job(config, batches, runtime, processes)
+        if saved:
+            load_weights(job.model, saved.tensors, saved.path)
+        if processes.is_main:
+            job.run, source = run, options.init_from
+            describe_run(
+                run,
+                config,
+                {"corpus": batches.info, "init_from": source, "runtime": f"{runtime}{processes}"},
+            )
+        return finish(job)
 
 
-def open_source(options: Options, held: ExitStack) -> tuple[SavedRun | None, str]:
-    """The run that is resumed, measured, or gives its weights, and the flag that names it.
+def open_saved(options: Options, held: ExitStack) -> tuple[SavedRun | None, str]:
+    """Open the run that is resumed, measured, or gives its weights; return the flag that names it.
 
     Raises:
         UserError: for flags that exclude each other, and a run that cannot be opened.
@@ -206,91 +300,32 @@ def open_source(options: Options, held: ExitStack) -> tuple[SavedRun | None, str
         "--resume": options.resume,
         "--evaluate": options.evaluate,
         "--init_from": options.init_from,
-        "--run": options.run,
     }
     given = [flag for flag, name in named.items() if name is not None]
-    if len(given) > 1 and given != ["--init_from", "--run"]:
-        raise UserError(f"{given[0]} takes a run as it is: no {' and no '.join(given[1:])} with it")
-    name = named[given[0]] if given and given[0] != "--run" else None
-    if name is None:
-        return None, ""
-    run = find_run(name)
-    if options.resume is None:
-        return open_run(run, "best"), given[0]
-    if torchrun_ranks()[0] == 0:
-        held.enter_context(hold(run))
-    return open_run(run, "last"), given[0]
+    if len(given) > 1 or (options.run is not None and given not in ([], ["--init_from"])):
+        raise UserError(f"give one of {', '.join(named)}; only the last takes a --run")
+    for flag in given:
+        run = find_run(named[flag])
+        if flag == "--resume" and os.environ.get("RANK", "0") == "0":
+            held.enter_context(hold(run))
+        return open_run(run, "last" if flag == "--resume" else "best"), flag
+    return None, ""
 
 
-def make_job(config: Config, batches: Batches, runtime: Runtime, processes: Processes) -> Job:
-    """A new model and its optimizer; the weights follow from the seed."""
-    seed = config.train.seed
-    torch.manual_seed(seed)
-    model = GPT(config.model, batches.tokenizer.vocab_size).to(runtime.device)
-    if processes.rank:  # the same weights, but other dropout
-        torch.manual_seed((seed + (processes.rank << 32)) % 2**63)
-    compiled_model = runtime.prepare(model, config.train.compile)
-    optimizer = Optimizer(model, config.train, runtime.precision)
-    c = config.model
-    print(
-        f"model: {c.n_layer} layers x {c.n_embd} wide, {c.n_head} heads, context {c.block_size}, "
-        f"{model.num_parameters():,} parameters"
-    )
-    pace = Pace.by_flops(config.train, c.block_size, batches.validation_tokens)
-    return Job(
-        Path("the run"), config, model, compiled_model, optimizer, batches, runtime, processes, pace
-    )
-
-
-def start(
-    job: Job,
-    options: Options,
-    file: str | None,
-    source: SavedRun | None,
-    held: ExitStack,
-    began: float,
-) -> None:
-    """Make the folder of a new run, with the weights of `source`, if there is one.
-
-    Args:
-        began: when the process did; the `minutes` of the config are counted from then.
-    """
-    stem = f"from-{source.path.parent.name}" if source else "default"
-    if file is not None:  # runs/NAME/config.yaml is called after NAME
-        stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
-    if source is not None:
-        load_weights(job.model, source.tensors, source.path)
-    if job.processes.is_main:
-        job.run = make_folder(options.run, stem)
-        held.enter_context(hold(job.run))
-        check_unused(job.run)  # once more: another process may have come first
-    if job.config.train.minutes:
-        fit_steps(job, began)
-    if job.processes.is_main:
-        facts = {"corpus": job.batches.info, "init_from": options.init_from}
-        describe_run(job.run, job.config, facts | {"runtime": f"{job.runtime}{job.processes}"})
-
-
-def resume(job: Job, saved: SavedRun) -> bool:
-    """Continue a run; False where there is nothing left to do."""
+def resume(job: Job, saved: SavedRun) -> None:
+    """Put a job where a run stands, and say what has changed since."""
     job.run, job.state = saved.path.parent, saved.header.state
-    name = printable(str(job.run))
     check_same_text(saved, job.batches.info)
-    step, max_steps = job.state.step, job.config.train.max_steps
-    if step > max_steps or step == max_steps == job.state.last_eval_step:
-        print(f"{name} is complete at step {step}; continue with a larger --train.max_steps")
-        return False
     load_training(job.model, job.optimizer, saved.tensors, saved.path, job.processes.rank)
-    print(f"resuming {name} at step {step}")
+    print(f"resuming {printable(str(job.run))} at step {job.state.step}")
     for note in notes_on_resume(saved, job.runtime.machine(job.processes.world_size)):
         print(f"note: {printable(note)}")
     if job.processes.is_main:
         save_config(job.run, job.config)
-    return True
 
 
-def run_job(job: Job) -> int:
-    """Train, and say how it ended and what to do next; the exit code says it too."""
+def finish(job: Job) -> int:
+    """Train, and say how it ended and what to do next; return the exit code, which says it too."""
     state, run = job.state, printable(str(job.run))
     with StopSignal() as stop:
         try:
@@ -300,6 +335,14 @@ def run_job(job: Job) -> int:
                 line = f"resume from the last checkpoint with: python train.py --resume {run}"
                 print(f"\nstopped at once; {line}", file=sys.stderr)
             return exit_now(130)
+        except FloatingPointError as error:
+            raise UserError(
+                f"at step {state.step}: {error}; {run} stays as it was saved last. Start again "
+                f"with a lower --train.learning_rate (and --train.muon_learning_rate), from the "
+                f"beginning or with --init_from {run}"
+            ) from None
+        except OSError as error:
+            raise UserError(f"could not write to {run}: {error.strerror}") from error
     if ended is None:
         print(f"stopped at step {state.step}; resume with: python train.py --resume {run}")
         return stop.exit_code
@@ -313,7 +356,7 @@ def run_job(job: Job) -> int:
 
 
 def measure(job: Job, saved: SavedRun) -> int:
-    """Print the loss over each split that is held out from training; the exit code."""
+    """Print the loss over each split that is held out from training; return the exit code."""
     print(f"measuring {printable(str(saved.path))}, step {saved.header.state.step}")
     if not saved.trained_on(job.batches.info):
         print("note: this is not the text that the run was trained on")
@@ -332,7 +375,7 @@ def measure(job: Job, saved: SavedRun) -> int:
                     job.processes.stop_requested(stop)
                     return stop.exit_code
                 window = f"  sliding window: each from {T - stride + 1} or more" * (stride < T)
-                print(f"{name:10} {result.describe(data.unit)}{window}")
+                print(f"{name:10} {result.in_units(data.unit)}{window}")
     return 0
 
 

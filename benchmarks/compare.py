@@ -16,7 +16,7 @@ from common.tables import print_table
 from configs.load import Config, Parser, to_plain
 from run.checkpoint import open_run
 from run.folder import find_run
-from run.metrics import read_metrics
+from run.log import read_metrics
 
 MOMENTS = 8  # rows at equal seconds
 

@@ -24,10 +24,9 @@ from configs.load import Config, read_config
 from model.config import ModelConfig
 from model.gpt import GPT
 from training.config import TrainConfig
-from training.optim import Optimizer
+from training.optim import make_optimizer
 from training.runtime import Runtime, start_runtime
-from training.size import flops_per_token
-from training.step import train_step
+from training.step import flops_per_token, train_step
 
 VOCAB = 65  # Tiny Shakespeare's characters
 
@@ -106,7 +105,9 @@ def measure(
     seconds = statistics.median(frame.seconds_of(step, device, max(3, round(at_least / once))))
     megabytes = frame.peak_memory(device) - before
     tokens = settings.batch_size * config.block_size
-    gflops = tokens * flops_per_token(config, VOCAB) / seconds / 1e9
+    with torch.device("meta"):
+        flops = tokens * flops_per_token(GPT(config, VOCAB))
+    gflops = flops / seconds / 1e9
     return {
         "tokens_per_second": tokens / seconds,
         "ms_per_step": 1e3 * seconds,
@@ -119,11 +120,11 @@ def measure(
 def make_step(config: ModelConfig, settings: TrainConfig, runtime: Runtime) -> Callable[[], object]:
     """Return a function that makes one step of a new model on random tokens."""
     model = GPT(config, VOCAB).to(runtime.device)
-    optimizer = Optimizer(model, settings, runtime.precision)
+    optimizer = make_optimizer(model, settings, runtime.precision)
     forward = runtime.prepare(model, settings.compile)
     shape = settings.batch_size, config.block_size + 1
     batch = torch.randint(VOCAB, shape, device=runtime.device)
-    return lambda: train_step(forward, optimizer, batch, 1.0)
+    return lambda: train_step(forward, optimizer, batch, settings, 1.0)
 
 
 def nanogpt_step(

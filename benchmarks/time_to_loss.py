@@ -28,7 +28,7 @@ from benchmarks import common as frame
 from common.errors import UserError, command
 from common.fields import STRICT, NonNegative
 from data.corpus import Corpus, load_corpus
-from run.metrics import read_metrics
+from run.log import read_metrics
 
 CONFIG = frame.ROOT / "configs" / "shakespeare_10s.yaml"
 

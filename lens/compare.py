@@ -20,7 +20,7 @@ from model.config import ModelConfig
 from model.generate import Sampling, generate
 from model.gpt import GPT
 from training.config import TrainConfig
-from training.optim import Optimizer, get_lr_scale
+from training.optim import get_lr_scale, make_optimizer
 from training.step import train_step
 
 Name = Literal[
@@ -146,11 +146,11 @@ def mask_from_the_start(subject: Subject, steps: int) -> Comparison:
     for how, masked in (("trained with", True), ("trained without", False)):
         torch.manual_seed(settings.seed)
         model = GPT(shape, subject.V)
-        optimizer = Optimizer(model, settings)
+        optimizer = make_optimizer(model, settings)
         with contextlib.nullcontext() if masked else without_mask(model):
             for step in range(steps):
                 batch = batches.train(step, settings.batch_size)
-                train_step(model, optimizer, batch, get_lr_scale(step, settings))
+                train_step(model, optimizer, batch, settings, get_lr_scale(step, settings))
         losses[f"{how}: loss with the mask"] = mean_loss(model, sequences_BT)
         with without_mask(model):
             losses[f"{how}: loss without it"] = mean_loss(model, sequences_BT)

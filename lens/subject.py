@@ -18,7 +18,7 @@ from lens.measure import repeated
 from model.attention import MultiHeadAttention
 from run.checkpoint import open_run
 from run.folder import find_run
-from training.size import flops_per_token
+from training.step import flops_per_token
 
 PROMPT_TOKENS = 128  # of the validation text, where no prompt is given
 # Of a prompt, and of a sequence that is measured: longer maps are too large to send, and to see.
@@ -131,7 +131,7 @@ class Subject:
         """
         model = self.config.model
         if count is None:
-            each = self.window * flops_per_token(model, self.V) / 3  # forward only
+            each = self.window * flops_per_token(self.model) / 3  # forward only
             cuts = 2 * model.n_layer * model.n_head
             count = max(2, min(SEQUENCES, int(ENOUGH / (cuts * each))))
             if count < SEQUENCES:

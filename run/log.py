@@ -1,15 +1,16 @@
-"""What a user sees of a run while it trains: lines, the progress bar, and metrics on the disk."""
+"""What a run says while it trains: lines, a progress bar, metrics.jsonl and TensorBoard events."""
 
-import time
-from contextlib import ExitStack
+import json
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
+from pydantic import FiniteFloat, TypeAdapter
 from tqdm import tqdm
 
+from common.atomic import sync, write_atomically
 from configs.load import Config
-from run.metrics import Metrics
-from training.pace import Pace
 from training.runtime import StopSignal
 from training.state import TrainState
 from training.step import Evaluation
@@ -17,63 +18,60 @@ from training.step import Evaluation
 SIGPIPE = 13  # by number, because Windows has no such signal
 SAMPLE_WIDTH = 90  # samples are folded there, to stand apart from the rest
 
+Numbers = dict[str, Any]  # by name; `step` is one of them
+LINE = TypeAdapter(dict[str, int | FiniteFloat])
+
 
 class Logger:
-    """Prints and writes what was measured, and keeps the clock; silent in all processes but one."""
+    """Prints and writes what was measured; silent in all processes but the first."""
 
     def __init__(
         self,
         run: Path,
         config: Config,
         state: TrainState,
-        pace: Pace,
         baselines: dict[str, float],
         stop: StopSignal,
         silent: bool = False,
     ) -> None:
         """
         Args:
-            state: where the run stands; its `seconds` are kept up to date here.
-            pace: what is known of it; it is told of every step and evaluation.
+            state: where the run stands, which is only read here.
             baselines: losses of simple models, in nats per token.
             stop: is told when nobody reads what is printed any more.
         """
         self.settings, self.unit = config.train, config.data.unit
         self.tokens_per_step = config.train.batch_size * config.model.block_size
-        self.run, self.state, self.pace, self.baselines = run, state, pace, baselines
-        self.stop, self.silent = stop, silent
-        self.began = time.perf_counter() - state.seconds
-        self.evaluation_began = 0.0
+        self.state, self.baselines, self.stop, self.silent = state, baselines, stop, silent
         self.steps, self.busy = 0, 0.0  # updates since the last line of metrics, and their seconds
-        self.shown = ""  # loss and speed, for the bar
+        self.progress = ""
+        self.files = ExitStack()
+        self.metrics = None
+        if not silent:
+            self.metrics = self.files.enter_context(
+                Metrics(run, state.step, state.last_eval_step, self.settings.tensorboard)
+            )
+        self.bar = self.files.enter_context(
+            tqdm(
+                total=self.settings.max_steps,
+                initial=state.step,
+                bar_format="step {n_fmt}/{total_fmt} |{bar:24}| {remaining} left{postfix}",
+                smoothing=0,
+                leave=False,
+                disable=silent or None,  # None: if standard error is not a terminal
+            )
+        )
+        to_beat = ", ".join(f"{name} {nats:.4f}" for name, nats in baselines.items())
+        self.print(f"to beat: {to_beat} nats/{self.unit}")
 
     def __enter__(self) -> "Logger":
-        state, settings = self.state, self.settings
-        with ExitStack() as files:
-            self.metrics = None
-            if not self.silent:
-                self.metrics = files.enter_context(
-                    Metrics(self.run, state.step, state.last_eval_step, settings.tensorboard)
-                )
-            self.bar = files.enter_context(
-                tqdm(
-                    total=settings.max_steps,
-                    initial=state.step,
-                    bar_format="step {n_fmt}/{total_fmt} |{bar:24}| {desc}",
-                    leave=False,
-                    disable=self.silent or None,  # None: where nobody watches
-                )
-            )
-            self.files = files.pop_all()
-        to_beat = ", ".join(f"{name} {nats:.4f}" for name, nats in self.baselines.items())
-        self.print(f"to beat: {to_beat} nats/{self.unit}")
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self.files.__exit__(*error)
+    def __exit__(self, *error: object) -> None:
+        self.files.close()
 
     def flush(self) -> None:
-        """Have all metrics on the disk."""
+        """Have all metrics on the disk, before a checkpoint that is ahead of them."""
         if self.metrics is not None:
             self.metrics.flush()
 
@@ -86,63 +84,104 @@ class Logger:
         except OSError:  # the reader of a pipe has left, or the terminal is gone: save and stop
             self.stop.number = SIGPIPE
 
+    def write(self, numbers: Numbers, sample: str = "") -> None:
+        """Add numbers of this step to the metrics."""
+        if self.metrics is not None:
+            numbers = {"step": self.state.step, **numbers, "seconds": self.state.seconds}
+            self.metrics.write(numbers, sample)
+
     def step(self, lr_scale: float, grad_norm: float, seconds: float) -> None:
-        """After an update, which took so many seconds."""
+        """Log an update, which took `seconds`."""
         state, settings = self.state, self.settings
-        state.seconds = time.perf_counter() - self.began
         self.steps, self.busy = self.steps + 1, self.busy + seconds
-        self.pace.saw_step(seconds)
         if state.step % settings.log_every == 0 or state.step == settings.max_steps:
             speed = self.steps * self.tokens_per_step / self.busy
             self.steps, self.busy = 0, 0.0
-            self.shown = f"loss {state.train_loss:.3f}, {speed:,.0f} tokens/s"
-            if self.metrics is not None and state.train_loss is not None:
-                numbers = {
-                    "train_loss": state.train_loss,
+            self.progress = f"loss {state.train_loss:.3f}, {speed:,.0f} tokens/s"
+            self.bar.set_postfix_str(self.progress, refresh=False)
+            self.write(
+                {
+                    "train_loss": state.train_loss or 0.0,
                     "learning_rate": lr_scale * settings.adamw_learning_rate,
                     "grad_norm": grad_norm,
                     "tokens_per_second": speed,
-                    "seconds": state.seconds,
                 }
-                self.metrics.write(state.step, numbers)
-        self.describe(self.shown)
+            )
         self.bar.update()
 
-    def describe(self, doing: str) -> None:
-        """Say in the bar what is done, and how long it will take; shown when it is next drawn."""
-        left = self.pace.left(self.settings, self.state)
-        until = "" if left is None else f"{tqdm.format_interval(left)} left"
-        self.bar.set_description_str(", ".join(filter(None, (doing, until))), refresh=False)
-
     def evaluating(self) -> None:
-        """Before an evaluation."""
-        self.evaluation_began = time.perf_counter()
-        self.describe("evaluating")
-        self.bar.refresh()
+        """Say that an evaluation begins."""
+        self.bar.set_postfix_str("evaluating")
 
     def evaluation(self, result: Evaluation, sample: str) -> None:
-        """After an evaluation."""
+        """Log an evaluation and its sample."""
         state = self.state
-        now = time.perf_counter()
-        state.seconds = now - self.began
-        self.pace.saw_evaluation(now - self.evaluation_began)
-        self.describe(self.shown)
-        if self.metrics is not None:
-            numbers = {
-                "val_loss": result.val_loss,
-                "bits_per_char": result.bits_per_char,
-                "seconds": state.seconds,
-            }
-            self.metrics.write(state.step, numbers, sample)
+        self.bar.set_postfix_str(self.progress, refresh=False)
+        self.write({"val_loss": result.val_loss, "bits_per_char": result.bits_per_char}, sample)
         beaten = [(n, name) for name, n in self.baselines.items() if result.val_loss < n]
         verdict = "beats {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
         best = f"  (best {state.best_val_loss:.4f})" if state.evals_since_best else ""
         self.print(
             f"step {state.step:>{len(str(self.settings.max_steps))}}"
-            f"  validation {result.describe(self.unit)}  training {state.train_loss:.4f}"
+            f"  validation {result.in_units(self.unit)}  training {state.train_loss:.4f}"
             f"  {verdict}{best}"
         )
         for line in sample.splitlines():
             shown = "".join(c if c.isprintable() else "\ufffd" for c in line.expandtabs())
             for start in range(0, len(shown) or 1, SAMPLE_WIDTH):
                 self.print(f"    | {shown[start : start + SAMPLE_WIDTH]}")
+
+
+class Metrics:
+    """The numbers of a run on the disk: metrics.jsonl, one JSON object a line, and TensorBoard."""
+
+    def __init__(self, run: Path, step: int, last_eval_step: int, tensorboard: bool) -> None:
+        """Continue after `step`: what was written of later steps is removed, and so is an
+        evaluation after the step `last_eval_step`, which was stopped or will be repeated."""
+        kept = [
+            numbers
+            for numbers in read_metrics(run)
+            if numbers["step"] <= (last_eval_step if "val_loss" in numbers else step)
+        ]
+        path = run / "metrics.jsonl"
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        self.file = open(path, "a", buffering=1)  # noqa: SIM115 - closed by __exit__
+        self.events = None
+        if tensorboard:
+            # Here, because runs without it need not wait for its import.
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.events = SummaryWriter(str(run), purge_step=step + 1)
+
+    def write(self, numbers: Numbers, sample: str = "") -> None:
+        """Add a line, and a point in TensorBoard for each number; a sample goes there as text."""
+        self.file.write(json.dumps(numbers) + "\n")
+        if self.events is not None:
+            step = numbers["step"]
+            for name, number in numbers.items():
+                if name != "step":
+                    self.events.add_scalar(name, number, step)
+            if sample:
+                self.events.add_text("sample", indent(sample, "    ", lambda line: True), step)
+            self.events.flush()
+
+    def flush(self) -> None:
+        """Have metrics.jsonl, of which TensorBoard's files are a copy, on the disk."""
+        sync(self.file)
+
+    def __enter__(self) -> "Metrics":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+        if self.events is not None:
+            self.events.close()
+
+
+def read_metrics(run: Path) -> list[Numbers]:
+    """Read metrics.jsonl, a dictionary a line; a line that was cut short is skipped."""
+    path, numbers = run / "metrics.jsonl", list[Numbers]()
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        with suppress(ValueError):
+            numbers.append(LINE.validate_json(line))
+    return [line for line in numbers if "step" in line]

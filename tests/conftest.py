@@ -71,7 +71,7 @@ def make_run(
     from model.gpt import GPT
     from run.checkpoint import Header, save_checkpoint, training_tensors
     from training.config import TrainConfig
-    from training.optim import Optimizer
+    from training.optim import make_optimizer
     from training.runtime import Machine
     from training.state import TrainState
 
@@ -86,9 +86,9 @@ def make_run(
         for weight in gpt.parameters():
             torch.nn.init.normal_(weight, 0.0, 0.3)
         state = TrainState(step, 1.0, 2.0, last_eval_step=2, val_loss=2.5, best_val_loss=2.5)
-        machine = Machine("cpu", "float32", 1, 1, "none", torch.__version__)
+        machine = Machine("cpu", "none", 1, 1, "float32", torch.__version__)
         header = Header(config, tokenizer.to_dict(), {"start_token": 1}, machine, state)
-        tensors = training_tensors(gpt, Optimizer(gpt, config.train, torch.float32))
+        tensors = training_tensors(gpt, make_optimizer(gpt, config.train))
         save_checkpoint(run / f"{which}.safetensors", tensors, header)
     return run
 

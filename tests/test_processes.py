@@ -13,7 +13,7 @@ import torch
 
 import train
 from run.checkpoint import load_checkpoint
-from run.metrics import read_metrics
+from run.log import read_metrics
 from tests.jobs import run_job, start_command, start_job
 
 ROOT = Path(__file__).parent.parent

@@ -1,7 +1,13 @@
-"""The optimizer and its learning rates: Muon for the hidden matrices, AdamW for the rest."""
+"""Optimizers and their schedules: Muon for the hidden matrices and AdamW for the rest, or AdamW.
+
+To add an optimizer, write a class with what `Optimizer` lists, and name it in `OPTIMIZERS` and in
+the `optimizer` of training/config.py.
+"""
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +21,142 @@ NEWTON_SCHULZ = [(3.4445, -4.7750, 2.0315)] * 5
 
 ADAMW_STATE = ("step", "exp_avg", "exp_avg_sq")
 
+Weights = dict[str, nn.Parameter]  # by their names in the model
+
+
+class Optimizer(Protocol):
+    """What training and checkpoints need of an optimizer.
+
+    (Not a `torch.optim.Optimizer`, whose first use imports PyTorch's compiler, which takes as long
+    as a hundred steps of a small model; one of those fits behind this in a few lines.)
+    """
+
+    weights: Weights
+    """What it updates."""
+
+    state: dict[str, dict[str, Tensor]]
+    """The tensors kept for each weight: a checkpoint saves them, and copies what it saved into
+    them."""
+
+    def step(self, lr_scale: float) -> None:
+        """Update the weights by their gradients, at this multiple of the peak learning rates."""
+
+
+class AdamW:
+    """AdamW (Loshchilov & Hutter 2019). Weight decay acts on matrices, not on scales and biases."""
+
+    def __init__(self, weights: Weights, config: TrainConfig, precision: torch.dtype) -> None:
+        self.weights, self.config = weights, config
+        self.names: dict[float, list[str]] = defaultdict(list)  # by weight decay
+        self.state: dict[str, dict[str, Tensor]] = {}
+        for name, weight in weights.items():
+            weight_decay = config.weight_decay if weight.dim() >= 2 else 0.0
+            if name.startswith("ngram") and config.ngram_decay is not None:
+                weight_decay = config.ngram_decay
+            self.names[weight_decay].append(name)
+            self.state[name] = {
+                key: weight.new_zeros(()) if key == "step" else torch.zeros_like(weight.detach())
+                for key in ADAMW_STATE
+            }
+
+    @torch.no_grad()
+    def step(self, lr_scale: float) -> None:
+        """See `Optimizer`. In PyTorch's fused kernel, if the device has one."""
+        for weight_decay, names in self.names.items():
+            weights: list[Tensor] = [self.weights[name] for name in names]
+            steps, averages, squares = (
+                [self.state[name][key] for name in names] for key in ADAMW_STATE
+            )
+            adamw(
+                weights,
+                [gradient(name, self.weights[name]) for name in names],
+                averages,
+                squares,
+                [],
+                steps,
+                fused=weights[0].device.type in ("cpu", "cuda"),
+                amsgrad=False,
+                maximize=False,
+                lr=lr_scale * self.config.adamw_learning_rate,
+                beta1=self.config.beta1,
+                beta2=self.config.beta2,
+                weight_decay=weight_decay,
+                eps=1e-8,
+            )
+
+
+class Muon:
+    """Muon (Jordan et al. 2024) for the matrices inside the blocks, AdamW for the rest.
+
+    Muon is momentum whose updates are made orthogonal, so that every direction of a matrix is
+    learned at the same rate. It is for matrices that map the residual stream to itself or to a
+    hidden layer; embeddings, head, scales and biases are AdamW's.
+    """
+
+    def __init__(self, weights: Weights, config: TrainConfig, precision: torch.dtype) -> None:
+        """
+        Args:
+            precision: type of the matmuls of Newton-Schulz.
+        """
+        self.weights, self.config, self.precision = weights, config, precision
+        shapes: dict[torch.Size, list[str]] = defaultdict(list)
+        rest: Weights = {}
+        for name, weight in weights.items():
+            if name.startswith("blocks.") and weight.dim() == 2:
+                shapes[weight.shape].append(name)
+            else:
+                rest[name] = weight
+        self.adamw = AdamW(rest, config, precision)
+        self.state = dict(self.adamw.state)
+        # The weights of one shape lie in one tensor, and so do their momenta, so that a step calls
+        # each operation once a shape instead of once a weight.
+        self.stacks: list[tuple[list[str], Tensor, Tensor]] = []
+        for names in shapes.values():
+            stack = torch.stack([weights[name].detach() for name in names])
+            momenta = torch.zeros_like(stack)
+            self.stacks.append((names, stack, momenta))
+            for name, weight, momentum in zip(names, stack, momenta, strict=True):
+                weights[name].data = weight
+                self.state[name] = {"momentum": momentum}
+
+    @torch.no_grad()
+    def step(self, lr_scale: float) -> None:
+        """See `Optimizer`."""
+        rate, beta = lr_scale * self.config.muon_learning_rate, self.config.muon_momentum
+        for names, stack, momenta in self.stacks:
+            gradients = torch.stack([gradient(name, self.weights[name]) for name in names])
+            momenta.lerp_(gradients, 1 - beta)
+            updates = gradients.lerp_(momenta, beta)  # Nesterov's: one step ahead
+            rows, columns = stack.shape[1:]
+            scaled = rate * math.sqrt(max(1, rows / columns))
+            orthogonal = orthogonalize(updates.to(self.precision))
+            stack.mul_(1 - rate * self.config.weight_decay).add_(orthogonal, alpha=-scaled)
+        self.adamw.step(lr_scale)
+
+
+OPTIMIZERS: dict[str, Callable[[Weights, TrainConfig, torch.dtype], Optimizer]] = {
+    "adamw": AdamW,
+    "muon": Muon,
+}
+
+
+def make_optimizer(
+    model: nn.Module, config: TrainConfig, precision: torch.dtype = torch.float32
+) -> Optimizer:
+    """Make the optimizer that the config names."""
+    return OPTIMIZERS[config.optimizer](dict(model.named_parameters()), config, precision)
+
+
+def gradient(name: str, weight: Tensor) -> Tensor:
+    """Return the gradient of a weight, which must have one."""
+    if weight.grad is None:
+        raise ValueError(f"{name} has no gradient")
+    return weight.grad
+
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """The same singular vectors with singular values all near 1, of each of (n, rows, columns).
+    """Return matrices, (n, rows, columns), with the same singular vectors and singular values near
+    1.
 
     Newton-Schulz iteration: an odd polynomial of the matrix, which acts on each singular value by
     itself (Jordan et al. 2024, "Muon").
@@ -31,127 +170,29 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     return X.mT if tall else X
 
 
-class Optimizer:
-    """Muon (Jordan et al. 2024) and AdamW (Loshchilov & Hutter 2019), each for its own weights.
-
-    Muon is momentum whose updates are made orthogonal, so that every direction of a matrix is
-    learned at the same rate. It is for matrices that map the residual stream to itself or to a
-    hidden layer; embeddings, head, scales and biases are AdamW's, or all, where the config says so.
-    Weight decay acts on matrices, not on scales and biases.
-
-    (A class of its own rather than a `torch.optim.Optimizer`, whose first use imports PyTorch's
-    compiler, which takes as long as a hundred steps of a small model.)
-    """
-
-    def __init__(
-        self, model: nn.Module, config: TrainConfig, precision: torch.dtype = torch.float32
-    ) -> None:
-        """
-        Args:
-            precision: of Muon's products.
-        """
-        self.config, self.precision = config, precision
-        self.parameters = dict(model.named_parameters())
-        self.muon: dict[torch.Size, list[str]] = defaultdict(list)  # names by shape
-        self.adamw: dict[float, list[str]] = defaultdict(list)  # names by weight decay
-        self.state: dict[str, dict[str, Tensor]] = {}
-        for name, weight in self.parameters.items():
-            if config.optimizer == "muon" and name.startswith("blocks.") and weight.dim() == 2:
-                self.muon[weight.shape].append(name)
-                continue
-            weight_decay = config.weight_decay if weight.dim() >= 2 else 0.0
-            if name.startswith("ngram") and config.ngram_decay is not None:
-                weight_decay = config.ngram_decay
-            self.adamw[weight_decay].append(name)
-            self.state[name] = {
-                key: weight.new_zeros(()) if key == "step" else torch.zeros_like(weight.detach())
-                for key in ADAMW_STATE
-            }
-        # Muon's weights of one shape lie in one tensor, and so do their momenta, so that a step
-        # calls each operation once a shape instead of once a weight.
-        self.stacks: dict[torch.Size, tuple[Tensor, Tensor]] = {}
-        for shape, names in self.muon.items():
-            weights = torch.stack([self.parameters[name].detach() for name in names])
-            momenta = torch.zeros_like(weights)
-            self.stacks[shape] = weights, momenta
-            for name, weight, momentum in zip(names, weights, momenta, strict=True):
-                self.parameters[name].data = weight
-                self.state[name] = {"momentum": momentum}
-
-    @torch.no_grad()
-    def step(self, lr_scale: float) -> None:
-        """Update the weights by their gradients, at this multiple of the peak learning rates.
-
-        Raises:
-            ValueError: for a weight without a gradient.
-        """
-        for shape in self.muon:
-            self.muon_step(shape, lr_scale * self.config.muon_learning_rate)
-        for weight_decay, names in self.adamw.items():
-            self.adamw_step(names, lr_scale * self.config.adamw_learning_rate, weight_decay)
-
-    def gradient(self, name: str) -> Tensor:
-        """Of a weight, which must have one."""
-        gradient = self.parameters[name].grad
-        if gradient is None:
-            raise ValueError(f"{name} has no gradient")
-        return gradient
-
-    def muon_step(self, shape: torch.Size, rate: float) -> None:
-        """Of the matrices of one shape, (n, rows, columns)."""
-        weights, momenta = self.stacks[shape]
-        beta, (rows, columns) = self.config.muon_momentum, shape
-        gradients = torch.stack([self.gradient(name) for name in self.muon[shape]])
-        momenta.lerp_(gradients, 1 - beta)
-        updates = gradients.lerp_(momenta, beta)  # Nesterov's: one step ahead
-        scaled = rate * math.sqrt(max(1, rows / columns))
-        orthogonal = orthogonalize(updates.to(self.precision))
-        weights.mul_(1 - rate * self.config.weight_decay).add_(orthogonal, alpha=-scaled)
-
-    def adamw_step(self, names: list[str], rate: float, weight_decay: float) -> None:
-        """In PyTorch's fused kernel, where the device has one."""
-        weights: list[Tensor] = [self.parameters[name] for name in names]
-        steps, averages, squares = (
-            [self.state[name][key] for name in names] for key in ADAMW_STATE
-        )
-        adamw(
-            weights,
-            [self.gradient(name) for name in names],
-            averages,
-            squares,
-            [],
-            steps,
-            fused=weights[0].device.type in ("cpu", "cuda"),
-            amsgrad=False,
-            maximize=False,
-            lr=rate,
-            beta1=self.config.beta1,
-            beta2=self.config.beta2,
-            weight_decay=weight_decay,
-            eps=1e-8,
-        )
+# How the learning rates fall over the progress x of the decay, from 1 at 0 to 0 at 1.
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "cosine": lambda x: 0.5 * (1 + math.cos(math.pi * x)),
+    "linear": lambda x: 1 - x,
+    "constant": lambda x: 1.0,
+}
 
 
 def get_lr_scale(step: int, config: TrainConfig) -> float:
-    """The learning-rate multiplier `lr_scale` of the update after `step` updates, in [0, 1].
+    """Return the learning-rate multiplier `lr_scale` of the update after `step` updates, in [0, 1].
 
     It rises linearly over the warmup, reaching 1 with its last update, stays there, and over the
-    last `decay_fraction` of the run falls along half a cosine or a line to `final_lr_fraction` at
-    `max_steps`.
+    last `decay_fraction` of the run falls along the schedule to `final_lr_fraction` at `max_steps`.
     """
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
     start = max(config.warmup_steps, (1 - config.decay_fraction) * config.max_steps)
     progress = max(0.0, step - start) / max(1.0, config.max_steps - start)
-    remaining = {
-        "cosine": 0.5 * (1 + math.cos(math.pi * progress)),
-        "linear": 1 - progress,
-        "constant": 1.0,
-    }[config.schedule]
+    remaining = SCHEDULES[config.schedule](progress)
     return config.final_lr_fraction + (1 - config.final_lr_fraction) * remaining
 
 
 def get_multi_token_weight(step: int, config: TrainConfig) -> float:
-    """The weight of the loss of the token after the next, after `step` updates: it falls along a
-    line from `multi_token` to zero in the middle of the run."""
+    """Return the weight of the loss of the token after the next, after `step` updates: it falls
+    linearly from `multi_token` to zero in the middle of the run."""
     return config.multi_token * max(0.0, 1 - 2 * step / config.max_steps)

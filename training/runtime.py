@@ -54,7 +54,7 @@ class Runtime:
     threads: int
 
     def prepare(self, model: GPT, compiled: bool = False) -> nn.Module:
-        """The model, from here on computing in `precision`, and compiled if asked.
+        """Return the model, computing in `precision` from here on, and compiled if asked.
 
         Its weights stay float32, and so do its embeddings, whose gradients are long sums over
         tokens.
@@ -64,59 +64,47 @@ class Runtime:
         return module
 
     def machine(self, processes: int) -> Machine:
-        """What a checkpoint keeps of all this."""
+        """Return what a checkpoint keeps of all this."""
+        processor = self.device.type
+        if self.device.type == "cuda":
+            processor = torch.cuda.get_device_name()
+        elif self.device.type == "cpu":
+            processor = torch.backends.cpu.get_cpu_capability()
         return Machine(
             device=self.device.type,
-            processor=self.processor,
+            processor=processor,
             threads=self.threads,
             processes=processes,
-            precision=self.precision_name,
+            precision=str(self.precision).removeprefix("torch."),
             torch=torch.__version__,
         )
 
-    @property
-    def processor(self) -> str:
-        """Which GPU, or the widest instructions that PyTorch finds in the CPU."""
-        if self.device.type == "cuda":
-            return torch.cuda.get_device_name()
-        if self.device.type == "cpu":
-            return torch.backends.cpu.get_cpu_capability()
-        return self.device.type
-
-    @property
-    def precision_name(self) -> str:
-        """float32 or bfloat16."""
-        return str(self.precision).removeprefix("torch.")
-
     def __str__(self) -> str:
-        name = self.device.type
-        if name == "cuda":
-            name += f" ({self.processor})"
-        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        return f"device {name}, {threads}, computing in {self.precision_name}"
+        machine = self.machine(processes=1)
+        processor = f" ({machine.processor})" if machine.device == "cuda" else ""
+        return (
+            f"device {machine.device}{processor}, {self.threads} thread{'s' * (self.threads > 1)}, "
+            f"computing in {machine.precision}"
+        )
 
 
 def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
     """Choose what the config leaves open, and set the number of threads.
 
     Args:
-        threads_before: of the run that is resumed; taken where the config names no number and this
-            machine has cores for them.
+        threads_before: threads of the run that is resumed; used if the config names no number and
+            this machine has as many cores.
 
     Raises:
-        UserError: for a device that is not there, or far more threads than cores.
+        UserError: if the device is not there.
     """
-    most = 4 * (os.cpu_count() or 1)
-    if config.threads > most:
-        raise UserError(
-            f"--train.threads {config.threads} is too many for the {os.cpu_count()} cores here"
-        )
     device = pick_device(config.device)
-    threads = config.threads or (threads_before if threads_before <= most else 0)
-    if threads:
-        torch.set_num_threads(threads)
+    if threads_before > (os.cpu_count() or 1):
+        threads_before = 0
+    if config.threads or threads_before:
+        torch.set_num_threads(config.threads or threads_before)
     elif device.type == "cpu":
-        fit_threads("--train.threads")
+        fit_threads()
     if config.precision == "auto":
         precision = torch.bfloat16 if computes_in_bfloat16(device) else torch.float32
     else:
@@ -124,96 +112,61 @@ def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
     return Runtime(device, precision, torch.get_num_threads())
 
 
-def fit_threads(flag: str = "") -> None:
-    """Use fewer threads where that is faster: when other programs keep cores busy, all threads wait
-    for the one that shares its core. Prints a note that says how to use all.
+def fit_threads() -> None:
+    """Use fewer threads if that is faster, and say so: when other programs keep cores busy, all
+    threads wait for the one that shares its core.
 
-    Where cores are free all are used, so that a run repeats. In a job of several processes, and
-    where OMP_NUM_THREADS is set, the number stays as it is.
-
-    Args:
-        flag: the command's flag for the number of threads, which the note names; without one it
-            names OMP_NUM_THREADS.
+    If the cores are free all are used, so that a run repeats. OMP_NUM_THREADS, which torchrun sets
+    too, decides if it is set.
     """
-    cores = torch.get_num_threads()
-    if "OMP_NUM_THREADS" in os.environ or torchrun_ranks()[2] > 1:
+    if "OMP_NUM_THREADS" in os.environ:
         return
-    threads = cores
-    while threads > 1 and times_as_fast(threads // 2, threads) > CLEARLY_FASTER:
+    cores = threads = torch.get_num_threads()
+    while threads > 1 and speedup_of_half(threads) > CLEARLY_FASTER:
         threads //= 2
     torch.set_num_threads(threads)
     if threads < cores:
-        others = f"{flag} {cores}" if flag else f"OMP_NUM_THREADS={cores} in the environment"
         print(
             f"note: using {threads} of {cores} threads, which is faster while other programs keep "
-            f"this machine busy; {others} uses all",
+            f"this machine busy; OMP_NUM_THREADS={cores} in the environment uses all",
             file=sys.stderr,
         )
 
 
-def times_as_fast(few: int, many: int) -> float:
-    """How many times as fast work like that of a training step is on few threads as on many;
-    measured alternately, because other programs come and go, in about a tenth of a second."""
-    x, up, down = torch.ones(512 * many, 128), torch.ones(128, 512), torch.ones(512, 128)
-    seconds = {few: 0.0, many: 0.0}
-    for turn in range(3):
-        for threads in (many, few):
-            torch.set_num_threads(threads)
+def speedup_of_half(threads: int) -> float:
+    """Return how many times as fast work like that of a training step is on half as many threads;
+    measured alternating, because other programs come and go, in about a tenth of a second."""
+    x, up, down = torch.ones(512 * threads, 128), torch.ones(128, 512), torch.ones(512, 128)
+    seconds = {threads: 0.0, threads // 2: 0.0}
+    for _ in range(2):
+        for count in seconds:
+            torch.set_num_threads(count)
+            (x @ up).relu_() @ down  # not timed: it starts the threads
             began = time.perf_counter()
-            for _ in range(8 if turn else 1):
+            for _ in range(8):
                 (x @ up).relu_() @ down
-            if turn:  # the first is slower: threads are started
-                seconds[threads] += time.perf_counter() - began
-    return seconds[many] / seconds[few]
-
-
-def torchrun_ranks() -> tuple[int, int, int]:
-    """Rank, rank on this machine, and number of processes, as torchrun set them.
-
-    Raises:
-        UserError: for values that torchrun does not set.
-    """
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-    words = [os.environ.get(name, default) for name, default in zip(names, "001", strict=True)]
-    try:
-        rank, local_rank, size = map(int, words)
-        if not 0 <= local_rank <= rank < size:
-            raise ValueError
-    except ValueError:
-        given = ", ".join(f"{name}={word}" for name, word in zip(names, words, strict=True))
-        raise UserError(f"{given} in the environment are not what torchrun sets") from None
-    return rank, local_rank, size
+            seconds[count] += time.perf_counter() - began
+    return seconds[threads] / seconds[threads // 2]
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name; `auto` is a GPU if there is one.
+    """Return the device of that name; `auto` is a GPU if there is one.
 
     Raises:
-        UserError: for a device that is not there.
+        UserError: if it is not there.
     """
-    present = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
+    present = [gpu for gpu in ("cuda", "mps") if getattr(torch, gpu).is_available()] + ["cpu"]
     if name == "auto":
-        name = next(device for device in present if present[device])
-    if not present[name]:
-        here = ", ".join(device for device in present if present[device])
-        raise UserError(f"there is no {name} device here; PyTorch {torch.__version__} sees: {here}")
-    if name == "cuda" and "LOCAL_RANK" in os.environ:  # one of several processes: a GPU for each
-        (_, local_rank, _), count = torchrun_ranks(), torch.cuda.device_count()
-        if local_rank >= count:
-            raise UserError(
-                f"there is no GPU for process {local_rank + 1} of this machine, which has {count}; "
-                f"start it with --nproc_per_node={count}, or all on the CPU with --train.device cpu"
-            )
-        torch.cuda.set_device(local_rank)
+        name = present[0]
+    if name not in present:
+        raise UserError(f"there is no {name} device here, only: {', '.join(present)}")
+    if name == "cuda":  # torchrun numbers the processes of a machine: a GPU for each
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     return torch.device(name)
 
 
 def computes_in_bfloat16(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 matrices in hardware, and so faster than float32."""
+    """Return whether the device multiplies bfloat16 matrices in hardware, and so faster."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):

@@ -34,19 +34,9 @@ class TrainState:
     evals_since_best: Natural = 0
     """Evaluations since then."""
 
-    def __post_init__(self) -> None:
-        if self.last_eval_step > self.step:
-            raise ValueError(
-                f"last_eval_step {self.last_eval_step} must not be above step {self.step}"
-            )
-        if (self.step > 0 and self.train_loss is None) or (
-            self.last_eval_step > 0 and None in (self.val_loss, self.best_val_loss)
-        ):
-            raise ValueError("train_loss, val_loss or best_val_loss is missing")
-
     def evaluation_due(self, config: TrainConfig) -> bool:
-        """Whether to evaluate before the next update: at intervals, and at the end."""
-        due = self.step % config.eval_every == 0 or self.step == config.max_steps
+        """Return whether to evaluate before the next update: at intervals, and at the end."""
+        due = self.step % config.eval_every == 0 or self.step >= config.max_steps
         return due and self.step > self.last_eval_step
 
     def record(self, val_loss: float) -> bool:
@@ -59,10 +49,10 @@ class TrainState:
         return best
 
     def ended(self, config: TrainConfig) -> str | None:
-        """Why training is over; None while it is not."""
+        """Return why training is over; None while it is not."""
         if self.val_loss is not None and self.last_eval_step == self.step:
             if config.target_loss and self.val_loss <= config.target_loss:
                 return f"the validation loss is at or below {config.target_loss}"
             if config.patience and self.evals_since_best >= config.patience:
                 return f"{self.evals_since_best} evaluations without a new best"
-        return "max_steps" if self.step == config.max_steps else None
+        return "max_steps" if self.step >= config.max_steps else None

@@ -1,4 +1,4 @@
-"""What training repeats: load a batch, update the weights from it, evaluate."""
+"""What training repeats: update the weights from a batch, and evaluate."""
 
 import math
 from collections.abc import Iterator
@@ -6,31 +6,27 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from data.batches import Batches
 from data.tokenizer import Tokenizer
-from model.gpt import next_token_loss
-from training.optim import Optimizer
-from training.processes import ALONE, Processes, no_sync
+from model.config import ModelConfig
+from model.gpt import GPT, next_token_loss
+from training.config import TrainConfig
+from training.optim import Optimizer, gradient
+from training.processes import ALONE, Processes
 from training.runtime import StopSignal
-
-
-def load_batch(
-    batches: Batches, step: int, batch_size: int, device: torch.device, processes: Processes = ALONE
-) -> Tensor:
-    """This process's shard of the batch after `step` updates, (b, block_size + 1)."""
-    return processes.shard(batches.train(step, batch_size)).to(device)
 
 
 def train_step(
     model: nn.Module,
     optimizer: Optimizer,
     batch: Tensor,
+    config: TrainConfig,
     lr_scale: float,
-    processes: Processes = ALONE,
     multi_token_weight: float = 0.0,
+    processes: Processes = ALONE,
 ) -> tuple[float, float]:
-    """One update of the weights.
+    """Make one update of the weights.
 
     Args:
         model: perhaps compiled, or wrapped in DistributedDataParallel.
@@ -45,32 +41,32 @@ def train_step(
     Raises:
         FloatingPointError: when either is not finite; the weights are as they were.
     """
-    config = optimizer.config
     micro_batches = batch.chunk(config.gradient_accumulation_steps)
     loss = torch.zeros((), device=batch.device)
     for i, micro_batch in enumerate(micro_batches, start=1):
-        with no_sync(model, wanted=i < len(micro_batches)):  # averaged with the last one
-            logits_BTV = model(micro_batch[:, :-1])
-            objective = micro_loss = next_token_loss(logits_BTV, micro_batch[:, 1:])
-            if multi_token_weight and batch.size(1) > 2:
-                after_next = next_token_loss(logits_BTV[:, :-1], micro_batch[:, 2:])
-                objective = micro_loss + multi_token_weight * after_next
-            (objective / len(micro_batches)).backward()
+        if isinstance(model, DistributedDataParallel):  # averages gradients with the last one
+            model.require_backward_grad_sync = i == len(micro_batches)
+        logits_BTV = model(micro_batch[:, :-1])
+        objective = micro_loss = next_token_loss(logits_BTV, micro_batch[:, 1:])
+        if multi_token_weight and batch.size(1) > 2:
+            after_next = next_token_loss(logits_BTV[:, :-1], micro_batch[:, 2:])
+            objective = micro_loss + multi_token_weight * after_next
+        (objective / len(micro_batches)).backward()
         loss += micro_loss.detach() / len(micro_batches)
 
-    gradients = {name: optimizer.gradient(name) for name in optimizer.parameters}
+    gradients = {name: gradient(name, weight) for name, weight in optimizer.weights.items()}
     grad_norm = torch.nn.utils.get_total_norm(gradients.values())
     mean_loss, norm = torch.stack((loss, grad_norm)).tolist()  # both in one wait for the device
-    mean_loss = processes.sum([mean_loss])[0] / processes.world_size
+    mean_loss = processes.sum(mean_loss)[0] / processes.world_size
     if not (math.isfinite(mean_loss) and math.isfinite(norm)):
-        bad = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
+        bad = [name for name, each in gradients.items() if not each.isfinite().all()]
         model.zero_grad()
         first = f", first in {bad[0]}" if bad else ""
         raise FloatingPointError(
             f"the loss is {mean_loss} and the gradient norm {norm}{first}; no weight was updated"
         )
     if 0 < config.grad_clip < norm:
-        weights = optimizer.parameters.values()
+        weights = optimizer.weights.values()
         torch.nn.utils.clip_grads_with_norm_(weights, config.grad_clip, grad_norm)
     optimizer.step(lr_scale)
     model.zero_grad()
@@ -86,8 +82,9 @@ class Evaluation:
 
     bits_per_char: float
 
-    def describe(self, unit: str) -> str:
-        """Both in words; for bytes also bits per byte, which others call bits per character."""
+    def in_units(self, unit: str) -> str:
+        """Return both with their units; for bytes also bits per byte, which others call bits per
+        character."""
         per_byte = f"{self.val_loss / math.log(2):.3f} bits/byte  " if unit == "byte" else ""
         return f"{self.val_loss:.4f} nats/{unit}  {per_byte}{self.bits_per_char:.3f} bits/char"
 
@@ -102,7 +99,7 @@ def evaluate(
     processes: Processes = ALONE,
     skip: int = 0,
 ) -> Evaluation | None:
-    """The loss over a whole split of the text, in one deterministic pass; None if stopped.
+    """Return the loss over a whole split of the text, in one deterministic pass; None if stopped.
 
     Every token but the first is predicted once, from what precedes it in its sequence. Several
     processes take batches in turn and sum what they found.
@@ -127,10 +124,47 @@ def evaluate(
         tokens += targets.numel()
         characters += tokenizer.count_characters(targets.numpy().ravel())
     model.train()
-    nats, tokens, characters, stopped = processes.sum([nats, tokens, characters, bool(stop)])
+    nats, tokens, characters, stopped = processes.sum(nats, tokens, characters, bool(stop))
     if stopped:
         return None
     if not math.isfinite(nats):
         raise FloatingPointError(f"the validation loss is {nats}")
     bits = nats / math.log(2) / max(1, characters)  # a text of bytes may have no character
     return Evaluation(nats / tokens, bits)
+
+
+def flops_per_token(model: GPT) -> int:
+    """Return the FLOPs of forward and backward pass for a token (Chowdhery et al. 2022, appendix
+    B).
+
+    Six for each weight of the matrices that a token is multiplied by (not the embeddings), and
+    12 L C T for the two matmuls of attention, including what the causal mask hides.
+    """
+    config = model.config
+    matrices = sum(p.numel() for p in model.blocks.parameters() if p.dim() == 2)
+    head = config.n_embd * model.token_embedding.num_embeddings
+    return 6 * (matrices + head) + 12 * config.n_layer * config.n_embd * config.block_size
+
+
+def describe_size(config: ModelConfig, train: TrainConfig, vocab_size: int) -> str:
+    """Return what `--dry_run` prints, from a model on the meta device: shapes without numbers."""
+    with torch.device("meta"):
+        model = GPT(config, vocab_size)
+        batch = torch.zeros(train.micro_batch_size, config.block_size + 1, dtype=torch.long)
+    kept = {}  # storage of all that the backward pass needs, the weights too
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        next_token_loss(model(batch[:, :-1]), batch[:, 1:])
+    # A gradient, and at most two numbers of the optimizer, for each weight.
+    memory = 12 * model.num_parameters() + sum(storage.nbytes() for storage in kept.values())
+    step = flops_per_token(model) * train.batch_size * config.block_size
+    return (
+        f"parameters  {model.num_parameters():,}\n"
+        f"memory      about {memory / 1e6 + 250:,.0f} MB\n"
+        f"compute     {step / 1e9:,.1f} GFLOP per step"
+    )

@@ -18,9 +18,10 @@ import study
 from benchmarks import common, compare, llama2c, page, recipe, sampling, throughput, time_to_loss
 from configs.load import SECTIONS, Config, read_command_line, read_config
 from model.config import ModelConfig
+from model.gpt import GPT
 from tests.conftest import DEBUG, make_run
 from training.config import TrainConfig
-from training.size import flops_per_token
+from training.step import flops_per_token
 
 TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
 
@@ -104,7 +105,7 @@ def test_throughput_is_tokens_by_the_median_step(
     monkeypatch.setattr(common, "seconds_of", seconds_of)
     monkeypatch.setattr(common, "matmul_gflops", lambda device, dtype: 0.5)
     settings = TrainConfig(batch_size=6, device="cpu", threads=1)
-    gflops = 48 * flops_per_token(TINY, throughput.VOCAB) / 1e9
+    gflops = 48 * flops_per_token(GPT(TINY, throughput.VOCAB)) / 1e9
     expected = {"tokens_per_second": 48, "ms_per_step": 1000, "gflops": gflops}
     for checkout in ("", nanogpt):
         measured = throughput.measure(TINY, settings, 0.05, checkout)

@@ -9,7 +9,7 @@ import torch
 from configs.load import read_config
 from data.batches import open_batches
 from model.gpt import GPT, next_token_loss
-from training.optim import Optimizer
+from training.optim import make_optimizer
 from training.runtime import start_runtime
 from training.step import train_step
 
@@ -54,12 +54,12 @@ def test_loads_builds_and_steps(workplace: Path, name: str) -> None:
 
     before = [p.detach().clone() for p in model.parameters()]
     forward = runtime.prepare(model)
-    optimizer = Optimizer(model, config.train, runtime.precision)
-    loss_value, norm = train_step(forward, optimizer, batch, 1.0)
+    optimizer = make_optimizer(model, config.train, runtime.precision)
+    loss_value, norm = train_step(forward, optimizer, batch, config.train, 1.0)
     assert loss_value == pytest.approx(loss.item(), rel=0.02)
     assert norm > 0
     # What stands before a matrix that starts at zero is reached by the second step.
-    train_step(forward, optimizer, batch, 1.0)
+    train_step(forward, optimizer, batch, config.train, 1.0)
     moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
     assert all(moved)
 

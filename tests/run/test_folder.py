@@ -10,7 +10,7 @@ import train
 from common.errors import UserError
 from run.checkpoint import load_checkpoint
 from run.folder import check_unused, find_run, hold, make_folder
-from run.metrics import read_metrics
+from run.log import read_metrics
 from tests.conftest import DEBUG
 from tests.jobs import start_command
 

@@ -1,20 +1,21 @@
-"""What a user is told while a run trains, number by number."""
+"""What a user is told while a run trains, number by number, and what is on the disk of it: once, in
+metrics.jsonl and in TensorBoard."""
 
 import dataclasses
 import io
+import json
 import sys
+import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from configs.load import Config
 from model.config import ModelConfig
-from run.log import Logger
-from run.metrics import read_metrics
+from run.log import Logger, Metrics, read_metrics
 from training.config import TrainConfig
-from training.pace import WARMUP, Pace
 from training.runtime import StopSignal
 from training.state import TrainState
 from training.step import Evaluation
@@ -26,43 +27,32 @@ CONFIG = Config(model=ModelConfig(block_size=10), train=TRAIN)  # 60 tokens in a
 BASELINES = {"uniform": 4.0, "unigram": 3.0, "bigram": 2.0}
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Its `now` is the time."""
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr("run.log.time", SimpleNamespace(perf_counter=lambda: clock.now))
-    return clock
-
-
-def logger(run: Path, state: TrainState, stop: StopSignal | None = None, **options: Any) -> Logger:
+def logger(
+    run: Path,
+    state: TrainState,
+    stop: StopSignal | None = None,
+    silent: bool = False,
+    **options: Any,
+) -> Logger:
     config = dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, **options))
-    return Logger(run, config, state, Pace(1.0), BASELINES, StopSignal() if stop is None else stop)
+    return Logger(run, config, state, BASELINES, StopSignal() if stop is None else stop, silent)
 
 
-def test_metrics_are_of_the_steps_since_the_last_line(
-    tmp_path: Path, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Speed is of the updates alone; the clock runs on over sessions, and through evaluations."""
-    state, synced = TrainState(step=1, seconds=50.0, train_loss=9.0), list[Any]()
-    monkeypatch.setattr("run.metrics.sync", synced.append)
+def test_metrics_are_of_the_steps_since_the_last_line(tmp_path: Path) -> None:
+    """Speed is of the updates alone."""
+    state = TrainState(step=1, seconds=50.0, train_loss=9.0)
     with logger(tmp_path, state) as log:
         for step in range(2, 8):
-            clock.now += 10.0
-            state.step, state.train_loss = step, step / 4
+            state.step, state.train_loss, state.seconds = step, step / 4, step * 10.0
             log.step(lr_scale=step / 8, grad_norm=step * 2.0, seconds=0.5 if step < 4 else 0.25)
-            assert state.seconds == 50 + 10 * (step - 1)
-        clock.now += 100.0
         state.record(2.5)
         log.evaluation(Evaluation(2.5, 1.25), "")
-        assert not synced
-        log.flush()
-        assert synced, "all of it is on the disk"
     names = ("step", "train_loss", "learning_rate", "grad_norm", "tokens_per_second", "seconds")
     assert read_metrics(tmp_path) == [
-        dict(zip(names, (3, 0.75, 0.1875, 6.0, 120.0, 70.0), strict=True)),
-        dict(zip(names, (6, 1.5, 0.375, 12.0, 240.0, 100.0), strict=True)),
-        dict(zip(names, (7, 1.75, 0.4375, 14.0, 240.0, 110.0), strict=True)),  # the last step
-        {"step": 7, "val_loss": 2.5, "bits_per_char": 1.25, "seconds": 210.0},
+        dict(zip(names, (3, 0.75, 0.1875, 6.0, 120.0, 30.0), strict=True)),
+        dict(zip(names, (6, 1.5, 0.375, 12.0, 240.0, 60.0), strict=True)),
+        dict(zip(names, (7, 1.75, 0.4375, 14.0, 240.0, 70.0), strict=True)),  # the last step
+        {"step": 7, "val_loss": 2.5, "bits_per_char": 1.25, "seconds": 70.0},
     ]
 
 
@@ -94,8 +84,7 @@ def test_an_evaluation_is_shown_beside_what_it_beats(
 def test_other_processes_say_and_write_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    state = TrainState(step=3, train_loss=1.0)
-    with Logger(tmp_path, CONFIG, state, Pace(1.0), BASELINES, StopSignal(), silent=True) as log:
+    with logger(tmp_path, TrainState(step=3, train_loss=1.0), silent=True) as log:
         log.step(1.0, 1.0, 0.5)
         log.evaluating()
         log.evaluation(Evaluation(1.0, 1.0), "a sample")
@@ -125,28 +114,89 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_bar_counts_from_where_the_run_stands_and_says_what_is_left(
-    tmp_path: Path, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+def test_the_bar_counts_from_where_the_run_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of seven steps of 50 seconds, and an evaluation: as one step before it was seen."""
-    terminal, state = Terminal(), TrainState(step=4, train_loss=1.0)
+    terminal, state = Terminal(), TrainState(step=4, train_loss=1.25)
     monkeypatch.setattr(sys, "stderr", terminal)
-
-    def shown() -> str:
-        return terminal.getvalue().split("|")[-1].strip()
-
     with logger(tmp_path, state, log_every=1) as log:
-        assert (log.bar.n, log.bar.total) == (4, 7) and "step 4/7 |" in terminal.getvalue()
-        state.step, state.train_loss = 5, 1.25
-        log.step(1.0, 1.0, 50.0)
+        assert "step 4/7 |" in terminal.getvalue()
         log.evaluating()
-        assert shown() == "evaluating"
-        for _ in range(WARMUP):
-            log.pace.saw_step(50.0)
-        log.evaluating()
-        assert shown() == "evaluating, 02:30 left"
-        clock.now += 20.0
-        log.evaluation(Evaluation(1.0, 1.0), "")
+        assert terminal.getvalue().strip().endswith(", evaluating")
+        state.step = 5
+        log.step(1.0, 1.0, 60.0)
         log.bar.refresh()
-        assert "step 5/7 |" in terminal.getvalue()
-        assert shown() == "loss 1.250, 1 tokens/s, 02:00 left"
+        shown = terminal.getvalue().split("\r")[-1]
+        assert shown.startswith("step 5/7 |") and " left, loss 1.250, 1 tokens/s" in shown
+
+
+# --- on the disk ---------------------------------------------------------------------------------
+
+
+def events_of(run: Path, key: str) -> list[tuple[int, float]]:
+    events = EventAccumulator(str(run)).Reload()
+    return [(event.step, event.value) for event in events.Scalars(key)]
+
+
+def test_lines_and_events_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Any] = []
+    monkeypatch.setattr("run.log.sync", synced.append)
+    with Metrics(tmp_path, 0, 0, tensorboard=True) as metrics:
+        metrics.write({"step": 1, "train_loss": 3.5, "learning_rate": 0.125})
+        metrics.write({"step": 2, "val_loss": 3.25}, sample="two\n\nlines")
+        first, second = (tmp_path / "metrics.jsonl").read_text().splitlines()
+        assert events_of(tmp_path, "learning_rate") == [(1, 0.125)], "seen at once"
+        assert not synced
+        metrics.flush()
+        assert synced == [metrics.file]
+    assert json.loads(first) == {"step": 1, "train_loss": 3.5, "learning_rate": 0.125}
+    assert json.loads(second) == {"step": 2, "val_loss": 3.25}
+    assert events_of(tmp_path, "train_loss") == [(1, 3.5)]
+    assert events_of(tmp_path, "val_loss") == [(2, 3.25)]
+    (text,) = EventAccumulator(str(tmp_path)).Reload().Tensors("sample/text_summary")
+    assert text.step == 2 and text.tensor_proto.string_val[0] == b"    two\n    \n    lines"
+
+
+CUT = ["", '{"step": 3, "train', '[1]\n{"a": 1}\nnull\n{"step": 2, "a": NaN}\n\udcff\n']
+
+
+@pytest.mark.parametrize("cut", CUT)
+@pytest.mark.parametrize("last_eval_step", [1, 2])
+def test_a_resumed_run_has_no_gap_and_no_step_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str, last_eval_step: int
+) -> None:
+    """Stopped at step 2, before or after its evaluation; the file went on, and ends with `cut`."""
+    with Metrics(tmp_path, 0, 0, tensorboard=True) as metrics:
+        for step in (1, 2, 3, 4):
+            metrics.write({"step": step, "train_loss": float(step)})
+            if step <= last_eval_step or step > 2:
+                metrics.write({"step": step, "val_loss": float(-step)})
+    with open(tmp_path / "metrics.jsonl", "a", errors="surrogateescape") as file:
+        file.write(cut)
+    now = time.time() + 2  # TensorBoard orders its files by the second in their names
+    monkeypatch.setattr(time, "time", lambda: now)
+    with Metrics(tmp_path, 2, last_eval_step, tensorboard=True) as metrics:
+        for step in (2, 3, 4):
+            if step > 2:
+                metrics.write({"step": step, "train_loss": 10.0 * step})
+            if step > last_eval_step:
+                metrics.write({"step": step, "val_loss": -10.0 * step})
+    losses = [(1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0)]
+    validation = [(1, -1.0), (2, -2.0 if last_eval_step == 2 else -20.0), (3, -30.0), (4, -40.0)]
+    for key, expected in (("train_loss", losses), ("val_loss", validation)):
+        lines = [(line["step"], line[key]) for line in read_metrics(tmp_path) if key in line]
+        assert lines == events_of(tmp_path, key) == expected
+
+
+def test_an_evaluation_that_is_repeated_stands_once(tmp_path: Path) -> None:
+    """It was written, but the checkpoint is older."""
+    with Metrics(tmp_path, 0, 0, tensorboard=False) as metrics:
+        metrics.write({"step": 2, "train_loss": 1.0})
+        metrics.write({"step": 2, "val_loss": 2.0})
+    with Metrics(tmp_path, 2, 0, tensorboard=False) as metrics:
+        metrics.write({"step": 2, "val_loss": 2.0})
+    assert [sorted(line) for line in read_metrics(tmp_path)] == [
+        ["step", "train_loss"],
+        ["step", "val_loss"],
+    ]
+    assert read_metrics(tmp_path / "absent") == []

@@ -1,4 +1,4 @@
-"""Muon against its formula, AdamW against PyTorch's, which weight is whose, and the schedule."""
+"""Muon against its formula, AdamW against PyTorch's, what the defaults do, and the schedule."""
 
 import math
 import os
@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from model.config import ModelConfig
-from model.gpt import GPT
+from model.gpt import GPT, next_token_loss
 from tests.conftest import DEBUG, ROOT
+from training import optim
 from training.config import TrainConfig
-from training.optim import Optimizer, get_lr_scale, get_multi_token_weight, orthogonalize
+from training.optim import Weights, get_lr_scale, get_multi_token_weight, make_optimizer
+from training.step import train_step
 
 SMALL = ModelConfig(block_size=6, n_layer=2, n_head=2, n_embd=8, bias=True, ngrams=2)
 
@@ -38,98 +40,50 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-# --- orthogonalization ---------------------------------------------------------------------------
-
-sizes = st.integers(1, 24)
-
-
-@given(sizes, sizes, st.floats(0, 1), st.floats(1e-3, 1e3), st.integers(0, 99))
-@example(24, 24, 1.0, 1.0, 0)
-def test_orthogonalize_keeps_directions_and_evens_out_their_lengths(
-    rows: int, columns: int, fraction: float, scale: float, seed: int
-) -> None:
-    """Of U S V^T, whose singular values are between 1 and a spread that the type has room for."""
-    generator = torch.Generator().manual_seed(seed)
-    rank = min(rows, columns)
-
-    def directions(n: int) -> Tensor:
-        return torch.linalg.qr(torch.randn(n, rank, generator=generator, dtype=torch.float64)).Q
-
-    U, V = directions(rows), directions(columns)
-    for dtype, most, slack in ((torch.float32, 100, 1e-3), (torch.bfloat16, 8, 0.1)):
-        S = torch.linspace(1, most**fraction, rank, dtype=torch.float64)
-        result = orthogonalize((scale * (U * S @ V.mT)).to(dtype)[None])
-        assert result.dtype == dtype and result.shape == (1, rows, columns)
-        even = result[0].double()
-        values = torch.linalg.svdvals(even)
-        assert values.min() > 0.6 and values.max() < 1.3
-        in_their_directions = U.mT @ even @ V
-        across = in_their_directions - in_their_directions.diagonal().diag()
-        assert across.abs().max() < slack, "one direction was mixed into another"
-        assert torch.cosine_similarity(even.flatten(), (U @ V.mT).flatten(), dim=0) > 0.95
-    nothing = torch.zeros(2, rows, columns)
-    assert torch.equal(orthogonalize(nothing), nothing)
-
-
-# --- which weight is whose -----------------------------------------------------------------------
-
-
-def test_each_weight_has_one_optimizer() -> None:
-    model = make()
-    hidden = {
-        f"blocks.{layer}.{name}.weight"
-        for layer in (0, 1)
-        for name in ("attn.query", "attn.key", "attn.value", "attn.out", "mlp.up", "mlp.down")
-    }
-    expected = {"muon": hidden, "adamw": set()}
-    for kind, by_muon in expected.items():
-        optimizer = Optimizer(model, TrainConfig(optimizer=kind))  # type: ignore[arg-type]
-        muon = [name for names in optimizer.muon.values() for name in names]
-        adamw = [name for names in optimizer.adamw.values() for name in names]
-        assert set(muon) == by_muon
-        assert sorted(muon + adamw) == sorted(name for name, _ in model.named_parameters())
-        assert all(optimizer.state[name].keys() == {"momentum"} for name in muon)
-
-
 # --- a step --------------------------------------------------------------------------------------
 
 
+def muon_update(gradient: Tensor, momentum: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """Muon's formula for one matrix: its update, for a learning rate of 1, and its momentum."""
+    momentum = beta * momentum + (1 - beta) * gradient
+    X = (1 - beta) * gradient + beta * momentum
+    X = X / X.square().sum().sqrt()
+    for _ in range(5):
+        XX = X @ X.T
+        X = 3.4445 * X - 4.7750 * XX @ X + 2.0315 * XX @ XX @ X
+    rows, columns = X.shape
+    return X * (math.sqrt(rows / columns) if rows > columns else 1.0), momentum
+
+
 def test_muon_is_its_formula() -> None:
-    """Two steps, written out for one matrix at a time; 20 x 5 is tall, so its steps are longer."""
+    """Two steps; the first matrix and the last are made orthogonal together."""
     torch.manual_seed(0)
     model = nn.Module()
-    shapes = [(5, 20), (20, 5), (5, 20)]  # the first and the last are made orthogonal together
+    shapes = [(5, 20), (20, 5), (5, 20)]
     model.blocks = nn.ModuleList(nn.Linear(*shape, bias=False) for shape in shapes)
     config = TrainConfig(muon_learning_rate=0.3, muon_momentum=0.9, weight_decay=0.2)
-    optimizer = Optimizer(model, config)
+    optimizer = make_optimizer(model, config)
     expected = weights_of(model)
     momentum = {name: torch.zeros_like(weight) for name, weight in expected.items()}
     for step, lr_scale in enumerate((0.5, 1.0)):
         for name, gradient in give_gradients(model, step).items():
-            momentum[name] = 0.9 * momentum[name] + 0.1 * gradient
-            X = 0.1 * gradient + 0.9 * momentum[name]
-            X = X / X.square().sum().sqrt()
-            for _ in range(5):
-                XX = X @ X.T
-                X = 3.4445 * X - 4.7750 * XX @ X + 2.0315 * XX @ XX @ X
-            rate, (rows, columns) = 0.3 * lr_scale, X.shape
-            longer = math.sqrt(rows / columns) if rows > columns else 1.0
-            expected[name] = (1 - rate * 0.2) * expected[name] - rate * longer * X
+            update, momentum[name] = muon_update(gradient, momentum[name], 0.9)
+            rate = 0.3 * lr_scale
+            expected[name] = (1 - rate * 0.2) * expected[name] - rate * update
         optimizer.step(lr_scale)
         for name, p in model.named_parameters():
             torch.testing.assert_close(p.detach(), expected[name], rtol=0, atol=1e-5)
             torch.testing.assert_close(optimizer.state[name]["momentum"], momentum[name])
 
 
-def test_muon_in_bfloat16_is_close_and_its_weights_and_momentum_are_float32() -> None:
-    results = []
+def test_muon_in_bfloat16_is_close_and_keeps_float32() -> None:
+    results, name = [], "blocks.0.mlp.up.weight"
     for precision in (torch.float32, torch.bfloat16):
         model = make()
-        optimizer = Optimizer(model, TrainConfig(muon_learning_rate=0.1), precision)
+        optimizer = make_optimizer(model, TrainConfig(muon_learning_rate=0.1), precision)
         before = weights_of(model)
         give_gradients(model, 0)
         optimizer.step(1.0)
-        name = "blocks.0.mlp.up.weight"
         weight = model.get_parameter(name)
         assert weight.dtype == optimizer.state[name]["momentum"].dtype == torch.float32
         results.append((weight - before[name]).detach().flatten())
@@ -149,7 +103,7 @@ def test_adamw_is_that_of_pytorch(ngram_decay: float | None) -> None:
         beta1=0.8,
         beta2=0.95,
     )
-    optimizer = Optimizer(ours, config)
+    optimizer = make_optimizer(ours, config)
     ngrams = list(theirs.ngram_embeddings.parameters())
     matrices = [p for p in theirs.parameters() if p.dim() == 2 and p is not ngrams[0]]
     rest = [p for p in theirs.parameters() if p.dim() != 2]
@@ -168,18 +122,86 @@ def test_adamw_is_that_of_pytorch(ngram_decay: float | None) -> None:
         reference.step()
         for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6, msg=name)
-            assert optimizer.state[name].keys() == reference.state[q].keys()
             for key, value in reference.state[q].items():
                 torch.testing.assert_close(optimizer.state[name][key], value, rtol=1e-5, atol=1e-7)
 
 
-def test_a_weight_without_a_gradient_is_named() -> None:
-    for name in ("blocks.1.mlp.up.weight", "blocks.1.mlp.up.bias"):  # Muon's, AdamW's
-        model = make()
-        give_gradients(model, 0)
-        model.get_parameter(name).grad = None
-        with pytest.raises(ValueError, match=f"{name} has no gradient"):
-            Optimizer(model, TrainConfig()).step(1.0)
+def test_the_defaults_are_what_results_were_measured_with() -> None:
+    """Three steps with the default config, each clipped, written out; and its schedule."""
+    model, config = make(), TrainConfig()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(std=0.6)
+    optimizer, expected = make_optimizer(model, config), weights_of(model)
+    moments = {name: torch.zeros(3, *weight.shape) for name, weight in expected.items()}
+    for step in (1, 2, 3):
+        batch = torch.randint(7, (16, 7), generator=torch.Generator().manual_seed(step))
+        loss = next_token_loss(model(batch[:, :-1]), batch[:, 1:])
+        gradients = dict(
+            zip(expected, torch.autograd.grad(loss, list(model.parameters())), strict=True)
+        )
+        norm = torch.cat([g.flatten() for g in gradients.values()]).norm()
+        assert norm > 1
+        for name, gradient in gradients.items():
+            gradient, (mean, square, momentum) = gradient / norm, moments[name]
+            if name.startswith("blocks.") and gradient.dim() == 2:
+                rate = 0.012
+                update, momentum = muon_update(gradient, momentum, 0.95)
+            else:
+                rate = 1e-2
+                mean, square = 0.9 * mean + 0.1 * gradient, 0.99 * square + 0.01 * gradient**2
+                update = mean / (1 - 0.9**step)
+                update = update / ((square / (1 - 0.99**step)).sqrt() + 1e-8)
+            moments[name] = torch.stack((mean, square, momentum))
+            decay = 0.1 if gradient.dim() >= 2 else 0.0
+            expected[name] = (1 - rate * decay) * expected[name] - rate * update
+        train_step(model, optimizer, batch, config, 1.0)
+        for name, p in model.named_parameters():
+            atol = 2e-4 if name.startswith("blocks.") and p.dim() == 2 else 1e-5  # Newton-Schulz
+            torch.testing.assert_close(p.detach(), expected[name], rtol=0, atol=atol)
+    heights = [get_lr_scale(step, TrainConfig(max_steps=1000)) for step in (0, 9, 400, 700, 1000)]
+    assert heights == pytest.approx([0.1, 1.0, 1.0, 0.5, 0.0])
+    assert TrainConfig(optimizer="adamw").adamw_learning_rate == 1e-3
+    assert TrainConfig(optimizer="adamw", learning_rate=0.0).adamw_learning_rate == 0.0
+
+
+@pytest.mark.parametrize("name", ["blocks.1.mlp.up.weight", "blocks.1.mlp.up.bias"])
+def test_a_weight_without_a_gradient_is_named(name: str) -> None:
+    model = make()
+    give_gradients(model, 0)
+    model.get_parameter(name).grad = None
+    with pytest.raises(ValueError, match=f"{name} has no gradient"):
+        make_optimizer(model, TrainConfig()).step(1.0)
+
+
+class SGD:
+    """One of PyTorch's optimizers behind the protocol of ours."""
+
+    def __init__(self, weights: Weights, config: TrainConfig, precision: torch.dtype) -> None:
+        self.weights, self.config = weights, config
+        self.optimizer = torch.optim.SGD(weights.values(), momentum=0.9)
+        self.state = {name: {"momentum": torch.zeros_like(w)} for name, w in weights.items()}
+        for name, weight in weights.items():
+            self.optimizer.state[weight]["momentum_buffer"] = self.state[name]["momentum"]
+
+    def step(self, lr_scale: float) -> None:
+        self.optimizer.param_groups[0]["lr"] = lr_scale * self.config.adamw_learning_rate
+        self.optimizer.step()
+
+
+def test_an_optimizer_of_pytorch_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(optim.OPTIMIZERS, "adamw", SGD)
+    model, config = make(), TrainConfig(optimizer="adamw", learning_rate=0.5)
+    optimizer, expected = make_optimizer(model, config), weights_of(model)
+    momentum = {name: torch.zeros_like(weight) for name, weight in expected.items()}
+    for step in range(3):
+        for name, gradient in give_gradients(model, step).items():
+            momentum[name] = 0.9 * momentum[name] + gradient
+            expected[name] = expected[name] - 0.25 * momentum[name]
+        optimizer.step(0.5)
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(weight.detach(), expected[name])
+        torch.testing.assert_close(optimizer.state[name]["momentum"], momentum[name])
 
 
 PROGRAM = f"""
@@ -190,12 +212,14 @@ run = ["{DEBUG}", "--train.max_steps=1", "--train.eval_every=1", "--data.source=
 for kind in ("muon", "adamw"):
     for precision in ("float32", "bfloat16"):
         which = [f"--train.optimizer={{kind}}", f"--train.precision={{precision}}"]
-        assert train.main(run + which) == train.main([*run, "--dry_run"]) == 0
+        which += [f"--run={{kind}}-{{precision}}"]
+        assert train.main(run + which) == 0
 slow = ("torch._dynamo", "torch._inductor", "datasets")
 print(*[name for name in sys.modules if name.startswith(slow)], file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 def test_a_run_imports_nothing_that_is_slow(workplace: Path) -> None:
     """PyTorch's compiler takes as long as a hundred steps of a small model, `datasets` a second."""
     Path("text.txt").write_text("a text that is long enough\n" * 20)
@@ -240,15 +264,7 @@ def test_the_schedule_is_its_curve(config: TrainConfig) -> None:
         assert 0 <= lr_scale <= 1
 
 
-def test_adamw_alone_has_a_rate_of_its_own() -> None:
-    """A lower one than beside Muon, where it trains what is not a matrix."""
-    assert TrainConfig().adamw_learning_rate == 1e-2
-    assert TrainConfig(optimizer="adamw").adamw_learning_rate == 1e-3
-    assert TrainConfig(optimizer="adamw", learning_rate=0.0).adamw_learning_rate == 0.0
-
-
 def test_the_weight_of_the_token_after_the_next_ends_in_the_middle() -> None:
     config = TrainConfig(max_steps=8, multi_token=0.4)
     weights = [get_multi_token_weight(step, config) for step in range(9)]
     assert weights == pytest.approx([0.4, 0.3, 0.2, 0.1, 0, 0, 0, 0, 0])
-    assert get_multi_token_weight(0, TrainConfig()) == 0

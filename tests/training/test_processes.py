@@ -3,7 +3,6 @@ tests/test_processes.py."""
 
 import os
 import socket
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -11,12 +10,12 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from common.errors import UserError
 from training.config import TrainConfig
-from training.processes import ALONE, Processes, exit_now, join_processes, no_sync, tear_down
-from training.runtime import StopSignal, torchrun_ranks
+from training.processes import ALONE, Processes, exit_now, join_processes
+from training.runtime import StopSignal
 
 CPU = torch.device("cpu")
 
@@ -31,120 +30,84 @@ def test_shards_are_the_batch(size: int, rows: int) -> None:
 def test_a_process_alone_keeps_what_it_has() -> None:
     layer, stop = nn.Linear(2, 2), StopSignal()
     assert ALONE.is_main and str(ALONE) == "" and ALONE.wrap_ddp(layer) is layer
-    assert ALONE.sum([1.5, 2.0]) == [1.5, 2.0] and ALONE.all_reduce_max(-3) == -3
-    assert ALONE.gather(torch.ones(2))[0].tolist() == [1, 1] and exit_now(7) == 7
+    assert ALONE.sum(0.1, 2.0) == [0.1, 2.0] and exit_now(7) == 7
     assert not ALONE.stop_requested(stop)
     stop.number = 15
     assert ALONE.stop_requested(stop) and stop.number == 15
-    with no_sync(layer, wanted=True):
-        pass
     assert not Processes(1, 2).is_main and str(Processes(1, 2)) == ", one of 2 processes"
+    with join_processes(TrainConfig(), CPU) as processes:
+        assert processes is ALONE
+
+
+class Two(Processes):
+    """The first of two processes; of the other it is known what it gives."""
+
+    others = iter([0, 15, 0])
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        return [tensor, torch.full_like(tensor, next(self.others))]
 
 
 def test_a_signal_to_another_process_stops_this_one_with_its_code() -> None:
-    class Other(Processes):
-        largest = iter([0, 15, 0])
-
-        def all_reduce_max(self, number: int) -> int:
-            return max(number, next(self.largest))
-
-    stop, processes = StopSignal(), Other(0, 2)
+    stop, processes = StopSignal(), Two(0, 2)
     assert not processes.stop_requested(stop)
     for _ in range(2):
         assert processes.stop_requested(stop) and stop.exit_code == 143
 
 
-def torchrun(monkeypatch: pytest.MonkeyPatch, **variables: Any) -> None:
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
+def rejected(monkeypatch: pytest.MonkeyPatch, **variables: Any) -> str:
+    """What is said of these variables of torchrun, in one line."""
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
-
-
-def test_torchrun_says_which_process_this_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    torchrun(monkeypatch)
-    assert torchrun_ranks() == (0, 0, 1)
-    assert join_processes(TrainConfig(), CPU, ExitStack()) is ALONE
-    torchrun(monkeypatch, RANK=5, LOCAL_RANK=1, WORLD_SIZE=6)
-    assert torchrun_ranks() == (5, 1, 6)
-
-
-def refused_to_join(monkeypatch: pytest.MonkeyPatch, **variables: Any) -> str:
-    """What is said of these variables, in one line."""
-    torchrun(monkeypatch, **variables)
-    with pytest.raises(UserError) as error:
-        join_processes(TrainConfig(batch_size=12, gradient_accumulation_steps=2), CPU, ExitStack())
-    assert "\n" not in str(error.value)
+    config = TrainConfig(batch_size=12, gradient_accumulation_steps=2)
+    with pytest.raises(UserError) as error, join_processes(config, CPU):
+        pass
+    assert "\n" not in str(error.value) and not dist.is_initialized()
     return str(error.value)
 
 
-def test_what_torchrun_does_not_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong: list[dict[str, Any]] = [
-        *({"WORLD_SIZE": 0}, {"WORLD_SIZE": ""}, {"RANK": "x"}, {"RANK": 1}),
-        *({"RANK": 2, "WORLD_SIZE": 2}, {"RANK": -1, "WORLD_SIZE": 2}),
-        {"RANK": 1, "LOCAL_RANK": -1, "WORLD_SIZE": 2},
-        {"RANK": 1, "LOCAL_RANK": 2, "WORLD_SIZE": 4},
-    ]
-    for variables in wrong:
-        said = refused_to_join(monkeypatch, **variables)
-        assert said.endswith("in the environment are not what torchrun sets")
-        assert all(f"{name}={value}" in said for name, value in variables.items())
-
-
 def test_a_batch_is_split_evenly_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = refused_to_join(monkeypatch, WORLD_SIZE=4)
     line = "--train.batch_size 12 must be divisible by 4 processes times --train.gradient_acc"
-    assert said.startswith(line)
+    assert rejected(monkeypatch, WORLD_SIZE=4).startswith(line)
 
 
 def test_others_that_cannot_be_reached_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No address, no port, a port that is no number, and one in use; no wait in any of them."""
+    """A port that is in use; it does not wait."""
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))
         used.listen()
-        here, port = {"MASTER_ADDR": "127.0.0.1"}, used.getsockname()[1]
-        for place in (
-            {"MASTER_PORT": port},
-            here,
-            *(here | {"MASTER_PORT": p} for p in ("x", port)),
-        ):
-            said = refused_to_join(monkeypatch, RANK=0, WORLD_SIZE=2, **place)
-            assert said.startswith("could not reach the other 1 processes: ")
-    assert not dist.is_initialized()
-
-
-def test_a_group_is_left_alone_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Taken down while the error's traceback holds what uses it, it can hang, if not each time."""
-    taken_down: list[bool] = []
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: taken_down.append(True))
-    with pytest.raises(UserError), ExitStack() as held:
-        held.push(tear_down)
-        raise UserError("at step 2: the loss is nan")
-    assert not taken_down
-    with ExitStack() as held:
-        held.push(tear_down)
-    assert taken_down
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": used.getsockname()[1]}
+        said = rejected(monkeypatch, RANK=0, WORLD_SIZE=2, **place)
+    assert said.startswith("could not reach the other 1 processes: ")
 
 
 @pytest.mark.parametrize(
     ("error", "code"),
     [
         (RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer"), 2),
+        (dist.DistNetworkError("failed to recv, got 0 bytes"), 2),
         (RuntimeError("a bug"), 4),
         (KeyboardInterrupt(), 3),
+        (None, 5),
     ],
     ids=repr,
 )
 def test_a_process_of_a_job_ends_at_once_where_another_is_gone(
-    error: BaseException, code: int
+    error: BaseException | None, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """After an error the group is left alone: taken down while the error's traceback holds what
+    uses it, it can hang, if not each time."""
     child = os.fork()
     if child == 0:
         try:
-            dist.is_initialized = lambda: True
-            with ExitStack() as held:
-                held.push(tear_down)
-                raise error
+            monkeypatch.setenv("WORLD_SIZE", "2")
+            monkeypatch.setattr(dist, "init_process_group", lambda *args, **options: None)
+            monkeypatch.setattr(dist, "is_initialized", lambda: True)
+            monkeypatch.setattr(dist, "get_rank", lambda: 0)
+            monkeypatch.setattr(dist, "destroy_process_group", lambda: os._exit(5))
+            with join_processes(TrainConfig(), CPU):
+                if error is not None:
+                    raise error
         except KeyboardInterrupt:
             exit_now(3)
         finally:

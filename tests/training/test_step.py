@@ -1,33 +1,34 @@
-"""The update and the evaluation, each beside its definition written out."""
+"""The update and the evaluation, each beside its definition written out; the sizes counted."""
 
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 from model.config import ModelConfig
-from model.gpt import GPT
-from training import processes as processes_module
+from model.gpt import GPT, next_token_loss
+from training import step as step_module
 from training.config import TrainConfig
-from training.optim import Optimizer
+from training.optim import gradient, make_optimizer
 from training.processes import Processes
 from training.runtime import Runtime, StopSignal
-from training.step import Evaluation, evaluate, train_step
+from training.step import Evaluation, describe_size, evaluate, flops_per_token, train_step
 
 CPU, V = torch.device("cpu"), 7
 SMALL = ModelConfig(block_size=6, n_layer=3, n_head=2, n_embd=12, zero_init=False)
 
 
-def make(**options: float) -> GPT:
+def make(**options: Any) -> GPT:
     torch.manual_seed(0)
-    return GPT(dataclasses.replace(SMALL, **options), V)  # type: ignore[arg-type]
+    return GPT(dataclasses.replace(SMALL, **options), V)
 
 
 def batch_of(count: int, length: int = 7, seed: int = 1) -> Tensor:
@@ -47,54 +48,45 @@ def nats(model: GPT, sequences: Tensor) -> Tensor:
 # --- the update ----------------------------------------------------------------------------------
 
 
-class Descent(Optimizer):
+class Descent:
     """Plain gradient descent, whose step is the gradient."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.weights, self.state = dict(model.named_parameters()), dict[str, dict[str, Tensor]]()
 
     @torch.no_grad()
     def step(self, lr_scale: float) -> None:
-        for name, weight in self.parameters.items():
-            weight.sub_(self.gradient(name), alpha=lr_scale)
+        for name, weight in self.weights.items():
+            weight.sub_(gradient(name, weight), alpha=lr_scale)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize("multi_token", [0.0, 0.3])
 @pytest.mark.parametrize("grad_clip", [0.0, 0.25, 1e3])
 def test_an_update_is_the_clipped_gradient_of_the_mean_loss(
-    micro_batches: int, grad_clip: float
+    micro_batches: int, multi_token: float, grad_clip: float
 ) -> None:
+    """With the loss of the token after the next in what the gradient is of, and not in what is
+    reported."""
     model, batch = make(), batch_of(6)
     config = TrainConfig(
         batch_size=6, gradient_accumulation_steps=micro_batches, grad_clip=grad_clip
     )
     expected_loss = nats(model, batch).mean()
-    gradients = torch.autograd.grad(expected_loss, list(model.parameters()))
+    log_p = torch.log_softmax(model(batch[:, :-1])[:, :-1], -1)
+    after_next = -log_p.gather(-1, batch[:, 2:, None]).mean()
+    objective = expected_loss + multi_token * after_next
+    gradients = torch.autograd.grad(objective, list(model.parameters()))
     expected_norm = torch.cat([g.flatten() for g in gradients]).norm().item()
     assert 0.25 < expected_norm < 1e3
     scale = 0.25 / expected_norm if grad_clip == 0.25 else 1.0
     before = [p.detach().clone() for p in model.parameters()]
-    loss, norm = train_step(model, Descent(model, config), batch, 0.5)
+    loss, norm = train_step(model, Descent(model), batch, config, 0.5, multi_token)
     assert loss == pytest.approx(expected_loss.item(), rel=1e-5)
     assert norm == pytest.approx(expected_norm, rel=1e-4), "as it was before clipping"
-    for old, new, gradient in zip(before, model.parameters(), gradients, strict=True):
-        torch.testing.assert_close(new, old - 0.5 * scale * gradient, rtol=1e-4, atol=1e-6)
+    for old, new, g in zip(before, model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(new, old - 0.5 * scale * g, rtol=1e-4, atol=1e-6)
         assert new.grad is None, "nothing is left for the next update"
-
-
-@pytest.mark.parametrize("micro_batches", [1, 3])
-def test_multi_token_prediction_adds_the_loss_of_the_token_after_the_next(
-    micro_batches: int,
-) -> None:
-    """To what the gradient is of, and not to the loss that is reported."""
-    model, batch = make(), batch_of(6)
-    logits, log_probabilities = model(batch[:, :-1]), torch.Tensor.log_softmax
-    next_loss = nats(model, batch).mean()
-    after = -log_probabilities(logits[:, :-1], -1).gather(-1, batch[:, 2:, None]).mean()
-    gradients = torch.autograd.grad(next_loss + 0.3 * after, list(model.parameters()))
-    config = TrainConfig(batch_size=6, gradient_accumulation_steps=micro_batches, grad_clip=0.0)
-    before = [p.detach().clone() for p in model.parameters()]
-    loss, _ = train_step(model, Descent(model, config), batch, 0.5, multi_token_weight=0.3)
-    assert loss == pytest.approx(next_loss.item(), rel=1e-5)
-    for old, new, gradient in zip(before, model.parameters(), gradients, strict=True):
-        torch.testing.assert_close(new, old - 0.5 * gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_multi_token_prediction_needs_a_second_token() -> None:
@@ -102,12 +94,11 @@ def test_multi_token_prediction_needs_a_second_token() -> None:
     results = []
     for weight in (0.0, 0.3):
         model = make()
-        loss = train_step(
-            model, Descent(model, TrainConfig()), batch_of(4)[:, :2], 0.5, multi_token_weight=weight
+        loss, _ = train_step(
+            model, Descent(model), batch_of(4)[:, :2], TrainConfig(), 0.5, multi_token_weight=weight
         )
-        results.append((loss, [p.detach().clone() for p in model.parameters()]))
-    assert results[0][0] == results[1][0]
-    assert all(map(torch.equal, results[0][1], results[1][1]))
+        results.append([torch.tensor(loss), *(p.detach().clone() for p in model.parameters())])
+    assert all(map(torch.equal, *results))
 
 
 class Wrapped(nn.Module):
@@ -115,23 +106,15 @@ class Wrapped(nn.Module):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.module, self.averaging, self.noted = module, True, list[bool]()
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        self.averaging = False
-        yield
-        self.averaging = True
+        self.module, self.noted = module, list[bool]()
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.module(tokens)
-        logits.register_hook(lambda gradient: self.noted.append(self.averaging))
+        logits.register_hook(lambda _: self.noted.append(self.require_backward_grad_sync))  # type: ignore[arg-type]
         return logits
 
 
-def some_processes(
-    sum_up: Callable[[Sequence[float]], list[float]], rank: int = 0, size: int = 1
-) -> Processes:
+def some_processes(sum_up: Callable[..., list[float]], rank: int = 0, size: int = 1) -> Processes:
     """Processes whose sums are what this makes of the numbers of one."""
     processes = Processes(rank, size)
     object.__setattr__(processes, "sum", sum_up)
@@ -139,12 +122,12 @@ def some_processes(
 
 
 def test_several_processes_average_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes_module, "DistributedDataParallel", Wrapped)
+    monkeypatch.setattr(step_module, "DistributedDataParallel", Wrapped)
     model = make()
     wrapped, expected = Wrapped(model), nats(model, batch_of(3)).mean().item()
     config = TrainConfig(batch_size=9, gradient_accumulation_steps=3)
-    three = some_processes(lambda numbers: [n + 20 for n in numbers], rank=1, size=3)
-    loss, _ = train_step(wrapped, Descent(model, config), batch_of(3), 1.0, three)
+    three = some_processes(lambda *numbers: [n + 20 for n in numbers], rank=1, size=3)
+    loss, _ = train_step(wrapped, Descent(model), batch_of(3), config, 1.0, processes=three)
     assert wrapped.noted == [False, False, True]
     assert loss == pytest.approx((expected + 20) / 3)
 
@@ -160,20 +143,22 @@ def test_what_is_not_finite_is_never_learned(where: str) -> None:
         with torch.no_grad():
             weight[0, 0] = math.nan
     elif where == "gradient":
-        weight.register_hook(lambda gradient: gradient * math.inf)
+        weight.register_hook(lambda g: g * math.inf)
     else:
-        named, processes = "", some_processes(lambda numbers: [math.inf])
-    learner = Optimizer(model, TrainConfig())
+        named, processes = "", some_processes(lambda number: [math.inf])
+    config = TrainConfig()
+    learner = make_optimizer(model, config)
     before = [p.detach().clone() for p in model.parameters()]
     message = rf"the loss is \S+ and the gradient norm \S+{named}; no weight was updated$"
     with pytest.raises(FloatingPointError, match=message):
-        train_step(model, learner, batch_of(4), 1.0, processes)
+        train_step(model, learner, batch_of(4), config, 1.0, processes=processes)
     for a, b in zip(before, model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
         assert b.grad is None
     assert not any(tensor.any() for state in learner.state.values() for tensor in state.values())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # PyTorch 2.13, of its own doing
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
 def test_compiled_is_the_same_model(
@@ -184,7 +169,7 @@ def test_compiled_is_the_same_model(
     for compiled in (False, True):
         forward = Runtime(CPU, precision, 1).prepare(model, compiled)
         assert (forward is model) != compiled and model.compute_dtype == precision
-        results.append(train_step(forward, Descent(model, TrainConfig()), batch_of(4), 0.0))
+        results.append(train_step(forward, Descent(model), batch_of(4), TrainConfig(), 0.0))
         assert all(p.grad is None for p in model.parameters())
     assert results[0] == pytest.approx(results[1], rel=1e-5)
 
@@ -203,31 +188,25 @@ def measured(
     tokenizer: Tokenizer | None = None,
     processes: Processes = Processes(),  # noqa: B008 - immutable
     skip: int = 0,
-) -> Evaluation | None:
+) -> Evaluation:
     tokenizer = tokenizer or CharTokenizer("abcdefg")
-    return evaluate(model, iter(batches or split()), tokenizer, CPU, StopSignal(), processes, skip)
+    each = iter(batches or split())
+    result = evaluate(model, each, tokenizer, CPU, StopSignal(), processes, skip)
+    assert result is not None
+    return result
 
 
-def test_evaluation_is_the_mean_over_every_token_and_draws_nothing() -> None:
+@pytest.mark.parametrize("skip", [0, 2])
+def test_evaluation_is_the_mean_over_every_token_and_draws_nothing(skip: int) -> None:
+    """But the skipped ones at the start of each sequence, which may be shorter than that."""
     model = make(dropout=0.5, attn_dropout=0.5)
     state = torch.get_rng_state()
-    result = measured(model)
+    result = measured(model, skip=skip)
     assert torch.equal(state, torch.get_rng_state()) and model.training
-    losses = torch.cat([nats(model.eval(), batch) for batch in split()])
-    assert len(losses) == 3 * 6 + 6 + 2 * 3 + 1
-    assert result is not None and result.val_loss == pytest.approx(losses.mean().item(), rel=1e-5)
-    assert result.bits_per_char == pytest.approx(result.val_loss / math.log(2))
-    assert all(p.grad is None for p in model.parameters())
-
-
-def test_predictions_that_are_skipped_do_not_count() -> None:
-    """The first two of each sequence; a sequence may be shorter than that."""
-    model, tokenizer = make(), ByteTokenizer()
-    result = measured(model, tokenizer=tokenizer, skip=2)
-    losses = [nats(model.eval(), row[None])[2:] for batch in split() for row in batch]
-    assert result is not None
+    losses = [nats(model.eval(), row[None])[skip:] for batch in split() for row in batch]
     assert result.val_loss == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
     assert result.bits_per_char == pytest.approx(result.val_loss / math.log(2))
+    assert all(p.grad is None for p in model.parameters())
 
 
 def test_bits_are_per_character_where_a_token_is_a_byte() -> None:
@@ -239,19 +218,22 @@ def test_bits_are_per_character_where_a_token_is_a_byte() -> None:
     batches = [tokens[None, :6], tokens[None, 5:]]
     result = measured(model, batches, ByteTokenizer())
     total = sum(nats(model, batch).sum().item() for batch in batches)
-    assert result is not None and len(text) == 6 and len(bytes_) == 11
+    assert len(text) == 6 and len(bytes_) == 11
     assert result.val_loss == pytest.approx(total / 10, rel=1e-5)
     assert result.bits_per_char == pytest.approx(total / math.log(2) / 5, rel=1e-5)
     no_character = measured(model, [torch.full((1, 5), 0x80)], ByteTokenizer())
-    assert no_character is not None and math.isfinite(no_character.bits_per_char)
+    assert math.isfinite(no_character.bits_per_char)
+    assert Evaluation(2 * math.log(2), 3.0).in_units("byte") == (
+        "1.3863 nats/byte  2.000 bits/byte  3.000 bits/char"
+    )
 
 
 def test_several_processes_take_batches_in_turn() -> None:
     seen: list[Sequence[float]] = []  # what each process would add to the sum
 
-    def see(numbers: Sequence[float]) -> list[float]:
+    def see(*numbers: float) -> list[float]:
         seen.append(numbers)
-        return list(numbers)
+        return [1.0, 1.0, 1.0, 0.0]
 
     model = make()
     for rank in range(3):
@@ -273,10 +255,11 @@ def test_a_stopped_evaluation_says_nothing() -> None:
             stop.number = 2 if number == 1 else 0
             yield batch
 
-    assert evaluate(model, stopping(), CharTokenizer("abcdefg"), CPU, stop) is None
+    characters = CharTokenizer("abcdefg")
+    assert evaluate(model, stopping(), characters, CPU, stop) is None
     assert read == [0, 1] and model.training
-    other = some_processes(lambda numbers: [*numbers[:3], 1.0])
-    assert measured(model, processes=other) is None
+    other = some_processes(lambda *numbers: [*numbers[:3], 1.0])
+    assert evaluate(model, iter(split()), characters, CPU, StopSignal(), other) is None
 
 
 def test_a_validation_loss_that_is_not_finite_is_an_error() -> None:
@@ -287,7 +270,36 @@ def test_a_validation_loss_that_is_not_finite_is_an_error() -> None:
         measured(model)
 
 
-def test_an_evaluation_in_words() -> None:
-    result = Evaluation(2 * math.log(2), 3.0)
-    assert result.describe("char") == "1.3863 nats/char  3.000 bits/char"
-    assert result.describe("byte") == "1.3863 nats/byte  2.000 bits/byte  3.000 bits/char"
+# --- the sizes -----------------------------------------------------------------------------------
+
+CHOICES: list[dict[str, Any]] = [
+    {},
+    {"n_layer": 2, "n_embd": 64, "n_head": 2, "block_size": 256},
+    {"activation": "swiglu", "norm": "rmsnorm", "bias": True, "positions": "learned"},
+    {"dropout": 0.1, "ngrams": 3},
+]
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=str)
+def test_sizes_are_those_of_a_real_step(choices: dict[str, Any]) -> None:
+    """FLOPs as PyTorch counts them (of explicit attention, whose matmuls it sees); memory as held
+    after a forward pass."""
+    config, train = ModelConfig(**choices | {"attention": "explicit"}), TrainConfig(batch_size=4)
+    model, tokens = GPT(config, 65), torch.randint(65, (4, config.block_size + 1))
+    held: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        held[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with FlopCounterMode(display=False) as counter:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = next_token_loss(model(tokens[:, :-1]), tokens[:, 1:])
+        loss.backward()
+    assert flops_per_token(model) * 4 * config.block_size == counter.get_total_flops()
+    parameters, memory, compute = describe_size(config, train, 65).splitlines()
+    assert parameters == f"parameters  {model.num_parameters():,}"
+    megabytes = (sum(held.values()) + 12 * model.num_parameters()) / 1e6 + 250
+    assert float(memory.split()[2].replace(",", "")) == pytest.approx(megabytes, rel=0.02)
+    assert compute == f"compute     {counter.get_total_flops() / 1e9:,.1f} GFLOP per step"
