@@ -1,12 +1,8 @@
 """Look inside the attention of a trained run, by default the newest, on any prompt.
 
-python study.py trace      one layer step by step: formulas, shapes, numbers
-python study.py verify     checks that what is shown is what was trained, and that nothing leaks
-python study.py compare    what each choice in attention does, on this run's weights
-python study.py heads      every head: its scores, and the loss without it
-python study.py report     one HTML page with all of it, to open from disk
+python study.py COMMAND [RUN] [--flag VALUE ...]
 python study.py heads runs/my-run --prompt "ROMEO:"      another run, another text
-python study.py trace --help                             every flag of a verb
+python study.py trace --help                             every flag of a command
 """
 
 import signal
@@ -31,7 +27,8 @@ from lens.trace import Trace, trace
 from lens.verify import Verify, verify
 from training.runtime import fit_threads
 
-VERBS: dict[str, tuple[type, Callable[[str | None, Any], int]]] = {
+# The docstring of its flags says what a command does.
+COMMANDS: dict[str, tuple[type, Callable[[str | None, Any], int]]] = {
     "trace": (Trace, trace),
     "verify": (Verify, verify),
     "compare": (Compare, compare),
@@ -42,23 +39,21 @@ VERBS: dict[str, tuple[type, Callable[[str | None, Any], int]]] = {
 
 @command
 def main(argv: list[str]) -> int:
-    """Read the verb, the run and the flags."""
+    """Read the command, the run and the flags."""
     if argv[:1] in (["--help"], ["-h"]):
         print(__doc__)
+        for name, (flags, _) in COMMANDS.items():
+            print(f"{name:<9}{flags.__doc__}")
         return 0
-    if not argv or argv[0].startswith("-"):
-        raise UserError(
-            f"name a verb first: python study.py {' | '.join(VERBS)} [RUN] [--flag ...]"
-        )
-    verb, *rest = argv
-    if verb not in VERBS:
-        raise UserError(f"there is no verb {verb}{nearest(verb, VERBS)}")
-    kind, study = VERBS[verb]
-    usage = f"python study.py {verb} [RUN] [--flag VALUE ...]"
+    name, *rest = argv or [""]
+    if name not in COMMANDS:
+        raise UserError(f"name a command: {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
+    flags, study = COMMANDS[name]
+    usage = f"python study.py {name} [RUN] [--flag VALUE ...]"
     description = "Studies the newest run, unless another is named."
-    word, values = read_command_line({"": kind}, rest, usage, description)
+    run, values = read_command_line({"": flags}, rest, usage, description)
     fit_threads()
-    return study(word, build(kind, values[""]))
+    return study(run, build(flags, values[""]))
 
 
 if __name__ == "__main__":

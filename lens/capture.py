@@ -1,7 +1,7 @@
 """A forward pass as it happened: what each layer read, compared and added; and passes in which one
 thing is changed.
 
-Nothing here is a second model: hooks look at, or replace, what the model itself computes, with
+Nothing here is a second model: hooks read, or replace, what the model itself computes, with
 whichever kernel it runs. Letters as in `model/attention.py`.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.attention import Attend, attention, join_masks
+from model.attention import Attend, MultiHeadAttention, attention, join_masks
 from model.gpt import GPT, Block
 
 Hook = Callable[[nn.Module, Any, Tensor], Tensor | None]
@@ -23,11 +23,13 @@ Hook = Callable[[nn.Module, Any, Tensor], Tensor | None]
 class LayerPass:
     """What one attention layer did in one forward pass."""
 
+    attn: MultiHeadAttention
+
     x_BTC: Tensor
     """What it read: the normalized residual stream."""
 
     q_BHTD: Tensor
-    """Queries as they were compared: after QK-norm and rotation, where there are such."""
+    """Queries as they were compared: after QK-norm and rotation, if the model has them."""
 
     k_BHSD: Tensor
     v_BHSD: Tensor
@@ -52,7 +54,7 @@ class Pass:
     """One forward pass of a model.
 
     It holds 7 x L x B x T x C numbers and the logits. Attention weights, B x H x T x S numbers a
-    layer, are made when asked for, so that they are in memory for one layer at a time.
+    layer, are computed on demand, so that they are in memory for one layer at a time.
     """
 
     layers: list[LayerPass]
@@ -64,19 +66,19 @@ class Pass:
 
 
 def blocks_of(model: nn.Module) -> list[Block]:
-    """The blocks, in order."""
+    """Return the blocks, in order."""
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
 def attends_of(model: nn.Module) -> list[Attend]:
-    """The kernel of each attention layer, in order."""
+    """Return the kernel of each attention layer, in order."""
     return [module for module in model.modules() if isinstance(module, Attend)]
 
 
 @contextmanager
 def hooked(modules: Iterable[nn.Module], hook: Hook) -> Iterator[None]:
-    """Inside the `with` block, `hook(module, arguments, output)` is called after each of the
-    modules; what it returns, if anything, replaces the output."""
+    """Call `hook(module, arguments, output)` after each of the modules inside the `with` block;
+    what it returns, if anything, replaces the output."""
     handles = [module.register_forward_hook(hook) for module in modules]
     try:
         yield
@@ -87,7 +89,11 @@ def hooked(modules: Iterable[nn.Module], hook: Hook) -> Iterator[None]:
 
 @torch.no_grad()
 def capture(model: GPT, tokens_BT: Tensor) -> Pass:
-    """Run the model on tokens, without gradients, and keep what its layers did."""
+    """Run the model on tokens, without gradients, and keep what its layers did.
+
+    Raises:
+        FloatingPointError: when the residual stream or the logits are not finite.
+    """
     layers, residual, blocks = [], [], blocks_of(model)
     inside: dict[str, Any] = {}  # of the layer under way
 
@@ -96,8 +102,8 @@ def capture(model: GPT, tokens_BT: Tensor) -> Pass:
         full_mask = join_masks(q_BHTD, k_BHSD, mask, causal)
         inside.update(q_BHTD=q_BHTD, k_BHSD=k_BHSD, v_BHSD=v_BHSD, mask=full_mask, z_BHTD=z_BHTD)
 
-    def keep_layer(module: nn.Module, args: Any, output_BTC: Tensor) -> None:
-        layers.append(LayerPass(x_BTC=args[0], output_BTC=output_BTC, **inside))
+    def keep_layer(attn: Any, args: Any, output_BTC: Tensor) -> None:
+        layers.append(LayerPass(attn, x_BTC=args[0], output_BTC=output_BTC, **inside))
 
     def keep_residual(module: nn.Module, args: Any, output: Tensor) -> None:
         residual.append(args[0])
@@ -108,37 +114,16 @@ def capture(model: GPT, tokens_BT: Tensor) -> Pass:
         hooked([*blocks, model.final_norm], keep_residual),
     ):
         logits_BTV = model(tokens_BT)
+    if not all(numbers.isfinite().all() for numbers in (*residual, logits_BTV)):
+        raise FloatingPointError("the model's activations are not finite (NaN or Inf)")
     return Pass(layers, residual, logits_BTV)
 
 
 @contextmanager
-def attention_weights(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect the attention weights of every layer while the model computes what it always does.
-
-    Inside the `with` block each forward pass appends, layer by layer, the weights after the
-    softmax, (B, H, T, S).
-
-        with attention_weights(model) as weights:
-            logits = model(tokens)
-        weights[layer][batch, head, query, key]
-    """
-    weights: list[Tensor] = []
-
-    def keep(module: nn.Module, args: Any, z_BHTD: Tensor) -> None:
-        q_BHTD, k_BHSD, v_BHSD, mask, causal = args
-        with torch.no_grad():
-            full_mask = join_masks(q_BHTD, k_BHSD, mask, causal)
-            weights.append(attention(q_BHTD, k_BHSD, v_BHSD, full_mask)[1])
-
-    with hooked(attends_of(model), keep):
-        yield weights
-
-
-@contextmanager
 def head_replaced(model: GPT, layer: int, head: int, value: Tensor | float) -> Iterator[None]:
-    """Inside the `with` block a head's output z, before W_O, is `value` at every position.
+    """Set a head's output z, before W_O, to `value` at every position inside the `with` block.
 
-    (Cutting after W_O would not cut a head: there the heads are summed already.)
+    (After W_O the heads are summed already, so that none could be ablated alone.)
 
     Args:
         value: a number, or a vector of (D,).
@@ -155,7 +140,8 @@ def head_replaced(model: GPT, layer: int, head: int, value: Tensor | float) -> I
 
 @contextmanager
 def without_mask(model: nn.Module) -> Iterator[None]:
-    """Inside the `with` block every position attends to all, also to later ones; gradients flow.
+    """Let every position attend to all, also to later ones, inside the `with` block; gradients
+    flow.
 
     `capture` there still has the mask that the model passed on, and weights under it.
     """

@@ -1,21 +1,42 @@
-"""The verb compare: what each choice in attention does, on a run's weights and text."""
+"""The command compare: what each choice in attention does, on a run's weights and text.
+
+Every comparison is a function whose docstring is its title and its lesson; to add one, write it and
+add it to `COMPARISONS`. The model itself has no flag for any of the variants.
+"""
 
 import contextlib
+import copy
+import inspect
+import math
 import sys
 import textwrap
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn import functional as F
 
-from common.errors import UserError, printable
-from common.fields import STRICT, Natural
+from common.errors import UserError
+from common.fields import STRICT, Count, Natural
 from common.tables import visible
-from lens.capture import capture, without_mask
+from lens.capture import LayerPass, capture, without_mask
+from lens.formula import (
+    FINITE,
+    change,
+    error,
+    layer_by_torch,
+    layer_per_head,
+    layer_steps,
+    with_gradients,
+)
 from lens.measure import mean_loss
+from lens.metrics import entropy
 from lens.pictures import new_picture, save_picture
-from lens.subject import MeasureOptions, Subject, spread_sequences
-from lens.variants import Comparison, layer_comparisons, with_relu
+from lens.subject import MeasureOptions, Subject, check_index, spread_sequences
+from model.attention import MultiHeadAttention, attention, causal_mask
 from model.config import ModelConfig
 from model.generate import Sampling, generate
 from model.gpt import GPT
@@ -23,143 +44,338 @@ from training.config import TrainConfig
 from training.optim import get_lr_scale, make_optimizer
 from training.step import train_step
 
-Name = Literal[
-    "torch", "heads", "output", "split", "cross", "scale", "finite_mask", "relu", "polarity",
-    "trained_relu", "unmasked", "never_masked",
-]  # fmt: skip
+Found = dict[str, float | str]  # numbers, or a generated text, by name
 
 
 @dataclass(frozen=True, config=STRICT)
 class Compare(MeasureOptions):
-    """What each choice in attention does"""
+    """What each choice in attention does, on a run's weights"""
 
-    only: Name | None = None
-    """One of the comparisons; without it, all."""
+    only: str | None = None
+    """The name of one comparison, such as scale; if omitted, all of them."""
 
     layer: Natural = 0
     """Index of the layer whose weights are used, from 0."""
 
-    steps: Natural = 400
-    """Updates of the two small models that are trained here, with a mask and without; 0 leaves
-    them out."""
+    steps: Count = 400
+    """Steps that two small models are trained for, one with a mask and one without."""
 
     picture: str | None = None
-    """A file to draw the numbers in; needs matplotlib."""
+    """A file to plot the numbers in; needs matplotlib."""
+
+
+class Case(NamedTuple):
+    """What a comparison is made on."""
+
+    subject: Subject
+    sequences_BT: Tensor
+    steps: int
+
+    layer: LayerPass
+    """What a layer did on the prompt."""
+
+    other_BSC: Tensor
+    """What the layer read in another text, of another length."""
 
 
 def compare(word: str | None, options: Compare) -> int:
-    """Every variant beside what the run has."""
-    if options.only == "never_masked" and not options.steps:
-        raise UserError("--only never_masked trains two models, and --steps 0 leaves them out")
+    """Print every comparison."""
+    if options.only not in (None, *COMPARISONS):
+        raise UserError(f"--only {options.only} must be one of {', '.join(COMPARISONS)}")
     if options.picture:
-        new_picture(options.picture)  # rather refused now than at the end
+        new_picture(options.picture)  # Fail before the slow measurements.
     subject = Subject(word, options)
-    attn, prompt_T = subject.layer(options.layer), subject.prompt_T
-    sequences_BT = subject.sequences(options.sequences)
-    seen = capture(subject.model, prompt_T[None]).layers[options.layer]
-    other_T = sequences_BT[-1, : max(1, len(prompt_T) * 2 // 3)]
-    source_BSC = capture(subject.model, other_T[None]).layers[options.layer].x_BTC
-    run = printable(str(subject.run))
-    print(f"layer {options.layer} of {run}, on a prompt of {len(prompt_T)} tokens")
-    comparisons = layer_comparisons(attn, seen, source_BSC) | {
-        "trained_relu": lambda: trained_with_relu(subject.model, sequences_BT),
-        "unmasked": lambda: mask_taken_away(subject.model, sequences_BT),
-    }
-    if options.steps:
-        comparisons["never_masked"] = lambda: mask_from_the_start(subject, options.steps)
-    shown = []
-    for name, compute in comparisons.items():
+    check_index("layer", options.layer, len(subject.seen.layers))
+    layer = subject.seen.layers[options.layer]
+    sequences_BT, T = subject.sequences(options.sequences), len(subject.prompt_T)
+    other = capture(subject.model, sequences_BT[-1:, : max(1, T * 2 // 3)])
+    other_BSC = other.layers[options.layer].x_BTC
+    case = Case(subject, sequences_BT, options.steps, layer, other_BSC)
+    print(f"layer {options.layer} on a prompt of {T} tokens")
+    shown = {}
+    for name, comparison in COMPARISONS.items():
         if options.only in (None, name):
-            shown.append(compute())
-            show(shown[-1])
+            title, why = (inspect.getdoc(comparison) or "").split("\n\n")
+            title = f"{name}: {title}"
+            shown[title] = found = comparison(case)
+            print(f"\n{title}")
+            print_numbers(found)
+            print(textwrap.fill(" ".join(why.split()), 100))
     if options.picture:
-        draw(options.picture, shown)
+        plot(options.picture, shown)
     return 0
 
 
-def show(comparison: Comparison) -> None:
-    """Title, numbers, sentence."""
-    print("\n" + textwrap.fill(comparison.title, 100))
-    width = max(map(len, comparison.numbers))
-    for name, number in comparison.numbers.items():
-        shown = f"{number:,.4f}".rstrip("0").rstrip(".")
-        if 0 < abs(number) < 1e-3:
-            shown = f"{number:.1e}"
+def print_numbers(found: Found) -> None:
+    """Print a line each.
+
+    Raises:
+        FloatingPointError: when a number is not finite.
+    """
+    width = max(map(len, found))
+    for name, value in found.items():
+        if isinstance(value, str):
+            shown = value
+        elif not math.isfinite(value):
+            raise FloatingPointError(f"{name}: not finite (NaN or Inf)")
+        elif 0 < abs(value) < 1e-3:
+            shown = f"{value:.1e}"
+        else:
+            shown = f"{value:,.4f}".rstrip("0").rstrip(".")
         print(f"    {name:<{width}}  {shown:>10}")
-    print(textwrap.fill(comparison.why, 100, initial_indent="  ", subsequent_indent="  "))
-    for how, text in comparison.texts.items():
-        print(f"    {how}, it generates: {text}")
 
 
-def draw(path: str, comparisons: list[Comparison]) -> None:
-    """The numbers of each as bars, one comparison below the other."""
-    figure, panels = new_picture(path, len(comparisons), columns=1)
-    for axes, comparison in zip(panels, comparisons, strict=True):
-        names = [textwrap.fill(name, 48) for name in comparison.numbers]
-        bars = axes.barh(names, list(comparison.numbers.values()), color="tab:blue")
+def plot(path: str, shown: dict[str, Found]) -> None:
+    """Plot the numbers of each comparison as bars, one comparison below the other."""
+    figure, panels = new_picture(path, len(shown), columns=1)
+    for axes, (title, found) in zip(panels, shown.items(), strict=True):
+        numbers = {name: value for name, value in found.items() if not isinstance(value, str)}
+        bars = axes.barh([textwrap.fill(name, 48) for name in numbers], [*numbers.values()])
         axes.bar_label(bars, fmt="%.4g", padding=3, fontsize=7)
         axes.margins(x=0.15)
         axes.invert_yaxis()  # the first on top, as in the terminal
-        axes.set_title(textwrap.fill(comparison.title, 60), fontsize=9)
+        axes.set_title(textwrap.fill(title, 60), fontsize=9)
         axes.tick_params(labelsize=7)
     save_picture(figure, path)
 
 
-def trained_with_relu(model: GPT, sequences_BT: torch.Tensor) -> Comparison:
-    """The trained model with a ReLU put in."""
-    return Comparison(
-        "C: the ReLU put into the trained model, after each W_O",
-        {
-            f"loss on {len(sequences_BT)} validation sequences, as trained": mean_loss(
-                model, sequences_BT
-            ),
-            "with the ReLU": mean_loss(with_relu(model), sequences_BT),
-        },
-        "What the layers learned to subtract is gone.",
+# --- one layer -----------------------------------------------------------------------------------
+
+
+def classical(attn: MultiHeadAttention) -> MultiHeadAttention:
+    """Copy the four matrices of a layer, without rotary positions and QK-norm."""
+    bias = attn.out.bias is not None
+    twin = MultiHeadAttention(attn.out.out_features, attn.n_head, bias=bias).to(attn.out.weight)
+    twin.load_state_dict(attn.state_dict(), strict=False)
+    return twin.eval()
+
+
+def errors(
+    case: Case, attn: MultiHeadAttention, *ways: Callable[[Tensor], Tensor]
+) -> tuple[float, float]:
+    """Return the relative error between two ways, of the output and of the gradients."""
+    one, other = (with_gradients(way, attn, case.layer.x_BTC) for way in ways)
+    return error(one[0], other[0]), max(map(error, one[1:], other[1:]))
+
+
+def pytorch(case: Case) -> Found:
+    """this layer and torch.nn.MultiheadAttention with the same four matrices
+
+    Two implementations of one formula differ by rounding. (Both without rotary positions and
+    QK-norm, which PyTorch's module does not have.)
+    """
+    attn, T, found = classical(case.layer.attn), case.layer.x_BTC.size(1), Found()
+    for name, mask in {"plain": None, "causal": causal_mask(T, T)}.items():
+        ways = partial(attn, mask=mask), partial(layer_by_torch, attn, mask=mask)
+        found[f"{name}: output"], found[f"{name}: gradients"] = errors(case, attn, *ways)
+    return found
+
+
+def heads(case: Case) -> Found:
+    """one head as wide as the layer and several, on the same queries and keys
+
+    One softmax over the sum of all heads' scores places the attention once; several place it
+    several times, each in its own way, for the same number of matmuls.
+    """
+    seen, merge, many_HTS = case.layer, case.layer.attn.merge_heads, case.layer.weights_BHTS[0]
+    q, k, v = (merge(x)[:, None] for x in (seen.q_BHTD, seen.k_BHSD, seen.v_BHSD))
+    z_B1TC, one_B1TS = attention(q, k, v, seen.mask)
+    apart_HH = (many_HTS[:, None] - many_HTS).abs().sum(-1).mean(-1) / 2
+    pairs = max(1, len(many_HTS) * (len(many_HTS) - 1))
+    return {
+        "entropy of the one head (1 is uniform)": entropy(one_B1TS).item(),
+        "entropy of the several heads, lowest": entropy(many_HTS).min().item(),
+        "entropy of the several heads, highest": entropy(many_HTS).max().item(),
+        "change of the heads' outputs": change(z_B1TC[:, 0], merge(seen.z_BHTD)),
+        "attention that two heads place differently, mean": apart_HH.sum().item() / pairs,
+    }
+
+
+def output(case: Case) -> Found:
+    """with and without the output projection W_O
+
+    Without W_O each head writes to its own D channels of the residual stream only; with it, to
+    any.
+    """
+    H, merged_BTC = case.layer.attn.n_head, case.layer.attn.merge_heads(case.layer.z_BHTD)
+    blocks = case.layer.attn.out.weight.unflatten(0, (H, -1)).unflatten(2, (H, -1))
+    square_HH = blocks.square().sum((1, 3))
+    own = (square_HH.trace() / square_HH.sum().clamp(min=1e-30)).item()
+    return {
+        "change of the layer's output without it": change(merged_BTC, case.layer.output_BTC),
+        "fraction of W_O that carries one head's channels into another's": 1 - own,
+    }
+
+
+def split(case: Case) -> Found:
+    """one projection split into heads, and W_q, W_k, W_v for each head
+
+    They are the same map: stacking the heads' matrices gives the shared one, rows h*D to (h+1)*D
+    being head h; in another order the rows are other heads.
+    """
+    attn, interleaved = case.layer.attn, copy.deepcopy(case.layer.attn)
+    error_of_output, of_gradients = errors(
+        case, attn, partial(attn, causal=True), partial(layer_per_head, attn)
     )
+    C, H = attn.out.out_features, attn.n_head
+    order = torch.arange(C).view(C // H, H).T.reshape(-1)  # head h takes rows h, h + H, h + 2H ...
+    for layer in (interleaved.query, interleaved.key, interleaved.value):
+        for parameter in layer.parameters():
+            parameter.data = parameter[order]
+    other_BTC = layer_per_head(interleaved, case.layer.x_BTC)
+    return {
+        "output, head h owning rows h*D to (h+1)*D": error_of_output,
+        "gradients of x, W_q, W_k, W_v, W_O": of_gradients,
+        "output, head h owning every H-th row instead": error(other_BTC, case.layer.output_BTC),
+    }
 
 
-def mask_taken_away(model: GPT, sequences_BT: torch.Tensor) -> Comparison:
-    """The trained model without its mask."""
-    masked, on = mean_loss(model, sequences_BT), f"{len(sequences_BT)} validation sequences"
+def cross(case: Case) -> Found:
+    """plain, causal and cross-attention with the same matrices (no rotary, no QK-norm)
+
+    The last position may attend to everything either way; cross-attention has as many outputs as
+    queries, however long the source.
+    """
+    attn, x_BTC, other_BSC = classical(case.layer.attn), case.layer.x_BTC, case.other_BSC
+    plain, causal, crossed = attn(x_BTC), attn(x_BTC, causal=True), attn(x_BTC, other_BSC)
+    A = layer_steps(attn, x_BTC, causal=False)["weights A"].value
+    return {
+        "attention to later tokens without a mask": A.triu(1).sum().item() / A.sum().item(),
+        "causal against plain, first position": change(causal[:, 0], plain[:, 0]),
+        "causal against plain, last position": change(causal[:, -1], plain[:, -1]),
+        "cross with the text itself against plain": error(attn(x_BTC, x_BTC), plain),
+        f"cross with {other_BSC.size(1)} other positions against plain": change(crossed, plain),
+    }
+
+
+def scale(case: Case) -> Found:
+    """with and without the scale 1/sqrt(D)
+
+    Scores sqrt(D) times as large push each row towards one key; the more certain a softmax is, the
+    less gradient it passes back to its scores.
+    """
+    found = Found()
+    for name, scaled in {"with 1/sqrt(D)": True, "without": False}.items():
+        steps = layer_steps(case.layer.attn, case.layer.x_BTC, scaled=scaled)
+        A, z = steps["weights A"].value, steps["heads z"].value
+        loss = (z * torch.randn(z.shape, generator=torch.Generator().manual_seed(0))).sum()
+        (gradient,) = torch.autograd.grad(loss, steps["scores"].value)
+        found |= {
+            f"{name}: entropy (1 is uniform)": entropy(A).mean().item(),
+            f"{name}: largest weight of a row, mean": A.amax(-1).mean().item(),
+            f"{name}: gradient at the scores, of a random loss": gradient.norm().item(),
+        }
+    return found
+
+
+def leak_gap(dtype: torch.dtype) -> float:
+    """Find the smallest whole number by which a hidden score must exceed the visible one for a
+    mask that adds `FINITE` to let attention through, in this type."""
+    gap = torch.arange(-2 * FINITE).to(dtype)
+    masked = torch.stack((torch.zeros_like(gap), gap + FINITE), dim=-1)
+    return float((masked.softmax(-1)[:, 1] > 0).int().argmax())
+
+
+def finite_mask(case: Case) -> Found:
+    """a mask that adds -10000, and one that sets -inf
+
+    -inf hides any score. -10000 fails if a hidden score is about 10000 above the visible; the leak
+    begins where exp stops underflowing. Near 10000 types round to 0.001, 64, 8.
+    """
+    found, future = Found(), ~causal_mask(*case.layer.weights_BHTS.shape[2:])
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        name = str(dtype).removeprefix("torch.")
+        found[f"{name}: score gap at which -10000 leaks"] = leak_gap(dtype)
+    for masked_by in (FINITE, -math.inf):
+        steps = layer_steps(case.layer.attn, case.layer.x_BTC, masked_by=masked_by)
+        leaked = steps["weights A"].value[..., future].sum()
+        found[f"attention that leaks on this prompt, {masked_by:g}"] = leaked.item()
+    scores = steps["scores"].value
+    hidden, visible = (scores.masked_fill(m, -math.inf).amax(-1) for m in (~future, future))
+    return found | {"largest score gap on this prompt": (hidden - visible)[..., :-1].max().item()}
+
+
+def relu(case: Case) -> Found:
+    """with and without a ReLU after the output projection
+
+    A layer that adds to a residual stream must be able to subtract; after a ReLU it can only add.
+    """
+    output_BTC = case.layer.output_BTC
+    return {
+        "fraction of the outputs that become zero": (output_BTC < 0).float().mean().item(),
+        "fraction of the output's norm that is lost": change(F.relu(output_BTC), output_BTC),
+    }
+
+
+def polarity(case: Case) -> Found:
+    """the two polarities of a mask: True may attend here, is hidden in nn.MultiheadAttention
+
+    Read the other way round, a causal mask shows only later tokens, and the last position has
+    nothing to attend to.
+    """
+    attn, x_BTC = classical(case.layer.attn), case.layer.x_BTC
+    mask = causal_mask(x_BTC.size(1), x_BTC.size(1))
+    right = attn(x_BTC, mask=mask)
+    # `layer_by_torch` inverts its mask once more.
+    return {
+        "the same mask given to both": change(layer_by_torch(attn, x_BTC, ~mask), right),
+        "the mask inverted for the other": error(layer_by_torch(attn, x_BTC, mask), right),
+    }
+
+
+# --- whole models --------------------------------------------------------------------------------
+
+
+def unmasked(case: Case) -> Found:
+    """the mask removed after training
+
+    The heads never attended to later tokens in training, so what comes from there is noise to them.
+    """
+    model, sequences_BT = case.subject.model, case.sequences_BT
+    found: Found = {"validation loss, with the mask": mean_loss(model, sequences_BT)}
     with without_mask(model):
-        unmasked = mean_loss(model, sequences_BT)
-    return Comparison(
-        "the mask taken away after training",
-        {f"loss on {on}, with the mask": masked, "without it": unmasked},
-        "The heads never saw later tokens while they learned, so what comes from there is noise to "
-        "them.",
-    )
+        return found | {"without it": mean_loss(model, sequences_BT)}
 
 
-def mask_from_the_start(subject: Subject, steps: int) -> Comparison:
-    """Train two small models on the run's text, one with a mask and one that never had one: their
-    losses, and what they generate."""
-    block_size = subject.config.model.block_size
-    if not subject.copies:  # repeated strings need room for two copies
+def never_masked(case: Case) -> Found:
+    """no mask from the start: two small models, 2 layers x 64
+
+    Without a mask the next token is in sight and the model learns to copy it from there; when it
+    generates, there is no next token yet, and it has learned nothing else.
+    """
+    subject, block_size = case.subject, case.subject.config.model.block_size
+    if not subject.trained_on_repeats:  # repeated strings need room for two copies
         block_size = min(block_size, 64)
-    batches, settings = subject.batches(block_size), TrainConfig(max_steps=steps, batch_size=16)
+    batches, settings = (
+        subject.batches(block_size),
+        TrainConfig(max_steps=case.steps, batch_size=16),
+    )
     shape = ModelConfig(block_size=block_size, n_layer=2, n_head=2, n_embd=64)
     sequences_BT = spread_sequences(batches, block_size, 32)
-    print(f"training two small models for {steps} steps each", file=sys.stderr)
-    losses, texts = {}, {}
-    for how, masked in (("trained with", True), ("trained without", False)):
+    print(f"training two small models for {case.steps} steps each", file=sys.stderr)
+    found, texts = Found(), Found()
+    for how, masked in {"with": True, "without": False}.items():
         torch.manual_seed(settings.seed)
         model = GPT(shape, subject.V)
         optimizer = make_optimizer(model, settings)
         with contextlib.nullcontext() if masked else without_mask(model):
-            for step in range(steps):
+            for step in range(case.steps):
                 batch = batches.train(step, settings.batch_size)
                 train_step(model, optimizer, batch, settings, get_lr_scale(step, settings))
-        losses[f"{how}: loss with the mask"] = mean_loss(model, sequences_BT)
+        found[f"trained {how}: loss with the mask"] = mean_loss(model, sequences_BT)
         with without_mask(model):
-            losses[f"{how}: loss without it"] = mean_loss(model, sequences_BT)
+            found[f"trained {how}: loss without it"] = mean_loss(model, sequences_BT)
         generator = torch.Generator().manual_seed(settings.seed)
         tokens = generate(model, sequences_BT[:1, :8], 60, Sampling(), generator)
-        texts[how] = "".join(visible(subject.vocab[int(token)]) for token in tokens)
-    title = f"no mask from the start: two small models (2 layers x 64), {steps} steps each"
-    why = (
-        "Without a mask the next token is in sight and the model learns to copy it from there; "
-        "generating, where there is no next token yet, it knows nothing."
+        text = "".join(visible(subject.vocab[int(token)]) for token in tokens)
+        texts[f"trained {how}, it generates:"] = text
+    return found | texts
+
+
+COMPARISONS: dict[str, Callable[[Case], Found]] = {
+    comparison.__name__: comparison
+    for comparison in (
+        *(pytorch, heads, output, split, cross, scale, finite_mask, relu, polarity),
+        *(unmasked, never_masked),
     )
-    return Comparison(title, losses, why, texts)
+}

@@ -1,200 +1,187 @@
-"""The verb heads: what each head does, what the model loses without it, and what it copies."""
+"""The command heads: what each head does, the loss with it ablated, and what the model copies."""
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from common.errors import UserError
 from common.fields import STRICT
 from common.tables import print_table
 from lens.capture import head_replaced
-from lens.composition import chance_level, composition
-from lens.measure import Ablation, ablate, logit_lens, measure_copying, repeated, score_heads
+from lens.composition import composition, random_score
+from lens.measure import ablate, logit_lens, measure_copying, repeated, score_heads
 from lens.metrics import SCORES, SINK
 from lens.pictures import new_picture, save_picture
 from lens.subject import REPEATS, MeasureOptions, Subject
+from model.gpt import GPT
 
 PAIRS = 12  # of heads that compose most, that are printed
 
 
 @dataclass(frozen=True, config=STRICT)
 class Heads(MeasureOptions):
-    """Every head: its scores, and the loss without it"""
+    """Every head: its scores, and the loss with it ablated"""
 
     without: str | None = None
-    """Heads to cut first, such as L0H1,L1H0: their output is zero in all that is measured."""
+    """Heads to ablate first, such as L0H1,L1H0: their output is zero in all that is measured."""
 
-    period: Annotated[int, Field(ge=2, lt=2**63)] | None = None
-    """Length of the random strings whose copying is scored; without it, one that suits the run."""
+    period: Annotated[int, Field(ge=2)] | None = None
+    """Length of the random strings whose copying is scored; if omitted, one that suits the run."""
 
     picture: str | None = None
-    """A file to draw every score in, against the loss without the head; needs matplotlib."""
+    """A file to plot every score in, against the loss change; needs matplotlib."""
 
     json: bool = False
-    """Print only JSON: the step, the loss, copying at each length, and an object per head."""
+    """Print only JSON: every score and loss change, a list with a number per head."""
 
 
 def heads(word: str | None, options: Heads) -> int:
-    """A table, or JSON."""
+    """Print tables, or JSON."""
     if options.json and options.picture:
-        raise UserError("--json prints nothing else; ask for --picture without it")
+        raise UserError("--json prints nothing else; use --picture without it")
     if options.picture:
-        new_picture(options.picture)  # rather refused now than after minutes
+        new_picture(options.picture)  # Fail before the slow measurements.
     subject = Subject(word, options)
-    with cut(subject, options.without):
-        return measure(subject, options)
-
-
-@contextmanager
-def cut(subject: Subject, names: str | None) -> Iterator[None]:
-    """Inside the `with` block these heads write nothing.
-
-    Raises:
-        UserError: for what is no head of the model.
-    """
-    config = subject.config.model
-    with ExitStack() as held:
-        for name in names.split(",") if names else []:
-            found = re.fullmatch(r"L(\d+)H(\d+)", name.strip(), re.IGNORECASE)
-            layer, head = map(int, found.groups()) if found else (config.n_layer, 0)
-            if layer >= config.n_layer or head >= config.n_head:
-                raise UserError(
-                    f"--without {name!r}: name heads as L0H1,L1H0; they are "
-                    f"L0H0 to L{config.n_layer - 1}H{config.n_head - 1}"
-                )
-            held.enter_context(head_replaced(subject.model, layer, head, 0.0))
-        yield
-
-
-def measure(subject: Subject, options: Heads) -> int:
-    model, config = subject.model, subject.config.model
-    sequences_BT, period = subject.sequences(options.sequences), subject.period(options.period)
-    text_BT = sequences_BT[:, :-1] if options.prompt is None else subject.prompt_T[None]
-    scores = score_heads(model, text_BT, repeated(subject.V, period, REPEATS))
-    ablation = ablate(model, sequences_BT)
-    places = [(i, h) for i in range(config.n_layer) for h in range(config.n_head)]
+    subject.seen  # noqa: B018
+    with ablated(subject.model, options.without):
+        measured = measure(subject, options)
     if options.json:
-        numbers = scores | {f"ablation_{key}": value for key, value in ablation.changes.items()}
-        objects = [
-            {"layer": i, "head": h} | {key: float(value[i, h]) for key, value in numbers.items()}
-            for i, h in places
-        ]
-        lengths = [measure_copying(model, each, REPEATS) for each in subject.periods()]
-        found = {
-            "step": subject.header.state.step,
-            "loss": ablation.loss,
-            "period": period,
-            "copying": [
-                {"period": c.period, "first": c.first, "second": c.second} for c in lengths
-            ],
-        }
-        print(json.dumps(found | {"heads": objects}))
+        print(json.dumps(measured))
         return 0
-    B, T = text_BT.shape
-    text = f"{B} validation sequences of {T} tokens" if options.prompt is None else "the prompt"
     if options.without:
         print(f"measured without {options.without}")
-    print(
-        f"scores over {text}; copying over {REPEATS} random strings of {period} different tokens, "
-        f"each twice\n"
-    )
-    uniform = [score.uniform(2 * period if score.repeats else T) for score in SCORES]
-    rows = [
-        ["head", *(score.name for score in SCORES), "change if zero", "change if mean"],
-        ["uniform", *(f"{number:.3f}" for number in uniform), "", ""],
-    ]
-    for i, h in places:
-        sink = " sink" if scores["first_token"][i, h] > SINK else ""
-        cells = [f"{scores[score.key][i, h]:.3f}" for score in SCORES]
-        for kind in ("zero", "mean"):
-            change, error = ablation.changes[kind][i, h], ablation.changes[f"{kind}_error"][i, h]
-            cells.append(f"{change:+.4f} ± {error:.4f}")
-        rows.append([f"L{i}H{h}{sink}", *cells])
-    print_table(rows)
-    whole = f"without {options.without}" if options.without else "with all heads"
-    print(
-        f"\n{whole} the loss on {len(sequences_BT)} validation sequences is "
-        f"{ablation.loss:.4f} nats/token; the last columns are its change\nwhen a head's output is "
-        f"set to zero, or to its mean, ± standard error. Attention weight is not importance.\n"
-    )
-    if options.picture:
-        draw(options.picture, places, scores, uniform, ablation)
-    print_copying(subject)
+    print_heads(measured)
+    print_copying(subject, measured["copying"])
     print_composition(subject)
     rows = [["logit lens", "loss, nats/token"]]
-    for i, loss in enumerate(logit_lens(model, sequences_BT)):
+    for i, loss in enumerate(measured["logit_lens"]):
         rows.append([f"after layer {i - 1}" if i else "embedding", f"{loss:.4f}"])
     print_table(rows)
+    if options.picture:
+        plot(options.picture, measured)
     return 0
 
 
-def print_copying(subject: Subject) -> None:
-    """How well random strings are copied, at several lengths."""
-    data, H = subject.config.data, subject.config.model.n_head
+def names_of(model: GPT) -> list[str]:
+    """Return the names of all heads, in order."""
+    L, H = model.config.n_layer, model.config.n_head
+    return [f"L{layer}H{head}" for layer in range(L) for head in range(H)]
+
+
+@contextmanager
+def ablated(model: GPT, names: str | None) -> Iterator[None]:
+    """Set the output of these heads to zero inside the `with` block.
+
+    Raises:
+        UserError: for a name that is not a head of the model.
+    """
+    known = names_of(model)
+    with ExitStack() as stack:
+        for name in names.upper().split(",") if names else []:
+            if name not in known:
+                raise UserError(f"--without {name}: name heads from {known[0]} to {known[-1]}")
+            layer, head = divmod(known.index(name), model.config.n_head)
+            stack.enter_context(head_replaced(model, layer, head, 0.0))
+        yield
+
+
+def measure(subject: Subject, options: Heads) -> dict[str, Any]:
+    """Measure what --json prints."""
+    model, names = subject.model, names_of(subject.model)
+    sequences_BT, period = subject.sequences(options.sequences), subject.period(options.period)
+    text_BT = sequences_BT[:, :-1] if options.prompt is None else subject.prompt_T[None]
+    scores = score_heads(model, text_BT, repeated(subject.V, period, REPEATS))
+    ablation, copying = ablate(model, sequences_BT), []
+    for each in subject.periods():
+        c = measure_copying(model, each, REPEATS)
+        best = names[int(c.induction_LH.argmax())]
+        found = {"period": each, "first": c.first, "second": c.second, "best_head": best}
+        copying.append(found | {"induction": float(c.induction_LH.max())})
+    return {
+        "step": subject.header.state.step,
+        "loss": ablation.loss,
+        "sequences": len(sequences_BT),
+        "text": list(text_BT.shape),
+        "period": period,
+        "uniform": {s.key: s.uniform(2 * period if s.repeats else text_BT.size(1)) for s in SCORES},
+        "heads": names,
+        "scores": {key: score.flatten().tolist() for key, score in scores.items()},
+        "changes": {key: change.flatten().tolist() for key, change in ablation.changes.items()},
+        "copying": copying,
+        "logit_lens": logit_lens(model, sequences_BT),
+    }
+
+
+def print_heads(measured: dict[str, Any]) -> None:
+    """Print a row per head, under that of uniform attention."""
+    B, T = measured["text"]
+    print(
+        f"scores over {B} x {T} tokens; copying over {REPEATS} random strings of "
+        f"{measured['period']} distinct tokens, each twice\n"
+    )
+    scores, changes, kinds = measured["scores"], measured["changes"], ("zero", "mean")
+    rows = [
+        ["head", *(s.name for s in SCORES), *(f"loss change ({kind} ablation)" for kind in kinds)],
+        ["uniform", *(f"{number:.3f}" for number in measured["uniform"].values()), "", ""],
+    ]
+    for i, name in enumerate(measured["heads"]):
+        sink = " sink" if scores["first_token"][i] > SINK else ""
+        cells = [f"{score[i]:.3f}" for score in scores.values()]
+        both = [f"{changes[k][i]:+.4f} ± {changes[f'{k}_error'][i]:.4f}" for k in kinds]
+        rows.append([name + sink, *cells, *both])
+    print_table(rows)
+    print(
+        f"\nthe loss on {measured['sequences']} validation sequences is {measured['loss']:.4f} "
+        f"nats/token; its change, ± standard error, is that of a head's output\nset to zero, or to "
+        f"its mean. Attention weight is not importance.\n"
+    )
+
+
+def print_copying(subject: Subject, copying: list[dict[str, Any]]) -> None:
+    """Print how well random strings are copied, at several lengths."""
+    data = subject.config.data
+    trained = range(data.repeat_min_period, data.repeat_max_period + 1)
+    trained = trained if subject.trained_on_repeats else range(0)
     rows = [
         ["copying", "trained on", "loss, first copy", "second", "ratio", "induction, best head"]
     ]
-    for period in subject.periods():
-        copying = measure_copying(subject.model, period, REPEATS)
-        inside = data.repeat_min_period <= period <= data.repeat_max_period
-        losses = (copying.first, copying.second, copying.second / copying.first)
-        layer, head = divmod(int(copying.induction_LH.argmax()), H)
-        rows.append(
-            [
-                f"period {period}",
-                "yes" if inside and subject.copies else "no",
-                *(f"{number:.3f}" for number in losses),
-                f"{copying.induction_LH.max():.3f} L{layer}H{head}",
-            ]
-        )
-    if len(rows) > 1:
-        print_table(rows)
-        print()
-
-
-def print_composition(subject: Subject) -> None:
-    """The pairs of heads in different layers whose weights fit together best."""
-    found = sorted(composition(subject.model), key=lambda pair: -max(pair.scores.values()))
-    if not found:
-        return
-    config = subject.config.model
-    chance = f"{chance_level(config.n_embd, config.head_width):.3f}"
-    rows = [["composition", "Q", "K", "V"], ["chance", chance, chance, chance]]
-    for pair in found[:PAIRS]:
-        (i, a), (j, b) = pair.earlier, pair.later
-        scores = [f"{score:.3f}" for score in pair.scores.values()]
-        rows.append([f"L{i}H{a} -> L{j}H{b}", *scores])
+    for found in copying:
+        first, second, period = found["first"], found["second"], found["period"]
+        losses = [f"{number:.3f}" for number in (first, second, second / first)]
+        best = f"{found['induction']:.3f} {found['best_head']}"
+        rows.append([f"period {period}", "yes" if period in trained else "no", *losses, best])
     print_table(rows)
-    if len(found) > PAIRS:
-        print(f"(the {PAIRS} of {len(found)} pairs with the highest score)")
     print()
 
 
-def draw(
-    path: str,
-    places: list[tuple[int, int]],
-    scores: dict[str, Tensor],
-    uniform: list[float],
-    ablation: Ablation,
-) -> None:
-    """A panel a score: each head by its score and by how much the loss rises without it."""
+def print_composition(subject: Subject) -> None:
+    """Print the pairs of heads in different layers with the highest composition scores."""
+    config = subject.config.model
+    random = f"{random_score(config.n_embd, config.head_width):.3f}"
+    rows = [["composition", "Q", "K", "V"], ["random", random, random, random]]
+    pairs = sorted(composition(subject.model), key=lambda pair: -max(pair[2].values()))
+    for (i, a), (j, b), scores in pairs[:PAIRS]:
+        rows.append([f"L{i}H{a} -> L{j}H{b}", *(f"{score:.3f}" for score in scores.values())])
+    print_table(rows)
+    print(f"(the highest of {len(pairs)} pairs)\n")
+
+
+def plot(path: str, measured: dict[str, Any]) -> None:
+    """Plot a panel per score: each head by its score and its loss change."""
     figure, panels = new_picture(path, len(SCORES))
-    for axes, score, chance in zip(panels, SCORES, uniform, strict=True):
-        axes.axvline(chance, linestyle="--", linewidth=1, color="gray")  # uniform attention
-        axes.axhline(0, linewidth=0.5, color="gray")
-        for i, h in places:
-            x, y = float(scores[score.key][i, h]), float(ablation.changes["zero"][i, h])
-            error = float(ablation.changes["zero_error"][i, h])
-            axes.errorbar(x, y, error, fmt="o", markersize=3, color=f"C{i % 10}")
-            axes.annotate(f"L{i}H{h}", (x, y), (3, 3), textcoords="offset points", fontsize=6)
+    changes, errors = measured["changes"]["zero"], measured["changes"]["zero_error"]
+    for axes, score in zip(panels, SCORES, strict=True):
+        numbers = measured["scores"][score.key]
+        axes.axvline(measured["uniform"][score.key], linestyle="--", linewidth=1, color="gray")
+        axes.errorbar(numbers, changes, errors, fmt="o", markersize=3)
+        for name, *place in zip(measured["heads"], numbers, changes, strict=True):
+            axes.annotate(name, place, (3, 3), textcoords="offset points", fontsize=6)
         axes.set_title(score.name, fontsize=9)
         axes.tick_params(labelsize=7)
     figure.supxlabel("score (dashed: uniform attention)", fontsize=9)
-    figure.supylabel("rise of the loss without the head, nats", fontsize=9)
+    figure.supylabel("loss change (zero ablation), nats", fontsize=9)
     save_picture(figure, path)

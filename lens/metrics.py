@@ -1,13 +1,12 @@
 """Scores of attention patterns: what a head does, as a number.
 
 `A` are attention weights after the softmax, (..., T, T): A[q, k] is how much query q takes from key
-k; indices count from 0. Each score is a mean over queries, (...), of one head; whoever averages
-further does so over sequences, never over heads. Beside each stands the score of
-`uniform_attention`, which attends to everything alike: the level of chance.
+k; indices count from 0. Each score is a mean over queries, (...), of one head; further averages are
+over sequences, never over heads. A docstring's first line is the formula, its last line the source.
 """
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,87 +15,103 @@ SINK = 0.3  # a head above this first-token score is called a sink (Gu et al. 20
 
 
 def uniform_attention(T: int) -> Tensor:
-    """(T, T): each query attends alike to itself and to all before it."""
+    """Return (T, T) weights: each query attends alike to itself and to all before it."""
     return torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
 
 
 def entropy(A: Tensor) -> Tensor:
-    """How spread a head's attention is: 1 is uniform, 0 is all on one key.
+    """-sum_k A ln A / ln(q + 1), mean over q >= 1
 
-    H(q) = -sum_k A[q, k] ln A[q, k], with 0 ln 0 = 0, over ln(q + 1), its largest.
+    1 is uniform, 0 is all on one key; 0 ln 0 = 0.
+
+    Shannon 1948
     """
     nats = torch.special.entr(A).sum(-1)[..., 1:]
     return (nats / torch.arange(2, A.size(-1) + 1).log()).mean(-1)
 
 
 def entropy_nats(A: Tensor) -> Tensor:
-    """The same before it is normalized: the mean of H(q) over q >= 1."""
+    """-sum_k A ln A, mean over q >= 1
+
+    Shannon 1948
+    """
     return torch.special.entr(A).sum(-1)[..., 1:].mean(-1)
 
 
 def previous_token(A: Tensor) -> Tensor:
+    """A[q, q-1], mean over q >= 1
+
+    Olsson et al. 2022
+    """
     return A.diagonal(-1, -2, -1).mean(-1)
 
 
 def own_position(A: Tensor) -> Tensor:
+    """A[q, q], mean over q >= 1
+
+    Clark et al. 2019
+    """
     return A.diagonal(0, -2, -1)[..., 1:].mean(-1)
 
 
 def first_token(A: Tensor) -> Tensor:
+    """A[q, 0], mean over q >= 1; a sink above 0.3
+
+    Gu et al. 2024
+    """
     return A[..., 1:, 0].mean(-1)
 
 
 def mean_distance(A: Tensor) -> Tensor:
+    """sum A (q - k) / sum A, positions
+
+    Vig & Belinkov 2019
+    """
     place = torch.arange(A.size(-1), dtype=A.dtype)
-    back = (place[:, None] - place).clamp(min=0)
-    return (A * back).sum((-2, -1)) / A.sum((-2, -1))
+    return (A * (place[:, None] - place)).sum((-2, -1)) / A.sum((-2, -1))
 
 
 def induction(A: Tensor) -> Tensor:
-    """To the token after the previous copy of this one. A pattern is not yet copying."""
+    """on [r, r]: A[q, q-P+1], mean over q = P .. 2P-1
+
+    To the token after the previous occurrence of this one. A pattern is not yet copying.
+
+    Olsson et al. 2022
+    """
     P = A.size(-1) // 2
     return A.diagonal(1 - P, -2, -1)[..., 1 : P + 1].mean(-1)
 
 
 def duplicate_token(A: Tensor) -> Tensor:
-    """To the previous copy of this token."""
+    """on [r, r]: A[q, q-P], mean over q = P .. 2P-1
+
+    To the previous occurrence of this token.
+
+    Wang et al. 2022
+    """
     P = A.size(-1) // 2
     return A.diagonal(-P, -2, -1)[..., :P].mean(-1)
 
 
-@dataclass(frozen=True)
 class Score:
-    """A score, and what a table says of it."""
+    """A score, with its formula and its source."""
 
-    measure: Callable[[Tensor], Tensor]
-    formula: str
-    source: str
-    repeats: bool = False
-    """Measured on [r, r], r of P different random tokens, instead of on text."""
-
-    @property
-    def key(self) -> str:
-        return self.measure.__name__
-
-    @property
-    def name(self) -> str:
-        return self.key.replace("_", " ")
+    def __init__(self, measure: Callable[[Tensor], Tensor], repeats: bool = False) -> None:
+        """
+        Args:
+            repeats: measure on [r, r], r of P distinct random tokens, instead of on text.
+        """
+        self.measure, self.repeats, self.key = measure, repeats, measure.__name__
+        self.name = self.key.replace("_", " ")
+        self.formula, *_, self.source = (inspect.getdoc(measure) or "").splitlines()
 
     def uniform(self, T: int) -> float:
-        """Of uniform causal attention over T positions."""
+        """Score uniform causal attention over T positions."""
         return float(self.measure(uniform_attention(T)))
 
 
-# fmt: off
 SCORES = [
-    Score(entropy, "-sum_k A ln A / ln(q + 1), mean over q >= 1", "Shannon 1948"),
-    Score(entropy_nats, "-sum_k A ln A, mean over q >= 1", "Shannon 1948"),
-    Score(previous_token, "A[q, q-1], mean over q >= 1", "Olsson et al. 2022"),
-    Score(own_position, "A[q, q], mean over q >= 1", "Clark et al. 2019"),
-    Score(first_token, f"A[q, 0], mean over q >= 1; a sink above {SINK}", "Gu et al. 2024"),
-    Score(mean_distance, "sum A (q - k) / sum A, positions", "Vig & Belinkov 2019"),
-    Score(induction, "on [r, r]: A[q, q-P+1], mean over q = P .. 2P-1", "Olsson et al. 2022", True),
-    Score(duplicate_token, "on [r, r]: A[q, q-P], mean over q = P .. 2P-1", "Wang et al. 2022",
-          True),
+    *map(Score, (entropy, entropy_nats, previous_token, own_position, first_token, mean_distance)),
+    Score(induction, repeats=True),
+    Score(duplicate_token, repeats=True),
 ]
-# fmt: on

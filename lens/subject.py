@@ -13,27 +13,27 @@ from torch import Tensor
 from common.errors import UserError, printable
 from common.fields import STRICT
 from data.batches import Batches, open_batches
-from lens.capture import blocks_of
+from lens.capture import Pass, capture
+from lens.formula import error, layer_steps
 from lens.measure import repeated
-from model.attention import MultiHeadAttention
 from run.checkpoint import open_run
 from run.folder import find_run
 from training.step import flops_per_token
 
-PROMPT_TOKENS = 128  # of the validation text, where no prompt is given
+PROMPT_TOKENS = 128  # of the validation text, if no prompt is given
 # Of a prompt, and of a sequence that is measured: longer maps are too large to send, and to see.
 MAX_TOKENS = 256
 SEQUENCES = 32
-ENOUGH = 3e13  # FLOPs for cutting each head once: minutes, on two cores
+ENOUGH = 3e13  # FLOPs for ablating each head once: minutes, on two cores
 REPEATS = 64  # random strings that copying is measured on
 
 
 @dataclass(frozen=True, config=STRICT)
 class SubjectOptions:
-    """Flags of every verb."""
+    """Flags of every command."""
 
     prompt: str | None = None
-    """The text to look at; without it, the beginning of the validation split."""
+    """The text to study; if omitted, the beginning of the validation split."""
 
     source: str | None = None
     """The run's text, if it has moved; or another text to measure on."""
@@ -44,11 +44,11 @@ class SubjectOptions:
 
 @dataclass(frozen=True, config=STRICT)
 class MeasureOptions(SubjectOptions):
-    """Flags of the verbs that measure on the validation split."""
+    """Flags of the commands that measure on the validation split."""
 
-    sequences: Annotated[int, Field(ge=2, lt=2**63)] | None = None
+    sequences: Annotated[int, Field(ge=2)] | None = None
     """Number of sequences, spread evenly over the validation split, that scores and losses are
-    averaged over; without it 32, or fewer for a large model."""
+    averaged over; if omitted 32, or fewer for a large model."""
 
 
 class Subject:
@@ -62,6 +62,9 @@ class Subject:
         self.header, self.V = self.saved.header, self.tokenizer.vocab_size
         self.model = self.saved.model(torch.device("cpu"))
         self.vocab = self.tokenizer.labels
+        # Tokens of a sequence that is measured; the longest string that fits twice into it.
+        self.window = min(self.config.model.block_size, MAX_TOKENS)
+        self.longest_period = min(self.window // 2, self.V)
         print(printable(str(self.saved)), file=sys.stderr)
 
     @property
@@ -70,12 +73,12 @@ class Subject:
         return torch.bfloat16 if self.header.machine.precision == "bfloat16" else torch.float32
 
     @property
-    def copies(self) -> bool:
-        """Whether the run was trained on repeated strings."""
+    def trained_on_repeats(self) -> bool:
+        """Whether the run learned to copy random strings, which are its text."""
         return self.config.data.source in ("repeat", ["repeat"])
 
     def batches(self, block_size: int) -> Batches:
-        """The run's text, or that of --source, in sequences of a length.
+        """Open the run's text, or that of --source, in sequences of a length.
 
         Raises:
             UserError: when it is not there any more, or too short.
@@ -91,37 +94,44 @@ class Subject:
 
     @cached_property
     def prompt_T(self) -> Tensor:
-        """The tokens to look at: two at least, at most block_size of them and `MAX_TOKENS`.
+        """The tokens to study: at least two, at most `window`.
 
         Raises:
             UserError: for a prompt of less.
         """
-        block_size = self.config.model.block_size
         if self.options.prompt is not None:
             tokens = torch.from_numpy(self.tokenizer.encode(self.options.prompt).astype("int64"))
-        elif self.copies and self.options.source is None:
+        elif self.trained_on_repeats and self.options.source is None:
             tokens = repeated(self.V, self.period(), 1)[0]
         else:
-            tokens = next(self.batches(block_size).validation(1))[
-                0, : min(block_size, PROMPT_TOKENS)
-            ]
-        longest = min(block_size, MAX_TOKENS)
-        if len(tokens) > longest:
-            note = f"note: of {len(tokens)} tokens only the first {longest} are shown"
+            batches = self.batches(self.config.model.block_size)
+            tokens = next(batches.validation(1))[0, : min(self.window, PROMPT_TOKENS)]
+        if len(tokens) > self.window:
+            note = f"note: of {len(tokens)} tokens only the first {self.window} are shown"
             print(note, file=sys.stderr)
-        if len(tokens[:longest]) < 2:
-            raise UserError(
-                "there is nothing to look back at: give a --prompt of two tokens or more"
-            )
-        return tokens[:longest]
+        if len(tokens[: self.window]) < 2:
+            raise UserError("--prompt must have at least 2 tokens, and so must the context")
+        return tokens[: self.window]
 
-    @property
-    def window(self) -> int:
-        """Tokens of a sequence that is measured."""
-        return min(self.config.model.block_size, MAX_TOKENS)
+    @cached_property
+    def seen(self) -> Pass:
+        """What the model did on the prompt.
+
+        Raises:
+            UserError: when a layer does not compute what `layer_steps` describes, so that maps and
+                steps would be of another model.
+        """
+        seen = capture(self.model, self.prompt_T[None])
+        for i, layer in enumerate(seen.layers):
+            if error(layer_steps(layer.attn, layer.x_BTC)["output"].value, layer.output_BTC) > 1e-3:
+                raise UserError(
+                    f"layer {i} is not what lens/formula.py computes; teach it what "
+                    f"model/attention.py does"
+                )
+        return seen
 
     def sequences(self, count: int | None) -> Tensor:
-        """(count, window + 1) or fewer, spread evenly over the validation split.
+        """Choose (count, window + 1) or fewer, spread evenly over the validation split.
 
         Args:
             count: None for 32, or as many as `ENOUGH` allows.
@@ -129,72 +139,51 @@ class Subject:
         Raises:
             UserError: when there are not two of them.
         """
-        model = self.config.model
         if count is None:
-            each = self.window * flops_per_token(self.model) / 3  # forward only
-            cuts = 2 * model.n_layer * model.n_head
-            count = max(2, min(SEQUENCES, int(ENOUGH / (cuts * each))))
+            passes = 2 * self.config.model.n_layer * self.config.model.n_head
+            flops = passes * self.window * flops_per_token(self.model) / 3  # forward only
+            count = max(2, min(SEQUENCES, int(ENOUGH / flops)))
             if count < SEQUENCES:
-                print(
-                    f"note: {count} sequences of {self.window} tokens instead of {SEQUENCES}: to "
-                    f"cut each head takes {cuts * each * count:.0e} FLOPs; see --sequences",
-                    file=sys.stderr,
-                )
+                print(f"note: {count} --sequences, because the model is large", file=sys.stderr)
         sequences = spread_sequences(self.batches(self.window), self.window, count)
         if len(sequences) < 2:
-            raise UserError(
-                "the validation split has fewer than two sequences; name a longer --source"
-            )
+            raise UserError("the validation split must have 2 sequences; use a longer --source")
         return sequences
 
-    def layer(self, index: int) -> MultiHeadAttention:
-        """Attention of a layer.
-
-        Raises:
-            UserError: when there is no such layer.
-        """
-        L = self.config.model.n_layer
-        if index >= L:
-            raise UserError(f"--layer {index}: the layers are 0 to {L - 1}")
-        return blocks_of(self.model)[index].attn
-
-    @property
-    def longest_period(self) -> int:
-        """The longest string that fits twice into the context, and has different tokens only."""
-        return min(self.window // 2, self.V)
-
     def periods(self) -> list[int]:
-        """Lengths of strings to copy: of a run on repeated strings inside and outside the range it
-        was trained on; of others, the longest that fits and a half and a quarter of it."""
+        """Choose lengths of strings to copy: of a run on repeated strings inside and outside the
+        range it was trained on; of others, the longest that fits, half and a quarter of it."""
         data, half = self.config.data, self.window // 2
         wanted = [half // 4, half // 2, half]
-        if self.copies:
+        if self.trained_on_repeats:
             low, high = data.repeat_min_period, data.repeat_max_period
             wanted = [low // 2, low, (low + high) // 2, high, high + high // 4, high + high // 2]
         return sorted({period for period in wanted if 2 <= period <= self.longest_period})
 
     def period(self, asked: int | None = None) -> int:
-        """The length that scores are measured at.
+        """Return the length that scores are measured at.
 
         Raises:
             UserError: when it does not fit twice into the context, or the vocabulary is too small.
         """
-        longest = self.longest_period
-        if longest < 2:
-            raise UserError("copying needs a context of 4 tokens and a vocabulary of 2 at least")
-        if asked is not None and asked > longest:
+        data, longest = self.config.data, self.longest_period
+        if (asked or 2) > longest:
             raise UserError(
-                f"--period {asked} must be from 2 to {longest}, to fit twice into the context"
+                f"--period {asked or 2} must be from 2 to {longest}: half the context, and no more "
+                f"than the vocabulary"
             )
-        data = self.config.data
-        middle = (data.repeat_min_period + data.repeat_max_period) // 2 if self.copies else 32
-        return asked or min(middle, longest)
+        middle = (data.repeat_min_period + data.repeat_max_period) // 2
+        return asked or min(middle if self.trained_on_repeats else 32, longest)
+
+
+def check_index(flag: str, index: int, count: int) -> None:
+    """Raise a UserError if the index that a flag gives is not below `count`."""
+    if index >= count:
+        raise UserError(f"--{flag} {index} must be from 0 to {count - 1}")
 
 
 def spread_sequences(batches: Batches, block_size: int, count: int) -> Tensor:
-    """(count, block_size + 1) or fewer, spread evenly over the validation split."""
+    """Choose (count, block_size + 1) or fewer, spread evenly over the validation split."""
     full = sum(s.size(1) == block_size + 1 for s in batches.validation(1))  # all but the last
-    if not full:
-        return torch.empty(0, block_size + 1, dtype=torch.long)
     places = set(torch.linspace(0, full - 1, min(count, full)).round().long().tolist())
     return torch.cat([s for i, s in enumerate(batches.validation(1)) if i in places])

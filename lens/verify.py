@@ -1,39 +1,257 @@
-"""The verb verify: every check on a run's own weights."""
+"""The command verify: that what is shown is what was trained, and that no information flows from
+later tokens.
 
-import sys
+Each check compares numbers that must agree. If their relative error exceeds what rounding explains,
+it names layer, head and position. A check that does not apply says why, and neither passes nor
+fails.
+"""
 
+import copy
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from typing import NamedTuple
+
+import torch
 from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
 
 from common.fields import STRICT
 from common.tables import print_table
-from lens.checks import check_model
+from lens.capture import Pass, attends_of, capture, hooked
+from lens.formula import (
+    layer_by_torch,
+    layer_per_head,
+    layer_steps,
+    relative_error,
+    with_gradients,
+)
 from lens.subject import Subject, SubjectOptions
+from model.attention import MultiHeadAttention, causal_mask
+from model.generate import Decoder, window_start
+from model.gpt import GPT
+
+# The relative error that rounding explains in one layer.
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 8e-2}
+PROBES = 6  # positions that are changed, or whose gradient is taken, to find leaks
 
 
 @dataclass(frozen=True, config=STRICT)
 class Verify(SubjectOptions):
-    """Checks on a run's own weights, each with its tolerance"""
+    """Checks that what is shown is what was trained, and that nothing leaks"""
+
+
+class Check(NamedTuple):
+    """What a check found."""
+
+    name: str
+    dtype: str
+
+    error: float | None
+    """The largest relative error up to the first that fails; None if not comparable."""
+
+    tolerance: float | None
+
+    where: str
+    """Where that error is: layer, head, position."""
+
+    verdict: str
+    """passed, failed, or 'not comparable: ' and why."""
+
+
+class Pair(NamedTuple):
+    """Two tensors that must agree."""
+
+    place: str
+    """What is compared, such as 'layer 0'."""
+
+    got: Tensor
+    want: Tensor
+
+    dims: str
+    """A letter for each dimension: H head, T position, S attended position; others go unnamed."""
+
+    scale: Tensor | None = None
+    """What errors are relative to, if not the largest number of `want`."""
 
 
 def verify(word: str | None, options: Verify) -> int:
-    """Exit code 1 when a check fails."""
+    """Print every check; return 1 if one fails."""
     subject = Subject(word, options)
     checks = check_model(subject.model, subject.prompt_T, subject.dtype)
-    rows = [["check", "in", "verdict", "relative error", "tolerance", "where"]]
+    rows = [["check", "in", "verdict", "relative error", "tolerance", "largest at"]]
     for check in checks:
-        error = "" if check.error is None else f"{check.error:.1e}"
-        tolerance = "" if check.tolerance is None else f"{check.tolerance:.0e}"
-        where = check.where if check.verdict == "failed" else ""
-        rows.append([check.name, check.dtype, check.verdict, error, tolerance, where])
+        numbers = ["" if n is None else f"{n:.1e}" for n in (check.error, check.tolerance)]
+        rows.append([check.name, check.dtype, check.verdict, *numbers, check.where])
     print_table(rows, words=3)
-    verdicts = [check.verdict for check in checks]
-    passed, failed = verdicts.count("passed"), verdicts.count("failed")
-    rest = len(checks) - passed - failed
-    print(
-        f"\n{passed} passed, {failed} failed, {rest} not comparable; errors are relative to the "
-        f"largest number compared"
-    )
-    for check in checks:
-        if check.verdict == "failed":
-            print(f"failed: {check.name} ({check.dtype}): {check.where}", file=sys.stderr)
-    return 1 if failed else 0
+    verdicts = Counter(check.verdict.split(":")[0] for check in checks)
+    print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
+    return 1 if verdicts["failed"] else 0
+
+
+def check_model(model: GPT, tokens_T: Tensor, own: torch.dtype) -> list[Check]:
+    """Check everything, in float64 and in the type that the run computed in.
+
+    Args:
+        tokens_T: a prompt of two tokens at least.
+    """
+    checks, mask = [], causal_mask(len(tokens_T), len(tokens_T))
+    for dtype in (torch.float64, own):
+        twin, rounding = copy.deepcopy(model).to(dtype), TOLERANCE[dtype]
+        seen = capture(twin, tokens_T[None])
+        by_torch = partial(layer_by_torch, mask=mask)
+        # Errors of the layers add up as those of independent numbers do.
+        deep = rounding * math.sqrt(1 + len(seen.layers))
+        for name, tolerance, pairs in (
+            ("each head = formula", rounding, heads(seen)),
+            ("layer = one projection per head", rounding, layers(seen, layer_per_head)),
+            (
+                "layer = nn.MultiheadAttention",
+                rounding,
+                not_classical(twin) or layers(seen, by_torch),
+            ),
+            ("changing a token changes nothing before it", 0.0, changes(twin, tokens_T, seen)),
+            ("no gradient from later tokens", 0.0, gradients(twin, tokens_T)),
+            ("heads and bias sum to the layer", rounding, sums(seen)),
+            ("last layer of the logit lens = logits", rounding, lens(twin, seen)),
+            ("decoding with the cache = full pass", deep, decoding(twin, tokens_T)),
+        ):
+            checks.append(judge(name, str(dtype).removeprefix("torch."), tolerance, pairs))
+    return checks
+
+
+def judge(name: str, dtype: str, tolerance: float, pairs: Iterable[Pair] | str) -> Check:
+    """Compare pairs, up to the first that fails; or say why there are none."""
+    if isinstance(pairs, str):
+        return Check(name, dtype, None, None, "", f"not comparable: {pairs}")
+    largest, where, verdict = 0.0, "", "passed"
+    for pair in pairs:
+        errors = relative_error(pair.got, pair.want, pair.scale)
+        if errors.max() > largest:
+            largest, where = errors.max().item(), place_of(pair, errors)
+        if largest > tolerance:
+            verdict = "failed"
+            break
+    return Check(name, dtype, largest, tolerance, where, verdict)
+
+
+def place_of(pair: Pair, errors: Tensor) -> str:
+    """Name layer, head and position of the largest error."""
+    index = torch.unravel_index(errors.argmax(), errors.shape)
+    names = {"H": "head", "T": "position", "S": "from position"}
+    at = [f"{names[d]} {int(i)}" for d, i in zip(pair.dims, index, strict=True) if d in names]
+    return ", ".join([pair.place, *at])
+
+
+# --- the formula, one projection per head, torch.nn.MultiheadAttention ---------------------------
+
+
+def heads(seen: Pass) -> Iterator[Pair]:
+    """Compare each head's output with the formula, from what the layer read."""
+    for i, layer in enumerate(seen.layers):
+        z_BHTD = layer_steps(layer.attn, layer.x_BTC)["heads z"].value
+        yield Pair(f"layer {i}", layer.z_BHTD, z_BHTD, "BHTD")
+
+
+def layers(seen: Pass, way: Callable[[MultiHeadAttention, Tensor], Tensor]) -> Iterator[Pair]:
+    """Compare each layer, on what it read, with another way to compute it: its output, and the
+    gradients of what it read and of its weights."""
+    for i, layer in enumerate(seen.layers):
+        attn, x_BTC = layer.attn, layer.x_BTC
+        _, *own = with_gradients(partial(attn, causal=True), attn, x_BTC)
+        output_BTC, *other = with_gradients(partial(way, attn), attn, x_BTC)
+        yield Pair(f"layer {i}", layer.output_BTC, output_BTC, "BTC")
+        # Relative to both: if all keys are the same, W_q's gradient is rounding.
+        scale = torch.stack([gradient.abs().max() for gradient in other])
+        yield Pair(f"layer {i}, gradient of x", own[0], other[0], "BTC", scale)
+        yield Pair(f"layer {i}, gradient of weights", own[1], other[1], ".HDC", scale)
+
+
+def not_classical(model: GPT) -> str:
+    """Say why `torch.nn.MultiheadAttention` is not comparable; empty if it is."""
+    config = model.config
+    reasons = {"rotary": config.positions == "rotary", "QK-norm": config.qk_norm}
+    return ", ".join(reason for reason, holds in reasons.items() if holds)
+
+
+# --- no information flows from later tokens ------------------------------------------------------
+
+
+def probes(count: int) -> list[int]:
+    """Choose at most `PROBES` of so many positions, the first and the last among them."""
+    return sorted({int(i) for i in torch.linspace(0, count - 1, PROBES).round()})
+
+
+def changes(model: GPT, tokens_T: Tensor, seen: Pass) -> Iterator[Pair]:
+    """Change some tokens, one at a time: no bit before them may change."""
+    for t in probes(len(tokens_T))[1:]:
+        other_T = tokens_T.clone()
+        other_T[t] = (other_T[t] + 1) % model.token_embedding.num_embeddings
+        after, place = capture(model, other_T[None]), f"token {t} changed"
+        for i, (a, b) in enumerate(zip(after.layers, seen.layers, strict=True)):
+            got, want = a.z_BHTD[:, :, :t], b.z_BHTD[:, :, :t]
+            yield Pair(f"{place}, layer {i}", got, want, "BHTD")
+        yield Pair(f"{place}, logits", after.logits_BTV[:, :t], seen.logits_BTV[:, :t], "BTV")
+
+
+def gradients(model: GPT, tokens_T: Tensor) -> Iterator[Pair]:
+    """d logit_i / d embedding_j must be exactly 0 for j > i."""
+    embedded: list[Tensor] = []
+
+    def keep(module: nn.Module, args: object, output_BTC: Tensor) -> Tensor:
+        embedded.append(output_BTC.detach().requires_grad_())
+        return embedded[0]
+
+    with hooked([model.token_embedding], keep):
+        logits_TV = model(tokens_T[None])[0]
+    generator = torch.Generator().manual_seed(0)
+    onto_V = torch.randn(logits_TV.size(-1), generator=generator).to(logits_TV)
+    for t in probes(len(tokens_T))[:-1]:
+        (got_BSC,) = torch.autograd.grad(logits_TV[t] @ onto_V, embedded, retain_graph=True)
+        want_BSC = got_BSC.clone()
+        want_BSC[:, t + 1 :] = 0
+        yield Pair(f"logits, position {t}", got_BSC, want_BSC, "BSC")
+
+
+# --- sums ----------------------------------------------------------------------------------------
+
+
+def sums(seen: Pass) -> Iterator[Pair]:
+    """Sum what the heads add, each through its columns of W_O, and the bias."""
+    for i, layer in enumerate(seen.layers):
+        out = layer.attn.out
+        W_CHD = out.weight.unflatten(1, (layer.attn.n_head, -1))
+        total_BTC = torch.einsum("bhtd,chd->bhtc", layer.z_BHTD, W_CHD).sum(1)
+        total_BTC = total_BTC if out.bias is None else total_BTC + out.bias
+        yield Pair(f"layer {i}", layer.output_BTC, total_BTC, "BTC")
+
+
+def lens(model: GPT, seen: Pass) -> Iterator[Pair]:
+    yield Pair("logits", model.unembed(seen.residual[-1]), seen.logits_BTV, "BTV")
+
+
+# --- decoding with the cache ---------------------------------------------------------------------
+
+
+def decoding(model: GPT, tokens_T: Tensor) -> Iterator[Pair]:
+    """Compare decoding token by token with a cache, at every position of a text of one and a half
+    windows and more, with a full pass over the window that `window_start` gives."""
+    block_size, decoder = model.config.block_size, Decoder(model)
+    length = block_size + block_size // 2 + 2  # the window moves twice
+    text_BT = tokens_T.repeat(length // len(tokens_T) + 1)[None, :length]
+    full_pass = cache(lambda start: capture(model, text_BT[:, start : start + block_size]))
+    last_z: list[Tensor] = []
+    for t in range(length):
+        last_z.clear()
+        with hooked(
+            attends_of(model), lambda module, args, z_BHTD: last_z.append(z_BHTD[0, :, -1])
+        ):
+            logits_V = decoder.read(text_BT[:, [t]])[0]
+        start = window_start(t, block_size)
+        seen: Pass = full_pass(start)
+        for i, layer in enumerate(seen.layers):
+            want_HD = layer.z_BHTD[0, :, t - start]
+            yield Pair(f"layer {i}, position {t}", last_z[i], want_HD, "HD", layer.z_BHTD)
+        want_V = seen.logits_BTV[0, t - start]
+        yield Pair(f"logits, position {t}", logits_V, want_V, "V", seen.logits_BTV)

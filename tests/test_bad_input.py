@@ -42,7 +42,7 @@ LINES = {  # what is typed, and the line that it ends with
     "train --init_from gpt2": "there is no run gpt2",
     "sample": "there is no run in runs/ yet",
     "sample --top_p 0": "--top_p must be greater than 0, got 0",
-    "study tarce": "there is no verb tarce; did you mean trace?",
+    "study tarce": "name a command: trace, verify, compare, heads, report; did you mean trace?",
     "study heads": "there is no run in runs/ yet",
     "compare a": "there is no run a",
     "page absent.html": "name a file that python study.py report has written",

@@ -43,7 +43,7 @@ def test_an_untrusted_run_is_only_data(workplace: Path, capsys: pytest.CaptureFi
         (study.main, ["verify", ODD, "--prompt=a text"]),
         (study.main, ["heads", ODD, "--sequences=2"]),
         (study.main, ["report", ODD, "--sequences=2"]),
-        (study.main, ["compare", ODD, "--sequences=2", "--steps=0"]),
+        (study.main, ["compare", ODD, "--sequences=2", "--steps=1"]),
         (train.main, [f"--evaluate={ODD}"]),
         (train.main, [f"--init_from={ODD}", "--run=other"]),
         (train.main, [f"--resume={ODD}"]),

@@ -30,7 +30,7 @@ COMMANDS = [
 def test_there_is_something_to_type() -> None:
     typed = " ".join(shlex.join(words) for words in COMMANDS)
     assert typed.count(" train.py") >= 12 and typed.count(" sample.py") >= 4
-    assert all(f"study.py {verb}" in typed for verb in study.VERBS)
+    assert all(f"study.py {name}" in typed for name in study.COMMANDS)
     assert typed.count("torchrun") >= 3 and typed.count("-m benchmarks.") >= 6
 
 
@@ -49,7 +49,7 @@ def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPat
         trains = words[1] in ("benchmarks.recipe", "benchmarks.time_to_loss")
         sections = {"": module.Options} | (SECTIONS if trains else {})
     elif script == "study.py":
-        sections, argv = {"": study.VERBS[argv[0]][0]}, argv[1:]
+        sections, argv = {"": study.COMMANDS[argv[0]][0]}, argv[1:]
     elif script == "convert.py":
         verb, *argv = argv
         argv = argv[2 if verb == "export" else 1 :]

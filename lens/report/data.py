@@ -5,7 +5,6 @@ import copy
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from common.errors import UserError
 from configs.load import to_plain
-from lens.checks import check_model
 from lens.measure import (
     ablate,
     logit_lens,
@@ -28,6 +26,7 @@ from lens.metrics import SCORES
 from lens.report.page import pack, page, to_json
 from lens.report.weights import pack_weights
 from lens.subject import REPEATS, Subject
+from lens.verify import check_model
 from model.gpt import GPT
 from run.snapshots import find_snapshots, load_snapshot
 
@@ -95,7 +94,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         "tokenizer": subject.tokenizer.to_dict(),
         "prompt": subject.prompt_T.tolist(),
         "reference": reference(subject).tolist(),
-        "copies": subject.copies,
+        "copies": subject.trained_on_repeats,
         "scores": [
             {
                 "key": score.key,
@@ -109,7 +108,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         "ablation": {"loss": ablation.loss}
         | {key: flat(change_LH) for key, change_LH in ablation.changes.items()},
         "sequences": len(sequences_BT),
-        "checks": [asdict(check) for check in checks],
+        "checks": [check._asdict() for check in checks],
     }
 
 

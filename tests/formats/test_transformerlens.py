@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import convert
-from lens.capture import attention_weights
+from lens.capture import capture
 from lens.measure import repeated
 from lens.metrics import induction
 from run.checkpoint import open_run
@@ -34,11 +34,11 @@ def test_it_computes_the_same_logits_and_patterns(run: Path) -> None:
     tokens_BT = torch.tensor([saved.tokenizer.encode("to be or not to be").tolist()])
     assert torch.equal(bridge.to_tokens("to be or not to be"), tokens_BT)
     logits, cache = bridge.run_with_cache(tokens_BT)
-    with attention_weights(model) as weights:
-        expected = model(tokens_BT)
+    seen = capture(model, tokens_BT)
+    expected = seen.logits_BTV
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-6 * expected.abs().max().item())
-    for layer, weights_BHTS in enumerate(weights):
-        torch.testing.assert_close(cache["pattern", layer], weights_BHTS, rtol=0, atol=1e-6)
+    for i, layer in enumerate(seen.layers):
+        torch.testing.assert_close(cache["pattern", i], layer.weights_BHTS, rtol=0, atol=1e-6)
 
 
 @torch.no_grad()
@@ -50,8 +50,7 @@ def test_twice_its_induction_score_is_ours(run: Path) -> None:
     for weight in model.parameters():
         weight.mul_(3)  # so that heads differ
     tokens_T = repeated(saved.tokenizer.vocab_size, 9, 1)[0]
-    with attention_weights(model) as weights:
-        model(tokens_T[None])
+    weights = [layer.weights_BHTS for layer in capture(model, tokens_T[None]).layers]
     shape = SimpleNamespace(
         n_layers=len(weights), n_heads=2, n_ctx=99, dtype=torch.float32, device="cpu"
     )

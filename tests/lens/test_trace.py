@@ -6,36 +6,35 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lens.capture import blocks_of, capture
-from lens.trace import trace_layer
+from lens.capture import capture
+from lens.formula import layer_steps, third_write_up
 from model.config import ModelConfig
-from tests.lens.models import CLASSICAL, MODERN, D, make_model, some_tokens
+from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens
 
 
+@pytest.mark.parametrize("per_head", [False, True])
 @pytest.mark.parametrize("config", [MODERN, CLASSICAL, replace(MODERN, bias=True)], ids=str)
-def test_steps(config: ModelConfig) -> None:
-    model = make_model(config)
-    attn, seen = blocks_of(model)[1].attn, capture(model, some_tokens(2, 10)).layers[1]
-    with torch.no_grad():
-        steps = trace_layer(attn, seen.x_BTC, seen.output_BTC)
-        projected = {
-            "Q": attn.query(seen.x_BTC), "K": attn.key(seen.x_BTC), "V": attn.value(seen.x_BTC)
-        }  # fmt: skip
-    expected = {"input": seen.x_BTC, **projected}
-    for name, x_BTC in projected.items():
-        expected[f"{name} by head"] = torch.stack(x_BTC.split(D, dim=-1), dim=1)
+@torch.no_grad()
+def test_steps(config: ModelConfig, per_head: bool) -> None:
+    layer = capture(make_model(config), some_tokens(2, 10)).layers[1]
+    attn = layer.attn
+    steps = layer_steps(attn, layer.x_BTC, per_head=per_head)
+    projections = {"Q": attn.query, "K": attn.key, "V": attn.value}
+    expected = {"input": layer.x_BTC} | {n: W(layer.x_BTC) for n, W in projections.items()}
+    for name in projections:
+        expected[f"{name} by head"] = torch.stack(expected[name].split(D, dim=-1), dim=1)
     for name, norm in (("Q", attn.q_norm), ("K", attn.k_norm)):
         if config.qk_norm:
-            expected[f"{name} normalized"] = norm(expected[f"{name} by head"]).detach()
+            expected[f"{name} normalized"] = norm(expected[f"{name} by head"])
         if config.positions == "rotary":
-            expected[f"{name} rotated"] = seen.q_BHTD if name == "Q" else seen.k_BHSD
-    products = seen.q_BHTD @ seen.k_BHSD.mT
+            expected[f"{name} rotated"] = layer.q_BHTD if name == "Q" else layer.k_BHSD
+    products = layer.q_BHTD @ layer.k_BHSD.mT
     hidden = torch.ones(10, 10).triu(1).bool().expand_as(products)
     masked = (products / math.sqrt(D)).masked_fill(hidden, -math.inf)
     expected |= {"products": products, "scores": products / math.sqrt(D), "masked": masked}
-    expected |= {"weights A": masked.softmax(-1), "heads z": masked.softmax(-1) @ seen.v_BHSD}
+    expected |= {"weights A": masked.softmax(-1), "heads z": masked.softmax(-1) @ layer.v_BHSD}
     expected["merged"] = torch.cat(expected["heads z"].unbind(1), dim=-1)
-    expected["output"] = seen.output_BTC
+    expected["output"] = layer.output_BTC
     assert list(steps) == list(expected)
     sizes = {"B": 2, "T": 10, "S": 10, "C": 16, "H": 2, "D": 8}
     for name, step in steps.items():
@@ -46,10 +45,13 @@ def test_steps(config: ModelConfig) -> None:
         assert step.hidden is None or torch.equal(step.hidden, hidden)
 
 
-def test_steps_that_are_not_the_models_are_refused() -> None:
-    model = make_model()
-    seen = capture(model, some_tokens(1, 10)).layers[1]
-    with pytest.raises(RuntimeError, match="not what the model computed"):
-        trace_layer(blocks_of(model)[0].attn, seen.x_BTC, seen.output_BTC)
-    with pytest.raises(FloatingPointError, match="not finite"):
-        trace_layer(blocks_of(model)[1].attn, seen.x_BTC, seen.output_BTC * math.inf)
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_third_write_up(masked: bool) -> None:
+    layer = capture(make_model(CLASSICAL), some_tokens(1, 10)).layers[1]
+    attn, x = layer.attn, layer.x_BTC
+    steps = third_write_up(attn, x, masked)
+    q, k, v = (W(x).view(1, 10, H, D).transpose(1, 2) for W in (attn.query, attn.key, attn.value))
+    A = (q @ k.mT - masked * 10_000.0 * torch.ones(10, 10).triu(1)).softmax(-1)
+    expected = attn.out((A @ v).transpose(1, 2).flatten(2)).clamp(min=0)
+    assert torch.allclose(steps["weights A"].value, A, atol=1e-6)
+    assert torch.allclose(steps["ReLU"].value, expected, atol=1e-6)

@@ -1,0 +1,164 @@
+"""One attention layer as the textbook computes it, in named steps, and as PyTorch's module does.
+
+`trace` prints the steps, `verify` compares the model with them, `compare` changes one of them.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from model.attention import MultiHeadAttention, causal_mask
+
+FINITE = -10_000.0  # added to hidden scores by the third write-up; everything else here uses -inf
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of the table."""
+
+    formula: str
+    letters: str
+    """The shape in letters; its numbers are the tensor's."""
+
+    value: Tensor
+    hidden: Tensor | None = None
+    """Where a cell is masked, of the shape of the value; such cells count in no statistic."""
+
+
+def layer_steps(
+    attn: MultiHeadAttention,
+    x_BTC: Tensor,
+    *,
+    causal: bool = True,
+    scaled: bool = True,
+    masked_by: float = -math.inf,
+    per_head: bool = False,
+) -> dict[str, Step]:
+    """Compute self-attention from x (B, T, C) to the output (B, T, C), step by step.
+
+    Written without `model.attention.attention`, so that it can catch a mistake there.
+
+    Args:
+        scaled: divide the scores by sqrt(D).
+        masked_by: what is added to the scores of later positions.
+        per_head: project with W_q, W_k and W_v of its own for each head, instead of once.
+    """
+    steps: dict[str, Step] = {}
+
+    def add(
+        name: str, formula: str, letters: str, value: Tensor, hidden: Tensor | None = None
+    ) -> Tensor:
+        steps[name] = Step(formula, letters, value, hidden)
+        return value
+
+    add("input", "x, the normalized residual stream", "B,T,C", x_BTC)
+    by_head = {}
+    for name, layer in {"Q": attn.query, "K": attn.key, "V": attn.value}.items():
+        formula = f"x W_{name.lower()}{plus_bias(layer, name.lower())}"
+        together_BTC = add(name, formula, "B,T,C", layer(x_BTC))
+        by_head[name] = (
+            project_per_head(attn, layer, x_BTC) if per_head else attn.split_heads(together_BTC)
+        )
+    letters = {"Q": "B,H,T,D", "K": "B,H,S,D", "V": "B,H,S,D"}
+    for name, x_BHTD in by_head.items():
+        add(f"{name} by head", f"{name} split into H x D", letters[name], x_BHTD)
+    for name, norm in {"Q": attn.q_norm, "K": attn.k_norm}.items():
+        if not isinstance(norm, nn.Identity):
+            by_head[name] = norm(by_head[name])
+            formula = f"{type(norm).__name__}({name}), each head"
+            add(f"{name} normalized", formula, letters[name], by_head[name])
+        if attn.rotary is not None:
+            by_head[name] = attn.rotary(by_head[name], 0)
+            formula = f"{name} rotated by its position"
+            add(f"{name} rotated", formula, letters[name], by_head[name])
+    q_BHTD, k_BHSD, v_BHSD = by_head.values()
+
+    products = add("products", "Q K^T", "B,H,T,S", q_BHTD @ k_BHSD.mT)
+    divisor = math.sqrt(q_BHTD.size(-1)) if scaled else 1.0
+    formula = "Q K^T / sqrt(D)" if scaled else "Q K^T"
+    scores, hidden = add("scores", formula, "B,H,T,S", products / divisor), None
+    if causal:
+        hidden = ~causal_mask(*scores.shape[2:]).expand(scores.shape)
+        scores = torch.where(hidden, scores + masked_by, scores)
+        add("masked", f"{masked_by:g} where key > query", "B,H,T,S", scores, hidden)
+    weights_BHTS = add("weights A", "softmax over keys", "B,H,T,S", scores.softmax(-1), hidden)
+    z_BHTD = add("heads z", "A V", "B,H,T,D", weights_BHTS @ v_BHSD)
+    merged_BTC = add("merged", "the heads side by side", "B,T,C", attn.merge_heads(z_BHTD))
+    formula = f"merged W_O{plus_bias(attn.out, 'O')}"
+    add("output", formula, "B,T,C", attn.out(merged_BTC))
+    return steps
+
+
+def plus_bias(layer: nn.Linear, name: str) -> str:
+    return "" if layer.bias is None else f" + b_{name}"
+
+
+def project_per_head(attn: MultiHeadAttention, layer: nn.Linear, x_BTC: Tensor) -> Tensor:
+    """Project x as the paper does, (B, H, T, D): head h has a (D, C) matrix of its own, which is
+    rows h * D to (h + 1) * D of the layer's."""
+    x_BHTD = torch.einsum("btc,hdc->bhtd", x_BTC, layer.weight.unflatten(0, (attn.n_head, -1)))
+    return x_BHTD if layer.bias is None else x_BHTD + layer.bias.view(attn.n_head, 1, -1)
+
+
+def layer_per_head(attn: MultiHeadAttention, x_BTC: Tensor) -> Tensor:
+    """Compute the output as the paper writes it, with projections of its own for each head."""
+    return layer_steps(attn, x_BTC, per_head=True)["output"].value
+
+
+def layer_by_torch(attn: MultiHeadAttention, x_BTC: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Compute `torch.nn.MultiheadAttention` with the layer's weights: its three projections are one
+    matrix, and its mask has the other polarity. It has no rotary positions and no QK-norm."""
+    C, bias, weights = attn.out.out_features, attn.out.bias is not None, {}
+    for kind in ("weight", "bias") if bias else ("weight",):
+        projections = [getattr(layer, kind) for layer in (attn.query, attn.key, attn.value)]
+        weights[f"in_proj_{kind}"] = torch.cat(projections)
+        weights[f"out_proj.{kind}"] = getattr(attn.out, kind)
+    module = nn.MultiheadAttention(C, attn.n_head, bias=bias, batch_first=True)
+    settings = {"attn_mask": None if mask is None else ~mask, "need_weights": False}
+    output: Tensor = functional_call(module, weights, (x_BTC, x_BTC, x_BTC), settings)[0]
+    return output
+
+
+def third_write_up(attn: MultiHeadAttention, x_BTC: Tensor, masked: bool) -> dict[str, Step]:
+    """Compute attention with scores not divided by sqrt(D), -10000 added above the diagonal if
+    masked, and a ReLU after the output projection."""
+    steps = layer_steps(attn, x_BTC, causal=masked, scaled=False, masked_by=FINITE)
+    return steps | {"ReLU": Step("max(output, 0)", "B,T,C", F.relu(steps["output"].value))}
+
+
+def with_gradients(
+    compute: Callable[[Tensor], Tensor], attn: MultiHeadAttention, x_BTC: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output for x, and the gradients of a fixed random projection of it: of x, and of
+    the layer's weights by head, (4, H, D, C): W_q, W_k, W_v, and W_O transposed."""
+    x_BTC = x_BTC.detach().requires_grad_()
+    output = compute(x_BTC)
+    generator = torch.Generator().manual_seed(0)
+    onto = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+    weights = [layer.weight for layer in (attn.query, attn.key, attn.value, attn.out)]
+    of_x, *of_weights = torch.autograd.grad((output * onto.to(output)).sum(), [x_BTC, *weights])
+    by_head = torch.stack([*of_weights[:3], of_weights[3].T]).unflatten(1, (attn.n_head, -1))
+    return output.detach(), of_x, by_head
+
+
+def relative_error(got: Tensor, want: Tensor, scale: Tensor | None = None) -> Tensor:
+    """|got - want|, elementwise, over the largest |want|, or over the largest of `scale`; infinite
+    where numbers are not finite."""
+    largest = (want if scale is None else scale).double().abs().max()
+    errors = (got.double() - want.double()).abs() / largest.clamp(min=1e-300)
+    return errors.nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def error(got: Tensor, want: Tensor) -> float:
+    """Return the largest relative error."""
+    return relative_error(got, want).max().item()
+
+
+def change(got: Tensor, want: Tensor) -> float:
+    """|got - want| / |want|, of all numbers together."""
+    return ((got - want).norm() / want.norm().clamp(min=1e-30)).item()

@@ -1,0 +1,168 @@
+"""The checks pass for sound models; each fails, naming the place, for a model broken on purpose."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from lens.capture import blocks_of
+from lens.verify import TOLERANCE, check_model
+from model.attention import Attend, attention
+from model.cache import Cache, KVCache
+from model.gpt import GPT
+from tests.lens.models import CLASSICAL, MODERN, D, L, make_model, some_tokens
+
+HEADS, LAYER = "each head = formula", "layer = one projection per head"
+TORCH, SUMS = "layer = nn.MultiheadAttention", "heads and bias sum to the layer"
+TOKEN, BACK = "changing a token changes nothing before it", "no gradient from later tokens"
+LENS, CACHED = "last layer of the logit lens = logits", "decoding with the cache = full pass"
+# Of each check, in units of what rounding explains in a layer; 0 is bitwise.
+UNITS = {HEADS: 1, LAYER: 1, TORCH: 1, TOKEN: 0, BACK: 0, SUMS: 1, LENS: 1, CACHED: (1 + L) ** 0.5}
+
+
+@pytest.mark.parametrize("own", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "config",
+    [
+        MODERN,
+        CLASSICAL,
+        replace(CLASSICAL, attention="explicit", norm="rmsnorm"),
+        replace(MODERN, tie_embeddings=True, ngrams=3, activation="swiglu"),
+        replace(MODERN, block_size=2),
+    ],
+    ids=["modern", "classical", "explicit", "tied", "two positions"],
+)
+def test_sound_models_pass(config, own) -> None:  # type: ignore[no-untyped-def]
+    found = check_model(make_model(config), some_tokens(min(10, config.block_size)), own)
+    assert [check.name for check in found] == 2 * [*UNITS]
+    for i, check in enumerate(found):
+        dtype = own if i >= len(UNITS) else torch.float64
+        assert f"torch.{check.dtype}" == str(dtype)
+        if check.name == TORCH and config.qk_norm:
+            assert check.verdict == "not comparable: rotary, QK-norm" and check.error is None
+        else:
+            tolerance = UNITS[check.name] * TOLERANCE[dtype]
+            assert check.verdict == "passed" and check.tolerance == pytest.approx(tolerance)
+            assert check.error is not None and check.error <= tolerance
+    assert any(check.error for check in found)
+
+
+def attending(change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[GPT], None]:
+    """Replace the kernel of layer 1."""
+
+    def apply(model: GPT) -> None:
+        attend: Attend = blocks_of(model)[1].attn.attend
+        attend.register_forward_hook(lambda attend, args, z: change(*args[:3]))
+
+    return apply
+
+
+def causal(q: Tensor, k: Tensor, offset: int = 0) -> Tensor:
+    T, S = q.size(-2), k.size(-2)
+    return torch.ones(T, S, dtype=torch.bool).tril(S - T + offset)
+
+
+def sound(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return attention(q, k, v, causal(q, k))[0]
+
+
+def mask_of_head_1_missing(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return attention(q, k, v, torch.stack((causal(q, k), torch.ones_like(causal(q, k)))))[0]
+
+
+def gradient_from_the_next(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Sound in value."""
+    z = sound(q, k, v)
+    if q.size(-2) == k.size(-2):
+        z = torch.cat((z[:, :, :-1] + v[:, :, 1:] - v[:, :, 1:].detach(), z[:, :, -1:]), dim=2)
+    return z
+
+
+def beyond_rounding(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    z = sound(q, k, v)
+    return z + 5 * TOLERANCE[z.dtype] * z.detach().abs().max()
+
+
+def doubled_gradient(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    z = sound(q, k, v)
+    return z + (z - z.detach())
+
+
+def head_0_left_out(model: GPT) -> None:
+    rest = torch.arange(2 * D) >= D
+    out = blocks_of(model)[1].attn.out
+    out.register_forward_pre_hook(lambda module, args: (args[0] * rest,))
+
+
+def other_logits(model: GPT) -> None:
+    model.register_forward_hook(lambda module, args, logits: logits * 1.01)
+
+
+def shifted_cache(window: int) -> Callable[[GPT], None]:
+    """In layer 1, from this window on, the second key is in the place of the third."""
+
+    class Shifted(KVCache):
+        def append(self, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
+            k, v = super().append(k_BHTD, v_BHTD)
+            self.k_BHSD[:, :, 2] = self.k_BHSD[:, :, 1]
+            return k, v
+
+    class Caching(GPT):
+        windows = 0
+
+        def new_cache(self) -> Cache:
+            cache = super().new_cache()
+            self.windows += 1
+            if self.windows >= window:
+                cache.layers[1].__class__ = Shifted
+            return cache
+
+    def apply(model: GPT) -> None:
+        model.__class__ = Caching
+
+    return apply
+
+
+# How a model is broken; some of the checks that fail then, with the places they name.
+BROKEN: dict[str, tuple[Callable[[GPT], None], dict[str, str]]] = {
+    "mask off by one": (
+        attending(lambda q, k, v: attention(q, k, v, causal(q, k, 1))[0]),
+        {TOKEN: "layer 1, head ., position", HEADS: "layer 1, head", LAYER: "layer 1, position"},
+    ),
+    "mask missing": (
+        attending(mask_of_head_1_missing),
+        {TOKEN: "layer 1, head 1, position", BACK: "position ., from", HEADS: "layer 1, head 1"},
+    ),
+    "wrong scale": (attending(lambda q, k, v: sound(q * 1.1, k, v)), {HEADS: "layer 1, head"}),
+    "gradient from the next": (attending(gradient_from_the_next), {BACK: "position ., from"}),
+    "beyond rounding": (attending(beyond_rounding), {HEADS: "layer 1, head ., position"}),
+    "doubled gradient": (attending(doubled_gradient), {LAYER: "layer 1, grad", TORCH: "layer 1"}),
+    "head 0 left out": (head_0_left_out, {SUMS: "layer 1, position", TORCH: "layer 1"}),
+    "other logits": (other_logits, {LENS: "position"}),
+    "shifted cache": (shifted_cache(1), {CACHED: "layer 1, position ., head"}),
+    "shifted in the next window": (shifted_cache(2), {CACHED: "layer 1, position 1., head"}),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_broken_models_fail_and_say_where(kind: str) -> None:
+    breaks, expected = BROKEN[kind]
+    model = make_model(CLASSICAL if TORCH in expected else MODERN)
+    breaks(model)
+    found = check_model(model, some_tokens(), torch.float32)
+    for name, place in expected.items():
+        for check in (check for check in found if check.name == name):
+            assert check.verdict == "failed" and re.search(place, check.where), check
+            assert check.error is not None and check.error > (check.tolerance or 0)
+    if kind == "shifted cache":  # and nothing else
+        assert {check.name for check in found if check.verdict == "failed"} == {CACHED}
+
+
+def test_numbers_that_are_not_finite_are_not_compared() -> None:
+    model = make_model()
+    blocks_of(model)[1].mlp.up.weight.data[0, 0] = float("nan")
+    with pytest.raises(FloatingPointError, match="not finite"):
+        check_model(model, some_tokens(), torch.float32)
