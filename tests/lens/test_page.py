@@ -148,10 +148,10 @@ def wait_for_address(tab: Any, word: str) -> str:
 def test_it_opens_alone_and_says_how_far_it_is_from_pytorch(tab: Any, report: Report) -> None:
     assert tab.title() == "plain · glassgpt"
     equality = tab.inner_text("#equality")
-    error, allowed, logit, nats = map(float, re.findall(r"-?\d\.\de[-+]\d+", equality))
+    error, allowed, logit, _ = map(float, re.findall(r"-?\d\.\de[-+]\d+", equality))
     assert 0 <= error < allowed / 10 and "computes as PyTorch does" in equality
     rounding = report.data["snapshots"][-1]["rounding"]
-    assert [logit, nats] == pytest.approx([rounding["logit"], rounding["nats"]], rel=0.06)
+    assert logit == pytest.approx(rounding["logit"], rel=0.06)
     assert tab.evaluate("[typeof state, typeof view, typeof Engine]") == ["undefined"] * 3
 
 
@@ -178,16 +178,8 @@ def test_the_console_gives_pytorchs_numbers(tab: Any, report: Report) -> None:
             assert np.allclose(row, seen.layers[-1].weights_BHTS[0, 1, t, : t + 1], atol=1e-5)
         tokens = generate(model, ids_of("to be"), 60, Sampling(temperature=0))
         assert ask(tab, f"generate('to be', 60, {{step: {step}}})") == text_of(tokens)
-    votes = ask(tab, f"votes('{TEXT}', 7, ' ')")
-    total = votes["embedding"] + votes["biases"] + sum(votes["heads"]) + sum(votes["mlps"])
-    assert total == pytest.approx(logits[7][1], abs=1e-4)
-    for call, message in (
-        ("logits('abc', {step: 77})", "step 77: there are 0, 1, 3"),
-        ("logits('ab\u00e9')", "the model never saw \u00e9"),
-        ("logits('a'.repeat(13))", "13 tokens, block_size 12"),
-    ):
-        with pytest.raises(Exception, match=message):
-            ask(tab, call)
+    with pytest.raises(Exception, match="step 77: there are 0, 1, 3"):
+        ask(tab, "logits('abc', {step: 77})")
 
 
 def test_characters_are_sampled_by_their_probabilities(tab: Any, report: Report) -> None:
@@ -206,18 +198,9 @@ def altered(html: str, right: str, wrong: str) -> str:
     return html.replace(script, changed).replace(content_hash(script), content_hash(changed))
 
 
-BREAKS = [
-    ("this.forget(0, same);", "this.forget(0, same + 1);"),
-    ("1 + fraction / 1024", "1"),
-    ("const { rows, logits:", "logits[5] = NaN;\n  const { rows, logits:"),
-]
-
-
 def assert_switched_off(tab: Any, reason: str) -> None:
     assert f"does not compute what PyTorch does: {reason}" in tab.inner_text("#equality")
-    for section in ("#live", "#lens-section", "#patch-section"):
-        assert not tab.is_visible(section)
-    assert tab.is_visible("#ablation-section")
+    assert not tab.is_visible("#live") and tab.is_visible("#ablation-section")
 
 
 def test_an_engine_or_a_weight_that_is_broken(show: Show, report: Report) -> None:
@@ -227,7 +210,10 @@ def test_an_engine_or_a_weight_that_is_broken(show: Show, report: Report) -> Non
     assert_switched_off(tab, "a logit differs by")
     act(tab, "#slider", "0")  # the other snapshots are whole
     assert tab.is_visible("#live") and tab.get_attribute("#equality", "class") == "quiet"
-    for right, wrong in BREAKS:
+    for right, wrong in (
+        ("this.forget(0, same);", "this.forget(0, same + 1);"),
+        ("const { rows, logits:", "logits[5] = NaN;\n  const { rows, logits:"),
+    ):
         html = altered(page(report.data, report.weights), right, wrong)
         assert_switched_off(show(html), "a logit differs by")
 
@@ -262,9 +248,8 @@ def test_typing(tab: Any, report: Report) -> None:
     assert "never saw '\u00e9'" in tab.inner_text("#text-state")
     assert tab.locator("#text .token").all_inner_texts() == [*"abc\u00e9def"]
     assert_expects(tab, logits_of(report.models[3], "abc")[-1])
-    for text in ("\u00e9a", "", "a"):
-        act(tab, "#typed", text)
-        assert tab.is_visible("#head-section") == (text == "a")
+    act(tab, "#typed", "\u00e9a")
+    assert not tab.is_visible("#head-section")
     act(tab, "#typed", "a long text of more than so many tokens")
     assert tab.locator("#text .token").count() == 9  # the window moves on by half of its size
     assert_expects(tab, logits_of(report.models[3], "ny tokens")[-1])
@@ -343,9 +328,6 @@ def test_hiding_a_token(tab: Any, report: Report) -> None:
         with edited(model, [{"hide": 4, **where}], torch.zeros(L, H, 8)):
             assert_expects(tab, logits_of(model, TEXT)[-1], before_V)
         act(tab, "#undo")
-    rows = ask(tab, f"attention('{TEXT}', 0, 1, {{edits: ['hide@4']}})")
-    assert all(sum(row) == pytest.approx(1) for row in rows)
-    assert all(row[4] == 0 for row in rows[5:]) and rows[4][4] > 0
 
 
 def test_patching(tab: Any, report: Report) -> None:
@@ -353,8 +335,7 @@ def test_patching(tab: Any, report: Report) -> None:
     act(tab, "#other", other)
     seen, ends = capture(model, ids_of(other)), [logits_of(model, t)[-1] for t in (TEXT, other)]
     a, b = (int(end.argmax()) for end in ends)
-    if a == b:
-        b = int((ends[1] - ends[0]).index_fill(0, torch.tensor([a]), -torch.inf).argmax())
+    assert a != b
     low, high = (float(end[b] - end[a]) for end in ends)
     for by_head, places in ((False, [(0, 1), (1, 1), (2, 6)]), (True, [(1, 1), (4, 11)])):
         tab.set_checked("#by-head", by_head)
@@ -460,20 +441,6 @@ def test_whatever_is_done_in_between_the_end_is_the_same(tab: Any, show: Show) -
     assert not tab.is_visible("#trouble") and found == all_of_it(show(address=address))
 
 
-def test_a_run_that_copies_says_what_to_try(show: Show, report: Report) -> None:
-    data = json.loads(json.dumps(report.data))
-    data["copies"], scores = True, data["snapshots"][-1]["scores"]
-    scores["induction"] = [0.0, 0.0, 0.0, 0.9, 0.0, 0.1]
-    scores["previous_token"] = [0.1, 0.8, 0.0, 0.9, 0.0, 0.1]
-    tab = show(page(data, report.weights))
-    assert tab.inner_text(SELECTED) == "L1H1"
-    assert tab.locator(".pick i").all_inner_texts() == ["", "previous", "", "induction", "", ""]
-    for i, head in enumerate(("L1H1", "L0H1")):
-        act(tab, f"#try button >> nth={i}")
-        (off,) = tab.locator(".switch[aria-checked=false]").all()
-        assert off.get_attribute("aria-label") == head
-
-
 # --- what it shows -------------------------------------------------------------------------------
 
 
@@ -508,12 +475,10 @@ def test_what_is_pointed_at_is_read_out(tab: Any, report: Report) -> None:
     p_TV = logits_TV.softmax(-1)
     own, after = (float(p_TV[t - 1, CHARS.index(TEXT[t])]) for t in (9, 10))
     assert said(tab, "#next")[:3] == pytest.approx([-np.log(own), own, after], abs=6e-4)
-    tokens = tab.locator("#text .token")
-    masked = tokens.evaluate_all("spans => spans.map((span) => span.matches('.masked'))")
-    assert masked == [t > 9 for t in range(B)]
-    colors = tokens.evaluate_all("spans => spans.map((span) => span.style.backgroundColor)")
-    light = [sum(map(int, re.findall(r"\d+", color))) for color in colors[:10]]
-    assert light[int(weights_TS[9].argmax())] == min(light)  # more is darker
+    assert tab.locator("#text .token.masked").all_inner_texts() == [*TEXT[10:]]
+    pixels = """canvas => [...canvas.getContext("2d").getImageData(0, 0, 12, 12).data]"""
+    opaque = np.array(tab.eval_on_selector(".head canvas", pixels)).reshape(B, B, 4)[..., 3] > 0
+    assert (opaque == np.tril(np.ones((B, B), bool))).all()  # what is masked is not zero
     tab.locator("#lens tbody tr").nth(2).locator("td").nth(4).hover()
     p_V = model.unembed(seen.residual[2])[0, 4].softmax(-1)
     expected = [*p_V.topk(3).values.tolist(), float(p_V[CHARS.index(" ")])]
@@ -536,7 +501,7 @@ def test_scores_and_ablation_of_the_selected_head(tab: Any, report: Report) -> N
         assert tab.locator(".pick b").all_inner_texts() == order
 
 
-def test_keys_and_words(tab: Any) -> None:
+def test_keys(tab: Any) -> None:
     select(tab, 0)
     for key, head in (("Right", 1), ("Down", 3), ("Left", 2), ("Left", 2), ("Up", 0)):
         press(tab, f"Arrow{key}")
@@ -546,46 +511,14 @@ def test_keys_and_words(tab: Any) -> None:
     assert tab.get_attribute("[data-stage=scores]", "aria-pressed") == "true"
     press(tab, "u", "t", "End", "x", "u")  # letters are letters in the text
     assert tab.input_value("#typed") == TEXT + "xu" and not tab.is_visible("#edits")
-    press(tab, "Escape", "r")
-    tab.focus("#text .token[tabindex='0']")
-    press(tab, "ArrowLeft", "Enter")
-    assert tab.inner_text("#readout").startswith("q 10 'o'")
-    act(tab, "#slider", "1")
-    press(tab, "p")  # plays
-    tab.wait_for_selector("body[data-snapshot='2']")
-    act(tab, "#tour-start")
-    for _ in range(5):
-        assert tab.is_visible("#tour")
-        press(tab, "Enter")
-    assert not tab.is_visible("#tour")
-    lengths = tab.evaluate("""[...document.querySelectorAll("[data-term]")].map((each) => {
-      each.focus();
-      return document.getElementById("term").innerText.length;
-    })""")
-    assert min(lengths) > 20
-
-
-def test_masked_is_hatched_and_is_not_zero(tab: Any) -> None:
-    colors = """(cells) => {
-      const { left, top, side } = map.dataset;
-      const copy = new OffscreenCanvas(map.width, map.height);
-      const context = copy.getContext("2d", { willReadFrequently: true });
-      context.drawImage(map, 0, 0);
-      return cells.map(([q, k]) => {
-        const [x, y] = [[left, k], [top, q]].map(([from, i]) => Number(from) + (i + 0.5) * side);
-        return new Set(new Uint32Array(context.getImageData(x, y, 9, 9).data.buffer)).size;
-      });
-    }"""
-    cells = [[q, k] for q in range(0, B, 3) for k in range(0, B, 2)]
-    assert [count > 1 for count in tab.evaluate(colors, cells)] == [k > q for q, k in cells]
-    act(tab, "[data-stage=scores]")
-    assert {*tab.evaluate(colors, cells)} == {1}  # before the mask, all are there
+    press(tab, "Escape", "r", "p")  # plays from the last step, and so from the first
+    assert tab.input_value("#typed") == TEXT
+    tab.wait_for_selector("body[data-snapshot='1']")
 
 
 def test_hostile_texts_and_one_snapshot_on_a_narrow_screen(show: Show, report: Report) -> None:
     data = json.loads(json.dumps({**report.data, "snapshots": report.data["snapshots"][-1:]}))
     data["run"]["name"] = data["run"]["config"]["data"]["source"] = HOSTILE * 4
-    data["vocab"][3] = "\u202e"
     data["checks"][0]["where"] = HOSTILE
     tab = show(page(data, report.weights[-1:]))
     assert tab.inner_text("#name") == HOSTILE * 4 and HOSTILE in tab.inner_text("#lead")
@@ -597,8 +530,6 @@ def test_hostile_texts_and_one_snapshot_on_a_narrow_screen(show: Show, report: R
     expected = "a ␣ ⇥ ␇ ◌\u0301 U+202E \u5317 \U0001f389"
     assert tab.locator("#text .token").all_inner_texts() == expected.split(" ")
     tab.set_viewport_size({"width": 390, "height": 900})
-    for opened in ("#config summary", "#checks summary", "#glossary summary", ".bar-button"):
-        act(tab, f"{opened} >> nth=0")
     assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
 
 
@@ -618,16 +549,14 @@ def test_other_tokens(kind: str, workplace: Path, show: Show) -> None:
     for text in (
         "the cat's hat, they'll 've 42nd  x",
         "na\u00efve \U0001f600\u200d \u0301\u00e9\u00a0\u3000 b",
-        "a\n\n\n  b \t",
-        "<|end|> the\x85 the\ufeff the",
-        "the" * 9,
+        "a\n\n  b \t<|end|>the\x85 the\ufeff",
     ):
         act(tab, "#typed", text)
         expected = [visible(vocab[i]) for i in encode(text)]
         assert [visible(span) for span in spans.all_inner_texts()] == expected
     act(tab, "#write-line")  # random tokens, whose bytes need not be UTF-8
-    tab.evaluate("history.replaceState(null, '', location.pathname)")
     act(tab, "#typed", tab.input_value("#typed") + "!")
     before = spans.all_inner_texts()
-    show(given, address=wait_for_address(tab, "text="))
+    switch(tab, "L0H0")
+    show(given, address=wait_for_address(tab, "L0H0"))
     assert spans.all_inner_texts() == before

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import study
 from lens.capture import blocks_of, capture
-from lens.measure import repeated
+from lens.measure import mean_outputs, repeated
 from lens.report.data import choose
 from lens.report.page import page, to_json
 from lens.report.weights import pack_weights
@@ -29,28 +29,13 @@ from tests.lens.conftest import CHARS, TEXT, Report, taken_apart
 from training.state import TrainState
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-L, H, D, B = 3, 2, 8, 12
+L, H, D = 3, 2, 8
 
 
 def losses(model: GPT, tokens_BT: Tensor) -> Tensor:
     """(B, T), without the functions that the report uses."""
     logits_BVT = model(tokens_BT[:, :-1]).transpose(1, 2)
     return F.cross_entropy(logits_BVT, tokens_BT[:, 1:], reduction="none")
-
-
-def mean_outputs(model: GPT, tokens_BT: Tensor) -> Tensor:
-    """(L, H, D): the mean of what enters W_O."""
-    means = []
-    handles = [
-        block.attn.out.register_forward_pre_hook(
-            lambda module, args: means.append(args[0].mean((0, 1)))
-        )
-        for block in blocks_of(model)
-    ]
-    model(tokens_BT[:, :-1])
-    for handle in handles:
-        handle.remove()
-    return torch.stack(means).view(L, H, D)
 
 
 def unpack(packed: str) -> Tensor:
@@ -74,7 +59,7 @@ def test_measurements_of_each_snapshot(report: Report) -> None:
         loss_T = losses(exact, repeats_BT).mean(0)
         copying = [told["copying"]["first"], told["copying"]["second"]]
         expected = [loss_T[: P - 1].mean().item(), loss_T[P:].mean().item()]
-        assert P == B // 2 and copying == pytest.approx(expected, rel=1e-5)
+        assert copying == pytest.approx(expected, rel=1e-5)
         for key, tokens_BT, distance in (
             ("previous_token", sequences_BT[:, :-1], 1),
             ("duplicate_token", repeats_BT, P),
@@ -121,14 +106,10 @@ def test_the_run_and_its_texts(report: Report) -> None:
     data, model = report.data, report.exact[3]
     assert data["vocab"] == list(CHARS)
     assert "".join(data["vocab"][i] for i in data["prompt"]) == TEXT
-    assert data["reference"] == data["prompt"]  # which fills the context
     weights = model.state_dict()
     assert data["shapes"] == [[name, list(weight.shape)] for name, weight in weights.items()]
-    about = {"name": "plain", "step": 3, "val_loss": 2.5, "torch": torch.__version__}
-    assert data["run"].items() >= about.items()
+    assert data["run"].items() >= {"name": "plain", "step": 3, "val_loss": 2.5}.items()
     assert data["run"]["parameters"] == sum(weight.numel() for weight in weights.values())
-    uniform = {info["key"]: info["uniform"] for info in data["scores"]}
-    assert uniform["own_position"] == pytest.approx(sum(1 / q for q in range(2, B + 1)) / (B - 1))
 
 
 @given(st.data(), st.integers(1, 9))
@@ -153,24 +134,22 @@ def test_moments_where_the_loss_moves_are_chosen() -> None:
 
 @pytest.mark.parametrize("eight_bits", [False, True])
 def test_weights_are_rounded_by_as_little_as_their_bits_allow(eight_bits: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    matrix, vector = torch.randn(5, 7, generator=generator) * 3, torch.randn(6, generator=generator)
+    matrix = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)) * 3
     matrix[3] = 0.0
-    packed, rounded = pack_weights({"matrix": matrix, "vector": vector}, eight_bits)
-    assert torch.equal(rounded["vector"], vector.half().float())
+    packed, rounded = pack_weights({"matrix": matrix, "vector": matrix[0]}, eight_bits)
+    assert torch.equal(rounded["vector"], matrix[0].half().float())
     half_a_step = matrix.abs().amax(1, keepdim=True) / 254 * 1.0001
     allowed = half_a_step if eight_bits else matrix.abs() * 2.0**-11
     assert ((rounded["matrix"] - matrix).abs() <= allowed).all()
-    assert not rounded["matrix"][3].any()
-    size = 4 * (4 + 7) if eight_bits else 4 * 7 * 2  # of the four rows that are there
-    assert len(packed) == 1 + size + 1 + 2 * 6
+    # Of the four rows that are there; the vector; a bit for each row.
+    assert len(packed) == (4 * (4 + 7) if eight_bits else 4 * 7 * 2) + 2 * 7 + 2
 
 
 def test_a_page_keeps_to_its_room_and_overwrites_only_pages(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("text.txt").write_text("to be or not " * 200)
-    run = make_run(Path("runs/a"), CHARS, "text.txt", n_embd=32)
+    run = make_run(Path("runs/a"), CHARS, "text.txt", n_embd=32, block_size=13)
     saved = open_run(run)
     header = replace(saved.header, state=TrainState(0, train_loss=1.0))
     save_snapshot(run, saved.model(torch.device("cpu")), header)
@@ -182,7 +161,9 @@ def test_a_page_keeps_to_its_room_and_overwrites_only_pages(
         assert (run / "report.html").stat().st_size <= room * 1e6
         data, _ = taken_apart(run)
         assert [snapshot["eight_bits"] for snapshot in data["snapshots"]] == eight_bits
-    assert "".join(data["vocab"][i] for i in data["reference"]) == "to beto beto"
+    assert "".join(data["vocab"][i] for i in data["reference"]) == "to beto beto "
+    uniform = {info["key"]: info["uniform"] for info in data["scores"]}
+    assert uniform["own_position"] == pytest.approx(sum(1 / q for q in range(2, 14)) / 12)
     Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
     assert study.main([*report, "--out=mine.txt"]) == 2
     assert "mine.txt exists and is not a report" in capsys.readouterr().err
