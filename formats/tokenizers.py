@@ -36,10 +36,7 @@ def encoder_of(tokenizer: Tokenizer) -> Any:
     else:
         vocabulary, merges = BYTE_OF, []
     encoder = library.Tokenizer(library.models.BPE(vocabulary, merges))
-    encoder.pre_tokenizer = library.pre_tokenizers.ByteLevel(
-        add_prefix_space=False,
-        use_regex=bool(merges),  # GPT-2's words; bytes alone need none
-    )
+    encoder.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     encoder.decoder = library.decoders.ByteLevel()
     return encoder
 

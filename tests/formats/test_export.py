@@ -243,7 +243,9 @@ def test_a_model_is_rejected_or_computed_alike(
 
 
 @pytest.mark.parametrize("choices", [{}, LEARNED], ids=["Persimmon", "GPT2"])
-def test_what_is_added_to_the_model_is_not_left_out(choices: dict[str, Any]) -> None:
+def test_what_is_added_to_the_model_is_not_left_out(
+    workplace: Path, choices: dict[str, Any]
+) -> None:
     """A field of the config, unless it has its default, and weights."""
     tokenizer, out = CharTokenizer("edcba"), Path("out")
     with pytest.raises(UserError, match=r"does not have model\.softcap 30\.0, so"):
