@@ -95,7 +95,9 @@ def measure(
     runtime = start_runtime(settings)
     device, before = runtime.device, frame.peak_memory(runtime.device)
     step: Callable[[], object]
+    precision = runtime.precision
     if checkout:
+        precision = torch.bfloat16 if device.type == "cuda" else torch.float32
         step = nanogpt_step(checkout, config, settings, device)
     else:
         import common.start  # noqa: F401 - keeps freed memory, as our commands do
@@ -112,7 +114,7 @@ def measure(
         "tokens_per_second": tokens / seconds,
         "ms_per_step": 1e3 * seconds,
         "gflops": gflops,
-        "percent_of_peak": 100 * gflops / frame.matmul_gflops(device, runtime.precision),
+        "percent_of_peak": 100 * gflops / frame.matmul_gflops(device, precision),
         "megabytes": megabytes,
     }
 
