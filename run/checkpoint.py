@@ -280,13 +280,10 @@ class SavedRun:
 class SkipInit(TorchFunctionMode):
     """Inside, no initial weights are drawn: for GPT-2 that would take two seconds."""
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def __torch_function__(self, function: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
         if getattr(function, "__module__", "") == "torch.nn.init":
             return kwargs["tensor"]
-        return function(*args, **kwargs)
+        return function(*args, **(kwargs or {}))
 
 
 def open_run(run: Path, which: str = "best") -> SavedRun:

@@ -42,11 +42,9 @@ def make_folder(name: str | None, stem: str) -> Path:
     Raises:
         UserError: if a run of that name exists; none is ever overwritten.
     """
-    if name is None:
-        name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if name in ("", "..") or Path(name).name != name:
+    run = RUNS / (f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name)
+    if run.parent != RUNS:
         raise UserError(f"--run {name!r} must be a name for a folder in {RUNS}/, not a path")
-    run = RUNS / name
     check_unused(run)
     run.mkdir(parents=True, exist_ok=True)
     return run
@@ -61,8 +59,8 @@ def check_unused(run: Path) -> None:
         UserError: if it holds more.
     """
     used = [path for path in run.glob("*") if not path.name.startswith(FIRST)]
-    log = run / "metrics.jsonl"
-    if used or run.is_file() or (log.exists() and log.stat().st_size):
+    measured = [path for path in run.glob("metrics.jsonl") if path.stat().st_size]
+    if used or measured or run.is_file():
         raise UserError(f"{run} exists; resume it with --resume {run}, or choose another --run")
 
 
@@ -122,7 +120,5 @@ def find_run(name: str | None) -> Path:
     for run in (Path(name), RUNS / name):
         if (run / "last.safetensors").is_file():
             return run
-    if Path(name).exists():
-        raise UserError(f"{name} is not a run: it has no last.safetensors")
-    known = [path.parent.name for path in saved]
-    raise UserError(f"there is no run {name}{nearest(Path(name).name, known)}")
+    hint = nearest(Path(name).name, [path.parent.name for path in saved])
+    raise UserError(f"there is no run {name} (a folder with last.safetensors){hint}")

@@ -619,7 +619,7 @@ REFUSED = [
     (["--resume=a", "--train.minutes=2"], "0.0 to 2.0: --train.max_steps sets how far"),
     (["--resume=a", "--run=b"], "give one of --resume, --evaluate, --init_from; only the last"),
     (["--resume=a", "--init_from=a"], "give one of --resume, --evaluate, --init_from; only the"),
-    (["--resume="], "is not a run: it has no last.safetensors"),
+    (["--resume="], "there is no run  (a folder with last.safetensors)"),
     ([DEBUG, "--data.test_fraction=1e-9"], "the test split has 0 tokens, and a sequence needs"),
     (["--init_from=resume"], "there is no run resume"),
     ([DEBUG, "--run=a"], "runs/a exists; resume it with --resume runs/a"),

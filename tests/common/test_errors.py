@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,10 +29,8 @@ ENDS: list[tuple[BaseException, int, str]] = [
     (UserError("what is wrong"), 2, "error: what is wrong\n"),
     (FloatingPointError("not finite"), 2, "error: not finite\n"),
     (OSError(28, "No space left", "a file"), 2, "error: No space left: a file\n"),
-    (OSError("just words"), 2, "error: just words\n"),
     (UserError("\x1b[31mred\nnext\u202e日"), 2, "error: \\x1b[31mred\\nnext\\u202e日\n"),
     (MemoryError(), 2, MEMORY),
-    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), 2, MEMORY),
     (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2, MEMORY),
     (KeyboardInterrupt(), 130, "\ninterrupted\n"),
 ]
@@ -76,24 +73,15 @@ def test_a_message_is_one_short_line_that_acts_on_no_terminal(text: str) -> None
 
 
 def run_python(program: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        ["bash", "-c", program.replace("PYTHON", sys.executable)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-    )
-
-
-IMPORT = "from common.errors import command; "
+    line = f'{sys.executable} -c "import sys; from common.errors import command; {program}'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True)
 
 
 def test_streams_that_cannot_take_what_is_said() -> None:
-    """A terminal without the character; a pipe whose reader has left; no stream at all."""
-    program = f"PYTHON -c \"{IMPORT}command(lambda argv: print('é日') or 0)([])\""
-    assert run_python(program, PYTHONIOENCODING="ascii").stdout == "\\xe9\\u65e5\n"
-    many = "[print(i) for i in range(100000)] and 0"
-    program = f'PYTHON -c "import sys; {IMPORT}sys.exit(command(lambda argv: {many})([]))"'
-    closed = run_python(f"{program} | head -1; exit ${{PIPESTATUS[0]}}")
+    """A terminal without the character; a pipe whose reader has left."""
+    narrow = run_python("command(lambda argv: print('é日') or 0)([])\"", PYTHONIOENCODING="ascii")
+    assert narrow.stdout == "\\xe9\\u65e5\n"
+    many = "sys.exit(command(lambda argv: [print(i) for i in range(100000)] and 0)([]))"
+    closed = run_python(f'{many}" | head -1; exit ${{PIPESTATUS[0]}}')
     assert (closed.returncode, closed.stdout, closed.stderr) == (141, "0\n", "")
-    program = f"PYTHON -c \"{IMPORT}command(lambda argv: print('x') or 0)([])\" >&- 2>&-"
-    assert run_python(program).returncode == 0

