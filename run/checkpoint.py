@@ -280,10 +280,10 @@ class SavedRun:
 class SkipInit(TorchFunctionMode):
     """Inside, no initial weights are drawn: for GPT-2 that would take two seconds."""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
-        if getattr(function, "__module__", "") == "torch.nn.init":
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", "") == "torch.nn.init":
             return kwargs["tensor"]
-        return function(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 def open_run(run: Path, which: str = "best") -> SavedRun:
