@@ -165,7 +165,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("config.model.n_head", 5, "n_embd 12 must be divisible by n_head 5"),
     ("config.train.snapshots", 9 * 10**12, "config.train.snapshots must be less"),
     ("config.data.source", "\ud800", "Invalid JSON"),
-    ("tokenizer.chars", "aa", "not a description of a tokenizer"),
+    ("tokenizer.kind", "word", "not a description of a tokenizer"),
     ("tokenizer", {"kind": "bpe", "merges": "", "special": ["\ud800"]}, "Invalid JSON"),
     ("corpus.start_token", 5, "start_token"),
     ("corpus", {}, "start_token"),
