@@ -77,6 +77,8 @@ def import_(word: str, options: Import) -> None:
     if options.run is not None:
         check_unused(RUNS / options.run)  # fail before the model is read
     path = download(word.removeprefix("hub:")) if word.startswith("hub:") else Path(word)
+    if not path.exists():
+        raise UserError(f"there is no {word}; name a folder, hub:OWNER/NAME, or nanoGPT's ckpt.pt")
     read = read_folder if path.is_dir() else read_nanogpt
     imported = read(path, Path(options.tokenizer) if options.tokenizer else None)
     print(f"model: {imported.model.num_parameters():,} parameters, {imported.model.config}")

@@ -11,6 +11,7 @@ from data.tokenizer import (
     ByteTokenizer,
     CharTokenizer,
     Tokenizer,
+    byte_level_bpe,
     read_merges,
     tokenizers,
 )
@@ -32,11 +33,9 @@ def encoder_of(tokenizer: Tokenizer) -> Any:
         encoder.decoder = library.decoders.Fuse()
         return encoder
     if isinstance(tokenizer, BPETokenizer):
-        vocabulary, merges = tokenizer.vocabulary, list(tokenizer.merges)
+        encoder = byte_level_bpe(tokenizer.vocabulary, list(tokenizer.merges))
     else:
-        vocabulary, merges = BYTE_OF, []
-    encoder = library.Tokenizer(library.models.BPE(vocabulary, merges))
-    encoder.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        encoder = byte_level_bpe(BYTE_OF, [])
     encoder.decoder = library.decoders.ByteLevel()
     return encoder
 

@@ -22,7 +22,7 @@ from tests.formats.models import bpe
         (["import", "--run=g"], "import takes FOLDER, hub:OWNER/NAME or ckpt.pt: python conv"),
         (["export", "a", "b", "--checkpont=last"], "--checkpont; did you mean --checkpoint?"),
         (["export", "a", "b", "--checkpoint=first"], "--checkpoint must be 'best' or 'last'"),
-        (["import", "absent"], "No such file or directory: absent"),
+        (["import", "absent"], "there is no absent; name a folder, hub:OWNER/NAME, or nano"),
         (["import", "full", "--run=a"], "runs/a exists; resume it"),
         (["import", "full"], "No such file or directory: full/config.json"),
         (["export", "a", "full"], "full exists; name a folder that does not"),
