@@ -127,7 +127,7 @@ def test_rows_of_throughput(monkeypatch: pytest.MonkeyPatch, results: Any, tmp_p
     flags = ["--repetitions=1", "--nanogpt=a", f"--other={tmp_path}"]
     rows = results(throughput.main, *flags)["rows"]
     assert [row["by"] for row in rows] == ["ours", "nanoGPT", "other"] * 3 + ["ours", "other"] * 2
-    assert rows[0]["tokens_per_second"] == [6 * 64] and rows[1]["times_as_fast"] == [1.5]
+    assert rows[1]["times_as_fast"] == [1.5]
     assert rows[2]["tokens_per_second"] == [len("--only=nanoGPT's 4 x 128")]
     for sweep, length in (("context", 5), ("width", 4)):
         rows = results(throughput.main, f"--only={sweep}")["rows"]
