@@ -44,7 +44,7 @@ def load_plain(path: Path) -> dict[str, Any]:
             kind = type(error).__name__
             raise UserError(f"{path} is not a file of tensors and plain data ({kind})") from error
     if not isinstance(plain, dict) or not {"model", "model_args"} <= plain.keys():
-        raise UserError(f"{path} is not a checkpoint of nanoGPT: it has no model and model_args")
+        raise UserError(f"{path} is not a checkpoint of nanoGPT: it has no model_args")
     return plain
 
 
