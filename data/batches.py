@@ -89,13 +89,12 @@ class TextBatches:
         drawn from (seed, epoch).
         """
         length, T = len(self.train_tokens), self.block_size
-        numbers = np.arange(step * batch_size, (step + 1) * batch_size)
-        epochs, places = np.divmod(numbers, sequences_per_epoch(length, T))
-        starts = np.empty_like(numbers)
-        for epoch in np.unique(epochs):
-            now = epochs == epoch
-            starts[now] = epoch_starts(length, T, self.seed, int(epoch))[places[now]]
-        return gather(self.train_tokens, starts, T + 1)
+        count = sequences_per_epoch(length, T)
+        starts = [
+            epoch_starts(length, T, self.seed, number // count)[number % count]
+            for number in range(step * batch_size, (step + 1) * batch_size)
+        ]
+        return gather(self.train_tokens, np.array(starts), T + 1)
 
     def baselines(self) -> dict[str, float]:
         """Return the validation losses of `baseline_losses`."""
@@ -114,7 +113,7 @@ class GeneratedBatches:
     validation_sequences = 256
 
     def __init__(self, config: DataConfig, block_size: int, seed: int) -> None:
-        self.config, self.block_size, self.seed = config, block_size, seed
+        self.block_size, self.seed = block_size, seed
         self.info: dict[str, Any] = {"source": config.source, "start_token": 0}
         self.validation_tokens = self.validation_sequences * block_size
 

@@ -10,7 +10,7 @@ source.
 import hashlib
 import json
 import os
-import shutil
+import re
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -29,6 +29,9 @@ from data.config import DataConfig
 from data.sources import Source, cache_folder, find_source
 from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer, train_bpe
 
+# Up to the last place where a text can be cut so that both parts have the tokens of the whole: no
+# word of BPE reaches across it.
+BETWEEN_LINES = re.compile(r".*\S\n(?=\S)", re.DOTALL)
 START_TOKENS = 10_000_000  # the token to start from is chosen among the first of so many
 
 
@@ -99,15 +102,11 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
 
 def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
     """Write an entry of the cache, whole or not at all."""
-    made = Path(tempfile.mkdtemp(prefix="making-", dir=entry.parent))
-    try:
-        write_tokens(source, tokenizer, made)
+    with tempfile.TemporaryDirectory(
+        prefix="making-", dir=entry.parent, ignore_cleanup_errors=True
+    ) as made:
+        write_tokens(source, tokenizer, Path(made))
         os.rename(made, entry)
-    except OSError as error:  # a full disk names no file
-        error.filename = error.filename or str(made)
-        raise
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def write_tokens(source: Source, tokenizer: Tokenizer, folder: Path) -> None:
@@ -115,7 +114,7 @@ def write_tokens(source: Source, tokenizer: Tokenizer, folder: Path) -> None:
     digest, characters = hashlib.sha256(), 0
     errors = "surrogateescape" if tokenizer == ByteTokenizer() else "strict"
     with open(folder / "tokens.bin", "wb") as file:
-        for text in read_text(source, "tokenizing", errors):
+        for text in cut_between_lines(read_text(source, "tokenizing", errors)):
             file.write(tokenizer.encode(text).data)
             digest.update(text.encode(errors=errors))
             characters += len(text)
@@ -141,6 +140,18 @@ def read_text(source: Source, doing: str, errors: str = "strict") -> Iterator[st
         for text in source.read(errors):
             yield text
             bar.update(len(text))
+
+
+def cut_between_lines(chunks: Iterator[str]) -> Iterator[str]:
+    """Yield the same text in other chunks, which end where a line does, if one does."""
+    held = ""
+    for chunk in chunks:
+        held += chunk
+        found = BETWEEN_LINES.match(held)
+        end = found.end() if found else len(held)
+        yield held[:end]
+        held = held[end:]
+    yield held
 
 
 def map_tokens(entry: Path, tokenizer: Tokenizer) -> npt.NDArray[Any]:

@@ -74,9 +74,6 @@ def find_files(name: str) -> list[Path]:
 def read_files(paths: list[Path], separator: str, errors: str) -> Iterator[str]:
     """Yield the text of files, every character as it is, with the separator between them.
 
-    A chunk ends with a line, unless the line is longer than a chunk, so that hardly a word of BPE
-    is cut.
-
     Raises:
         UserError: naming a byte that is not UTF-8.
     """
@@ -85,7 +82,7 @@ def read_files(paths: list[Path], separator: str, errors: str) -> Iterator[str]:
             yield separator
         with open(path, encoding="utf-8", errors=errors, newline="") as file:
             try:
-                while text := file.read(CHUNK) + file.readline(CHUNK):
+                while text := file.read(CHUNK):
                     yield text
             except UnicodeDecodeError as error:
                 content, place = error.object, error.start

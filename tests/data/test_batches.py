@@ -20,13 +20,16 @@ from data.tokenizer import ByteTokenizer, CharTokenizer
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 
-# Tokens that are their own positions, so that a sequence says where it was cut.
-CHARS = "".join(chr(0x100 + i) for i in range(2000))
-
 
 def make(length: int, block_size: int, seed: int = 0, val: float = 0.2, test: float = 0.0) -> Any:
-    corpus = Corpus(np.arange(length, dtype=np.uint16), CharTokenizer(CHARS), {})
+    """Tokens that are their own positions, so that a sequence says where it was cut."""
+    corpus = Corpus(np.arange(length, dtype=np.uint16), ByteTokenizer(), {})
     return TextBatches(corpus, DataConfig(val_fraction=val, test_fraction=test), block_size, seed)
+
+
+def repeats(seed: int = 0) -> RepeatBatches:
+    config = DataConfig(source="repeat", repeat_vocab=20, repeat_min_period=3, repeat_max_period=8)
+    return RepeatBatches(config, 24, seed)
 
 
 sizes = st.integers(1, 12).flatmap(
@@ -57,28 +60,16 @@ def test_an_epoch_is_each_sequence_of_a_cut_once(
 def test_sequences_depend_on_seed_and_step_alone(step: int, seed: int) -> None:
     first, second = make(300, 4, seed), make(300, 4, seed)
     second.train(7, 5)
-    list(second.validation(3))
     assert torch.equal(first.train(step, 6), second.train(step, 6))
     halves = torch.cat([first.train(2 * step, 3), first.train(2 * step + 1, 3)])
     assert torch.equal(first.train(step, 6), halves), "the order depends on the size of the batch"
 
 
 def test_training_draws_what_it_always_drew() -> None:
-    """A run that was begun with an earlier version resumes on the same sequences."""
-    assert make(300, 4, seed=7).train(3, 4)[:, 0].tolist() == [19, 131, 191, 27]
-    assert repeats(seed=7).train(3, 2)[:, :3].tolist() == [[0, 5, 10], [14, 8, 13]]
-
-
-def test_each_epoch_and_seed_has_its_own_offset_and_order() -> None:
-    T, count = 8, 99
-    offsets, orders = set(), set()
-    for seed in range(5):
-        for epoch in range(40):
-            starts = make(1000, T, seed).train(epoch, count)[:, 0]
-            offsets.add(int(starts.min()))
-            orders.add(tuple((starts // T).tolist()))
-    assert offsets == set(range(T)), "every offset is drawn, and no other"
-    assert len(orders | {tuple(range(count))}) == 201, "an order is drawn twice, or none"
+    """A run begun with an earlier version resumes on the same sequences: the sums never change."""
+    for batches, expected in ((make(300, 4, seed=7), 376408885), (repeats(seed=7), 749780390)):
+        drawn = torch.cat([batches.train(step, 5).flatten() for step in range(100)])
+        assert (drawn * torch.arange(len(drawn))).sum() == expected
 
 
 @given(sizes, st.floats(0.01, 0.6), st.floats(0.0, 0.3))
@@ -89,21 +80,21 @@ def test_the_splits_are_one_after_the_other(
     length, T, B = size
     length *= 4
     n_test, n_train = round(length * test), math.floor(round(length * (1 - val - test), 3))
-    n_val = length - n_train - n_test
-    assume(min(n_train, n_val) > T and (n_test > T or test == 0))
+    assume(min(n_train, length - n_train - n_test) > T and (n_test > T or test == 0))
     batches = make(length, T, val=val, test=test)
-    bounds = [0, n_train, n_train + n_val, length]
-    splits = [list(range(*bounds[i : i + 2])) for i in range(3)]
-    found = [batches.train_tokens, batches.val_tokens, batches.test_tokens]
-    assert [tokens.tolist() for tokens in found] == splits
-    for tokens, split in ((splits[1], batches.validation), (splits[2], batches.test)):
+    tokens = list(range(length))
+    held_out = [
+        (batches.validation, tokens[n_train : length - n_test]),
+        (batches.test, tokens[length - n_test :]),
+    ]
+    assert batches.train_tokens.tolist() == tokens[:n_train]
+    for split, expected in held_out:
         passed = list(split(B))
         assert all((x.diff(dim=1) == 1).all() and x.dtype == torch.int64 for x in passed)
-        assert [t for x in passed for t in x[:, 1:].flatten().tolist()] == tokens[1:]
-        rows = max(0, len(tokens) - 1) // T
+        assert [t for x in passed for t in x[:, 1:].flatten().tolist()] == expected[1:]
+        rows, rest = divmod(max(0, len(expected) - 1), T)
         full = [(min(B, rows - i), T + 1) for i in range(0, rows, B)]
-        rest = [(1, (len(tokens) - 1) % T + 1)] if tokens and (len(tokens) - 1) % T else []
-        assert [tuple(x.shape) for x in passed] == full + rest
+        assert [tuple(x.shape) for x in passed] == full + ([(1, rest + 1)] if rest else [])
 
 
 @given(st.integers(1, 99), st.integers(1, 12), st.integers(1, 3), st.data())
@@ -136,26 +127,7 @@ def test_a_hundred_million_bytes_are_split_as_others_do(name: str) -> None:
     assert [len(tokens) for tokens in splits] == [90_000_000, 5_000_000, 5_000_000]
 
 
-def test_a_text_is_described_in_one_line() -> None:
-    info = {"source": "a\x1b\nb", "tokens": 1234}
-    corpus = Corpus(np.arange(1234, dtype=np.uint16), CharTokenizer(CHARS), info)
-    for test, shown in ((0.0, ""), (0.25, ", 308 for testing")):
-        config = DataConfig(val_fraction=0.1, test_fraction=test)
-        assert str(TextBatches(corpus, config, 8, 0)) == (
-            rf"a\x1b\nb, 1,234 tokens (2000 distinct), 124 held out for validation{shown}"
-        )
-
-
 # --- random strings repeated -------------------------------------------------------------------
-
-
-def repeats(seed: int = 0) -> RepeatBatches:
-    config = DataConfig(source="repeat", repeat_vocab=20, repeat_min_period=3, repeat_max_period=8)
-    return RepeatBatches(config, 24, seed)
-
-
-def period(sequence: list[int]) -> int:
-    return next(p for p in range(1, len(sequence)) if sequence[p:] == sequence[:-p])
 
 
 def test_repeated_strings_are_of_distinct_characters_and_any_period() -> None:
@@ -163,31 +135,26 @@ def test_repeated_strings_are_of_distinct_characters_and_any_period() -> None:
     for sequences in (batches.train(3, 256), *batches.validation(256), *batches.test(256)):
         rows = sequences.tolist()
         assert sequences.dtype == torch.int64 and {len(row) for row in rows} == {25}
-        assert {period(row) for row in rows} == set(range(3, 9))
-        assert all(len(set(row)) == period(row) for row in rows)
-        assert {row[0] for row in rows} == set(range(20))
-    assert str(batches) == "random strings of 3 to 8 distinct characters out of 20, repeated"
+        periods = [next(p for p in range(1, 25) if row[p:] == row[:-p]) for row in rows]
+        assert set(periods) == set(range(3, 9)) and {row[0] for row in rows} == set(range(20))
+        assert [len(set(row)) for row in rows] == periods
 
 
-def test_repeated_strings_are_a_function_of_seed_and_step() -> None:
+def test_what_is_held_out_is_the_same_for_every_seed_and_never_trained_on() -> None:
     held_out = [torch.cat(list(split(9))) for split in (repeats().validation, repeats(1).test)]
     drawn = [repeats().train(0, 256), repeats().train(1, 256), repeats(1).train(0, 256), *held_out]
     for i, one in enumerate(drawn):
         assert all((one == other).all(1).sum() < 3 for other in drawn[:i]), "drawn twice"
-    assert torch.equal(drawn[0], repeats().train(0, 256))
-    batches = list(repeats(1).validation(7))
-    assert [len(batch) for batch in batches] == [7] * 36 + [4]
-    assert torch.equal(torch.cat(batches), held_out[0])
+    assert torch.equal(torch.cat(list(repeats(1).validation(7))), held_out[0])
 
 
 def test_repeat_has_its_own_characters(workplace: Path) -> None:
     Path("one.yaml").write_text("data: {source: [repeat]}")
-    assert read_config({}, "one.yaml").data == DataConfig(source="repeat")
-    for V in (64, 50_000):
-        config = DataConfig(source="repeat", repeat_vocab=V)
-        own = open_batches(config, 64, 0).tokenizer
-        assert open_batches(config, 64, 0, own).tokenizer == own and own.vocab_size == V
-        assert len(set(own.labels)) == V and "".join(own.labels).isprintable() == (V == 64)
+    config = read_config({}, "one.yaml").data
+    assert config == DataConfig(source="repeat"), "a list of one is the one"
+    own = open_batches(config, 64, 0).tokenizer
+    assert open_batches(config, 64, 0, own).tokenizer == own and own.vocab_size == 64
+    assert len(set(own.labels)) == 64 and "".join(own.labels).isprintable()
     for options, block_size, tokenizer, message in (
         ({}, 63, None, r"repeat_max_period, and this at most .* half of --model.block_size"),
         ({"repeat_vocab": 31}, 64, None, "at most --data.repeat_vocab"),
@@ -235,13 +202,8 @@ def test_baselines_are_of_the_end_of_training_and_the_beginning_of_validation(
     tokens = np.random.default_rng(0).integers(0, 5, 1000).astype(np.uint8)
     corpus = Corpus(tokens, CharTokenizer("abcde"), {})
     batches = TextBatches(corpus, DataConfig(val_fraction=0.2, test_fraction=0.1), 8, 0)
-    train, val = tokens[:700].tolist(), tokens[700:900].tolist()
-    assert batches.baselines() == pytest.approx(by_definition(train, val, 5))
     monkeypatch.setattr("data.batches.BASELINE_TOKENS", 100)
-    assert batches.baselines() == pytest.approx(by_definition(train[-100:], val[:100], 5))
-
-
-def test_baselines_of_repeated_strings_are_counted_on_strings_of_their_own() -> None:
-    val = torch.cat(list(repeats().validation(256))).flatten().tolist()
-    losses = by_definition(repeats().draw([0, 2], 1024).flatten().tolist(), val[:200], 20)
-    assert repeats(seed=3).baselines()["unigram"] == pytest.approx(losses["unigram"], abs=0.01)
+    train, val = tokens[600:700].tolist(), tokens[700:800].tolist()
+    assert batches.baselines() == pytest.approx(by_definition(train, val, 5))
+    losses = repeats(seed=3).baselines()
+    assert losses == repeats().baselines() and losses["unigram"] == pytest.approx(3.0, abs=0.01)
