@@ -73,8 +73,7 @@ class Attend(nn.Module):
 
     def __init__(self, kernel: Kernel, dropout_p: float) -> None:
         super().__init__()
-        self.kernel: str = kernel
-        self.dropout_p = dropout_p
+        self.kernel, self.dropout_p = kernel, dropout_p
 
     def forward(
         self, q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, causal: bool

@@ -83,14 +83,8 @@ def generate(
 class Decoder:
     """Reads a text in parts of any length and gives the logits of what comes next."""
 
-    def __init__(self, model: GPT, use_cache: bool = True) -> None:
-        """
-        Args:
-            use_cache: keep keys and values of what was read; without, each call reads the whole
-                window again. Slower, and the same logits up to rounding.
-        """
-        self.model = model
-        self.cache = model.new_cache() if use_cache else None
+    def __init__(self, model: GPT) -> None:
+        self.model, self.cache = model, model.new_cache()
         self.window_BT: Tensor | None = None  # what the model sees of the text
         self.start = 0  # the window's first position in the text
 
@@ -100,9 +94,7 @@ class Decoder:
         seen_BT = tokens_BT if self.window_BT is None else torch.cat((self.window_BT, tokens_BT), 1)
         start = window_start(self.start + seen_BT.size(1) - 1, self.model.config.block_size)
         self.window_BT = seen_BT[:, start - self.start :]
-        if self.cache is None:
-            tokens_BT = self.window_BT
-        elif start != self.start:
+        if start != self.start:  # the cache has no room: read the new window from its start
             tokens_BT, self.cache = self.window_BT, self.model.new_cache()
         self.start = start
         return self.model(tokens_BT, self.cache)[:, -1]

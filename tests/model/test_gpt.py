@@ -77,6 +77,7 @@ def written_out(model: GPT, text: Tensor) -> Tensor:
         h = norm(x, f"{layer}.mlp_norm")
         up, activation = linear(h, f"{layer}.mlp.up"), ACTIVATIONS[c.activation]
         gated = c.activation == "swiglu"
+        assert up.size(-1) == (math.ceil(8 * C / 3) if gated else 4 * C)
         h = activation(linear(h, f"{layer}.mlp.gate")) * up if gated else activation(up)
         x = x + linear(h, f"{layer}.mlp.down")
     output = w["token_embedding.weight" if c.tie_embeddings else "head.weight"]
