@@ -38,10 +38,8 @@ def test_only_a_run_that_never_saved_is_replaced(workplace: Path) -> None:
             make_folder("a", "")
         (run / name).unlink()
     (run / "metrics.jsonl").write_text('{"step": 1, "train_loss": 2.0}\n')
-    Path("runs/file").touch()
-    for name in ("a", "file"):
-        with pytest.raises(UserError, match=f"runs/{name} exists"):
-            make_folder(name, "")
+    with pytest.raises(UserError, match="runs/a exists"):
+        make_folder("a", "")
 
 
 def test_a_full_disk_leaves_a_run_to_start_again_or_to_resume(
@@ -116,19 +114,17 @@ def test_a_second_process_on_a_run_ends_in_one_line(
 def test_a_run_is_found_by_path_by_name_and_as_the_newest(workplace: Path) -> None:
     with pytest.raises(UserError, match=r"there is no run in runs/ yet; make one with"):
         find_run(None)
-    for time_, name in ((30, "other"), (50, "newest"), (40, "old")):
-        folder = make_folder(name, "")
-        (folder / "last.safetensors").touch()
-        os.utime(folder / "last.safetensors", (time_, time_))
+    for time_, name in ((50, "newest"), (40, "old")):
+        file = make_folder(name, "") / "last.safetensors"
+        file.touch()
+        os.utime(file, (time_, time_))
     make_folder("empty", "")
+    Path("old").mkdir()  # of that name, and no run
     assert find_run(None) == Path("runs/newest")
     assert find_run("old") == find_run("runs/old") == Path("runs/old")
-    assert find_run(str(workplace / "runs/old")) == workplace / "runs/old"
-    Path("old").mkdir()
-    assert find_run("old") == Path("runs/old"), "a folder of that name that is no run"
     (Path("old") / "last.safetensors").touch()
     assert find_run("old") == Path("old"), "a path comes first"
-    for name, hint in (("runs/empty", ""), ("runs/newets", "; did you mean newest?"), ("a", "")):
+    for name, hint in (("runs/empty", ""), ("runs/newets", "; did you mean newest?")):
         with pytest.raises(UserError) as error:
             find_run(name)
         assert str(error.value) == f"there is no run {name} (a folder with last.safetensors){hint}"

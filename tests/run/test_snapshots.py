@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from common.errors import UserError
 from model.config import ModelConfig
@@ -19,10 +17,6 @@ from training.state import TrainState
 TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
 
 
-def at(step: int) -> TrainState:
-    return TrainState(step, train_loss=1.0)
-
-
 def test_steps_by_hand() -> None:
     config = TrainConfig(max_steps=1000, snapshots=5)
     assert snapshot_steps(config, 1) == [0, 16, 125, 422, 1000]
@@ -32,22 +26,14 @@ def test_steps_by_hand() -> None:
         assert snapshot_steps(dataclasses.replace(config, snapshot_mb=megabytes), 10**6) == steps
 
 
-@given(st.integers(1, 500), st.integers(0, 20), st.integers(1, 10**7))
-def test_they_keep_to_their_number_and_their_room(last: int, count: int, parameters: int) -> None:
-    steps = snapshot_steps(TrainConfig(max_steps=last, snapshots=count), parameters)
-    assert steps == sorted(set(steps)) and len(steps) <= count
-    assert len(steps) * 2 * parameters <= 64e6
-    assert not steps or steps[-1] == last
-    assert len(steps) < 2 or steps[0] == 0
-
-
 def test_weights_come_back_in_half_precision(tmp_path: Path) -> None:
     models, other = {}, GPT(TINY, 5)
     for step in (0, 12345):
+        header = dataclasses.replace(HEADER, state=TrainState(step, train_loss=1.0))
         models[step] = model = GPT(TINY, 5)
         with torch.no_grad():
             model.token_embedding.weight[0, 0] = 1e9
-        save_snapshot(tmp_path, model, dataclasses.replace(HEADER, state=at(step)))
+        save_snapshot(tmp_path, model, header)
     (tmp_path / "snapshots" / "notes.safetensors").write_text("someone's")
     found = find_snapshots(tmp_path)
     assert list(found) == [0, 12345]
@@ -62,5 +48,5 @@ def test_weights_come_back_in_half_precision(tmp_path: Path) -> None:
     with torch.no_grad():
         model.token_embedding.weight[3] = torch.nan
     with pytest.raises(FloatingPointError, match=r"model.token_embedding.weight is not finite"):
-        save_snapshot(tmp_path, model, dataclasses.replace(HEADER, state=at(1)))
+        save_snapshot(tmp_path, model, HEADER)
     assert list(find_snapshots(tmp_path)) == [0, 12345]
