@@ -194,24 +194,30 @@ def fit_steps(job: Job, began: float) -> int:
     `max_steps`, to the bit, whatever depends on them: learning rates, snapshots, multi_token.
     """
     settings, processes = job.config.train, job.processes
-    ddp_model, batch = processes.wrap_ddp(job.compiled_model), job.batch(0)
+    step_once = functools.partial(
+        train_step,
+        processes.wrap_ddp(job.compiled_model),
+        job.optimizer,
+        job.batch(0),
+        settings,
+        lr_scale=0.0,  # so that none diverges
+        processes=processes,
+    )
 
     def seconds_since(start: float) -> float:  # the mean, so that all processes agree
         return processes.sum(time.perf_counter() - start)[0] / processes.world_size
 
-    steps, total = -2, 0.0  # the first two are slower
-    while total < min(5.0, 1.8 * settings.minutes):
-        start = time.perf_counter()
-        # As long as any other, but at a learning rate of zero none diverges.
-        train_step(ddp_model, job.optimizer, batch, settings, 0.0, processes=processes)
+    step_once(), step_once()  # which are slower than the rest
+    start, steps = time.perf_counter(), 0
+    while steps == 0 or seconds_since(start) < min(5.0, 1.8 * settings.minutes):
+        step_once()
         steps += 1
-        total += seconds_since(start) if steps > 0 else 0.0
-    step = total / steps
+    step = seconds_since(start) / steps
     start = time.perf_counter()
     job.sample(StopSignal())
-    # A forward pass is a third of a step.
-    forward = step * job.batches.validation_tokens / (3 * settings.batch_size * batch.size(1))
-    evaluation = seconds_since(start) + forward
+    # The forward pass over a token is a third of its part in a step.
+    tokens = settings.batch_size * job.config.model.block_size
+    evaluation = seconds_since(start) + step * job.batches.validation_tokens / (3 * tokens)
     left = 60 * settings.minutes - seconds_since(began) - 1.0  # for checkpoints and the end
     fitting = max(1, int((left - evaluation) / (step + evaluation / settings.eval_every)))
     minutes = "a minute is" if settings.minutes == 1 else f"{settings.minutes:g} minutes are"
@@ -250,7 +256,8 @@ def main(argv: list[str]) -> int:
             named=saved is None or "source" in given,
         )
         processes = held.enter_context(join_processes(config.train, runtime.device))
-        print(f"{runtime}{processes}\ntext: {batches}")
+        machine = runtime.machine(processes.world_size)
+        print(f"{machine}\ntext: {batches}")
         if options.dry_run:
             print(describe_size(config.model, config.train, batches.tokenizer.vocab_size))
             return 0
@@ -285,7 +292,7 @@ def main(argv: list[str]) -> int:
             describe_run(
                 run,
                 config,
-                {"corpus": batches.info, "init_from": source, "runtime": f"{runtime}{processes}"},
+                {"corpus": batches.info, "init_from": source, "runtime": str(machine)},
             )
         return finish(job)
 
@@ -337,9 +344,8 @@ def finish(job: Job) -> int:
             return exit_now(130)
         except FloatingPointError as error:
             raise UserError(
-                f"at step {state.step}: {error}; {run} stays as it was saved last. Start again "
-                f"with a lower --train.learning_rate (and --train.muon_learning_rate), from the "
-                f"beginning or with --init_from {run}"
+                f"at step {state.step}: {error}; {run} stays as it was saved last. Lower "
+                f"--train.learning_rate and --train.muon_learning_rate, and start again"
             ) from None
         except OSError as error:
             raise UserError(f"could not write to {run}: {error.strerror}") from error
@@ -365,17 +371,13 @@ def measure(job: Job, saved: SavedRun) -> int:
     splits = {"validation": job.batches.validation}
     if data.test_fraction:
         splits["test"] = job.batches.test
-    strides = {T, T - T // 2} if isinstance(job.batches, TextBatches) else {T}
-    with StopSignal() as stop:
-        for name, split in splits.items():
-            for stride in sorted(strides, reverse=True):
-                part = functools.partial(split, stride=stride)
-                result = job.evaluate(part, stop, skip=T - stride)
-                if result is None:
-                    job.processes.stop_requested(stop)
-                    return stop.exit_code
-                window = f"  sliding window: each from {T - stride + 1} or more" * (stride < T)
-                print(f"{name:10} {result.in_units(data.unit)}{window}")
+    for name, split in splits.items():
+        for stride in (T, T - T // 2) if isinstance(job.batches, TextBatches) else (T,):
+            part = functools.partial(split, stride=stride)
+            result = job.evaluate(part, StopSignal(), skip=T - stride)
+            assert result is not None, "nobody stopped it"
+            window = f"  sliding window: each from {T - stride + 1} or more" * (stride < T)
+            print(f"{name:10} {result.in_units(data.unit)}{window}")
     return 0
 
 

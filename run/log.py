@@ -4,7 +4,7 @@ import json
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from textwrap import indent
-from typing import Any
+from typing import IO, Any
 
 from pydantic import FiniteFloat, TypeAdapter
 from tqdm import tqdm
@@ -46,11 +46,10 @@ class Logger:
         self.steps, self.busy = 0, 0.0  # updates since the last line of metrics, and their seconds
         self.progress = ""
         self.files = ExitStack()
-        self.metrics = None
+        self.file: IO[str] | None = None
+        self.events: Any = None  # TensorBoard's writer
         if not silent:
-            self.metrics = self.files.enter_context(
-                Metrics(run, state.step, state.last_eval_step, self.settings.tensorboard)
-            )
+            self.open_metrics(run)
         self.bar = self.files.enter_context(
             tqdm(
                 total=self.settings.max_steps,
@@ -64,6 +63,25 @@ class Logger:
         to_beat = ", ".join(f"{name} {nats:.4f}" for name, nats in baselines.items())
         self.print(f"to beat: {to_beat} nats/{self.unit}")
 
+    def open_metrics(self, run: Path) -> None:
+        """Continue after the state: what was written of later steps is removed, and so is an
+        evaluation that was stopped or will be repeated."""
+        state = self.state
+        kept = [
+            numbers
+            for numbers in read_metrics(run)
+            if numbers["step"] <= (state.last_eval_step if "val_loss" in numbers else state.step)
+        ]
+        path = run / "metrics.jsonl"
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        self.file = self.files.enter_context(path.open("a", buffering=1))
+        if self.settings.tensorboard:
+            # Here, because runs without it need not wait for its import.
+            from torch.utils.tensorboard import SummaryWriter
+
+            writer = SummaryWriter(str(run), purge_step=state.step + 1)
+            self.events = self.files.enter_context(writer)
+
     def __enter__(self) -> "Logger":
         return self
 
@@ -71,9 +89,10 @@ class Logger:
         self.files.close()
 
     def flush(self) -> None:
-        """Have all metrics on the disk, before a checkpoint that is ahead of them."""
-        if self.metrics is not None:
-            self.metrics.flush()
+        """Have metrics.jsonl, of which TensorBoard's files are a copy, on the disk; called before a
+        checkpoint, so that none is ahead of it."""
+        if self.file is not None:
+            sync(self.file)
 
     def print(self, line: str) -> None:
         """Print a line above the progress bar."""
@@ -85,10 +104,17 @@ class Logger:
             self.stop.number = SIGPIPE
 
     def write(self, numbers: Numbers, sample: str = "") -> None:
-        """Add numbers of this step to the metrics."""
-        if self.metrics is not None:
-            numbers = {"step": self.state.step, **numbers, "seconds": self.state.seconds}
-            self.metrics.write(numbers, sample)
+        """Add a line to the metrics, and a point in TensorBoard for each number; a sample goes
+        there as text."""
+        step, numbers = self.state.step, numbers | {"seconds": self.state.seconds}
+        if self.file is not None:
+            self.file.write(json.dumps({"step": step} | numbers) + "\n")
+        if self.events is not None:
+            for name, number in numbers.items():
+                self.events.add_scalar(name, number, step)
+            if sample:
+                self.events.add_text("sample", indent(sample, "    ", lambda line: True), step)
+            self.events.flush()
 
     def step(self, lr_scale: float, grad_norm: float, seconds: float) -> None:
         """Log an update, which took `seconds`."""
@@ -130,52 +156,6 @@ class Logger:
             shown = "".join(c if c.isprintable() else "\ufffd" for c in line.expandtabs())
             for start in range(0, len(shown) or 1, SAMPLE_WIDTH):
                 self.print(f"    | {shown[start : start + SAMPLE_WIDTH]}")
-
-
-class Metrics:
-    """The numbers of a run on the disk: metrics.jsonl, one JSON object a line, and TensorBoard."""
-
-    def __init__(self, run: Path, step: int, last_eval_step: int, tensorboard: bool) -> None:
-        """Continue after `step`: what was written of later steps is removed, and so is an
-        evaluation after the step `last_eval_step`, which was stopped or will be repeated."""
-        kept = [
-            numbers
-            for numbers in read_metrics(run)
-            if numbers["step"] <= (last_eval_step if "val_loss" in numbers else step)
-        ]
-        path = run / "metrics.jsonl"
-        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
-        self.file = open(path, "a", buffering=1)  # noqa: SIM115 - closed by __exit__
-        self.events = None
-        if tensorboard:
-            # Here, because runs without it need not wait for its import.
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.events = SummaryWriter(str(run), purge_step=step + 1)
-
-    def write(self, numbers: Numbers, sample: str = "") -> None:
-        """Add a line, and a point in TensorBoard for each number; a sample goes there as text."""
-        self.file.write(json.dumps(numbers) + "\n")
-        if self.events is not None:
-            step = numbers["step"]
-            for name, number in numbers.items():
-                if name != "step":
-                    self.events.add_scalar(name, number, step)
-            if sample:
-                self.events.add_text("sample", indent(sample, "    ", lambda line: True), step)
-            self.events.flush()
-
-    def flush(self) -> None:
-        """Have metrics.jsonl, of which TensorBoard's files are a copy, on the disk."""
-        sync(self.file)
-
-    def __enter__(self) -> "Metrics":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.file.close()
-        if self.events is not None:
-            self.events.close()
 
 
 def read_metrics(run: Path) -> list[Numbers]:

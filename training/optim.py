@@ -19,8 +19,6 @@ from training.config import TrainConfig
 # between 0.68 and 1.21, which is near enough to 1, and they are stable in bfloat16.
 NEWTON_SCHULZ = [(3.4445, -4.7750, 2.0315)] * 5
 
-ADAMW_STATE = ("step", "exp_avg", "exp_avg_sq")
-
 Weights = dict[str, nn.Parameter]  # by their names in the model
 
 
@@ -54,9 +52,11 @@ class AdamW:
             if name.startswith("ngram") and config.ngram_decay is not None:
                 weight_decay = config.ngram_decay
             self.names[weight_decay].append(name)
+            zeros = torch.zeros_like(weight.detach())
             self.state[name] = {
-                key: weight.new_zeros(()) if key == "step" else torch.zeros_like(weight.detach())
-                for key in ADAMW_STATE
+                "step": weight.new_zeros(()),
+                "exp_avg": zeros,
+                "exp_avg_sq": zeros.clone(),
             }
 
     @torch.no_grad()
@@ -64,16 +64,13 @@ class AdamW:
         """See `Optimizer`. In PyTorch's fused kernel, if the device has one."""
         for weight_decay, names in self.names.items():
             weights: list[Tensor] = [self.weights[name] for name in names]
-            steps, averages, squares = (
-                [self.state[name][key] for name in names] for key in ADAMW_STATE
-            )
             adamw(
                 weights,
                 [gradient(name, self.weights[name]) for name in names],
-                averages,
-                squares,
+                [self.state[name]["exp_avg"] for name in names],
+                [self.state[name]["exp_avg_sq"] for name in names],
                 [],
-                steps,
+                [self.state[name]["step"] for name in names],
                 fused=weights[0].device.type in ("cpu", "cuda"),
                 amsgrad=False,
                 maximize=False,

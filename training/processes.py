@@ -40,9 +40,6 @@ class Processes:
         """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
-    def __str__(self) -> str:
-        return f", one of {self.world_size} processes" if self.world_size > 1 else ""
-
     def shard(self, batch: Tensor) -> Tensor:
         """Return the rows of a batch that this process learns from."""
         return batch.chunk(self.world_size)[self.rank]

@@ -21,6 +21,9 @@ from training.config import TrainConfig
 # another program keeps one of them busy.
 CLEARLY_FASTER = 1.3
 
+# Ctrl-C, a polite end, and a closed terminal, which is unknown to Windows.
+SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+
 
 @dataclass(frozen=True, config=STRICT)
 class Machine:
@@ -43,6 +46,13 @@ class Machine:
 
     torch: str
     """The version of PyTorch."""
+
+    def __str__(self) -> str:
+        return (
+            f"device {self.device}{f' ({self.processor})' * (self.device == 'cuda')}, "
+            f"{self.threads} thread{'s' * (self.threads > 1)}, computing in {self.precision}"
+            f"{f', one of {self.processes} processes' * (self.processes > 1)}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +87,6 @@ class Runtime:
             processes=processes,
             precision=str(self.precision).removeprefix("torch."),
             torch=torch.__version__,
-        )
-
-    def __str__(self) -> str:
-        machine = self.machine(processes=1)
-        processor = f" ({machine.processor})" if machine.device == "cuda" else ""
-        return (
-            f"device {machine.device}{processor}, {self.threads} thread{'s' * (self.threads > 1)}, "
-            f"computing in {machine.precision}"
         )
 
 
@@ -182,8 +184,6 @@ class StopSignal:
     Ctrl-C by a KeyboardInterrupt, whatever it did before the block.
     """
 
-    SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # the last is unknown to Windows
-
     def __init__(self) -> None:
         self.number = 0
 
@@ -196,8 +196,7 @@ class StopSignal:
         return 128 + self.number
 
     def __enter__(self) -> "StopSignal":
-        known = [getattr(signal, name) for name in self.SIGNALS if hasattr(signal, name)]
-        heard = [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
+        heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
         self.before = {number: signal.signal(number, self.note) for number in heard}
         return self
 

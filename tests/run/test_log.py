@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from configs.load import Config
 from model.config import ModelConfig
-from run.log import Logger, Metrics, read_metrics
+from run.log import Logger, read_metrics
 from training.config import TrainConfig
 from training.runtime import StopSignal
 from training.state import TrainState
@@ -138,20 +138,25 @@ def events_of(run: Path, key: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events.Scalars(key)]
 
 
+def lines_of(run: Path, key: str) -> list[tuple[int, float]]:
+    return [(line["step"], line[key]) for line in read_metrics(run) if key in line]
+
+
 def test_lines_and_events_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Any] = []
     monkeypatch.setattr("run.log.sync", synced.append)
-    with Metrics(tmp_path, 0, 0, tensorboard=True) as metrics:
-        metrics.write({"step": 1, "train_loss": 3.5, "learning_rate": 0.125})
-        metrics.write({"step": 2, "val_loss": 3.25}, sample="two\n\nlines")
+    state = TrainState(step=1, seconds=0.5)
+    with logger(tmp_path, state, tensorboard=True) as log:
+        log.write({"train_loss": 3.5})
+        state.step = 2
+        log.write({"val_loss": 3.25}, "two\n\nlines")
         first, second = (tmp_path / "metrics.jsonl").read_text().splitlines()
-        assert events_of(tmp_path, "learning_rate") == [(1, 0.125)], "seen at once"
+        assert events_of(tmp_path, "train_loss") == [(1, 3.5)], "seen at once"
         assert not synced
-        metrics.flush()
-        assert synced == [metrics.file]
-    assert json.loads(first) == {"step": 1, "train_loss": 3.5, "learning_rate": 0.125}
-    assert json.loads(second) == {"step": 2, "val_loss": 3.25}
-    assert events_of(tmp_path, "train_loss") == [(1, 3.5)]
+        log.flush()
+        assert synced == [log.file]
+    assert json.loads(first) == {"step": 1, "train_loss": 3.5, "seconds": 0.5}
+    assert json.loads(second) == {"step": 2, "val_loss": 3.25, "seconds": 0.5}
     assert events_of(tmp_path, "val_loss") == [(2, 3.25)]
     (text,) = EventAccumulator(str(tmp_path)).Reload().Tensors("sample/text_summary")
     assert text.step == 2 and text.tensor_proto.string_val[0] == b"    two\n    \n    lines"
@@ -161,42 +166,31 @@ CUT = ["", '{"step": 3, "train', '[1]\n{"a": 1}\nnull\n{"step": 2, "a": NaN}\n\u
 
 
 @pytest.mark.parametrize("cut", CUT)
-@pytest.mark.parametrize("last_eval_step", [1, 2])
+@pytest.mark.parametrize("evaluated", [1, 2])
 def test_a_resumed_run_has_no_gap_and_no_step_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str, last_eval_step: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str, evaluated: int
 ) -> None:
-    """Stopped at step 2, before or after its evaluation; the file went on, and ends with `cut`."""
-    with Metrics(tmp_path, 0, 0, tensorboard=True) as metrics:
-        for step in (1, 2, 3, 4):
-            metrics.write({"step": step, "train_loss": float(step)})
-            if step <= last_eval_step or step > 2:
-                metrics.write({"step": step, "val_loss": float(-step)})
+    """Saved at step 2, before or after its evaluation; the file went on, and ends with `cut`."""
+    state = TrainState()
+    with logger(tmp_path, state, tensorboard=True) as log:
+        for state.step in (1, 2, 3, 4):
+            log.write({"train_loss": float(state.step)})
+            log.write({"val_loss": -float(state.step)})
     with open(tmp_path / "metrics.jsonl", "a", errors="surrogateescape") as file:
         file.write(cut)
     now = time.time() + 2  # TensorBoard orders its files by the second in their names
     monkeypatch.setattr(time, "time", lambda: now)
-    with Metrics(tmp_path, 2, last_eval_step, tensorboard=True) as metrics:
-        for step in (2, 3, 4):
-            if step > 2:
-                metrics.write({"step": step, "train_loss": 10.0 * step})
-            if step > last_eval_step:
-                metrics.write({"step": step, "val_loss": -10.0 * step})
-    losses = [(1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0)]
-    validation = [(1, -1.0), (2, -2.0 if last_eval_step == 2 else -20.0), (3, -30.0), (4, -40.0)]
-    for key, expected in (("train_loss", losses), ("val_loss", validation)):
-        lines = [(line["step"], line[key]) for line in read_metrics(tmp_path) if key in line]
-        assert lines == events_of(tmp_path, key) == expected
-
-
-def test_an_evaluation_that_is_repeated_stands_once(tmp_path: Path) -> None:
-    """It was written, but the checkpoint is older."""
-    with Metrics(tmp_path, 0, 0, tensorboard=False) as metrics:
-        metrics.write({"step": 2, "train_loss": 1.0})
-        metrics.write({"step": 2, "val_loss": 2.0})
-    with Metrics(tmp_path, 2, 0, tensorboard=False) as metrics:
-        metrics.write({"step": 2, "val_loss": 2.0})
-    assert [sorted(line) for line in read_metrics(tmp_path)] == [
-        ["step", "train_loss"],
-        ["step", "val_loss"],
-    ]
+    state = TrainState(step=2, last_eval_step=evaluated)
+    with logger(tmp_path, state, tensorboard=True) as log:
+        if evaluated == 1:
+            log.write({"val_loss": -2.0})
+        for state.step in (3, 4):
+            log.write({"train_loss": 10.0 * state.step})
+            log.write({"val_loss": -10.0 * state.step})
+    expected = [(1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0)]
+    for key, sign in (("train_loss", 1), ("val_loss", -1)):
+        found = [(step, sign * loss) for step, loss in lines_of(tmp_path, key)]
+        assert found == expected
+        # An evaluation that is repeated may stand twice in TensorBoard, with the same loss.
+        assert dict(events_of(tmp_path, key)) == dict(lines_of(tmp_path, key))
     assert read_metrics(tmp_path / "absent") == []

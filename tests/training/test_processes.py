@@ -29,12 +29,12 @@ def test_shards_are_the_batch(size: int, rows: int) -> None:
 
 def test_a_process_alone_keeps_what_it_has() -> None:
     layer, stop = nn.Linear(2, 2), StopSignal()
-    assert ALONE.is_main and str(ALONE) == "" and ALONE.wrap_ddp(layer) is layer
+    assert ALONE.is_main and ALONE.wrap_ddp(layer) is layer
     assert ALONE.sum(0.1, 2.0) == [0.1, 2.0] and exit_now(7) == 7
     assert not ALONE.stop_requested(stop)
     stop.number = 15
     assert ALONE.stop_requested(stop) and stop.number == 15
-    assert not Processes(1, 2).is_main and str(Processes(1, 2)) == ", one of 2 processes"
+    assert not Processes(1, 2).is_main
     with join_processes(TrainConfig(), CPU) as processes:
         assert processes is ALONE
 

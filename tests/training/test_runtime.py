@@ -81,9 +81,11 @@ def test_a_cpu_is_fast_in_bfloat16_by_its_instructions(monkeypatch: pytest.Monke
 
 
 def test_the_machine_in_words_and_in_a_checkpoint() -> None:
-    assert str(Runtime(CPU, torch.float32, 1)) == "device cpu, 1 thread, computing in float32"
+    one = Runtime(CPU, torch.float32, 1).machine(1)
+    assert str(one) == "device cpu, 1 thread, computing in float32"
     two = Runtime(CPU, torch.bfloat16, 2)
-    assert str(two) == "device cpu, 2 threads, computing in bfloat16"
+    said = "device cpu, 2 threads, computing in bfloat16, one of 3 processes"
+    assert str(two.machine(3)) == said
     processor = torch.backends.cpu.get_cpu_capability()
     assert two.machine(3) == Machine("cpu", processor, 2, 3, "bfloat16", torch.__version__)
 
