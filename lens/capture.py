@@ -94,24 +94,18 @@ def capture(model: GPT, tokens_BT: Tensor) -> Pass:
     Raises:
         FloatingPointError: when the residual stream or the logits are not finite.
     """
+    attended: list[Any] = []  # arguments and output of each layer's kernel
     layers, residual, blocks = [], [], blocks_of(model)
-    inside: dict[str, Any] = {}  # of the layer under way
-
-    def keep_attend(module: nn.Module, args: Any, z_BHTD: Tensor) -> None:
-        q_BHTD, k_BHSD, v_BHSD, mask, causal = args
-        full_mask = join_masks(q_BHTD, k_BHSD, mask, causal)
-        inside.update(q_BHTD=q_BHTD, k_BHSD=k_BHSD, v_BHSD=v_BHSD, mask=full_mask, z_BHTD=z_BHTD)
 
     def keep_layer(attn: Any, args: Any, output_BTC: Tensor) -> None:
-        layers.append(LayerPass(attn, x_BTC=args[0], output_BTC=output_BTC, **inside))
-
-    def keep_residual(module: nn.Module, args: Any, output: Tensor) -> None:
-        residual.append(args[0])
+        (q_BHTD, k_BHSD, v_BHSD, *masks), z_BHTD = attended[-1]
+        mask = join_masks(q_BHTD, k_BHSD, *masks)
+        layers.append(LayerPass(attn, args[0], q_BHTD, k_BHSD, v_BHSD, mask, z_BHTD, output_BTC))
 
     with (
-        hooked(attends_of(model), keep_attend),
+        hooked(attends_of(model), lambda attend, args, z_BHTD: attended.append((args, z_BHTD))),
         hooked([block.attn for block in blocks], keep_layer),
-        hooked([*blocks, model.final_norm], keep_residual),
+        hooked([*blocks, model.final_norm], lambda block, args, _: residual.append(args[0])),
     ):
         logits_BTV = model(tokens_BT)
     if not all(numbers.isfinite().all() for numbers in (*residual, logits_BTV)):

@@ -9,7 +9,6 @@ import copy
 import inspect
 import math
 import sys
-import textwrap
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -34,7 +33,6 @@ from lens.formula import (
 )
 from lens.measure import mean_loss
 from lens.metrics import entropy
-from lens.pictures import new_picture, save_picture
 from lens.subject import MeasureOptions, Subject, check_index, spread_sequences
 from model.attention import MultiHeadAttention, attention, causal_mask
 from model.config import ModelConfig
@@ -60,9 +58,6 @@ class Compare(MeasureOptions):
     steps: Count = 400
     """Steps that two small models are trained for, one with a mask and one without."""
 
-    picture: str | None = None
-    """A file to plot the numbers in; needs matplotlib."""
-
 
 class Case(NamedTuple):
     """What a comparison is made on."""
@@ -82,8 +77,6 @@ def compare(word: str | None, options: Compare) -> int:
     """Print every comparison."""
     if options.only not in (None, *COMPARISONS):
         raise UserError(f"--only {options.only} must be one of {', '.join(COMPARISONS)}")
-    if options.picture:
-        new_picture(options.picture)  # Fail before the slow measurements.
     subject = Subject(word, options)
     check_index("layer", options.layer, len(subject.seen.layers))
     layer = subject.seen.layers[options.layer]
@@ -92,17 +85,12 @@ def compare(word: str | None, options: Compare) -> int:
     other_BSC = other.layers[options.layer].x_BTC
     case = Case(subject, sequences_BT, options.steps, layer, other_BSC)
     print(f"layer {options.layer} on a prompt of {T} tokens")
-    shown = {}
     for name, comparison in COMPARISONS.items():
         if options.only in (None, name):
             title, why = (inspect.getdoc(comparison) or "").split("\n\n")
-            title = f"{name}: {title}"
-            shown[title] = found = comparison(case)
-            print(f"\n{title}")
-            print_numbers(found)
-            print(textwrap.fill(" ".join(why.split()), 100))
-    if options.picture:
-        plot(options.picture, shown)
+            print(f"\n{name}: {title}")
+            print_numbers(comparison(case))
+            print(why)
     return 0
 
 
@@ -125,20 +113,6 @@ def print_numbers(found: Found) -> None:
         print(f"    {name:<{width}}  {shown:>10}")
 
 
-def plot(path: str, shown: dict[str, Found]) -> None:
-    """Plot the numbers of each comparison as bars, one comparison below the other."""
-    figure, panels = new_picture(path, len(shown), columns=1)
-    for axes, (title, found) in zip(panels, shown.items(), strict=True):
-        numbers = {name: value for name, value in found.items() if not isinstance(value, str)}
-        bars = axes.barh([textwrap.fill(name, 48) for name in numbers], [*numbers.values()])
-        axes.bar_label(bars, fmt="%.4g", padding=3, fontsize=7)
-        axes.margins(x=0.15)
-        axes.invert_yaxis()  # the first on top, as in the terminal
-        axes.set_title(textwrap.fill(title, 60), fontsize=9)
-        axes.tick_params(labelsize=7)
-    save_picture(figure, path)
-
-
 # --- one layer -----------------------------------------------------------------------------------
 
 
@@ -148,27 +122,6 @@ def classical(attn: MultiHeadAttention) -> MultiHeadAttention:
     twin = MultiHeadAttention(attn.out.out_features, attn.n_head, bias=bias).to(attn.out.weight)
     twin.load_state_dict(attn.state_dict(), strict=False)
     return twin.eval()
-
-
-def errors(
-    case: Case, attn: MultiHeadAttention, *ways: Callable[[Tensor], Tensor]
-) -> tuple[float, float]:
-    """Return the relative error between two ways, of the output and of the gradients."""
-    one, other = (with_gradients(way, attn, case.layer.x_BTC) for way in ways)
-    return error(one[0], other[0]), max(map(error, one[1:], other[1:]))
-
-
-def pytorch(case: Case) -> Found:
-    """this layer and torch.nn.MultiheadAttention with the same four matrices
-
-    Two implementations of one formula differ by rounding. (Both without rotary positions and
-    QK-norm, which PyTorch's module does not have.)
-    """
-    attn, T, found = classical(case.layer.attn), case.layer.x_BTC.size(1), Found()
-    for name, mask in {"plain": None, "causal": causal_mask(T, T)}.items():
-        ways = partial(attn, mask=mask), partial(layer_by_torch, attn, mask=mask)
-        found[f"{name}: output"], found[f"{name}: gradients"] = errors(case, attn, *ways)
-    return found
 
 
 def heads(case: Case) -> Found:
@@ -214,9 +167,14 @@ def split(case: Case) -> Found:
     being head h; in another order the rows are other heads.
     """
     attn, interleaved = case.layer.attn, copy.deepcopy(case.layer.attn)
-    error_of_output, of_gradients = errors(
-        case, attn, partial(attn, causal=True), partial(layer_per_head, attn)
-    )
+    errors = [
+        error(got, want)
+        for got, want in zip(
+            with_gradients(partial(layer_per_head, attn), attn, case.layer.x_BTC),
+            with_gradients(partial(attn, causal=True), attn, case.layer.x_BTC),
+            strict=True,
+        )
+    ]
     C, H = attn.out.out_features, attn.n_head
     order = torch.arange(C).view(C // H, H).T.reshape(-1)  # head h takes rows h, h + H, h + 2H ...
     for layer in (interleaved.query, interleaved.key, interleaved.value):
@@ -224,8 +182,8 @@ def split(case: Case) -> Found:
             parameter.data = parameter[order]
     other_BTC = layer_per_head(interleaved, case.layer.x_BTC)
     return {
-        "output, head h owning rows h*D to (h+1)*D": error_of_output,
-        "gradients of x, W_q, W_k, W_v, W_O": of_gradients,
+        "output, head h owning rows h*D to (h+1)*D": errors[0],
+        "gradients of x, W_q, W_k, W_v, W_O": max(errors[1:]),
         "output, head h owning every H-th row instead": error(other_BTC, case.layer.output_BTC),
     }
 
@@ -238,9 +196,7 @@ def cross(case: Case) -> Found:
     """
     attn, x_BTC, other_BSC = classical(case.layer.attn), case.layer.x_BTC, case.other_BSC
     plain, causal, crossed = attn(x_BTC), attn(x_BTC, causal=True), attn(x_BTC, other_BSC)
-    A = layer_steps(attn, x_BTC, causal=False)["weights A"].value
     return {
-        "attention to later tokens without a mask": A.triu(1).sum().item() / A.sum().item(),
         "causal against plain, first position": change(causal[:, 0], plain[:, 0]),
         "causal against plain, last position": change(causal[:, -1], plain[:, -1]),
         "cross with the text itself against plain": error(attn(x_BTC, x_BTC), plain),
@@ -375,7 +331,7 @@ def never_masked(case: Case) -> Found:
 COMPARISONS: dict[str, Callable[[Case], Found]] = {
     comparison.__name__: comparison
     for comparison in (
-        *(pytorch, heads, output, split, cross, scale, finite_mask, relu, polarity),
+        *(heads, output, split, cross, scale, finite_mask, relu, polarity),
         *(unmasked, never_masked),
     )
 }

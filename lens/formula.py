@@ -69,13 +69,11 @@ def layer_steps(
         add(f"{name} by head", f"{name} split into H x D", letters[name], x_BHTD)
     for name, norm in {"Q": attn.q_norm, "K": attn.k_norm}.items():
         if not isinstance(norm, nn.Identity):
-            by_head[name] = norm(by_head[name])
-            formula = f"{type(norm).__name__}({name}), each head"
-            add(f"{name} normalized", formula, letters[name], by_head[name])
+            formula, x_BHTD = f"{type(norm).__name__}({name}), each head", norm(by_head[name])
+            by_head[name] = add(f"{name} normalized", formula, letters[name], x_BHTD)
         if attn.rotary is not None:
-            by_head[name] = attn.rotary(by_head[name], 0)
-            formula = f"{name} rotated by its position"
-            add(f"{name} rotated", formula, letters[name], by_head[name])
+            formula, x_BHTD = f"{name} rotated by its position", attn.rotary(by_head[name], 0)
+            by_head[name] = add(f"{name} rotated", formula, letters[name], x_BHTD)
     q_BHTD, k_BHSD, v_BHSD = by_head.values()
 
     products = add("products", "Q K^T", "B,H,T,S", q_BHTD @ k_BHSD.mT)

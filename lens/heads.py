@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -15,10 +16,10 @@ from lens.capture import head_replaced
 from lens.composition import composition, random_score
 from lens.measure import ablate, logit_lens, measure_copying, repeated, score_heads
 from lens.metrics import SCORES, SINK
-from lens.pictures import new_picture, save_picture
 from lens.subject import REPEATS, MeasureOptions, Subject
 from model.gpt import GPT
 
+FORMATS = (".svg", ".png", ".pdf")
 PAIRS = 12  # of heads that compose most, that are printed
 
 
@@ -43,8 +44,7 @@ def heads(word: str | None, options: Heads) -> int:
     """Print tables, or JSON."""
     if options.json and options.picture:
         raise UserError("--json prints nothing else; use --picture without it")
-    if options.picture:
-        new_picture(options.picture)  # Fail before the slow measurements.
+    figure = options.picture and new_figure(options.picture)  # Fail before the slow measurements.
     subject = Subject(word, options)
     subject.seen  # noqa: B018
     with ablated(subject.model, options.without):
@@ -62,7 +62,7 @@ def heads(word: str | None, options: Heads) -> int:
         rows.append([f"after layer {i - 1}" if i else "embedding", f"{loss:.4f}"])
     print_table(rows)
     if options.picture:
-        plot(options.picture, measured)
+        plot(figure, options.picture, measured)
     return 0
 
 
@@ -97,10 +97,10 @@ def measure(subject: Subject, options: Heads) -> dict[str, Any]:
     scores = score_heads(model, text_BT, repeated(subject.V, period, REPEATS))
     ablation, copying = ablate(model, sequences_BT), []
     for each in subject.periods():
-        c = measure_copying(model, each, REPEATS)
-        best = names[int(c.induction_LH.argmax())]
-        found = {"period": each, "first": c.first, "second": c.second, "best_head": best}
-        copying.append(found | {"induction": float(c.induction_LH.max())})
+        found = vars(measure_copying(model, each, REPEATS))
+        induction_LH = found.pop("induction_LH")
+        best = {"induction": induction_LH.max().item(), "head": names[induction_LH.argmax()]}
+        copying.append(found | best)
     return {
         "step": subject.header.state.step,
         "loss": ablation.loss,
@@ -118,11 +118,9 @@ def measure(subject: Subject, options: Heads) -> dict[str, Any]:
 
 def print_heads(measured: dict[str, Any]) -> None:
     """Print a row per head, under that of uniform attention."""
-    B, T = measured["text"]
-    print(
-        f"scores over {B} x {T} tokens; copying over {REPEATS} random strings of "
-        f"{measured['period']} distinct tokens, each twice\n"
-    )
+    text = " x ".join(map(str, measured["text"]))
+    strings = f"{REPEATS} random strings of {measured['period']} distinct tokens, each twice"
+    print(f"scores over {text} tokens; copying over {strings}\n")
     scores, changes, kinds = measured["scores"], measured["changes"], ("zero", "mean")
     rows = [
         ["head", *(s.name for s in SCORES), *(f"loss change ({kind} ablation)" for kind in kinds)],
@@ -134,26 +132,19 @@ def print_heads(measured: dict[str, Any]) -> None:
         both = [f"{changes[k][i]:+.4f} ± {changes[f'{k}_error'][i]:.4f}" for k in kinds]
         rows.append([name + sink, *cells, *both])
     print_table(rows)
-    print(
-        f"\nthe loss on {measured['sequences']} validation sequences is {measured['loss']:.4f} "
-        f"nats/token; its change, ± standard error, is that of a head's output\nset to zero, or to "
-        f"its mean. Attention weight is not importance.\n"
-    )
+    loss, count = f"{measured['loss']:.4f} nats/token", measured["sequences"]
+    print(f"\nloss {loss} on {count} validation sequences; changes ± standard error\n")
 
 
 def print_copying(subject: Subject, copying: list[dict[str, Any]]) -> None:
     """Print how well random strings are copied, at several lengths."""
-    data = subject.config.data
-    trained = range(data.repeat_min_period, data.repeat_max_period + 1)
-    trained = trained if subject.trained_on_repeats else range(0)
-    rows = [
-        ["copying", "trained on", "loss, first copy", "second", "ratio", "induction, best head"]
-    ]
-    for found in copying:
-        first, second, period = found["first"], found["second"], found["period"]
+    low, high = subject.config.data.repeat_min_period, subject.config.data.repeat_max_period
+    heading = ["trained on", "loss, first copy", "second", "ratio", "induction, best head"]
+    rows = [["copying", *heading]]
+    for period, first, second, induction, head in (found.values() for found in copying):
+        trained = "yes" if subject.trained_on_repeats and low <= period <= high else "no"
         losses = [f"{number:.3f}" for number in (first, second, second / first)]
-        best = f"{found['induction']:.3f} {found['best_head']}"
-        rows.append([f"period {period}", "yes" if period in trained else "no", *losses, best])
+        rows.append([f"period {period}", trained, *losses, f"{induction:.3f} {head}"])
     print_table(rows)
     print()
 
@@ -170,18 +161,34 @@ def print_composition(subject: Subject) -> None:
     print(f"(the highest of {len(pairs)} pairs)\n")
 
 
-def plot(path: str, measured: dict[str, Any]) -> None:
+def new_figure(path: str) -> Any:
+    """Return a matplotlib figure, which is imported only here.
+
+    Raises:
+        UserError: if it could not be saved at `path`, or matplotlib is not installed.
+    """
+    place = Path(path).absolute()
+    if place.suffix not in FORMATS or not place.parent.is_dir() or place.exists():
+        known = ", ".join(FORMATS)
+        raise UserError(f"--picture {path} must be a new file in a folder, and end in {known}")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError("--picture is drawn by matplotlib: pip install matplotlib") from None
+    return Figure(figsize=(12, 5.4), layout="constrained")
+
+
+def plot(figure: Any, path: str, measured: dict[str, Any]) -> None:
     """Plot a panel per score: each head by its score and its loss change."""
-    figure, panels = new_picture(path, len(SCORES))
     changes, errors = measured["changes"]["zero"], measured["changes"]["zero_error"]
-    for axes, score in zip(panels, SCORES, strict=True):
+    for axes, score in zip(figure.subplots(2, len(SCORES) // 2).flat, SCORES, strict=True):
         numbers = measured["scores"][score.key]
         axes.axvline(measured["uniform"][score.key], linestyle="--", linewidth=1, color="gray")
         axes.errorbar(numbers, changes, errors, fmt="o", markersize=3)
         for name, *place in zip(measured["heads"], numbers, changes, strict=True):
             axes.annotate(name, place, (3, 3), textcoords="offset points", fontsize=6)
         axes.set_title(score.name, fontsize=9)
-        axes.tick_params(labelsize=7)
     figure.supxlabel("score (dashed: uniform attention)", fontsize=9)
     figure.supylabel("loss change (zero ablation), nats", fontsize=9)
-    save_picture(figure, path)
+    figure.savefig(path)
+    print(f"picture: {path}")

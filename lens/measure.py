@@ -1,7 +1,7 @@
 """What a trained model does on sequences of tokens: its loss, the scores of its heads, the loss
 with each of them ablated, copying, and the logit lens. Losses are in nats per token."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from common.errors import UserError
 from lens.capture import capture, head_replaced
-from lens.metrics import SCORES, Score
+from lens.metrics import SCORES, induction
 from model.gpt import GPT, next_token_loss
 
 # Attention weights of a layer, or logits, that are in memory at a time: 16 MB in float32, of which
@@ -47,26 +47,25 @@ def mean_loss(model: GPT, tokens_BT: Tensor) -> float:
     return sequence_losses(model, tokens_BT).mean().item()
 
 
+@torch.no_grad()
 def score_heads(model: GPT, text_BT: Tensor, repeats_BT: Tensor) -> dict[str, Tensor]:
     """Return every score of every head, (L, H) each, a mean over sequences.
 
     Args:
         repeats_BT: from `repeated`, for the scores that are about copying.
     """
-    on_text = [score for score in SCORES if not score.repeats]
-    on_repeats = [score for score in SCORES if score.repeats]
-    return mean_scores(model, text_BT, on_text) | mean_scores(model, repeats_BT, on_repeats)
-
-
-def mean_scores(model: GPT, tokens_BT: Tensor, scores: Sequence[Score]) -> dict[str, Tensor]:
-    L, H = model.config.n_layer, model.config.n_head
-    totals = {score.key: torch.zeros(L, H, dtype=torch.float64) for score in scores}
-    for batch in micro_batches(model, tokens_BT):
-        for i, layer in enumerate(capture(model, batch).layers):
-            weights_BHTS = layer.weights_BHTS.double()
-            for score in scores:
-                totals[score.key][i] += score.measure(weights_BHTS).sum(0)
-    return {key: total / len(tokens_BT) for key, total in totals.items()}
+    scores_LH = {}
+    for score in SCORES:
+        scores_LH[score.key] = torch.zeros(model.config.n_layer, model.config.n_head).double()
+    for tokens_BT, repeats in ((text_BT, False), (repeats_BT, True)):
+        for batch in micro_batches(model, tokens_BT):
+            for i, layer in enumerate(capture(model, batch).layers):
+                weights_BHTS = layer.weights_BHTS.double()
+                for score in SCORES:
+                    if score.repeats == repeats:
+                        total_H = score.measure(weights_BHTS).sum(0)
+                        scores_LH[score.key][i] += total_H / len(tokens_BT)
+    return scores_LH
 
 
 # --- ablation ------------------------------------------------------------------------------------
@@ -141,11 +140,15 @@ def repeated(vocab_size: int, period: int, count: int) -> Tensor:
 def measure_copying(model: GPT, period: int, count: int) -> Copying:
     """Measure losses and induction scores on `count` strings of `repeated`."""
     tokens_BT = repeated(model.token_embedding.num_embeddings, period, count)
-    batches = micro_batches(model, tokens_BT)
-    loss_BT = torch.cat([losses_of(model(b)[:, :-1], b[:, 1:]) for b in batches])
-    first, second = loss_BT[:, : period - 1].mean(), loss_BT[:, period:].mean()
-    scores = mean_scores(model, tokens_BT, [score for score in SCORES if score.repeats])
-    return Copying(period, first.item(), second.item(), scores["induction"])
+    losses, induction_LH = [], torch.zeros(())
+    for batch in micro_batches(model, tokens_BT):
+        seen = capture(model, batch)
+        losses.append(losses_of(seen.logits_BTV[:, :-1], batch[:, 1:]))
+        scores = [induction(layer.weights_BHTS.double()).sum(0) for layer in seen.layers]
+        induction_LH = induction_LH + torch.stack(scores) / count
+    loss_T = torch.cat(losses).mean(0)
+    first, second = loss_T[: period - 1].mean(), loss_T[period:].mean()
+    return Copying(period, first.item(), second.item(), induction_LH)
 
 
 @torch.no_grad()

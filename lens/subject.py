@@ -105,12 +105,9 @@ class Subject:
             tokens = repeated(self.V, self.period(), 1)[0]
         else:
             batches = self.batches(self.config.model.block_size)
-            tokens = next(batches.validation(1))[0, : min(self.window, PROMPT_TOKENS)]
-        if len(tokens) > self.window:
-            note = f"note: of {len(tokens)} tokens only the first {self.window} are shown"
-            print(note, file=sys.stderr)
-        if len(tokens[: self.window]) < 2:
-            raise UserError("--prompt must have at least 2 tokens, and so must the context")
+            tokens = next(batches.validation(1))[0, :PROMPT_TOKENS]
+        if len(tokens) < 2:
+            raise UserError("--prompt must have at least 2 tokens")
         return tokens[: self.window]
 
     @cached_property
@@ -143,8 +140,6 @@ class Subject:
             passes = 2 * self.config.model.n_layer * self.config.model.n_head
             flops = passes * self.window * flops_per_token(self.model) / 3  # forward only
             count = max(2, min(SEQUENCES, int(ENOUGH / flops)))
-            if count < SEQUENCES:
-                print(f"note: {count} --sequences, because the model is large", file=sys.stderr)
         sequences = spread_sequences(self.batches(self.window), self.window, count)
         if len(sequences) < 2:
             raise UserError("the validation split must have 2 sequences; use a longer --source")

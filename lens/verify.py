@@ -7,9 +7,9 @@ fails.
 """
 
 import copy
-import math
+import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -90,50 +90,45 @@ def verify(word: str | None, options: Verify) -> int:
     return 1 if verdicts["failed"] else 0
 
 
+class Case(NamedTuple):
+    """A model in one type, and what it did on a prompt."""
+
+    model: GPT
+    tokens_T: Tensor
+    seen: Pass
+
+
+Pairs = Iterator[Pair | str]  # or why nothing is comparable
+
+
 def check_model(model: GPT, tokens_T: Tensor, own: torch.dtype) -> list[Check]:
     """Check everything, in float64 and in the type that the run computed in.
 
     Args:
         tokens_T: a prompt of two tokens at least.
     """
-    checks, mask = [], causal_mask(len(tokens_T), len(tokens_T))
+    checks = []
     for dtype in (torch.float64, own):
-        twin, rounding = copy.deepcopy(model).to(dtype), TOLERANCE[dtype]
-        seen = capture(twin, tokens_T[None])
-        by_torch = partial(layer_by_torch, mask=mask)
-        # Errors of the layers add up as those of independent numbers do.
-        deep = rounding * math.sqrt(1 + len(seen.layers))
-        for name, tolerance, pairs in (
-            ("each head = formula", rounding, heads(seen)),
-            ("layer = one projection per head", rounding, layers(seen, layer_per_head)),
-            (
-                "layer = nn.MultiheadAttention",
-                rounding,
-                not_classical(twin) or layers(seen, by_torch),
-            ),
-            ("changing a token changes nothing before it", 0.0, changes(twin, tokens_T, seen)),
-            ("no gradient from later tokens", 0.0, gradients(twin, tokens_T)),
-            ("heads and bias sum to the layer", rounding, sums(seen)),
-            ("last layer of the logit lens = logits", rounding, lens(twin, seen)),
-            ("decoding with the cache = full pass", deep, decoding(twin, tokens_T)),
-        ):
-            checks.append(judge(name, str(dtype).removeprefix("torch."), tolerance, pairs))
+        twin = copy.deepcopy(model).to(dtype)
+        case = Case(twin, tokens_T, capture(twin, tokens_T[None]))
+        for compare, tolerance in CHECKS.items():
+            checks.append(judge(compare, case, tolerance * TOLERANCE[dtype]))
     return checks
 
 
-def judge(name: str, dtype: str, tolerance: float, pairs: Iterable[Pair] | str) -> Check:
-    """Compare pairs, up to the first that fails; or say why there are none."""
-    if isinstance(pairs, str):
-        return Check(name, dtype, None, None, "", f"not comparable: {pairs}")
-    largest, where, verdict = 0.0, "", "passed"
-    for pair in pairs:
+def judge(compare: Callable[[Case], Pairs], case: Case, tolerance: float) -> Check:
+    """Compare pairs, up to the first that fails."""
+    dtype = str(case.seen.logits_BTV.dtype).removeprefix("torch.")
+    name, largest, where = inspect.getdoc(compare) or "", 0.0, ""
+    for pair in compare(case):
+        if isinstance(pair, str):
+            return Check(name, dtype, None, None, "", f"not comparable: {pair}")
         errors = relative_error(pair.got, pair.want, pair.scale)
         if errors.max() > largest:
             largest, where = errors.max().item(), place_of(pair, errors)
         if largest > tolerance:
-            verdict = "failed"
-            break
-    return Check(name, dtype, largest, tolerance, where, verdict)
+            return Check(name, dtype, largest, tolerance, where, "failed")
+    return Check(name, dtype, largest, tolerance, where, "passed")
 
 
 def place_of(pair: Pair, errors: Tensor) -> str:
@@ -144,20 +139,34 @@ def place_of(pair: Pair, errors: Tensor) -> str:
     return ", ".join([pair.place, *at])
 
 
-# --- the formula, one projection per head, torch.nn.MultiheadAttention ---------------------------
+# --- the checks: what each compares is its docstring ---------------------------------------------
 
 
-def heads(seen: Pass) -> Iterator[Pair]:
-    """Compare each head's output with the formula, from what the layer read."""
-    for i, layer in enumerate(seen.layers):
+def heads(case: Case) -> Pairs:
+    """each head = formula"""
+    for i, layer in enumerate(case.seen.layers):
         z_BHTD = layer_steps(layer.attn, layer.x_BTC)["heads z"].value
         yield Pair(f"layer {i}", layer.z_BHTD, z_BHTD, "BHTD")
 
 
-def layers(seen: Pass, way: Callable[[MultiHeadAttention, Tensor], Tensor]) -> Iterator[Pair]:
+def per_head(case: Case) -> Pairs:
+    """layer = one projection per head"""
+    yield from layers(case, layer_per_head)
+
+
+def by_torch(case: Case) -> Pairs:
+    """layer = nn.MultiheadAttention"""
+    config, T = case.model.config, len(case.tokens_T)
+    if config.positions == "rotary" or config.qk_norm:
+        yield ", ".join(["rotary"] * (config.positions == "rotary") + ["QK-norm"] * config.qk_norm)
+    else:
+        yield from layers(case, partial(layer_by_torch, mask=causal_mask(T, T)))
+
+
+def layers(case: Case, way: Callable[[MultiHeadAttention, Tensor], Tensor]) -> Pairs:
     """Compare each layer, on what it read, with another way to compute it: its output, and the
     gradients of what it read and of its weights."""
-    for i, layer in enumerate(seen.layers):
+    for i, layer in enumerate(case.seen.layers):
         attn, x_BTC = layer.attn, layer.x_BTC
         _, *own = with_gradients(partial(attn, causal=True), attn, x_BTC)
         output_BTC, *other = with_gradients(partial(way, attn), attn, x_BTC)
@@ -168,58 +177,45 @@ def layers(seen: Pass, way: Callable[[MultiHeadAttention, Tensor], Tensor]) -> I
         yield Pair(f"layer {i}, gradient of weights", own[1], other[1], ".HDC", scale)
 
 
-def not_classical(model: GPT) -> str:
-    """Say why `torch.nn.MultiheadAttention` is not comparable; empty if it is."""
-    config = model.config
-    reasons = {"rotary": config.positions == "rotary", "QK-norm": config.qk_norm}
-    return ", ".join(reason for reason, holds in reasons.items() if holds)
-
-
-# --- no information flows from later tokens ------------------------------------------------------
-
-
 def probes(count: int) -> list[int]:
-    """Choose at most `PROBES` of so many positions, the first and the last among them."""
+    """Choose at most `PROBES` of `count` positions, the first and the last among them."""
     return sorted({int(i) for i in torch.linspace(0, count - 1, PROBES).round()})
 
 
-def changes(model: GPT, tokens_T: Tensor, seen: Pass) -> Iterator[Pair]:
-    """Change some tokens, one at a time: no bit before them may change."""
-    for t in probes(len(tokens_T))[1:]:
-        other_T = tokens_T.clone()
-        other_T[t] = (other_T[t] + 1) % model.token_embedding.num_embeddings
-        after, place = capture(model, other_T[None]), f"token {t} changed"
-        for i, (a, b) in enumerate(zip(after.layers, seen.layers, strict=True)):
-            got, want = a.z_BHTD[:, :, :t], b.z_BHTD[:, :, :t]
-            yield Pair(f"{place}, layer {i}", got, want, "BHTD")
-        yield Pair(f"{place}, logits", after.logits_BTV[:, :t], seen.logits_BTV[:, :t], "BTV")
+def changes(case: Case) -> Pairs:
+    """changing a token changes nothing before it"""
+    for t in probes(len(case.tokens_T))[1:]:
+        other_T = case.tokens_T.clone()
+        other_T[t] = (other_T[t] + 1) % case.model.token_embedding.num_embeddings
+        after, place = capture(case.model, other_T[None]), f"token {t} changed"
+        for i, (a, b) in enumerate(zip(after.layers, case.seen.layers, strict=True)):
+            yield Pair(f"{place}, layer {i}", a.z_BHTD[:, :, :t], b.z_BHTD[:, :, :t], "BHTD")
+        got_BTV, want_BTV = after.logits_BTV[:, :t], case.seen.logits_BTV[:, :t]
+        yield Pair(f"{place}, logits", got_BTV, want_BTV, "BTV")
 
 
-def gradients(model: GPT, tokens_T: Tensor) -> Iterator[Pair]:
-    """d logit_i / d embedding_j must be exactly 0 for j > i."""
+def gradients(case: Case) -> Pairs:
+    """no gradient from later tokens"""
     embedded: list[Tensor] = []
 
     def keep(module: nn.Module, args: object, output_BTC: Tensor) -> Tensor:
         embedded.append(output_BTC.detach().requires_grad_())
         return embedded[0]
 
-    with hooked([model.token_embedding], keep):
-        logits_TV = model(tokens_T[None])[0]
-    generator = torch.Generator().manual_seed(0)
-    onto_V = torch.randn(logits_TV.size(-1), generator=generator).to(logits_TV)
-    for t in probes(len(tokens_T))[:-1]:
-        (got_BSC,) = torch.autograd.grad(logits_TV[t] @ onto_V, embedded, retain_graph=True)
+    with hooked([case.model.token_embedding], keep):
+        logits_TV = case.model(case.tokens_T[None])[0]
+    onto_V = torch.randn(logits_TV.size(-1), generator=torch.Generator().manual_seed(0))
+    for t in probes(len(logits_TV))[:-1]:
+        loss = logits_TV[t] @ onto_V.to(logits_TV)
+        (got_BSC,) = torch.autograd.grad(loss, embedded, retain_graph=True)
         want_BSC = got_BSC.clone()
         want_BSC[:, t + 1 :] = 0
         yield Pair(f"logits, position {t}", got_BSC, want_BSC, "BSC")
 
 
-# --- sums ----------------------------------------------------------------------------------------
-
-
-def sums(seen: Pass) -> Iterator[Pair]:
-    """Sum what the heads add, each through its columns of W_O, and the bias."""
-    for i, layer in enumerate(seen.layers):
+def sums(case: Case) -> Pairs:
+    """heads and bias sum to the layer"""
+    for i, layer in enumerate(case.seen.layers):
         out = layer.attn.out
         W_CHD = out.weight.unflatten(1, (layer.attn.n_head, -1))
         total_BTC = torch.einsum("bhtd,chd->bhtc", layer.z_BHTD, W_CHD).sum(1)
@@ -227,25 +223,24 @@ def sums(seen: Pass) -> Iterator[Pair]:
         yield Pair(f"layer {i}", layer.output_BTC, total_BTC, "BTC")
 
 
-def lens(model: GPT, seen: Pass) -> Iterator[Pair]:
-    yield Pair("logits", model.unembed(seen.residual[-1]), seen.logits_BTV, "BTV")
+def lens(case: Case) -> Pairs:
+    """last layer of the logit lens = logits"""
+    logits_BTV = case.model.unembed(case.seen.residual[-1])
+    yield Pair("logits", logits_BTV, case.seen.logits_BTV, "BTV")
 
 
-# --- decoding with the cache ---------------------------------------------------------------------
-
-
-def decoding(model: GPT, tokens_T: Tensor) -> Iterator[Pair]:
-    """Compare decoding token by token with a cache, at every position of a text of one and a half
-    windows and more, with a full pass over the window that `window_start` gives."""
-    block_size, decoder = model.config.block_size, Decoder(model)
+def decoding(case: Case) -> Pairs:
+    """decoding with the cache = full pass"""
+    # Token by token, against a full pass over the window that `window_start` gives.
+    model, block_size, decoder = case.model, case.model.config.block_size, Decoder(case.model)
     length = block_size + block_size // 2 + 2  # the window moves twice
-    text_BT = tokens_T.repeat(length // len(tokens_T) + 1)[None, :length]
+    text_BT = case.tokens_T.repeat(length // len(case.tokens_T) + 1)[None, :length]
     full_pass = cache(lambda start: capture(model, text_BT[:, start : start + block_size]))
     last_z: list[Tensor] = []
     for t in range(length):
         last_z.clear()
         with hooked(
-            attends_of(model), lambda module, args, z_BHTD: last_z.append(z_BHTD[0, :, -1])
+            attends_of(model), lambda attend, args, z_BHTD: last_z.append(z_BHTD[0, :, -1])
         ):
             logits_V = decoder.read(text_BT[:, [t]])[0]
         start = window_start(t, block_size)
@@ -255,3 +250,16 @@ def decoding(model: GPT, tokens_T: Tensor) -> Iterator[Pair]:
             yield Pair(f"layer {i}, position {t}", last_z[i], want_HD, "HD", layer.z_BHTD)
         want_V = seen.logits_BTV[0, t - start]
         yield Pair(f"logits, position {t}", logits_V, want_V, "V", seen.logits_BTV)
+
+
+# In units of what rounding explains in a layer; 0 is bitwise.
+CHECKS = {
+    heads: 1,
+    per_head: 1,
+    by_torch: 1,
+    changes: 0,
+    gradients: 0,
+    sums: 1,
+    lens: 1,
+    decoding: 4,
+}

@@ -21,7 +21,7 @@ from lens.composition import composition, random_score
 from lens.formula import layer_steps
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
 from lens.metrics import SCORES
-from lens.subject import REPEATS
+from lens.subject import REPEATS, Subject, SubjectOptions
 from lens.verify import check_model
 from model.attention import Attend
 from model.gpt import GPT
@@ -85,22 +85,20 @@ def table(output: str, heading: str) -> dict[str, list[float]]:
     return rows
 
 
-@pytest.mark.parametrize(("checkpoint", "index", "head"), [("best", 2, 1), ("last", 1, 0)])
 @torch.no_grad()
-def test_trace(said: Said, run: Path, checkpoint: str, index: int, head: int) -> None:
-    at = 6  # of 23 positions
-    flags = [f"--layer={index}", f"--head={head}", f"--checkpoint={checkpoint}", f"--at={at}"]
+def test_trace(said: Said, run: Path) -> None:
+    at, head = 6, 1  # of 23 positions
+    flags = ["--layer=2", f"--head={head}", "--checkpoint=last", f"--at={at}"]
     output = said("trace", f"--prompt={PROMPT}", *flags)
-    model, prompt_T, _ = open_model(run, checkpoint=checkpoint)
-    layer, count = capture(model, prompt_T[None]).layers[index], len(prompt_T)
+    model, prompt_T, _ = open_model(run, checkpoint="last")
+    layer = capture(model, prompt_T[None]).layers[2]
     steps, rows = layer_steps(layer.attn, layer.x_BTC), table(output, "step ")
     assert list(rows) == list(steps)
     for name, step in steps.items():
         shown = step.value if step.hidden is None else step.value[~step.hidden]
         statistics = [shown.min().item(), shown.mean().item(), shown.max().item()]
         assert rows[name][-3:] == pytest.approx(statistics, abs=6e-4), name
-    masked = f"1.0000 to 1.0000 {H * count * (count - 1) // 2} of {H * count**2:,}"
-    assert masked in " ".join(output.split())
+    assert "1.0000 to 1.0000 506 of 1,058" in " ".join(output.split())
     for title, matrix, is_masked in (
         ("scores before the mask", steps["scores"].value, False),
         ("after the mask", steps["scores"].value, True),
@@ -112,7 +110,7 @@ def test_trace(said: Said, run: Path, checkpoint: str, index: int, head: int) ->
         for q, row in enumerate(rows.values(), at):
             expected = matrix[0, head, q, at : q + 1 if is_masked else at + 8].tolist()
             assert row == pytest.approx(expected, abs=6e-4)
-    assert f"(positions {at} to {at + 7} of {count}; --at shows others)" in output
+    assert "(positions 6 to 13 of 23; --at shows others)" in output
 
 
 def test_write_ups_without_a_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,24 +138,20 @@ def test_verify(said: Said, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         where = [check.where] if check.where else []
         assert line == [check.name, check.dtype, check.verdict, *found, *where]
     assert "14 passed, 2 not comparable" in output
-    sound = Attend.forward
-    monkeypatch.setattr(Attend, "forward", lambda *args: sound(*args) * 1.01)
-    assert study.main(["verify", "--prompt", PROMPT]) == 1
 
 
 def test_compare(said: Said, run: Path) -> None:
     flags = ["--layer=1", "--sequences=4", "--steps=60", f"--prompt={PROMPT}"]
-    output = said("compare", *flags)
-    first, *parts = output.split("\n\n")
+    first, *parts = said("compare", *flags).split("\n\n")
     model, prompt_T, sequences = open_model(run, 4)
     layer = capture(model, prompt_T[None]).layers[1]
     other_BSC = capture(model, sequences[-1:, : len(prompt_T) * 2 // 3]).layers[1].x_BTC
-    case = Case(SimpleNamespace(model=model), sequences, 60, layer, other_BSC)  # type: ignore[arg-type]
+    subject: Any = SimpleNamespace(model=model)
+    case = Case(subject, sequences, 60, layer, other_BSC)
     for (name, comparison), part in zip(COMPARISONS.items(), parts, strict=True):
         assert part.startswith(f"{name}: ")
-        expected = {} if name == "never_masked" else comparison(case)
+        expected: Any = {} if name == "never_masked" else comparison(case)
         for line, number in zip(part.splitlines()[1:], expected.values(), strict=False):
-            assert isinstance(number, float)
             rel = 0.05 if number < 1e-3 else 1e-4
             assert numbers(line)[-1] == pytest.approx(number, rel=rel, abs=6e-5), line
     with without_mask(model):
@@ -165,74 +159,53 @@ def test_compare(said: Said, run: Path) -> None:
     losses = [numbers(line)[-1] for line in parts[-1].splitlines()[1:5]]
     with_with, with_without, without_with, cheating = losses
     assert cheating < with_with < without_with and cheating < with_without
-    texts = re.findall(r"trained with(?:out)?, it generates: +(\S{60})", output)
+    texts = re.findall(r"trained with(?:out)?, it generates: +(\S{60})", parts[-1])
     assert len(texts) == 2 and texts[0] != texts[1]
-    assert said("compare", *flags, "--only=scale").strip() == f"{first}\n\n{parts[5].strip()}"
+    assert said("compare", *flags, "--only=scale").strip() == f"{first}\n\n{parts[4].strip()}"
 
 
 def test_heads(said: Said, run: Path) -> None:
-    for checkpoint in ("best", "last"):
-        flags = ["--sequences=5", "--period=7", f"--checkpoint={checkpoint}"]
-        found = json.loads(said("heads", "--json", *flags))
-        model, _, sequences = open_model(run, 5, checkpoint)
-        scores = score_heads(model, sequences[:, :-1], repeated(28, 7, REPEATS))
-        for key, score in scores.items():
-            assert found["scores"][key] == pytest.approx(score.flatten().tolist(), abs=1e-6)
-        for key, change in ablate(model, sequences).changes.items():
-            assert found["changes"][key] == pytest.approx(change.flatten().tolist(), abs=1e-6)
-
-    output = said("heads", *flags)  # the same numbers, and more
+    """Of another text, a prompt, and two heads ablated; as JSON, and as tables."""
+    model, prompt_T, sequences = open_model(run, 5, "last", TEXT[::-1])
+    flags = ["--source=other.txt", f"--prompt={PROMPT}", "--sequences=5", "--period=7"]
+    flags += ["--checkpoint=last", "--without=L0H1,l1h0"]
+    found, output = json.loads(said("heads", "--json", *flags)), said("heads", *flags)
+    with head_replaced(model, 0, 1, 0.0), head_replaced(model, 1, 0, 0.0):
+        scores = score_heads(model, prompt_T[None], repeated(28, 7, REPEATS))
+        ablation, lens = ablate(model, sequences), logit_lens(model, sequences)
+        copying = [measure_copying(model, period, REPEATS) for period in (4, 8, 16)]
+    columns = [score.flatten().tolist() for score in scores.values()]
+    columns += [ablation.changes[key].flatten().tolist() for key in found["changes"]]
+    listed = [*found["scores"].values(), *found["changes"].values()]
+    for column, expected in zip(listed, columns, strict=True):
+        assert column == pytest.approx(expected, abs=1e-6)
     rows = table(output, "head ")
-    uniform = [score.uniform(14 if score.repeats else T) for score in SCORES]
+    uniform = [score.uniform(14 if score.repeats else len(PROMPT)) for score in SCORES]
     assert rows.pop("uniform") == pytest.approx(uniform, abs=6e-4)
-    columns = [*found["scores"].values()]
-    columns += [found["changes"][key] for key in ("zero", "zero_error", "mean", "mean_error")]
     for i, (name, row) in enumerate(rows.items()):
         assert name == f"L{i // H}H{i % H}" + " sink" * (found["scores"]["first_token"][i] > 0.3)
         assert row == pytest.approx([column[i] for column in columns], abs=6e-4)
-    assert f"loss on 5 validation sequences is {mean_loss(model, sequences):.4f} nats" in output
-    copying = table(output, "copying")
-    assert list(copying) == ["period 4", "period 8", "period 16"]
-    for name, row in copying.items():
-        expect = measure_copying(model, int(name.split()[1]), REPEATS)
-        ratio, best = expect.second / expect.first, float(expect.induction_LH.max())
-        assert row == pytest.approx([expect.first, expect.second, ratio, best], abs=6e-4)
-        layer, head = divmod(int(expect.induction_LH.argmax()), H)
+    assert f"loss {ablation.loss:.4f} nats/token on 5 validation sequences" in output
+    for (name, row), c in zip(table(output, "copying").items(), copying, strict=True):
+        best, (layer, head) = c.induction_LH.max().item(), divmod(int(c.induction_LH.argmax()), H)
+        assert row == pytest.approx([c.first, c.second, c.second / c.first, best], abs=6e-4)
         assert re.search(rf"{name} +no .* L{layer}H{head}\n", output)
     pairs = {f"L{i}H{a} -> L{j}H{b}": s for (i, a), (j, b), s in composition(model)}
     rows = table(output, "composition")
     assert rows.pop("random") == [pytest.approx(random_score(H * D, D), abs=6e-4)] * 3
     for name, row in rows.items():
-        assert row == pytest.approx(list(pairs.pop(name).values()), abs=6e-4)
-    assert not pairs
-    lens = [loss for (loss,) in table(output, "logit lens").values()]
-    assert lens == pytest.approx(logit_lens(model, sequences), abs=6e-5)
-
-
-def test_heads_on_a_prompt_and_another_text_without_some(said: Said, run: Path) -> None:
-    model, prompt_T, sequences = open_model(run, 3, text=TEXT[::-1])
-    flags = ["--source=other.txt", f"--prompt={PROMPT}", "--sequences=3", "--without=L0H1,l1h0"]
-    found = json.loads(said("heads", "--json", *flags))
-    with head_replaced(model, 0, 1, 0.0), head_replaced(model, 1, 0, 0.0):
-        scores = score_heads(model, prompt_T[None], repeated(28, 16, REPEATS))
-        changes = ablate(model, sequences).changes
-    for key, score in scores.items():
-        assert found["scores"][key] == pytest.approx(score.flatten().tolist(), abs=1e-6)
-    for key, change in changes.items():
-        assert found["changes"][key] == pytest.approx(change.flatten().tolist(), abs=1e-6)
+        assert row == pytest.approx([*pairs[name].values()], abs=6e-4)
+    assert len(rows) == len(pairs)
+    shown = [loss for (loss,) in table(output, "logit lens").values()]
+    assert shown == pytest.approx(lens, abs=6e-5)
 
 
 def test_a_picture_replaces_nothing(said: Said, run: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs pip install matplotlib")
     assert "picture: heads.svg" in said("heads", "--sequences=2", "--picture=heads.svg")
     picture = Path("heads.svg").read_text()
-    for name in [f"L{i}H{h}" for i in range(L) for h in range(H)]:
-        assert picture.count(f">{name}<") == len(SCORES)
-    assert all(f">{score.name}<" in picture for score in SCORES)
-    said("compare", "--only=scale", "--picture=compare.svg")
-    assert ">without: entropy (1 is uniform)<" in Path("compare.svg").read_text()
-    for command in ("heads", "compare"):  # at once: the run it names is not looked for
-        assert study.main([command, "nowhere", "--picture=heads.svg"]) == 2
+    assert "<svg" in picture
+    assert study.main(["heads", "nowhere", "--picture=heads.svg"]) == 2  # before the run is opened
     assert Path("heads.svg").read_text() == picture
 
 
@@ -248,10 +221,8 @@ def test_a_run_on_repeated_strings(workplace: Path, capsys: pytest.CaptureFixtur
     trained = dict(re.findall(r"period (\d+) +(yes|no)", output))
     assert trained == {"4": "no", "8": "yes", "20": "yes", "32": "yes", "40": "no", "48": "no"}
     assert "random strings of 20 distinct tokens" in output
-    assert study.main(["report", "--sequences=3", "--out=page.html"]) == 0
-    data = data_of(Path("page.html"))
-    assert data["prompt"] == repeated(len(data["vocab"]), 20, 1)[0].tolist() and data["copies"]
-    assert data["snapshots"][-1]["copying"]["period"] == 20
+    strings = Subject("copying", SubjectOptions()).prompt_T
+    assert torch.equal(strings, repeated(64, 20, 1)[0])
 
 
 # --- what somebody changes in model/ -------------------------------------------------------------
@@ -306,49 +277,24 @@ def test_a_changed_model_is_studied_or_rejected(
     assert codes(capsys) == sound
 
 
-def test_weights_whose_activations_overflow_end_in_one_line(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = SavedRun.model
-
-    def enormous(*args: Any) -> GPT:
-        found = model(*args)
-        for weight in found.parameters():
-            weight.data = weight.data.sign() * 3e38
-        return found
-
-    monkeypatch.setattr(SavedRun, "model", enormous)
-    assert codes(capsys) == dict.fromkeys(COMMANDS, 2)
-
-
-def data_of(page: Path) -> dict[str, Any]:
-    html = page.read_text(encoding="utf-8")
-    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
-    found: dict[str, Any] = json.loads(data)
-    return found
-
-
 # --- mistakes ------------------------------------------------------------------------------------
 
 MISTAKES = {
     "--prompt=x": "name a command: trace, verify",
     "heads --without=L9H0": "--without L9H0: name heads from L0H0 to L2H1",
-    "heads --picture=heads.txt": "should name a file that ends in",
+    "heads --picture=heads.txt": "must be a new file in a folder, and end in .svg",
+    "heads --picture=nowhere/a.svg": "must be a new file in a folder",
     "heads --period=17": "--period 17 must be from 2 to 16",
     "heads --json --picture=a.svg": "--json prints nothing else",
+    "heads --source=absent.txt": "absent.txt",
     "trace --layer=3": "--layer 3 must be from 0 to 2",
-    "trace --head=2": "--head 2 must be from 0 to 1",
     "trace --at=23": "--at 23 must be from 0 to 22",
     "trace --prompt=t": "--prompt must have at least 2 tokens",
-    "trace --prompt=ÄÖ": "the model has never seen 'Ä' 'Ö'",
     "trace --random=4,10": "--random 4,10 must be B,T,C",
     "trace --random=400,1000,512": "too large",
     "trace text --random=4,10,512": "--random needs no run",
     "trace --random=4,10,510": "C must be divisible by --n_head 8",
-    "heads --source=absent.txt": "absent.txt",
-    "compare --only=scales": "--only scales must be one of pytorch, heads, output",
-    "compare --layer=3": "--layer 3 must be from 0 to 2",
-    "report --out=nowhere/page.html": "should name a file in an existing folder",
+    "compare --only=scales": "--only scales must be one of heads, output",
 }
 
 
