@@ -27,7 +27,7 @@ def attention(
     mask: Tensor | None = None,
     dropout_p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q K^T / sqrt(D)) V, step by step (Vaswani et al. 2017, equation 1).
+    """Compute softmax(Q K^T / sqrt(D)) V step by step (Vaswani et al. 2017, equation 1).
 
     Args:
         mask: boolean, broadcastable to (B, H, T, S); True may attend. A query that may attend
@@ -47,15 +47,16 @@ def attention(
 
 
 def causal_mask(T: int, S: int, device: torch.device | None = None) -> Tensor:
-    """(T, S), True where query t may attend to key s: to itself and to earlier positions.
+    """Return the mask (T, S) that is True where query t may attend to key s.
 
-    The T queries are the last of the S positions, as in decoding with a cache.
+    A position attends to itself and to earlier ones. The T queries are the last of the S positions,
+    as in decoding with a cache.
     """
     return torch.ones(T, S, dtype=torch.bool, device=device).tril(diagonal=S - T)
 
 
 def join_masks(q_BHTD: Tensor, k_BHSD: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
-    """The one mask that `mask` and `causal` amount to; None if it hides nothing."""
+    """Combine `mask` and the causal mask into one; None hides nothing."""
     T, S = q_BHTD.size(-2), k_BHSD.size(-2)
     if not causal or T == 1:  # a single query is the last position and may attend to all keys
         return mask
@@ -64,8 +65,8 @@ def join_masks(q_BHTD: Tensor, k_BHSD: Tensor, mask: Tensor | None, causal: bool
 
 
 class Attend(nn.Module):
-    """`attention`, by PyTorch's fused kernel (but see `causal_attention`) or, "explicit", by the
-    formula. They agree.
+    """`attention` by the "fused" kernel of PyTorch (but see `causal_attention`) or the "explicit"
+    formula. They agree up to rounding.
 
     A module, so that a forward hook sees the queries, keys, values and mask that the model used
     and may replace the output (see `lens/capture.py`), whichever the kernel.
@@ -110,7 +111,7 @@ class Rotary(nn.Module):
         self.register_buffer("sin", sin_TD.float(), persistent=False)
 
     def forward(self, x_BHTD: Tensor, start: int) -> Tensor:
-        """The rotated (B, H, T, D), whose first row is at position `start`."""
+        """Rotate (B, H, T, D), whose first row is at position `start`."""
         rows = slice(start, start + x_BHTD.size(-2))
         cos_TD, sin_TD = self.cos[rows].to(x_BHTD.dtype), self.sin[rows].to(x_BHTD.dtype)
         other_half = x_BHTD.roll(x_BHTD.size(-1) // 2, dims=-1)
@@ -140,7 +141,7 @@ class MultiHeadAttention(nn.Module):
         Args:
             n_head: a divisor of `n_embd`.
             dropout: probability of dropping an attention weight in training.
-            kernel: "fused", the fastest for the device, or "explicit", the formula.
+            kernel: see `Attend`.
             qk_norm: normalize the queries and keys of each head (Dehghani et al. 2023).
             rotary: rotates queries and keys by their positions; for self-attention only.
         """
@@ -164,7 +165,7 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """Each position of `x` attends to `source`, or to `x` itself.
+        """Let each position of `x` attend to `source`, or to `x` itself.
 
         Args:
             x_BTC: what the queries are made from.

@@ -116,7 +116,7 @@ class CompiledGPT(GPT):
         return logits_BTV
 
     def new_cache(self) -> Cache:
-        """An empty cache for decoding, whose one layer holds the keys and values of all layers."""
+        """Return an empty cache, whose one layer holds the keys and values of all layers."""
         return Cache(1, self.config.block_size)
 
     @torch.inference_mode()
@@ -135,8 +135,8 @@ class CompiledGPT(GPT):
 
 
 def laid_out(model: GPT) -> Iterator[Tensor]:
-    """The weights as `decode.c` reads them: of a norm its weights and biases, of linear layers side
-    by side panels of 16 outputs, each with the biases and then the weights of every input."""
+    """Yield the weights as `decode.c` reads them: of a norm its weights, then its biases; of linear
+    layers side by side panels of 16 outputs, with the biases and then the weights of each input."""
     if model.rotary is not None:
         yield model.rotary.cos
         yield model.rotary.sin
@@ -158,8 +158,10 @@ def laid_out(model: GPT) -> Iterator[Tensor]:
 
 
 def huge(size: int) -> Tensor:
-    """An empty float32 tensor, in huge pages (2 MB) where Linux has them: with pages of 4 KB, TLB
-    misses take a fifth of the time of reading the weights."""
+    """Return an empty float32 tensor, in huge pages (2 MB) where Linux has them.
+
+    With pages of 4 KB, TLB misses take a fifth of the time of reading the weights.
+    """
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(size)
     memory = mmap.mmap(-1, 4 * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

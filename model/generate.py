@@ -32,7 +32,7 @@ class Sampling:
     """Draw from the tokens at least this fraction as probable as the most likely one."""
 
     def probabilities(self, logits_BV: Tensor) -> Tensor:
-        """The distribution of the next token, (B, V). The most likely token is always kept."""
+        """Return the distribution of the next token, (B, V). It keeps the most likely token."""
         if self.temperature == 0:
             return F.one_hot(logits_BV.argmax(-1), logits_BV.size(-1)).to(logits_BV.dtype)
         # With the largest subtracted first, a tiny temperature makes -inf of the rest, never NaN.
@@ -101,7 +101,7 @@ class Decoder:
 
 
 def window_start(position: int, block_size: int) -> int:
-    """First position that the model sees when it reads the token at `position`.
+    """Return the first position that the model sees when it reads the token at `position`.
 
     The window grows until it is full. Then its last half becomes the start of the next one, so
     that a cache is filled again once in half a window, not at every token. With block_size 8,

@@ -87,7 +87,7 @@ class GPT(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """GPT-2's initialization, but with embeddings and head of half its scale.
+        """Initialize the weights as GPT-2 does, but embeddings and head at half its scale.
 
         Matrices are normal with standard deviation 0.02; those that write to the residual stream
         are smaller by the square root of their number, or zero if the config says so. Biases and
@@ -104,7 +104,7 @@ class GPT(nn.Module):
                 nn.init.normal_(weight, std=0.02 if name.startswith("blocks.") else 0.01)
 
     def forward(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
-        """Logits of the next token after each position.
+        """Compute the logits of the next token after each position.
 
         Args:
             tokens_BT: token ids.
@@ -122,7 +122,7 @@ class GPT(nn.Module):
         return self.unembed(x_BTC)
 
     def embed(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
-        """The sum of the embeddings of tokens, positions and n-grams, (B, T, C)."""
+        """Sum the embeddings of tokens, positions and n-grams, (B, T, C)."""
         start = cache.length if cache else 0
         end = start + tokens_BT.size(1)
         if end > self.config.block_size:
@@ -135,23 +135,23 @@ class GPT(nn.Module):
         return x_BTC.to(self.compute_dtype or x_BTC.dtype)
 
     def unembed(self, x_BTC: Tensor) -> Tensor:
-        """Logits (B, T, V) from the residual stream; of an earlier layer's, the logit lens."""
+        """Compute logits (B, T, V) from a residual stream; of an earlier layer, the logit lens."""
         x_BTC = self.final_norm(x_BTC)
         if self.head is None:
             return F.linear(x_BTC, self.token_embedding.weight.to(x_BTC.dtype))
         return self.head(x_BTC)
 
     def new_cache(self) -> Cache:
-        """An empty cache for decoding."""
+        """Return an empty cache for decoding."""
         return Cache(self.config.n_layer, self.config.block_size)
 
     def num_parameters(self) -> int:
-        """How many numbers are learned."""
+        """Count the learned numbers."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
 def next_token_loss(logits_BTV: Tensor, targets_BT: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross-entropy in nats of the tokens that came next; computed in float32 at least."""
+    """Compute the cross-entropy of the next tokens, in nats, in float32 at least."""
     dtype = torch.promote_types(logits_BTV.dtype, torch.float32)
     return F.cross_entropy(
         logits_BTV.flatten(0, -2).to(dtype), targets_BT.flatten(), reduction=reduction

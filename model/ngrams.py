@@ -22,7 +22,7 @@ class NgramEmbeddings(nn.ModuleList):
         self.vocab_size = vocab_size
 
     def forward(self, tokens_BT: Tensor, cache: Cache | None = None) -> list[Tensor]:
-        """A (B, T, C) for each n. Before the first token all n-grams read token 0.
+        """Return a (B, T, C) for each n. Before the first token all n-grams read token 0.
 
         Args:
             cache: has the tokens before these; updated.
