@@ -50,6 +50,13 @@ def same_losses(run: Path, other: Path) -> None:
         assert a[key] == pytest.approx(b[key], rel=TOLERANCE), key
 
 
+def same_bits(name: str, other: str) -> dict[str, torch.Tensor]:
+    """The tensors of the last checkpoint, which are those of another run."""
+    a, b = (load_checkpoint(Path("runs", run, "last.safetensors"))[1] for run in (name, other))
+    assert a.keys() == b.keys() and not [key for key in a if not torch.equal(a[key], b[key])]
+    return a
+
+
 def wait_for(run: Path, step: int, process: BaseProcess) -> None:
     """Until a run that is under way has written of this step."""
     while not any(line["step"] >= step for line in read_metrics(run)):
@@ -57,6 +64,7 @@ def wait_for(run: Path, step: int, process: BaseProcess) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_four_processes_follow_the_losses_of_one(workplace: Path, alone: Path) -> None:
     assert run_job(4, [*FLAGS, "--run=four"]) == [0, 0, 0, 0]
     run = Path("runs/four")
@@ -75,6 +83,7 @@ FAILURES = [
     ("--data.source=absent.txt", "error: no text at absent.txt"),
     ("--train.batch_size=6", "error: --train.batch_size 6 must be divisible by 2 processes times"),
     ("--train.learning_rate=1e30 --train.muon_learning_rate=1e30", "error: at step "),
+    ("--run=taken", "error: runs/taken exists"),  # which only the first process sees
 ]
 
 
@@ -82,11 +91,14 @@ FAILURES = [
 def test_what_fails_ends_every_process_with_one_line(
     workplace: Path, flags: str, message: str
 ) -> None:
+    taken = workplace / "runs" / "taken" / "thesis.txt"
+    taken.parent.mkdir(parents=True)
+    taken.touch()
     assert run_job(2, [*FLAGS, *flags.split()]) == [2, 2]
     for rank in range(2):
         *_, said = Path(f"said-{rank}").read_text().splitlines()
-        assert said.startswith(message)
-    assert Path("runs").exists() == ("at step" in message)
+        gone = ("error: another process of this job is gone", "error: could not reach the other")
+        assert said.startswith((message, *gone) if rank and "taken" in flags else message)
 
 
 def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(
@@ -97,12 +109,8 @@ def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(
     assert run_job(2, [*flags, "--run=parts", "--train.max_steps=4"]) == [0, 0]
     shutil.copytree("runs/parts", "runs/alone")
     assert run_job(2, ["--resume=parts", "--train.max_steps=10"]) == [0, 0]
-    whole, parts = (
-        load_checkpoint(Path("runs", name, "last.safetensors"))[1] for name in ("whole", "parts")
-    )
-    assert whole.keys() == parts.keys() >= {"generator.cpu.0", "generator.cpu.1"}
-    assert not [name for name in whole if not torch.equal(whole[name], parts[name])]
-    states = whole["generator.cpu.0"], whole["generator.cpu.1"]
+    tensors = same_bits("whole", "parts")
+    states = tensors["generator.cpu.0"], tensors["generator.cpu.1"]
     assert not torch.equal(*states), "both drop the same"
     assert train.main(["--resume=alone", "--train.max_steps=6"]) == 0
     assert "note: processes 2 -> 1: sums round differently" in capsys.readouterr().out
@@ -113,11 +121,7 @@ def test_all_agree_on_what_fits_and_repeat_it_to_the_last_bit(workplace: Path) -
     assert run_job(2, [*flags, "--train.minutes=0.05", "--run=timed"]) == [0, 0]
     assert "0.05 minutes are " in Path("said-0").read_text()
     assert run_job(2, ["runs/timed/config.yaml", "--run=again"]) == [0, 0]
-    timed, again = (
-        load_checkpoint(Path("runs", name, "last.safetensors"))[1] for name in ("timed", "again")
-    )
-    assert timed.keys() == again.keys() >= {"generator.cpu.0", "generator.cpu.1"}
-    assert not [name for name in timed if not torch.equal(timed[name], again[name])]
+    same_bits("timed", "again")
 
 
 def test_a_process_that_is_gone_ends_the_job_and_the_run_goes_on(workplace: Path) -> None:
@@ -146,6 +150,7 @@ def test_a_signal_to_one_stops_all_at_the_same_step(workplace: Path) -> None:
     assert [process.exitcode for process in job] == [143, 143]
 
 
+@pytest.mark.slow
 def test_torchrun_on_two_nodes(workplace: Path, alone: Path) -> None:
     """Two groups that meet on a loopback address; each finds its own way to the text."""
     with socket.socket() as free:
