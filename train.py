@@ -135,12 +135,8 @@ class Job:
         self, config: Config, batches: Batches, runtime: Runtime, processes: Processes
     ) -> None:
         """Make the model, whose weights follow from the seed, and its optimizer."""
-        self.config, self.batches, self.runtime, self.processes = (
-            config,
-            batches,
-            runtime,
-            processes,
-        )
+        self.config, self.batches = config, batches
+        self.runtime, self.processes = runtime, processes
         self.run, self.state = Path("the run"), TrainState()
         seed = config.train.seed
         torch.manual_seed(seed)
@@ -207,7 +203,8 @@ def fit_steps(job: Job, began: float) -> int:
     def seconds_since(start: float) -> float:  # the mean, so that all processes agree
         return processes.sum(time.perf_counter() - start)[0] / processes.world_size
 
-    step_once(), step_once()  # which are slower than the rest
+    for _ in range(2):  # which are slower than the rest
+        step_once()
     start, steps = time.perf_counter(), 0
     while steps == 0 or seconds_since(start) < min(5.0, 1.8 * settings.minutes):
         step_once()
@@ -271,29 +268,26 @@ def main(argv: list[str]) -> int:
             return measure(job, saved)
         if saved and options.resume:
             resume(job, saved)
-            return finish(job)
-
-        stem = f"from-{saved.path.parent.name}" if saved else "default"
-        if file is not None:  # runs/NAME/config.yaml is called after NAME
-            stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
-        run = Path()
-        if processes.is_main:
-            run = make_folder(options.run, stem)
-            held.enter_context(hold(run))
-            check_unused(run)  # once more: another process may have come first
-        if config.train.minutes:
-            steps = fit_steps(job, began)
-            config = replace(config, train=replace(config.train, max_steps=steps, minutes=0.0))
-            job = Job(config, batches, runtime, processes)
-        if saved:
-            load_weights(job.model, saved.tensors, saved.path)
-        if processes.is_main:
-            job.run, source = run, options.init_from
-            describe_run(
-                run,
-                config,
-                {"corpus": batches.info, "init_from": source, "runtime": str(machine)},
-            )
+        else:
+            stem = f"from-{saved.path.parent.name}" if saved else "default"
+            if file is not None:  # runs/NAME/config.yaml is called after NAME
+                stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
+            run = job.run
+            if processes.is_main:
+                run = make_folder(options.run, stem)
+                held.enter_context(hold(run))
+                check_unused(run)  # once more: another process may have come first
+            if config.train.minutes:
+                steps = fit_steps(job, began)
+                config = replace(config, train=replace(config.train, max_steps=steps, minutes=0.0))
+                job = Job(config, batches, runtime, processes)
+            job.run = run
+            if saved:
+                load_weights(job.model, saved.tensors, saved.path)
+            if processes.is_main:
+                facts = {"corpus": batches.info, "runtime": str(machine)}
+                describe_run(run, config, facts | {"init_from": options.init_from})
+        del saved  # its tensors are copies of what is in the model now
         return finish(job)
 
 

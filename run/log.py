@@ -1,6 +1,7 @@
 """What a run says while it trains: lines, a progress bar, metrics.jsonl and TensorBoard events."""
 
 import json
+import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from textwrap import indent
@@ -81,6 +82,9 @@ class Logger:
 
             writer = SummaryWriter(str(run), purge_step=state.step + 1)
             self.events = self.files.enter_context(writer)
+            # On a full disk its thread would print a traceback; `flush` raises the error here too.
+            self.files.callback(setattr, threading, "excepthook", threading.excepthook)
+            threading.excepthook = lambda _: None
 
     def __enter__(self) -> "Logger":
         return self

@@ -321,15 +321,15 @@ def test_weights_that_a_step_ruined_are_never_saved(
 def test_a_full_disk_is_one_line_and_loses_nothing(
     workplace: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    """From the first step on no file may grow past a size, as if a quota were used up: not even
-    metrics have room, or some of them, or all but a checkpoint."""
+    """From the first step on no file may grow past a size, as if a quota were used up: there is
+    room for no metrics, for some of them but not in TensorBoard, or for all but a checkpoint."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with monkeypatch.context() as patch:
         at_step(patch, 1, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1])))
         said = io.StringIO()
         patch.setattr(sys, "stderr", said)
         try:
-            assert train.main([*DROPOUT, "--run=parts"]) == 2
+            assert train.main([*DROPOUT, "--train.tensorboard=true", "--run=parts"]) == 2
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert said.getvalue() == "error: could not write to runs/parts: File too large\n"
