@@ -296,7 +296,7 @@ def open_run(run: Path, which: str = "best") -> SavedRun:
         UserError: for a checkpoint that is missing or damaged.
     """
     path = run / f"{which}.safetensors"
-    if which == "best" and not path.exists():
+    if not path.exists():
         path = run / "last.safetensors"
     header, tensors = load_checkpoint(path)
     with reading(path):
