@@ -3,7 +3,6 @@
 import io
 import itertools
 import json
-import math
 import os
 import pty
 import re
@@ -35,7 +34,6 @@ from tests.conftest import DEBUG, ROOT, make_run
 from tests.jobs import start_command
 from training.config import TrainConfig
 from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
-from training.processes import Processes
 from training.runtime import StopSignal
 from training.state import TrainState
 from training.step import Evaluation, evaluate, train_step
@@ -172,9 +170,7 @@ def test_a_run_leaves_all_it_promises(debug_run: Path) -> None:
     names = {path.name for path in debug_run.iterdir() if "events" not in path.name}
     checkpoints = {"best.safetensors", "last.safetensors", "snapshots"}
     assert names == {"config.yaml", "run.json", "metrics.jsonl", ".lock"} | checkpoints
-    losses, validation = read(debug_run, "train_loss"), read(debug_run, "val_loss")
-    assert list(losses) == [10, 20, 30, 40, 50, 60] and list(validation) == [30, 60]
-    assert losses[60] < losses[10] < math.log(200)
+    validation = read(debug_run, "val_loss")
     events = EventAccumulator(str(debug_run)).Reload()
     seen = {event.step: event.value for event in events.Scalars("val_loss")}
     assert seen == pytest.approx(validation, rel=1e-6)
@@ -452,21 +448,6 @@ def test_a_second_ctrl_c_stops_at_once(
     line += "runs/a\n"
     assert capsys.readouterr().err.endswith(line)
     assert state_of("a").step == 8
-
-
-def test_a_signal_while_processes_agree_is_not_lost(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gather, calls = Processes.gather, itertools.count()
-
-    def interrupted(self: Processes, tensor: Tensor) -> list[Tensor]:
-        if next(calls) == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return gather(self, tensor)
-
-    monkeypatch.setattr(Processes, "gather", interrupted)
-    assert train.main([*SHORT, "--run=a"]) == 143
-    assert state_of("a").step < 8
 
 
 def test_a_run_ends_early_where_its_config_says_so_over_all_its_sessions(

@@ -27,15 +27,9 @@ CONFIG = Config(model=ModelConfig(block_size=10), train=TRAIN)  # 60 tokens in a
 BASELINES = {"uniform": 4.0, "unigram": 3.0, "bigram": 2.0}
 
 
-def logger(
-    run: Path,
-    state: TrainState,
-    stop: StopSignal | None = None,
-    silent: bool = False,
-    **options: Any,
-) -> Logger:
+def logger(run: Path, state: TrainState, **options: Any) -> Logger:
     config = dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, **options))
-    return Logger(run, config, state, BASELINES, StopSignal() if stop is None else stop, silent)
+    return Logger(run, config, state, BASELINES, StopSignal())
 
 
 def test_metrics_are_of_the_steps_since_the_last_line(tmp_path: Path) -> None:
@@ -79,34 +73,6 @@ def test_an_evaluation_is_shown_beside_what_it_beats(
         "  (best 2.5000)",
         f"{step}1.5000 nats/char  0.750 bits/char  training 2.1250  beats bigram 2.0000",
     ]
-
-
-def test_other_processes_say_and_write_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with logger(tmp_path, TrainState(step=3, train_loss=1.0), silent=True) as log:
-        log.step(1.0, 1.0, 0.5)
-        log.evaluating()
-        log.evaluation(Evaluation(1.0, 1.0), "a sample")
-        log.flush()
-    assert capsys.readouterr() == ("", "") and not list(tmp_path.iterdir())
-
-
-def test_a_pipe_that_nobody_reads_stops_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As `python train.py | head -1` does: it saves, and ends with 128 + SIGPIPE."""
-    stop = StopSignal()
-    with logger(tmp_path, TrainState(step=3, train_loss=1.0), stop) as log:
-        assert not stop
-
-        def closed(text: str) -> int:
-            raise BrokenPipeError
-
-        monkeypatch.setattr(sys.stdout, "write", closed)
-        log.evaluation(Evaluation(1.0, 1.0), "")
-        monkeypatch.undo()
-    assert stop and stop.exit_code == 141
 
 
 class Terminal(io.StringIO):

@@ -55,27 +55,6 @@ def muon_update(gradient: Tensor, momentum: Tensor, beta: float) -> tuple[Tensor
     return X * (math.sqrt(rows / columns) if rows > columns else 1.0), momentum
 
 
-def test_muon_is_its_formula() -> None:
-    """Two steps; the first matrix and the last are made orthogonal together."""
-    torch.manual_seed(0)
-    model = nn.Module()
-    shapes = [(5, 20), (20, 5), (5, 20)]
-    model.blocks = nn.ModuleList(nn.Linear(*shape, bias=False) for shape in shapes)
-    config = TrainConfig(muon_learning_rate=0.3, muon_momentum=0.9, weight_decay=0.2)
-    optimizer = make_optimizer(model, config)
-    expected = weights_of(model)
-    momentum = {name: torch.zeros_like(weight) for name, weight in expected.items()}
-    for step, lr_scale in enumerate((0.5, 1.0)):
-        for name, gradient in give_gradients(model, step).items():
-            update, momentum[name] = muon_update(gradient, momentum[name], 0.9)
-            rate = 0.3 * lr_scale
-            expected[name] = (1 - rate * 0.2) * expected[name] - rate * update
-        optimizer.step(lr_scale)
-        for name, p in model.named_parameters():
-            torch.testing.assert_close(p.detach(), expected[name], rtol=0, atol=1e-5)
-            torch.testing.assert_close(optimizer.state[name]["momentum"], momentum[name])
-
-
 def test_muon_in_bfloat16_is_close_and_keeps_float32() -> None:
     results, name = [], "blocks.0.mlp.up.weight"
     for precision in (torch.float32, torch.bfloat16):

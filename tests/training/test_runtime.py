@@ -73,13 +73,6 @@ def test_work_is_timed_on_few_threads_and_on_many(monkeypatch: pytest.MonkeyPatc
     assert runtime.speedup_of_half(2) == 2
 
 
-def test_a_cpu_is_fast_in_bfloat16_by_its_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
-    for found, fast in (({}, False), ({"avx512_bf16": True}, True), ({"amx_bf16": True}, True)):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found)
-        assert runtime.computes_in_bfloat16(CPU) == fast
-    assert not runtime.computes_in_bfloat16(torch.device("mps"))
-
-
 def test_the_machine_in_words_and_in_a_checkpoint() -> None:
     one = Runtime(CPU, torch.float32, 1).machine(1)
     assert str(one) == "device cpu, 1 thread, computing in float32"

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
-from training import step as step_module
 from training.config import TrainConfig
 from training.optim import gradient, make_optimizer
 from training.processes import Processes
@@ -89,49 +88,6 @@ def test_an_update_is_the_clipped_gradient_of_the_mean_loss(
         assert new.grad is None, "nothing is left for the next update"
 
 
-def test_multi_token_prediction_needs_a_second_token() -> None:
-    """A context of one has no token after the next."""
-    results = []
-    for weight in (0.0, 0.3):
-        model = make()
-        loss, _ = train_step(
-            model, Descent(model), batch_of(4)[:, :2], TrainConfig(), 0.5, multi_token_weight=weight
-        )
-        results.append([torch.tensor(loss), *(p.detach().clone() for p in model.parameters())])
-    assert all(map(torch.equal, *results))
-
-
-class Wrapped(nn.Module):
-    """As DistributedDataParallel: notes whether each backward pass would average gradients."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module, self.noted = module, list[bool]()
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.module(tokens)
-        logits.register_hook(lambda _: self.noted.append(self.require_backward_grad_sync))  # type: ignore[arg-type]
-        return logits
-
-
-def some_processes(sum_up: Callable[..., list[float]], rank: int = 0, size: int = 1) -> Processes:
-    """Processes whose sums are what this makes of the numbers of one."""
-    processes = Processes(rank, size)
-    object.__setattr__(processes, "sum", sum_up)
-    return processes
-
-
-def test_several_processes_average_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_module, "DistributedDataParallel", Wrapped)
-    model = make()
-    wrapped, expected = Wrapped(model), nats(model, batch_of(3)).mean().item()
-    config = TrainConfig(batch_size=9, gradient_accumulation_steps=3)
-    three = some_processes(lambda *numbers: [n + 20 for n in numbers], rank=1, size=3)
-    loss, _ = train_step(wrapped, Descent(model), batch_of(3), config, 1.0, processes=three)
-    assert wrapped.noted == [False, False, True]
-    assert loss == pytest.approx((expected + 20) / 3)
-
-
 @pytest.mark.parametrize("where", ["loss", "gradient", "elsewhere"])
 def test_what_is_not_finite_is_never_learned(where: str) -> None:
     """In a loss, in one gradient, or in the loss of another process."""
@@ -145,7 +101,8 @@ def test_what_is_not_finite_is_never_learned(where: str) -> None:
     elif where == "gradient":
         weight.register_hook(lambda g: g * math.inf)
     else:
-        named, processes = "", some_processes(lambda number: [math.inf])
+        named = ""
+        object.__setattr__(processes, "sum", lambda number: [math.inf])
     config = TrainConfig()
     learner = make_optimizer(model, config)
     before = [p.detach().clone() for p in model.parameters()]
@@ -226,40 +183,6 @@ def test_bits_are_per_character_where_a_token_is_a_byte() -> None:
     assert Evaluation(2 * math.log(2), 3.0).in_units("byte") == (
         "1.3863 nats/byte  2.000 bits/byte  3.000 bits/char"
     )
-
-
-def test_several_processes_take_batches_in_turn() -> None:
-    seen: list[Sequence[float]] = []  # what each process would add to the sum
-
-    def see(*numbers: float) -> list[float]:
-        seen.append(numbers)
-        return [1.0, 1.0, 1.0, 0.0]
-
-    model = make()
-    for rank in range(3):
-        measured(model, processes=some_processes(see, rank, 3))
-    sums = [nats(model, batch).sum().item() for batch in split()]
-    tokens = [18, 6, 6, 1]
-    for rank, (found_nats, found_tokens, characters, stopped) in enumerate(seen):
-        assert found_nats == pytest.approx(sum(sums[rank::3]), rel=1e-5)
-        assert found_tokens == characters == sum(tokens[rank::3]) and not stopped
-
-
-def test_a_stopped_evaluation_says_nothing() -> None:
-    """Also where another process was stopped; the model goes on training."""
-    model, stop, read = make(), StopSignal(), list[int]()
-
-    def stopping() -> Iterator[Tensor]:
-        for number, batch in enumerate(split()):
-            read.append(number)
-            stop.number = 2 if number == 1 else 0
-            yield batch
-
-    characters = CharTokenizer("abcdefg")
-    assert evaluate(model, stopping(), characters, CPU, stop) is None
-    assert read == [0, 1] and model.training
-    other = some_processes(lambda *numbers: [*numbers[:3], 1.0])
-    assert evaluate(model, iter(split()), characters, CPU, StopSignal(), other) is None
 
 
 def test_a_validation_loss_that_is_not_finite_is_an_error() -> None:
