@@ -167,14 +167,9 @@ def split(case: Case) -> Found:
     being head h; in another order the rows are other heads.
     """
     attn, interleaved = case.layer.attn, copy.deepcopy(case.layer.attn)
-    errors = [
-        error(got, want)
-        for got, want in zip(
-            with_gradients(partial(layer_per_head, attn), attn, case.layer.x_BTC),
-            with_gradients(partial(attn, causal=True), attn, case.layer.x_BTC),
-            strict=True,
-        )
-    ]
+    ways = partial(layer_per_head, attn), partial(attn, causal=True)
+    both = (with_gradients(way, attn, case.layer.x_BTC) for way in ways)
+    output_error, *gradient_errors = map(error, *both)
     C, H = attn.out.out_features, attn.n_head
     order = torch.arange(C).view(C // H, H).T.reshape(-1)  # head h takes rows h, h + H, h + 2H ...
     for layer in (interleaved.query, interleaved.key, interleaved.value):
@@ -182,8 +177,8 @@ def split(case: Case) -> Found:
             parameter.data = parameter[order]
     other_BTC = layer_per_head(interleaved, case.layer.x_BTC)
     return {
-        "output, head h owning rows h*D to (h+1)*D": errors[0],
-        "gradients of x, W_q, W_k, W_v, W_O": max(errors[1:]),
+        "output, head h owning rows h*D to (h+1)*D": output_error,
+        "gradients of x, W_q, W_k, W_v, W_O": max(gradient_errors),
         "output, head h owning every H-th row instead": error(other_BTC, case.layer.output_BTC),
     }
 
@@ -302,10 +297,8 @@ def never_masked(case: Case) -> Found:
     subject, block_size = case.subject, case.subject.config.model.block_size
     if not subject.trained_on_repeats:  # repeated strings need room for two copies
         block_size = min(block_size, 64)
-    batches, settings = (
-        subject.batches(block_size),
-        TrainConfig(max_steps=case.steps, batch_size=16),
-    )
+    batches = subject.batches(block_size)
+    settings = TrainConfig(max_steps=case.steps, batch_size=16)
     shape = ModelConfig(block_size=block_size, n_layer=2, n_head=2, n_embd=64)
     sequences_BT = spread_sequences(batches, block_size, 32)
     print(f"training two small models for {case.steps} steps each", file=sys.stderr)

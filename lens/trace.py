@@ -1,5 +1,7 @@
 """The command trace: one attention layer of a run, step by step."""
 
+import re
+
 import torch
 from pydantic.dataclasses import dataclass
 from torch import nn
@@ -84,13 +86,11 @@ def print_matrix(step: Step, head: int, tokens: list[str], first: int) -> None:
     """Print some rows and columns of a head's matrix, queries down and keys across; a cell that is
     masked is a dot: not zero, but not there."""
     names = {i: f"{i} {tokens[i]}" for i in range(first, min(first + SHOWN, len(tokens)))}
+    hidden = torch.zeros_like(step.value) if step.hidden is None else step.hidden
     rows = [["query \\ key", *names.values()]]
     for q, name in names.items():
-        cells = [f"{step.value[0, head, q, k]:.3f}" for k in names]
-        if step.hidden is not None:
-            masked = step.hidden[0, head, q, [*names]]
-            cells = ["·" if hidden else cell for hidden, cell in zip(masked, cells, strict=True)]
-        rows.append([name, *cells])
+        shown = [(hidden[0, head, q, k], step.value[0, head, q, k]) for k in names]
+        rows.append([name, *("·" if masked else f"{weight:.3f}" for masked, weight in shown)])
     print_table(rows)
     if len(tokens) > len(names):
         print(f"(positions {min(names)} to {max(names)} of {len(tokens)}; --at shows others)")
@@ -103,16 +103,14 @@ def trace_random(shape: str, n_head: int) -> None:
     Raises:
         UserError: for a shape that is not one, or cannot be split into heads.
     """
+    numbers = re.fullmatch(r"(\d{1,4}),(\d{1,4}),(\d{1,4})", shape)
+    B, T, C = map(int, numbers.groups()) if numbers else (0, 0, 0)
+    if not 0 < min(B, T, C) <= B * T * max(C, n_head * T) <= 10**8 or C % n_head:
+        raise UserError(
+            f"--random {shape} must be B,T,C, such as 4,10,512: small, and C divisible by --n_head"
+        )
     torch.manual_seed(0)
-    try:
-        B, T, C = map(int, shape.split(","))
-        if not 0 < min(B, T, C) <= B * T * max(C, n_head * T) <= 10**8:
-            raise ValueError("no number may be 0, or too large")
-        if C % n_head:
-            raise ValueError(f"C must be divisible by --n_head {n_head}")
-        attn, x_BTC = MultiHeadAttention(C, n_head), torch.randn(B, T, C)
-    except ValueError as reason:
-        raise UserError(f"--random {shape} must be B,T,C, such as 4,10,512: {reason}") from None
+    attn, x_BTC = MultiHeadAttention(C, n_head), torch.randn(B, T, C)
     print(f"multi-head self-attention on ({B}, {T}, {C}), {n_head} heads\n")
     print_steps(layer_steps(attn, x_BTC, causal=False))
     difference = error(attn(x_BTC), layer_by_torch(attn, x_BTC))

@@ -291,9 +291,9 @@ MISTAKES = {
     "trace --at=23": "--at 23 must be from 0 to 22",
     "trace --prompt=t": "--prompt must have at least 2 tokens",
     "trace --random=4,10": "--random 4,10 must be B,T,C",
-    "trace --random=400,1000,512": "too large",
+    "trace --random=400,1000,512": "must be B,T,C, such as 4,10,512: small",
     "trace text --random=4,10,512": "--random needs no run",
-    "trace --random=4,10,510": "C must be divisible by --n_head 8",
+    "trace --random=4,10,510": "and C divisible by --n_head",
     "compare --only=scales": "--only scales must be one of heads, output",
 }
 
