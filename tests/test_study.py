@@ -200,12 +200,23 @@ def test_heads(said: Said, run: Path) -> None:
     assert shown == pytest.approx(lens, abs=6e-5)
 
 
-def test_a_picture_replaces_nothing(said: Said, run: Path) -> None:
+def test_a_sink_is_called_one(said: Said, run: Path) -> None:
+    """Over three tokens even uniform attention is above 0.3."""
+    rows = table(said("heads", "--prompt=the", "--sequences=2"), "head ")
+    del rows["uniform"]
+    assert [name.endswith(" sink") for name in rows] == [row[4] > 0.3 for row in rows.values()]
+    assert any(0.3 < row[4] < 0.5 for row in rows.values())
+
+
+def test_a_picture_replaces_nothing(
+    said: Said, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("matplotlib", reason="needs pip install matplotlib")
     assert "picture: heads.svg" in said("heads", "--sequences=2", "--picture=heads.svg")
     picture = Path("heads.svg").read_text()
     assert "<svg" in picture
-    assert study.main(["heads", "nowhere", "--picture=heads.svg"]) == 2  # before the run is opened
+    assert study.main(["heads", "nowhere", "--picture=heads.svg"]) == 2
+    assert "must be a new file" in capsys.readouterr().err  # before the run is opened
     assert Path("heads.svg").read_text() == picture
 
 
