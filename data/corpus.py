@@ -135,11 +135,9 @@ def write_tokens(source: Source, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def read_text(source: Source, doing: str, errors: str = "strict") -> Iterator[str]:
-    """Yield a text in chunks, and show how far it is read."""
-    with tqdm(desc=doing, unit="B", unit_scale=True, leave=False, disable=None) as bar:
-        for text in source.read(errors):
-            yield text
-            bar.update(len(text))
+    """Read a text in chunks, and show how far it is."""
+    chunks = source.read(errors)
+    return iter(tqdm(chunks, desc=doing, unit=" chunks", leave=False, delay=0.5, disable=None))
 
 
 def cut_between_lines(chunks: Iterator[str]) -> Iterator[str]:

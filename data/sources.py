@@ -94,10 +94,8 @@ def read_files(paths: list[Path], separator: str, errors: str) -> Iterator[str]:
 
 def pydocs() -> Source:
     """Return the reference manual behind Python's `help()`, which every CPython carries."""
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        raise UserError("this Python has no pydoc_data; name a text with --data.source") from None
+    from pydoc_data.topics import topics  # half a megabyte
+
     text, version = "\n".join(topics[name] for name in sorted(topics)), sys.version.split()[0]
     identity = ["pydocs", version, hashlib.sha256(text.encode()).hexdigest()]
     return Source(f"the manual of Python {version}", identity, lambda _: iter([text]))
@@ -133,6 +131,6 @@ def read_rows(config: DataConfig) -> Iterator[str]:
             before = config.separator
     except Exception as error:  # `datasets` documents no kinds
         raise UserError(
-            f"could not load {source} ({type(error).__name__}: {error}); without a network or an "
-            f"account, put the text in a file and pass --data.source FILE"
+            f"could not load {source} ({type(error).__name__}: {error}); without a network, name "
+            f"a file with --data.source"
         ) from error

@@ -117,12 +117,12 @@ def test_generation_starts_at_a_newline_or_the_commonest(workplace: Path) -> Non
 
 
 def test_globs_and_odd_names(workplace: Path) -> None:
-    for name in ("b", "a", "a[1]", "--x"):
+    for name in (*"ecadb", "a[1]", "--x"):
         Path(f"{name}.txt").write_text(f"<{name}>")
-    Path("c.txt").mkdir()
+    Path("f.txt").mkdir()
     for names, text in (
-        ("?.txt", "<a><b>"),
-        (["b.txt", "?.txt"], "<b><a><b>"),
+        ("?.txt", "<a><b><c><d><e>"),
+        (["b.txt", "[ac].txt"], "<b><a><c>"),
         ("a[1].txt", "<a[1]>"),  # a name that exists is no pattern
         ("--x.txt", "<--x>"),
     ):
@@ -191,6 +191,7 @@ def test_another_text_is_read_again(workplace: Path) -> None:
             ("a text", "ab", ""),
             ("A TEXT", "ab", ""),
             ("longer text", "ab", ""),
+            ("longer text", "ba", ""),
             ("longer text", "ba", "|"),
         ]
     ):
