@@ -158,7 +158,7 @@ def print_composition(subject: Subject) -> None:
     for (i, a), (j, b), scores in pairs[:PAIRS]:
         rows.append([f"L{i}H{a} -> L{j}H{b}", *(f"{score:.3f}" for score in scores.values())])
     print_table(rows)
-    print(f"(the highest of {len(pairs)} pairs)\n")
+    print()
 
 
 def new_figure(path: str) -> Any:

@@ -121,10 +121,7 @@ class Subject:
         seen = capture(self.model, self.prompt_T[None])
         for i, layer in enumerate(seen.layers):
             if error(layer_steps(layer.attn, layer.x_BTC)["output"].value, layer.output_BTC) > 1e-3:
-                raise UserError(
-                    f"layer {i} is not what lens/formula.py computes; teach it what "
-                    f"model/attention.py does"
-                )
+                raise UserError(f"layer {i} is not what lens/formula.py computes; change that too")
         return seen
 
     def sequences(self, count: int | None) -> Tensor:

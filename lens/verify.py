@@ -158,7 +158,7 @@ def by_torch(case: Case) -> Pairs:
     """layer = nn.MultiheadAttention"""
     config, T = case.model.config, len(case.tokens_T)
     if config.positions == "rotary" or config.qk_norm:
-        yield ", ".join(["rotary"] * (config.positions == "rotary") + ["QK-norm"] * config.qk_norm)
+        yield "rotary or QK-norm"
     else:
         yield from layers(case, partial(layer_by_torch, mask=causal_mask(T, T)))
 
