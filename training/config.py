@@ -19,7 +19,7 @@ class TrainConfig:
     """Decides the initial weights, the order of the sequences, and dropout."""
 
     minutes: NonNegative = 1.0
-    """How long the whole run takes, start and evaluations included: its first steps are timed, and
+    """About how long the whole run takes, start and evaluations included: some steps are timed, and
     max_steps is set to what fits, and saved. 0 trains for max_steps instead; giving max_steps does
     the same."""
 
@@ -110,7 +110,7 @@ class TrainConfig:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the computation; auto takes bfloat16 where the device computes in it."""
 
-    threads: Natural = 0
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads; 0 takes all cores, or fewer where other programs keep them busy."""
 
     compile: bool = False

@@ -55,6 +55,16 @@ def test_a_signal_to_another_process_stops_this_one_with_its_code() -> None:
         assert processes.stop_requested(stop) and stop.exit_code == 143
 
 
+def test_a_signal_while_processes_agree_is_not_lost() -> None:
+    class Meanwhile(Processes):
+        def gather(self, tensor: Tensor) -> list[Tensor]:
+            stop.number = 15
+            return [tensor]
+
+    stop = StopSignal()
+    assert not Meanwhile().stop_requested(stop) and stop
+
+
 def rejected(monkeypatch: pytest.MonkeyPatch, **variables: Any) -> str:
     """What is said of these variables of torchrun, in one line."""
     for name, value in variables.items():
