@@ -146,7 +146,6 @@ def wait_for_address(tab: Any, word: str) -> str:
 
 
 def test_it_opens_alone_and_says_how_far_it_is_from_pytorch(tab: Any, report: Report) -> None:
-    assert tab.title() == "plain · glassgpt"
     equality = tab.inner_text("#equality")
     error, allowed, logit, _ = map(float, re.findall(r"-?\d\.\de[-+]\d+", equality))
     assert 0 <= error < allowed / 10 and "computes as PyTorch does" in equality
@@ -547,7 +546,6 @@ def test_other_tokens(kind: str, workplace: Path, show: Show) -> None:
     given = page(*taken_apart(run))
     tab = show(given)
     spans = tab.locator("#text .token")
-    assert tab.input_value("#typed") == "caf\u00e9 x"
     for text in (
         "the cat's hat, they'll 've 42nd  x",
         "na\u00efve \U0001f600\u200d \u0301\u00e9\u00a0\u3000 b",
@@ -556,9 +554,13 @@ def test_other_tokens(kind: str, workplace: Path, show: Show) -> None:
         act(tab, "#typed", text)
         expected = [visible(vocab[i]) for i in encode(text)]
         assert [visible(span) for span in spans.all_inner_texts()] == expected
-    act(tab, "#write-line")  # random tokens, whose bytes need not be UTF-8
-    act(tab, "#typed", tab.input_value("#typed") + "!")
+    for _ in range(9):
+        act(tab, "#write-one")  # random tokens, whose bytes need not be UTF-8
+    written = spans.all_inner_texts()
+    tab.focus("#typed")
+    press(tab, "Control+End", "!")
     before = spans.all_inner_texts()
+    assert kind == "bpe" or before == [*written, "!"]
     switch(tab, "L0H0")
     show(given, address=wait_for_address(tab, "L0H0"))
     assert spans.all_inner_texts() == before
