@@ -157,7 +157,8 @@ def pick_device(name: str) -> torch.device:
     Raises:
         UserError: if it is not there.
     """
-    present = [gpu for gpu in ("cuda", "mps") if getattr(torch, gpu).is_available()] + ["cpu"]
+    present = ["cuda"] * torch.cuda.is_available() + ["mps"] * torch.backends.mps.is_available()
+    present.append("cpu")
     if name == "auto":
         name = present[0]
     if name not in present:

@@ -89,7 +89,7 @@ def test_auto_takes_a_gpu_and_each_process_its_own(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("LOCAL_RANK", "3")
     for cuda, mps, best in ((1, 1, "cuda"), (0, 1, "mps"), (0, 0, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: bool(cuda))
-        monkeypatch.setattr(torch.mps, "is_available", lambda mps=mps: bool(mps), raising=False)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: bool(mps))
         assert pick_device("auto").type == best and pick_device("cpu").type == "cpu"
     assert chosen == [3]
     for name in ("cuda", "mps"):
