@@ -14,7 +14,7 @@ from model.kernels import ACTIVATIONS, NORMS
 class ModelConfig:
     """The network: its size, and the choices inside a block."""
 
-    block_size: Annotated[int, Field(ge=1, le=10**8)] = 128
+    block_size: Annotated[int, Field(ge=1, le=2**20)] = 128
     """Longest context, in tokens."""
 
     n_layer: Annotated[int, Field(ge=1, le=1000)] = 4
