@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -27,11 +28,19 @@ from common.atomic import sync, write_atomically
 from common.errors import UserError
 from data.config import DataConfig
 from data.sources import Source, cache_folder, find_source
-from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer, train_bpe
+from data.tokenizer import (
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    code_points,
+    load_tokenizer,
+    train_bpe,
+)
 
 # Up to the last place where a text can be cut so that both parts have the tokens of the whole: no
-# word of BPE reaches across it.
-BETWEEN_LINES = re.compile(r".*\S\n(?=\S)", re.DOTALL)
+# word of BPE reaches across it. A newline stands first after `.*` because `re` searches fast for a
+# character, also through a text of one line.
+BETWEEN_LINES = re.compile(r".*\n(?<=\S\n)(?=\S)", re.DOTALL)
 START_TOKENS = 10_000_000  # the token to start from is chosen among the first of so many
 
 
@@ -94,10 +103,10 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
         return ByteTokenizer()
     if config.tokenizer == "bpe":
         return train_bpe(read_text(source, "finding subwords"), config.vocab_size)
-    seen: set[str] = set()
+    seen = np.zeros(sys.maxunicode + 1, dtype=bool)  # by code point; a set takes five times as long
     for text in read_text(source, "finding characters"):
-        seen.update(text)
-    return CharTokenizer("".join(sorted(seen)))
+        seen[code_points(text)] = True
+    return CharTokenizer("".join(map(chr, np.flatnonzero(seen))))
 
 
 def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:

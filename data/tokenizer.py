@@ -7,6 +7,7 @@ the merges. The library `tokenizers` does that; it is an optional dependency.
 
 import codecs
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from common.errors import UserError
-
-MAX_CODE_POINT = 0x10FFFF
 
 # GPT-2 writes each byte as a visible character: itself, or one from U+0100 on. Its tokens 0 to 255
 # are the bytes in this order.
@@ -93,18 +92,21 @@ class CharTokenizer(Tokenizer):
 
     @cached_property
     def _ids(self) -> npt.NDArray[Any]:
-        """The token of each Unicode code point; 0 for those that have none."""
-        ids = np.zeros(MAX_CODE_POINT + 1, dtype=np.min_scalar_type(self.vocab_size - 1))
-        ids[code_points(self.chars)] = np.arange(self.vocab_size)
+        """The token of each Unicode code point; V for those that have none."""
+        V = self.vocab_size
+        ids = np.full(sys.maxunicode + 1, V, dtype=np.min_scalar_type(V))
+        ids[code_points(self.chars)] = np.arange(V)
         return ids
 
     def encode(self, text: str) -> npt.NDArray[Any]:
-        if unknown := sorted(set(text) - set(self.chars))[:20]:
+        ids = self._ids.take(code_points(text), mode="clip")  # none is out of range, and it is fast
+        if (ids == self.vocab_size).any():
+            unknown = sorted(set(text) - set(self.chars))[:20]
             raise UserError(
                 f"the model has never seen {' '.join(map(repr, unknown))}; leave those characters "
                 f"out, or train on a text that has them"
             )
-        return self._ids[code_points(text)]
+        return ids.astype(np.min_scalar_type(self.vocab_size - 1), copy=False)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "char", "chars": self.chars}
