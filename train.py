@@ -37,7 +37,17 @@ from configs.load import SECTIONS, Config, build, read_command_line, read_config
 from data.batches import Batches, TextBatches, open_batches
 from model.generate import Sampling, generate
 from model.gpt import GPT
-from run.checkpoint import Checkpointer, Header, SavedRun, load_training, load_weights, open_run
+from run.checkpoint import (
+    Header,
+    SavedRun,
+    check_finite,
+    load_training,
+    load_weights,
+    model_tensors,
+    open_run,
+    save_checkpoint,
+    training_tensors,
+)
 from run.folder import check_unused, describe_run, find_run, hold, make_folder, save_config
 from run.log import Logger
 from run.resume import check_changes, check_same_text, notes_on_resume
@@ -90,14 +100,7 @@ def train(job: "Job", stop: StopSignal) -> str | None:
     snapshots = [] if silent else snapshot_steps(settings, job.model.num_parameters())
     began = time.perf_counter() - state.seconds
     with Logger(job.run, job.config, state, job.batches.baselines(), stop, silent) as log:
-        checkpoints = Checkpointer(
-            job.run, job.model, job.optimizer, processes, job.header, log.flush
-        )
-        if state.step == 0:  # from the first file on, a run can be resumed
-            checkpoints.save_last()
         while not processes.stop_requested(stop):
-            if state.step in snapshots:
-                save_snapshot(job.run, job.model, job.header())
             if state.evaluation_due(settings):
                 log.evaluating()
                 result = job.evaluate(job.batches.validation, stop)
@@ -106,11 +109,14 @@ def train(job: "Job", stop: StopSignal) -> str | None:
                     break  # evaluated again when the run is resumed
                 state.seconds = time.perf_counter() - began
                 if state.record(result.val_loss):
-                    checkpoints.save_best()
+                    job.save("best", model_tensors(job.model))
                 log.evaluation(result, sample)
             ended = state.ended(settings)
             if ended or state.step % settings.save_every == 0:
-                checkpoints.save_last()
+                log.flush()
+                job.save_last()
+            if state.step in snapshots:
+                save_snapshot(job.run, job.model, job.header())
             if ended:
                 return ended
 
@@ -124,7 +130,8 @@ def train(job: "Job", stop: StopSignal) -> str | None:
             )
             state.seconds = time.perf_counter() - began
             log.step(lr_scale, grad_norm, time.perf_counter() - step_began)
-        checkpoints.save_last()
+        log.flush()
+        job.save_last()
     return None
 
 
@@ -178,6 +185,20 @@ class Job:
             machine=self.runtime.machine(self.processes.world_size),
             state=self.state,
         )
+
+    def save_last(self) -> None:
+        """Save all that training resumes from. All processes call it at the same steps."""
+        self.save("last", training_tensors(self.model, self.optimizer, self.processes))
+
+    def save(self, name: str, tensors: dict[str, Tensor]) -> None:
+        """Save a checkpoint: each process checks what it holds, and the first one writes.
+
+        Raises:
+            FloatingPointError: for a number that is not finite; nothing is saved.
+        """
+        check_finite(tensors)
+        if self.processes.is_main:
+            save_checkpoint(self.run / f"{name}.safetensors", tensors, self.header())
 
 
 # --- how many steps fit into some minutes --------------------------------------------------------

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import math
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -187,47 +186,6 @@ def load_training(
         for kind in rng_of(model):
             if (name := f"generator.{kind}.{rank}") in tensors:
                 RNG[kind].set_rng_state(tensors[name])
-
-
-@dataclasses.dataclass
-class Checkpointer:
-    """Saves a run while it trains. If there are several processes, all of them call it at the same
-    steps, each checks what it holds, and the first one writes."""
-
-    run: Path
-    model: nn.Module
-    optimizer: Optimizer
-    processes: Processes
-
-    header: Callable[[], Header]
-    """Returns what a checkpoint says of itself now."""
-
-    before: Callable[[], None]
-    """Called before each checkpoint."""
-
-    saved: tuple[int, int] | None = None
-    """Step of the last checkpoint, and step of the last evaluation then."""
-
-    def save_last(self) -> None:
-        """Save all that training resumes from, unless nothing changed since it was saved.
-
-        Raises:
-            FloatingPointError: for a number that is not finite; nothing is saved.
-        """
-        state = self.header().state
-        if self.saved != (state.step, state.last_eval_step):
-            self.save("last", training_tensors(self.model, self.optimizer, self.processes))
-            self.saved = state.step, state.last_eval_step
-
-    def save_best(self) -> None:
-        """Save the weights of the best evaluation; for its errors see `save_last`."""
-        self.save("best", model_tensors(self.model))
-
-    def save(self, name: str, tensors: dict[str, Tensor]) -> None:
-        check_finite(tensors)
-        if self.processes.is_main:
-            self.before()
-            save_checkpoint(self.run / f"{name}.safetensors", tensors, self.header())
 
 
 # --- a run, opened -------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from model.config import ModelConfig
 from model.gpt import GPT
 from run.checkpoint import (
     FORMAT,
-    Checkpointer,
     Header,
     check_finite,
     copy_into,
@@ -31,7 +30,6 @@ from run.checkpoint import (
     load_training,
     model_tensors,
     open_run,
-    optimizer_tensors,
     save_checkpoint,
     training_tensors,
 )
@@ -249,42 +247,6 @@ def test_every_process_has_an_rng_state_of_its_own(path: Path) -> None:
     for state in (torch.zeros(3), torch.zeros(3, dtype=torch.uint8)):
         with pytest.raises(UserError, match="is damaged"):
             load_training(model, optimizer, tensors | {"generator.cpu.0": state}, path)
-
-
-def test_a_checkpointer_saves_once_what_is_new(tmp_path: Path) -> None:
-    model, optimizer = make()
-    state, before = TrainState(), list[list[str]]()
-
-    def flush() -> None:
-        before.append(sorted(path.name for path in tmp_path.iterdir()))
-
-    def header() -> Header:
-        return dataclasses.replace(HEADER, state=state)
-
-    saver = Checkpointer(tmp_path, model, optimizer, Processes(), header, flush)
-    saver.save_last()
-    assert before == [[]], "metrics are on the disk before the checkpoint"
-    saver.save_last()
-    assert len(before) == 1, "nothing is new"
-    state.step, state.train_loss = 3, 1.0
-    saver.save_last()
-    state.record(1.5)
-    saver.save_best()
-    saver.save_last()
-    assert len(before) == 4, "a step is new, and so is an evaluation"
-    last, best = tmp_path / "last.safetensors", tmp_path / "best.safetensors"
-    for path, parts in ((last, {"model", "optimizer", "generator"}), (best, {"model"})):
-        read, tensors = load_checkpoint(path)
-        assert read == header() and {name.split(".")[0] for name in tensors} == parts
-        assert all(torch.equal(tensors[name], w) for name, w in model_tensors(model).items())
-    whole, average = last.read_bytes(), optimizer_tensors(optimizer)[AVERAGE]
-    state.step, average[1] = 4, torch.inf
-    for saver.processes in (Processes(), Two(1, 2)):
-        with pytest.raises(FloatingPointError, match=AVERAGE):
-            saver.save_last()
-    average[1] = 0.0
-    saver.save_last()
-    assert saver.saved == (4, 3) and last.read_bytes() == whole, "only rank 0 writes"
 
 
 # --- a run, opened -------------------------------------------------------------------------------
