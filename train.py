@@ -33,7 +33,7 @@ from torch import Tensor
 
 from common.errors import UserError, command, printable
 from common.fields import STRICT
-from configs.load import SECTIONS, Config, build, read_command_line, read_config, read_yaml
+from configs.load import SECTIONS, Config, build, read_command_line, read_config
 from data.batches import Batches, TextBatches, open_batches
 from model.generate import Sampling, generate
 from model.gpt import GPT
@@ -66,7 +66,7 @@ class Options:
     """The run"""
 
     run: str | None = None
-    """Name of the new run, a folder in runs/; without it, the config's name and the time."""
+    """Name of the new run, a folder in runs/; if omitted, the config's name and the time."""
 
     resume: str | None = None
     """Resume this run where it stopped."""
@@ -84,7 +84,7 @@ class Options:
 # --- the loop ------------------------------------------------------------------------------------
 
 
-def train(job: "Job", stop: StopSignal) -> str | None:
+def train(job: "Job") -> str | None:
     """Train until `max_steps`, the target loss, the end of patience, or a stop signal.
 
     Returns:
@@ -94,7 +94,7 @@ def train(job: "Job", stop: StopSignal) -> str | None:
         FloatingPointError: when the loss, its gradient or the weights are not finite; the
             checkpoint before stays.
     """
-    state, settings, processes = job.state, job.config.train, job.processes
+    state, settings, processes, stop = job.state, job.config.train, job.processes, job.stop
     silent = not processes.is_main
     ddp_model = processes.wrap_ddp(job.compiled_model)
     snapshots = [] if silent else snapshot_steps(settings, job.model.num_parameters())
@@ -103,8 +103,8 @@ def train(job: "Job", stop: StopSignal) -> str | None:
         while not processes.stop_requested(stop):
             if state.evaluation_due(settings):
                 log.evaluating()
-                result = job.evaluate(job.batches.validation, stop)
-                sample = "" if silent else job.sample(stop)
+                result = job.evaluate(job.batches.validation)
+                sample = "" if silent else job.sample()
                 if processes.stop_requested(stop) or result is None:
                     break  # evaluated again when the run is resumed
                 state.seconds = time.perf_counter() - began
@@ -124,7 +124,7 @@ def train(job: "Job", stop: StopSignal) -> str | None:
             multi_token_weight = get_multi_token_weight(state.step, settings)
             step_began = time.perf_counter()
             batch = job.batch(state.step)
-            state.step += 1  # before the update, so that an error names the step it is in
+            state.step += 1  # before the weights change, so that an error names this step
             state.train_loss, grad_norm = train_step(
                 ddp_model, job.optimizer, batch, settings, lr_scale, multi_token_weight, processes
             )
@@ -136,7 +136,7 @@ def train(job: "Job", stop: StopSignal) -> str | None:
 
 
 class Job:
-    """A run while it trains: what is trained, on what, and where it stands."""
+    """All that a training run consists of: config, data, model, optimizer, state."""
 
     def __init__(
         self, config: Config, batches: Batches, runtime: Runtime, processes: Processes
@@ -144,7 +144,8 @@ class Job:
         """Make the model, whose weights follow from the seed, and its optimizer."""
         self.config, self.batches = config, batches
         self.runtime, self.processes = runtime, processes
-        self.run, self.state = Path("the run"), TrainState()
+        self.run = Path("the run")  # its folder, of which only the first process knows
+        self.state, self.stop = TrainState(), StopSignal()
         seed = config.train.seed
         torch.manual_seed(seed)
         self.model = GPT(config.model, batches.tokenizer.vocab_size).to(runtime.device)
@@ -152,7 +153,6 @@ class Job:
             torch.manual_seed((seed + (processes.rank << 32)) % 2**63)
         self.compiled_model = runtime.prepare(self.model, config.train.compile)
         self.optimizer = make_optimizer(self.model, config.train, runtime.precision)
-        self.sequences = config.train.micro_batch_size // processes.world_size
 
     def batch(self, step: int) -> Tensor:
         """Return this process's shard of the batch after `step` updates, (b, block_size + 1)."""
@@ -160,20 +160,27 @@ class Job:
         return self.processes.shard(batch).to(self.runtime.device)
 
     def evaluate(
-        self, split: Callable[[int], Iterator[Tensor]], stop: StopSignal, skip: int = 0
+        self, split: Callable[[int], Iterator[Tensor]], skip: int = 0
     ) -> Evaluation | None:
         """Return the loss over a split, as many sequences at a time as in training."""
-        model, batches, device = self.compiled_model, split(self.sequences), self.runtime.device
-        return evaluate(model, batches, self.batches.tokenizer, device, stop, self.processes, skip)
+        return evaluate(
+            self.compiled_model,
+            split(self.config.train.micro_batch_size // self.processes.world_size),
+            self.batches.tokenizer,
+            self.runtime.device,
+            self.stop,
+            self.processes,
+            skip,
+        )
 
-    def sample(self, stop: StopSignal) -> str:
-        """Return a text of `sample_tokens` by the model, or its beginning if stopped; drawn from a
-        generator of its own."""
+    def sample(self) -> str:
+        """Generate `sample_tokens`, or fewer if stopped, with a separate RNG, so that training is
+        unaffected."""
         prompt = torch.tensor([[self.batches.info["start_token"]]], device=self.runtime.device)
         generator = torch.Generator().manual_seed(self.config.train.seed)
         length = self.config.train.sample_tokens
         tokens = generate(self.model, prompt, length, Sampling(), generator)
-        kept = itertools.takewhile(lambda _: not stop, tokens)
+        kept = itertools.takewhile(lambda _: not self.stop, tokens)
         return self.batches.tokenizer.decode([int(token) for token in kept])
 
     def header(self) -> Header:
@@ -204,11 +211,11 @@ class Job:
 # --- how many steps fit into some minutes --------------------------------------------------------
 
 
-def fit_steps(job: Job, began: float) -> int:
-    """Return the `max_steps` with which a run that began then takes about its `minutes`.
+def fit_steps(job: Job, began: float) -> Job:
+    """Return a job with the `max_steps` that fit into its `minutes`, counted from `began`.
 
-    The steps that are timed train a job that is thrown away. So the run itself is that of the same
-    `max_steps`, to the bit, whatever depends on them: learning rates, snapshots, multi_token.
+    The steps that are timed train the job that is given, which is then thrown away. The run is
+    bitwise identical to one with `--train.max_steps` set to this value.
     """
     settings, processes = job.config.train, job.processes
     step_once = functools.partial(
@@ -232,7 +239,7 @@ def fit_steps(job: Job, began: float) -> int:
         steps += 1
     step = seconds_since(start) / steps
     start = time.perf_counter()
-    job.sample(StopSignal())
+    job.sample()
     # The forward pass over a token is a third of its part in a step.
     tokens = settings.batch_size * job.config.model.block_size
     evaluation = seconds_since(start) + step * job.batches.validation_tokens / (3 * tokens)
@@ -243,7 +250,8 @@ def fit_steps(job: Job, began: float) -> int:
         f"{minutes} {fitting:,} steps here, {1000 * step:,.1f} ms each; "
         f"to repeat this run: --train.max_steps {fitting}"
     )
-    return fitting
+    config = replace(job.config, train=replace(settings, max_steps=fitting, minutes=0.0))
+    return Job(config, job.batches, job.runtime, processes)
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -257,23 +265,24 @@ def main(argv: list[str]) -> int:
     sections = {"": Options} | SECTIONS
     file, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
     options = build(Options, values[""])
-    with ExitStack() as held:  # the run's lock, and the group of processes
-        saved, flag = open_saved(options, held)
+    with ExitStack() as stack:  # the run's lock, and the group of processes
+        saved, flag = open_saved(options, stack)
         config = read_config(values, file, saved.config if saved else None)
         if saved:
             check_changes(saved.config, config, flag)
         runtime = start_runtime(
             config.train, saved.header.machine.threads if saved and options.resume else 0
         )
-        given = values["data"] | (read_yaml(Path(file)).get("data", {}) if file else {})
+        source = config.data.source
         batches = open_batches(
             config.data,
             config.model.block_size,
             config.train.seed,
             saved.tokenizer if saved else None,
-            named=saved is None or "source" in given,
+            # An untrusted checkpoint must not choose which file is read.
+            named=saved is None or "source" in values["data"] or source != saved.config.data.source,
         )
-        processes = held.enter_context(join_processes(config.train, runtime.device))
+        processes = stack.enter_context(join_processes(config.train, runtime.device))
         machine = runtime.machine(processes.world_size)
         print(f"{machine}\ntext: {batches}")
         if options.dry_run:
@@ -288,31 +297,33 @@ def main(argv: list[str]) -> int:
         if saved and options.evaluate:
             return measure(job, saved)
         if saved and options.resume:
-            resume(job, saved)
+            restore(job, saved)
         else:
-            stem = f"from-{saved.path.parent.name}" if saved else "default"
-            if file is not None:  # runs/NAME/config.yaml is called after NAME
-                stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
-            run = job.run
-            if processes.is_main:
-                run = make_folder(options.run, stem)
-                held.enter_context(hold(run))
-                check_unused(run)  # once more: another process may have come first
+            run = make_run(options, file, saved, stack) if processes.is_main else job.run
             if config.train.minutes:
-                steps = fit_steps(job, began)
-                config = replace(config, train=replace(config.train, max_steps=steps, minutes=0.0))
-                job = Job(config, batches, runtime, processes)
+                job = fit_steps(job, began)
             job.run = run
             if saved:
                 load_weights(job.model, saved.tensors, saved.path)
             if processes.is_main:
                 facts = {"corpus": batches.info, "runtime": str(machine)}
-                describe_run(run, config, facts | {"init_from": options.init_from})
+                describe_run(run, job.config, facts | {"init_from": options.init_from})
         del saved  # its tensors are copies of what is in the model now
-        return finish(job)
+        return run_training(job)
 
 
-def open_saved(options: Options, held: ExitStack) -> tuple[SavedRun | None, str]:
+def make_run(options: Options, file: str | None, saved: SavedRun | None, stack: ExitStack) -> Path:
+    """Make the folder of a new run, and keep its lock until `stack` is closed."""
+    stem = f"from-{saved.path.parent.name}" if saved else "default"
+    if file is not None:  # runs/NAME/config.yaml is called after NAME
+        stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
+    run = make_folder(options.run, stem)
+    stack.enter_context(hold(run))
+    check_unused(run)  # once more: another process may have come first
+    return run
+
+
+def open_saved(options: Options, stack: ExitStack) -> tuple[SavedRun | None, str]:
     """Open the run that is resumed, measured, or gives its weights; return the flag that names it.
 
     Raises:
@@ -329,13 +340,13 @@ def open_saved(options: Options, held: ExitStack) -> tuple[SavedRun | None, str]
     for flag in given:
         run = find_run(named[flag])
         if flag == "--resume" and os.environ.get("RANK", "0") == "0":
-            held.enter_context(hold(run))
+            stack.enter_context(hold(run))
         return open_run(run, "last" if flag == "--resume" else "best"), flag
     return None, ""
 
 
-def resume(job: Job, saved: SavedRun) -> None:
-    """Put a job where a run stands, and say what has changed since."""
+def restore(job: Job, saved: SavedRun) -> None:
+    """Restore a job from a checkpoint, and print what has changed since."""
     job.run, job.state = saved.path.parent, saved.header.state
     check_same_text(saved, job.batches.info)
     load_training(job.model, job.optimizer, saved.tensors, saved.path, job.processes.rank)
@@ -346,12 +357,12 @@ def resume(job: Job, saved: SavedRun) -> None:
         save_config(job.run, job.config)
 
 
-def finish(job: Job) -> int:
-    """Train, and say how it ended and what to do next; return the exit code, which says it too."""
+def run_training(job: Job) -> int:
+    """Train, print how it ended and what to do next, and return the exit code."""
     state, run = job.state, printable(str(job.run))
-    with StopSignal() as stop:
+    with job.stop as stop:
         try:
-            ended = train(job, stop)
+            ended = train(job)
         except KeyboardInterrupt:
             if job.processes.is_main:
                 line = f"resume from the last checkpoint with: python train.py --resume {run}"
@@ -389,10 +400,10 @@ def measure(job: Job, saved: SavedRun) -> int:
     for name, split in splits.items():
         for stride in (T, T - T // 2) if isinstance(job.batches, TextBatches) else (T,):
             part = functools.partial(split, stride=stride)
-            result = job.evaluate(part, StopSignal(), skip=T - stride)
+            result = job.evaluate(part, skip=T - stride)
             assert result is not None, "nobody stopped it"
-            window = f"  sliding window: each from {T - stride + 1} or more" * (stride < T)
-            print(f"{name:10} {result.in_units(data.unit)}{window}")
+            window = f"  sliding window: {T - stride + 1} or more tokens of context"
+            print(f"{name:10} {result.in_units(data.unit)}{window if stride < T else ''}")
     return 0
 
 

@@ -1,5 +1,6 @@
 """The whole of a run: what it computes, what it leaves, how it is resumed, what it refuses."""
 
+import dataclasses
 import io
 import itertools
 import json
@@ -206,7 +207,7 @@ def test_a_run_is_measured_on_what_is_held_out(
                 continue
             result = evaluate(model, parts, saved.tokenizer, CPU, StopSignal(), skip=skip)
             assert result is not None
-            window = "  sliding window: each from 17 or more" if skip else ""
+            window = "  sliding window: 17 or more tokens of context" if skip else ""
             expected += f"{name:10} {result.in_units(saved.config.data.unit)}{window}\n"
     assert lines == expected
 
@@ -228,9 +229,11 @@ def test_what_was_timed_leaves_no_trace(
     assert short >= 1
     fit_steps = train.fit_steps
 
-    def fit(*args: Any) -> int:
-        fit_steps(*args)
-        return 24
+    def fit(*args: Any) -> train.Job:
+        job = fit_steps(*args)
+        settings = dataclasses.replace(job.config.train, max_steps=24)
+        config = dataclasses.replace(job.config, train=settings)
+        return train.Job(config, job.batches, job.runtime, job.processes)
 
     monkeypatch.setattr(train, "fit_steps", fit)
     assert train.main([*flags, "--train.minutes=0.001", "--run=timed"]) == 0

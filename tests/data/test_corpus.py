@@ -324,14 +324,12 @@ def test_a_saved_run_has_nothing_read_or_written(
 
 def test_what_the_user_names_or_read_before_is_read(workplace: Path) -> None:
     Path("t.txt").write_text("a text to keep\n" * 40)
-    Path("file.yaml").write_text("data: {source: t.txt}")
     make_run(Path("runs/theirs"), source="t.txt")
     make_run(Path("runs/manual"), chars=None, source="pydocs")
     heads = ["heads", "theirs", "--sequences=2"]
     tune = ["--init_from=theirs", "--train.max_steps=1", "--train.sample_tokens=0"]
     for main, argv in (
         (train.main, [*tune, "--data.source=t.txt"]),
-        (train.main, [*tune, "file.yaml"]),
         (study.main, [*heads, "--source=t.txt"]),
     ):
         assert study.main(heads) == 2
