@@ -58,7 +58,7 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
         except BrokenPipeError:  # `python sample.py | head`: the reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
-        except (UserError, FloatingPointError, OSError, MemoryError, RuntimeError) as error:
+        except Exception as error:
             message = explain(error)
             if message is None:
                 raise
@@ -79,9 +79,9 @@ def explain(error: Exception) -> str | None:
             "--train.gradient_accumulation_steps), fewer samples, or a smaller model"
         )
     if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return f"torch.compile failed ({reason}); --train.compile false trains without it"
-    return None if isinstance(error, RuntimeError) else str(error)
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return f"--train.compile false trains without torch.compile, which failed ({reason})"
+    return str(error) if isinstance(error, UserError | FloatingPointError) else None
 
 
 def printable(text: str) -> str:

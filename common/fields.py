@@ -52,9 +52,7 @@ def first_error(error: ValidationError) -> tuple[str, str]:
         return place, str(first["ctx"]["error"])
     if first["type"] == "unexpected_keyword_argument":
         return place, "is unknown"
-    return place, f"{first['msg'].replace('Input should', 'must')}, got {brief(first['input'])}"
-
-
-def brief(value: object) -> str:
-    """Return a value for a message, shortened."""
-    return reprlib.repr(value)
+    return (
+        place,
+        f"{first['msg'].replace('Input should', 'must')}, got {reprlib.repr(first['input'])}",
+    )

@@ -14,7 +14,7 @@ def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
     Args:
         words: number of columns that are aligned to the left; the others are to the right.
     """
-    rows = [[printable(cell) for cell in row] for row in rows]
+    rows = [list(map(printable, row)) for row in rows]
     widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * width for width in widths])
     for n, part in enumerate(parts_that_fit(widths)):

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from common.errors import UserError
-from common.fields import STRICT, brief, first_error
+from common.fields import STRICT, first_error
 from data.config import DataConfig
 from model.config import ModelConfig
 from training.config import TrainConfig
@@ -113,14 +113,11 @@ def read_command_line(
         if word.startswith("-"):
             name = word.split("=")[0]
             raise UserError(f"unknown flag {name}{nearest(name, flags) or '; see --help'}")
-    if len(rest) > words:
-        most = "one word" if words else "no word"
-        raise UserError(f"{most} without a flag expected, got: {' '.join(rest)}")
+    if rest[words:]:
+        raise UserError(f"unknown {' '.join(rest[words:])}; see --help")
     values: Values = {section: {} for section in sections}
     for key, value in vars(given).items():
         section, name, field = flags[f"--{key}"]
-        if isinstance(value, list) and len(value) == 1:  # a flag that is given once
-            (value,) = value
         values[section][name] = parse_value(field, value)
     return (rest[0] if rest else None), values
 
@@ -182,17 +179,6 @@ def to_plain(config: Config) -> Values:
     return dataclasses.asdict(config)
 
 
-class Loader(yaml.BaseLoader):
-    """YAML in which every scalar is text, tags mean nothing, and no key stands twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ValueError(f"{key} is given twice")
-        return super().construct_mapping(node, deep)
-
-
 def read_yaml(path: Path) -> Values:
     """Read the values of a config file.
 
@@ -203,23 +189,23 @@ def read_yaml(path: Path) -> Values:
         shipped = sorted(f"configs/{p.name}" for p in Path(__file__).parent.glob("*.yaml"))
         raise UserError(f"there is no config file {path}{nearest(str(path), shipped)}")
     try:
-        plain = yaml.load(path.read_text(encoding="utf-8"), Loader)
+        # To this loader every scalar is text, and tags mean nothing.
+        plain = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is not a config: {' '.join(str(error).split())}") from None
     if not isinstance(plain, dict):
         raise UserError(f"{path} must have sections: {', '.join(SECTIONS)}")
-    values: Values = {}
     for section, given in plain.items():
         if section not in SECTIONS:
             raise UserError(f"{path}: unknown section {section}{nearest(section, SECTIONS)}")
         if not isinstance(given, dict):
-            raise UserError(f"{path}: {section} must hold fields, got {brief(given)}")
+            raise UserError(f"{path}: {section} must hold fields")
         fields = fields_of(SECTIONS[section])
         for name in given:
             if name not in fields:
                 raise UserError(f"{path}: unknown key {section}.{name}{nearest(name, fields)}")
-        values[section] = {name: parse_value(fields[name], given[name]) for name in given}
-    return values
+            given[name] = parse_value(fields[name], given[name])
+    return plain
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -60,7 +60,7 @@ class TextBatches:
         train_end = int(round(length * (1 - config.val_fraction - test_fraction), 3))
         val_end = length - round(length * test_fraction)
         splits = np.split(corpus.tokens, [train_end, val_end])
-        sizes = [len(split) for split in splits]
+        sizes = list(map(len, splits))
         if min(sizes[: 3 if test_fraction else 2]) <= block_size:
             raise UserError(
                 f"the splits have {sizes} tokens, and a sequence needs --model.block_size + 1 = "
@@ -116,6 +116,8 @@ class GeneratedBatches:
         self.block_size, self.seed = block_size, seed
         self.info: dict[str, Any] = {"source": config.source, "start_token": 0}
         self.validation_tokens = self.validation_sequences * block_size
+        self.validation = functools.partial(self.held_out, 0)
+        self.test = functools.partial(self.held_out, 3)
 
     def draw(self, seed: list[int], count: int) -> Tensor:
         """Draw `count` sequences, shape (count, T + 1)."""
@@ -124,13 +126,9 @@ class GeneratedBatches:
     def train(self, step: int, batch_size: int) -> Tensor:
         return self.draw([self.seed, 1, step], batch_size)
 
-    # What is held out is the same for every seed of training.
-
-    def validation(self, batch_size: int, stride: int | None = None) -> Iterator[Tensor]:
-        yield from self.draw([0, 0], self.validation_sequences).split(batch_size)
-
-    def test(self, batch_size: int, stride: int | None = None) -> Iterator[Tensor]:
-        yield from self.draw([0, 3], self.validation_sequences).split(batch_size)
+    def held_out(self, part: int, batch_size: int, stride: int | None = None) -> Iterator[Tensor]:
+        """Yield sequences that are the same for every seed of training."""
+        yield from self.draw([0, part], self.validation_sequences).split(batch_size)
 
     def baselines(self) -> dict[str, float]:
         train = self.draw([0, 2], 4 * self.validation_sequences).numpy().ravel()

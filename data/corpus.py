@@ -25,7 +25,7 @@ from filelock import FileLock
 from tqdm import tqdm
 
 from common.atomic import sync, write_atomically
-from common.errors import UserError
+from common.errors import UserError, reading
 from data.config import DataConfig
 from data.sources import Source, cache_folder, find_source
 from data.tokenizer import (
@@ -54,8 +54,8 @@ class Corpus:
     tokenizer: Tokenizer
 
     info: dict[str, Any]
-    """What a run records of its text: source, sha256 of the bytes, characters, tokens, and the
-    token that generation starts from."""
+    """What a run records of its text: source, sha256 of the bytes, number of tokens, and the token
+    that generation starts from."""
 
 
 def load_corpus(
@@ -102,51 +102,41 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
     if config.tokenizer == "byte":
         return ByteTokenizer()
     if config.tokenizer == "bpe":
-        return train_bpe(read_text(source, "finding subwords"), config.vocab_size)
+        return train_bpe(read_text(source), config.vocab_size)
     seen = np.zeros(sys.maxunicode + 1, dtype=bool)  # by code point; a set takes five times as long
-    for text in read_text(source, "finding characters"):
+    for text in read_text(source):
         seen[code_points(text)] = True
     return CharTokenizer("".join(map(chr, np.flatnonzero(seen))))
 
 
 def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
-    """Write an entry of the cache, whole or not at all."""
+    """Write an entry of the cache, whole or not at all: tokens, and what describes them."""
+    digest = hashlib.sha256()
+    errors = "surrogateescape" if tokenizer == ByteTokenizer() else "strict"
     with tempfile.TemporaryDirectory(
         prefix="making-", dir=entry.parent, ignore_cleanup_errors=True
     ) as made:
-        write_tokens(source, tokenizer, Path(made))
+        with open(Path(made, "tokens.bin"), "wb") as file:
+            for text in cut_between_lines(read_text(source, errors)):
+                file.write(tokenizer.encode(text).data)
+                digest.update(text.encode(errors=errors))
+            sync(file)
+            if not file.tell():
+                raise UserError(f"{source.name} is empty; name a source with text in it")
+        tokens = map_tokens(Path(made), tokenizer)
+        counts = np.bincount(tokens[:START_TOKENS])
+        newlines = (i for i in np.flatnonzero(counts) if tokenizer.labels[i] == "\n")
+        start_token = int(next(newlines, counts.argmax()))
+        info = {"sha256": digest.hexdigest(), "tokens": len(tokens), "start_token": start_token}
+        plain = {"info": info, "tokenizer": tokenizer.to_dict(), "crc32": zlib.crc32(tokens.data)}
+        write_atomically(Path(made, "corpus.json"), json.dumps(plain).encode())
         os.rename(made, entry)
 
 
-def write_tokens(source: Source, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the files of an entry: the tokens of a text, and what describes them."""
-    digest, characters = hashlib.sha256(), 0
-    errors = "surrogateescape" if tokenizer == ByteTokenizer() else "strict"
-    with open(folder / "tokens.bin", "wb") as file:
-        for text in cut_between_lines(read_text(source, "tokenizing", errors)):
-            file.write(tokenizer.encode(text).data)
-            digest.update(text.encode(errors=errors))
-            characters += len(text)
-        sync(file)
-    if not characters:
-        raise UserError(f"{source.name} is empty; name a source with text in it")
-    tokens = map_tokens(folder, tokenizer)
-    counts = np.bincount(tokens[:START_TOKENS])
-    newlines = (i for i in np.flatnonzero(counts) if tokenizer.labels[i] == "\n")
-    info = {
-        "sha256": digest.hexdigest(),
-        "characters": characters,
-        "tokens": len(tokens),
-        "start_token": int(next(newlines, counts.argmax())),
-    }
-    plain = {"info": info, "tokenizer": tokenizer.to_dict(), "crc32": zlib.crc32(tokens.data)}
-    write_atomically(folder / "corpus.json", json.dumps(plain).encode())
-
-
-def read_text(source: Source, doing: str, errors: str = "strict") -> Iterator[str]:
+def read_text(source: Source, errors: str = "strict") -> Iterator[str]:
     """Read a text in chunks, and show how far it is."""
     chunks = source.read(errors)
-    return iter(tqdm(chunks, desc=doing, unit=" chunks", leave=False, delay=0.5, disable=None))
+    return iter(tqdm(chunks, "reading", unit=" chunks", leave=False, delay=0.5, disable=None))
 
 
 def cut_between_lines(chunks: Iterator[str]) -> Iterator[str]:
@@ -168,12 +158,10 @@ def map_tokens(entry: Path, tokenizer: Tokenizer) -> npt.NDArray[Any]:
 
 def read_entry(entry: Path, source: Source) -> Corpus:
     """Read an entry of the cache, whichever source it was once made from."""
-    try:
+    with reading(f"{entry}, which you can delete,"):
         plain = json.loads((entry / "corpus.json").read_text())
         tokenizer = load_tokenizer(plain["tokenizer"])
         tokens = map_tokens(entry, tokenizer)
         if plain["crc32"] != zlib.crc32(tokens.data):
-            raise ValueError("tokens.bin is not what was written")
+            raise ValueError("wrong checksum")
         return Corpus(tokens, tokenizer, {"source": source.name} | plain["info"])
-    except Exception as error:  # whatever reading a damaged file raises
-        raise UserError(f"{entry} is damaged ({error}); delete that folder") from error

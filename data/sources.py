@@ -103,9 +103,9 @@ def pydocs() -> Source:
 
 def hub(config: DataConfig) -> Source:
     """Return a dataset on the Hugging Face Hub. `datasets` downloads it, each file once."""
-    words = [str(config.source), config.hub_config, config.hub_split, "at", config.hub_revision]
-    identity = [*words, config.hub_column, config.separator]
-    return Source(" ".join(filter(None, words)), identity, lambda _: read_rows(config))
+    wanted = [config.hub_config, config.hub_split, config.hub_column, config.hub_revision]
+    name = str(config.source)
+    return Source(name, [name, *wanted, config.separator], lambda _: read_rows(config))
 
 
 def read_rows(config: DataConfig) -> Iterator[str]:

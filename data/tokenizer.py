@@ -173,7 +173,7 @@ def load_tokenizer(plain: dict[str, Any]) -> Tokenizer:
             return ByteTokenizer()
         case {"kind": "bpe", "merges": str(merges), "special": list(special)}:
             pairs = map(str.split, merges.splitlines())
-            return BPETokenizer(read_merges(pairs), tuple(special))
+            return BPETokenizer(tuple((left, right) for left, right in pairs), tuple(special))
     raise ValueError("not a description of a tokenizer")
 
 
@@ -208,13 +208,4 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
         vocab_size=vocab_size, initial_alphabet=list(BYTE_OF), show_progress=False
     )
     encoder.train_from_iterator(texts, trainer)
-    return BPETokenizer(read_merges(json.loads(encoder.to_str())["model"]["merges"]))
-
-
-def read_merges(merges: Iterable[Any]) -> tuple[tuple[str, str], ...]:
-    """Return merges as a tuple of pairs.
-
-    Raises:
-        ValueError: if they are not pairs.
-    """
-    return tuple((left, right) for left, right in merges)
+    return BPETokenizer(tuple(map(tuple, json.loads(encoder.to_str())["model"]["merges"])))

@@ -4,6 +4,7 @@ To add a format, add a `Format` at the end: its tensors and its config fields be
 """
 
 import re
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from common.errors import UserError, reading
-from common.fields import brief, first_error
+from common.fields import first_error
 from model.config import ModelConfig
 from model.gpt import GPT
 from run.checkpoint import check_finite
@@ -158,7 +159,7 @@ class Format:
         """Make our config of its config. Dropout is not imported."""
         for name, value in self.constants.items():
             if plain.get(name, value) != value:
-                raise UserError(f"{where}: {name} is {brief(plain[name])}, must be {value}")
+                raise UserError(f"{where}: {name} is {reprlib.repr(plain[name])}, must be {value}")
         names = {ours: name for name, ours in self.fields.items() if "dropout" not in ours}
         values = self.required | {ours: plain.get(name) for ours, name in names.items()}
         values["activation"] = ACTIVATIONS.get(values["activation"], values["activation"])

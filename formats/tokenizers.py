@@ -12,7 +12,6 @@ from data.tokenizer import (
     CharTokenizer,
     Tokenizer,
     byte_level_bpe,
-    read_merges,
     tokenizers,
 )
 
@@ -69,7 +68,7 @@ def tokenizer_of(encoder: Any, V: int) -> Tokenizer:
     if model["type"] == "WordLevel":
         made = CharTokenizer("".join(tokens))
     elif model.get("merges"):
-        merges = read_merges(model["merges"])
+        merges = tuple(map(tuple, model["merges"]))
         ordinary = BPETokenizer(merges).vocab_size
         unused = [f"<|unused {i}|>" for i in range(len(tokens), V)]
         made = BPETokenizer(merges, (*tokens[ordinary:], *unused))

