@@ -4,7 +4,8 @@ Mathematical Framework for Transformer Circuits").
 With M = W_O W_V what the earlier head writes into the residual stream and R what the later head
 reads from there, the score is |R M| / (|R| |M|), in Frobenius norms: Q-composition with
 R = W_Q^T W_K read on the side of the query, K-composition on the side of the key, V-composition
-with R = W_O W_V of the later head. `random_score` is that of random matrices of those shapes.
+with R = W_O W_V of the later head. For a random M the root mean square
+of the score is 1 / sqrt(C), whatever R: each column of M then points in a random direction.
 
 It is about the weights alone: the weights of the norms are multiplied in, but rotary positions,
 QK-norm and the MLPs between the heads are left out.
@@ -19,25 +20,20 @@ from torch import Tensor
 from lens.capture import blocks_of
 from model.gpt import GPT, Block
 
-KINDS = ("Q", "K", "V")
-DRAWS = 64  # random pairs of heads that `random_score` is a mean over
-
 Head = tuple[int, int]  # layer and head
 Product = tuple[Tensor, Tensor]  # left^T right, (C, C) of rank D, kept as its (D, C) factors
 
 
-def norm(left: Tensor, middle: Tensor, right: Tensor) -> float:
+def norm(left: Tensor, middle: Tensor, right: Tensor) -> Tensor:
     """|left^T middle right|, by way of (D, D) matrices alone."""
     squares = (left @ left.T @ middle) * (middle @ right @ right.T)
-    return float(squares.sum().clamp(min=0).sqrt())
+    return squares.sum().clamp(min=0).sqrt()
 
 
-def composition_score(reads: Product, writes: Product) -> float:
-    """|R M| / (|R| |M|); 0 if one of them is 0."""
-    identity = torch.eye(len(reads[0]), dtype=reads[0].dtype)
-    both = norm(reads[0], reads[1] @ writes[0].T, writes[1])
-    apart = norm(reads[0], identity, reads[1]) * norm(writes[0], identity, writes[1])
-    return both / max(apart, torch.finfo(torch.float64).tiny)
+def unit(left: Tensor, right: Tensor) -> Product:
+    """Divide left^T right by its norm; it may be 0."""
+    size = norm(left, torch.eye(len(left), dtype=left.dtype), right)
+    return left / size.clamp(min=torch.finfo(left.dtype).tiny), right
 
 
 @torch.no_grad()
@@ -46,30 +42,20 @@ def composition(model: GPT) -> Iterator[tuple[Head, Head, dict[str, float]]]:
     layers = [circuits_of(block) for block in blocks_of(model)]
     for i, j in itertools.combinations(range(len(layers)), 2):
         for a, earlier in enumerate(layers[i]):
+            left, right = earlier["V"]
             for b, later in enumerate(layers[j]):
-                scores = {kind: composition_score(later[kind], earlier["V"]) for kind in KINDS}
+                scores = {kind: norm(x, y @ left.T, right).item() for kind, (x, y) in later.items()}
                 yield (i, a), (j, b), scores
 
 
 def circuits_of(block: Block) -> list[dict[str, Product]]:
-    """Return what each head reads, by kind; what it reads as a value is what it writes.
-
-    Each matrix is divided by its norm, which changes no score: weights may be of any size.
-    """
+    """Return what each head reads, by kind; what it reads as a value is what it writes."""
     attn, weight = block.attn, getattr(block.attn_norm, "weight", None)
     weight_C = torch.ones(()) if weight is None else weight.double()
     matrices = [layer.weight.double() * weight_C for layer in (attn.query, attn.key, attn.value)]
     matrices.append(attn.out.weight.double().T)
-    factors = [W / W.norm().clamp(min=1e-30) for W in matrices]
-    heads = [W.unflatten(0, (attn.n_head, -1)) for W in factors]
-    return [{"Q": (k, q), "K": (q, k), "V": (o, v)} for q, k, v, o in zip(*heads, strict=True)]
-
-
-def random_score(C: int, D: int) -> float:
-    """Return the score of random matrices, which is the same for the three kinds."""
-    generator = torch.Generator().manual_seed(0)
-    total = 0.0
-    for _ in range(DRAWS):
-        a, b, c, d = torch.randn(4, D, C, dtype=torch.float64, generator=generator)
-        total += composition_score((a, b), (c, d))
-    return total / DRAWS
+    heads = [W.unflatten(0, (attn.n_head, -1)) for W in matrices]
+    circuits = []
+    for q, k, v, o in zip(*heads, strict=True):
+        circuits.append({"Q": unit(k, q), "K": unit(q, k), "V": unit(o, v)})
+    return circuits

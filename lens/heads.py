@@ -1,20 +1,20 @@
 """The command heads: what each head does, the loss with it ablated, and what the model copies."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
 from common.errors import UserError
 from common.fields import STRICT
 from common.tables import print_table
 from lens.capture import head_replaced
-from lens.composition import composition, random_score
-from lens.measure import ablate, logit_lens, measure_copying, repeated, score_heads
+from lens.composition import composition
+from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
 from lens.metrics import SCORES, SINK
 from lens.subject import REPEATS, MeasureOptions, Subject
 from model.gpt import GPT
@@ -36,40 +36,30 @@ class Heads(MeasureOptions):
     picture: str | None = None
     """A file to plot every score in, against the loss change; needs matplotlib."""
 
-    json: bool = False
-    """Print only JSON: every score and loss change, a list with a number per head."""
-
 
 def heads(word: str | None, options: Heads) -> int:
-    """Print tables, or JSON."""
-    if options.json and options.picture:
-        raise UserError("--json prints nothing else; use --picture without it")
+    """Print tables."""
     figure = options.picture and new_figure(options.picture)  # Fail before the slow measurements.
     subject = Subject(word, options)
     subject.seen  # noqa: B018
+    sequences_BT = subject.sequences(options.sequences)
     with ablated(subject.model, options.without):
-        measured = measure(subject, options)
-    if options.json:
-        print(json.dumps(measured))
-        return 0
-    if options.without:
-        print(f"measured without {options.without}")
-    print_heads(measured)
-    print_copying(subject, measured["copying"])
-    print_composition(subject)
-    rows = [["logit lens", "loss, nats/token"]]
-    for i, loss in enumerate(measured["logit_lens"]):
-        rows.append([f"after layer {i - 1}" if i else "embedding", f"{loss:.4f}"])
-    print_table(rows)
-    if options.picture:
-        plot(figure, options.picture, measured)
+        if options.without:
+            print(f"measured without {options.without}")
+        print_heads(subject, options, sequences_BT, figure)
+        print_copying(subject)
+        print_composition(subject)
+        rows = [["logit lens", "loss, nats/token"]]
+        for i, loss in enumerate(logit_lens(subject.model, sequences_BT)):
+            rows.append([f"after layer {i - 1}" if i else "embedding", f"{loss:.4f}"])
+        print_table(rows)
     return 0
 
 
-def names_of(model: GPT) -> list[str]:
-    """Return the names of all heads, in order."""
-    L, H = model.config.n_layer, model.config.n_head
-    return [f"L{layer}H{head}" for layer in range(L) for head in range(H)]
+def names_of(model: GPT) -> dict[str, tuple[int, int]]:
+    """Return the layer and the index of each head by its name, in order."""
+    layers, heads = range(model.config.n_layer), range(model.config.n_head)
+    return {f"L{layer}H{head}": (layer, head) for layer in layers for head in heads}
 
 
 @contextmanager
@@ -83,76 +73,58 @@ def ablated(model: GPT, names: str | None) -> Iterator[None]:
     with ExitStack() as stack:
         for name in names.upper().split(",") if names else []:
             if name not in known:
-                raise UserError(f"--without {name}: name heads from {known[0]} to {known[-1]}")
-            layer, head = divmod(known.index(name), model.config.n_head)
-            stack.enter_context(head_replaced(model, layer, head, 0.0))
+                raise UserError(f"--without {name}: name heads from L0H0 to {[*known][-1]}")
+            stack.enter_context(head_replaced(model, *known[name], 0.0))
         yield
 
 
-def measure(subject: Subject, options: Heads) -> dict[str, Any]:
-    """Measure what --json prints."""
-    model, names = subject.model, names_of(subject.model)
-    sequences_BT, period = subject.sequences(options.sequences), subject.period(options.period)
+def print_heads(subject: Subject, options: Heads, sequences_BT: Tensor, figure: Any) -> None:
+    """Print a row per head, under that of uniform attention, and plot them if asked to."""
+    model, period = subject.model, subject.period(options.period)
     text_BT = sequences_BT[:, :-1] if options.prompt is None else subject.prompt_T[None]
-    scores = score_heads(model, text_BT, repeated(subject.V, period, REPEATS))
-    ablation, copying = ablate(model, sequences_BT), []
-    for each in subject.periods():
-        found = vars(measure_copying(model, each, REPEATS))
-        induction_LH = found.pop("induction_LH")
-        best = {"induction": induction_LH.max().item(), "head": names[induction_LH.argmax()]}
-        copying.append(found | best)
-    return {
-        "step": subject.header.state.step,
-        "loss": ablation.loss,
-        "sequences": len(sequences_BT),
-        "text": list(text_BT.shape),
-        "period": period,
-        "uniform": {s.key: s.uniform(2 * period if s.repeats else text_BT.size(1)) for s in SCORES},
-        "heads": names,
-        "scores": {key: score.flatten().tolist() for key, score in scores.items()},
-        "changes": {key: change.flatten().tolist() for key, change in ablation.changes.items()},
-        "copying": copying,
-        "logit_lens": logit_lens(model, sequences_BT),
-    }
-
-
-def print_heads(measured: dict[str, Any]) -> None:
-    """Print a row per head, under that of uniform attention."""
-    text = " x ".join(map(str, measured["text"]))
-    strings = f"{REPEATS} random strings of {measured['period']} distinct tokens, each twice"
-    print(f"scores over {text} tokens; copying over {strings}\n")
-    scores, changes, kinds = measured["scores"], measured["changes"], ("zero", "mean")
+    text = " x ".join(map(str, text_BT.shape))
+    print(f"scores over {text} tokens; copying over", end=" ")
+    print(f"{REPEATS} random strings of {period} distinct tokens, each twice\n")
+    scores = score_heads(model, text_BT, repeats=False)
+    scores |= score_heads(model, repeated(subject.V, period, REPEATS), repeats=True)
+    uniform = {s.key: s.uniform(2 * period if s.repeats else text_BT.size(1)) for s in SCORES}
+    changes, kinds = ablate(model, sequences_BT), ("zero", "mean")
     rows = [
         ["head", *(s.name for s in SCORES), *(f"loss change ({kind} ablation)" for kind in kinds)],
-        ["uniform", *(f"{number:.3f}" for number in measured["uniform"].values()), "", ""],
+        ["uniform", *(f"{number:.3f}" for number in uniform.values()), "", ""],
     ]
-    for i, name in enumerate(measured["heads"]):
-        sink = " sink" if scores["first_token"][i] > SINK else ""
-        cells = [f"{score[i]:.3f}" for score in scores.values()]
-        both = [f"{changes[k][i]:+.4f} ± {changes[f'{k}_error'][i]:.4f}" for k in kinds]
+    for name, at in names_of(model).items():
+        sink = " sink" if scores["first_token"][at] > SINK else ""
+        cells = [f"{score_LH[at]:.3f}" for score_LH in scores.values()]
+        both = [f"{changes[kind][at]:+.4f} ± {changes[f'{kind}_error'][at]:.4f}" for kind in kinds]
         rows.append([name + sink, *cells, *both])
     print_table(rows)
-    loss, count = f"{measured['loss']:.4f} nats/token", measured["sequences"]
-    print(f"\nloss {loss} on {count} validation sequences; changes ± standard error\n")
+    loss, count = mean_loss(model, sequences_BT), len(sequences_BT)
+    print(
+        f"\nloss {loss:.4f} nats/token on {count} validation sequences; changes ± standard error\n"
+    )
+    if options.picture:
+        plot(figure, options.picture, names_of(model), scores, uniform, changes)
 
 
-def print_copying(subject: Subject, copying: list[dict[str, Any]]) -> None:
+def print_copying(subject: Subject) -> None:
     """Print how well random strings are copied, at several lengths."""
     low, high = subject.config.data.repeat_min_period, subject.config.data.repeat_max_period
     heading = ["trained on", "loss, first copy", "second", "ratio", "induction, best head"]
     rows = [["copying", *heading]]
-    for period, first, second, induction, head in (found.values() for found in copying):
+    for period in subject.periods():
+        first, second, induction_LH = measure_copying(subject.model, period, REPEATS)
         trained = "yes" if subject.trained_on_repeats and low <= period <= high else "no"
         losses = [f"{number:.3f}" for number in (first, second, second / first)]
-        rows.append([f"period {period}", trained, *losses, f"{induction:.3f} {head}"])
+        name, at = max(names_of(subject.model).items(), key=lambda head: induction_LH[head[1]])
+        rows.append([f"period {period}", trained, *losses, f"{induction_LH[at]:.3f} {name}"])
     print_table(rows)
     print()
 
 
 def print_composition(subject: Subject) -> None:
     """Print the pairs of heads in different layers with the highest composition scores."""
-    config = subject.config.model
-    random = f"{random_score(config.n_embd, config.head_width):.3f}"
+    random = f"{subject.config.model.n_embd**-0.5:.3f}"
     rows = [["composition", "Q", "K", "V"], ["random", random, random, random]]
     pairs = sorted(composition(subject.model), key=lambda pair: -max(pair[2].values()))
     for (i, a), (j, b), scores in pairs[:PAIRS]:
@@ -178,16 +150,22 @@ def new_figure(path: str) -> Any:
     return Figure(figsize=(12, 5.4), layout="constrained")
 
 
-def plot(figure: Any, path: str, measured: dict[str, Any]) -> None:
+def plot(
+    figure: Any,
+    path: str,
+    names: Iterable[str],
+    scores: dict[str, Tensor],
+    uniform: dict[str, float],
+    changes: dict[str, Tensor],
+) -> None:
     """Plot a panel per score: each head by its score and its loss change."""
-    changes, errors = measured["changes"]["zero"], measured["changes"]["zero_error"]
-    for axes, score in zip(figure.subplots(2, len(SCORES) // 2).flat, SCORES, strict=True):
-        numbers = measured["scores"][score.key]
-        axes.axvline(measured["uniform"][score.key], linestyle="--", linewidth=1, color="gray")
-        axes.errorbar(numbers, changes, errors, fmt="o", markersize=3)
-        for name, *place in zip(measured["heads"], numbers, changes, strict=True):
+    losses, errors = changes["zero"].flatten(), changes["zero_error"].flatten()
+    for axes, (key, score_LH) in zip(figure.subplots(2, 4).flat, scores.items(), strict=True):
+        axes.axvline(uniform[key], linestyle="--", linewidth=1, color="gray")
+        axes.errorbar(score_LH.flatten(), losses, errors, fmt="o", markersize=3)
+        for name, *place in zip(names, score_LH.flatten(), losses, strict=True):
             axes.annotate(name, place, (3, 3), textcoords="offset points", fontsize=6)
-        axes.set_title(score.name, fontsize=9)
+        axes.set_title(key, fontsize=9)
     figure.supxlabel("score (dashed: uniform attention)", fontsize=9)
     figure.supylabel("loss change (zero ablation), nats", fontsize=9)
     figure.savefig(path)

@@ -75,7 +75,7 @@ class Subject:
     @property
     def trained_on_repeats(self) -> bool:
         """Whether the run learned to copy random strings, which are its text."""
-        return self.config.data.source in ("repeat", ["repeat"])
+        return self.config.data.source == "repeat"
 
     def batches(self, block_size: int) -> Batches:
         """Open the run's text, or that of --source, in sequences of a length.
@@ -159,13 +159,14 @@ class Subject:
             UserError: when it does not fit twice into the context, or the vocabulary is too small.
         """
         data, longest = self.config.data, self.longest_period
-        if (asked or 2) > longest:
-            raise UserError(
-                f"--period {asked or 2} must be from 2 to {longest}: half the context, and no more "
-                f"than the vocabulary"
-            )
         middle = (data.repeat_min_period + data.repeat_max_period) // 2
-        return asked or min(middle if self.trained_on_repeats else 32, longest)
+        period = asked or min(middle if self.trained_on_repeats else 32, longest)
+        if not 2 <= period <= longest:
+            raise UserError(
+                f"--period {period} must be from 2 to {longest}: at most half the context, and "
+                f"the vocabulary"
+            )
+        return period
 
 
 def check_index(flag: str, index: int, count: int) -> None:
@@ -176,6 +177,6 @@ def check_index(flag: str, index: int, count: int) -> None:
 
 def spread_sequences(batches: Batches, block_size: int, count: int) -> Tensor:
     """Choose (count, block_size + 1) or fewer, spread evenly over the validation split."""
-    full = sum(s.size(1) == block_size + 1 for s in batches.validation(1))  # all but the last
+    full = batches.validation_tokens // block_size
     places = set(torch.linspace(0, full - 1, min(count, full)).round().long().tolist())
     return torch.cat([s for i, s in enumerate(batches.validation(1)) if i in places])

@@ -1,7 +1,6 @@
 """study.py as a person uses it: every number it prints against the same found another way, and the
 mistakes one makes."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import study
 import train
 from lens.capture import blocks_of, capture, head_replaced, without_mask
 from lens.compare import COMPARISONS, Case
-from lens.composition import composition, random_score
+from lens.composition import composition
 from lens.formula import layer_steps
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
 from lens.metrics import SCORES
@@ -87,9 +86,7 @@ def table(output: str, heading: str) -> dict[str, list[float]]:
 
 @torch.no_grad()
 def test_trace(said: Said, run: Path) -> None:
-    at, head = 6, 1  # of 23 positions
-    flags = ["--layer=2", f"--head={head}", "--checkpoint=last", f"--at={at}"]
-    output = said("trace", f"--prompt={PROMPT}", *flags)
+    output = said("trace", f"--prompt={PROMPT}", "--layer=2", "--head=1", "--checkpoint=last")
     model, prompt_T, _ = open_model(run, checkpoint="last")
     layer = capture(model, prompt_T[None]).layers[2]
     steps, rows = layer_steps(layer.attn, layer.x_BTC), table(output, "step ")
@@ -101,16 +98,14 @@ def test_trace(said: Said, run: Path) -> None:
     assert "1.0000 to 1.0000 506 of 1,058" in " ".join(output.split())
     for title, matrix, is_masked in (
         ("scores before the mask", steps["scores"].value, False),
-        ("after the mask", steps["scores"].value, True),
         ("weights after the softmax", layer.weights_BHTS, True),
     ):
-        rows = table(output[output.index(f"head {head}: {title}") :], "query")
-        letters = PROMPT.replace(" ", "␣")[at : at + 8]
-        assert list(rows) == [f"{at + i} {c}" for i, c in enumerate(letters)]
-        for q, row in enumerate(rows.values(), at):
-            expected = matrix[0, head, q, at : q + 1 if is_masked else at + 8].tolist()
-            assert row == pytest.approx(expected, abs=6e-4)
-    assert "(positions 6 to 13 of 23; --at shows others)" in output
+        rows = table(output[output.index(f"head 1: {title}") :], "query")
+        assert list(rows) == [f"{i} {c}" for i, c in enumerate("the␣valu")]
+        for q, row in enumerate(rows.values()):
+            assert row == pytest.approx(
+                matrix[0, 1, q, : q + 1 if is_masked else 8].tolist(), abs=6e-4
+            )
 
 
 def test_write_ups_without_a_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +124,7 @@ def test_write_ups_without_a_run(workplace: Path, capsys: pytest.CaptureFixture[
     assert "-10000 where key > query" in output and "-inf" not in output
 
 
-def test_verify(said: Said, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify(said: Said, run: Path) -> None:
     output = said("verify", f"--prompt={PROMPT}")
     model, prompt_T, _ = open_model(run)
     lines = [re.split(r"\s{2,}", line) for line in output.splitlines()[2:-2]]
@@ -165,34 +160,32 @@ def test_compare(said: Said, run: Path) -> None:
 
 
 def test_heads(said: Said, run: Path) -> None:
-    """Of another text, a prompt, and two heads ablated; as JSON, and as tables."""
+    """Of another text, a prompt, and two heads ablated."""
     model, prompt_T, sequences = open_model(run, 5, "last", TEXT[::-1])
     flags = ["--source=other.txt", f"--prompt={PROMPT}", "--sequences=5", "--period=7"]
-    flags += ["--checkpoint=last", "--without=L0H1,l1h0"]
-    found, output = json.loads(said("heads", "--json", *flags)), said("heads", *flags)
+    output = said("heads", *flags, "--checkpoint=last", "--without=L0H1,l1h0")
     with head_replaced(model, 0, 1, 0.0), head_replaced(model, 1, 0, 0.0):
-        scores = score_heads(model, prompt_T[None], repeated(28, 7, REPEATS))
-        ablation, lens = ablate(model, sequences), logit_lens(model, sequences)
+        scores = score_heads(model, prompt_T[None], False)
+        scores |= score_heads(model, repeated(28, 7, REPEATS), True)
+        changes, loss = ablate(model, sequences), mean_loss(model, sequences)
+        lens = logit_lens(model, sequences)
         copying = [measure_copying(model, period, REPEATS) for period in (4, 8, 16)]
-    columns = [score.flatten().tolist() for score in scores.values()]
-    columns += [ablation.changes[key].flatten().tolist() for key in found["changes"]]
-    listed = [*found["scores"].values(), *found["changes"].values()]
-    for column, expected in zip(listed, columns, strict=True):
-        assert column == pytest.approx(expected, abs=1e-6)
-    rows = table(output, "head ")
+    rows, columns = table(output, "head "), [*scores.values(), *changes.values()]
     uniform = [score.uniform(14 if score.repeats else len(PROMPT)) for score in SCORES]
     assert rows.pop("uniform") == pytest.approx(uniform, abs=6e-4)
     for i, (name, row) in enumerate(rows.items()):
-        assert name == f"L{i // H}H{i % H}" + " sink" * (found["scores"]["first_token"][i] > 0.3)
-        assert row == pytest.approx([column[i] for column in columns], abs=6e-4)
-    assert f"loss {ablation.loss:.4f} nats/token on 5 validation sequences" in output
-    for (name, row), c in zip(table(output, "copying").items(), copying, strict=True):
-        best, (layer, head) = c.induction_LH.max().item(), divmod(int(c.induction_LH.argmax()), H)
-        assert row == pytest.approx([c.first, c.second, c.second / c.first, best], abs=6e-4)
+        at = divmod(i, H)
+        assert name == f"L{at[0]}H{at[1]}" + " sink" * bool(scores["first_token"][at] > 0.3)
+        assert row == pytest.approx([float(column_LH[at]) for column_LH in columns], abs=6e-4)
+    assert f"loss {loss:.4f} nats/token on 5 validation sequences" in output
+    rows = table(output, "copying")
+    for (name, row), (first, second, induction_LH) in zip(rows.items(), copying, strict=True):
+        best, (layer, head) = induction_LH.max().item(), divmod(int(induction_LH.argmax()), H)
+        assert row == pytest.approx([first, second, second / first, best], abs=6e-4)
         assert re.search(rf"{name} +no .* L{layer}H{head}\n", output)
     pairs = {f"L{i}H{a} -> L{j}H{b}": s for (i, a), (j, b), s in composition(model)}
     rows = table(output, "composition")
-    assert rows.pop("random") == [pytest.approx(random_score(H * D, D), abs=6e-4)] * 3
+    assert rows.pop("random") == [pytest.approx((H * D) ** -0.5, abs=6e-4)] * 3
     for name, row in rows.items():
         assert row == pytest.approx([*pairs[name].values()], abs=6e-4)
     assert len(rows) == len(pairs)
@@ -296,14 +289,11 @@ MISTAKES = {
     "heads --picture=heads.txt": "must be a new file in a folder, and end in .svg",
     "heads --picture=nowhere/a.svg": "must be a new file in a folder",
     "heads --period=17": "--period 17 must be from 2 to 16",
-    "heads --json --picture=a.svg": "--json prints nothing else",
     "heads --source=absent.txt": "absent.txt",
     "trace --layer=3": "--layer 3 must be from 0 to 2",
-    "trace --at=23": "--at 23 must be from 0 to 22",
+    "trace --head=2": "--head 2 must be from 0 to 1",
     "trace --prompt=t": "--prompt must have at least 2 tokens",
     "trace --random=4,10": "--random 4,10 must be B,T,C",
-    "trace --random=400,1000,512": "must be B,T,C, such as 4,10,512: small",
-    "trace text --random=4,10,512": "--random needs no run",
     "trace --random=4,10,510": "and C divisible by --n_head",
     "compare --only=scales": "--only scales must be one of heads, output",
 }

@@ -77,7 +77,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
     say_now("checks")
     checks = check_model(model, subject.prompt_T, subject.dtype)
     say_now("ablation")
-    ablation = ablate(model, sequences_BT)
+    changes = ablate(model, sequences_BT)
     return {
         "run": {
             "name": subject.run.name,
@@ -105,8 +105,8 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             }
             for score in SCORES
         ],
-        "ablation": {"loss": ablation.loss}
-        | {key: flat(change_LH) for key, change_LH in ablation.changes.items()},
+        "ablation": {"loss": mean_loss(model, sequences_BT)}
+        | {key: flat(change_LH) for key, change_LH in changes.items()},
         "sequences": len(sequences_BT),
         "checks": [check._asdict() for check in checks],
     }
@@ -153,8 +153,9 @@ def measure(
     The logits are those of the rounded weights, in float64: what the page's engine should find.
     """
     period, reference_BT = subject.period(), reference(subject)[None]
-    scores = score_heads(model, sequences_BT[:, :-1], repeated(subject.V, period, REPEATS))
-    copying = measure_copying(model, period, REPEATS)
+    scores = score_heads(model, sequences_BT[:, :-1], repeats=False)
+    scores |= score_heads(model, repeated(subject.V, period, REPEATS), repeats=True)
+    first, second, _ = measure_copying(model, period, REPEATS)
     lens_loss = logit_lens(model, sequences_BT)
     packed, rounded_weights = pack_weights(model.state_dict(), eight_bits)
     rounded = copy.deepcopy(model)
@@ -171,7 +172,7 @@ def measure(
         "logits": pack(logits_TV[rows]),
         "rounding": {"logit": (logits_TV - exact_TV).abs().max().item(), "nats": nats},
         "scores": {key: flat(score_LH) for key, score_LH in scores.items()},
-        "copying": {"period": period, "first": copying.first, "second": copying.second},
+        "copying": {"period": period, "first": first, "second": second},
         "lens_loss": lens_loss,
         "means": pack(mean_outputs(model, sequences_BT)),
     }
