@@ -14,13 +14,12 @@ if __name__ == "__main__":  # there is nothing to save: Ctrl-C ends at once and 
 import common.start  # noqa: F401 - loads PyTorch
 
 # isort: split
+import itertools
 import sys
-from collections.abc import Iterator
 from typing import Literal
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from common.errors import command, printable
 from common.fields import STRICT, Count, Natural
@@ -36,8 +35,8 @@ from training.runtime import fit_threads, pick_device
 class Options(Sampling):
     """What to generate"""
 
-    prompt: str | None = None
-    """Text to continue. If omitted, generation starts after a newline or, if the run's text has
+    prompt: str = ""
+    """Text to continue. If empty, generation starts after a newline or, if the run's text has
     none, after its most frequent token."""
 
     num_samples: Count = 1
@@ -55,10 +54,6 @@ class Options(Sampling):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes a GPU if there is one."""
 
-    def __post_init__(self) -> None:
-        if self.prompt == "":
-            raise ValueError("prompt is empty; omit it to start from a newline")
-
 
 @command
 def main(argv: list[str]) -> int:
@@ -74,10 +69,7 @@ def main(argv: list[str]) -> int:
     model = optimize_for_decoding(saved.model(device))
     print(f"{printable(str(saved))}, on {device}", file=sys.stderr)
 
-    if options.prompt is None:
-        prompt = [saved.start_token]
-    else:
-        prompt = saved.tokenizer.encode(options.prompt).tolist()
+    prompt = saved.tokenizer.encode(options.prompt).tolist() or [saved.start_token]
     tokens = generate(
         model,
         torch.tensor([prompt] * options.num_samples, device=device),
@@ -85,22 +77,15 @@ def main(argv: list[str]) -> int:
         options,
         torch.Generator().manual_seed(options.seed),
     )
-    drawn: list[Tensor] = []
-    print(options.prompt or "", end="", flush=True)
-    for piece in saved.tokenizer.stream(first_of_each(tokens, drawn)):
-        print(piece, end="", flush=True)
+    tokens, drawn = itertools.tee(tokens)
+    print(options.prompt, end="", flush=True)
+    for piece in saved.tokenizer.stream(int(token_B[0]) for token_B in tokens):
+        print(piece, end="", flush=True)  # the first sample, as it is drawn
     print()
-    for sample in torch.stack(drawn, dim=1)[1:].tolist():
+    for sample in torch.stack(list(drawn), dim=1)[1:].tolist():
         print("-" * 80)
-        print((options.prompt or "") + saved.tokenizer.decode(sample))
+        print(options.prompt + saved.tokenizer.decode(sample))
     return 0
-
-
-def first_of_each(tokens: Iterator[Tensor], drawn: list[Tensor]) -> Iterator[int]:
-    """The first sample's tokens as they are drawn; those of all samples are added to `drawn`."""
-    for token_B in tokens:
-        drawn.append(token_B)
-        yield int(token_B[0])
 
 
 if __name__ == "__main__":

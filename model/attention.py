@@ -98,22 +98,18 @@ class Rotary(nn.Module):
     GPT-NeoX.
     """
 
-    cos: Tensor
-    sin: Tensor
-
-    def __init__(self, head_width: int, block_size: int, base: float = 10_000.0) -> None:
+    def __init__(self, head_width: int, block_size: int) -> None:
         super().__init__()
-        frequencies = base ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
+        frequencies = 10_000 ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
         angles = torch.outer(torch.arange(block_size, dtype=torch.float64), frequencies)
-        cos_TD = torch.cat((angles.cos(), angles.cos()), dim=-1)
-        sin_TD = torch.cat((-angles.sin(), angles.sin()), dim=-1)
-        self.register_buffer("cos", cos_TD.float(), persistent=False)
-        self.register_buffer("sin", sin_TD.float(), persistent=False)
+        cos, sin = angles.cos().float(), angles.sin().float()
+        self.cos_TD = nn.Buffer(torch.cat((cos, cos), dim=-1), persistent=False)
+        self.sin_TD = nn.Buffer(torch.cat((-sin, sin), dim=-1), persistent=False)
 
     def forward(self, x_BHTD: Tensor, start: int) -> Tensor:
         """Rotate (B, H, T, D), whose first row is at position `start`."""
         rows = slice(start, start + x_BHTD.size(-2))
-        cos_TD, sin_TD = self.cos[rows].to(x_BHTD.dtype), self.sin[rows].to(x_BHTD.dtype)
+        cos_TD, sin_TD = self.cos_TD[rows].to(x_BHTD.dtype), self.sin_TD[rows].to(x_BHTD.dtype)
         other_half = x_BHTD.roll(x_BHTD.size(-1) // 2, dims=-1)
         return torch.addcmul(x_BHTD * cos_TD, other_half, sin_TD)
 

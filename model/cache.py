@@ -28,9 +28,10 @@ class KVCache:
 class Cache:
     """Keys and values of all layers, and the tokens that the next n-grams begin with."""
 
+    recent_BN: Tensor
+
     def __init__(self, n_layer: int, block_size: int) -> None:
         self.layers = [KVCache(block_size) for _ in range(n_layer)]
-        self.recent_BN: Tensor | None = None
 
     @property
     def length(self) -> int:

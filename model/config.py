@@ -70,8 +70,7 @@ class ModelConfig:
             raise ValueError(f"n_embd {self.n_embd} must be divisible by n_head {self.n_head}")
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(
-                f"positions rotary rotates pairs of channels, so n_embd / n_head must be even; "
-                f"{self.n_embd} / {self.n_head} is {self.head_width}"
+                f"n_embd / n_head must be even for positions rotary, not {self.head_width}"
             )
 
     @property

@@ -12,7 +12,6 @@ import hashlib
 import mmap
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -100,7 +99,7 @@ class CompiledGPT(GPT):
     def forward(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
         """See `GPT.forward`."""
         cache = cache or self.new_cache()
-        kept, start = cache.layers[0], cache.length
+        kept, start = cache.layers[0], cache.length  # its first layer holds those of all layers
         x_BTC = self.embed(tokens_BT, cache).float().contiguous()
         (B, T, C), H = x_BTC.shape, self.config.n_head
         positions, width = (n + -n % LANES for n in (self.config.block_size, C // H))
@@ -114,10 +113,6 @@ class CompiledGPT(GPT):
         self.library.forward(self.shape, *addresses, B, T, start, torch.get_num_threads())
         kept.length += T
         return logits_BTV
-
-    def new_cache(self) -> Cache:
-        """Return an empty cache, whose one layer holds the keys and values of all layers."""
-        return Cache(1, self.config.block_size)
 
     @torch.inference_mode()
     def error(self, model: GPT) -> float:
@@ -138,8 +133,7 @@ def laid_out(model: GPT) -> Iterator[Tensor]:
     """Yield the weights as `decode.c` reads them: of a norm its weights, then its biases; of linear
     layers side by side panels of 16 outputs, with the biases and then the weights of each input."""
     if model.rotary is not None:
-        yield model.rotary.cos
-        yield model.rotary.sin
+        yield from model.rotary.buffers()
     weights = model.state_dict()
     rows = [[f"blocks.{i}.{n}" for n in row] for i in range(len(model.blocks)) for row in BLOCK]
     rows += [["final_norm"], ["head" if model.head else "token_embedding"]]
@@ -162,10 +156,8 @@ def huge(size: int) -> Tensor:
 
     With pages of 4 KB, TLB misses take a fifth of the time of reading the weights.
     """
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(size)
     memory = mmap.mmap(-1, 4 * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without such pages
+    with contextlib.suppress(AttributeError, OSError):  # a system without such pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.float32)
 
@@ -174,35 +166,23 @@ def huge(size: int) -> Tensor:
 def compile_library() -> ctypes.CDLL:
     """Compile `decode.c` for this processor, once: it is kept beside Python's own compiled files.
 
-    A kept file is loaded if it is whole (its name ends with its hash; loading a part of one would
-    kill the process) and belongs to the user or to the owner of the source.
+    A kept file is loaded if it belongs to the user or to the owner of the source.
 
     Raises:
         OSError, CalledProcessError: if it cannot be compiled, or not written.
     """
-    source, info = Path(__file__).with_suffix(".c"), Path("/proc/cpuinfo")
+    source = Path(__file__).with_suffix(".c")
     native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
     command = ["cc", "-O3", "-w", native, "-fno-math-errno", "-shared", "-fPIC", str(source), "-lm"]
     command += [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's compiler has no OpenMP
-    processor = platform.node()
-    if info.exists():  # where processors may change under one name
-        processor = re.findall(r"^(?:flags|Features)\b.*|$", info.read_text(), re.MULTILINE)[0]
-    name = f"decode-{digest(repr((source.read_text(), command, processor)).encode())}"
-    folder = source.parent / "__pycache__"
-    for path in folder.glob(f"{name}-*.so"):
-        owner = path.stat().st_uid
-        trusted = owner == source.stat().st_uid or owner == os.getuid()
-        if trusted and path.stem == f"{name}-{digest(path.read_bytes())}":
+    made_of = repr((source.read_text(), command, torch.cpu.get_capabilities())).encode()
+    path = source.parent / "__pycache__" / f"decode-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
+    with contextlib.suppress(OSError):  # absent, or it does not load
+        if path.stat().st_uid in (source.stat().st_uid, os.getuid()):
             return ctypes.CDLL(str(path))
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(scratch) / "decode.so"
         subprocess.run([*command, "-o", str(made)], check=True)
-        content = made.read_bytes()
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{name}-{digest(content)}.so"
-    write_atomically(path, content)
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, made.read_bytes())
     return ctypes.CDLL(str(path))
-
-
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]

@@ -61,19 +61,15 @@ def joint_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
     """
     if not torch.is_grad_enabled():
         return tuple(layer(x) for layer in layers)
-    weight = torch.cat(tuple(layer.weight for layer in layers)).to(x.dtype)
-    bias = None
-    if layers[0].bias is not None:
-        bias = torch.cat([layer.bias for layer in layers]).to(x.dtype)
-    return F.linear(x, weight, bias).chunk(len(layers), dim=-1)
+    weight = torch.cat([layer.weight for layer in layers])
+    bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
+    return F.linear(x, weight.to(x.dtype), cast(bias, x.dtype)).chunk(len(layers), dim=-1)
 
 
 # --- Attention ------------------------------------------------------------------------------------
 
 
-def causal_attention(
-    q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, dropout_p: float = 0.0
-) -> Tensor:
+def causal_attention(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, dropout_p: float) -> Tensor:
     """attention(q, k, v, causal_mask(T, T), dropout_p)[0].
 
     PyTorch's fused kernel, but for bfloat16 on a CPU: there two matmuls and a softmax, with the
@@ -136,9 +132,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     On a CPU four elements share a random number of 64 bits, sixteen each, so that p is rounded to
     1 / 65,536; PyTorch draws a number for each element, which takes four times as long.
     """
-    if p == 0.0:
-        return x
-    if x.device.type != "cpu":
+    if p == 0 or x.device.type != "cpu":
         return F.dropout(x, p)
     dropped = min(round(p * 2**16), 2**16 - 1)
     bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)

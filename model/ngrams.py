@@ -1,7 +1,7 @@
 """N-gram embeddings: a vector for the bigram, the trigram, ... that ends with each token."""
 
-import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from model.cache import Cache
 
@@ -27,17 +27,16 @@ class NgramEmbeddings(nn.ModuleList):
         Args:
             cache: has the tokens before these; updated.
         """
-        (B, T), N = tokens_BT.shape, len(self)  # N tokens of history are all that is needed
-        recent_BN = cache.recent_BN if cache else None
-        if recent_BN is None:
-            recent_BN = tokens_BT.new_zeros(B, N)
-        history = torch.cat((recent_BN, tokens_BT), dim=1)
+        T, N = tokens_BT.size(1), len(self)  # N tokens of history are all that is needed
+        history = F.pad(tokens_BT, (N, 0))
         if cache:
+            if cache.length:
+                history[:, :N] = cache.recent_BN
             cache.recent_BN = history[:, T:]
         vectors, number_BT = [], tokens_BT
         for i, table in enumerate(self, start=1):
             rows = table.get_parameter("weight").size(0)
-            previous_BT = history[:, N - i : N - i + T]  # the token i positions back
+            previous_BT = history.narrow(1, N - i, T)  # the token i positions back
             number_BT = number_BT + previous_BT * pow(self.vocab_size, i, NGRAM_ROWS)
             vectors.append(table(number_BT % rows))
         return vectors

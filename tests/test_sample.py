@@ -110,7 +110,6 @@ def test_weights_too_large_to_compute_with_are_one_line(
 
 
 BAD = [
-    (["--prompt="], "--prompt is empty; omit it to start from a newline"),
     (["--prompt", "xxé日"], "the model has never seen 'x'; leave"),
     (["absent"], "there is no run absent"),
 ]

@@ -201,7 +201,7 @@ BAD_FLAGS = [
     (["--mod.n_layer=3"], "unknown flag --mod.n_layer; did you mean --model.n_layer?"),
     (["--model.n_layer"], "--model.n_layer: expected one argument"),
     (["--model.n_embd", "30"], "--model.n_embd 30 must be divisible by n_head 4"),
-    (["--model.n_embd", "12"], "--model.positions rotary rotates pairs"),
+    (["--model.n_embd", "12"], "--model.n_embd / n_head must be even for positions rotary"),
     (
         ["--train.batch_size", "5", "--train.gradient_accumulation_steps", "2"],
         "--train.batch_size 5 must be divisible by gradient_accumulation_steps 2",
