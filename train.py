@@ -85,7 +85,7 @@ class Options:
 
 
 def train(job: "Job") -> str | None:
-    """Train until `max_steps`, the target loss, the end of patience, or a stop signal.
+    """Train until `max_steps`, the target loss, or a stop signal.
 
     Returns:
         Why training is over; None after a stop signal, when the run can be resumed.
@@ -102,7 +102,6 @@ def train(job: "Job") -> str | None:
     with Logger(job.run, job.config, state, job.batches.baselines(), stop, silent) as log:
         while not processes.stop_requested(stop):
             if state.evaluation_due(settings):
-                log.evaluating()
                 result = job.evaluate(job.batches.validation)
                 sample = "" if silent else job.sample()
                 if processes.stop_requested(stop) or result is None:

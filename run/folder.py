@@ -1,7 +1,7 @@
 """A run is a folder, runs/NAME: what was run, what it measured, what it learned.
 
 config.yaml         the whole config, to read and to run again; what counts is in the checkpoints
-run.json            the text, the machine and the versions
+run.json            the text and the machine
 metrics.jsonl       one object a line
 events.out.*        the same for TensorBoard
 last.safetensors    everything that training resumes from
@@ -11,14 +11,12 @@ snapshots/          the weights along the way, in half precision
 """
 
 import json
-import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from filelock import FileLock, Timeout
 
@@ -58,9 +56,7 @@ def check_unused(run: Path) -> None:
     Raises:
         UserError: if it holds more.
     """
-    used = [path for path in run.glob("*") if not path.name.startswith(FIRST)]
-    measured = [path for path in run.glob("metrics.jsonl") if path.stat().st_size]
-    if used or measured or run.is_file():
+    if run.is_file() or any(not path.name.startswith(FIRST) for path in run.glob("*")):
         raise UserError(f"{run} exists; resume it with --resume {run}, or choose another --run")
 
 
@@ -86,14 +82,9 @@ def hold(run: Path) -> Iterator[None]:
 
 
 def describe_run(run: Path, config: Config, facts: dict[str, Any]) -> None:
-    """Write what is run: the config, and in run.json the facts and the versions."""
+    """Write what is run: the config, and the facts in run.json."""
     save_config(run, config)
-    versions = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-    }
-    write_atomically(run / "run.json", (json.dumps(facts | versions, indent=1) + "\n").encode())
+    write_atomically(run / "run.json", (json.dumps(facts, indent=1) + "\n").encode())
 
 
 def save_config(run: Path, config: Config) -> None:

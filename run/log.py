@@ -4,20 +4,19 @@ import json
 import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from textwrap import indent
 from typing import IO, Any
 
 from pydantic import FiniteFloat, TypeAdapter
 from tqdm import tqdm
 
 from common.atomic import sync, write_atomically
+from common.errors import printable
 from configs.load import Config
 from training.runtime import StopSignal
 from training.state import TrainState
 from training.step import Evaluation
 
 SIGPIPE = 13  # by number, because Windows has no such signal
-SAMPLE_WIDTH = 90  # samples are folded there, to stand apart from the rest
 
 Numbers = dict[str, Any]  # by name; `step` is one of them
 LINE = TypeAdapter(dict[str, int | FiniteFloat])
@@ -43,9 +42,8 @@ class Logger:
         """
         self.settings, self.unit = config.train, config.data.unit
         self.tokens_per_step = config.train.batch_size * config.model.block_size
-        self.state, self.baselines, self.stop, self.silent = state, baselines, stop, silent
+        self.state, self.baselines, self.stop = state, baselines, stop
         self.steps, self.busy = 0, 0.0  # updates since the last line of metrics, and their seconds
-        self.progress = ""
         self.files = ExitStack()
         self.file: IO[str] | None = None
         self.events: Any = None  # TensorBoard's writer
@@ -100,24 +98,19 @@ class Logger:
 
     def print(self, line: str) -> None:
         """Print a line above the progress bar."""
-        if self.silent:
-            return
         try:
             self.bar.write(line)
         except OSError:  # the reader of a pipe has left, or the terminal is gone: save and stop
             self.stop.number = SIGPIPE
 
-    def write(self, numbers: Numbers, sample: str = "") -> None:
-        """Add a line to the metrics, and a point in TensorBoard for each number; a sample goes
-        there as text."""
+    def write(self, numbers: Numbers) -> None:
+        """Add a line to the metrics, and a point in TensorBoard for each number."""
         step, numbers = self.state.step, numbers | {"seconds": self.state.seconds}
         if self.file is not None:
             self.file.write(json.dumps({"step": step} | numbers) + "\n")
         if self.events is not None:
             for name, number in numbers.items():
                 self.events.add_scalar(name, number, step)
-            if sample:
-                self.events.add_text("sample", indent(sample, "    ", lambda line: True), step)
             self.events.flush()
 
     def step(self, lr_scale: float, grad_norm: float, seconds: float) -> None:
@@ -127,8 +120,8 @@ class Logger:
         if state.step % settings.log_every == 0 or state.step == settings.max_steps:
             speed = self.steps * self.tokens_per_step / self.busy
             self.steps, self.busy = 0, 0.0
-            self.progress = f"loss {state.train_loss:.3f}, {speed:,.0f} tokens/s"
-            self.bar.set_postfix_str(self.progress, refresh=False)
+            progress = f"loss {state.train_loss:.3f}, {speed:,.0f} tokens/s"
+            self.bar.set_postfix_str(progress, refresh=False)
             self.write(
                 {
                     "train_loss": state.train_loss or 0.0,
@@ -139,27 +132,20 @@ class Logger:
             )
         self.bar.update()
 
-    def evaluating(self) -> None:
-        """Say that an evaluation begins."""
-        self.bar.set_postfix_str("evaluating")
-
     def evaluation(self, result: Evaluation, sample: str) -> None:
         """Log an evaluation and its sample."""
         state = self.state
-        self.bar.set_postfix_str(self.progress, refresh=False)
-        self.write({"val_loss": result.val_loss, "bits_per_char": result.bits_per_char}, sample)
+        self.write({"val_loss": result.val_loss, "bits_per_char": result.bits_per_char})
         beaten = [(n, name) for name, n in self.baselines.items() if result.val_loss < n]
         verdict = "beats {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
-        best = f"  (best {state.best_val_loss:.4f})" if state.evals_since_best else ""
+        best = f"  (best {state.best_val_loss:.4f})" * (result.val_loss != state.best_val_loss)
         self.print(
             f"step {state.step:>{len(str(self.settings.max_steps))}}"
             f"  validation {result.in_units(self.unit)}  training {state.train_loss:.4f}"
             f"  {verdict}{best}"
         )
         for line in sample.splitlines():
-            shown = "".join(c if c.isprintable() else "\ufffd" for c in line.expandtabs())
-            for start in range(0, len(shown) or 1, SAMPLE_WIDTH):
-                self.print(f"    | {shown[start : start + SAMPLE_WIDTH]}")
+            self.print(f"    | {printable(line)}")
 
 
 def read_metrics(run: Path) -> list[Numbers]:

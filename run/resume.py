@@ -16,7 +16,6 @@ RESUME = {
     "data.hub_revision",
     "model.attention",
     "train.max_steps",
-    "train.patience",
     "train.target_loss",
     "train.eval_every",
     "train.sample_tokens",
@@ -35,11 +34,6 @@ VOCABULARY = {"data.tokenizer", "data.vocab_size"}
 MODEL_MAY_CHANGE = {"model.dropout", "model.attn_dropout", "model.attention"}
 # ... and, for --evaluate, which part of a text the run has never seen.
 SPLITS = {"data.val_fraction", "data.test_fraction", "data.separator"}
-WHY = {
-    "--resume": "--train.max_steps sets how far it trains; other choices take --init_from",
-    "--init_from": "the weights fit no other value",
-    "--evaluate": "the weights were trained with that value",
-}
 
 
 def may_change(field: str, flag: str) -> bool:
@@ -48,7 +42,7 @@ def may_change(field: str, flag: str) -> bool:
         return field in RESUME
     if field.startswith("model."):
         return field in MODEL_MAY_CHANGE
-    return field not in VOCABULARY and not (flag == "--evaluate" and field in SPLITS)
+    return field not in VOCABULARY | (SPLITS if flag == "--evaluate" else set())
 
 
 def check_changes(old: Config, new: Config, flag: str) -> None:
@@ -58,11 +52,12 @@ def check_changes(old: Config, new: Config, flag: str) -> None:
         UserError: naming the first such field.
     """
     before, after = to_plain(old), to_plain(new)
+    hint = "; --train.max_steps sets how far it trains" if flag == "--resume" else ""
     for section, values in before.items():
         for name, value in values.items():
             now, field = after[section][name], f"{section}.{name}"
             if now != value and not may_change(field, flag):
-                raise UserError(f"{flag} cannot change {field} from {value} to {now}: {WHY[flag]}")
+                raise UserError(f"{flag} cannot change {field} from {value} to {now}{hint}")
 
 
 def check_same_text(saved: SavedRun, info: dict[str, Any]) -> None:

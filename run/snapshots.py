@@ -13,8 +13,8 @@ from torch import nn
 from run.checkpoint import (
     Header,
     check_finite,
-    copy_into,
     load_checkpoint,
+    load_weights,
     model_tensors,
     save_checkpoint,
 )
@@ -59,5 +59,4 @@ def load_snapshot(model: nn.Module, path: Path) -> None:
         UserError: for a file that is damaged, or of another model.
     """
     _, tensors = load_checkpoint(path)
-    weights = {name: tensor.float() for name, tensor in tensors.items()}
-    copy_into(model_tensors(model), "model.", weights, path)
+    load_weights(model, {name: tensor.float() for name, tensor in tensors.items()}, path)

@@ -79,11 +79,8 @@ class TrainConfig:
     eval_every: Count = 200
     """Updates between evaluations on the whole validation split."""
 
-    patience: Natural = 0
-    """Stop after this many evaluations without a new best. 0 turns this off."""
-
     target_loss: NonNegative = 0.0
-    """Stop at the first evaluation at or below this loss, in nats per token. 0 turns this off."""
+    """Stop when the validation loss is at or below this, in nats per token."""
 
     sample_tokens: Annotated[int, Field(ge=0, le=10**5)] = 200
     """Tokens generated at each evaluation. 0 turns this off."""

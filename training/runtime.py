@@ -11,6 +11,7 @@ from types import FrameType
 import torch
 from pydantic.dataclasses import dataclass
 from torch import nn
+from torch.backends.cpu import get_cpu_capability
 
 from common.errors import UserError
 from common.fields import STRICT, Count
@@ -48,11 +49,7 @@ class Machine:
     """The version of PyTorch."""
 
     def __str__(self) -> str:
-        return (
-            f"device {self.device}{f' ({self.processor})' * (self.device == 'cuda')}, "
-            f"{self.threads} thread{'s' * (self.threads > 1)}, computing in {self.precision}"
-            f"{f', one of {self.processes} processes' * (self.processes > 1)}"
-        )
+        return ", ".join(f"{name} {value}" for name, value in dataclasses.asdict(self).items())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +72,10 @@ class Runtime:
 
     def machine(self, processes: int) -> Machine:
         """Return what a checkpoint keeps of all this."""
-        processor = self.device.type
-        if self.device.type == "cuda":
-            processor = torch.cuda.get_device_name()
-        elif self.device.type == "cpu":
-            processor = torch.backends.cpu.get_cpu_capability()
+        cuda = self.device.type == "cuda"
         return Machine(
             device=self.device.type,
-            processor=processor,
+            processor=(torch.cuda.get_device_name if cuda else get_cpu_capability)(),
             threads=self.threads,
             processes=processes,
             precision=str(self.precision).removeprefix("torch."),
@@ -101,9 +94,7 @@ def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
         UserError: if the device is not there.
     """
     device = pick_device(config.device)
-    if threads_before > (os.cpu_count() or 1):
-        threads_before = 0
-    if config.threads or threads_before:
+    if config.threads or 0 < threads_before <= (os.cpu_count() or 1):
         torch.set_num_threads(config.threads or threads_before)
     elif device.type == "cpu":
         fit_threads()
@@ -172,10 +163,8 @@ def computes_in_bfloat16(device: torch.device) -> bool:
     """Return whether the device multiplies bfloat16 matrices in hardware, and so faster."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):
-        capabilities = torch.cpu.get_capabilities()
-        return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-    return False
+    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 class StopSignal:

@@ -31,9 +31,6 @@ class TrainState:
     best_val_loss: NonNegative | None = None
     """The lowest so far."""
 
-    evals_since_best: Natural = 0
-    """Evaluations since then."""
-
     def evaluation_due(self, config: TrainConfig) -> bool:
         """Return whether to evaluate before the next update: at intervals, and at the end."""
         due = self.step % config.eval_every == 0 or self.step >= config.max_steps
@@ -43,16 +40,12 @@ class TrainState:
         """Note an evaluation; return whether it is the best so far."""
         self.last_eval_step, self.val_loss = self.step, val_loss
         best = self.best_val_loss is None or val_loss < self.best_val_loss
-        self.evals_since_best = 0 if best else self.evals_since_best + 1
         if best:
             self.best_val_loss = val_loss
         return best
 
     def ended(self, config: TrainConfig) -> str | None:
         """Return why training is over; None while it is not."""
-        if self.val_loss is not None and self.last_eval_step == self.step:
-            if config.target_loss and self.val_loss <= config.target_loss:
-                return f"the validation loss is at or below {config.target_loss}"
-            if config.patience and self.evals_since_best >= config.patience:
-                return f"{self.evals_since_best} evaluations without a new best"
+        if self.val_loss is not None and self.val_loss <= config.target_loss:
+            return f"the validation loss is at or below {config.target_loss}"
         return "max_steps" if self.step >= config.max_steps else None

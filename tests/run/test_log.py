@@ -54,7 +54,7 @@ def test_an_evaluation_is_shown_beside_what_it_beats(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = TrainState(step=5, train_loss=2.125)
-    sample = "first\tline\nbell\x07\n\n" + "x" * 100
+    sample = "first line\nbell\x07\n\nthe end"
     with logger(tmp_path, state, max_steps=1000) as log:
         for loss, shown in ((4.5, ""), (2.5, sample), (3.0, ""), (1.5, "")):
             state.record(loss)
@@ -64,11 +64,10 @@ def test_an_evaluation_is_shown_beside_what_it_beats(
         "to beat: uniform 4.0000, unigram 3.0000, bigram 2.0000 nats/char",
         f"{step}4.5000 nats/char  2.250 bits/char  training 2.1250  beats nothing yet",
         f"{step}2.5000 nats/char  1.250 bits/char  training 2.1250  beats unigram 3.0000",
-        "    | first   line",
-        "    | bell\ufffd",
+        "    | first line",
+        "    | bell\\x07",
         "    | ",
-        "    | " + "x" * 90,
-        "    | " + "x" * 10,
+        "    | the end",
         f"{step}3.0000 nats/char  1.500 bits/char  training 2.1250  beats uniform 4.0000"
         "  (best 2.5000)",
         f"{step}1.5000 nats/char  0.750 bits/char  training 2.1250  beats bigram 2.0000",
@@ -87,8 +86,6 @@ def test_the_bar_counts_from_where_the_run_stands(
     monkeypatch.setattr(sys, "stderr", terminal)
     with logger(tmp_path, state, log_every=1) as log:
         assert "step 4/7 |" in terminal.getvalue()
-        log.evaluating()
-        assert terminal.getvalue().strip().endswith(", evaluating")
         state.step = 5
         log.step(1.0, 1.0, 60.0)
         log.bar.refresh()
@@ -115,7 +112,7 @@ def test_lines_and_events_say_the_same(tmp_path: Path, monkeypatch: pytest.Monke
     with logger(tmp_path, state, tensorboard=True) as log:
         log.write({"train_loss": 3.5})
         state.step = 2
-        log.write({"val_loss": 3.25}, "two\n\nlines")
+        log.write({"val_loss": 3.25})
         first, second = (tmp_path / "metrics.jsonl").read_text().splitlines()
         assert events_of(tmp_path, "train_loss") == [(1, 3.5)], "seen at once"
         assert not synced
@@ -124,8 +121,6 @@ def test_lines_and_events_say_the_same(tmp_path: Path, monkeypatch: pytest.Monke
     assert json.loads(first) == {"step": 1, "train_loss": 3.5, "seconds": 0.5}
     assert json.loads(second) == {"step": 2, "val_loss": 3.25, "seconds": 0.5}
     assert events_of(tmp_path, "val_loss") == [(2, 3.25)]
-    (text,) = EventAccumulator(str(tmp_path)).Reload().Tensors("sample/text_summary")
-    assert text.step == 2 and text.tensor_proto.string_val[0] == b"    two\n    \n    lines"
 
 
 CUT = ["", '{"step": 3, "train', '[1]\n{"a": 1}\nnull\n{"step": 2, "a": NaN}\n\udcff\n']

@@ -48,7 +48,7 @@ def test_what_gives_a_run_its_meaning_stays(field: str, flags: str) -> None:
             assert flag in flags
         except UserError as error:
             assert flag not in flags
-            assert str(error).startswith(f"{flag} cannot change {field} from {before} to other: ")
+            assert str(error).startswith(f"{flag} cannot change {field} from {before} to other")
 
 
 def saved(corpus: dict[str, Any] = CORPUS, **changes: Any) -> SavedRun:

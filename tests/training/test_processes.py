@@ -3,7 +3,6 @@ tests/test_processes.py."""
 
 import os
 import socket
-from typing import Any
 
 import pytest
 import torch
@@ -31,54 +30,24 @@ def test_a_process_alone_keeps_what_it_has() -> None:
     layer, stop = nn.Linear(2, 2), StopSignal()
     assert ALONE.is_main and ALONE.wrap_ddp(layer) is layer
     assert ALONE.sum(0.1, 2.0) == [0.1, 2.0] and exit_now(7) == 7
-    assert not ALONE.stop_requested(stop)
     stop.number = 15
     assert ALONE.stop_requested(stop) and stop.number == 15
-    assert not Processes(1, 2).is_main
     with join_processes(TrainConfig(), CPU) as processes:
         assert processes is ALONE
 
 
-class Two(Processes):
-    """The first of two processes; of the other it is known what it gives."""
+def test_a_signal_anywhere_stops_all_and_none_is_lost() -> None:
+    """The first of two processes, where one comes to the other, or here while they agree."""
 
-    others = iter([0, 15, 0])
-
-    def gather(self, tensor: Tensor) -> list[Tensor]:
-        return [tensor, torch.full_like(tensor, next(self.others))]
-
-
-def test_a_signal_to_another_process_stops_this_one_with_its_code() -> None:
-    stop, processes = StopSignal(), Two(0, 2)
-    assert not processes.stop_requested(stop)
-    for _ in range(2):
-        assert processes.stop_requested(stop) and stop.exit_code == 143
-
-
-def test_a_signal_while_processes_agree_is_not_lost() -> None:
-    class Meanwhile(Processes):
+    class Two(Processes):
         def gather(self, tensor: Tensor) -> list[Tensor]:
-            stop.number = 15
-            return [tensor]
+            stop.number = meanwhile
+            return [tensor, torch.full_like(tensor, other)]
 
-    stop = StopSignal()
-    assert not Meanwhile().stop_requested(stop) and stop
-
-
-def rejected(monkeypatch: pytest.MonkeyPatch, **variables: Any) -> str:
-    """What is said of these variables of torchrun, in one line."""
-    for name, value in variables.items():
-        monkeypatch.setenv(name, str(value))
-    config = TrainConfig(batch_size=12, gradient_accumulation_steps=2)
-    with pytest.raises(UserError) as error, join_processes(config, CPU):
-        pass
-    assert "\n" not in str(error.value) and not dist.is_initialized()
-    return str(error.value)
-
-
-def test_a_batch_is_split_evenly_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = "--train.batch_size 12 must be divisible by 4 processes times --train.gradient_acc"
-    assert rejected(monkeypatch, WORLD_SIZE=4).startswith(line)
+    for meanwhile, other in ((0, 0), (0, 15), (15, 0)):
+        stop = StopSignal()
+        assert Two(0, 2).stop_requested(stop) == bool(other)
+        assert stop.number == max(meanwhile, other)
 
 
 def test_others_that_cannot_be_reached_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,8 +56,14 @@ def test_others_that_cannot_be_reached_are_one_line(monkeypatch: pytest.MonkeyPa
         used.bind(("127.0.0.1", 0))
         used.listen()
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": used.getsockname()[1]}
-        said = rejected(monkeypatch, RANK=0, WORLD_SIZE=2, **place)
-    assert said.startswith("could not reach the other 1 processes: ")
+        for name, value in (place | {"RANK": 0, "WORLD_SIZE": 2}).items():
+            monkeypatch.setenv(name, str(value))
+        with (
+            pytest.raises(UserError, match=r"^could not reach the other 1 processes: .*$"),
+            join_processes(TrainConfig(), CPU),
+        ):
+            pass
+    assert not dist.is_initialized()
 
 
 @pytest.mark.parametrize(
