@@ -8,7 +8,6 @@ import contextlib
 import copy
 import inspect
 import math
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -80,17 +79,16 @@ def compare(word: str | None, options: Compare) -> int:
     subject = Subject(word, options)
     check_index("layer", options.layer, len(subject.seen.layers))
     layer = subject.seen.layers[options.layer]
-    sequences_BT, T = subject.sequences(options.sequences), len(subject.prompt_T)
-    other = capture(subject.model, sequences_BT[-1:, : max(1, T * 2 // 3)])
+    sequences_BT, shorter = subject.sequences(options.sequences), len(subject.prompt_T) * 2 // 3
+    other = capture(subject.model, sequences_BT[-1:, :shorter])
     other_BSC = other.layers[options.layer].x_BTC
     case = Case(subject, sequences_BT, options.steps, layer, other_BSC)
-    print(f"layer {options.layer} on a prompt of {T} tokens")
     for name, comparison in COMPARISONS.items():
         if options.only in (None, name):
             title, why = (inspect.getdoc(comparison) or "").split("\n\n")
-            print(f"\n{name}: {title}")
+            print(f"{name}: {title}")
             print_numbers(comparison(case))
-            print(why)
+            print(f"{why}\n")
     return 0
 
 
@@ -295,14 +293,13 @@ def never_masked(case: Case) -> Found:
     generates, there is no next token yet, and it has learned nothing else.
     """
     subject, block_size = case.subject, case.subject.config.model.block_size
-    if not subject.trained_on_repeats:  # repeated strings need room for two copies
+    if not subject.trained_periods:  # repeated strings need room for two copies
         block_size = min(block_size, 64)
     batches = subject.batches(block_size)
     settings = TrainConfig(max_steps=case.steps, batch_size=16)
     shape = ModelConfig(block_size=block_size, n_layer=2, n_head=2, n_embd=64)
     sequences_BT = spread_sequences(batches, block_size, 32)
-    print(f"training two small models for {case.steps} steps each", file=sys.stderr)
-    found, texts = Found(), Found()
+    found = Found()
     for how, masked in {"with": True, "without": False}.items():
         torch.manual_seed(settings.seed)
         model = GPT(shape, subject.V)
@@ -316,9 +313,9 @@ def never_masked(case: Case) -> Found:
             found[f"trained {how}: loss without it"] = mean_loss(model, sequences_BT)
         generator = torch.Generator().manual_seed(settings.seed)
         tokens = generate(model, sequences_BT[:1, :8], 60, Sampling(), generator)
-        text = "".join(visible(subject.vocab[int(token)]) for token in tokens)
-        texts[f"trained {how}, it generates:"] = text
-    return found | texts
+        text = "".join(visible(subject.tokenizer.labels[int(token)]) for token in tokens)
+        found[f"trained {how}, it generates:"] = text
+    return found
 
 
 COMPARISONS: dict[str, Callable[[Case], Found]] = {

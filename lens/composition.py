@@ -55,7 +55,7 @@ def circuits_of(block: Block) -> list[dict[str, Product]]:
     matrices = [layer.weight.double() * weight_C for layer in (attn.query, attn.key, attn.value)]
     matrices.append(attn.out.weight.double().T)
     heads = [W.unflatten(0, (attn.n_head, -1)) for W in matrices]
-    circuits = []
-    for q, k, v, o in zip(*heads, strict=True):
-        circuits.append({"Q": unit(k, q), "K": unit(q, k), "V": unit(o, v)})
-    return circuits
+    return [
+        {"Q": unit(k, q), "K": unit(q, k), "V": unit(o, v)}
+        for q, k, v, o in zip(*heads, strict=True)
+    ]

@@ -1,9 +1,8 @@
 """The command heads: what each head does, the loss with it ablated, and what the model copies."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -19,7 +18,6 @@ from lens.metrics import SCORES, SINK
 from lens.subject import REPEATS, MeasureOptions, Subject
 from model.gpt import GPT
 
-FORMATS = (".svg", ".png", ".pdf")
 PAIRS = 12  # of heads that compose most, that are printed
 
 
@@ -33,20 +31,14 @@ class Heads(MeasureOptions):
     period: Annotated[int, Field(ge=2)] | None = None
     """Length of the random strings whose copying is scored; if omitted, one that suits the run."""
 
-    picture: str | None = None
-    """A file to plot every score in, against the loss change; needs matplotlib."""
-
 
 def heads(word: str | None, options: Heads) -> int:
     """Print tables."""
-    figure = options.picture and new_figure(options.picture)  # Fail before the slow measurements.
     subject = Subject(word, options)
     subject.seen  # noqa: B018
     sequences_BT = subject.sequences(options.sequences)
     with ablated(subject.model, options.without):
-        if options.without:
-            print(f"measured without {options.without}")
-        print_heads(subject, options, sequences_BT, figure)
+        print_heads(subject, options, sequences_BT)
         print_copying(subject)
         print_composition(subject)
         rows = [["logit lens", "loss, nats/token"]]
@@ -78,12 +70,11 @@ def ablated(model: GPT, names: str | None) -> Iterator[None]:
         yield
 
 
-def print_heads(subject: Subject, options: Heads, sequences_BT: Tensor, figure: Any) -> None:
-    """Print a row per head, under that of uniform attention, and plot them if asked to."""
+def print_heads(subject: Subject, options: Heads, sequences_BT: Tensor) -> None:
+    """Print a row per head, under that of uniform attention."""
     model, period = subject.model, subject.period(options.period)
     text_BT = sequences_BT[:, :-1] if options.prompt is None else subject.prompt_T[None]
-    text = " x ".join(map(str, text_BT.shape))
-    print(f"scores over {text} tokens; copying over", end=" ")
+    print(f"scores over {len(text_BT)} x {text_BT.size(1)} tokens; copying over", end=" ")
     print(f"{REPEATS} random strings of {period} distinct tokens, each twice\n")
     scores = score_heads(model, text_BT, repeats=False)
     scores |= score_heads(model, repeated(subject.V, period, REPEATS), repeats=True)
@@ -103,18 +94,16 @@ def print_heads(subject: Subject, options: Heads, sequences_BT: Tensor, figure: 
     print(
         f"\nloss {loss:.4f} nats/token on {count} validation sequences; changes ± standard error\n"
     )
-    if options.picture:
-        plot(figure, options.picture, names_of(model), scores, uniform, changes)
 
 
 def print_copying(subject: Subject) -> None:
     """Print how well random strings are copied, at several lengths."""
-    low, high = subject.config.data.repeat_min_period, subject.config.data.repeat_max_period
-    heading = ["trained on", "loss, first copy", "second", "ratio", "induction, best head"]
-    rows = [["copying", *heading]]
+    rows = [
+        ["copying", "trained on", "loss, first copy", "second", "ratio", "induction, best head"],
+    ]
     for period in subject.periods():
         first, second, induction_LH = measure_copying(subject.model, period, REPEATS)
-        trained = "yes" if subject.trained_on_repeats and low <= period <= high else "no"
+        trained = "yes" if period in subject.trained_periods else "no"
         losses = [f"{number:.3f}" for number in (first, second, second / first)]
         name, at = max(names_of(subject.model).items(), key=lambda head: induction_LH[head[1]])
         rows.append([f"period {period}", trained, *losses, f"{induction_LH[at]:.3f} {name}"])
@@ -125,48 +114,9 @@ def print_copying(subject: Subject) -> None:
 def print_composition(subject: Subject) -> None:
     """Print the pairs of heads in different layers with the highest composition scores."""
     random = f"{subject.config.model.n_embd**-0.5:.3f}"
-    rows = [["composition", "Q", "K", "V"], ["random", random, random, random]]
+    rows = [["composition", "Q", "K", "V"], ["random", *[random] * 3]]
     pairs = sorted(composition(subject.model), key=lambda pair: -max(pair[2].values()))
     for (i, a), (j, b), scores in pairs[:PAIRS]:
         rows.append([f"L{i}H{a} -> L{j}H{b}", *(f"{score:.3f}" for score in scores.values())])
     print_table(rows)
     print()
-
-
-def new_figure(path: str) -> Any:
-    """Return a matplotlib figure, which is imported only here.
-
-    Raises:
-        UserError: if it could not be saved at `path`, or matplotlib is not installed.
-    """
-    place = Path(path).absolute()
-    if place.suffix not in FORMATS or not place.parent.is_dir() or place.exists():
-        known = ", ".join(FORMATS)
-        raise UserError(f"--picture {path} must be a new file in a folder, and end in {known}")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UserError("--picture is drawn by matplotlib: pip install matplotlib") from None
-    return Figure(figsize=(12, 5.4), layout="constrained")
-
-
-def plot(
-    figure: Any,
-    path: str,
-    names: Iterable[str],
-    scores: dict[str, Tensor],
-    uniform: dict[str, float],
-    changes: dict[str, Tensor],
-) -> None:
-    """Plot a panel per score: each head by its score and its loss change."""
-    losses, errors = changes["zero"].flatten(), changes["zero_error"].flatten()
-    for axes, (key, score_LH) in zip(figure.subplots(2, 4).flat, scores.items(), strict=True):
-        axes.axvline(uniform[key], linestyle="--", linewidth=1, color="gray")
-        axes.errorbar(score_LH.flatten(), losses, errors, fmt="o", markersize=3)
-        for name, *place in zip(names, score_LH.flatten(), losses, strict=True):
-            axes.annotate(name, place, (3, 3), textcoords="offset points", fontsize=6)
-        axes.set_title(key, fontsize=9)
-    figure.supxlabel("score (dashed: uniform attention)", fontsize=9)
-    figure.supylabel("loss change (zero ablation), nats", fontsize=9)
-    figure.savefig(path)
-    print(f"picture: {path}")

@@ -61,7 +61,6 @@ class Subject:
         self.config, self.tokenizer = self.saved.config, self.saved.tokenizer
         self.header, self.V = self.saved.header, self.tokenizer.vocab_size
         self.model = self.saved.model(torch.device("cpu"))
-        self.vocab = self.tokenizer.labels
         # Tokens of a sequence that is measured; the longest string that fits twice into it.
         self.window = min(self.config.model.block_size, MAX_TOKENS)
         self.longest_period = min(self.window // 2, self.V)
@@ -73,9 +72,11 @@ class Subject:
         return torch.bfloat16 if self.header.machine.precision == "bfloat16" else torch.float32
 
     @property
-    def trained_on_repeats(self) -> bool:
-        """Whether the run learned to copy random strings, which are its text."""
-        return self.config.data.source == "repeat"
+    def trained_periods(self) -> range:
+        """Lengths of the random strings that the run learned to copy; of other runs, none."""
+        data = self.config.data
+        high = data.repeat_max_period if data.source == "repeat" else 0
+        return range(data.repeat_min_period, high + 1)
 
     def batches(self, block_size: int) -> Batches:
         """Open the run's text, or that of --source, in sequences of a length.
@@ -83,12 +84,11 @@ class Subject:
         Raises:
             UserError: when it is not there any more, or too short.
         """
-        config, source = self.config.data, self.options.source
+        source, data, seed = self.options.source, self.config.data, self.config.train.seed
         try:
             if source is not None:
-                config = dataclasses.replace(config, source=source)
-            named, seed = source is not None, self.config.train.seed
-            return open_batches(config, block_size, seed, self.tokenizer, named)
+                data = dataclasses.replace(data, source=source)
+            return open_batches(data, block_size, seed, self.tokenizer, named=source is not None)
         except (UserError, ValueError) as error:
             raise UserError(str(error).replace("--data.source", "--source")) from None
 
@@ -101,7 +101,7 @@ class Subject:
         """
         if self.options.prompt is not None:
             tokens = torch.from_numpy(self.tokenizer.encode(self.options.prompt).astype("int64"))
-        elif self.trained_on_repeats and self.options.source is None:
+        elif self.trained_periods and self.options.source is None:
             tokens = repeated(self.V, self.period(), 1)[0]
         else:
             batches = self.batches(self.config.model.block_size)
@@ -145,11 +145,11 @@ class Subject:
     def periods(self) -> list[int]:
         """Choose lengths of strings to copy: of a run on repeated strings inside and outside the
         range it was trained on; of others, the longest that fits, half and a quarter of it."""
-        data, half = self.config.data, self.window // 2
+        trained, half = self.trained_periods, self.window // 2
         wanted = [half // 4, half // 2, half]
-        if self.trained_on_repeats:
-            low, high = data.repeat_min_period, data.repeat_max_period
-            wanted = [low // 2, low, (low + high) // 2, high, high + high // 4, high + high // 2]
+        if trained:
+            low, high = trained[0], trained[-1]
+            wanted = [low // 2, low, (low + high) // 2, high, high * 5 // 4, high * 3 // 2]
         return sorted({period for period in wanted if 2 <= period <= self.longest_period})
 
     def period(self, asked: int | None = None) -> int:
@@ -158,13 +158,11 @@ class Subject:
         Raises:
             UserError: when it does not fit twice into the context, or the vocabulary is too small.
         """
-        data, longest = self.config.data, self.longest_period
-        middle = (data.repeat_min_period + data.repeat_max_period) // 2
-        period = asked or min(middle if self.trained_on_repeats else 32, longest)
+        trained, longest = self.trained_periods, self.longest_period
+        period = asked or min(sum(trained) // len(trained) if trained else 32, longest)
         if not 2 <= period <= longest:
             raise UserError(
-                f"--period {period} must be from 2 to {longest}: at most half the context, and "
-                f"the vocabulary"
+                f"--period {period} must be from 2 to {longest}: half the context or vocabulary"
             )
         return period
 

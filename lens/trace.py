@@ -40,12 +40,11 @@ def trace(word: str | None, options: Trace) -> int:
         trace_random(options.random, options.n_head)
         return 0
     subject = Subject(word, options)
-    tokens = [visible(subject.vocab[token]) for token in subject.prompt_T.tolist()]
+    tokens = [visible(subject.tokenizer.labels[token]) for token in subject.prompt_T.tolist()]
     check_index("layer", options.layer, len(subject.seen.layers))
     check_index("head", options.head, subject.config.model.n_head)
     layer = subject.seen.layers[options.layer]
     steps = layer_steps(layer.attn, layer.x_BTC)
-    print(f"layer {options.layer} on {len(tokens)} tokens\n")
     print_steps(steps)
     for name, title in {
         "scores": "scores before the mask",
@@ -103,8 +102,7 @@ def trace_random(shape: str, n_head: int) -> None:
     print_steps(layer_steps(attn, x_BTC, causal=False))
     difference = error(attn(x_BTC), layer_by_torch(attn, x_BTC))
     print(f"\nlargest relative error against torch.nn.MultiheadAttention: {difference:.1e}")
-    embedding, attn = nn.Embedding(10, 8), MultiHeadAttention(8, 2)
-    ids_BT = torch.randint(10, (5, 3))
+    x_BTC, attn = nn.Embedding(10, 8)(torch.randint(10, (5, 3))), MultiHeadAttention(8, 2)
     for masked in (False, True):
-        print(f"\nids (5, 3) of a vocabulary of 10, embedded; no scale, ReLU; masked: {masked}\n")
-        print_steps(third_write_up(attn, embedding(ids_BT), masked))
+        print(f"\ntoken ids, no scale, ReLU, masked: {masked}\n")
+        print_steps(third_write_up(attn, x_BTC, masked))

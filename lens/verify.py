@@ -8,7 +8,6 @@ fails.
 
 import copy
 import inspect
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import NamedTuple
@@ -34,6 +33,7 @@ from model.gpt import GPT
 
 # The relative error that rounding explains in one layer.
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 8e-2}
+NAMES = {"H": "head", "T": "position", "S": "from position"}  # of dimensions, where a check fails
 PROBES = 6  # positions that are changed, or whose gradient is taken, to find leaks
 
 
@@ -70,7 +70,7 @@ class Pair(NamedTuple):
     want: Tensor
 
     dims: str
-    """A letter for each dimension: H head, T position, S attended position; others go unnamed."""
+    """A letter for each dimension; those in `NAMES` are named."""
 
     scale: Tensor | None = None
     """What errors are relative to, if not the largest number of `want`."""
@@ -85,9 +85,7 @@ def verify(word: str | None, options: Verify) -> int:
         numbers = ["" if n is None else f"{n:.1e}" for n in (check.error, check.tolerance)]
         rows.append([check.name, check.dtype, check.verdict, *numbers, check.where])
     print_table(rows, words=3)
-    verdicts = Counter(check.verdict.split(":")[0] for check in checks)
-    print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()))
-    return 1 if verdicts["failed"] else 0
+    return int(any(check.verdict == "failed" for check in checks))
 
 
 class Case(NamedTuple):
@@ -125,18 +123,14 @@ def judge(compare: Callable[[Case], Pairs], case: Case, tolerance: float) -> Che
             return Check(name, dtype, None, None, "", f"not comparable: {pair}")
         errors = relative_error(pair.got, pair.want, pair.scale)
         if errors.max() > largest:
-            largest, where = errors.max().item(), place_of(pair, errors)
+            largest, index = errors.max().item(), torch.unravel_index(errors.argmax(), errors.shape)
+            places = [
+                f"{NAMES[d]} {i}" for d, i in zip(pair.dims, index, strict=True) if d in NAMES
+            ]
+            where = ", ".join([pair.place, *places])
         if largest > tolerance:
             return Check(name, dtype, largest, tolerance, where, "failed")
     return Check(name, dtype, largest, tolerance, where, "passed")
-
-
-def place_of(pair: Pair, errors: Tensor) -> str:
-    """Name layer, head and position of the largest error."""
-    index = torch.unravel_index(errors.argmax(), errors.shape)
-    names = {"H": "head", "T": "position", "S": "from position"}
-    at = [f"{names[d]} {int(i)}" for d, i in zip(pair.dims, index, strict=True) if d in names]
-    return ", ".join([pair.place, *at])
 
 
 # --- the checks: what each compares is its docstring ---------------------------------------------
@@ -218,8 +212,8 @@ def sums(case: Case) -> Pairs:
     for i, layer in enumerate(case.seen.layers):
         out = layer.attn.out
         W_CHD = out.weight.unflatten(1, (layer.attn.n_head, -1))
-        total_BTC = torch.einsum("bhtd,chd->bhtc", layer.z_BHTD, W_CHD).sum(1)
-        total_BTC = total_BTC if out.bias is None else total_BTC + out.bias
+        heads_BHTC = torch.einsum("bhtd,chd->bhtc", layer.z_BHTD, W_CHD)
+        total_BTC = heads_BHTC.sum(1) + out(torch.zeros_like(layer.x_BTC))  # the bias, if any
         yield Pair(f"layer {i}", layer.output_BTC, total_BTC, "BTC")
 
 
@@ -236,20 +230,17 @@ def decoding(case: Case) -> Pairs:
     length = block_size + block_size // 2 + 2  # the window moves twice
     text_BT = case.tokens_T.repeat(length // len(case.tokens_T) + 1)[None, :length]
     full_pass = cache(lambda start: capture(model, text_BT[:, start : start + block_size]))
-    last_z: list[Tensor] = []
+    z: list[Tensor] = []  # of each layer and position
+    with hooked(attends_of(model), lambda attend, args, z_BHTD: z.append(z_BHTD[0, :, -1])):
+        logits = [decoder.read(text_BT[:, [t]])[0] for t in range(length)]
     for t in range(length):
-        last_z.clear()
-        with hooked(
-            attends_of(model), lambda attend, args, z_BHTD: last_z.append(z_BHTD[0, :, -1])
-        ):
-            logits_V = decoder.read(text_BT[:, [t]])[0]
         start = window_start(t, block_size)
         seen: Pass = full_pass(start)
         for i, layer in enumerate(seen.layers):
-            want_HD = layer.z_BHTD[0, :, t - start]
-            yield Pair(f"layer {i}, position {t}", last_z[i], want_HD, "HD", layer.z_BHTD)
+            got_HD, want_HD = z[t * len(seen.layers) + i], layer.z_BHTD[0, :, t - start]
+            yield Pair(f"layer {i}, position {t}", got_HD, want_HD, "HD", layer.z_BHTD)
         want_V = seen.logits_BTV[0, t - start]
-        yield Pair(f"logits, position {t}", logits_V, want_V, "V", seen.logits_BTV)
+        yield Pair(f"logits, position {t}", logits[t], want_V, "V", seen.logits_BTV)
 
 
 # In units of what rounding explains in a layer; 0 is bitwise.

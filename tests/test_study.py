@@ -127,17 +127,16 @@ def test_write_ups_without_a_run(workplace: Path, capsys: pytest.CaptureFixture[
 def test_verify(said: Said, run: Path) -> None:
     output = said("verify", f"--prompt={PROMPT}")
     model, prompt_T, _ = open_model(run)
-    lines = [re.split(r"\s{2,}", line) for line in output.splitlines()[2:-2]]
+    lines = [re.split(r"\s{2,}", line) for line in output.splitlines()[2:]]
     for line, check in zip(lines, check_model(model, prompt_T, torch.float32), strict=True):
         found = [f"{number:.1e}" for number in (check.error, check.tolerance) if number is not None]
         where = [check.where] if check.where else []
         assert line == [check.name, check.dtype, check.verdict, *found, *where]
-    assert "14 passed, 2 not comparable" in output
 
 
 def test_compare(said: Said, run: Path) -> None:
     flags = ["--layer=1", "--sequences=4", "--steps=60", f"--prompt={PROMPT}"]
-    first, *parts = said("compare", *flags).split("\n\n")
+    parts = said("compare", *flags).strip().split("\n\n")
     model, prompt_T, sequences = open_model(run, 4)
     layer = capture(model, prompt_T[None]).layers[1]
     other_BSC = capture(model, sequences[-1:, : len(prompt_T) * 2 // 3]).layers[1].x_BTC
@@ -151,12 +150,12 @@ def test_compare(said: Said, run: Path) -> None:
             assert numbers(line)[-1] == pytest.approx(number, rel=rel, abs=6e-5), line
     with without_mask(model):
         assert numbers(parts[-2])[-1] == pytest.approx(mean_loss(model, sequences), abs=6e-5)
-    losses = [numbers(line)[-1] for line in parts[-1].splitlines()[1:5]]
+    losses = [numbers(line)[-1] for line in parts[-1].splitlines() if ": loss with" in line]
     with_with, with_without, without_with, cheating = losses
     assert cheating < with_with < without_with and cheating < with_without
     texts = re.findall(r"trained with(?:out)?, it generates: +(\S{60})", parts[-1])
     assert len(texts) == 2 and texts[0] != texts[1]
-    assert said("compare", *flags, "--only=scale").strip() == f"{first}\n\n{parts[4].strip()}"
+    assert said("compare", *flags, "--only=scale").strip() == parts[4]
 
 
 def test_heads(said: Said, run: Path) -> None:
@@ -199,18 +198,6 @@ def test_a_sink_is_called_one(said: Said, run: Path) -> None:
     del rows["uniform"]
     assert [name.endswith(" sink") for name in rows] == [row[4] > 0.3 for row in rows.values()]
     assert any(0.3 < row[4] < 0.5 for row in rows.values())
-
-
-def test_a_picture_replaces_nothing(
-    said: Said, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("matplotlib", reason="needs pip install matplotlib")
-    assert "picture: heads.svg" in said("heads", "--sequences=2", "--picture=heads.svg")
-    picture = Path("heads.svg").read_text()
-    assert "<svg" in picture
-    assert study.main(["heads", "nowhere", "--picture=heads.svg"]) == 2
-    assert "must be a new file" in capsys.readouterr().err  # before the run is opened
-    assert Path("heads.svg").read_text() == picture
 
 
 def test_a_run_on_repeated_strings(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,8 +273,6 @@ def test_a_changed_model_is_studied_or_rejected(
 MISTAKES = {
     "--prompt=x": "name a command: trace, verify",
     "heads --without=L9H0": "--without L9H0: name heads from L0H0 to L2H1",
-    "heads --picture=heads.txt": "must be a new file in a folder, and end in .svg",
-    "heads --picture=nowhere/a.svg": "must be a new file in a folder",
     "heads --period=17": "--period 17 must be from 2 to 16",
     "heads --source=absent.txt": "absent.txt",
     "trace --layer=3": "--layer 3 must be from 0 to 2",

@@ -90,11 +90,11 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             "torch": subject.header.machine.torch,
         },
         "shapes": [[name, list(weight.shape)] for name, weight in model.state_dict().items()],
-        "vocab": subject.vocab,
+        "vocab": subject.tokenizer.labels,
         "tokenizer": subject.tokenizer.to_dict(),
         "prompt": subject.prompt_T.tolist(),
         "reference": reference(subject).tolist(),
-        "copies": subject.trained_on_repeats,
+        "copies": bool(subject.trained_periods),
         "scores": [
             {
                 "key": score.key,
