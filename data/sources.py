@@ -85,10 +85,9 @@ def read_files(paths: list[Path], separator: str, errors: str) -> Iterator[str]:
                 while text := file.read(CHUNK):
                     yield text
             except UnicodeDecodeError as error:
-                content, place = error.object, error.start
                 raise UserError(
-                    f"{path} is not UTF-8 text: after {content[:place][-20:]!r} comes "
-                    f"{content[place:][:1]!r}; convert it, or use --data.tokenizer byte"
+                    f"{path} is not UTF-8 text after {error.object[: error.start][-20:]!r}; "
+                    f"convert it, or use --data.tokenizer byte"
                 ) from None
 
 

@@ -25,14 +25,11 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "page": page.main,
 }
 LINES = {  # what is typed, and the line that it ends with
-    "train --data.source=latin1.txt": "latin1.txt is not UTF-8 text: after b",
-    "train --data.source=empty.txt": "empty.txt is empty; name a source with text in it",
     "train --data.source=short.txt": "the splits have [8, 1, 0] tokens, and a sequence needs",
     "train --data.source=\udcff.txt": "--data.source must be a valid",
     "train --model.n_layer null": "--model.n_layer must be a valid integer, got None",
     "train folder": "there is no config file folder",
     "train --resume folder": "there is no run folder (a folder with last.safetensors)",
-    "train --run a/b": "--run 'a/b' must be a name for a folder",
     "sample": "there is no run in runs/ yet",
     "study tarce": "name a command: trace, verify, compare, heads, report; did you mean trace?",
     "compare a": "there is no run a",
@@ -40,17 +37,12 @@ LINES = {  # what is typed, and the line that it ends with
 }
 
 
-@pytest.fixture
-def texts(workplace: Path) -> None:
-    (workplace / "empty.txt").touch()
-    (workplace / "latin1.txt").write_bytes("caf\u00e9".encode("latin-1") * 200)
+@pytest.mark.parametrize("words", LINES)
+def test_a_command_ends_with_one_line(
+    workplace: Path, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (workplace / "short.txt").write_text("too short")
     (workplace / "folder").mkdir()
-
-
-@pytest.mark.usefixtures("texts")
-@pytest.mark.parametrize("words", LINES)
-def test_a_command_ends_with_one_line(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     command, *argv = words.split()
     assert COMMANDS[command](argv) == 2
     said = capsys.readouterr().err

@@ -12,12 +12,10 @@ import torch
 import sample
 import study
 import train
-from configs.load import read_yaml
 from run.checkpoint import open_run, save_checkpoint
 from tests.conftest import DEBUG
 
 ODD = "\x1b]0;owned\x07\x1b[31m \u202e \n"
-TEMPLATES = "%s %(x)s {0} ${HOME} `touch exploded`"
 SMALL = [DEBUG, "--model.n_embd=8", "--train.sample_tokens=0", "--train.max_steps=1"]
 
 
@@ -68,19 +66,4 @@ def test_an_untrusted_run_is_only_data(workplace: Path, capsys: pytest.CaptureFi
         line = capsys.readouterr().err
         assert line.startswith("error: ") and line[:-1].isprintable()
         assert "t.safetensors is damaged: " in line
-    assert not Path("exploded").exists()
-
-
-def test_text_is_taken_as_it_is(workplace: Path) -> None:
-    """It names a run, a text and a separator; YAML and JSON give it back."""
-    for text in (TEMPLATES, "&a [*a, *a]", "null"):
-        Path(text).write_text("a text that is fine\n" * 40)
-        flags = [f"--data.separator={text}", "--data.tokenizer=byte"]
-        files = [f"--data.source={text}"] * 2
-        assert train.main([*SMALL, *files, *flags, f"--run=run {text}"]) == 0
-        assert {text, "cache", "runs"} <= set(os.listdir())
-        read = read_yaml(Path("runs", f"run {text}", "config.yaml"))["data"]
-        assert read["source"] == [text, text] and read["separator"] == text
-        assert train.main([f"--resume=run {text}", "--train.max_steps=2"]) == 0
-        assert sample.main([f"run {text}", f"--prompt={text}", "--max_new_tokens=1"]) == 0
     assert not Path("exploded").exists()

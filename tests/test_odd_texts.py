@@ -14,8 +14,8 @@ FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # three people joined int
 TEXTS = {
     "a million characters on one line": "abcde " * 166_667,
     "one distinct character": "a" * 1000,
-    "joined, combined, from right to left": f"{FAMILY} e\u0301 שלום \u202eabc\u202c " * 60,
-    "controls, a BOM and \\r\\n": "\ufeff" + "\x00\x01\x1b[31m\x7f\r\n" * 100,
+    "joined, from right to left, controls, \\r\\n": f"\ufeff\0{FAMILY} e\u0301 שלום\x1b\x7f\r\n"
+    * 60,
     "50,000 distinct characters": "".join(map(chr, [*range(0x20, 0xD800)][:50_000])),
 }
 

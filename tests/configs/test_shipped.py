@@ -21,13 +21,6 @@ DIFFERENT = [f"configs/{name}" for name in SHIPPED if name != "text8.yaml"]
 DIFFERENT += [f"docs/speedrun/{path.name}" for path in (ROOT / "docs/speedrun").glob("*.yaml")]
 
 
-def test_what_is_shipped() -> None:
-    prices = {f"shakespeare_{price}" for price in ("10s", "1min", "3min", "30min")}
-    induction = {"induction", "induction_one_layer", "induction_impostor"}
-    named = {"debug", "gpt2", "shakespeare", "enwik8", "text8"} | prices | induction
-    assert {f"{name}.yaml" for name in named} <= set(SHIPPED)
-
-
 def test_text8_is_enwik8_on_another_text() -> None:
     x = {"data": {"source": "x"}}
     enwik8, text8 = (read_config(x, str(CONFIGS / f"{name}.yaml")) for name in ("enwik8", "text8"))

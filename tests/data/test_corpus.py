@@ -100,9 +100,7 @@ def test_bytes_that_are_no_text_are_tokens_of_one_kind_alone(
         assert corpus.info["sha256"] == hashlib.sha256(Path("t.bin").read_bytes()).hexdigest()
         before = kept()
         for kind in ("char", "bpe"):
-            with pytest.raises(
-                UserError, match=r"t.bin is not UTF-8 text: after .* comes b'\\xff'"
-            ):
+            with pytest.raises(UserError, match=r"t.bin is not UTF-8 text after b'.* ?'; convert"):
                 load(["t.bin", "t.bin"], tokenizer=kind)
     assert kept() == before
 
