@@ -244,10 +244,7 @@ def test_what_others_keep_in_the_cache_stays(workplace: Path) -> None:
         path.parent.mkdir(parents=True)
         path.write_text("years of work")
     Path("t.txt").write_text("some text")
-    Path("bad.txt").write_bytes(b"\xff")
     load("t.txt")
-    with pytest.raises(UserError, match="not UTF-8"):
-        load("bad.txt")
     assert all(path.read_text() == "years of work" for path in theirs)
     assert len(kept()) == len(theirs) + 2
 
@@ -266,10 +263,7 @@ def test_a_damaged_entry_is_named(workplace: Path, name: str) -> None:
     load("t.txt")
     (path,) = Path("cache/tokens").glob(f"*/{name}")
     content = path.read_bytes()
-    damaged = [b"", content[:-1], content[:-1] + bytes([content[-1] ^ 1])]
-    if name == "corpus.json":
-        damaged += [b"\xff\0", b"[]", b"[" * 100_000, content.replace(b'"abcd"', b'["a"]')]
-    for other in damaged:
+    for other in (b"", content[:-1], content[:-1] + bytes([content[-1] ^ 1])):
         path.write_bytes(other)
         with pytest.raises(
             UserError, match=rf"{path.parent}, which you can delete, is damaged: .+"
@@ -294,10 +288,9 @@ def test_a_saved_run_has_nothing_read_or_written(
     for main, argv, flag in (
         (train.main, ["--resume=theirs", "--train.max_steps=9"], "--data.source"),
         (train.main, ["--evaluate=theirs"], "--data.source"),
-        (train.main, ["--init_from=theirs", "--run=mine"], "--data.source"),
+        (train.main, ["--init_from=theirs"], "--data.source"),
         (study.main, ["heads", "theirs"], "--source"),
         (study.main, ["trace", "theirs"], "--source"),
-        (study.main, ["report", "theirs"], "--source"),
     ):
         assert main(argv) == 2
         said = capsys.readouterr().err.splitlines()[-1]
@@ -357,10 +350,8 @@ def test_a_dataset_is_joined_and_read_once(tiny: str, monkeypatch: pytest.Monkey
     ]
 
 
-@pytest.mark.parametrize("option", ["hub_column", "hub_split", "hub_config"])
-def test_what_a_dataset_has_not(tiny: str, option: str) -> None:
-    with pytest.raises(UserError, match=r"could not load hub:acme/tiny .*absent"):
-        load(tiny, **{option: "absent"})
-    with pytest.raises(UserError, match="could not load hub:acme/tiny"):
-        load(tiny, hub_column="number")
+def test_what_a_dataset_has_not(tiny: str) -> None:
+    for option in ({"hub_column": "number"}, {"hub_column": "absent"}, {"hub_split": "absent"}):
+        with pytest.raises(UserError, match="could not load hub:acme/tiny"):
+            load(tiny, **option)
     assert not list(Path("cache").glob("tokens/*/*"))
