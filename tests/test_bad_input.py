@@ -27,7 +27,6 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 LINES = {  # what is typed, and the line that it ends with
     "train --data.source=short.txt": "the splits have [8, 1, 0] tokens, and a sequence needs",
     "train --data.source=\udcff.txt": "--data.source must be a valid",
-    "train --model.n_layer null": "--model.n_layer must be a valid integer, got None",
     "train folder": "there is no config file folder",
     "train --resume folder": "there is no run folder (a folder with last.safetensors)",
     "sample": "there is no run in runs/ yet",

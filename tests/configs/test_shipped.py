@@ -55,9 +55,3 @@ def test_loads_builds_and_steps(workplace: Path, name: str) -> None:
     train_step(forward, optimizer, batch, config.train, 1.0)
     moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
     assert all(moved)
-
-
-def test_gpt2_is_the_block_of_gpt2() -> None:
-    model = read_config({}, str(CONFIGS / "gpt2.yaml")).model
-    assert (model.positions, model.norm, model.activation) == ("learned", "layernorm", "gelu")
-    assert model.bias and model.tie_embeddings and not model.qk_norm

@@ -99,26 +99,22 @@ def test_what_is_saved_is_loaded(path: Path) -> None:
 
 @given(st.data())
 @EACH
-def test_a_flipped_bit_is_found_unless_it_says_nothing(path: Path, data: st.DataObject) -> None:
+def test_a_cut_or_a_flipped_bit_is_found(path: Path, data: st.DataObject) -> None:
+    """Unless the bit says nothing."""
     content = bytearray(path.read_bytes())
-    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    flipped = path.with_name("flipped")
-    flipped.write_bytes(content)
+    place = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        del content[place:]
+    else:
+        content[place] ^= 1 << data.draw(st.integers(0, 7))
+    other = path.with_name("other")
+    other.write_bytes(content)
     try:
-        header, tensors = load_checkpoint(flipped)
+        header, tensors = load_checkpoint(other)
     except UserError as error:
-        assert str(error).startswith((f"{flipped} is damaged: ", f"{flipped} is not a checkpoint"))
+        assert str(error).startswith((f"{other} is damaged: ", f"{other} is not a checkpoint"))
     else:
         assert header == HEADER and same(tensors, TENSORS)
-
-
-@given(st.floats(0, 1, exclude_max=True))
-@EACH
-def test_cut_anywhere_it_is_damaged(path: Path, fraction: float) -> None:
-    cut = path.with_name("cut")
-    cut.write_bytes(path.read_bytes()[: int(fraction * path.stat().st_size)])
-    with pytest.raises(UserError, match="cut is damaged"):
-        load_checkpoint(cut)
 
 
 def test_other_files_are_rejected_in_one_line(workplace: Path) -> None:
@@ -161,8 +157,7 @@ def put(plain: dict[str, Any], place: list[str], value: Any) -> None:
 
 WRONG: list[tuple[str, Any, str]] = [
     ("config.model.n_layer", 10**15, "config.model.n_layer must be less"),
-    ("config.model.n_layer", "3", "config.model.n_layer must be a valid integer"),
-    ("config.train.snapshots", 9 * 10**12, "config.train.snapshots must be less"),
+    ("config.train.snapshots", "3", "config.train.snapshots must be a valid integer"),
     ("config.data.source", "\ud800", "Invalid JSON"),
     ("tokenizer.kind", "word", "not a description of a tokenizer"),
     ("tokenizer", {"kind": "bpe", "merges": "", "special": ["\ud800"]}, "Invalid JSON"),
