@@ -1,5 +1,6 @@
 """Sequences: a pure function of (seed, step) to train on, one fixed pass to evaluate."""
 
+import dataclasses
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -154,12 +155,16 @@ def test_repeat_has_its_own_characters(workplace: Path) -> None:
     own = open_batches(config, 64, 0).tokenizer
     assert open_batches(config, 64, 0, own).tokenizer == own and own.vocab_size == 64
     assert len(set(own.labels)) == 64 and "".join(own.labels).isprintable()
-    for options in ({"repeat_vocab": 31}, {"repeat_min_period": 33}, {"repeat_max_period": 33}):
+    for name, value in (("vocab", 31), ("min_period", 33), ("max_period", 33)):
+        other = dataclasses.replace(config, **{f"repeat_{name}": value})
         with pytest.raises(UserError, match="must be at most"):
-            open_batches(DataConfig(source="repeat", **options), 64, 0)
-    for kind, tokenizer in (("byte", None), ("char", CharTokenizer("abc"))):
+            open_batches(other, 64, 0)
+    for other, tokenizer in (
+        (dataclasses.replace(config, tokenizer="byte"), None),
+        (config, CharTokenizer("abc")),
+    ):
         with pytest.raises(UserError, match="has its own vocabulary"):
-            open_batches(DataConfig(source="repeat", tokenizer=kind), 64, 0, tokenizer)
+            open_batches(other, 64, 0, tokenizer)
 
 
 # --- baselines ---------------------------------------------------------------------------------
