@@ -156,9 +156,9 @@ def test_repeat_has_its_own_characters(workplace: Path) -> None:
     assert open_batches(config, 64, 0, own).tokenizer == own and own.vocab_size == 64
     assert len(set(own.labels)) == 64 and "".join(own.labels).isprintable()
     for name, value in (("vocab", 31), ("min_period", 33), ("max_period", 33)):
-        other = dataclasses.replace(config, **{f"repeat_{name}": value})
+        changed: dict[str, Any] = {f"repeat_{name}": value}
         with pytest.raises(UserError, match="must be at most"):
-            open_batches(other, 64, 0)
+            open_batches(dataclasses.replace(config, **changed), 64, 0)
     for other, tokenizer in (
         (dataclasses.replace(config, tokenizer="byte"), None),
         (config, CharTokenizer("abc")),
