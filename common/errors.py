@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
-LONGEST, HALF = 600, 297  # characters of a message; a value in it may have a million
+LONGEST = 600  # characters of a message; a value in it may have a million
 
 
 class UserError(Exception):
@@ -86,6 +86,5 @@ def explain(error: Exception) -> str | None:
 
 def printable(text: str) -> str:
     """Return the text in one line without characters that act on a terminal: names and values in
-    messages come from files that anyone may have made. Of a long text both ends are returned."""
-    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return shown if len(shown) <= LONGEST else f"{shown[:HALF]} ... {shown[-HALF:]}"
+    messages come from files that anyone may have made. A long text is cut."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)[:LONGEST]

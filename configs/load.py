@@ -154,7 +154,7 @@ def read_config(values: Values, file: str | None, base: Config | None = None) ->
     Raises:
         UserError: naming what is wrong in the file or the flags.
     """
-    plain = to_plain(base) if base else {section: {} for section in SECTIONS}
+    plain = to_plain(base or Config())
     in_file = read_yaml(Path(file)) if file else {}
     for layer in (in_file, values):
         plain = {section: plain[section] | layer.get(section, {}) for section in SECTIONS}

@@ -65,8 +65,7 @@ def test_what_reading_a_file_raises_is_one_line_that_names_it() -> None:
 def test_a_message_is_one_short_line_that_acts_on_no_terminal(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable() and len(printable(text * 100)) <= 600
-    assert shown == text or len(text) > 600 or not text.isprintable()
-    assert printable("a" * 500 + "b" * 500) == "a" * 297 + " ... " + "b" * 297
+    assert shown == text[:600] or not text.isprintable()
 
 
 def test_a_character_that_the_terminal_cannot_show_is_shown_by_number() -> None:
