@@ -16,8 +16,6 @@ from training.runtime import StopSignal
 from training.state import TrainState
 from training.step import Evaluation
 
-SIGPIPE = 13  # by number, because Windows has no such signal
-
 Numbers = dict[str, Any]  # by name; `step` is one of them
 LINE = TypeAdapter(dict[str, int | FiniteFloat])
 
@@ -101,7 +99,7 @@ class Logger:
         try:
             self.bar.write(line)
         except OSError:  # the reader of a pipe has left, or the terminal is gone: save and stop
-            self.stop.number = SIGPIPE
+            self.stop.number = 13  # SIGPIPE, which Windows does not have
 
     def write(self, numbers: Numbers) -> None:
         """Add a line to the metrics, and a point in TensorBoard for each number."""

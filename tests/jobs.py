@@ -14,16 +14,6 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["train", "torch._dynamo"])  # which DistributedDataParallel imports
 
 
-def work(folder: str, arguments: list[str], environment: dict[str, str]) -> None:
-    """One process of a job; what it says goes to a file called after its rank."""
-    import train
-
-    os.chdir(folder)
-    os.environ |= environment
-    sys.stdout = sys.stderr = open(f"said-{environment['RANK']}", "w")  # noqa: SIM115
-    sys.exit(train.main(arguments))
-
-
 def run_command(words: list[str], **environment: str) -> tuple[int | None, str, str]:
     """Run one of our scripts, or `-m` and a module, in this folder: exit code, output, errors."""
     process = start_command("command", words, **environment)
@@ -67,9 +57,7 @@ def start_job(size: int, arguments: list[str]) -> list[BaseProcess]:
     for rank in range(size):
         environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        process = CONTEXT.Process(target=work, args=(str(Path.cwd()), arguments, environment))
-        process.start()
-        processes.append(process)
+        processes.append(start_command(f"said-{rank}", ["train.py", *arguments], **environment))
     return processes
 
 

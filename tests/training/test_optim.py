@@ -5,11 +5,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from model.config import ModelConfig
@@ -77,16 +76,15 @@ def test_adamw_is_that_of_pytorch(ngram_decay: float | None) -> None:
         beta2=0.95,
     )
     optimizer = make_optimizer(ours, config)
-    ngrams = list(theirs.ngram_embeddings.parameters())
-    matrices = [p for p in theirs.parameters() if p.dim() == 2 and p is not ngrams[0]]
-    rest = [p for p in theirs.parameters() if p.dim() != 2]
     groups = [
-        {"params": matrices, "weight_decay": 0.4},
-        {"params": rest, "weight_decay": 0.0},
-        {"params": ngrams, "weight_decay": 0.4 if ngram_decay is None else ngram_decay},
+        {"params": p, "weight_decay": 0.4 if p.dim() == 2 else 0.0} for p in theirs.parameters()
     ]
     reference = torch.optim.AdamW(groups, betas=(0.8, 0.95))
-    for step, lr_scale in enumerate((0.5, 1.0, 1.0, 0.1)):
+    if ngram_decay is not None:
+        (ngrams,) = theirs.ngram_embeddings.parameters()
+        (group,) = (g for g in reference.param_groups if g["params"][0] is ngrams)
+        group["weight_decay"] = ngram_decay
+    for step, lr_scale in enumerate((0.5, 1.0, 0.1)):
         give_gradients(ours, step)
         give_gradients(theirs, step)
         for group in reference.param_groups:
@@ -95,8 +93,6 @@ def test_adamw_is_that_of_pytorch(ngram_decay: float | None) -> None:
         reference.step()
         for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6, msg=name)
-            for key, value in reference.state[q].items():
-                torch.testing.assert_close(optimizer.state[name][key], value, rtol=1e-5, atol=1e-7)
 
 
 def test_the_defaults_are_what_results_were_measured_with() -> None:
@@ -145,10 +141,7 @@ import train
 
 run = ["{DEBUG}", "--train.max_steps=1", "--train.eval_every=1", "--data.source=text.txt"]
 for kind in ("muon", "adamw"):
-    for precision in ("float32", "bfloat16"):
-        which = [f"--train.optimizer={{kind}}", f"--train.precision={{precision}}"]
-        which += [f"--run={{kind}}-{{precision}}"]
-        assert train.main(run + which) == 0
+    assert train.main([*run, f"--train.optimizer={{kind}}", f"--run={{kind}}"]) == 0
 slow = ("torch._dynamo", "torch._inductor", "datasets")
 print(*[name for name in sys.modules if name.startswith(slow)], file=sys.stderr)
 """
@@ -168,35 +161,20 @@ def test_a_run_imports_nothing_that_is_slow(workplace: Path) -> None:
 # --- the schedule --------------------------------------------------------------------------------
 
 
-def expected_lr_scale(step: int, config: TrainConfig) -> float:
-    """The same from the shape of the curve: interpolated between its corners."""
-    if step < config.warmup_steps:
-        return (step + 1) / config.warmup_steps
-    begin = max(config.warmup_steps, (1 - config.decay_fraction) * config.max_steps)
-    if step <= begin or config.schedule == "constant":
-        return 1.0
-    x = (step - begin) / max(config.max_steps - begin, 1)
-    height = 1 - x if config.schedule == "linear" else math.cos(x * math.pi / 2) ** 2
-    return height + config.final_lr_fraction * (1 - height)
-
-
-@given(
-    st.builds(
-        TrainConfig,
-        max_steps=st.integers(1, 60),
-        warmup_steps=st.integers(0, 80),
-        decay_fraction=st.floats(0, 1),
-        final_lr_fraction=st.floats(0, 1),
-        schedule=st.sampled_from(["cosine", "linear", "constant"]),
-    )
+@pytest.mark.parametrize(
+    ("schedule", "falling"),
+    [("linear", 0.8), ("cosine", 0.2 + 0.4 * (1 + math.sqrt(0.5))), ("constant", 1.0)],
 )
-@example(TrainConfig(max_steps=40, warmup_steps=4, final_lr_fraction=0.2))
-@example(TrainConfig(max_steps=40, warmup_steps=0, schedule="cosine", decay_fraction=1.0))
-def test_the_schedule_is_its_curve(config: TrainConfig) -> None:
-    for step in range(config.max_steps + 1):
-        lr_scale = get_lr_scale(step, config)
-        assert lr_scale == pytest.approx(expected_lr_scale(step, config), abs=1e-9)
-        assert 0 <= lr_scale <= 1
+def test_the_schedule_is_its_curve(schedule: Any, falling: float) -> None:
+    """Up over four steps, flat to the middle, a quarter of the way down, and at the end."""
+    config = TrainConfig(
+        max_steps=40, warmup_steps=4, schedule=schedule, decay_fraction=0.5, final_lr_fraction=0.2
+    )
+    heights = [get_lr_scale(step, config) for step in (0, 2, 3, 4, 20, 25, 40)]
+    end = 1.0 if schedule == "constant" else 0.2
+    assert heights == pytest.approx([0.25, 0.75, 1, 1, 1, falling, end])
+    short = TrainConfig(max_steps=4, warmup_steps=4, schedule=schedule, decay_fraction=1.0)
+    assert [get_lr_scale(step, short) for step in (3, 4)] == [1, 1], "warmup comes first"
 
 
 def test_the_weight_of_the_token_after_the_next_ends_in_the_middle() -> None:
