@@ -24,7 +24,6 @@ from tests.formats.models import bpe
         (["export", "a", "b", "--checkpoint=first"], "--checkpoint must be 'best' or 'last'"),
         (["import", "absent"], "there is no absent; name a folder, hub:OWNER/NAME, or nano"),
         (["import", "full", "--run=a"], "runs/a exists; resume it"),
-        (["import", "full"], "No such file or directory: full/config.json"),
         (["export", "a", "full"], "full exists; name a folder that does not"),
         (["export", "a", "no/such"], "No such file or directory: "),
     ],

@@ -11,7 +11,7 @@ import sample
 from configs.load import fields_of
 from model.generate import Sampling, generate
 from model.gpt import GPT
-from run.checkpoint import open_run, save_checkpoint
+from run.checkpoint import open_run
 from tests.conftest import make_run
 
 CHARS = "\n abcdefghij日é"
@@ -95,18 +95,6 @@ def test_text_appears_as_it_is_drawn(
     monkeypatch.setattr(sample, "generate", watched)
     assert sample.main(["--prompt=ab", "--max_new_tokens=9"]) == 0
     assert appeared == ["ab", *whole[2:-2]]
-
-
-def test_weights_too_large_to_compute_with_are_one_line(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved = open_run(run)
-    for tensor in saved.tensors.values():
-        if tensor.is_floating_point():
-            tensor.fill_(3e38)
-    save_checkpoint(saved.path, saved.tensors, saved.header)
-    assert sample.main([]) == 2
-    assert "error: the model's logits are not finite" in capsys.readouterr().err
 
 
 BAD = [

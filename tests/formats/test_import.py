@@ -64,15 +64,6 @@ def test_it_computes_the_same(
     assert saved.tokenizer.decode([299]) == "<|endoftext|>"
 
 
-def test_in_half_precision_and_in_parts(workplace: Path) -> None:
-    make_theirs().half().save_pretrained("theirs", max_shard_size="20KB")
-    assert len(list(Path("theirs").glob("model-*.safetensors"))) > 2
-    save_tokenizer(Path("theirs"))
-    assert convert.main(["import", "theirs", "--run", "g"]) == 0
-    assert all(tensor.dtype == torch.float32 for tensor in imported().tensors.values())
-    assert difference(model_of(imported()), load(Path("theirs"))) < 1e-5
-
-
 def test_as_on_the_hub(workplace: Path, gpt2: Path) -> None:
     """GPT-2's names there are those of the part without the head, with masks among them, and its
     config leaves out most fields."""
@@ -93,18 +84,6 @@ def test_as_on_the_hub(workplace: Path, gpt2: Path) -> None:
     assert difference(model_of(saved), load(Path("theirs"))) < 1e-5
     for text in ODD[3:8]:
         assert saved.tokenizer.encode(text).tolist() == library_tokens(gpt2, text)
-
-
-def test_more_rows_than_tokens(workplace: Path) -> None:
-    """Vocabularies are padded to a round number; the rest are tokens that no text has."""
-    theirs = make_theirs()
-    theirs.resize_token_embeddings(320)
-    theirs.save_pretrained("theirs")
-    save_tokenizer(Path("theirs"))
-    assert convert.main(["import", "theirs", "--run", "g"]) == 0
-    saved = imported()
-    assert saved.tokenizer.vocab_size == 320 == saved.config.data.vocab_size
-    assert difference(model_of(saved), load(Path("theirs"))) < 1e-5
 
 
 def test_where_generation_starts(workplace: Path, gpt2: Path) -> None:
