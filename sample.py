@@ -69,7 +69,9 @@ def main(argv: list[str]) -> int:
     model = optimize_for_decoding(saved.model(device))
     print(f"{printable(str(saved))}, on {device}", file=sys.stderr)
 
-    prompt = saved.tokenizer.encode(options.prompt).tolist() or [saved.start_token]
+    prompt = [saved.start_token]
+    if options.prompt:
+        prompt = saved.tokenizer.encode(options.prompt).tolist()
     tokens = generate(
         model,
         torch.tensor([prompt] * options.num_samples, device=device),
