@@ -28,10 +28,8 @@ COMMANDS = [
 
 
 def test_there_is_something_to_type() -> None:
-    typed = " ".join(shlex.join(words) for words in COMMANDS)
-    assert typed.count(" train.py") >= 12 and typed.count(" sample.py") >= 4
-    assert all(f"study.py {name}" in typed for name in study.COMMANDS)
-    assert typed.count("torchrun") >= 3 and typed.count("-m benchmarks.") >= 6
+    typed = {words[1] for words in COMMANDS} | {" ".join(words[1:3]) for words in COMMANDS}
+    assert {"train.py", "sample.py", *(f"study.py {name}" for name in study.COMMANDS)} <= typed
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
