@@ -56,7 +56,7 @@ def check_unused(run: Path) -> None:
     Raises:
         UserError: if it holds more.
     """
-    if run.is_file() or any(not path.name.startswith(FIRST) for path in run.glob("*")):
+    if any(not path.name.startswith(FIRST) for path in run.glob("*")):
         raise UserError(f"{run} exists; resume it with --resume {run}, or choose another --run")
 
 

@@ -23,7 +23,7 @@ def test_the_config_chooses_or_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -
         chosen = start_runtime(TrainConfig(device="cpu", threads=threads), before)
         assert chosen.threads == torch.get_num_threads() == expected
     for fast in (True, False):
-        monkeypatch.setattr(runtime, "computes_in_bfloat16", lambda device, fast=fast: fast)
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda fast=fast: {"amx_bf16": fast})
         auto = start_runtime(TrainConfig(device="cpu")).precision
         assert auto == (torch.bfloat16 if fast else torch.float32)
         for name in ("float32", "bfloat16"):
