@@ -76,7 +76,7 @@ def test_every_character_of_all_files_is_kept(
 
 def test_subwords_in_chunks_are_those_of_the_whole(workplace: Path) -> None:
     """Where a line ends in each chunk."""
-    text = "the first line of it\n  and, it's\r\nthe second\n\n\tthe third été 日本 line\n" * 20
+    text = "a line\n  and, it's\r\nthe second\n\n\tthe third été 日本 line\n\nfourth\n" * 20
     Path("t.txt").write_bytes(text.encode())
     tokenizer = load("t.txt", tokenizer="bpe", vocab_size=300).tokenizer
     for chunk in (77, 200, 1000):
