@@ -34,7 +34,7 @@ from formats.folder import download, read_folder, write_folder
 from formats.imported import Imported, compare_logits
 from formats.nanogpt import read_nanogpt
 from run.checkpoint import Header, model_tensors, open_run, save_checkpoint
-from run.folder import RUNS, check_unused, describe_run, find_run, hold, make_folder
+from run.folder import RUNS, check_unused, find_run, hold, make_folder, write_run_info
 from training.config import TrainConfig
 from training.runtime import Machine, fit_threads
 from training.state import TrainState
@@ -100,7 +100,7 @@ def save_run(name: str | None, imported: Imported, word: str) -> Path:
     header = Header(config, tokenizer, corpus, machine, TrainState())
     run = make_folder(name, Path(word.removeprefix("hub:")).name or "model")
     with hold(run):
-        describe_run(run, config, {"corpus": corpus, "init_from": None, "runtime": "imported"})
+        write_run_info(run, config, {"corpus": corpus, "init_from": None, "runtime": "imported"})
         save_checkpoint(run / "last.safetensors", model_tensors(imported.model), header)
     return run
 

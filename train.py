@@ -48,7 +48,7 @@ from run.checkpoint import (
     save_checkpoint,
     training_tensors,
 )
-from run.folder import check_unused, describe_run, find_run, hold, make_folder, save_config
+from run.folder import check_unused, find_run, hold, make_folder, save_config, write_run_info
 from run.log import Logger
 from run.resume import check_changes, check_same_text, notes_on_resume
 from run.snapshots import save_snapshot, snapshot_steps
@@ -154,7 +154,7 @@ class Job:
         self.optimizer = make_optimizer(self.model, config.train, runtime.precision)
 
     def batch(self, step: int) -> Tensor:
-        """Return this process's shard of the batch after `step` updates, (b, block_size + 1)."""
+        """Return this process's shard of the batch for `step`, (b, block_size + 1)."""
         batch = self.batches.train(step, self.config.train.batch_size)
         return self.processes.shard(batch).to(self.runtime.device)
 
@@ -306,7 +306,7 @@ def main(argv: list[str]) -> int:
                 load_weights(job.model, saved.tensors, saved.path)
             if processes.is_main:
                 facts = {"corpus": batches.info, "runtime": str(machine)}
-                describe_run(run, job.config, facts | {"init_from": options.init_from})
+                write_run_info(run, job.config, facts | {"init_from": options.init_from})
         del saved  # its tensors are copies of what is in the model now
         return run_training(job)
 

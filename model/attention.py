@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.cache import KVCache
-from model.kernels import LayerNorm, Linear, causal_attention, dropout, joint_linear
+from model.layers import LayerNorm, Linear, causal_attention, dropout, joint_linear
 
 Kernel = Literal["fused", "explicit"]
 

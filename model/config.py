@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from common.fields import STRICT, Count, Fraction
 from model.attention import Kernel
-from model.kernels import ACTIVATIONS, NORMS
+from model.layers import ACTIVATIONS, NORMS
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -34,7 +34,7 @@ class ModelConfig:
     """Add embeddings of the n-grams that end with each token, from the bigram up to this n;
     1 adds none. Each n has a table of at most 16,381 rows, which n-grams share by hashing."""
 
-    # The choices are the names in the tables of model/kernels.py.
+    # The choices are the names in the tables of model/layers.py.
     norm: Literal[tuple(NORMS)] = "layernorm"  # type: ignore[valid-type]
     """The normalization before each sublayer and before the head."""
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from model.attention import MultiHeadAttention, Rotary
 from model.cache import Cache, KVCache
 from model.config import ModelConfig
-from model.kernels import ACTIVATIONS, GATED, NORMS, Dropout, Linear
+from model.layers import ACTIVATIONS, GATED, NORMS, Dropout, Linear
 from model.ngrams import NgramEmbeddings
 
 

@@ -4,7 +4,7 @@ A checkpoint is a safetensors file with a header and a checksum; no pickle anywh
 
     model.NAME             weights
     optimizer.NAME.STATE   the optimizer's state of each weight
-    generator.DEVICE.RANK  the RNG state that dropout draws from, of each process
+    rng.DEVICE.RANK        the RNG state that dropout draws from, of each process
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ def training_tensors(
     tensors = model_tensors(model) | optimizer_tensors(optimizer)
     for kind in rng_of(model):
         for rank, state in enumerate(processes.gather(RNG[kind].get_rng_state())):
-            tensors[f"generator.{kind}.{rank}"] = state
+            tensors[f"rng.{kind}.{rank}"] = state
     return tensors
 
 
@@ -184,7 +184,7 @@ def load_training(
     copy_into(optimizer_tensors(optimizer), "optimizer.", tensors, path)
     with reading(path):
         for kind in rng_of(model):
-            if (name := f"generator.{kind}.{rank}") in tensors:
+            if (name := f"rng.{kind}.{rank}") in tensors:
                 RNG[kind].set_rng_state(tensors[name])
 
 

@@ -81,7 +81,7 @@ def hold(run: Path) -> Iterator[None]:
         raise UserError(f"another process is training {run}; wait for it or stop it") from None
 
 
-def describe_run(run: Path, config: Config, facts: dict[str, Any]) -> None:
+def write_run_info(run: Path, config: Config, facts: dict[str, Any]) -> None:
     """Write what is run: the config, and the facts in run.json."""
     save_config(run, config)
     write_atomically(run / "run.json", (json.dumps(facts, indent=1) + "\n").encode())

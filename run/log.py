@@ -41,7 +41,7 @@ class Logger:
         self.settings, self.unit = config.train, config.data.unit
         self.tokens_per_step = config.train.batch_size * config.model.block_size
         self.state, self.baselines, self.stop = state, baselines, stop
-        self.steps, self.busy = 0, 0.0  # updates since the last line of metrics, and their seconds
+        self.steps, self.busy = 0, 0.0  # steps since the last line of metrics, and their seconds
         self.files = ExitStack()
         self.file: IO[str] | None = None
         self.events: Any = None  # TensorBoard's writer
@@ -112,7 +112,7 @@ class Logger:
             self.events.flush()
 
     def step(self, lr_scale: float, grad_norm: float, seconds: float) -> None:
-        """Log an update, which took `seconds`."""
+        """Log a step, which took `seconds`."""
         state, settings = self.state, self.settings
         self.steps, self.busy = self.steps + 1, self.busy + seconds
         if state.step % settings.log_every == 0 or state.step == settings.max_steps:

@@ -89,7 +89,7 @@ def test_lesson_11_adds_an_activation(workplace: Path) -> None:
     shutil.copytree(ROOT / "model", workplace / "model")
     (diff,) = (block for kind, block in FENCED.findall(page) if kind == "diff")
     context, added = (line[1:] for line in diff.splitlines())
-    file = workplace / "model" / "kernels.py"
+    file = workplace / "model" / "layers.py"
     before, after = file.read_text(encoding="utf-8").split(context)
     file.write_text(f"{before}{context}\n{added}{after}", encoding="utf-8")
     script = """

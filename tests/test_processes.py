@@ -70,7 +70,7 @@ def test_four_processes_follow_the_losses_of_one(workplace: Path, alone: Path) -
     assert "processes 4" in said(0)
     assert "step" not in said(1), "only the first speaks"
     header, tensors = load_checkpoint(run / "last.safetensors")
-    states = {tensors[f"generator.cpu.{rank}"].numpy().tobytes() for rank in range(4)}
+    states = {tensors[f"rng.cpu.{rank}"].numpy().tobytes() for rank in range(4)}
     assert len(states) == header.machine.processes == 4, "each drops at random on its own"
     assert run_job(2, ["--evaluate=four"]) == [0, 0]
     assert f"\nvalidation {header.state.best_val_loss:.4f} nats/char" in said(0)
@@ -108,7 +108,7 @@ def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(
     shutil.copytree("runs/parts", "runs/alone")
     assert run_job(2, ["--resume=parts", "--train.max_steps=10"]) == [0, 0]
     tensors = same_bits("whole", "parts")
-    states = tensors["generator.cpu.0"], tensors["generator.cpu.1"]
+    states = tensors["rng.cpu.0"], tensors["rng.cpu.1"]
     assert not torch.equal(*states), "both drop the same"
     assert train.main(["--resume=alone", "--train.max_steps=6"]) == 0
     assert "note: processes 2 -> 1: sums round differently" in capsys.readouterr().out

@@ -154,7 +154,7 @@ def test_a_run_is_its_seed_its_batches_and_its_schedule(
         assert read(run, key) == expected
     _, last = load_checkpoint(run / "last.safetensors")
     assert all(torch.equal(last[name], tensor) for name, tensor in model_tensors(model).items())
-    assert torch.equal(last["generator.cpu.0"], torch.get_rng_state())
+    assert torch.equal(last["rng.cpu.0"], torch.get_rng_state())
     best = min(val_loss, key=lambda step: val_loss[step])
     assert (state_of("a", "best").step, state_of("a").best_val_loss) == (best, val_loss[best])
     snapshots = find_snapshots(run)

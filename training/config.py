@@ -24,10 +24,10 @@ class TrainConfig:
     the same."""
 
     max_steps: Count = 600
-    """Updates of the weights."""
+    """Number of training steps."""
 
     batch_size: Count = 16
-    """Sequences in an update."""
+    """Sequences in a step."""
 
     gradient_accumulation_steps: Count = 1
     """Micro-batches that a batch is split into, one after the other, to save memory."""
@@ -36,7 +36,7 @@ class TrainConfig:
     """Muon for the matrices inside the blocks and AdamW for the rest, or AdamW for all."""
 
     learning_rate: LearningRate | None = None
-    """Peak learning rate of AdamW; by default 1e-2 beside Muon, and 1e-3 without it."""
+    """Peak learning rate of AdamW; by default 1e-2 with Muon, and 1e-3 without it."""
 
     muon_learning_rate: LearningRate = 0.012
     """Peak learning rate of Muon."""
@@ -45,7 +45,7 @@ class TrainConfig:
     """Momentum of Muon."""
 
     warmup_steps: Natural = 10
-    """Updates over which the learning rates rise from zero."""
+    """Steps over which the learning rates rise from zero."""
 
     schedule: Literal["cosine", "linear", "constant"] = "linear"
     """How the learning rates fall, to the end of the run."""
@@ -69,7 +69,7 @@ class TrainConfig:
     """AdamW's exponential decay of the second moment."""
 
     grad_clip: NonNegative = 1.0
-    """Largest norm of the gradient; a larger one is scaled down. 0 turns this off."""
+    """Clip the gradient norm to this value. 0 disables clipping."""
 
     multi_token: NonNegative = 0.0
     """Initial weight of an extra loss, for predicting the token after the next from the same
@@ -77,7 +77,7 @@ class TrainConfig:
     without a head of its own."""
 
     eval_every: Count = 200
-    """Updates between evaluations on the whole validation split."""
+    """Steps between evaluations on the whole validation split."""
 
     target_loss: NonNegative = 0.0
     """Stop when the validation loss is at or below this, in nats per token."""
@@ -86,7 +86,7 @@ class TrainConfig:
     """Tokens generated at each evaluation. 0 turns this off."""
 
     save_every: Count = 200
-    """Updates between checkpoints."""
+    """Steps between checkpoints."""
 
     snapshots: Annotated[int, Field(ge=0, le=1000)] = 24
     """Number of snapshots of the weights kept along the way, in half precision and closest together
@@ -96,7 +96,7 @@ class TrainConfig:
     """Room for the snapshots in megabytes; where it is too little for all, fewer are kept."""
 
     log_every: Count = 10
-    """Updates between lines of metrics."""
+    """Steps between lines of metrics."""
 
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""

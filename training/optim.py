@@ -176,9 +176,9 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 def get_lr_scale(step: int, config: TrainConfig) -> float:
-    """Return the learning-rate multiplier `lr_scale` of the update after `step` updates, in [0, 1].
+    """Return the learning-rate multiplier for `step` (counted from 0), in [0, 1].
 
-    It rises linearly over the warmup, reaching 1 with its last update, stays there, and over the
+    It rises linearly over the warmup, reaching 1 at its last step, stays there, and over the
     last `decay_fraction` of the run falls along the schedule to `final_lr_fraction` at `max_steps`.
     """
     if step < config.warmup_steps:
@@ -190,6 +190,6 @@ def get_lr_scale(step: int, config: TrainConfig) -> float:
 
 
 def get_multi_token_weight(step: int, config: TrainConfig) -> float:
-    """Return the weight of the loss of the token after the next, after `step` updates: it falls
-    linearly from `multi_token` to zero in the middle of the run."""
+    """Return the weight of the loss of the token after the next, for `step`: it falls linearly from
+    `multi_token` to zero in the middle of the run."""
     return config.multi_token * max(0.0, 1 - 2 * step / config.max_steps)

@@ -14,13 +14,13 @@ class TrainState:
     """Where a run stands."""
 
     step: Annotated[int, Field(ge=0, lt=2**53)] = 0
-    """Updates made. `train` counts one before it makes it, so that an error names it."""
+    """Steps made. `train` counts one before it makes it, so that an error names it."""
 
     seconds: NonNegative = 0.0
     """Wall time of the loop, evaluations included, over all sessions."""
 
     train_loss: NonNegative | None = None
-    """Of the last update's batch, in nats per token."""
+    """Loss of the last step, in nats per token."""
 
     last_eval_step: Natural = 0
     """Step of the last evaluation; 0 before the first."""
@@ -32,7 +32,7 @@ class TrainState:
     """The lowest so far."""
 
     def evaluation_due(self, config: TrainConfig) -> bool:
-        """Return whether to evaluate before the next update: at intervals, and at the end."""
+        """Return whether to evaluate before the next step: at intervals, and at the end."""
         due = self.step % config.eval_every == 0 or self.step >= config.max_steps
         return due and self.step > self.last_eval_step
 

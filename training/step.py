@@ -1,4 +1,4 @@
-"""What training repeats: update the weights from a batch, and evaluate."""
+"""A step of training, an evaluation, and the size of both."""
 
 import itertools
 import math
@@ -27,14 +27,14 @@ def train_step(
     multi_token_weight: float = 0.0,
     processes: Processes = ALONE,
 ) -> tuple[float, float]:
-    """Make one update of the weights.
+    """Compute the loss and its gradient, and update the weights.
 
     Args:
         model: perhaps compiled, or wrapped in DistributedDataParallel.
         batch: sequences of tokens, (b, block_size + 1); this process's shard.
         lr_scale: multiplies the peak learning rates; see training.optim.get_lr_scale.
-        multi_token_weight: of the loss of the token after the next, which is added to the loss
-            whose gradient is taken; see training.optim.get_multi_token_weight.
+        multi_token_weight: weight of the loss of the token after the next, which is added before
+            the backward pass; see training.optim.get_multi_token_weight.
 
     Returns:
         The mean loss of the next token, in nats, and the norm of the gradient before clipping.
@@ -43,32 +43,35 @@ def train_step(
         FloatingPointError: when either is not finite; the weights are as they were.
     """
     micro_batches = batch.chunk(config.gradient_accumulation_steps)
-    loss = torch.zeros((), device=batch.device)
+    total = torch.zeros((), device=batch.device)
     for i, micro_batch in enumerate(micro_batches, start=1):
         if isinstance(model, DistributedDataParallel):  # averages gradients with the last one
             model.require_backward_grad_sync = i == len(micro_batches)
         logits_BTV = model(micro_batch[:, :-1])
-        objective = micro_loss = next_token_loss(logits_BTV, micro_batch[:, 1:])
+        objective = next_token_loss(logits_BTV, micro_batch[:, 1:])
+        total += objective.detach() / len(micro_batches)
         if multi_token_weight:
             after_next = next_token_loss(logits_BTV[:, :-1], micro_batch[:, 2:])
-            objective = micro_loss + multi_token_weight * after_next
+            objective = objective + multi_token_weight * after_next
         (objective / len(micro_batches)).backward()
-        loss += micro_loss.detach() / len(micro_batches)
 
-    weights = optimizer.weights
-    grad_norm = torch.nn.utils.get_total_norm([gradient(*weight) for weight in weights.items()])
-    mean_loss, norm = torch.stack((loss, grad_norm)).tolist()  # both in one wait for the device
-    mean_loss = processes.sum(mean_loss)[0] / processes.world_size
-    if not (math.isfinite(mean_loss) and math.isfinite(norm)):
+    gradients = {name: gradient(name, weight) for name, weight in optimizer.weights.items()}
+    norm = torch.nn.utils.get_total_norm(gradients.values())
+    loss, grad_norm = torch.stack((total, norm)).tolist()  # both in one wait for the device
+    loss = processes.sum(loss)[0] / processes.world_size
+    if not (math.isfinite(loss) and math.isfinite(grad_norm)):
         model.zero_grad()
+        bad = [name for name, each in gradients.items() if not each.isfinite().all()]
+        first = f", first in {bad[0]}" if bad else ""
         raise FloatingPointError(
-            f"the loss is {mean_loss} and the gradient norm {norm}; no weight was updated"
+            f"the loss is {loss} and the gradient norm {grad_norm}{first}; no weight was updated"
         )
-    if 0 < config.grad_clip < norm:
-        torch.nn.utils.clip_grads_with_norm_(weights.values(), config.grad_clip, grad_norm)
+    if 0 < config.grad_clip < grad_norm:
+        weights = optimizer.weights.values()
+        torch.nn.utils.clip_grads_with_norm_(weights, config.grad_clip, norm)
     optimizer.step(lr_scale)
     model.zero_grad()
-    return mean_loss, norm
+    return loss, grad_norm
 
 
 @dataclass(frozen=True)

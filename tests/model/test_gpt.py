@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from model.attention import Attend, attention, causal_mask
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
-from model.kernels import ACTIVATIONS, Dropout
+from model.layers import ACTIVATIONS, Dropout
 from tests.model.test_attention import rotate
 
 V, C, H, L = 17, 24, 3, 2

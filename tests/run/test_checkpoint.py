@@ -230,17 +230,17 @@ class Two(Processes):
 def test_every_process_has_an_rng_state_of_its_own(path: Path) -> None:
     model, optimizer = make()
     tensors = training_tensors(model, optimizer, Two(0, 2))
-    assert torch.equal(tensors["generator.cpu.0"], torch.get_rng_state())
-    assert (tensors["generator.cpu.1"] == 7).all()
+    assert torch.equal(tensors["rng.cpu.0"], torch.get_rng_state())
+    assert (tensors["rng.cpu.1"] == 7).all()
     torch.manual_seed(5)
-    tensors["generator.cpu.1"] = torch.get_rng_state()
+    tensors["rng.cpu.1"] = torch.get_rng_state()
     for rank, seed in ((1, 5), (2, 6)):  # a third process was not there, and keeps its own
         torch.manual_seed(6)
         load_training(model, optimizer, tensors, path, rank)
         assert torch.initial_seed() == seed
     for state in (torch.zeros(3), torch.zeros(3, dtype=torch.uint8)):
         with pytest.raises(UserError, match="is damaged"):
-            load_training(model, optimizer, tensors | {"generator.cpu.0": state}, path)
+            load_training(model, optimizer, tensors | {"rng.cpu.0": state}, path)
 
 
 # --- a run, opened -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.kernels import ACTIVATIONS, dropout
+from model.layers import ACTIVATIONS, dropout
 
 FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: x / 2 * (1 + torch.erf(x / math.sqrt(2))),

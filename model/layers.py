@@ -1,7 +1,6 @@
-"""What makes a step fast: the same numbers as the textbook's, up to rounding, in less time; and the
-activations and norms that a config can name.
+"""The layers of the model, each equal to a textbook formula up to rounding, but faster.
 
-The first line of each docstring says what it equals; `tests/model/test_kernels.py` compares.
+The first line of each docstring says what it equals; `tests/model/test_layers.py` compares.
 """
 
 import math
@@ -15,7 +14,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 # --- Mixed precision: layers that compute in the type of their input ------------------------------
-# The weights, and so their gradients, stay float32 where the activations are bfloat16.
+# The weights, and so their gradients, stay float32 where the activations are bfloat16. This is in
+# place of torch.autocast.
 
 
 class Linear(nn.Linear):
