@@ -27,11 +27,6 @@ COMMANDS = [
 ]
 
 
-def test_there_is_something_to_type() -> None:
-    typed = {words[1] for words in COMMANDS} | {" ".join(words[1:3]) for words in COMMANDS}
-    assert {"train.py", "sample.py", *(f"study.py {name}" for name in study.COMMANDS)} <= typed
-
-
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
@@ -99,7 +94,3 @@ def test_pictures_and_links_lead_somewhere() -> None:
                 assert (path.parent / target).exists(), f"{path}: {target}"
                 seen += 1
     assert seen > 30
-
-
-def test_the_readme_is_read_in_a_minute() -> None:
-    assert len(PAGES[0].splitlines()) <= 160
