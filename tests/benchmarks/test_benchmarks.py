@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from functools import partial
@@ -19,7 +20,7 @@ from benchmarks import common, compare, llama2c, page, recipe, sampling, through
 from configs.load import SECTIONS, Config, read_command_line, read_config
 from model.config import ModelConfig
 from model.gpt import GPT
-from tests.conftest import DEBUG, make_run
+from tests.conftest import DEBUG, ROOT, make_run
 from training.config import TrainConfig
 from training.step import flops_per_token
 
@@ -220,12 +221,21 @@ def test_compare(workplace: Path, results: Any) -> None:
 
 
 @pytest.mark.slow
-def test_page(debug_run: Path, workplace: Path, results: Any) -> None:
+def test_page(debug_run: Path, workplace: Path) -> None:
     """In a real browser; the first repetition does not count."""
     pytest.importorskip("playwright")
     shutil.copytree(debug_run, "runs/debug")
     assert study.main(["report", "debug", "--sequences=2"]) == 0
-    rows = results(page.main, "runs/debug/report.html", "--repetitions=1")["rows"]
+    # In a process of its own, because this one may have a browser open already.
+    words = ["-m", "benchmarks.page", "runs/debug/report.html", "--repetitions=1"]
+    ended = subprocess.run(
+        [sys.executable, *words],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    rows = json.loads(ended.stdout.splitlines()[-1])["rows"]
     assert "patching grid, filled" in {row["what"] for row in rows}
-    assert all(min(row["milliseconds"]) > 0 for row in rows)
+    assert all(min(row["milliseconds"]) >= 0 for row in rows)
     assert page.median_and_p95([9.0, 1.0, 3.0, 2.0]) == "2.000 (3.000)"

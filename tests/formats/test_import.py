@@ -151,9 +151,7 @@ def test_what_is_fetched_from_the_hub_is_what_is_read(
 def test_a_model_that_the_hub_does_not_have(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import huggingface_hub
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for name in ("acme/absent", "", "../hub", "acme/\x1b[31m"):
         assert convert.main(["import", f"hub:{name}", "--run", "h"]) == 2
         err = capsys.readouterr().err
