@@ -237,5 +237,4 @@ def test_page(debug_run: Path, workplace: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     rows = json.loads(ended.stdout.splitlines()[-1])["rows"]
     assert "patching grid, filled" in {row["what"] for row in rows}
-    assert all(min(row["milliseconds"]) >= 0 for row in rows)
     assert page.median_and_p95([9.0, 1.0, 3.0, 2.0]) == "2.000 (3.000)"
