@@ -48,6 +48,19 @@ def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "runs" / "debug"
 
 
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A browser for all tests: playwright drives only one in a process."""
+    from benchmarks.page import start_browser
+    from common.errors import UserError
+
+    try:
+        with start_browser() as started:
+            yield started
+    except UserError as missing:
+        pytest.skip(str(missing))
+
+
 def make_run(
     run: Path,
     chars: str | None = "\n abcdefghijklmnopqrstuvwxyz",

@@ -22,6 +22,7 @@ SHORT = {
     "--train.max_steps": "2",
     "--train.eval_every": "2",
     "--train.sample_tokens": "1",
+    "--model.n_embd": "16",
     "--data.val_fraction": "0.01",
 }
 

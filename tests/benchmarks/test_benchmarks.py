@@ -2,10 +2,9 @@
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 import time
+from contextlib import chdir, nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 import study
+import train
 from benchmarks import common, compare, llama2c, page, recipe, sampling, throughput, time_to_loss
 from configs.load import SECTIONS, Config, read_command_line, read_config
 from model.config import ModelConfig
@@ -29,7 +29,18 @@ TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
 
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a benchmark in this process, without measuring the machine, and reads its JSON line."""
+    """Runs a benchmark and its train.py in this process, without measuring the machine, and reads
+    its JSON line."""
+    run_command = common.run_command
+
+    def run_here(arguments: list[str], folder: Path) -> tuple[float, str]:
+        if arguments[0] != str(ROOT / "train.py"):
+            return run_command(arguments, folder)
+        with chdir(folder):
+            assert train.main(arguments[1:]) == 0
+        return 1.5, ""
+
+    monkeypatch.setattr(common, "run_command", run_here)
     monkeypatch.setattr(common, "in_fresh_process", lambda function, *args: function(*args))
     monkeypatch.setattr(common, "describe_machine", lambda: {"processor": "p"})
 
@@ -221,20 +232,12 @@ def test_compare(workplace: Path, results: Any) -> None:
 
 
 @pytest.mark.slow
-def test_page(debug_run: Path, workplace: Path) -> None:
+def test_page(text: str, results: Any, browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a real browser; the first repetition does not count."""
-    pytest.importorskip("playwright")
-    shutil.copytree(debug_run, "runs/debug")
-    assert study.main(["report", "debug", "--sequences=2"]) == 0
-    # In a process of its own, because this one may have a browser open already.
-    words = ["-m", "benchmarks.page", "runs/debug/report.html", "--repetitions=1"]
-    ended = subprocess.run(
-        [sys.executable, *words],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, ended.stderr
-    rows = json.loads(ended.stdout.splitlines()[-1])["rows"]
-    assert "patching grid, filled" in {row["what"] for row in rows}
+    flags = ["--model.block_size=8", "--train.max_steps=2", "--train.snapshots=2", "--run=a"]
+    assert train.main([DEBUG, text, *flags]) == 0
+    assert study.main(["report", "a", "--sequences=2"]) == 0
+    monkeypatch.setattr(page, "start_browser", partial(nullcontext, browser))
+    rows = results(page.main, "runs/a/report.html", "--repetitions=1")["rows"]
+    assert {"snapshot switched, drawn", "patching grid, filled"} <= {row["what"] for row in rows}
     assert page.median_and_p95([9.0, 1.0, 3.0, 2.0]) == "2.000 (3.000)"
