@@ -93,7 +93,7 @@ def save_run(name: str | None, imported: Imported, word: str) -> Path:
     values = {"source": imported.source, "tokenizer": tokenizer["kind"]}
     if tokenizer["kind"] == "bpe":
         values["vocab_size"] = imported.tokenizer.vocab_size
-    data = build(DataConfig, values, "data")
+    data = build(DataConfig, values, "--data.")
     config = Config(data, imported.model.config, TrainConfig(minutes=0.0))
     corpus = {"source": f"{word}, imported", "start_token": imported.start_token}
     machine = Machine("cpu", "unknown", torch.get_num_threads(), 1, "float32", torch.__version__)

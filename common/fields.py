@@ -47,12 +47,10 @@ def first_error(error: ValidationError) -> tuple[str, str]:
     An error of a whole dataclass begins with the name of the field that is to blame.
     """
     first = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
+    place = ".".join(map(str, first["loc"]))
     if first["type"] == "value_error":
         return place, str(first["ctx"]["error"])
     if first["type"] == "unexpected_keyword_argument":
         return place, "is unknown"
-    return (
-        place,
-        f"{first['msg'].replace('Input should', 'must')}, got {reprlib.repr(first['input'])}",
-    )
+    message = first["msg"].replace("Input should", "must")
+    return place, f"{message}, got {reprlib.repr(first['input'])}"

@@ -9,16 +9,17 @@ text, and become numbers or booleans only where the field is not a text.
 import argparse
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 
-from common.errors import UserError
+from common.errors import UserError, reading
 from common.fields import STRICT, first_error
 from data.config import DataConfig
 from model.config import ModelConfig
@@ -33,12 +34,12 @@ Values = dict[str, dict[str, Any]]
 class Config:
     """The whole config of a run."""
 
-    data: DataConfig = Field(default_factory=DataConfig)
-    model: ModelConfig = Field(default_factory=ModelConfig)
-    train: TrainConfig = Field(default_factory=TrainConfig)
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
 
 
-SECTIONS: dict[str, type] = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig}
+SECTIONS: dict[str, type] = get_type_hints(Config)
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,11 +47,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UserError(message.removeprefix("argument "))
-
-
-def flag(section: str, name: str) -> str:
-    """Return the flag of a field."""
-    return f"--{section}.{name}" if section else f"--{name}"
 
 
 def fields_of(kind: type) -> dict[str, Any]:
@@ -73,6 +69,38 @@ def parse_value(field: Any, value: Any) -> Any:
     return {"true": True, "false": False, "null": None}.get(value.lower(), value)
 
 
+def all_fields(sections: dict[str, type]) -> dict[str, Any]:
+    """Return the fields of all sections by their names, such as model.n_layer."""
+    return {
+        f"{section}.{name}" if section else name: field
+        for section, kind in sections.items()
+        for name, field in fields_of(kind).items()
+    }
+
+
+def add_flag(parser: Parser, name: str, field: Any) -> None:
+    """Add the flag of a field, with the field's docstring as help."""
+    choices = get_args(field.annotation)
+    note = "" if field.default in (None, "") else f" (default: {field.default})"
+    parser.add_argument(
+        f"--{name}",
+        metavar="|".join(choices) if get_origin(field.annotation) is Literal else "VALUE",
+        default=argparse.SUPPRESS,
+        type=functools.partial(parse_value, field),
+        help=" ".join((field.description or "").split()).replace("%", "%%") + note,
+        action="append" if list[str] in choices else "store",
+    )
+
+
+def complete_booleans(argv: list[str], fields: dict[str, Any]) -> list[str]:
+    """Return the arguments, with `=true` after each boolean flag that stands alone."""
+    alone = {f"--{name}" for name, field in fields.items() if field.annotation is bool}
+    return [
+        f"{word}=true" if word in alone and after.lower() not in ("true", "false") else word
+        for word, after in zip(argv, [*argv[1:], ""], strict=False)
+    ]
+
+
 def read_command_line(
     sections: dict[str, type], argv: list[str], usage: str, description: str, words: int = 1
 ) -> tuple[str | None, Values]:
@@ -85,92 +113,72 @@ def read_command_line(
     Raises:
         UserError: for an unknown flag, a flag without a value, and further words.
     """
+    fields = all_fields(sections)
     parser = Parser(usage=usage, description=description, allow_abbrev=False)
-    flags = {}
-    for section, kind in sections.items():
-        group = parser.add_argument_group((kind.__doc__ or "").splitlines()[0].rstrip("."))
-        for name, field in fields_of(kind).items():
-            choices, note = get_args(field.annotation), ""
-            if get_origin(field.annotation) is Literal:
-                note = f" (one of {', '.join(choices)}; default: {field.default})"
-            elif field.default not in (None, ""):
-                note = f" (default: {field.default})"
-            flags[flag(section, name)] = section, name, field
-            group.add_argument(
-                flag(section, name),
-                metavar="VALUE",
-                default=argparse.SUPPRESS,
-                help=" ".join((field.description or "").split()).replace("%", "%%") + note,
-                action="append" if list[str] in choices else "store",
-            )
-    alone = {name for name, (_, _, field) in flags.items() if field.annotation is bool}
-    argv = [  # a boolean flag may stand alone
-        f"{word}=true" if word in alone and after.lower() not in ("true", "false") else word
-        for word, after in zip(argv, [*argv[1:], ""], strict=False)
-    ]
-    given, rest = parser.parse_known_args(argv)
-    for word in rest:
-        if word.startswith("-"):
-            name = word.split("=")[0]
-            raise UserError(f"unknown flag {name}{nearest(name, flags) or '; see --help'}")
-    if rest[words:]:
-        raise UserError(f"unknown {' '.join(rest[words:])}; see --help")
+    for name, field in fields.items():
+        add_flag(parser, name, field)
+    given, rest = parser.parse_known_args(complete_booleans(argv, fields))
+    unknown = [word for word in rest if word.startswith("-")] or rest[words:]
+    if unknown:
+        name = unknown[0].split("=")[0]
+        hint = nearest(name, [f"--{known}" for known in fields])
+        raise UserError(f"unknown {name}{hint or '; see --help'}")
     values: Values = {section: {} for section in sections}
     for key, value in vars(given).items():
-        section, name, field = flags[f"--{key}"]
-        values[section][name] = parse_value(field, value)
+        section, _, name = key.rpartition(".")
+        values[section][name] = value
     return (rest[0] if rest else None), values
 
 
-def build(
-    kind: type[Options],
-    values: dict[str, Any],
-    section: str = "",
-    place: Callable[[str, str], str] = flag,
-) -> Options:
+def build(kind: type[Options], values: dict[str, Any], prefix: str = "--") -> Options:
     """Make a dataclass of values and defaults.
 
     Args:
-        place: names where the value of a section's field comes from.
+        prefix: what precedes the name of a field in messages.
 
     Raises:
-        UserError: naming where the value comes from.
+        UserError: naming the field whose value is wrong.
     """
     try:
         return kind(**values)
     except ValidationError as error:
         field, message = first_error(error)
         name = field.split(".")[0]  # without the choices of a union
-        if not name:  # the message begins with a field
-            raise UserError(flag(section, message)) from None
-        raise UserError(f"{place(section, name)} {message}") from None
+        # An error of the whole dataclass begins with the name of a field.
+        raise UserError(f"{prefix}{name} {message}" if name else prefix + message) from None
 
 
 def read_config(values: Values, file: str | None, base: Config | None = None) -> Config:
     """Read the config from the flags, over a file, over `base` or the defaults.
 
-    `minutes` and `max_steps` both say how long a run is: the last that is given counts.
-
     Raises:
         UserError: naming what is wrong in the file or the flags.
     """
-    plain = to_plain(base or Config())
-    in_file = read_yaml(Path(file)) if file else {}
-    for layer in (in_file, values):
-        plain = {section: plain[section] | layer.get(section, {}) for section in SECTIONS}
-        train = layer.get("train", {})
-        if "max_steps" in train:
-            if train.get("minutes"):
-                where = f"{file}: train." if layer is not values else "--train."
-                raise UserError(f"{where}max_steps and minutes both set the length; give one")
-            plain["train"]["minutes"] = 0.0
+    config = base or Config()
+    if file:
+        config = override(config, read_yaml(Path(file)), f"{file}: ")
+    return override(config, values, "--")
 
-    def place(section: str, name: str) -> str:
-        only_in_file = name in in_file.get(section, {}).keys() - values.get(section, {}).keys()
-        return f"{file}: {section}.{name}" if only_in_file else flag(section, name)
 
+def override(config: Config, values: Values, prefix: str) -> Config:
+    """Replace values of a config.
+
+    `minutes` and `max_steps` both set the length of a run: the last that is given counts.
+
+    Args:
+        prefix: what precedes the name of a field in messages.
+    """
+    train = values.get("train", {})
+    if "max_steps" in train:
+        if train.get("minutes"):
+            raise UserError(f"{prefix}train.max_steps and minutes both set the length; give one")
+        values = values | {"train": train | {"minutes": 0.0}}
+    plain = to_plain(config)
     return Config(
-        **{name: build(kind, plain[name], name, place) for name, kind in SECTIONS.items()}
+        **{
+            section: build(kind, plain[section] | values.get(section, {}), f"{prefix}{section}.")
+            for section, kind in SECTIONS.items()
+        }
     )
 
 
@@ -188,27 +196,23 @@ def read_yaml(path: Path) -> Values:
     if not path.is_file():
         shipped = sorted(f"configs/{p.name}" for p in Path(__file__).parent.glob("*.yaml"))
         raise UserError(f"there is no config file {path}{nearest(str(path), shipped)}")
-    try:
+    content = path.read_bytes()
+    with reading(path):
         # To this loader every scalar is text, and tags mean nothing.
-        plain = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not a config: {' '.join(str(error).split())}") from None
-    if not isinstance(plain, dict):
-        raise UserError(f"{path} must have sections: {', '.join(SECTIONS)}")
+        plain = yaml.load(content, yaml.BaseLoader)
+    if not isinstance(plain, dict) or not all(isinstance(x, dict) for x in plain.values()):
+        raise UserError(f"{path} must hold fields in sections: {', '.join(SECTIONS)}")
+    fields = all_fields(SECTIONS)
     for section, given in plain.items():
-        if section not in SECTIONS:
-            raise UserError(f"{path}: unknown section {section}{nearest(section, SECTIONS)}")
-        if not isinstance(given, dict):
-            raise UserError(f"{path}: {section} must hold fields")
-        fields = fields_of(SECTIONS[section])
-        for name in given:
-            if name not in fields:
-                raise UserError(f"{path}: unknown key {section}.{name}{nearest(name, fields)}")
-            given[name] = parse_value(fields[name], given[name])
+        for name, value in given.items():
+            key = f"{section}.{name}"
+            if key not in fields:
+                raise UserError(f"{path}: unknown key {key}{nearest(key, fields)}")
+            given[name] = parse_value(fields[key], value)
     return plain
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return '; did you mean ...?' for a word close to a known one."""
-    close = difflib.get_close_matches(word, known := list(known), n=1)
+    close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""

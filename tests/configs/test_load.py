@@ -187,7 +187,7 @@ def test_length_is_set_by_the_last_of_minutes_and_max_steps(workplace: Path) -> 
 
 
 BAD_FLAGS = [
-    ("--mod.n_layer=3", "unknown flag --mod.n_layer; did you mean --model.n_layer?"),
+    ("--mod.n_layer=3", "unknown --mod.n_layer; did you mean --model.n_layer?"),
     ("--model.n_layer", "--model.n_layer: expected one argument"),
     ("--model.n_embd=30", "--model.n_embd 30 must be divisible by n_head 4"),
     ("--model.n_embd=12", "--model.n_embd / n_head must be even for positions rotary"),
@@ -201,14 +201,14 @@ BAD_FLAGS = [
 
 BAD_FILES = [
     ("model: {n_layer: 0}", "bad.yaml: model.n_layer must be greater than or equal to 1, got 0"),
-    ("model: {n_lay: 1}", "bad.yaml: unknown key model.n_lay; did you mean n_layer?"),
-    ("modle: {n_layer: 1}", "bad.yaml: unknown section modle; did you mean model?"),
-    ("model: 3\n", "model must hold fields"),
-    ("", "bad.yaml must have sections: data, model, train"),
-    ("model: {n_layer: 3\n", "is not a config"),
-    ("!!python/object/apply:os.system ['touch exploded']\n", "must have sections"),
-    ("model: &a {n_layer: *a}\n", "is not a config"),
-    ("model: " + "[" * 100_000, "is not a config"),
+    ("model: {n_lay: 1}", "bad.yaml: unknown key model.n_lay; did you mean model.n_layer?"),
+    ("modle: {n_layer: 1}", "bad.yaml: unknown key modle.n_layer; did you mean model.n_layer?"),
+    ("model: 3\n", "must hold fields in sections"),
+    ("", "bad.yaml must hold fields in sections: data, model, train"),
+    ("model: {n_layer: 3\n", "is damaged"),
+    ("!!python/object/apply:os.system ['touch exploded']\n", "must hold fields"),
+    ("model: &a {n_layer: *a}\n", "is damaged"),
+    ("model: " + "[" * 100_000, "is damaged"),
     ("train:\n  compile: !!bool maybe\n", "train.compile must be a valid boolean, got 'maybe'"),
 ]
 
