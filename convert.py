@@ -26,7 +26,7 @@ from typing import Literal
 import torch
 from pydantic.dataclasses import dataclass
 
-from common.errors import UserError, command
+from common.errors import UserError, command, printable
 from common.fields import STRICT
 from configs.load import Config, build, nearest, read_command_line
 from data.config import DataConfig
@@ -34,7 +34,7 @@ from formats.folder import download, read_folder, write_folder
 from formats.imported import Imported, compare_logits
 from formats.nanogpt import read_nanogpt
 from run.checkpoint import Header, model_tensors, open_run, save_checkpoint
-from run.folder import RUNS, check_unused, find_run, hold, make_folder, write_run_info
+from run.folder import RUNS, check_unused, find_run, lock_run, make_folder, save_config
 from training.config import TrainConfig
 from training.runtime import Machine, fit_threads
 from training.state import TrainState
@@ -99,8 +99,8 @@ def save_run(name: str | None, imported: Imported, word: str) -> Path:
     machine = Machine("cpu", "unknown", torch.get_num_threads(), 1, "float32", torch.__version__)
     header = Header(config, tokenizer, corpus, machine, TrainState())
     run = make_folder(name, Path(word.removeprefix("hub:")).name or "model")
-    with hold(run):
-        write_run_info(run, config, {"corpus": corpus, "init_from": None, "runtime": "imported"})
+    with lock_run(run):
+        save_config(run, config, printable(f"imported from {word}"))
         save_checkpoint(run / "last.safetensors", model_tensors(imported.model), header)
     return run
 

@@ -41,19 +41,20 @@ from run.checkpoint import (
     Header,
     SavedRun,
     check_finite,
+    half_precision,
     load_training,
     load_weights,
     model_tensors,
     open_run,
     save_checkpoint,
+    snapshot_steps,
     training_tensors,
 )
-from run.folder import check_unused, find_run, hold, make_folder, save_config, write_run_info
+from run.folder import find_run, lock_run, make_folder, save_config
 from run.log import Logger
-from run.resume import check_changes, check_same_text, notes_on_resume
-from run.snapshots import save_snapshot, snapshot_steps
+from run.resume import check_changes
 from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
-from training.processes import Processes, exit_now, join_processes
+from training.processes import Processes, join_processes
 from training.runtime import Runtime, StopSignal, start_runtime
 from training.state import TrainState
 from training.step import Evaluation, describe_size, evaluate, train_step
@@ -84,11 +85,11 @@ class Options:
 # --- the loop ------------------------------------------------------------------------------------
 
 
-def train(job: "Job") -> str | None:
+def train(job: "Job") -> bool:
     """Train until `max_steps`, the target loss, or a stop signal.
 
     Returns:
-        Why training is over; None after a stop signal, when the run can be resumed.
+        Whether training is over; if not, the run can be resumed.
 
     Raises:
         FloatingPointError: when the loss, its gradient or the weights are not finite; the
@@ -97,7 +98,7 @@ def train(job: "Job") -> str | None:
     state, settings, processes, stop = job.state, job.config.train, job.processes, job.stop
     silent = not processes.is_main
     ddp_model = processes.wrap_ddp(job.compiled_model)
-    snapshots = [] if silent else snapshot_steps(settings, job.model.num_parameters())
+    snapshots = snapshot_steps(settings, job.model.num_parameters())
     began = time.perf_counter() - state.seconds
     with Logger(job.run, job.config, state, job.batches.baselines(), stop, silent) as log:
         while not processes.stop_requested(stop):
@@ -107,7 +108,7 @@ def train(job: "Job") -> str | None:
                 if processes.stop_requested(stop) or result is None:
                     break  # evaluated again when the run is resumed
                 state.seconds = time.perf_counter() - began
-                if state.record(result.val_loss):
+                if state.record(result.loss):
                     job.save("best", model_tensors(job.model))
                 log.evaluation(result, sample)
             ended = state.ended(settings)
@@ -115,9 +116,9 @@ def train(job: "Job") -> str | None:
                 log.flush()
                 job.save_last()
             if state.step in snapshots:
-                save_snapshot(job.run, job.model, job.header())
+                job.save(f"snapshots/{state.step:08d}", half_precision(job.model))
             if ended:
-                return ended
+                return True
 
             lr_scale = get_lr_scale(state.step, settings)
             multi_token_weight = get_multi_token_weight(state.step, settings)
@@ -131,7 +132,7 @@ def train(job: "Job") -> str | None:
             log.step(lr_scale, grad_norm, time.perf_counter() - step_began)
         log.flush()
         job.save_last()
-    return None
+    return False
 
 
 class Job:
@@ -159,17 +160,21 @@ class Job:
         return self.processes.shard(batch).to(self.runtime.device)
 
     def evaluate(
-        self, split: Callable[[int], Iterator[Tensor]], skip: int = 0
+        self, split: Callable[..., Iterator[Tensor]], stride: int | None = None
     ) -> Evaluation | None:
-        """Return the loss over a split, as many sequences at a time as in training."""
+        """Return the loss over a split, as many sequences at a time as in training.
+
+        Args:
+            stride: tokens from one sequence to the next; by default they are adjacent.
+        """
         return evaluate(
             self.compiled_model,
-            split(self.config.train.micro_batch_size // self.processes.world_size),
+            split(self.config.train.micro_batch_size // self.processes.world_size, stride),
             self.batches.tokenizer,
             self.runtime.device,
             self.stop,
             self.processes,
-            skip,
+            self.config.model.block_size - stride if stride else 0,
         )
 
     def sample(self) -> str:
@@ -188,7 +193,7 @@ class Job:
             config=self.config,
             tokenizer=self.batches.tokenizer.to_dict(),
             corpus=self.batches.info,
-            machine=self.runtime.machine(self.processes.world_size),
+            machine=self.runtime.machine,
             state=self.state,
         )
 
@@ -244,9 +249,8 @@ def fit_steps(job: Job, began: float) -> Job:
     evaluation = seconds_since(start) + step * job.batches.validation_tokens / (3 * tokens)
     left = 60 * settings.minutes - seconds_since(began) - 1.0  # for checkpoints and the end
     fitting = max(1, int((left - evaluation) / (step + evaluation / settings.eval_every)))
-    minutes = "a minute is" if settings.minutes == 1 else f"{settings.minutes:g} minutes are"
     print(
-        f"{minutes} {fitting:,} steps here, {1000 * step:,.1f} ms each; "
+        f"{fitting:,} steps, {1000 * step:,.1f} ms each, fit into {settings.minutes:g} min here; "
         f"to repeat this run: --train.max_steps {fitting}"
     )
     config = replace(job.config, train=replace(settings, max_steps=fitting, minutes=0.0))
@@ -282,8 +286,10 @@ def main(argv: list[str]) -> int:
             named=saved is None or "source" in values["data"] or source != saved.config.data.source,
         )
         processes = stack.enter_context(join_processes(config.train, runtime.device))
-        machine = runtime.machine(processes.world_size)
-        print(f"{machine}\ntext: {batches}")
+        about = f"{runtime.machine}\ntext: {batches}"
+        if saved:
+            about += f"\nweights: {printable(str(saved))}"
+        print(about)
         if options.dry_run:
             print(describe_size(config.model, config.train, batches.tokenizer.vocab_size))
             return 0
@@ -304,9 +310,8 @@ def main(argv: list[str]) -> int:
             job.run = run
             if saved:
                 load_weights(job.model, saved.tensors, saved.path)
-            if processes.is_main:
-                facts = {"corpus": batches.info, "runtime": str(machine)}
-                write_run_info(run, job.config, facts | {"init_from": options.init_from})
+        if processes.is_main:
+            save_config(job.run, job.config, about)
         del saved  # its tensors are copies of what is in the model now
         return run_training(job)
 
@@ -317,8 +322,7 @@ def make_run(options: Options, file: str | None, saved: SavedRun | None, stack: 
     if file is not None:  # runs/NAME/config.yaml is called after NAME
         stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
     run = make_folder(options.run, stem)
-    stack.enter_context(hold(run))
-    check_unused(run)  # once more: another process may have come first
+    stack.enter_context(lock_run(run))
     return run
 
 
@@ -339,21 +343,28 @@ def open_saved(options: Options, stack: ExitStack) -> tuple[SavedRun | None, str
     for flag in given:
         run = find_run(named[flag])
         if flag == "--resume" and os.environ.get("RANK", "0") == "0":
-            stack.enter_context(hold(run))
+            stack.enter_context(lock_run(run))
         return open_run(run, "last" if flag == "--resume" else "best"), flag
     return None, ""
 
 
 def restore(job: Job, saved: SavedRun) -> None:
-    """Restore a job from a checkpoint, and print what has changed since."""
-    job.run, job.state = saved.path.parent, saved.header.state
-    check_same_text(saved, job.batches.info)
+    """Restore a job from a checkpoint.
+
+    Raises:
+        UserError: if the text is another one than it was trained on.
+    """
+    run = job.run = saved.path.parent
+    if not saved.trained_on(job.batches.info):
+        raise UserError(
+            f"the text is not the one that {run} was trained on, which came from "
+            f"{saved.header.corpus.get('source')}; to train on another one use --init_from {run}"
+        )
+    job.state = saved.header.state
     load_training(job.model, job.optimizer, saved.tensors, saved.path, job.processes.rank)
-    print(f"resuming {printable(str(job.run))} at step {job.state.step}")
-    for note in notes_on_resume(saved, job.runtime.machine(job.processes.world_size)):
-        print(f"note: {printable(note)}")
-    if job.processes.is_main:
-        save_config(job.run, job.config)
+    if saved.header.machine != job.runtime.machine:
+        before = printable(str(saved.header.machine))
+        print(f"note: sums round differently from here on; before: {before}")
 
 
 def run_training(job: Job) -> int:
@@ -362,11 +373,6 @@ def run_training(job: Job) -> int:
     with job.stop as stop:
         try:
             ended = train(job)
-        except KeyboardInterrupt:
-            if job.processes.is_main:
-                line = f"resume from the last checkpoint with: python train.py --resume {run}"
-                print(f"\nstopped at once; {line}", file=sys.stderr)
-            return exit_now(130)
         except FloatingPointError as error:
             raise UserError(
                 f"at step {state.step}: {error}; {run} stays as it was saved last. Lower "
@@ -374,21 +380,19 @@ def run_training(job: Job) -> int:
             ) from None
         except OSError as error:
             raise UserError(f"could not write to {run}: {error.strerror}") from error
-    if ended is None:
+    if ended:
+        print(
+            f"done: {run}, {state.step} steps in {state.seconds:.0f} s, "
+            f"best validation loss {state.best_val_loss:.4f}\n"
+            f"next:\n  python sample.py {run}\n  python study.py report {run}"
+        )
+    else:
         print(f"stopped at step {state.step}; resume with: python train.py --resume {run}")
-        return stop.exit_code
-    why = "" if ended == "max_steps" else f" ({ended})"
-    print(
-        f"done{why}: {run}, {state.step} steps in {state.seconds:.0f} s, "
-        f"best validation loss {state.best_val_loss:.4f}\n"
-        f"next:\n  python sample.py {run}\n  python study.py report {run}"
-    )
-    return stop.exit_code if stop else 0
+    return 128 + stop.number if stop else 0  # as a shell reports it: 130 for Ctrl-C
 
 
 def measure(job: Job, saved: SavedRun) -> int:
     """Print the loss over each split that is held out from training; return the exit code."""
-    print(f"measuring {printable(str(saved.path))}, step {saved.header.state.step}")
     if not saved.trained_on(job.batches.info):
         print("note: this is not the text that the run was trained on")
     load_weights(job.model, saved.tensors, saved.path)
@@ -398,8 +402,7 @@ def measure(job: Job, saved: SavedRun) -> int:
         splits["test"] = job.batches.test
     for name, split in splits.items():
         for stride in (T, T - T // 2) if isinstance(job.batches, TextBatches) else (T,):
-            part = functools.partial(split, stride=stride)
-            result = job.evaluate(part, skip=T - stride)
+            result = job.evaluate(split, stride)
             assert result is not None, "nobody stopped it"
             window = f"  sliding window: {T - stride + 1} or more tokens of context"
             print(f"{name:10} {result.in_units(data.unit)}{window if stride < T else ''}")

@@ -5,6 +5,9 @@ A checkpoint is a safetensors file with a header and a checksum; no pickle anywh
     model.NAME             weights
     optimizer.NAME.STATE   the optimizer's state of each weight
     rng.DEVICE.RANK        the RNG state that dropout draws from, of each process
+
+Snapshots are checkpoints of the weights alone in half precision, small enough to keep many:
+runs/NAME/snapshots/00000120.safetensors.
 """
 
 import dataclasses
@@ -27,6 +30,7 @@ from common.fields import STRICT, read_json
 from configs.load import Config
 from data.tokenizer import Tokenizer, load_tokenizer
 from model.gpt import GPT
+from training.config import TrainConfig
 from training.optim import Optimizer
 from training.processes import ALONE, Processes
 from training.runtime import Machine
@@ -112,6 +116,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], header: Header) -> N
     Raises:
         OSError: if it cannot be written; the previous one is untouched.
     """
+    path.parent.mkdir(exist_ok=True)  # of snapshots
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(dataclasses.asdict(header))
     metadata = {"format": FORMAT, "header": text, "crc32": checksum(text, tensors)}
@@ -124,8 +129,6 @@ def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
     Raises:
         UserError: for a file that is missing, damaged, or not a checkpoint of this project.
     """
-    if not path.is_file():
-        raise UserError(f"there is no {path}")
     with reading(path), safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
@@ -186,6 +189,43 @@ def load_training(
         for kind in rng_of(model):
             if (name := f"rng.{kind}.{rank}") in tensors:
                 RNG[kind].set_rng_state(tensors[name])
+
+
+# --- snapshots -----------------------------------------------------------------------------------
+
+
+def snapshot_steps(config: TrainConfig, parameters: int) -> set[int]:
+    """Return the steps at which weights are kept: the i-th of n at (i / n)^3 of the run.
+
+    They are close together in the beginning, because heads form early and fast and then refine
+    slowly. There are `snapshots` of them, or fewer if these would take more than `snapshot_mb`.
+    """
+    count = int(min(config.snapshots, config.snapshot_mb * 1e6 / (2 * parameters)))
+    return {
+        round(config.max_steps * (i / (count - 1) if count > 1 else 1.0) ** 3) for i in range(count)
+    }
+
+
+def half_precision(model: nn.Module) -> dict[str, Tensor]:
+    """Return what a snapshot keeps of a model."""
+    limit = torch.finfo(torch.float16).max
+    weights = model_tensors(model)
+    return {name: weight.clamp(-limit, limit).half() for name, weight in weights.items()}
+
+
+def find_snapshots(run: Path) -> dict[int, Path]:
+    """Return the snapshots of a run by their steps, in order."""
+    return {int(path.stem): path for path in sorted(run.glob("snapshots/[0-9]*.safetensors"))}
+
+
+def load_snapshot(model: nn.Module, path: Path) -> None:
+    """Copy the weights of a snapshot into a model.
+
+    Raises:
+        UserError: for a file that is damaged, or of another model.
+    """
+    _, tensors = load_checkpoint(path)
+    load_weights(model, {name: tensor.float() for name, tensor in tensors.items()}, path)
 
 
 # --- a run, opened -------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """A run is a folder, runs/NAME: what was run, what it measured, what it learned.
 
-config.yaml         the whole config, to read and to run again; what counts is in the checkpoints
-run.json            the text and the machine
+config.yaml         the whole config, to read and to run again; the text and the machine
 metrics.jsonl       one object a line
 events.out.*        the same for TensorBoard
 last.safetensors    everything that training resumes from
@@ -10,12 +9,10 @@ snapshots/          the weights along the way, in half precision
 .lock               held by the process that trains
 """
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
@@ -26,9 +23,7 @@ from configs.load import Config, nearest, to_plain
 
 RUNS = Path("runs")
 # What training writes by `write_atomically`.
-WRITTEN = ("config.yaml", "run.json", "metrics.jsonl", "*.safetensors", "snapshots/*.safetensors")
-# What a run holds before its first checkpoint.
-FIRST = ("config.yaml", "run.json", ".lock", "metrics.jsonl", "events.out.", ".writing-")
+WRITTEN = ("config.yaml", "metrics.jsonl", "*.safetensors", "snapshots/*.safetensors")
 
 
 def make_folder(name: str | None, stem: str) -> Path:
@@ -49,19 +44,18 @@ def make_folder(name: str | None, stem: str) -> Path:
 
 
 def check_unused(run: Path) -> None:
-    """Reject a folder that holds more than a run that never saved a checkpoint leaves.
-
-    Such a run cannot be resumed, and should not keep its name.
+    """Reject the folder of a run. One that never saved a checkpoint cannot be resumed, and should
+    not keep its name.
 
     Raises:
-        UserError: if it holds more.
+        UserError: if it has a checkpoint.
     """
-    if any(not path.name.startswith(FIRST) for path in run.glob("*")):
+    if any(run.glob("*.safetensors")):
         raise UserError(f"{run} exists; resume it with --resume {run}, or choose another --run")
 
 
 @contextmanager
-def hold(run: Path) -> Iterator[None]:
+def lock_run(run: Path) -> Iterator[None]:
     """Keep other processes from training in this folder inside the `with` block.
 
     The system releases the lock however the process ends. Scratch files that a killed process left
@@ -81,20 +75,16 @@ def hold(run: Path) -> Iterator[None]:
         raise UserError(f"another process is training {run}; wait for it or stop it") from None
 
 
-def write_run_info(run: Path, config: Config, facts: dict[str, Any]) -> None:
-    """Write what is run: the config, and the facts in run.json."""
-    save_config(run, config)
-    write_atomically(run / "run.json", (json.dumps(facts, indent=1) + "\n").encode())
+def save_config(run: Path, config: Config, about: str) -> None:
+    """Write the whole config, so that `python train.py RUN/config.yaml` does the same again.
 
-
-def save_config(run: Path, config: Config) -> None:
-    """Write the whole config, so that `python train.py RUN/config.yaml` does the same again."""
-    write_atomically(run / "config.yaml", yaml_of(config))
-
-
-def yaml_of(config: Config) -> bytes:
-    """Return the config as the text of a YAML file."""
-    return yaml.safe_dump(to_plain(config), sort_keys=False).encode()
+    Args:
+        about: the text and the machine, in lines of comments.
+    """
+    about += "\nTo change this run, give flags with --resume, which does not read this file."
+    comments = "".join(f"# {line}\n" for line in about.splitlines())
+    plain = yaml.safe_dump(to_plain(config), sort_keys=False)
+    write_atomically(run / "config.yaml", (comments + plain).encode())
 
 
 def find_run(name: str | None) -> Path:

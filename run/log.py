@@ -20,8 +20,9 @@ Numbers = dict[str, Any]  # by name; `step` is one of them
 LINE = TypeAdapter(dict[str, int | FiniteFloat])
 
 
-class Logger:
-    """Prints and writes what was measured; silent in all processes but the first."""
+class Logger(ExitStack):
+    """Prints and writes what was measured; silent in all processes but the first. As an ExitStack
+    it closes its files and the progress bar."""
 
     def __init__(
         self,
@@ -38,16 +39,16 @@ class Logger:
             baselines: losses of simple models, in nats per token.
             stop: is told when nobody reads what is printed any more.
         """
+        super().__init__()
         self.settings, self.unit = config.train, config.data.unit
         self.tokens_per_step = config.train.batch_size * config.model.block_size
         self.state, self.baselines, self.stop = state, baselines, stop
         self.steps, self.busy = 0, 0.0  # steps since the last line of metrics, and their seconds
-        self.files = ExitStack()
         self.file: IO[str] | None = None
         self.events: Any = None  # TensorBoard's writer
         if not silent:
             self.open_metrics(run)
-        self.bar = self.files.enter_context(
+        self.bar = self.enter_context(
             tqdm(
                 total=self.settings.max_steps,
                 initial=state.step,
@@ -71,22 +72,16 @@ class Logger:
         ]
         path = run / "metrics.jsonl"
         write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
-        self.file = self.files.enter_context(path.open("a", buffering=1))
+        self.file = self.enter_context(path.open("a", buffering=1))
         if self.settings.tensorboard:
             # Here, because runs without it need not wait for its import.
             from torch.utils.tensorboard import SummaryWriter
 
             writer = SummaryWriter(str(run), purge_step=state.step + 1)
-            self.events = self.files.enter_context(writer)
+            self.events = self.enter_context(writer)
             # On a full disk its thread would print a traceback; `flush` raises the error here too.
-            self.files.callback(setattr, threading, "excepthook", threading.excepthook)
+            self.callback(setattr, threading, "excepthook", threading.excepthook)
             threading.excepthook = lambda _: None
-
-    def __enter__(self) -> "Logger":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.files.close()
 
     def flush(self) -> None:
         """Have metrics.jsonl, of which TensorBoard's files are a copy, on the disk; called before a
@@ -122,7 +117,7 @@ class Logger:
             self.bar.set_postfix_str(progress, refresh=False)
             self.write(
                 {
-                    "train_loss": state.train_loss or 0.0,
+                    "train_loss": state.train_loss,
                     "learning_rate": lr_scale * settings.adamw_learning_rate,
                     "grad_norm": grad_norm,
                     "tokens_per_second": speed,
@@ -133,10 +128,10 @@ class Logger:
     def evaluation(self, result: Evaluation, sample: str) -> None:
         """Log an evaluation and its sample."""
         state = self.state
-        self.write({"val_loss": result.val_loss, "bits_per_char": result.bits_per_char})
-        beaten = [(n, name) for name, n in self.baselines.items() if result.val_loss < n]
+        self.write({"val_loss": result.loss, "bits_per_char": result.bits_per_char})
+        beaten = [(n, name) for name, n in self.baselines.items() if result.loss < n]
         verdict = "beats {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
-        best = f"  (best {state.best_val_loss:.4f})" * (result.val_loss != state.best_val_loss)
+        best = f"  (best {state.best_val_loss:.4f})" * (result.loss != state.best_val_loss)
         self.print(
             f"step {state.step:>{len(str(self.settings.max_steps))}}"
             f"  validation {result.in_units(self.unit)}  training {state.train_loss:.4f}"

@@ -89,7 +89,7 @@ FAILURES = [
 def test_what_fails_ends_every_process_with_one_line(
     workplace: Path, flags: str, message: str
 ) -> None:
-    taken = workplace / "runs" / "taken" / "thesis.txt"
+    taken = workplace / "runs" / "taken" / "last.safetensors"
     taken.parent.mkdir(parents=True)
     taken.touch()
     assert run_job(2, [*FLAGS, *flags.split()]) == [2, 2]
@@ -111,13 +111,13 @@ def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(
     states = tensors["rng.cpu.0"], tensors["rng.cpu.1"]
     assert not torch.equal(*states), "both drop the same"
     assert train.main(["--resume=alone", "--train.max_steps=6"]) == 0
-    assert "note: processes 2 -> 1: sums round differently" in capsys.readouterr().out
+    assert "; before: device cpu, " in capsys.readouterr().out
 
 
 def test_all_agree_on_what_fits_and_repeat_it_to_the_last_bit(workplace: Path) -> None:
     flags = [flag for flag in FLAGS if "max_steps" not in flag] + ["--model.dropout=0.2"]
     assert run_job(2, [*flags, "--train.minutes=0.05", "--run=timed"]) == [0, 0]
-    assert "0.05 minutes are " in said(0)
+    assert " fit into 0.05 min here; " in said(0)
     assert run_job(2, ["runs/timed/config.yaml", "--run=again"]) == [0, 0]
     same_bits("timed", "again")
 

@@ -99,7 +99,7 @@ class TrainConfig:
     """Steps between lines of metrics."""
 
     tensorboard: bool = True
-    """Write TensorBoard events beside metrics.jsonl."""
+    """Write TensorBoard events as well as metrics.jsonl."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes a GPU if there is one."""

@@ -146,8 +146,7 @@ def make_optimizer(
 
 def gradient(name: str, weight: Tensor) -> Tensor:
     """Return the gradient of a weight, which must have one."""
-    if weight.grad is None:
-        raise ValueError(f"{name} has no gradient")
+    assert weight.grad is not None, f"{name} has no gradient"
     return weight.grad
 
 

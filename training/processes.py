@@ -8,7 +8,7 @@ every method here returns what it was given.
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -72,8 +72,8 @@ ALONE = Processes()
 
 @contextmanager
 def join_processes(config: TrainConfig, device: torch.device) -> Iterator[Processes]:
-    """Meet the other processes if torchrun started this one. All but the first print nothing
-    inside.
+    """Meet the other processes if torchrun started this one. All but the first print nothing from
+    then on.
 
     Raises:
         UserError: for a batch that cannot be split evenly, and when the others cannot be reached.
@@ -93,9 +93,12 @@ def join_processes(config: TrainConfig, device: torch.device) -> Iterator[Proces
         first = str(error).splitlines()[0]
         raise UserError(f"could not reach the other {size - 1} processes: {first}") from error
     rank = dist.get_rank()
+    if rank:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - to the end
     try:
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere) if rank else nullcontext():
-            yield Processes(rank, size)
+        yield Processes(rank, size)
+    except KeyboardInterrupt:
+        exit_now(130)
     except RuntimeError as error:
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):  # gloo names its files
             raise
@@ -107,11 +110,9 @@ def join_processes(config: TrainConfig, device: torch.device) -> Iterator[Proces
     dist.destroy_process_group()
 
 
-def exit_now(code: int) -> int:
+def exit_now(code: int) -> None:
     """Exit with this code without waiting for other processes, which may be gone: a sum that nobody
-    will finish can block the end forever. A process that is alone just returns the code."""
-    if dist.is_initialized():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+    will finish can block the end forever."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

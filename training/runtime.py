@@ -58,7 +58,7 @@ class Runtime:
 
     device: torch.device
     precision: torch.dtype
-    threads: int
+    machine: Machine
 
     def prepare(self, model: GPT, compiled: bool = False) -> nn.Module:
         """Return the model, computing in `precision` from here on, and compiled if asked.
@@ -69,18 +69,6 @@ class Runtime:
         model.compute_dtype = self.precision
         module: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
         return module
-
-    def machine(self, processes: int) -> Machine:
-        """Return what a checkpoint keeps of all this."""
-        cuda = self.device.type == "cuda"
-        return Machine(
-            device=self.device.type,
-            processor=(torch.cuda.get_device_name if cuda else get_cpu_capability)(),
-            threads=self.threads,
-            processes=processes,
-            precision=str(self.precision).removeprefix("torch."),
-            torch=torch.__version__,
-        )
 
 
 def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
@@ -98,11 +86,18 @@ def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
         torch.set_num_threads(config.threads or threads_before)
     elif device.type == "cpu":
         fit_threads()
-    if config.precision == "auto":
-        precision = torch.bfloat16 if computes_in_bfloat16(device) else torch.float32
-    else:
-        precision = getattr(torch, config.precision)
-    return Runtime(device, precision, torch.get_num_threads())
+    precision = config.precision
+    if precision == "auto":
+        precision = "bfloat16" if computes_in_bfloat16(device) else "float32"
+    machine = Machine(
+        device=device.type,
+        processor=torch.cuda.get_device_name() if device.type == "cuda" else get_cpu_capability(),
+        threads=torch.get_num_threads(),
+        processes=int(os.environ.get("WORLD_SIZE", 1)),
+        precision=precision,
+        torch=torch.__version__,
+    )
+    return Runtime(device, getattr(torch, precision), machine)
 
 
 def fit_threads() -> None:
@@ -121,7 +116,7 @@ def fit_threads() -> None:
     if threads < cores:
         print(
             f"note: using {threads} of {cores} threads, which is faster while other programs keep "
-            f"this machine busy; OMP_NUM_THREADS={cores} in the environment uses all",
+            f"this machine busy; OMP_NUM_THREADS={cores} uses all",
             file=sys.stderr,
         )
 
@@ -131,14 +126,13 @@ def speedup_of_half(threads: int) -> float:
     measured alternating, because other programs come and go, in about a tenth of a second."""
     x, up, down = torch.ones(512 * threads, 128), torch.ones(128, 512), torch.ones(512, 128)
     seconds = {threads: 0.0, threads // 2: 0.0}
-    for _ in range(2):
-        for count in seconds:
-            torch.set_num_threads(count)
-            (x @ up).relu_() @ down  # not timed: it starts the threads
-            began = time.perf_counter()
-            for _ in range(8):
-                (x @ up).relu_() @ down
-            seconds[count] += time.perf_counter() - began
+    for count in [*seconds, *seconds]:
+        torch.set_num_threads(count)
+        (x @ up).relu_() @ down  # not timed: it starts the threads
+        began = time.perf_counter()
+        for _ in range(8):
+            (x @ up).relu_() @ down
+        seconds[count] += time.perf_counter() - began
     return seconds[threads] / seconds[threads // 2]
 
 
@@ -148,8 +142,8 @@ def pick_device(name: str) -> torch.device:
     Raises:
         UserError: if it is not there.
     """
-    present = ["cuda"] * torch.cuda.is_available() + ["mps"] * torch.backends.mps.is_available()
-    present.append("cpu")
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    present = ["cuda"] * cuda + ["mps"] * mps + ["cpu"]
     if name == "auto":
         name = present[0]
     if name not in present:
@@ -170,8 +164,7 @@ def computes_in_bfloat16(device: torch.device) -> bool:
 class StopSignal:
     """Inside the `with` block Ctrl-C, SIGTERM and a closed terminal are noted instead of obeyed.
 
-    The first one lets the step finish; after it all act as usual, so a second one stops at once:
-    Ctrl-C by a KeyboardInterrupt, whatever it did before the block.
+    The first one lets the step finish; a second one stops at once, by a KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
@@ -179,11 +172,6 @@ class StopSignal:
 
     def __bool__(self) -> bool:
         return self.number != 0
-
-    @property
-    def exit_code(self) -> int:
-        """What a shell reports of a program that ended by this signal: 130 for Ctrl-C."""
-        return 128 + self.number
 
     def __enter__(self) -> "StopSignal":
         self.before = {
@@ -195,16 +183,12 @@ class StopSignal:
 
     def note(self, number: int, frame: FrameType | None) -> None:
         self.number = number
-        self.restore()
+        for each in self.before:
+            signal.signal(each, signal.default_int_handler)
         with suppress(OSError):  # the terminal may be what is gone
             # Not print: the signal may have come in the middle of one.
-            os.write(2, b"\nstopping after this step; repeat to stop at once\n")
-
-    def restore(self) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-        if self.number and self.before.get(signal.SIGINT) == signal.SIG_DFL:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.write(2, b"\nstopping after this step; repeat to stop at the last checkpoint\n")
 
     def __exit__(self, *error: object) -> None:
-        self.restore()
+        for number, handler in self.before.items():
+            signal.signal(number, handler)

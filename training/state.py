@@ -44,8 +44,7 @@ class TrainState:
             self.best_val_loss = val_loss
         return best
 
-    def ended(self, config: TrainConfig) -> str | None:
-        """Return why training is over; None while it is not."""
-        if self.val_loss is not None and self.val_loss <= config.target_loss:
-            return f"the validation loss is at or below {config.target_loss}"
-        return "max_steps" if self.step >= config.max_steps else None
+    def ended(self, config: TrainConfig) -> bool:
+        """Return whether training is over: at its last step, or at its target loss."""
+        reached = self.val_loss is not None and self.val_loss <= config.target_loss
+        return reached or self.step >= config.max_steps

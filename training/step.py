@@ -78,7 +78,7 @@ def train_step(
 class Evaluation:
     """The loss over a split."""
 
-    val_loss: float
+    loss: float
     """Nats per token."""
 
     bits_per_char: float
@@ -86,8 +86,8 @@ class Evaluation:
     def in_units(self, unit: str) -> str:
         """Return both with their units; for bytes also bits per byte, which others call bits per
         character."""
-        per_byte = f"{self.val_loss / math.log(2):.3f} bits/byte  " if unit == "byte" else ""
-        return f"{self.val_loss:.4f} nats/{unit}  {per_byte}{self.bits_per_char:.3f} bits/char"
+        per_byte = f"{self.loss / math.log(2):.3f} bits/byte  " if unit == "byte" else ""
+        return f"{self.loss:.4f} nats/{unit}  {per_byte}{self.bits_per_char:.3f} bits/char"
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ from lens.report.weights import pack_weights
 from lens.subject import REPEATS, Subject
 from lens.verify import check_model
 from model.gpt import GPT
-from run.snapshots import find_snapshots, load_snapshot
+from run.checkpoint import find_snapshots, load_snapshot
 
 REFERENCE = 2**16  # logits of PyTorch per snapshot, about
 BASE64 = 4 / 3  # characters per byte

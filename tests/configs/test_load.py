@@ -134,7 +134,7 @@ def test_text_is_text(workplace: Path, text: str) -> None:
         source=text, separator=text
     )
     config = Config(DataConfig(source=[text, "b"], separator=text), train=TrainConfig(minutes=0.0))
-    save_config(workplace, config)
+    save_config(workplace, config, "")
     assert parse("config.yaml") == config
 
 

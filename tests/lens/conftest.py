@@ -15,8 +15,7 @@ import study
 from lens.report.weights import pack_weights
 from lens.subject import MeasureOptions, Subject
 from model.gpt import GPT
-from run.checkpoint import open_run
-from run.snapshots import load_snapshot, save_snapshot
+from run.checkpoint import Header, half_precision, load_snapshot, open_run, save_checkpoint
 from tests.conftest import make_run
 from training.state import TrainState
 
@@ -61,6 +60,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
         subject = Subject("plain", MeasureOptions(source="text.txt"))
         models = {step: rounded(model, step < 3) for step, model in exact.items()}
         return Report(*taken_apart(run), exact, models, subject.sequences(5))
+
+
+def save_snapshot(run: Path, model: GPT, header: Header) -> None:
+    path = run / "snapshots" / f"{header.state.step:08d}.safetensors"
+    save_checkpoint(path, half_precision(model), header)
 
 
 def rounded(model: GPT, eight_bits: bool) -> GPT:

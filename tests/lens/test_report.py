@@ -23,9 +23,8 @@ from lens.report.weights import pack_weights
 from lens.subject import REPEATS
 from model.gpt import GPT
 from run.checkpoint import open_run
-from run.snapshots import save_snapshot
 from tests.conftest import make_run
-from tests.lens.conftest import CHARS, TEXT, Report, taken_apart
+from tests.lens.conftest import CHARS, TEXT, Report, save_snapshot, taken_apart
 from training.state import TrainState
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"

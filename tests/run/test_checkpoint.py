@@ -26,11 +26,15 @@ from run.checkpoint import (
     Header,
     check_finite,
     copy_into,
+    find_snapshots,
+    half_precision,
     load_checkpoint,
+    load_snapshot,
     load_training,
     model_tensors,
     open_run,
     save_checkpoint,
+    snapshot_steps,
     training_tensors,
 )
 from tests.run.conftest import rewrite
@@ -129,9 +133,6 @@ def test_other_files_are_rejected_in_one_line(workplace: Path) -> None:
         kind = "is not a checkpoint of this" if content in other else "is damaged: "
         with pytest.raises(UserError, match=f"^file {kind}.*$"):
             load_checkpoint(Path("file"))
-    for name in ("absent", "."):
-        with pytest.raises(UserError, match=f"^there is no {name}$"):
-            load_checkpoint(Path(name))
 
 
 def test_a_new_field_takes_its_default_and_an_unknown_one_is_named(path: Path) -> None:
@@ -241,6 +242,38 @@ def test_every_process_has_an_rng_state_of_its_own(path: Path) -> None:
     for state in (torch.zeros(3), torch.zeros(3, dtype=torch.uint8)):
         with pytest.raises(UserError, match="is damaged"):
             load_training(model, optimizer, tensors | {"rng.cpu.0": state}, path)
+
+
+# --- snapshots -----------------------------------------------------------------------------------
+
+
+def test_snapshots_are_at_these_steps() -> None:
+    config = TrainConfig(max_steps=1000, snapshots=5)
+    assert snapshot_steps(config, 1) == {0, 16, 125, 422, 1000}
+    for count, steps in ((0, set()), (1, {1000}), (2, {0, 1000})):
+        assert snapshot_steps(dataclasses.replace(config, snapshots=count), 1) == steps
+    for megabytes, steps in ((8.0, {0, 37, 296, 1000}), (2.5, {1000}), (1.9, set())):
+        assert snapshot_steps(dataclasses.replace(config, snapshot_mb=megabytes), 10**6) == steps
+
+
+def test_snapshots_come_back_in_half_precision(tmp_path: Path) -> None:
+    models, other = {}, make()[0]
+    for step in (12345, 0):
+        models[step] = model = make(step)[0]
+        with torch.no_grad():
+            model.token_embedding.weight[0, 0] = 1e9
+        path = tmp_path / "snapshots" / f"{step:08d}.safetensors"
+        save_checkpoint(path, half_precision(model), HEADER)
+    (tmp_path / "snapshots" / "notes.safetensors").write_text("someone's")
+    found = find_snapshots(tmp_path)
+    assert list(found) == [0, 12345]
+    for step, path in found.items():
+        load_snapshot(other, path)
+        for name, weight in models[step].named_parameters():
+            rounded = weight.clamp(-65504, 65504).half().float()
+            assert torch.equal(other.get_parameter(name), rounded), name
+    with pytest.raises(UserError, match=r"head.weight is float32 \(5, 12\), should be .* \(6, 12"):
+        load_snapshot(GPT(MODEL, 6), found[0])
 
 
 # --- a run, opened -------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import train
 from common.errors import UserError
 from run.checkpoint import load_checkpoint
-from run.folder import check_unused, find_run, hold, make_folder
+from run.folder import check_unused, find_run, lock_run, make_folder
 from tests.conftest import DEBUG
 
 SMALL = ["--train.tensorboard=false", "--train.sample_tokens=0", "--train.snapshots=2"]
@@ -28,15 +28,13 @@ def test_a_new_run_has_the_name_that_is_asked_for(workplace: Path) -> None:
 
 def test_only_a_run_that_never_saved_is_replaced(workplace: Path) -> None:
     run = make_folder("a", "")
-    for name in ("config.yaml", "run.json", ".lock", "metrics.jsonl", "events.out.1", ".writing-1"):
+    for name in ("config.yaml", ".lock", "metrics.jsonl", "events.out.1", "notes.txt"):
         (run / name).touch()
     check_unused(run)
     assert make_folder("a", "") == run
-    for name in ("last.safetensors", "notes.txt", "snapshots"):
-        (run / name).touch()
-        with pytest.raises(UserError, match=r"^runs/a exists; resume it with --resume runs/a, or"):
-            make_folder("a", "")
-        (run / name).unlink()
+    (run / "last.safetensors").touch()
+    with pytest.raises(UserError, match=r"^runs/a exists; resume it with --resume runs/a, or"):
+        make_folder("a", "")
 
 
 def test_a_full_disk_leaves_a_run_to_start_again_or_to_resume(
@@ -69,7 +67,7 @@ def test_a_full_disk_leaves_a_run_to_start_again_or_to_resume(
         tensors = load_checkpoint(Path("runs", name, "last.safetensors"))[1]
         assert all(tensors[key].equal(tensor) for key, tensor in whole.items())
         failed += 1
-    assert failed >= 7  # config, run.json, the last checkpoint twice, the best, two snapshots
+    assert failed >= 6  # config, the last checkpoint twice, the best, two snapshots
 
 
 # --- one process at a time -----------------------------------------------------------------------
@@ -79,25 +77,25 @@ def test_a_folder_is_held_once_and_only_its_own_scratch_is_removed(tmp_path: Pat
     (tmp_path / "snapshots").mkdir()
     ours = [
         ".writing-1-last.safetensors",
-        ".writing-1-run.json",
+        ".writing-1-config.yaml",
         "snapshots/.writing-2-1.safetensors",
     ]
     others = [".writing-3-report.html", ".writing-export", "notes.txt"]  # of other commands
     for name in (*ours, *others):
         (tmp_path / name).mkdir() if name == ".writing-export" else (tmp_path / name).touch()
-    with hold(tmp_path):
+    with lock_run(tmp_path):
         assert not any((tmp_path / name).exists() for name in ours)
         assert all((tmp_path / name).exists() for name in others)
-        with pytest.raises(UserError, match="another process is training"), hold(tmp_path):
+        with pytest.raises(UserError, match="another process is training"), lock_run(tmp_path):
             pass
-    with hold(tmp_path):
+    with lock_run(tmp_path):
         pass
 
 
 def test_a_second_process_on_a_run_ends_in_one_line(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with hold(run):
+    with lock_run(run):
         assert train.main(["--resume=a", "--train.max_steps=7"]) == 2
     assert capsys.readouterr().err.startswith("error: another process is training runs/a; ")
 

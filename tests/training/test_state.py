@@ -28,17 +28,16 @@ def test_evaluations_are_at_intervals_and_at_the_end_and_once() -> None:
     target=st.sampled_from([0.0, 1.0, 2.5]),
 )
 def test_a_run_ends_at_its_target_or_with_its_steps(losses: list[float], target: float) -> None:
-    """Evaluated at every second step; the reasons recomputed from the list of losses."""
+    """Evaluated at every second step; recomputed from the list of losses."""
     config = TrainConfig(max_steps=2 * len(losses), eval_every=2, target_loss=target)
     state = TrainState()
     for i, loss in enumerate(losses):
         state.step = 2 * i + 1
-        assert state.ended(config) is None, "between evaluations nothing ends it"
+        assert not state.ended(config), "between evaluations nothing ends it"
         state.step = 2 * i + 2
         assert state.record(loss) == (loss < min(losses[:i], default=math.inf)), "an equal is not"
         best = min(losses[: i + 1])
         assert state == TrainState(state.step, 0.0, None, state.step, loss, best)
+        assert state.ended(config) == (loss <= target or i + 1 == len(losses))
         if loss <= target:
-            assert state.ended(config) == f"the validation loss is at or below {target}"
             break
-        assert state.ended(config) == ("max_steps" if i + 1 == len(losses) else None)

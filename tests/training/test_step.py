@@ -18,7 +18,7 @@ from model.gpt import GPT, next_token_loss
 from training.config import TrainConfig
 from training.optim import gradient, make_optimizer
 from training.processes import Processes
-from training.runtime import Runtime, StopSignal
+from training.runtime import Machine, Runtime, StopSignal
 from training.step import Evaluation, describe_size, evaluate, flops_per_token, train_step
 
 CPU, V = torch.device("cpu"), 7
@@ -121,7 +121,8 @@ def test_compiled_is_the_same_model(
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     model, results = make(), []
     for compiled in (False, True):
-        forward = Runtime(CPU, precision, 1).prepare(model, compiled)
+        machine = Machine("cpu", "any", 1, 1, str(precision), torch.__version__)
+        forward = Runtime(CPU, precision, machine).prepare(model, compiled)
         assert (forward is model) != compiled and model.compute_dtype == precision
         results.append(train_step(forward, Descent(model), batch_of(4), TrainConfig(), 0.0))
         assert all(p.grad is None for p in model.parameters())
@@ -158,8 +159,8 @@ def test_evaluation_is_the_mean_over_every_token_and_draws_nothing(skip: int) ->
     result = measured(model, skip=skip)
     assert torch.equal(state, torch.get_rng_state()) and model.training
     losses = [nats(model.eval(), row[None])[skip:] for batch in split() for row in batch]
-    assert result.val_loss == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
-    assert result.bits_per_char == pytest.approx(result.val_loss / math.log(2))
+    assert result.loss == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
+    assert result.bits_per_char == pytest.approx(result.loss / math.log(2))
     assert all(p.grad is None for p in model.parameters())
 
 
@@ -173,7 +174,7 @@ def test_bits_are_per_character_where_a_token_is_a_byte() -> None:
     result = measured(model, batches, ByteTokenizer())
     total = sum(nats(model, batch).sum().item() for batch in batches)
     assert len(text) == 6 and len(bytes_) == 11
-    assert result.val_loss == pytest.approx(total / 10, rel=1e-5)
+    assert result.loss == pytest.approx(total / 10, rel=1e-5)
     assert result.bits_per_char == pytest.approx(total / math.log(2) / 5, rel=1e-5)
     no_character = measured(model, [torch.full((1, 5), 0x80)], ByteTokenizer())
     assert math.isfinite(no_character.bits_per_char)
