@@ -103,7 +103,7 @@ def train(job: "Job") -> bool:
     with Logger(job.run, job.config, state, job.batches.baselines(), stop, silent) as log:
         while not processes.stop_requested(stop):
             if state.evaluation_due(settings):
-                result = job.evaluate(job.batches.validation)
+                result = job.evaluate(job.batches.validation_batches)
                 sample = "" if silent else job.sample()
                 if processes.stop_requested(stop) or result is None:
                     break  # evaluated again when the run is resumed
@@ -156,7 +156,7 @@ class Job:
 
     def batch(self, step: int) -> Tensor:
         """Return this process's shard of the batch for `step`, (b, block_size + 1)."""
-        batch = self.batches.train(step, self.config.train.batch_size)
+        batch = self.batches.train_batch(step, self.config.train.batch_size)
         return self.processes.shard(batch).to(self.runtime.device)
 
     def evaluate(
@@ -397,9 +397,9 @@ def measure(job: Job, saved: SavedRun) -> int:
         print("note: this is not the text that the run was trained on")
     load_weights(job.model, saved.tensors, saved.path)
     data, T = job.config.data, job.config.model.block_size
-    splits = {"validation": job.batches.validation}
+    splits = {"validation": job.batches.validation_batches}
     if data.test_fraction:
-        splits["test"] = job.batches.test
+        splits["test"] = job.batches.test_batches
     for name, split in splits.items():
         for stride in (T, T - T // 2) if isinstance(job.batches, TextBatches) else (T,):
             result = job.evaluate(split, stride)

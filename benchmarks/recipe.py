@@ -70,7 +70,7 @@ def halves(run: Path, data: DataConfig) -> frame.Row:
     losses = torch.cat(
         [
             next_token_loss(model(batch[:, :-1].to(device)).cpu(), batch[:, 1:], "none")
-            for batch in batches.validation(config.train.batch_size)
+            for batch in batches.validation_batches(config.train.batch_size)
         ]
     ).double()
     middle = len(losses) // 2

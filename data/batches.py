@@ -17,7 +17,8 @@ from data.config import DataConfig
 from data.corpus import Corpus, load_corpus
 from data.tokenizer import CharTokenizer, Tokenizer
 
-BASELINE_TOKENS = 10_000_000  # the baselines are counted on at most so many
+BASELINE_TOKENS = 10_000_000  # the most tokens that the baselines are counted on
+HELD_OUT = 256  # sequences of a generated data set, for validation and for a test
 
 
 def open_batches(
@@ -68,9 +69,9 @@ class TextBatches:
             )
         self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1
-        # Called with a batch size B and perhaps a stride.
-        self.validation = functools.partial(one_pass, self.val_tokens, block_size)
-        self.test = functools.partial(one_pass, self.test_tokens, block_size)
+        # Called with a batch size B, and perhaps a stride.
+        self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)
+        self.test_batches = functools.partial(one_pass, self.test_tokens, block_size)
 
     def __str__(self) -> str:
         """The text in one line."""
@@ -81,7 +82,7 @@ class TextBatches:
             f"validation{test}"
         )
 
-    def train(self, step: int, batch_size: int) -> Tensor:
+    def train_batch(self, step: int, batch_size: int) -> Tensor:
         """Return the sequences of a training step, (B, T + 1), of 64-bit integers.
 
         They are numbers step * B and on of an endless series of epochs. Each epoch cuts the text
@@ -89,9 +90,9 @@ class TextBatches:
         drawn from (seed, epoch).
         """
         length, T = len(self.train_tokens), self.block_size
-        count = sequences_per_epoch(length, T)
+        count = max(1, (length - T) // T)  # sequences that fit, whatever the offset
         starts = [
-            epoch_starts(length, T, self.seed, number // count)[number % count]
+            epoch_starts(length, T, count, self.seed, number // count)[number % count]
             for number in range(step * batch_size, (step + 1) * batch_size)
         ]
         return gather(self.train_tokens, np.array(starts), T + 1)
@@ -110,29 +111,28 @@ class GeneratedBatches:
     """
 
     tokenizer: Tokenizer
-    validation_sequences = 256
 
     def __init__(self, config: DataConfig, block_size: int, seed: int) -> None:
         self.block_size, self.seed = block_size, seed
         self.info: dict[str, Any] = {"source": config.source, "start_token": 0}
-        self.validation_tokens = self.validation_sequences * block_size
-        self.validation = functools.partial(self.held_out, 0)
-        self.test = functools.partial(self.held_out, 3)
+        self.validation_tokens = HELD_OUT * block_size
+        self.validation_batches = functools.partial(self.held_out, 0)
+        self.test_batches = functools.partial(self.held_out, 3)
 
     def draw(self, seed: list[int], count: int) -> Tensor:
         """Draw `count` sequences, shape (count, T + 1)."""
         raise NotImplementedError
 
-    def train(self, step: int, batch_size: int) -> Tensor:
+    def train_batch(self, step: int, batch_size: int) -> Tensor:
         return self.draw([self.seed, 1, step], batch_size)
 
     def held_out(self, part: int, batch_size: int, stride: int | None = None) -> Iterator[Tensor]:
         """Yield sequences that are the same for every seed of training."""
-        yield from self.draw([0, part], self.validation_sequences).split(batch_size)
+        yield from self.draw([0, part], HELD_OUT).split(batch_size)
 
     def baselines(self) -> dict[str, float]:
-        train = self.draw([0, 2], 4 * self.validation_sequences).numpy().ravel()
-        val = self.draw([0, 0], self.validation_sequences).numpy().ravel()
+        train = self.draw([0, 2], 4 * HELD_OUT).numpy().ravel()
+        val = self.draw([0, 0], HELD_OUT).numpy().ravel()
         return baseline_losses(train, val, self.tokenizer.vocab_size)
 
 
@@ -174,16 +174,10 @@ GENERATED: dict[Any, type[GeneratedBatches]] = {"repeat": RepeatBatches}
 Batches = TextBatches | GeneratedBatches
 
 
-def sequences_per_epoch(length: int, T: int) -> int:
-    """How many sequences that predict T tokens each fit into a text, whatever the offset."""
-    return max(1, (length - T) // T)
-
-
 @functools.lru_cache(maxsize=2)  # a batch may end one epoch and begin the next
-def epoch_starts(length: int, T: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """Where the sequences of an epoch begin, in the order in which they are taken."""
+def epoch_starts(length: int, T: int, count: int, seed: int, epoch: int) -> npt.NDArray[Any]:
+    """Return the starts of an epoch's sequences, in the order in which they are taken."""
     random = np.random.default_rng([seed, epoch])
-    count = sequences_per_epoch(length, T)
     offset = random.integers(min(T, length - count * T))
     return np.asarray(offset + T * random.permutation(count))
 
@@ -191,9 +185,12 @@ def epoch_starts(length: int, T: int, seed: int, epoch: int) -> npt.NDArray[np.i
 def one_pass(
     tokens: npt.NDArray[Any], T: int, batch_size: int, stride: int | None = None
 ) -> Iterator[Tensor]:
-    """Sequences (B, T + 1), each beginning `stride` tokens (by default T) after the one before;
-    what is left over makes a last, shorter one. The last `stride` tokens of each (of the last one,
-    only those that are new) together cover every token once, except the first T + 1 - stride."""
+    """Yield sequences, (B, T + 1), each beginning `stride` tokens (by default T) after the one
+    before; what is left over makes a last, shorter one.
+
+    The last `stride` tokens of each (of the last one, only those that are new) together cover every
+    token once, except the first T + 1 - stride.
+    """
     stride = stride or T
     starts = np.arange(0, len(tokens) - 1, stride)
     full, rest = np.split(starts, [np.searchsorted(starts, len(tokens) - T)])
@@ -204,7 +201,7 @@ def one_pass(
 
 
 def gather(tokens: npt.NDArray[Any], starts: npt.NDArray[np.int64], length: int) -> Tensor:
-    """(len(starts), length): the tokens from each start on."""
+    """Return the tokens from each start on, (len(starts), length)."""
     return torch.from_numpy(tokens[starts[:, None] + np.arange(length)].astype(np.int64))
 
 
@@ -218,10 +215,12 @@ def baseline_losses(train: npt.NDArray[Any], val: npt.NDArray[Any], V: int) -> d
     unigram = (np.bincount(train, minlength=V) + 1) / (len(train) + V)
     followed = np.bincount(train[:-1], minlength=V)
     before, after = val[:-1].astype(np.int64), val[1:]
-    asked, place = np.unique(before * V + after, return_inverse=True)
-    pairs = train[:-1].astype(np.int64) * V + train[1:]
-    found = np.searchsorted(asked, pairs).clip(max=len(asked) - 1)
-    counts = np.bincount(found[asked[found] == pairs], minlength=len(asked))
-    bigram = (counts[place] + unigram[after]) / (followed[before] + 1)
-    losses = {"unigram": -np.log(unigram[after]).mean(), "bigram": -np.log(bigram).mean()}
-    return {"uniform": float(np.log(V))} | {name: float(loss) for name, loss in losses.items()}
+    pairs, times = np.unique(train[:-1].astype(np.int64) * V + train[1:], return_counts=True)
+    place = np.searchsorted(pairs, before * V + after).clip(max=len(pairs) - 1)
+    count = times[place] * (pairs[place] == before * V + after)
+    bigram = (count + unigram[after]) / (followed[before] + 1)
+    return {
+        "uniform": float(np.log(V)),
+        "unigram": float(-np.log(unigram[after]).mean()),
+        "bigram": float(-np.log(bigram).mean()),
+    }

@@ -306,7 +306,7 @@ def never_masked(case: Case) -> Found:
         optimizer = make_optimizer(model, settings)
         with contextlib.nullcontext() if masked else without_mask(model):
             for step in range(case.steps):
-                batch = batches.train(step, settings.batch_size)
+                batch = batches.train_batch(step, settings.batch_size)
                 train_step(model, optimizer, batch, settings, get_lr_scale(step, settings))
         found[f"trained {how}: loss with the mask"] = mean_loss(model, sequences_BT)
         with without_mask(model):

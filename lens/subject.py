@@ -105,7 +105,7 @@ class Subject:
             tokens = repeated(self.V, self.period(), 1)[0]
         else:
             batches = self.batches(self.config.model.block_size)
-            tokens = next(batches.validation(1))[0, :PROMPT_TOKENS]
+            tokens = next(batches.validation_batches(1))[0, :PROMPT_TOKENS]
         if len(tokens) < 2:
             raise UserError("--prompt must have at least 2 tokens")
         return tokens[: self.window]
@@ -177,4 +177,4 @@ def spread_sequences(batches: Batches, block_size: int, count: int) -> Tensor:
     """Choose (count, block_size + 1) or fewer, spread evenly over the validation split."""
     full = batches.validation_tokens // block_size
     places = set(torch.linspace(0, full - 1, min(count, full)).round().long().tolist())
-    return torch.cat([s for i, s in enumerate(batches.validation(1)) if i in places])
+    return torch.cat([s for i, s in enumerate(batches.validation_batches(1)) if i in places])

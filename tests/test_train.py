@@ -141,13 +141,15 @@ def test_a_run_is_its_seed_its_batches_and_its_schedule(
         if step:
             lr_scale = get_lr_scale(step - 1, config.train)
             weight = get_multi_token_weight(step - 1, config.train)
-            batch = batches.train(step - 1, 16)
+            batch = batches.train_batch(step - 1, 16)
             loss, norm = train_step(model, optimizer, batch, config.train, lr_scale, weight)
             numbers["train_loss"][step], numbers["grad_norm"][step] = loss, norm
             numbers["learning_rate"][step] = lr_scale * 1e-2
         weights[step] = {name: tensor.half() for name, tensor in model_tensors(model).items()}
         if step in (7, 14, 21, 24):
-            result = evaluate(model, batches.validation(8), batches.tokenizer, CPU, StopSignal())
+            result = evaluate(
+                model, batches.validation_batches(8), batches.tokenizer, CPU, StopSignal()
+            )
             assert result is not None
             val_loss[step] = result.loss
             prompt = torch.tensor([[batches.info["start_token"]]])
@@ -199,7 +201,10 @@ def test_a_run_is_measured_on_what_is_held_out(
     saved = open_run(Path("runs/a"))
     batches = open_batches(saved.config.data, 32, saved.config.train.seed, saved.tokenizer)
     expected = ""
-    for name, split in {"validation": batches.validation, "test": batches.test}.items():
+    for name, split in {
+        "validation": batches.validation_batches,
+        "test": batches.test_batches,
+    }.items():
         for stride in (32, 16):
             parts, model, skip = split(16, stride), saved.model(CPU), 32 - stride
             if source == "repeat" and (name, stride) != ("validation", 32):

@@ -40,7 +40,7 @@ def test_loads_builds_and_steps(workplace: Path, name: str) -> None:
     model = GPT(config.model, batches.tokenizer.vocab_size)
     runtime = start_runtime(config.train)
 
-    batch = batches.train(0, 1)
+    batch = batches.train_batch(0, 1)
     with torch.no_grad():
         loss = next_token_loss(model(batch[:, :-1]), batch[:, 1:])
     assert loss.item() == pytest.approx(math.log(batches.tokenizer.vocab_size), rel=0.02)

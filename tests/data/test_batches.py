@@ -47,7 +47,7 @@ def test_an_epoch_is_each_sequence_of_a_cut_once(
     split = len(batches.train_tokens)
     count = (split - T) // T  # so many predict T tokens each, from any offset
     first, end = epoch * count // B, -(-(epoch + 1) * count // B)
-    sequences = torch.cat([batches.train(step, B) for step in range(first, end)])
+    sequences = torch.cat([batches.train_batch(step, B) for step in range(first, end)])
     sequences = sequences[epoch * count - first * B :][:count]
     assert sequences.dtype == torch.int64 and sequences.shape == (count, T + 1)
     assert (sequences.diff(dim=1) == 1).all(), "a sequence is a stretch of the text"
@@ -60,16 +60,18 @@ def test_an_epoch_is_each_sequence_of_a_cut_once(
 @given(st.integers(0, 50), st.integers(0, 3))
 def test_sequences_depend_on_seed_and_step_alone(step: int, seed: int) -> None:
     first, second = make(300, 4, seed), make(300, 4, seed)
-    second.train(7, 5)
-    assert torch.equal(first.train(step, 6), second.train(step, 6))
-    halves = torch.cat([first.train(2 * step, 3), first.train(2 * step + 1, 3)])
-    assert torch.equal(first.train(step, 6), halves), "the order depends on the size of the batch"
+    second.train_batch(7, 5)
+    assert torch.equal(first.train_batch(step, 6), second.train_batch(step, 6))
+    halves = torch.cat([first.train_batch(2 * step, 3), first.train_batch(2 * step + 1, 3)])
+    assert torch.equal(first.train_batch(step, 6), halves), (
+        "the order depends on the size of the batch"
+    )
 
 
 def test_training_draws_what_it_always_drew() -> None:
     """A run begun with an earlier version resumes on the same sequences: the sums never change."""
     for batches, expected in ((make(300, 4, seed=7), 376408885), (repeats(seed=7), 749780390)):
-        drawn = torch.cat([batches.train(step, 5).flatten() for step in range(100)])
+        drawn = torch.cat([batches.train_batch(step, 5).flatten() for step in range(100)])
         assert (drawn * torch.arange(len(drawn))).sum() == expected
 
 
@@ -85,8 +87,8 @@ def test_the_splits_are_one_after_the_other(
     batches = make(length, T, val=val, test=test)
     tokens = list(range(length))
     held_out = [
-        (batches.validation, tokens[n_train : length - n_test]),
-        (batches.test, tokens[length - n_test :]),
+        (batches.validation_batches, tokens[n_train : length - n_test]),
+        (batches.test_batches, tokens[length - n_test :]),
     ]
     assert batches.train_tokens.tolist() == tokens[:n_train]
     for split, expected in held_out:
@@ -113,7 +115,7 @@ def test_a_sliding_window_predicts_each_token_once(
 
 def test_a_split_too_short_is_named() -> None:
     for val, test in ((0.1, 0), (0.895, 0), (0.4, 0.1)):
-        assert make(100, 9, val=val, test=test).train(3, 2).shape == (2, 10)
+        assert make(100, 9, val=val, test=test).train_batch(3, 2).shape == (2, 10)
         with pytest.raises(UserError, match=r"splits have \[.*\b10\b.*\] tokens, .* = 11"):
             make(100, 10, val=val, test=test)
 
@@ -132,7 +134,11 @@ def test_a_hundred_million_bytes_are_split_as_others_do() -> None:
 
 def test_repeated_strings_are_of_distinct_characters_and_any_period() -> None:
     batches = repeats()
-    for sequences in (batches.train(3, 256), *batches.validation(256), *batches.test(256)):
+    for sequences in (
+        batches.train_batch(3, 256),
+        *batches.validation_batches(256),
+        *batches.test_batches(256),
+    ):
         rows = sequences.tolist()
         assert sequences.dtype == torch.int64 and {len(row) for row in rows} == {25}
         periods = [next(p for p in range(1, 25) if row[p:] == row[:-p]) for row in rows]
@@ -141,11 +147,19 @@ def test_repeated_strings_are_of_distinct_characters_and_any_period() -> None:
 
 
 def test_what_is_held_out_is_the_same_for_every_seed_and_never_trained_on() -> None:
-    held_out = [torch.cat(list(split(9))) for split in (repeats().validation, repeats(1).test)]
-    drawn = [repeats().train(0, 256), repeats().train(1, 256), repeats(1).train(0, 256), *held_out]
+    held_out = [
+        torch.cat(list(split(9)))
+        for split in (repeats().validation_batches, repeats(1).test_batches)
+    ]
+    drawn = [
+        repeats().train_batch(0, 256),
+        repeats().train_batch(1, 256),
+        repeats(1).train_batch(0, 256),
+        *held_out,
+    ]
     for i, one in enumerate(drawn):
         assert all((one == other).all(1).sum() < 3 for other in drawn[:i]), "drawn twice"
-    assert torch.equal(torch.cat(list(repeats(1).validation(7))), held_out[0])
+    assert torch.equal(torch.cat(list(repeats(1).validation_batches(7))), held_out[0])
 
 
 def test_repeat_has_its_own_characters(workplace: Path) -> None:
