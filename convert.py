@@ -3,7 +3,7 @@
 python convert.py export runs/my-run my-folder                  a folder for transformers
 python convert.py import my-folder --run gpt2                   a GPT-2 from such a folder
 python convert.py import hub:openai-community/gpt2 --run gpt2   or from the Hugging Face Hub
-python convert.py import ../nanoGPT/out/ckpt.pt --run theirs    a checkpoint of nanoGPT
+python convert.py import ../nanoGPT/out/ckpt.pt --run nanogpt   a checkpoint of nanoGPT
 
 Both end by comparing the logits, if transformers is installed: pip install transformers.
 No code in the files is executed.
@@ -56,7 +56,7 @@ class Import:
     """Name of the new run, a folder in runs/; by default the model's name and the time."""
 
     tokenizer: str | None = None
-    """A meta.pkl of nanoGPT, or a folder with a tokenizer; by default the one beside the model."""
+    """A meta.pkl of nanoGPT, or a folder with a tokenizer; if omitted, the model folder's."""
 
 
 def export(run: str, folder: str, options: Export) -> None:

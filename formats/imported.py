@@ -38,12 +38,12 @@ def start_of(tokenizer: Tokenizer) -> int:
 def transformers() -> Any:
     """Return the library, which says nothing; None if it is not installed."""
     try:
-        import transformers as library
+        import transformers
     except ImportError:
         return None
-    library.logging.set_verbosity_error()
-    library.logging.disable_progress_bar()
-    return library
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
 
 
 def load_original(name: str, folder: Path) -> Any:

@@ -1,6 +1,7 @@
 """What other programs call the parts of a GPT, and which models they can compute.
 
-To add a format, add a `Format` at the end: its tensors and its config fields beside ours.
+To add a format, add a `Format` at the end: its tensors and its config fields, and their
+names here.
 """
 
 import re
@@ -20,7 +21,7 @@ from model.config import ModelConfig
 from model.gpt import GPT
 from run.checkpoint import check_finite
 
-# Their names of activations, and ours. An export writes the first of them.
+# Names of activations in transformers, and here. An export writes the first of them.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -43,11 +44,11 @@ class Format:
     """Its class in the library `transformers`."""
 
     tensors: dict[str, tuple[str, ...]]
-    """Its tensors, and those of ours that each of them joins, without .weight and .bias; `{}` is
-    the number of the layer."""
+    """Its tensors, and the tensors of `GPT` that each of them joins, without .weight and .bias;
+    `{}` is the index of the layer."""
 
     fields: dict[str, str]
-    """Its config fields, and those of `ModelConfig` with the same value."""
+    """Its config fields, and the fields of `ModelConfig` with the same value."""
 
     required: dict[str, Any]
     """The only value that it has for a field of `ModelConfig`. A field that this table does not
@@ -67,15 +68,15 @@ class Format:
 
     def rows(self, n_layer: int) -> Iterator[tuple[str, list[str]]]:
         """Yield the rows of `tensors` for each layer."""
-        for theirs, ours in self.tensors.items():
-            for i in range(n_layer) if "{}" in theirs else [0]:
-                yield theirs.format(i), [name.format(i) for name in ours]
+        for pattern, ours in self.tensors.items():
+            for i in range(n_layer) if "{}" in pattern else [0]:
+                yield pattern.format(i), [name.format(i) for name in ours]
 
     def export_config(self, config: ModelConfig) -> dict[str, Any]:
         """Return its config fields.
 
         Raises:
-            UserError: naming the first of our fields that it cannot express.
+            UserError: naming the first field of `ModelConfig` that it cannot express.
         """
         only = vars(type(config)()) | self.required
         activations = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
@@ -112,7 +113,7 @@ class Format:
         return {name: tensor.contiguous() for name, tensor in made.items()}
 
     def join(self, name: str, parts: list[Tensor], n_head: int) -> Tensor:
-        """Join tensors of ours into the tensor of that name."""
+        """Join tensors of `GPT` into the tensor of that name."""
         if self.by_head and len(parts) > 1:
             heads = [part.unflatten(0, (n_head, -1)) for part in parts]
             return torch.stack(heads, dim=1).flatten(0, 2)
@@ -122,7 +123,7 @@ class Format:
         """Transpose a tensor that is stored transposed."""
         return tensor.t() if self.transposed and self.transposed in name else tensor
 
-    def import_model(self, plain: dict[str, Any], theirs: dict[str, Tensor], where: Path) -> GPT:
+    def import_model(self, plain: dict[str, Any], tensors: dict[str, Tensor], where: Path) -> GPT:
         """Make the model of its config and its tensors.
 
         Args:
@@ -132,7 +133,7 @@ class Format:
             UserError: for what is not computed here, and for weights that do not fit the config.
         """
         with reading(where):
-            left = {short(name): t for name, t in theirs.items() if not name.endswith(MASKS)}
+            left = {short(name): t for name, t in tensors.items() if not name.endswith(MASKS)}
             # Biases that are all zero are none: GPT-2 always has them.
             bias = any(name.endswith(".bias") and bool(t.any()) for name, t in left.items())
             config = self.import_config(self.defaults | plain, bias, where)
@@ -156,7 +157,7 @@ class Format:
             return model.eval()
 
     def import_config(self, plain: dict[str, Any], bias: bool, where: Path) -> ModelConfig:
-        """Make our config of its config. Dropout is not imported."""
+        """Make a ModelConfig of its config. Dropout is not imported."""
         for name, value in self.constants.items():
             if plain.get(name, value) != value:
                 raise UserError(f"{where}: {name} is {reprlib.repr(plain[name])}, must be {value}")
@@ -171,7 +172,7 @@ class Format:
 
 
 def short(name: str) -> str:
-    """A name without the prefixes that some files have: of torch.compile, of the model's body."""
+    """Remove the prefixes that some files have: of torch.compile, of the model's body."""
     return re.sub(r"^(_orig_mod\.)?(transformer\.)?", "", name)
 
 
@@ -254,7 +255,7 @@ PERSIMMON = Format(
     constants={
         "model_type": "persimmon",
         "layer_norm_eps": 1e-5,
-        # Transformers 5 has the rotations in a group, 4 beside the other fields.
+        # Transformers 5 has the rotations in a group, 4 among the other fields.
         "rope_parameters": ROTARY | {"rope_type": "default"},
         **ROTARY,
     },

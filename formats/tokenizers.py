@@ -83,7 +83,7 @@ def tokenizer_of(encoder: Any, V: int) -> Tokenizer:
 
 
 def what_decides(encoder: Any) -> dict[str, Any]:
-    """Return what decides, beside the vocabulary, about the tokens of a text."""
+    """Return what else decides how a text is split, apart from the vocabulary."""
     plain = json.loads(encoder.to_str())
     model = {name: value for name, value in plain["model"].items() if value}
     parts = {name: plain[name] for name in ("normalizer", "pre_tokenizer")}

@@ -32,7 +32,7 @@ from lens.formula import (
 )
 from lens.measure import mean_loss
 from lens.metrics import entropy
-from lens.subject import MeasureOptions, Subject, check_index, spread_sequences
+from lens.subject import MeasureOptions, Subject, spread_sequences
 from model.attention import MultiHeadAttention, attention, causal_mask
 from model.config import ModelConfig
 from model.generate import Sampling, generate
@@ -77,8 +77,7 @@ def compare(word: str | None, options: Compare) -> int:
     if options.only not in (None, *COMPARISONS):
         raise UserError(f"--only {options.only} must be one of {', '.join(COMPARISONS)}")
     subject = Subject(word, options)
-    check_index("layer", options.layer, len(subject.seen.layers))
-    layer = subject.seen.layers[options.layer]
+    layer = subject.layer(options.layer)
     sequences_BT, shorter = subject.sequences(options.sequences), len(subject.prompt_T) * 2 // 3
     other = capture(subject.model, sequences_BT[-1:, :shorter])
     other_BSC = other.layers[options.layer].x_BTC

@@ -35,7 +35,7 @@ class Heads(MeasureOptions):
 def heads(word: str | None, options: Heads) -> int:
     """Print tables."""
     subject = Subject(word, options)
-    subject.seen  # noqa: B018
+    subject.layer()  # the scores are of attention by the formula
     sequences_BT = subject.sequences(options.sequences)
     with ablated(subject.model, options.without):
         print_heads(subject, options, sequences_BT)

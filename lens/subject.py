@@ -13,7 +13,7 @@ from torch import Tensor
 from common.errors import UserError, printable
 from common.fields import STRICT
 from data.batches import Batches, open_batches
-from lens.capture import Pass, capture
+from lens.capture import LayerPass, capture
 from lens.formula import error, layer_steps
 from lens.measure import repeated
 from run.checkpoint import open_run
@@ -110,19 +110,19 @@ class Subject:
             raise UserError("--prompt must have at least 2 tokens")
         return tokens[: self.window]
 
-    @cached_property
-    def seen(self) -> Pass:
-        """What the model did on the prompt.
+    def layer(self, index: int = 0) -> LayerPass:
+        """Check every layer on the prompt, and return what the one with this index did.
 
         Raises:
-            UserError: when a layer does not compute what `layer_steps` describes, so that maps and
-                steps would be of another model.
+            UserError: if there is no such layer, or when one does not compute what `layer_steps`
+                describes, so that maps and steps would be of another model.
         """
-        seen = capture(self.model, self.prompt_T[None])
-        for i, layer in enumerate(seen.layers):
+        layers = capture(self.model, self.prompt_T[None]).layers
+        for i, layer in enumerate(layers):
             if error(layer_steps(layer.attn, layer.x_BTC)["output"].value, layer.output_BTC) > 1e-3:
                 raise UserError(f"layer {i} is not what lens/formula.py computes; change that too")
-        return seen
+        check_index("layer", index, len(layers))
+        return layers[index]
 
     def sequences(self, count: int | None) -> Tensor:
         """Choose (count, window + 1) or fewer, spread evenly over the validation split.

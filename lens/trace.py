@@ -41,9 +41,8 @@ def trace(word: str | None, options: Trace) -> int:
         return 0
     subject = Subject(word, options)
     tokens = [visible(subject.tokenizer.labels[token]) for token in subject.prompt_T.tolist()]
-    check_index("layer", options.layer, len(subject.seen.layers))
+    layer = subject.layer(options.layer)
     check_index("head", options.head, subject.config.model.n_head)
-    layer = subject.seen.layers[options.layer]
     steps = layer_steps(layer.attn, layer.x_BTC)
     print_steps(steps)
     for name, title in {
