@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.attention import Attend, MultiHeadAttention, attention, join_masks
+from model.attention import Attend, MultiHeadAttention, attention
 from model.gpt import GPT, Block
 
 Hook = Callable[[nn.Module, Any, Tensor], Tensor | None]
@@ -98,8 +98,7 @@ def capture(model: GPT, tokens_BT: Tensor) -> Pass:
     layers, residual, blocks = [], [], blocks_of(model)
 
     def keep_layer(attn: Any, args: Any, output_BTC: Tensor) -> None:
-        (q_BHTD, k_BHSD, v_BHSD, *masks), z_BHTD = attended[-1]
-        mask = join_masks(q_BHTD, k_BHSD, *masks)
+        (q_BHTD, k_BHSD, v_BHSD, mask, _), z_BHTD = attended[-1]
         layers.append(LayerPass(attn, args[0], q_BHTD, k_BHSD, v_BHSD, mask, z_BHTD, output_BTC))
 
     with (

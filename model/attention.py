@@ -8,13 +8,13 @@ One polarity of masks, everywhere: True means *may attend*, as in PyTorch's
 """
 
 import math
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.cache import KVCache
 from model.layers import LayerNorm, Linear, causal_attention, dropout, joint_linear
 
 Kernel = Literal["fused", "explicit"]
@@ -55,18 +55,9 @@ def causal_mask(T: int, S: int, device: torch.device | None = None) -> Tensor:
     return torch.ones(T, S, dtype=torch.bool, device=device).tril(diagonal=S - T)
 
 
-def join_masks(q_BHTD: Tensor, k_BHSD: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
-    """Combine `mask` and the causal mask into one; None hides nothing."""
-    T, S = q_BHTD.size(-2), k_BHSD.size(-2)
-    if not causal or T == 1:  # a single query is the last position and may attend to all keys
-        return mask
-    past = causal_mask(T, S, q_BHTD.device)
-    return past if mask is None else mask & past
-
-
 class Attend(nn.Module):
-    """`attention` by the "fused" kernel of PyTorch (but see `causal_attention`) or the "explicit"
-    formula. They agree up to rounding.
+    """`attention` by the "fused" kernel of PyTorch (in bfloat16 on a CPU, by `causal_attention`) or
+    by the "explicit" formula. They agree up to rounding.
 
     A module, so that a forward hook sees the queries, keys, values and mask that the model used
     and may replace the output (see `lens/capture.py`), whichever the kernel.
@@ -77,17 +68,18 @@ class Attend(nn.Module):
         self.kernel, self.dropout_p = kernel, dropout_p
 
     def forward(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, causal: bool
+        self, q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, triangle: bool
     ) -> Tensor:
-        """(B, H, T, D). `causal` hides later positions, in addition to what `mask` hides."""
+        """(B, H, T, D). `triangle` says that `mask` is the causal mask of as many keys as queries,
+        for which there are faster kernels."""
         p = self.dropout_p if self.training else 0.0
-        square = q_BHTD.size(-2) == k_BHSD.size(-2)
-        if self.kernel == "fused" and causal and mask is None and square:
-            return causal_attention(q_BHTD, k_BHSD, v_BHSD, p)
-        mask = join_masks(q_BHTD, k_BHSD, mask, causal)
-        if self.kernel == "fused":
+        if self.kernel == "explicit":
+            return attention(q_BHTD, k_BHSD, v_BHSD, mask, p)[0]
+        if not triangle:
             return F.scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD, mask, p)
-        return attention(q_BHTD, k_BHSD, v_BHSD, mask, p)[0]
+        if q_BHTD.device.type == "cpu" and q_BHTD.dtype == torch.bfloat16:
+            return causal_attention(q_BHTD, k_BHSD, v_BHSD, p)
+        return F.scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD, None, p, is_causal=True)
 
 
 class Rotary(nn.Module):
@@ -101,17 +93,43 @@ class Rotary(nn.Module):
     def __init__(self, head_width: int, block_size: int) -> None:
         super().__init__()
         frequencies = 10_000 ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
-        angles = torch.outer(torch.arange(block_size, dtype=torch.float64), frequencies)
-        cos, sin = angles.cos().float(), angles.sin().float()
-        self.cos_TD = nn.Buffer(torch.cat((cos, cos), dim=-1), persistent=False)
-        self.sin_TD = nn.Buffer(torch.cat((-sin, sin), dim=-1), persistent=False)
+        positions = torch.arange(block_size, dtype=torch.float64)
+        angles_TD = torch.outer(positions, torch.cat((-frequencies, frequencies)))
+        table_2TD = torch.stack((angles_TD.cos(), angles_TD.sin())).float()
+        self.table_2TD = nn.Buffer(table_2TD, persistent=False)
 
     def forward(self, x_BHTD: Tensor, start: int) -> Tensor:
         """Rotate (B, H, T, D), whose first row is at position `start`."""
-        rows = slice(start, start + x_BHTD.size(-2))
-        cos_TD, sin_TD = self.cos_TD[rows].to(x_BHTD.dtype), self.sin_TD[rows].to(x_BHTD.dtype)
+        cos_TD, sin_TD = self.table_2TD[:, start : start + x_BHTD.size(-2)].to(x_BHTD.dtype)
         other_half = x_BHTD.roll(x_BHTD.size(-1) // 2, dims=-1)
         return torch.addcmul(x_BHTD * cos_TD, other_half, sin_TD)
+
+
+class KVCache:
+    """The keys and values of one layer at the positions read, so that decoding does not compute
+    them again."""
+
+    k_BHSD: Tensor
+    v_BHSD: Tensor
+    length = 0
+
+    def append(self, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
+        """Add T positions; return the keys and values of all so far, each (B, H, length, D)."""
+        if self.length:
+            k_BHTD = torch.cat((self.k_BHSD, k_BHTD), dim=2)
+            v_BHTD = torch.cat((self.v_BHSD, v_BHTD), dim=2)
+        self.k_BHSD, self.v_BHSD, self.length = k_BHTD, v_BHTD, k_BHTD.size(2)
+        return k_BHTD, v_BHTD
+
+
+class Cache:
+    """What a model keeps of the tokens read: a `KVCache` for each layer, and the last tokens, with
+    which the next n-grams begin."""
+
+    recent_BN: Tensor | int = 0
+
+    def __init__(self, n_layer: int) -> None:
+        self.layers = [KVCache() for _ in range(n_layer)]
 
 
 class MultiHeadAttention(nn.Module):
@@ -147,8 +165,8 @@ class MultiHeadAttention(nn.Module):
         self.key = Linear(n_embd, n_embd, bias)
         self.value = Linear(n_embd, n_embd, bias)
         self.out = Linear(n_embd, n_embd, bias)
-        self.q_norm = LayerNorm(n_embd // n_head, bias=False) if qk_norm else nn.Identity()
-        self.k_norm = LayerNorm(n_embd // n_head, bias=False) if qk_norm else nn.Identity()
+        norm = partial(LayerNorm, n_embd // n_head, bias=False) if qk_norm else nn.Identity
+        self.q_norm, self.k_norm = norm(), norm()
         self.rotary = rotary
         self.attend = Attend(kernel, dropout)
 
@@ -186,7 +204,12 @@ class MultiHeadAttention(nn.Module):
             q_BHTD, k_BHSD = self.rotary(q_BHTD, start), self.rotary(k_BHSD, start)
         if cache is not None:
             k_BHSD, v_BHSD = cache.append(k_BHSD, v_BHSD)
-        z_BHTD = self.attend(q_BHTD, k_BHSD, v_BHSD, mask, causal)
+        T, S = q_BHTD.size(2), k_BHSD.size(2)
+        triangle = causal and mask is None and T == S
+        if causal and T > 1:  # a single query is the last position and may attend to all keys
+            past_TS = causal_mask(T, S, x_BTC.device)
+            mask = past_TS if mask is None else mask & past_TS
+        z_BHTD = self.attend(q_BHTD, k_BHSD, v_BHSD, mask, triangle)
         return self.out(self.merge_heads(z_BHTD))
 
     def split_heads(self, x_BTC: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ product needs a sum across a vector. Letters as in model/attention.py; rows are 
 
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #if defined __x86_64__ && defined __GLIBC_PREREQ
 #if __GLIBC_PREREQ(2, 35) /* its libmvec has these for vectors, too */
@@ -146,6 +147,14 @@ static void attend(const float *q, const float *k, const float *v, float *z, flo
     }
 }
 
+/* How many keys and values a layer keeps for a head: (positions, D), each rounded up to 16. */
+static int64_t count_kept(const Shape *m) {
+    return (int64_t)panels(m->positions) * panels(m->C / m->H) * LANES * LANES;
+}
+
+/* How many numbers `forward` keeps of a sequence. */
+int64_t count_cache(const Shape *m) { return 2 * m->layers * m->H * count_kept(m); }
+
 /* How many numbers `forward` reads of the weights. */
 int64_t count_weights(const Shape *shape) {
     Shape m = *shape;
@@ -158,13 +167,16 @@ int64_t count_weights(const Shape *shape) {
 
 /* The logits (B, T, V) of x (B, T, C), at positions `start` on; x is overwritten.
 
-weights: as `laid_out` in model/decode.py says. keys, values: (layers, B, H, positions, D), filled
-up to `start`; positions and D rounded up to 16. scratch: rows * (5 C + hidden) + B * H * positions. */
-void forward(const Shape *shape, const float *weights, float *x, float *logits, float *keys,
-             float *values, float *scratch, int B, int T, int start, int threads) {
+weights: as `laid_out` in model/decode.py says. cache: keys, then values, of each layer, sequence and
+head, filled up to `start`. Returns 0 if there is no memory. */
+int forward(const Shape *shape, const float *weights, float *x, float *logits, float *cache, int B,
+            int T, int start, int threads) {
     Shape m = *shape;
     int C = m.C, H = m.H, D = C / H, rows = B * T;
     long n = rows, positions = (long)panels(m.positions) * LANES;
+    float *keys = cache, *values = keys + (long)m.layers * B * H * count_kept(&m);
+    float *scratch = malloc(4 * (n * (5L * C + m.hidden) + B * H * positions));
+    if (!scratch) return 0;
     float *normed = scratch, *qkv = normed + n * C, *z = qkv + n * 3 * C, *hidden = z + n * C;
     float *scores = hidden + n * m.hidden;
 #pragma omp parallel num_threads(threads)
@@ -177,7 +189,7 @@ void forward(const Shape *shape, const float *weights, float *x, float *logits, 
             for (int i = 0; i < B * H; i++)
                 for (int t = 0; t < T; t++) {
                     long row = (long)(i / H) * T + t;
-                    long kept = ((long)layer * B * H + i) * positions * panels(D) * LANES;
+                    long kept = ((long)layer * B * H + i) * count_kept(&m);
                     float *q = qkv + row * 3 * C + i % H * D, *k = q + C, *v = k + C;
                     if (m.qk_norm) {
                         normalize(p, q, q, D, 0);
@@ -200,4 +212,6 @@ void forward(const Shape *shape, const float *weights, float *x, float *logits, 
         p = normalize_rows(p, x, normed, rows, C, m.rms);
         linear(p, normed, logits, rows, C, m.V, STORE);
     }
+    free(scratch);
+    return 1;
 }

@@ -10,7 +10,6 @@ import ctypes
 import functools
 import hashlib
 import mmap
-import os
 import platform
 import subprocess
 import sys
@@ -22,9 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from common.atomic import write_atomically
 from common.errors import printable
-from model.cache import Cache
+from model.attention import Cache
 from model.gpt import GPT
 
 KNOWN = {  # to decode.c, numbered as there
@@ -79,8 +77,8 @@ class CompiledGPT(GPT):
         """
         vars(self).update(vars(model))
         config, self.vocab_size = model.config, model.token_embedding.num_embeddings
-        self.hidden = model.get_parameter("blocks.0.mlp.up.weight").size(0)
-        shape = [len(model.blocks), config.n_embd, config.n_head, self.hidden, self.vocab_size]
+        hidden = model.get_parameter("blocks.0.mlp.up.weight").size(0)
+        shape = [len(model.blocks), config.n_embd, config.n_head, hidden, self.vocab_size]
         shape += [config.block_size, config.qk_norm, config.positions == "rotary"]
         for field, known in KNOWN.items():
             if (choice := getattr(config, field)) not in known:
@@ -88,9 +86,11 @@ class CompiledGPT(GPT):
             shape.append(known.index(choice))
         self.shape = (ctypes.c_int * len(shape))(*shape)
         self.library = compile_library()
-        self.library.count_weights.restype = ctypes.c_int64
+        count_weights, count_cache = self.library.count_weights, self.library.count_cache
+        count_weights.restype = count_cache.restype = ctypes.c_int64
+        self.cache_size = count_cache(self.shape)
         sizes = [part.numel() for part in laid_out(model)]  # twice, to hold one part at a time
-        if sum(sizes) != self.library.count_weights(self.shape):
+        if sum(sizes) != count_weights(self.shape):
             raise ValueError("the weights have other shapes than decode.c reads")
         self.weights = huge(sum(sizes))
         for to, part in zip(self.weights.split(sizes), laid_out(model), strict=True):
@@ -99,18 +99,16 @@ class CompiledGPT(GPT):
     def forward(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
         """See `GPT.forward`."""
         cache = cache or self.new_cache()
-        kept, start = cache.layers[0], cache.length  # its first layer holds those of all layers
+        (B, T), kept = tokens_BT.shape, cache.layers[0]  # its k_BHSD is all that decode.c keeps
         x_BTC = self.embed(tokens_BT, cache).float().contiguous()
-        (B, T, C), H = x_BTC.shape, self.config.n_head
-        positions, width = (n + -n % LANES for n in (self.config.block_size, C // H))
-        if start == 0:
-            size = len(self.blocks) * B * H * positions * width
-            kept.k_BHSD, kept.v_BHSD = huge(size), huge(size)
+        if kept.length == 0:
+            kept.k_BHSD = huge(B * self.cache_size)
         logits_BTV = x_BTC.new_empty(B, T, self.vocab_size)
-        scratch = x_BTC.new_empty(B * T * (5 * C + self.hidden) + B * H * positions)
-        buffers = self.weights, x_BTC, logits_BTV, kept.k_BHSD, kept.v_BHSD, scratch
-        addresses = (ctypes.c_void_p(buffer.data_ptr()) for buffer in buffers)
-        self.library.forward(self.shape, *addresses, B, T, start, torch.get_num_threads())
+        buffers = self.weights, x_BTC, logits_BTV, kept.k_BHSD
+        addresses = [ctypes.c_void_p(buffer.data_ptr()) for buffer in buffers]
+        threads = torch.get_num_threads()
+        if not self.library.forward(self.shape, *addresses, B, T, kept.length, threads):
+            raise MemoryError
         kept.length += T
         return logits_BTV
 
@@ -164,12 +162,11 @@ def huge(size: int) -> Tensor:
 
 @functools.cache
 def compile_library() -> ctypes.CDLL:
-    """Compile `decode.c` for this processor, once: it is kept beside Python's own compiled files.
-
-    A kept file is loaded if it belongs to the user or to the owner of the source.
+    """Compile `decode.c` for this processor, once: the library is kept with Python's own compiled
+    files.
 
     Raises:
-        OSError, CalledProcessError: if it cannot be compiled, or not written.
+        OSError, CalledProcessError: if it cannot be compiled or written.
     """
     source = Path(__file__).with_suffix(".c")
     native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
@@ -178,11 +175,10 @@ def compile_library() -> ctypes.CDLL:
     made_of = repr((source.read_text(), command, torch.cpu.get_capabilities())).encode()
     path = source.parent / "__pycache__" / f"decode-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
     with contextlib.suppress(OSError):  # absent, or it does not load
-        if path.stat().st_uid in (source.stat().st_uid, os.getuid()):
-            return ctypes.CDLL(str(path))
-    with tempfile.TemporaryDirectory() as scratch:
+        return ctypes.CDLL(str(path))
+    path.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch) / "decode.so"
         subprocess.run([*command, "-o", str(made)], check=True)
-        path.parent.mkdir(exist_ok=True)
-        write_atomically(path, made.read_bytes())
+        made.replace(path)  # whole at once, for other processes
     return ctypes.CDLL(str(path))

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.attention import MultiHeadAttention, Rotary
-from model.cache import Cache, KVCache
+from model.attention import Cache, KVCache, MultiHeadAttention, Rotary
 from model.config import ModelConfig
 from model.layers import ACTIVATIONS, GATED, NORMS, Dropout, Linear
 from model.ngrams import NgramEmbeddings
@@ -123,27 +122,24 @@ class GPT(nn.Module):
 
     def embed(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
         """Sum the embeddings of tokens, positions and n-grams, (B, T, C)."""
-        start = cache.length if cache else 0
+        start = cache.layers[0].length if cache else 0
         end = start + tokens_BT.size(1)
         if end > self.config.block_size:
             raise ValueError(f"{end} positions, but block_size is {self.config.block_size}")
         x_BTC = self.token_embedding(tokens_BT)
         if self.position_embedding is not None:
             x_BTC = x_BTC + self.position_embedding.weight[start:end]
-        for ngram_BTC in self.ngram_embeddings(tokens_BT, cache):
-            x_BTC = x_BTC + ngram_BTC
+        x_BTC = self.ngram_embeddings(x_BTC, tokens_BT, cache)
         return x_BTC.to(self.compute_dtype or x_BTC.dtype)
 
     def unembed(self, x_BTC: Tensor) -> Tensor:
         """Compute logits (B, T, V) from a residual stream; of an earlier layer, the logit lens."""
-        x_BTC = self.final_norm(x_BTC)
-        if self.head is None:
-            return F.linear(x_BTC, self.token_embedding.weight.to(x_BTC.dtype))
-        return self.head(x_BTC)
+        x_BTC, output = self.final_norm(x_BTC), self.head or self.token_embedding
+        return F.linear(x_BTC, output.weight.to(x_BTC.dtype))
 
     def new_cache(self) -> Cache:
         """Return an empty cache for decoding."""
-        return Cache(self.config.n_layer, self.config.block_size)
+        return Cache(self.config.n_layer)
 
     def num_parameters(self) -> int:
         """Count the learned numbers."""

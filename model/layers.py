@@ -23,7 +23,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out)."""
-        return F.linear(x, self.weight.to(x.dtype), cast(self.bias, x.dtype))
+        return F.linear(x, *cast(x, self.weight, self.bias))
 
 
 class LayerNorm(nn.LayerNorm):
@@ -31,15 +31,12 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """The same shape."""
-        weight, bias = self.weight.to(x.dtype), cast(self.bias, x.dtype)
+        weight, bias = cast(x, self.weight, self.bias)
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
 
 class RMSNorm(nn.RMSNorm):
     """x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019), w cast to the type of x; no bias."""
-
-    def __init__(self, width: int, bias: bool = False) -> None:
-        super().__init__(width, eps=1e-5)
 
     def forward(self, x: Tensor) -> Tensor:
         """The same shape."""
@@ -47,11 +44,15 @@ class RMSNorm(nn.RMSNorm):
 
 
 # By the name that `--model.norm` gives; each is made by norm(width, bias=...). Add one here.
-NORMS: dict[str, Callable[..., nn.Module]] = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
+NORMS: dict[str, Callable[..., nn.Module]] = {
+    "layernorm": LayerNorm,
+    "rmsnorm": lambda width, bias: RMSNorm(width, eps=1e-5),
+}
 
 
-def cast(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if bias is None else bias.to(dtype)
+def cast(x: Tensor, *weights: Tensor | None) -> Any:
+    """Return the weights in the type of x."""
+    return [None if weight is None else weight.to(x.dtype) for weight in weights]
 
 
 def joint_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
@@ -63,7 +64,7 @@ def joint_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
         return tuple(layer(x) for layer in layers)
     weight = torch.cat([layer.weight for layer in layers])
     bias = None if layers[0].bias is None else torch.cat([layer.bias for layer in layers])
-    return F.linear(x, weight.to(x.dtype), cast(bias, x.dtype)).chunk(len(layers), dim=-1)
+    return F.linear(x, *cast(x, weight, bias)).chunk(len(layers), dim=-1)
 
 
 # --- Attention ------------------------------------------------------------------------------------
@@ -72,14 +73,10 @@ def joint_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
 def causal_attention(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, dropout_p: float) -> Tensor:
     """attention(q, k, v, causal_mask(T, T), dropout_p)[0].
 
-    PyTorch's fused kernel, but for bfloat16 on a CPU: there two matmuls and a softmax, with the
-    scale and the mask in the first, take a third of its time, forward and backward; but they store
-    the (B, H, T, T) weights.
+    Two matmuls and a softmax, with the scale and the mask in the first. In bfloat16 on a CPU they
+    take a third of the time of PyTorch's fused kernel, forward and backward; but they store the
+    (B, H, T, T) weights.
     """
-    if q_BHTD.device.type != "cpu" or q_BHTD.dtype != torch.bfloat16:
-        return F.scaled_dot_product_attention(
-            q_BHTD, k_BHTD, v_BHTD, dropout_p=dropout_p, is_causal=True
-        )
     B, H, T, D = q_BHTD.shape
     q, k, v = (x.reshape(B * H, T, D) for x in (q_BHTD, k_BHTD, v_BHTD))
     mask_TT = q.new_full((T, T), -math.inf).triu_(1)  # added: -inf hides, 0 does not
@@ -90,15 +87,8 @@ def causal_attention(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, dropout_p: 
 # --- Activations ----------------------------------------------------------------------------------
 
 
-def squared_relu(x: Tensor) -> Tensor:
-    """relu(x)^2 (So et al. 2021, Primer), with half the passes over memory in the backward pass."""
-    if x.requires_grad:
-        return SquaredReLU.apply(x)  # type: ignore[no-untyped-call]
-    return F.relu(x).square()
-
-
 class SquaredReLU(torch.autograd.Function):
-    """See `squared_relu`; its derivative is 2 relu(x)."""
+    """relu(x)^2 (So et al. 2021, Primer), with half the passes over memory in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -117,7 +107,7 @@ class SquaredReLU(torch.autograd.Function):
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # Hendrycks & Gimpel 2016
     "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's; on a CPU six times slower
-    "relu2": squared_relu,
+    "relu2": SquaredReLU.apply,
     "swiglu": F.silu,
 }
 GATED = {"swiglu"}  # whose output is multiplied by a second projection (Shazeer 2020)

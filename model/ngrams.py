@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.cache import Cache
+from model.attention import Cache
 
 NGRAM_ROWS = 16_381  # a prime, so that n-grams that share a row have little else in common
 
@@ -21,8 +21,9 @@ class NgramEmbeddings(nn.ModuleList):
         )
         self.vocab_size = vocab_size
 
-    def forward(self, tokens_BT: Tensor, cache: Cache | None = None) -> list[Tensor]:
-        """Return a (B, T, C) for each n. Before the first token all n-grams read token 0.
+    def forward(self, x_BTC: Tensor, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
+        """Add the vectors of the n-grams of each n to `x`. Before the first token all n-grams read
+        token 0.
 
         Args:
             cache: has the tokens before these; updated.
@@ -30,13 +31,11 @@ class NgramEmbeddings(nn.ModuleList):
         T, N = tokens_BT.size(1), len(self)  # N tokens of history are all that is needed
         history = F.pad(tokens_BT, (N, 0))
         if cache:
-            if cache.length:
-                history[:, :N] = cache.recent_BN
+            history[:, :N] = cache.recent_BN
             cache.recent_BN = history[:, T:]
-        vectors, number_BT = [], tokens_BT
+        number_BT = tokens_BT
         for i, table in enumerate(self, start=1):
-            rows = table.get_parameter("weight").size(0)
             previous_BT = history.narrow(1, N - i, T)  # the token i positions back
             number_BT = number_BT + previous_BT * pow(self.vocab_size, i, NGRAM_ROWS)
-            vectors.append(table(number_BT % rows))
-        return vectors
+            x_BTC = x_BTC + table(number_BT % NGRAM_ROWS)
+        return x_BTC

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from lens.capture import blocks_of
 from lens.verify import TOLERANCE, check_model
-from model.attention import Attend, attention
-from model.cache import Cache, KVCache
+from model.attention import Attend, Cache, KVCache, attention
 from model.gpt import GPT
 from tests.lens.models import CLASSICAL, MODERN, D, make_model, some_tokens
 
@@ -104,7 +103,7 @@ def shifted_cache(window: int) -> Callable[[GPT], None]:
     class Shifted(KVCache):
         def append(self, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
             k, v = super().append(k_BHTD, v_BHTD)
-            self.k_BHSD[:, :, 2] = self.k_BHSD[:, :, 1]
+            self.k_BHSD[:, :, 2:3] = self.k_BHSD[:, :, 1:2]
             return k, v
 
     class Caching(GPT):

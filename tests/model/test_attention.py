@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from model.attention import Kernel, MultiHeadAttention, Rotary, attention, join_masks
+from model.attention import Kernel, MultiHeadAttention, Rotary, attention, causal_mask
 
 each_kernel = pytest.mark.parametrize("kernel", ["fused", "explicit"])
 
@@ -54,8 +54,8 @@ def test_equals_torch_multihead_attention(
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
     gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (output, expected)]
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-9)
-    ((q, k, v, mask, causal), z) = seen[0]
-    formula_z, formula_weights = attention(q, k, v, join_masks(q, k, mask, causal))
+    ((q, k, v, mask, _), z) = seen[0]
+    formula_z, formula_weights = attention(q, k, v, mask)
     torch.testing.assert_close(formula_weights, weights, rtol=0, atol=1e-12)
     torch.testing.assert_close(formula_z, z, rtol=0, atol=1e-12)
 
@@ -97,8 +97,9 @@ def test_dropout_of_attention_weights(kernel: Kernel, dtype: torch.dtype) -> Non
     attend = make(8, 2, kernel, dropout=0.3).to(dtype).attend
     v = torch.ones(2000, 2, 2, 4, dtype=dtype)
     torch.manual_seed(0)
-    alone = attend(v, v, v, None, True)[:, :, 0, 0]  # the first query has only its own key
+    inputs = v, v, v, causal_mask(2, 2), True
+    alone = attend(*inputs)[:, :, 0, 0]  # the first query has only its own key
     kept = alone[alone != 0]
     assert len(kept) / alone.numel() == pytest.approx(0.7, abs=0.05)
     torch.testing.assert_close(kept, (v.new_ones(()) / 0.7).expand(len(kept)))
-    torch.testing.assert_close(attend.eval()(v, v, v, None, True), v)
+    torch.testing.assert_close(attend.eval()(*inputs), v)
