@@ -13,7 +13,6 @@ import os
 import re
 import sys
 import tempfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +40,7 @@ from data.tokenizer import (
 # word of BPE reaches across it. A newline stands first after `.*` because `re` searches fast for a
 # character, also through a text of one line.
 BETWEEN_LINES = re.compile(r".*\n(?<=\S\n)(?=\S)", re.DOTALL)
-START_TOKENS = 10_000_000  # the token to start from is chosen among the first of so many
+START_TOKENS = 10_000_000  # the most tokens that the one to start from is chosen among
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def load_corpus(
     source, folder = find_source(config), cache_folder() / "tokens"
     vocab_size = config.vocab_size if config.tokenizer == "bpe" else None
     entry = folder / fingerprint([source.identity, config.tokenizer, vocab_size])
-    if tokenizer is not None:  # that of the text, or another run's
+    if tokenizer is not None:  # the text's own, or another run's
         if entry.exists() and (corpus := read_entry(entry, source)).tokenizer == tokenizer:
             return corpus
         entry = folder / fingerprint([source.identity, tokenizer.to_dict()])
@@ -112,23 +111,22 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
 def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
     """Write an entry of the cache, whole or not at all: tokens, and what describes them."""
     digest = hashlib.sha256()
-    errors = "surrogateescape" if tokenizer == ByteTokenizer() else "strict"
     with tempfile.TemporaryDirectory(
         prefix="making-", dir=entry.parent, ignore_cleanup_errors=True
     ) as made:
         with open(Path(made, "tokens.bin"), "wb") as file:
-            for text in cut_between_lines(read_text(source, errors)):
+            for text in cut_between_lines(read_text(source, tokenizer.errors)):
                 file.write(tokenizer.encode(text).data)
-                digest.update(text.encode(errors=errors))
+                digest.update(text.encode(errors=tokenizer.errors))
             sync(file)
             if not file.tell():
                 raise UserError(f"{source.name} is empty; name a source with text in it")
         tokens = map_tokens(Path(made), tokenizer)
         counts = np.bincount(tokens[:START_TOKENS])
-        newlines = (i for i in np.flatnonzero(counts) if tokenizer.labels[i] == "\n")
-        start_token = int(next(newlines, counts.argmax()))
-        info = {"sha256": digest.hexdigest(), "tokens": len(tokens), "start_token": start_token}
-        plain = {"info": info, "tokenizer": tokenizer.to_dict(), "crc32": zlib.crc32(tokens.data)}
+        # A newline, or else the most frequent token.
+        start = max(np.flatnonzero(counts), key=lambda i: (tokenizer.labels[i] == "\n", counts[i]))
+        info = {"sha256": digest.hexdigest(), "tokens": len(tokens), "start_token": int(start)}
+        plain = {"info": info, "tokenizer": tokenizer.to_dict()}
         write_atomically(Path(made, "corpus.json"), json.dumps(plain).encode())
         os.rename(made, entry)
 
@@ -157,11 +155,11 @@ def map_tokens(entry: Path, tokenizer: Tokenizer) -> npt.NDArray[Any]:
 
 
 def read_entry(entry: Path, source: Source) -> Corpus:
-    """Read an entry of the cache, whichever source it was once made from."""
+    """Read an entry of the cache."""
     with reading(f"{entry}, which you can delete,"):
         plain = json.loads((entry / "corpus.json").read_text())
         tokenizer = load_tokenizer(plain["tokenizer"])
         tokens = map_tokens(entry, tokenizer)
-        if plain["crc32"] != zlib.crc32(tokens.data):
-            raise ValueError("wrong checksum")
+        if plain["info"]["tokens"] != len(tokens):
+            raise ValueError("tokens.bin has the wrong size")
         return Corpus(tokens, tokenizer, {"source": source.name} | plain["info"])

@@ -8,7 +8,6 @@ name and revision of a dataset.
 
 import functools
 import glob
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from typing import Any
 from common.errors import UserError
 from data.config import DataConfig
 
-CHUNK = 1 << 17  # characters; what is made of so few stays in the processor's cache
+CHUNK = 1 << 17  # characters; what is made of them stays in the processor's cache
 ROWS = 100  # of a dataset on the Hub, in a chunk
 
 
@@ -96,15 +95,14 @@ def pydocs() -> Source:
     from pydoc_data.topics import topics  # half a megabyte
 
     text, version = "\n".join(topics[name] for name in sorted(topics)), sys.version.split()[0]
-    identity = ["pydocs", version, hashlib.sha256(text.encode()).hexdigest()]
-    return Source(f"the manual of Python {version}", identity, lambda _: iter([text]))
+    return Source(f"the manual of Python {version}", ["pydocs", version], lambda _: iter([text]))
 
 
 def hub(config: DataConfig) -> Source:
     """Return a dataset on the Hugging Face Hub. `datasets` downloads it, each file once."""
-    wanted = [config.hub_config, config.hub_split, config.hub_column, config.hub_revision]
+    options = [config.hub_config, config.hub_split, config.hub_column, config.hub_revision]
     name = str(config.source)
-    return Source(name, [name, *wanted, config.separator], lambda _: read_rows(config))
+    return Source(name, [name, *options, config.separator], lambda _: read_rows(config))
 
 
 def read_rows(config: DataConfig) -> Iterator[str]:
@@ -124,10 +122,10 @@ def read_rows(config: DataConfig) -> Iterator[str]:
             revision=config.hub_revision,
             cache_dir=str(cache_folder() / "hub"),
         ).select_columns(config.hub_column)
-        before = ""
-        for (column,) in map(dict.values, rows.iter(ROWS)):
-            yield before + config.separator.join(text or "" for text in column)
-            before = config.separator
+        for i, part in enumerate(rows.iter(ROWS)):
+            if i:
+                yield config.separator
+            yield config.separator.join(text or "" for text in part[config.hub_column])
     except Exception as error:  # `datasets` documents no kinds
         raise UserError(
             f"could not load {source} ({type(error).__name__}: {error}); without a network, name "

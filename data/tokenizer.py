@@ -38,6 +38,9 @@ class Tokenizer:
     pieces: list[bytes]
     """The bytes of each token."""
 
+    errors = "strict"
+    """What to do with a text's bytes that are not UTF-8, as for `open`."""
+
     def encode(self, text: str) -> npt.NDArray[Any]:
         """Return the token ids of a text, in the smallest unsigned type that holds V of them.
 
@@ -61,13 +64,9 @@ class Tokenizer:
         return [piece.decode("utf-8", "backslashreplace") for piece in self.pieces]
 
     @cached_property
-    def _beginnings(self) -> npt.NDArray[np.int64]:
+    def characters(self) -> npt.NDArray[np.int64]:
         """How many characters begin in each token: all bytes but UTF-8's continuation bytes."""
         return np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in self.pieces])
-
-    def count_characters(self, ids: npt.NDArray[Any]) -> int:
-        """Return how many characters begin among the tokens."""
-        return int(self._beginnings[ids].sum())
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids."""
@@ -116,11 +115,13 @@ class CharTokenizer(Tokenizer):
 class ByteTokenizer(Tokenizer):
     """One token per byte of UTF-8, so that any text has tokens."""
 
+    errors = "surrogateescape"
+
     def __post_init__(self) -> None:
         self.pieces = [bytes([byte]) for byte in range(256)]
 
     def encode(self, text: str) -> npt.NDArray[Any]:
-        return np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8)
+        return np.frombuffer(text.encode("utf-8", self.errors), dtype=np.uint8)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "byte"}

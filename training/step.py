@@ -121,7 +121,7 @@ def evaluate(
         logits_BTV = model(batch[:, :-1].to(device))[:, skip:]
         nats += next_token_loss(logits_BTV, targets.to(device), reduction="sum").item()
         tokens += targets.numel()
-        characters += tokenizer.count_characters(targets.numpy().ravel())
+        characters += tokenizer.characters[targets].sum().item()
     model.train()
     nats, tokens, characters, stopped = processes.sum(nats, tokens, characters, bool(stop))
     if stopped:

@@ -31,8 +31,7 @@ def test_any_text_comes_back(text: str) -> None:
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == "".join(tokenizer.stream(ids)) == text
         assert b"".join(tokenizer.pieces[i] for i in ids) == text.encode()
-        assert tokenizer.count_characters(ids) == len(text)
-        assert sum(tokenizer.count_characters(ids[i : i + 1]) for i in range(len(ids))) == len(text)
+        assert tokenizer.characters[ids].sum() == len(text)
     assert CharTokenizer(chars).encode(text).tolist() == [chars.index(char) for char in text]
     assert ByteTokenizer().encode(text).tolist() == list(text.encode())
 
