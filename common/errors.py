@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
+OUT_OF_MEMORY = "out of memory|can't allocate memory|not enough memory"
 LONGEST = 600  # characters of a message; a value in it may have a million
 
 
@@ -59,29 +59,25 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         except Exception as error:
-            message = explain(error)
-            if message is None:
+            message = str(error)
+            if isinstance(error, OSError) and error.strerror:
+                message = error.strerror + (f": {error.filename}" if error.filename else "")
+            elif isinstance(error, MemoryError) or re.search(OUT_OF_MEMORY, message.lower()):
+                message = (
+                    "out of memory; use a smaller --train.batch_size (or more "
+                    "--train.gradient_accumulation_steps), fewer samples, or a smaller model"
+                )
+            elif type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                reason = " ".join(message.split())
+                message = (
+                    f"--train.compile false trains without torch.compile, which failed: {reason}"
+                )
+            elif not isinstance(error, OSError | UserError | FloatingPointError):
                 raise
             print(f"error: {printable(message)}", file=sys.stderr)
             return 2
 
     return run
-
-
-def explain(error: Exception) -> str | None:
-    """Return the message for an error, or None for a bug."""
-    if isinstance(error, OSError):
-        where = f": {error.filename}" if error.filename else ""
-        return f"{error.strerror or error}{where}"
-    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error)):
-        return (
-            "out of memory; use a smaller --train.batch_size (or more "
-            "--train.gradient_accumulation_steps), fewer samples, or a smaller model"
-        )
-    if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return f"--train.compile false trains without torch.compile, which failed ({reason})"
-    return str(error) if isinstance(error, UserError | FloatingPointError) else None
 
 
 def printable(text: str) -> str:
