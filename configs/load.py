@@ -3,7 +3,7 @@
     python train.py configs/gpt2.yaml --model.n_layer 6
 
 A field of a config is a flag, and the docstring under it is the flag's help. Values are read as
-text, and become numbers or booleans only where the field is not a text.
+text, and become numbers or booleans if the field is not a text.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Which text, as which tokens, split where."""
+"""Which text, as which tokens, in which splits."""
 
 from typing import Annotated, Literal
 
@@ -35,7 +35,7 @@ class DataConfig:
     """Put between files, and between the rows of a hub dataset."""
 
     hub_config: str = ""
-    """Configuration of the hub dataset, where it has several."""
+    """Configuration of the hub dataset, if it has several."""
 
     hub_split: str = "train"
     """Split of the hub dataset; train+validation+test joins three."""

@@ -138,7 +138,7 @@ def read_text(source: Source, errors: str = "strict") -> Iterator[str]:
 
 
 def cut_between_lines(chunks: Iterator[str]) -> Iterator[str]:
-    """Yield the same text in other chunks, which end where a line does, if one does."""
+    """Yield the same text in other chunks, which end with a line if one ends in them."""
     held = ""
     for chunk in chunks:
         held += chunk

@@ -1,4 +1,4 @@
-"""Any source becomes one token file, exactly, once; nothing else is read, written or removed."""
+"""Any source becomes one token file, exactly, once; nothing else is read or written."""
 
 import hashlib
 import os
@@ -75,7 +75,7 @@ def test_every_character_of_all_files_is_kept(
 
 
 def test_subwords_in_chunks_are_those_of_the_whole(workplace: Path) -> None:
-    """Where a line ends in each chunk."""
+    """If a line ends in each chunk."""
     text = "a line\n  and, it's\r\nthe second\n\n\tthe third été 日本 line\n\nfourth\n" * 20
     Path("t.txt").write_bytes(text.encode())
     tokenizer = load("t.txt", tokenizer="bpe", vocab_size=300).tokenizer
@@ -180,15 +180,13 @@ def test_a_given_tokenizer_is_used(workplace: Path) -> None:
 
 
 def test_another_text_is_read_again(workplace: Path) -> None:
-    """Of another time, of another size, in another order, with another separator."""
+    """Of another time, of another size, in another order."""
     Path("b.txt").write_text("text of b")
     for time, text in ((0, "a text"), (1, "A TEXT"), (1, "longer text")):
         Path("a.txt").write_text(text)
         os.utime("a.txt", ns=(0, time))
         assert text_of(load(["a.txt", "b.txt"])) == f"{text}text of b"
-    for separator in ("", "|"):
-        both = load(["b.txt", "a.txt"], separator=separator)
-        assert text_of(both) == f"text of b{separator}longer text"
+        assert text_of(load(["b.txt", "a.txt"])) == f"text of b{text}"
     for V in (257, 258):
         assert load("a.txt", tokenizer="bpe", vocab_size=V).tokenizer.vocab_size == V
 
@@ -217,7 +215,7 @@ def test_a_second_process_waits_for_the_first(
 @pytest.mark.parametrize("call", ["fsync", "rename"])
 @pytest.mark.parametrize("killed", [True, False])
 def test_an_entry_is_whole_or_absent(workplace: Path, call: str, killed: bool) -> None:
-    """Where a process is killed, and on a full disk."""
+    """If a process is killed, and on a full disk."""
 
     def fail(*args: object) -> None:
         if killed:
@@ -235,18 +233,6 @@ def test_an_entry_is_whole_or_absent(workplace: Path, call: str, killed: bool) -
     made = {path.name[:7] for path in Path("cache/tokens").iterdir() if path.suffix != ".lock"}
     assert made == ({"making-"} if killed else set())
     assert text_of(load("t.txt")) == "one two three"
-
-
-def test_what_others_keep_in_the_cache_stays(workplace: Path) -> None:
-    """Whatever it is called; nothing of ours is left beside it."""
-    theirs = [Path(f"cache/{name}/chapter.tex") for name in ("scratch/thesis", "tokens/making-x")]
-    for path in theirs:
-        path.parent.mkdir(parents=True)
-        path.write_text("years of work")
-    Path("t.txt").write_text("some text")
-    load("t.txt")
-    assert all(path.read_text() == "years of work" for path in theirs)
-    assert len(kept()) == len(theirs) + 2
 
 
 def test_the_environment_names_the_cache(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,13 +268,13 @@ def test_a_saved_run_has_nothing_read_or_written(
     """That is new here: a run from elsewhere may name a private file, or a download."""
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("it downloads"))
     Path("private.txt").write_text("a secret text to keep\n" * 40)
-    make_run(Path("runs/theirs"), source=source)
+    make_run(Path("runs/other"), source=source)
     for main, argv, flag in (
-        (train.main, ["--resume=theirs", "--train.max_steps=9"], "--data.source"),
-        (train.main, ["--evaluate=theirs"], "--data.source"),
-        (train.main, ["--init_from=theirs"], "--data.source"),
-        (study.main, ["heads", "theirs"], "--source"),
-        (study.main, ["trace", "theirs"], "--source"),
+        (train.main, ["--resume=other", "--train.max_steps=9"], "--data.source"),
+        (train.main, ["--evaluate=other"], "--data.source"),
+        (train.main, ["--init_from=other"], "--data.source"),
+        (study.main, ["heads", "other"], "--source"),
+        (study.main, ["trace", "other"], "--source"),
     ):
         assert main(argv) == 2
         said = capsys.readouterr().err.splitlines()[-1]
@@ -299,10 +285,10 @@ def test_a_saved_run_has_nothing_read_or_written(
 
 def test_what_the_user_names_or_read_before_is_read(workplace: Path) -> None:
     Path("t.txt").write_text("a text to keep\n" * 40)
-    make_run(Path("runs/theirs"), source="t.txt")
+    make_run(Path("runs/other"), source="t.txt")
     make_run(Path("runs/manual"), chars=None, source="pydocs")
-    heads = ["heads", "theirs", "--sequences=2"]
-    tune = ["--init_from=theirs", "--train.max_steps=1", "--train.sample_tokens=0"]
+    heads = ["heads", "other", "--sequences=2"]
+    tune = ["--init_from=other", "--train.max_steps=1", "--train.sample_tokens=0"]
     for main, argv in (
         (train.main, [*tune, "--data.source=t.txt"]),
         (study.main, [*heads, "--source=t.txt"]),
@@ -335,16 +321,16 @@ def test_a_dataset_is_joined_and_read_once(tiny: str, monkeypatch: pytest.Monkey
     assert text_of(load(tiny, separator="|")) == "one\r\n||two |é"
     assert text_of(load(tiny, hub_split="train+validation")) == "one\r\ntwo éthree"
     asked: list[Any] = []
-    monkeypatch.setattr("datasets.load_dataset", lambda *args, **where: asked.append((args, where)))
+    monkeypatch.setattr("datasets.load_dataset", lambda *args, **named: asked.append((args, named)))
     assert text_of(load(tiny, separator="|")) == "one\r\n||two |é", "from the cache"
     for option in ("split", "config", "revision"):
         with pytest.raises(UserError, match="could not load hub:acme/tiny"):
             load(tiny, separator="|", **{f"hub_{option}": "0123abc"})
-    where = {"split": "train", "revision": "main", "cache_dir": "cache/hub"}
+    named = {"split": "train", "revision": "main", "cache_dir": "cache/hub"}
     assert asked == [
-        (("acme/tiny", None), where | {"split": "0123abc"}),
-        (("acme/tiny", "0123abc"), where),
-        (("acme/tiny", None), where | {"revision": "0123abc"}),
+        (("acme/tiny", None), named | {"split": "0123abc"}),
+        (("acme/tiny", "0123abc"), named),
+        (("acme/tiny", None), named | {"revision": "0123abc"}),
     ]
 
 
