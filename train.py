@@ -105,7 +105,7 @@ def train(job: "Job") -> bool:
             if state.evaluation_due(settings):
                 result = job.evaluate(job.batches.validation_batches)
                 sample = "" if silent else job.sample()
-                if processes.stop_requested(stop) or result is None:
+                if processes.stop_requested(stop):
                     break  # evaluated again when the run is resumed
                 state.seconds = time.perf_counter() - began
                 if state.record(result.loss):
@@ -161,21 +161,26 @@ class Job:
 
     def evaluate(
         self, split: Callable[..., Iterator[Tensor]], stride: int | None = None
-    ) -> Evaluation | None:
-        """Return the loss over a split, as many sequences at a time as in training.
+    ) -> Evaluation:
+        """Return the loss over a split, or its beginning if stopped, as many sequences at a time as
+        in training.
 
         Args:
             stride: tokens from one sequence to the next; by default they are adjacent.
         """
+        rows = self.config.train.micro_batch_size // self.processes.world_size
         return evaluate(
             self.compiled_model,
-            split(self.config.train.micro_batch_size // self.processes.world_size, stride),
+            self.until_stopped(split(rows, stride)),
             self.batches.tokenizer,
             self.runtime.device,
-            self.stop,
             self.processes,
             self.config.model.block_size - stride if stride else 0,
         )
+
+    def until_stopped(self, items: Iterator[Tensor]) -> Iterator[Tensor]:
+        """Yield what comes before a stop signal."""
+        return itertools.takewhile(lambda _: not self.stop, items)
 
     def sample(self) -> str:
         """Generate `sample_tokens`, or fewer if stopped, with a separate RNG, so that training is
@@ -183,9 +188,8 @@ class Job:
         prompt = torch.tensor([[self.batches.info["start_token"]]], device=self.runtime.device)
         generator = torch.Generator().manual_seed(self.config.train.seed)
         length = self.config.train.sample_tokens
-        tokens = generate(self.model, prompt, length, Sampling(), generator)
-        kept = itertools.takewhile(lambda _: not self.stop, tokens)
-        return self.batches.tokenizer.decode([int(token) for token in kept])
+        tokens = self.until_stopped(generate(self.model, prompt, length, Sampling(), generator))
+        return self.batches.tokenizer.decode([int(token) for token in tokens])
 
     def header(self) -> Header:
         """Return what a checkpoint says of itself now."""
@@ -332,19 +336,15 @@ def open_saved(options: Options, stack: ExitStack) -> tuple[SavedRun | None, str
     Raises:
         UserError: for flags that exclude each other, and a run that cannot be opened.
     """
-    named = {
-        "--resume": options.resume,
-        "--evaluate": options.evaluate,
-        "--init_from": options.init_from,
-    }
-    given = [flag for flag, name in named.items() if name is not None]
-    if len(given) > 1 or (options.run is not None and given not in ([], ["--init_from"])):
-        raise UserError(f"give one of {', '.join(named)}; only the last takes a --run")
-    for flag in given:
-        run = find_run(named[flag])
-        if flag == "--resume" and os.environ.get("RANK", "0") == "0":
+    names = ("resume", "evaluate", "init_from")
+    given = [name for name in names if getattr(options, name) is not None]
+    if len(given) > 1 or (options.run is not None and given not in ([], ["init_from"])):
+        raise UserError("give one of --resume, --evaluate, --init_from; only the last takes --run")
+    for name in given:
+        run = find_run(getattr(options, name))
+        if options.resume and os.environ.get("RANK", "0") == "0":
             stack.enter_context(lock_run(run))
-        return open_run(run, "last" if flag == "--resume" else "best"), flag
+        return open_run(run, "last" if options.resume else "best"), f"--{name}"
     return None, ""
 
 
@@ -357,8 +357,8 @@ def restore(job: Job, saved: SavedRun) -> None:
     run = job.run = saved.path.parent
     if not saved.trained_on(job.batches.info):
         raise UserError(
-            f"the text is not the one that {run} was trained on, which came from "
-            f"{saved.header.corpus.get('source')}; to train on another one use --init_from {run}"
+            f"the text is not the one that {run} was trained on, from "
+            f"{saved.header.corpus.get('source')}; to train on another use --init_from {run}"
         )
     job.state = saved.header.state
     load_training(job.model, job.optimizer, saved.tensors, saved.path, job.processes.rank)
@@ -403,7 +403,6 @@ def measure(job: Job, saved: SavedRun) -> int:
     for name, split in splits.items():
         for stride in (T, T - T // 2) if isinstance(job.batches, TextBatches) else (T,):
             result = job.evaluate(split, stride)
-            assert result is not None, "nobody stopped it"
             window = f"  sliding window: {T - stride + 1} or more tokens of context"
             print(f"{name:10} {result.in_units(data.unit)}{window if stride < T else ''}")
     return 0

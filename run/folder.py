@@ -22,8 +22,8 @@ from common.errors import UserError
 from configs.load import Config, nearest, to_plain
 
 RUNS = Path("runs")
-# What training writes by `write_atomically`.
-WRITTEN = ("config.yaml", "metrics.jsonl", "*.safetensors", "snapshots/*.safetensors")
+# Scratch files of what training writes by `write_atomically`.
+SCRATCH = ("*-config.yaml", "*-metrics.jsonl", "*.safetensors")
 
 
 def make_folder(name: str | None, stem: str) -> Path:
@@ -66,9 +66,8 @@ def lock_run(run: Path) -> Iterator[None]:
     """
     try:
         with FileLock(run / ".lock", blocking=False):
-            for name in WRITTEN:
-                path = run / name
-                for scratch in path.parent.glob(f".writing-*-{path.name}"):
+            for name in SCRATCH:
+                for scratch in run.rglob(f".writing-{name}"):
                     scratch.unlink()
             yield
     except Timeout:

@@ -38,7 +38,6 @@ from tests.conftest import DEBUG, ROOT, make_run
 from tests.jobs import start_command
 from training.config import TrainConfig
 from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
-from training.runtime import StopSignal
 from training.state import TrainState
 from training.step import Evaluation, evaluate, train_step
 
@@ -147,10 +146,7 @@ def test_a_run_is_its_seed_its_batches_and_its_schedule(
             numbers["learning_rate"][step] = lr_scale * 1e-2
         weights[step] = {name: tensor.half() for name, tensor in model_tensors(model).items()}
         if step in (7, 14, 21, 24):
-            result = evaluate(
-                model, batches.validation_batches(8), batches.tokenizer, CPU, StopSignal()
-            )
-            assert result is not None
+            result = evaluate(model, batches.validation_batches(8), batches.tokenizer, CPU)
             val_loss[step] = result.loss
             prompt = torch.tensor([[batches.info["start_token"]]])
             generator = torch.Generator().manual_seed(5)
@@ -209,8 +205,7 @@ def test_a_run_is_measured_on_what_is_held_out(
             parts, model, skip = split(16, stride), saved.model(CPU), 32 - stride
             if source == "repeat" and (name, stride) != ("validation", 32):
                 continue
-            result = evaluate(model, parts, saved.tokenizer, CPU, StopSignal(), skip=skip)
-            assert result is not None
+            result = evaluate(model, parts, saved.tokenizer, CPU, skip=skip)
             window = "  sliding window: 17 or more tokens of context" if skip else ""
             expected += f"{name:10} {result.in_units(saved.config.data.unit)}{window}\n"
     assert lines == expected
@@ -254,7 +249,7 @@ def test_a_minute_is_all_that_a_run_does(
         now[0] += 3.0
         return sample(*args)
 
-    def slow_evaluation(*args: Any) -> Evaluation | None:
+    def slow_evaluation(*args: Any) -> Evaluation:
         now[0] += tokens / 32 / 3
         return evaluate(*args)
 
@@ -392,16 +387,11 @@ def test_stopped_in_the_middle_of_an_evaluation(
 ) -> None:
     """It is given up, and made when the run is resumed; also the last one."""
 
-    def interrupted(split: Iterator[Tensor]) -> Iterator[Tensor]:
-        for number, batch in enumerate(split):
-            assert number < 3, "the evaluation continues after the stop"
-            if number == 2:
-                ctrl_c()
-            yield batch
-
-    def loss(model: Any, split: Any, *others: Any) -> Evaluation | None:
+    def loss(model: Any, split: Any, *others: Any) -> Evaluation:
         if max(read("runs/parts", "train_loss")) == step:
-            split = interrupted(split)
+            next(split)
+            ctrl_c()
+            assert not list(split), "the evaluation continues after the stop"
         return evaluate(model, split, *others)
 
     def sample(*args: Any) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import signal
 import sys
-import time
+import timeit
 from contextlib import suppress
 from types import FrameType
 
@@ -126,13 +126,14 @@ def speedup_of_half(threads: int) -> float:
     measured alternating, because other programs come and go, in about a tenth of a second."""
     x, up, down = torch.ones(512 * threads, 128), torch.ones(128, 512), torch.ones(512, 128)
     seconds = {threads: 0.0, threads // 2: 0.0}
+
+    def work() -> None:
+        (x @ up).relu_() @ down
+
     for count in [*seconds, *seconds]:
         torch.set_num_threads(count)
-        (x @ up).relu_() @ down  # not timed: it starts the threads
-        began = time.perf_counter()
-        for _ in range(8):
-            (x @ up).relu_() @ down
-        seconds[count] += time.perf_counter() - began
+        work()  # not timed: it starts the threads
+        seconds[count] += timeit.timeit(work, number=8)
     return seconds[threads] / seconds[threads // 2]
 
 

@@ -15,7 +15,6 @@ from model.gpt import GPT, next_token_loss
 from training.config import TrainConfig
 from training.optim import Optimizer, gradient
 from training.processes import ALONE, Processes
-from training.runtime import StopSignal
 
 
 def train_step(
@@ -96,11 +95,10 @@ def evaluate(
     split: Iterator[Tensor],
     tokenizer: Tokenizer,
     device: torch.device,
-    stop: StopSignal,
     processes: Processes = ALONE,
     skip: int = 0,
-) -> Evaluation | None:
-    """Return the loss over a whole split of the text, in one deterministic pass; None if stopped.
+) -> Evaluation:
+    """Return the loss over a whole split of the text, in one deterministic pass.
 
     Every token but the first is predicted once, from what precedes it in its sequence. Several
     processes take batches in turn and sum what they found.
@@ -115,21 +113,17 @@ def evaluate(
     model.eval()
     nats = tokens = characters = 0.0
     for batch in itertools.islice(split, processes.rank, None, processes.world_size):
-        if stop:
-            break
         targets = batch[:, 1 + skip :]
         logits_BTV = model(batch[:, :-1].to(device))[:, skip:]
         nats += next_token_loss(logits_BTV, targets.to(device), reduction="sum").item()
         tokens += targets.numel()
         characters += tokenizer.characters[targets].sum().item()
     model.train()
-    nats, tokens, characters, stopped = processes.sum(nats, tokens, characters, bool(stop))
-    if stopped:
-        return None
+    nats, tokens, characters = processes.sum(nats, tokens, characters)
     if not math.isfinite(nats):
         raise FloatingPointError(f"the validation loss is {nats}")
     bits = nats / math.log(2) / max(1, characters)  # a text of bytes may have no character
-    return Evaluation(nats / tokens, bits)
+    return Evaluation(nats / max(1, tokens), bits)  # of a split that was cut short, perhaps none
 
 
 def flops_per_token(model: GPT) -> int:

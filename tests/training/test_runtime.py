@@ -59,15 +59,7 @@ def test_as_many_threads_as_are_faster(
 
 
 def test_work_is_timed_on_few_threads_and_on_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock that each matmul moves on by the threads it has."""
-    now, matmul = [0.0], torch.Tensor.__matmul__
-
-    def slow(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        now[0] += torch.get_num_threads()
-        return matmul(a, b)
-
-    monkeypatch.setattr(torch.Tensor, "__matmul__", slow)
-    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("timeit.timeit", lambda work, number: work() or torch.get_num_threads())
     assert runtime.speedup_of_half(2) == 2
 
 

@@ -18,7 +18,7 @@ from model.gpt import GPT, next_token_loss
 from training.config import TrainConfig
 from training.optim import gradient, make_optimizer
 from training.processes import Processes
-from training.runtime import Machine, Runtime, StopSignal
+from training.runtime import Machine, Runtime
 from training.step import Evaluation, describe_size, evaluate, flops_per_token, train_step
 
 CPU, V = torch.device("cpu"), 7
@@ -146,9 +146,7 @@ def measured(
 ) -> Evaluation:
     tokenizer = tokenizer or CharTokenizer("abcdefg")
     each = iter(batches or split())
-    result = evaluate(model, each, tokenizer, CPU, StopSignal(), processes, skip)
-    assert result is not None
-    return result
+    return evaluate(model, each, tokenizer, CPU, processes, skip)
 
 
 @pytest.mark.parametrize("skip", [0, 2])
