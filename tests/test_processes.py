@@ -150,12 +150,14 @@ def test_a_signal_to_one_stops_all_at_the_same_step(workplace: Path) -> None:
 
 @pytest.mark.slow
 def test_torchrun_on_two_nodes(workplace: Path, alone: Path) -> None:
-    """Two groups that meet on a loopback address; each finds its own way to the text."""
+    """Two groups that meet on a loopback address; each finds its own way to the text. Forked, its
+    processes need not import PyTorch again."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     torchrun = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
     torchrun += ["--master_addr=127.0.0.1", f"--master_port={port}"]
+    torchrun += ["--run-path", "--start-method=fork"]
     script = ["--", str(ROOT / "train.py"), *FLAGS, "--run=nodes"]
     nodes = [
         start_command(f"node-{rank}", [*torchrun, f"--node_rank={rank}", *script])
