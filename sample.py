@@ -79,12 +79,12 @@ def main(argv: list[str]) -> int:
         options,
         torch.Generator().manual_seed(options.seed),
     )
-    tokens, drawn = itertools.tee(tokens)
+    tokens, batch = itertools.tee(tokens)
     print(options.prompt, end="", flush=True)
     for piece in saved.tokenizer.stream(int(token_B[0]) for token_B in tokens):
-        print(piece, end="", flush=True)  # the first sample, as it is drawn
+        print(piece, end="", flush=True)  # the first sample, as it grows
     print()
-    for sample in torch.stack(list(drawn), dim=1)[1:].tolist():
+    for sample in torch.stack(list(batch), dim=1)[1:].tolist():
         print("-" * 80)
         print(options.prompt + saved.tokenizer.decode(sample))
     return 0

@@ -75,11 +75,10 @@ class Attend(nn.Module):
         p = self.dropout_p if self.training else 0.0
         if self.kernel == "explicit":
             return attention(q_BHTD, k_BHSD, v_BHSD, mask, p)[0]
-        if not triangle:
-            return F.scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD, mask, p)
-        if q_BHTD.device.type == "cpu" and q_BHTD.dtype == torch.bfloat16:
+        if triangle and q_BHTD.device.type == "cpu" and q_BHTD.dtype == torch.bfloat16:
             return causal_attention(q_BHTD, k_BHSD, v_BHSD, p)
-        return F.scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD, None, p, is_causal=True)
+        mask = None if triangle else mask
+        return F.scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD, mask, p, is_causal=triangle)
 
 
 class Rotary(nn.Module):

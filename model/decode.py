@@ -120,8 +120,8 @@ class CompiledGPT(GPT):
         longer than two of the panels that keys and values lie in.
         """
         affordable = max(2 * LANES + 2, 5 * 10**8 // model.num_parameters())
-        T, generator = min(self.config.block_size, affordable), torch.Generator().manual_seed(0)
-        tokens_BT = torch.randint(self.vocab_size, (2, T), generator=generator)
+        T = min(self.config.block_size, affordable)
+        tokens_BT = torch.arange(2 * T).view(2, T) % self.vocab_size
         cache, want = self.new_cache(), model(tokens_BT)
         got = torch.cat([self(part, cache) for part in tokens_BT.split(max(1, T - 1), dim=1)], 1)
         return float((got - want).abs().max() / want.abs().max())

@@ -1,4 +1,4 @@
-"""Text from the model, a token at a time: how a token is drawn, and what is read of a long text."""
+"""Text from the model, a token at a time: how tokens are sampled, and which of a text it reads."""
 
 import math
 from collections.abc import Iterator
@@ -16,20 +16,20 @@ from model.gpt import GPT
 
 @dataclass(frozen=True, config=STRICT)
 class Sampling:
-    """How the next token is drawn. To add a rule, add a field and its lines in `probabilities`."""
+    """How a token is sampled. To add a rule, add a field and its lines in `probabilities`."""
 
     temperature: NonNegative = 0.8
-    """Divide the logits by this: below 1, likely tokens become likelier; 0 takes the most likely
+    """Divide the logits by this: below 1, likely tokens become more likely; 0 takes the most likely
     token."""
 
     top_k: Count | None = None
-    """Draw from the k most likely tokens."""
+    """Sample from the k most likely tokens."""
 
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Draw from the fewest tokens that together have this probability, the most likely first."""
+    """Sample from the fewest tokens that together have this probability, the most likely first."""
 
     min_p: Fraction = 0.0
-    """Draw from the tokens at least this fraction as probable as the most likely one."""
+    """Sample from the tokens at least this fraction as probable as the most likely one."""
 
     def probabilities(self, logits_BV: Tensor) -> Tensor:
         """Return the distribution of the next token, (B, V). It keeps the most likely token."""
@@ -57,9 +57,9 @@ def generate(
     sampling: Sampling,
     generator: torch.Generator | None = None,
 ) -> Iterator[Tensor]:
-    """Continue each row of the prompt, yielding the next token of each, (B,), as it is drawn.
+    """Continue each row of the prompt, yielding the next token of each, (B,), as it is sampled.
 
-    Dropout is off meanwhile. Tokens are drawn on the CPU, so that the seed of `generator` means
+    Dropout is off meanwhile. Tokens are sampled on the CPU, so that the seed of `generator` means
     the same on every device.
 
     Raises:
@@ -84,9 +84,8 @@ class Decoder:
     """Reads a text in parts of any length and gives the logits of what comes next."""
 
     def __init__(self, model: GPT) -> None:
-        self.model, self.cache = model, model.new_cache()
-        self.window_BT: Tensor | None = None  # what the model sees of the text
-        self.start = 0  # the window's first position in the text
+        self.model, self.cache, self.start = model, model.new_cache(), 0
+        self.window_BT: Tensor | None = None  # what the model sees of the text, from `start` on
 
     @torch.inference_mode()
     def read(self, tokens_BT: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """What a person can get wrong on the way in: one clear line, exit code 2, nothing left behind.
 
-(Flags and config files are in configs/test_load.py, sampling is in test_sample.py, resuming in
-test_train.py; here are the rest.)
+(Flags and config files are in configs/test_load.py, resuming in test_train.py; here are the rest.)
 """
 
 import socket

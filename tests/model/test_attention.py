@@ -29,10 +29,10 @@ def test_equals_torch_multihead_attention(
 ) -> None:
     """Output, gradients, and the weights by what a hook on `attend` sees."""
     B, T, S, C, H = shape
-    ours, theirs = make(C, H, kernel), nn.MultiheadAttention(C, H, batch_first=True).double()
+    ours, reference = make(C, H, kernel), nn.MultiheadAttention(C, H, batch_first=True).double()
     weights = [p.detach() for p in ours.parameters()]  # and biases, of query, key, value, out
     joined = (weights[0:6:2], weights[1:6:2], weights[6:7], weights[7:])
-    for parameter, parts in zip(theirs.parameters(), joined, strict=True):
+    for parameter, parts in zip(reference.parameters(), joined, strict=True):
         parameter.data = torch.cat(parts)
     x = torch.randn(B, T, C, dtype=torch.float64, requires_grad=True)
     source = torch.randn(B, S, C, dtype=torch.float64) if case == "cross" else None
@@ -48,7 +48,7 @@ def test_equals_torch_multihead_attention(
     seen: list[Any] = []
     ours.attend.register_forward_hook(lambda module, args, z: seen.append((args, z)))
     output = ours(x, source, mask=mask, causal=causal)
-    expected, weights = theirs(  # True hides there
+    expected, weights = reference(  # True hides there
         x, memory, memory, attn_mask=~may_attend, average_attn_weights=False
     )
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)

@@ -1,29 +1,17 @@
-"""Decoding equals the full forward pass; tokens are drawn from the distribution defined."""
+"""Decoding equals the full forward pass; tokens are sampled from the distribution defined."""
 
 import math
 from itertools import accumulate, pairwise
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
-from model.config import ModelConfig
 from model.generate import Decoder, Sampling, generate, window_start
 from model.gpt import GPT
-
-V = 11
-
-
-def make(block_size: int = 8, **options: Any) -> GPT:
-    torch.manual_seed(3)
-    config = ModelConfig(block_size, n_layer=2, n_head=2, n_embd=16, zero_init=False, **options)
-    model = GPT(config, V)
-    for p in model.parameters():
-        nn.init.normal_(p, std=0.5)  # so that a wrong position would change the text
-    return model.double().eval()
+from tests.model.test_gpt import V, make
 
 
 def full_logits(model: GPT, text: Tensor) -> Tensor:
@@ -43,7 +31,7 @@ def test_window_start(position: int, block_size: int) -> None:
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=8), st.integers(1, 4), st.integers(1, 16))
 def test_any_split_equals_full_passes(parts: list[int], ngrams: int, block_size: int) -> None:
-    model = make(block_size, ngrams=ngrams)
+    model = make(True, block_size=block_size, ngrams=ngrams)
     text = torch.randint(0, V, (2, sum(parts)), generator=torch.Generator().manual_seed(0))
     decoder = Decoder(model)
     for part, end in zip(torch.split(text, parts, dim=1), accumulate(parts), strict=True):
@@ -51,12 +39,12 @@ def test_any_split_equals_full_passes(parts: list[int], ngrams: int, block_size:
         torch.testing.assert_close(decoder.read(part), full, rtol=0, atol=1e-11)
 
 
-def test_a_text_is_drawn_token_by_token() -> None:
+def test_a_text_is_sampled_token_by_token() -> None:
     """The same tokens as by full passes, over more than a window; training is undisturbed."""
-    model, sampling = make(positions="learned", dropout=0.3).train(), Sampling(2.0, top_k=5)
+    model, sampling = make(True, positions="learned", dropout=0.3).train(), Sampling(2.0, top_k=5)
     prompt, state = torch.randint(0, V, (3, 5)), torch.get_rng_state()
-    drawn = generate(model, prompt, 25, sampling, torch.Generator().manual_seed(7))
-    text = torch.cat((prompt, torch.stack(list(drawn), 1)), 1)
+    sampled = generate(model, prompt, 25, sampling, torch.Generator().manual_seed(7))
+    text = torch.cat((prompt, torch.stack(list(sampled), 1)), 1)
     assert model.training and torch.equal(state, torch.get_rng_state())
     generator, expected = torch.Generator().manual_seed(7), prompt
     for _ in range(25):
