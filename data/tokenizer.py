@@ -9,12 +9,12 @@ import codecs
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic.dataclasses import dataclass
 
 from common.errors import UserError
 
@@ -33,7 +33,7 @@ def code_points(text: str) -> npt.NDArray[np.uint32]:
 
 class Tokenizer:
     """Text <-> token ids from 0 to V - 1. A kind of tokens is a subclass with pieces, `encode` and
-    `to_dict`, and a case in `load_tokenizer`."""
+    `to_dict`, and its name in KINDS."""
 
     pieces: list[bytes]
     """The bytes of each token."""
@@ -131,15 +131,16 @@ class ByteTokenizer(Tokenizer):
 class BPETokenizer(Tokenizer):
     """One token per byte, or per run of bytes that `merges` join."""
 
-    merges: tuple[tuple[str, str], ...]
-    """Pairs of tokens to join, in this order, in GPT-2's characters."""
+    merges: str
+    """Pairs of tokens to join, in this order, one a line, in GPT-2's characters."""
 
     special: tuple[str, ...] = ()
     """Tokens that no text has, such as GPT-2's <|endoftext|>. They have the last ids."""
 
     def __post_init__(self) -> None:
         known = {char: bytes([byte]) for char, byte in BYTE_OF.items()}
-        for left, right in self.merges:
+        self.pairs = [(left, right) for left, right in map(str.split, self.merges.splitlines())]
+        for left, right in self.pairs:
             known.setdefault(left + right, known[left] + known[right])
         known |= {token: token.encode() for token in self.special}
         self.pieces = list(known.values())
@@ -147,7 +148,7 @@ class BPETokenizer(Tokenizer):
 
     @cached_property
     def _encoder(self) -> Any:
-        return byte_level_bpe(self.vocabulary, list(self.merges))
+        return byte_level_bpe(self.vocabulary, self.pairs)
 
     def encode(self, text: str) -> npt.NDArray[Any]:
         try:
@@ -157,25 +158,21 @@ class BPETokenizer(Tokenizer):
         return np.array(ids, dtype=np.min_scalar_type(self.vocab_size - 1))
 
     def to_dict(self) -> dict[str, Any]:
-        merges = "\n".join(map(" ".join, self.merges))
-        return {"kind": "bpe", "merges": merges, "special": list(self.special)}
+        return {"kind": "bpe", "merges": self.merges, "special": list(self.special)}
+
+
+KINDS: dict[str, Any] = {"char": CharTokenizer, "byte": ByteTokenizer, "bpe": BPETokenizer}
 
 
 def load_tokenizer(plain: dict[str, Any]) -> Tokenizer:
     """Return the tokenizer that `to_dict` described.
 
     Raises:
-        ValueError, LookupError, AttributeError: if `plain` is not such a description.
+        ValueError, LookupError, TypeError: if `plain` is not a description of a tokenizer.
     """
-    match plain:
-        case {"kind": "char", "chars": str(chars)}:
-            return CharTokenizer(chars)
-        case {"kind": "byte"}:
-            return ByteTokenizer()
-        case {"kind": "bpe", "merges": str(merges), "special": list(special)}:
-            pairs = map(str.split, merges.splitlines())
-            return BPETokenizer(tuple((left, right) for left, right in pairs), tuple(special))
-    raise ValueError("not a description of a tokenizer")
+    fields = dict(plain)
+    made: Tokenizer = KINDS[fields.pop("kind")](**fields)
+    return made
 
 
 def tokenizers() -> Any:
@@ -209,4 +206,4 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
         vocab_size=vocab_size, initial_alphabet=list(BYTE_OF), show_progress=False
     )
     encoder.train_from_iterator(texts, trainer)
-    return BPETokenizer(tuple(map(tuple, json.loads(encoder.to_str())["model"]["merges"])))
+    return BPETokenizer("\n".join(map(" ".join, json.loads(encoder.to_str())["model"]["merges"])))

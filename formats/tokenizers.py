@@ -32,7 +32,7 @@ def encoder_of(tokenizer: Tokenizer) -> Any:
         encoder.decoder = library.decoders.Fuse()
         return encoder
     if isinstance(tokenizer, BPETokenizer):
-        encoder = byte_level_bpe(tokenizer.vocabulary, list(tokenizer.merges))
+        encoder = byte_level_bpe(tokenizer.vocabulary, tokenizer.pairs)
     else:
         encoder = byte_level_bpe(BYTE_OF, [])
     encoder.decoder = library.decoders.ByteLevel()
@@ -68,7 +68,7 @@ def tokenizer_of(encoder: Any, V: int) -> Tokenizer:
     if model["type"] == "WordLevel":
         made = CharTokenizer("".join(tokens))
     elif model.get("merges"):
-        merges = tuple(map(tuple, model["merges"]))
+        merges = "\n".join(map(" ".join, model["merges"]))
         ordinary = BPETokenizer(merges).vocab_size
         unused = [f"<|unused {i}|>" for i in range(len(tokens), V)]
         made = BPETokenizer(merges, (*tokens[ordinary:], *unused))

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def test_text8_is_enwik8_on_another_text() -> None:
 def test_loads_builds_and_steps(workplace: Path, name: str) -> None:
     file = None if name == "default" else str(ROOT / name)
     # On a CPU, one short sequence; and with the embedded text in place of others.
-    small = {
+    small: dict[str, Any] = {
         "model": {"block_size": 64},
         "train": {"device": "cpu", "batch_size": 1, "gradient_accumulation_steps": 1},
     }

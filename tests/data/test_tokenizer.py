@@ -60,7 +60,7 @@ def test_ids_are_of_the_smallest_type_that_holds_them() -> None:
         char = CharTokenizer("".join(map(chr, range(0x10000, 0x10000 + V))))
         ids = char.encode(char.chars)
         assert ids.dtype == dtype and ids.tolist() == list(range(V))
-        bpe = BPETokenizer((), tuple(f"<{i}>" for i in range(V - 256)))
+        bpe = BPETokenizer("", tuple(f"<{i}>" for i in range(V - 256)))
         assert bpe.vocab_size == V and bpe.encode("ab").dtype == bpe.encode("").dtype == dtype
 
 
@@ -75,18 +75,18 @@ def test_what_has_no_tokens_is_named() -> None:
 
 def test_the_most_frequent_pair_is_joined_first() -> None:
     tokenizer = train_bpe(["abab cab cab"], 258)
-    assert tokenizer.merges == (("a", "b"), ("c", "ab"))
+    assert tokenizer.merges == "a b\nc ab"
     ids = tokenizer.encode("cab abab xc'abc")
     words = [b"cab", *(b" ", b"ab", b"ab"), *(b" ", b"x", b"c"), *(b"'", b"ab", b"c")]
     assert [tokenizer.pieces[i] for i in ids] == words
     larger, smaller = (train_bpe([LINES * 9], size) for size in (299, 270))
     assert (larger.vocab_size, smaller.vocab_size) == (299, 270)
-    assert larger.merges[: len(smaller.merges)] == smaller.merges
+    assert larger.merges.startswith(smaller.merges)
     assert not any(" " in label[1:] for label in larger.labels), "a token crosses a word"
 
 
 def test_a_description_is_read_back() -> None:
-    kinds: list[Tokenizer] = [CharTokenizer(ODD[:5]), ByteTokenizer(), BPE, BPETokenizer(())]
+    kinds: list[Tokenizer] = [CharTokenizer(ODD[:5]), ByteTokenizer(), BPE, BPETokenizer("")]
     for tokenizer in kinds:
         again = load_tokenizer(json.loads(json.dumps(tokenizer.to_dict())))
         assert again == tokenizer and again.pieces == tokenizer.pieces
@@ -105,5 +105,5 @@ def test_a_description_is_read_back() -> None:
     ],
 )
 def test_nonsense_is_no_tokenizer(plain: Any) -> None:
-    with pytest.raises((ValueError, LookupError, AttributeError)):
+    with pytest.raises((ValueError, LookupError, TypeError)):
         load_tokenizer(plain)

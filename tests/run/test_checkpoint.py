@@ -160,7 +160,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("config.model.n_layer", 10**15, "config.model.n_layer must be less"),
     ("config.train.snapshots", "3", "config.train.snapshots must be a valid integer"),
     ("config.data.source", "\ud800", "Invalid JSON"),
-    ("tokenizer.kind", "word", "not a description of a tokenizer"),
+    ("tokenizer.kind", "word", "'word'"),
     ("tokenizer", {"kind": "bpe", "merges": "", "special": ["\ud800"]}, "Invalid JSON"),
     ("corpus.start_token", 5, "start_token"),
     ("corpus", {}, "start_token"),
