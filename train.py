@@ -113,7 +113,6 @@ def train(job: "Job") -> bool:
                 log.evaluation(result, sample)
             ended = state.ended(settings)
             if ended or state.step % settings.save_every == 0:
-                log.flush()
                 job.save_last()
             if state.step in snapshots:
                 job.save(f"snapshots/{state.step:08d}", half_precision(job.model))
@@ -130,7 +129,6 @@ def train(job: "Job") -> bool:
             )
             state.seconds = time.perf_counter() - began
             log.step(lr_scale, grad_norm, time.perf_counter() - step_began)
-        log.flush()
         job.save_last()
     return False
 
@@ -191,16 +189,6 @@ class Job:
         tokens = self.until_stopped(generate(self.model, prompt, length, Sampling(), generator))
         return self.batches.tokenizer.decode([int(token) for token in tokens])
 
-    def header(self) -> Header:
-        """Return what a checkpoint says of itself now."""
-        return Header(
-            config=self.config,
-            tokenizer=self.batches.tokenizer.to_dict(),
-            corpus=self.batches.info,
-            machine=self.runtime.machine,
-            state=self.state,
-        )
-
     def save_last(self) -> None:
         """Save all that training resumes from. All processes call it at the same steps."""
         self.save("last", training_tensors(self.model, self.optimizer, self.processes))
@@ -213,7 +201,14 @@ class Job:
         """
         check_finite(tensors)
         if self.processes.is_main:
-            save_checkpoint(self.run / f"{name}.safetensors", tensors, self.header())
+            header = Header(
+                config=self.config,
+                tokenizer=self.batches.tokenizer.to_dict(),
+                corpus=self.batches.info,
+                machine=self.runtime.machine,
+                state=self.state,
+            )
+            save_checkpoint(self.run / f"{name}.safetensors", tensors, header)
 
 
 # --- how many steps fit into some minutes --------------------------------------------------------
@@ -308,7 +303,11 @@ def main(argv: list[str]) -> int:
         if saved and options.resume:
             restore(job, saved)
         else:
-            run = make_run(options, file, saved, stack) if processes.is_main else job.run
+            run = job.run
+            if processes.is_main:
+                origin = f"from-{saved.path.parent.name}" if saved else "default"
+                run = make_folder(options.run, Path(file).stem if file else origin)
+                stack.enter_context(lock_run(run))
             if config.train.minutes:
                 job = fit_steps(job, began)
             job.run = run
@@ -318,16 +317,6 @@ def main(argv: list[str]) -> int:
             save_config(job.run, job.config, about)
         del saved  # its tensors are copies of what is in the model now
         return run_training(job)
-
-
-def make_run(options: Options, file: str | None, saved: SavedRun | None, stack: ExitStack) -> Path:
-    """Make the folder of a new run, and keep its lock until `stack` is closed."""
-    stem = f"from-{saved.path.parent.name}" if saved else "default"
-    if file is not None:  # runs/NAME/config.yaml is called after NAME
-        stem = Path(file).parent.name if Path(file).stem == "config" else Path(file).stem
-    run = make_folder(options.run, stem)
-    stack.enter_context(lock_run(run))
-    return run
 
 
 def open_saved(options: Options, stack: ExitStack) -> tuple[SavedRun | None, str]:

@@ -9,7 +9,7 @@ from typing import IO, Any
 from pydantic import FiniteFloat, TypeAdapter
 from tqdm import tqdm
 
-from common.atomic import sync, write_atomically
+from common.atomic import write_atomically
 from common.errors import printable
 from configs.load import Config
 from training.runtime import StopSignal
@@ -82,12 +82,6 @@ class Logger(ExitStack):
             # On a full disk its thread would print a traceback; `flush` raises the error here too.
             self.callback(setattr, threading, "excepthook", threading.excepthook)
             threading.excepthook = lambda _: None
-
-    def flush(self) -> None:
-        """Have metrics.jsonl, of which TensorBoard's files are a copy, on the disk; called before a
-        checkpoint, so that none is ahead of it."""
-        if self.file is not None:
-            sync(self.file)
 
     def print(self, line: str) -> None:
         """Print a line above the progress bar."""
