@@ -147,7 +147,7 @@ static void attend(const float *q, const float *k, const float *v, float *z, flo
     }
 }
 
-/* How many keys and values a layer keeps for a head: (positions, D), each rounded up to 16. */
+/* How many numbers the keys of a head take, and its values: (positions, D), both rounded up to 16. */
 static int64_t count_kept(const Shape *m) {
     return (int64_t)panels(m->positions) * panels(m->C / m->H) * LANES * LANES;
 }

@@ -162,8 +162,8 @@ def huge(size: int) -> Tensor:
 
 @functools.cache
 def compile_library() -> ctypes.CDLL:
-    """Compile `decode.c` for this processor, once: the library is kept with Python's own compiled
-    files.
+    """Compile `decode.c` for this processor, once: the library is kept in Python's own folder of
+    compiled files.
 
     Raises:
         OSError, CalledProcessError: if it cannot be compiled or written.

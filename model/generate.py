@@ -1,4 +1,4 @@
-"""Text from the model, a token at a time: how tokens are sampled, and which of a text it reads."""
+"""Text from the model, a token at a time: how a token is sampled; what is read of a long text."""
 
 import math
 from collections.abc import Iterator

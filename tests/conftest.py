@@ -14,6 +14,9 @@ from hypothesis import settings
 # PyTorch reads it when it is imported, which is below: what shares out the tests does without.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# --help is as wide as its default, whatever the terminal that the tests run in.
+os.environ.pop("COLUMNS", None)
+
 # What a shell starts in the background ignores Ctrl-C; the commands that tests stop must not.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
