@@ -12,29 +12,27 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn import functional as F
 
 import study
-from lens.capture import blocks_of, capture
-from lens.measure import mean_outputs, repeated
+from lens.measure import (
+    ablate,
+    logit_lens,
+    mean_loss,
+    mean_outputs,
+    measure_copying,
+    repeated,
+    score_heads,
+)  # fmt: skip
 from lens.report.data import choose
 from lens.report.page import page, to_json
 from lens.report.weights import pack_weights
 from lens.subject import REPEATS
-from model.gpt import GPT
 from run.checkpoint import open_run
 from tests.conftest import make_run
 from tests.lens.conftest import CHARS, TEXT, Report, save_snapshot, taken_apart
 from training.state import TrainState
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
-L, H, D = 3, 2, 8
-
-
-def losses(model: GPT, tokens_BT: Tensor) -> Tensor:
-    """(B, T), without the functions that the report uses."""
-    logits_BVT = model(tokens_BT[:, :-1]).transpose(1, 2)
-    return F.cross_entropy(logits_BVT, tokens_BT[:, 1:], reduction="none")
 
 
 def unpack(packed: str) -> Tensor:
@@ -48,57 +46,32 @@ def test_measurements_of_each_snapshot(report: Report) -> None:
     for told, exact, model in zip(
         report.data["snapshots"], report.exact.values(), report.models.values(), strict=True
     ):
-        for depth, loss in enumerate(told["lens_loss"]):
-            cut = copy.deepcopy(exact)
-            cut.blocks = cut.blocks[:depth]
-            assert losses(cut, sequences_BT).mean().item() == pytest.approx(loss, rel=1e-5)
-        assert depth == L
         P = told["copying"]["period"]
-        repeats_BT = repeated(len(CHARS), P, REPEATS)
-        loss_T = losses(exact, repeats_BT).mean(0)
+        scores = score_heads(exact, repeated(len(CHARS), P, REPEATS), repeats=True)
+        scores |= score_heads(exact, sequences_BT[:, :-1], repeats=False)
+        for key, score_LH in scores.items():
+            assert told["scores"][key] == pytest.approx(score_LH.flatten().tolist(), abs=2e-6)
         copying = [told["copying"]["first"], told["copying"]["second"]]
-        expected = [loss_T[: P - 1].mean().item(), loss_T[P:].mean().item()]
-        assert copying == pytest.approx(expected, rel=1e-5)
-        for key, tokens_BT, distance in (
-            ("previous_token", sequences_BT[:, :-1], 1),
-            ("duplicate_token", repeats_BT, P),
-        ):
-            layers = capture(exact, tokens_BT).layers
-            A_LBHTS = torch.stack([layer.weights_BHTS for layer in layers])
-            scores = A_LBHTS.diagonal(-distance, -2, -1).mean((1, 3)).flatten()
-            assert told["scores"][key] == pytest.approx(scores.tolist(), abs=2e-6)
-        torch.testing.assert_close(
-            unpack(told["means"]), mean_outputs(exact, sequences_BT).flatten()
-        )
+        assert copying == pytest.approx(measure_copying(exact, P, REPEATS)[:2])
+        assert told["lens_loss"] == pytest.approx(logit_lens(exact, sequences_BT))
+        means_LHD = mean_outputs(exact, sequences_BT)
+        torch.testing.assert_close(unpack(told["means"]), means_LHD.flatten())
         reference_BT = torch.tensor([report.data["reference"]])
         logits_TV, exact_TV = (copy.deepcopy(m).double()(reference_BT)[0] for m in (model, exact))
         torch.testing.assert_close(
             unpack(told["logits"]), logits_TV[told["rows"]].flatten().float()
         )
-        apart = (losses(model, sequences_BT) - losses(exact, sequences_BT)).mean().item()
-        assert told["rounding"]["nats"] == pytest.approx(apart, abs=1e-6 + 1e-6 * loss)
+        loss, apart = told["lens_loss"][-1], mean_loss(model, sequences_BT)
+        assert told["rounding"]["nats"] == pytest.approx(apart - loss, abs=1e-6 * (1 + loss))
         assert told["rounding"]["logit"] == (logits_TV - exact_TV).abs().max().item()
 
 
-@torch.no_grad()
-def test_ablation_is_of_the_head_before_the_output_projection(report: Report) -> None:
+def test_ablation_is_of_the_runs_own_weights(report: Report) -> None:
     model, sequences_BT = report.exact[3], report.sequences_BT
-    means_LHD = mean_outputs(model, sequences_BT)
-    whole_B = losses(model, sequences_BT).mean(1)
-    ablation = report.data["ablation"]
-    assert ablation["loss"] == pytest.approx(whole_B.mean().item())
-    for i in range(L * H):
-        layer, head = divmod(i, H)
-        without = copy.deepcopy(model)
-        out, columns = blocks_of(without)[layer].attn.out, slice(head * D, (head + 1) * D)
-        mean_C = out.weight[:, columns] @ means_LHD[layer, head]
-        out.weight[:, columns] = 0
-        for kind in ("zero", "mean"):
-            change_B = losses(without, sequences_BT).mean(1) - whole_B
-            assert ablation[kind][i] == pytest.approx(change_B.mean().item(), abs=5e-6)
-            error = change_B.std().item() / len(change_B) ** 0.5
-            assert ablation[f"{kind}_error"][i] == pytest.approx(error, abs=5e-6)
-            out.register_forward_hook(lambda module, args, y_BTC, mean_C=mean_C: y_BTC + mean_C)
+    expected = {"loss": mean_loss(model, sequences_BT)}
+    for key, change_LH in ablate(model, sequences_BT).items():
+        expected[key] = pytest.approx(change_LH.flatten().tolist(), abs=1e-6)
+    assert report.data["ablation"] == expected
 
 
 def test_the_run_and_its_texts(report: Report) -> None:
