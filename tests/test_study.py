@@ -129,13 +129,13 @@ def test_verify(said: Said, run: Path) -> None:
 
 
 def test_compare(said: Said, run: Path) -> None:
-    flags = ["--layer=1", "--sequences=4", "--steps=60", f"--prompt={PROMPT}"]
+    flags = ["--layer=1", "--sequences=4", "--steps=40", f"--prompt={PROMPT}"]
     parts = said("compare", *flags).strip().split("\n\n")
     model, prompt_T, sequences = open_model(run, 4)
     layer = capture(model, prompt_T[None]).layers[1]
     other_BSC = capture(model, sequences[-1:, : len(prompt_T) * 2 // 3]).layers[1].x_BTC
     subject: Any = SimpleNamespace(model=model)
-    case = Case(subject, sequences, 60, layer, other_BSC)
+    case = Case(subject, sequences, 40, layer, other_BSC)
     for (name, comparison), part in zip(COMPARISONS.items(), parts, strict=True):
         assert part.startswith(f"{name}: ")
         expected: Any = {} if name == "never_masked" else comparison(case)
