@@ -5,6 +5,7 @@ import copy
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_measurements_of_each_snapshot(report: Report) -> None:
 
 def test_ablation_is_of_the_runs_own_weights(report: Report) -> None:
     model, sequences_BT = report.exact[3], report.sequences_BT
-    expected = {"loss": mean_loss(model, sequences_BT)}
+    expected: dict[str, Any] = {"loss": mean_loss(model, sequences_BT)}
     for key, change_LH in ablate(model, sequences_BT).items():
         expected[key] = pytest.approx(change_LH.flatten().tolist(), abs=1e-6)
     assert report.data["ablation"] == expected
