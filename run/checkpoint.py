@@ -91,7 +91,7 @@ def rng_of(model: nn.Module) -> list[str]:
 
 
 def check_finite(tensors: dict[str, Tensor]) -> None:
-    """Reject weights that nobody could train further.
+    """Reject tensors with NaN or infinity.
 
     Raises:
         FloatingPointError: naming the first tensor that is not finite.

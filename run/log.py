@@ -37,7 +37,7 @@ class Logger(ExitStack):
         Args:
             state: where the run stands, which is only read here.
             baselines: losses of simple models, in nats per token.
-            stop: is told when nobody reads what is printed any more.
+            stop: is set when the output is closed.
         """
         super().__init__()
         self.settings, self.unit = config.train, config.data.unit

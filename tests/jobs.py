@@ -49,7 +49,7 @@ def be_command(
 
 
 def start_job(size: int, arguments: list[str]) -> list[BaseProcess]:
-    """Start `train.py` on so many processes, in this folder."""
+    """Start `train.py` on `size` processes, in this folder."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -58,7 +58,7 @@ def short_text(workplace: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with dropout that nobody stopped."""
+    """A run with dropout that was not stopped."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -466,7 +466,7 @@ def test_who_closes_a_terminal_or_a_pipe_keeps_what_was_learned(workplace: Path,
     if kind == "pipe":
         assert process.returncode == 141 and b"Traceback" not in said
     assert state_of("a").step == max(read("runs/a", "train_loss")) >= 8
-    with pytest.raises(ProcessLookupError):  # nobody is left in its group
+    with pytest.raises(ProcessLookupError):  # its group is empty
         os.killpg(process.pid, 0)
 
 

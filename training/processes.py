@@ -111,8 +111,8 @@ def join_processes(config: TrainConfig, device: torch.device) -> Iterator[Proces
 
 
 def exit_now(code: int) -> None:
-    """Exit with this code without waiting for other processes, which may be gone: a sum that nobody
-    will finish can block the end forever."""
+    """Exit with this code without waiting for other processes, which may be gone: a sum
+    that they do not join can block the end forever."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

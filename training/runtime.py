@@ -145,8 +145,7 @@ def pick_device(name: str) -> torch.device:
     """
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     present = ["cuda"] * cuda + ["mps"] * mps + ["cpu"]
-    if name == "auto":
-        name = present[0]
+    name = present[0] if name == "auto" else name
     if name not in present:
         raise UserError(f"there is no {name} device here, only: {', '.join(present)}")
     if name == "cuda":  # torchrun numbers the processes of a machine: a GPU for each

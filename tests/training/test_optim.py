@@ -66,7 +66,7 @@ def test_muon_in_bfloat16_is_close_and_keeps_float32() -> None:
 
 @pytest.mark.parametrize("ngram_decay", [None, 0.0, 0.7])
 def test_adamw_is_that_of_pytorch(ngram_decay: float | None) -> None:
-    ours, theirs = make(), make()
+    actual, expected = make(), make()
     config = TrainConfig(
         optimizer="adamw",
         learning_rate=0.03,
@@ -75,23 +75,23 @@ def test_adamw_is_that_of_pytorch(ngram_decay: float | None) -> None:
         beta1=0.8,
         beta2=0.95,
     )
-    optimizer = make_optimizer(ours, config)
+    optimizer = make_optimizer(actual, config)
     groups = [
-        {"params": p, "weight_decay": 0.4 if p.dim() == 2 else 0.0} for p in theirs.parameters()
+        {"params": p, "weight_decay": 0.4 if p.dim() == 2 else 0.0} for p in expected.parameters()
     ]
     reference = torch.optim.AdamW(groups, betas=(0.8, 0.95))
     if ngram_decay is not None:
-        (ngrams,) = theirs.ngram_embeddings.parameters()
+        (ngrams,) = expected.ngram_embeddings.parameters()
         (group,) = (g for g in reference.param_groups if g["params"][0] is ngrams)
         group["weight_decay"] = ngram_decay
     for step, lr_scale in enumerate((0.5, 1.0, 0.1)):
-        give_gradients(ours, step)
-        give_gradients(theirs, step)
+        give_gradients(actual, step)
+        give_gradients(expected, step)
         for group in reference.param_groups:
             group["lr"] = 0.03 * lr_scale
         optimizer.step(lr_scale)
         reference.step()
-        for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        for (name, p), q in zip(actual.named_parameters(), expected.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6, msg=name)
 
 

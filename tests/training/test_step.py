@@ -1,4 +1,4 @@
-"""The update and the evaluation, each beside its definition written out; the sizes counted."""
+"""The update and the evaluation, each compared with its definition; the sizes counted."""
 
 import dataclasses
 import functools
