@@ -13,8 +13,8 @@ import pytest
 import study
 import train
 from benchmarks import compare
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parent.parent
 LESSON_11 = ROOT / "docs" / "learn" / "11_measure.md"
 PAGES = [*sorted((ROOT / "docs" / "learn").glob("[0-9]*.md")), ROOT / "docs" / "induction.md"]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -13,9 +13,8 @@ import sample
 import study
 import train
 from configs.load import SECTIONS, build, read_command_line, read_config
-from tests.conftest import make_run
+from tests.conftest import ROOT, make_run
 
-ROOT = Path(__file__).parent.parent
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [path.read_text(encoding="utf-8") for path in FILES]
