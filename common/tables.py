@@ -1,5 +1,7 @@
 """Tables in a terminal: aligned columns, the first of words, the others of numbers."""
 
+import shutil
+import sys
 import unicodedata
 from collections.abc import Sequence
 
@@ -15,12 +17,28 @@ def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
     rows = [list(map(printable, row)) for row in rows]
     widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * width for width in widths])
-    for row in rows:
-        cells = []
-        for place, cell in enumerate(row):
-            space = " " * (widths[place] - width_of(cell))
-            cells.append(cell + space if place < words else space + cell)
-        print("  ".join(cells).rstrip())
+    for n, part in enumerate(parts_that_fit(widths)):
+        if n:
+            print()
+        for row in rows:
+            cells = []
+            for place in part:
+                space = " " * (widths[place] - width_of(row[place]))
+                cells.append(row[place] + space if place < words else space + row[place])
+            print("  ".join(cells).rstrip())
+
+
+def parts_that_fit(widths: Sequence[int]) -> list[list[int]]:
+    """Return the columns to print side by side: all of them, or, if the terminal is too narrow,
+    groups of as many as it has room for, each led by the first column."""
+    room = shutil.get_terminal_size((sys.maxsize, 0)).columns  # a file has room for all
+    parts = [[0]]
+    for place in range(1, len(widths)):
+        part = parts[-1]
+        if len(part) > 1 and sum(widths[p] + 2 for p in part) + widths[place] > room:
+            parts.append([0])
+        parts[-1].append(place)
+    return parts
 
 
 def width_of(text: str) -> int:

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import hashlib
 import mmap
+import os
 import platform
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from common.atomic import write_atomically
 from common.errors import printable
 from model.attention import Cache
 from model.gpt import GPT
@@ -163,7 +165,7 @@ def huge(size: int) -> Tensor:
 @functools.cache
 def compile_library() -> ctypes.CDLL:
     """Compile `decode.c` for this processor, once: the library is kept in Python's own folder of
-    compiled files.
+    compiled files, and loaded again if it belongs to the user or to the owner of the source.
 
     Raises:
         OSError, CalledProcessError: if it cannot be compiled or written.
@@ -175,10 +177,11 @@ def compile_library() -> ctypes.CDLL:
     made_of = repr((source.read_text(), command, torch.cpu.get_capabilities())).encode()
     path = source.parent / "__pycache__" / f"decode-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
     with contextlib.suppress(OSError):  # absent, or it does not load
-        return ctypes.CDLL(str(path))
-    path.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        if path.stat().st_uid in (source.stat().st_uid, os.getuid()):
+            return ctypes.CDLL(str(path))
+    with tempfile.TemporaryDirectory() as scratch:
         made = Path(scratch) / "decode.so"
         subprocess.run([*command, "-o", str(made)], check=True)
-        made.replace(path)  # whole at once, for other processes
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, made.read_bytes())
     return ctypes.CDLL(str(path))

@@ -1,4 +1,4 @@
-"""Tables are aligned; white space and controls in tokens can be seen."""
+"""Tables fit the terminal; white space and controls in tokens can be seen."""
 
 import pytest
 
@@ -7,7 +7,10 @@ from common.tables import print_table, visible
 ROWS = [["name", "first", "second", "x"], ["a", "1", "2", "3"], ["日本", "4", "5", "6"]]
 
 
-def test_a_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_is_aligned_and_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns that have no room are printed below, each row under its name again."""
     print_table(ROWS, words=2)
     assert capsys.readouterr().out.splitlines() == [
         "name  first  second  x",
@@ -15,6 +18,12 @@ def test_a_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
         "a     1           2  3",
         "日本  4           5  6",
     ]
+    for columns, (length, part) in {"22": (4, 4), "19": (9, 3), "5": (14, 2)}.items():
+        monkeypatch.setenv("COLUMNS", columns)
+        print_table(ROWS)
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == length and lines[0].split() == ROWS[0][:part]
+        assert lines[-1].split()[0] == "日本" and lines[-1].split()[-1] == "6"
 
 
 def test_a_token_can_be_seen() -> None:

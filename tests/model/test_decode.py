@@ -1,9 +1,11 @@
 """The decoder in C gives the model's numbers, or it is not used, and a note says why."""
 
 import ctypes
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,7 +107,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 @needs_cc
-def test_a_kept_library_is_loaded_if_it_loads(
+def test_a_kept_library_is_loaded_if_it_loads_and_is_ours(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(name: str) -> Path:  # the real one remembers libraries by name
@@ -121,6 +123,10 @@ def test_a_kept_library_is_loaded_if_it_loads(
     assert compile_again() == file and file.read_bytes() == whole
     monkeypatch.setenv("PATH", "")  # no compiler
     assert compile_again() == file
+    another, stat = SimpleNamespace(st_uid=os.getuid() + 1), Path.stat
+    monkeypatch.setattr(Path, "stat", lambda p, **k: another if p == file else stat(p, **k))
+    with pytest.raises(FileNotFoundError, match="cc"):
+        compile_again()
 
 
 @pytest.mark.parametrize("compiler", [None, "#!/bin/sh\nexit 1\n"])
