@@ -343,7 +343,11 @@ let keeping; // browsers refuse an address that changes too often
 function keepAddress() {
   clearTimeout(keeping);
   keeping = setTimeout(() => {
-    if (address() !== location.hash) history.replaceState(null, "", address() || location.pathname);
+    if (address() === location.hash) return;
+    try {
+      history.replaceState(null, "", address() || location.pathname);
+    } catch { // a frame without an address of its own, as in a notebook
+    }
   }, 300);
 }
 

@@ -517,6 +517,20 @@ def test_keys(tab: Any) -> None:
     tab.wait_for_selector("body[data-snapshot='1']")
 
 
+def test_a_frame_without_an_address(tab: Any, report: Report) -> None:
+    html = page(report.data, report.weights)
+    tab.evaluate(
+        "html => document.body.append(Object.assign(document.createElement('iframe'),"
+        " { srcdoc: html }))",
+        html,
+    )
+    frame = tab.frame_locator("iframe")
+    frame.locator("#typed").fill("abc")
+    tab.wait_for_timeout(500)  # longer than the address waits
+    assert frame.locator("#text .token").all_inner_texts() == [*"abc"]
+    assert not frame.locator("#trouble").is_visible()
+
+
 def test_hostile_texts_and_one_snapshot_on_a_narrow_screen(show: Show, report: Report) -> None:
     data = json.loads(json.dumps({**report.data, "snapshots": report.data["snapshots"][-1:]}))
     data["run"]["name"] = data["run"]["config"]["data"]["source"] = HOSTILE * 4
