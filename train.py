@@ -103,7 +103,8 @@ def train(job: "Job") -> bool:
     with Logger(job.run, job.config, state, job.batches.baselines(), stop, silent) as log:
         while not processes.stop_requested(stop):
             if state.evaluation_due(settings):
-                result = job.evaluate(job.batches.validation_batches)
+                limit = settings.eval_tokens
+                result = job.evaluate(job.batches.validation_batches, limit=limit)
                 sample = "" if silent else job.sample()
                 if processes.stop_requested(stop):
                     break  # evaluated again when the run is resumed
@@ -158,18 +159,22 @@ class Job:
         return self.processes.shard(batch).to(self.runtime.device)
 
     def evaluate(
-        self, split: Callable[..., Iterator[Tensor]], stride: int | None = None
+        self,
+        split: Callable[..., Iterator[Tensor]],
+        stride: int | None = None,
+        limit: int | None = None,
     ) -> Evaluation:
         """Return the loss over a split, or its beginning if stopped, as many sequences at a time as
         in training.
 
         Args:
             stride: tokens from one sequence to the next; by default they are adjacent.
+            limit: largest number of tokens; see `data.batches.one_pass`.
         """
         rows = self.config.train.micro_batch_size // self.processes.world_size
         return evaluate(
             self.compiled_model,
-            self.until_stopped(split(rows, stride)),
+            self.until_stopped(split(rows, stride, limit)),
             self.batches.tokenizer,
             self.runtime.device,
             self.processes,
@@ -245,7 +250,8 @@ def fit_steps(job: Job, began: float) -> Job:
     job.sample()
     # The forward pass over a token is a third of its part in a step.
     tokens = settings.batch_size * job.config.model.block_size
-    evaluation = seconds_since(start) + step * job.batches.validation_tokens / (3 * tokens)
+    evaluated = min(job.batches.validation_tokens, settings.eval_tokens)
+    evaluation = seconds_since(start) + step * evaluated / (3 * tokens)
     left = 60 * settings.minutes - seconds_since(began) - 1.0  # for checkpoints and the end
     fitting = max(1, int((left - evaluation) / (step + evaluation / settings.eval_every)))
     print(

@@ -12,6 +12,7 @@ RESUME = {
     "train.max_steps",
     "train.target_loss",
     "train.eval_every",
+    "train.eval_tokens",
     "train.sample_tokens",
     "train.save_every",
     "train.log_every",

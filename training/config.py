@@ -77,7 +77,11 @@ class TrainConfig:
     without a head of its own."""
 
     eval_every: Count = 200
-    """Steps between evaluations on the whole validation split."""
+    """Steps between evaluations on the validation split."""
+
+    eval_tokens: Count = 1_000_000
+    """Largest number of tokens in an evaluation during training: of a larger validation split,
+    evenly spaced sequences, the same ones every time. --evaluate measures the whole split."""
 
     target_loss: NonNegative = 0.0
     """Stop when the validation loss is at or below this, in nats per token."""

@@ -82,6 +82,9 @@ class Evaluation:
 
     bits_per_char: float
 
+    tokens: int = 0
+    """Number of tokens that were predicted."""
+
     def in_units(self, unit: str) -> str:
         """Return both with their units; for bytes also bits per byte, which others call bits per
         character."""
@@ -98,7 +101,7 @@ def evaluate(
     processes: Processes = ALONE,
     skip: int = 0,
 ) -> Evaluation:
-    """Return the loss over a whole split of the text, in one deterministic pass.
+    """Return the loss over the sequences of a split, in one deterministic pass.
 
     Every token but the first is predicted once, from what precedes it in its sequence. Several
     processes take batches in turn and sum what they found.
@@ -123,7 +126,8 @@ def evaluate(
     if not math.isfinite(nats):
         raise FloatingPointError(f"the validation loss is {nats}")
     bits = nats / math.log(2) / max(1, characters)  # a text of bytes may have no character
-    return Evaluation(nats / max(1, tokens), bits)  # of a split that was cut short, perhaps none
+    # A split that was cut short has perhaps no token.
+    return Evaluation(nats / max(1, tokens), bits, int(tokens))
 
 
 def flops_per_token(model: GPT) -> int:

@@ -111,6 +111,22 @@ def test_a_sliding_window_predicts_each_token_once(
     assert predicted == list(range(1 + T - stride, count))
 
 
+@given(st.integers(2, 99), st.integers(1, 12), st.integers(1, 99), st.integers(1, 3))
+def test_a_limited_pass_is_evenly_spaced_and_a_whole_one_if_it_fits(
+    count: int, T: int, limit: int, B: int
+) -> None:
+    assume(count > T)  # as in every split
+    tokens = np.arange(count, dtype=np.uint8)
+    whole, passed = list(one_pass(tokens, T, 1)), list(one_pass(tokens, T, B, limit=limit))
+    rows = [row for batch in passed for row in batch]
+    if limit >= count - 1:
+        assert torch.equal(torch.cat(rows), torch.cat(whole, 1)[0])
+        return
+    assert len(rows) == max(1, limit // T) and {len(row) for row in rows} == {T + 1}
+    gaps = {int(after[0] - before[0]) // T for before, after in pairwise(rows)}
+    assert 0 not in gaps and len(gaps) <= 2 and max(gaps, default=0) - min(gaps, default=0) <= 1
+
+
 def test_a_split_too_short_is_named() -> None:
     for val, test in ((0.1, 0), (0.895, 0), (0.4, 0.1)):
         assert make(100, 9, val=val, test=test).train_batch(3, 2).shape == (2, 10)

@@ -22,6 +22,7 @@ CHANGES: list[tuple[str, str]] = [
     ("train.minutes", "--init_from --evaluate"),
     ("train.max_steps", "--resume --init_from --evaluate"),
     ("train.eval_every", "--resume --init_from --evaluate"),
+    ("train.eval_tokens", "--resume --init_from --evaluate"),
 ]
 
 
