@@ -75,6 +75,7 @@ function sameTokens(a, b) {
 function showNothing() {
   view = undefined;
   showAhead([]);
+  keepAddress();
   $("text-state").textContent = state.text.length
     ? `The model never saw ${quoted(state.text[0].token)} in training, and nothing stands before ` +
       "it."
@@ -189,6 +190,7 @@ function restart(changes = {}) {
   Object.assign(state, shipped(), { pin: null, hover: null, bar: null }, changes);
   $("slider").value = state.snapshot;
   $("typed").value = decode(state.text);
+  $("instead").value = state.edits.map((word) => readEdit(word).instead).find(Boolean) ?? "zero";
   update();
 }
 
@@ -263,36 +265,39 @@ async function fillPatches() {
   const { snapshot, other, pass: { T, ids } } = view;
   const byHead = $("by-head").checked;
   const isCurrent = () => mine === filling && patches.shares === shares;
-  const shares = new Array((byHead ? HEADS : L) * T).fill(NaN);
+  const otherIds = other.map(({ id }) => id);
+  const first = sameTokens(otherIds, ids); // before it, the activations of both texts are the same
+  const shares = range((byHead ? HEADS : L) * T).map((i) => (i % T < first ? 0 : NaN));
   Object.assign(patches, { shares, byHead, look: null });
   $("patches").hidden = false;
   const [donor, engine] = ["patch donor", "patch"].map((purpose) => engineFor(purpose, snapshot));
   const last = () => engine.memory.slice(engine.at.logits + (T - 1) * V, engine.at.logits + T * V);
-  const otherIds = other.map(({ id }) => id);
   if (!(await compute(donor, otherIds, [], isCurrent))) return;
   if (!(await compute(engine, otherIds, [], isCurrent))) return;
   const theirs = last();
   if (!(await compute(engine, ids, [], isCurrent))) return;
   const ours = last();
-  // The two predictions; where they are one, the token that gains most stands for theirs.
-  const a = indexOfLargest(ours);
+  // The two predictions; if they are the same, the token whose logit rises most.
+  const a = indexOfLargest(ours), same = indexOfLargest(theirs) === a;
   const gains = theirs.map((logit, v) => (v === a ? -Infinity : logit - ours[v]));
-  const b = indexOfLargest(theirs) === a ? indexOfLargest(gains) : indexOfLargest(theirs);
+  const b = same ? indexOfLargest(gains) : indexOfLargest(theirs);
   const difference = (logits) => logits[b] - logits[a];
   const [low, high] = [difference(ours), difference(theirs)];
   const says = [vocab[b], vocab[a]].map(quoted);
-  patches.said = `At the end the first text expects ${says[1]}, the other ${says[0]}. Logit of ` +
-    `${says[0]} minus logit of ${says[1]}: ${number(low, 2)} in the first text, ` +
+  patches.said = (same
+    ? `At the end both texts expect ${says[1]}; the logit of ${says[0]} rises most. `
+    : `At the end the first text expects ${says[1]}, the other ${says[0]}. `) +
+    `Logit of ${says[0]} minus logit of ${says[1]}: ${number(low, 2)} in the first text, ` +
     `${number(high, 2)} in the other.`;
   showPatchState();
   for (let r = 0; r < (byHead ? HEADS : L); r++) {
-    for (let t = T - 1; t >= 0; t--) {
+    for (let t = T - 1; t >= first; t--) {
       const word = patchWord(r, t);
       if (!(await compute(engine, ids, toEngine([word], donor), isCurrent))) return;
       shares[r * T + t] = (difference(last()) - low) / (high - low);
     }
     drawPatches();
-    if (!r) showColumn($("patches"), ($("patches").clientWidth * sameTokens(otherIds, ids)) / T);
+    if (!r) showColumn($("patches"), ($("patches").clientWidth * first) / T);
   }
   document.body.dataset.filled = "yes";
 }
@@ -384,12 +389,12 @@ function suggest() {
     restart({ edits: heads.map((head) => `${headName(head)}=zero`) });
   $("try").hidden = false;
   $("try").querySelector("ol").append(
-    step("The text is a random string, twice. Its second copy is pale: the model knew it. Switch " +
-      "off the heads that look at what came after the last copy, and it turns as surprising as " +
-      "the first.", `switch off ${names(induction)}`, without(induction)),
+    step("The text is a random string, twice. The model predicts its second copy. " +
+      "Ablate the heads that attend to what came after the previous occurrence, and compare the " +
+      "loss on this text.", `switch off ${names(induction)}`, without(induction)),
     ...(before.length ? [step("Those heads search for what the layer below wrote: which token " +
-      "stood before. Switch off the previous-token heads there, and the stripe of the induction " +
-      "heads is gone: they go blind.", `switch off ${names(before)}`, without(before))] : []),
+      "stood before. Ablate the previous-token heads there, and see how much of the stripe of the " +
+      "induction heads is left.", `switch off ${names(before)}`, without(before))] : []),
     step("Undo that, and drag the slider: the stripe was not there at first.", "undo",
       () => restart()));
 }

@@ -358,6 +358,26 @@ def test_patching(tab: Any, report: Report) -> None:
     assert tab.input_value("#typed") == other and tab.input_value("#other") == TEXT
 
 
+def test_patching_if_both_texts_expect_the_same(tab: Any, report: Report) -> None:
+    def expected(text: str) -> int:
+        return int(logits_of(report.models[3], text)[-1].argmax())
+
+    texts = (TEXT[:t] + char + TEXT[t + 1 :] for t in range(2, B - 2) for char in CHARS[2:])
+    act(tab, "#other", next(x for x in texts if x != TEXT and expected(x) == expected(TEXT)))
+    act(tab, "#fill")
+    tab.wait_for_selector("body[data-filled]")
+    says = f"both texts expect '{shown(CHARS[expected(TEXT)])}'; the logit of"
+    assert says in tab.inner_text("#patch-state")
+    point_at(tab, 1, 1, "#patches")
+    assert said(tab, "#patch-readout")[0] == 0  # before the first difference
+
+
+def test_an_address_of_no_text_and_of_ablation_with_means(tab: Any, show: Show) -> None:
+    act(tab, "#typed", "")
+    assert wait_for_address(tab, "text=") == "#text="
+    assert show(address="#edit=L0H1%3Dmean").input_value("#instead") == "mean"
+
+
 def test_writing(tab: Any) -> None:
     for temperature, top_k in (("0", ""), ("3.5", "3"), ("3.5", ""), ("0.2", "")):
         act(tab, "#top-k", top_k)
