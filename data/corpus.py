@@ -128,6 +128,7 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
         info = {"sha256": digest.hexdigest(), "tokens": len(tokens), "start_token": int(start)}
         plain = {"info": info, "tokenizer": tokenizer.to_dict()}
         write_atomically(Path(made, "corpus.json"), json.dumps(plain).encode())
+        del tokens  # Windows does not rename the folder of a mapped file
         os.rename(made, entry)
 
 

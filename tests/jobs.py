@@ -8,10 +8,12 @@ import socket
 import sys
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)  # where the server looks for `train`
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["train", "torch._dynamo"])  # which DistributedDataParallel imports
+CONTEXT: Any = multiprocessing.get_context("spawn" if os.name == "nt" else "forkserver")
+if os.name != "nt":  # DistributedDataParallel imports torch._dynamo
+    CONTEXT.set_forkserver_preload(["train", "torch._dynamo"])
 
 
 def run_command(words: list[str], **environment: str) -> tuple[int | None, str, str]:

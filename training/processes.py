@@ -94,7 +94,7 @@ def join_processes(config: TrainConfig, device: torch.device) -> Iterator[Proces
         raise UserError(f"could not reach the other {size - 1} processes: {first}") from error
     rank = dist.get_rank()
     if rank:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - to the end
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to the end
     try:
         yield Processes(rank, size)
     except KeyboardInterrupt:
