@@ -93,7 +93,7 @@ def test_auto_takes_a_gpu_and_each_process_its_own(monkeypatch: pytest.MonkeyPat
 def test_the_first_signal_is_noted_and_the_second_acts(
     number: signal.Signals, second: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    before = signal.signal(number, signal.SIG_DFL)
+    before = {each: signal.signal(each, signal.SIG_DFL) for each in (number, second)}
     try:
         with StopSignal() as stop:
             assert not stop
@@ -109,4 +109,5 @@ def test_the_first_signal_is_noted_and_the_second_acts(
             os.kill(os.getpid(), number)
             assert not stop
     finally:
-        signal.signal(number, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
