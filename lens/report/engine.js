@@ -1,23 +1,24 @@
-// The model in plain JavaScript: what model/gpt.py computes, one row at a time, so that an edit
+// The model of a run: what model/gpt.py computes, one row at a time, so that an edit
 // costs what it changes. Rows before a changed position, and layers below a changed layer, stay.
 //
 // Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, L layers,
-// V vocabulary. Everything lies in one Float32Array, because a loop that has met two kinds of
-// arrays runs at a third of its speed; sums are made in double precision.
+// V vocabulary. Everything lies in the memory of kernels.js, which has the matmul; norms and
+// softmax are made in double precision.
 
 const EPS = 1e-5; // of every norm
 const NGRAM_ROWS = 16381;
-const CHUNK = 12; // rows between two yields, or fewer where a row takes long
+const CHUNK = 12; // rows between two yields: tiles of four, or of three
+
+const shelves = []; // weights in memory: {key, start, count, users}
 
 class Engine {
   /**
    * @param config the fields of model/config.py
-   * @param shapes [name, shape] of each weight, in the order in which `load` is given them
+   * @param shapes [name, shape] of each weight, in the order in which `load` has them written
    */
   constructor(config, shapes) {
     const { n_layer: L, n_head: H, n_embd: C, block_size: B } = config;
     Object.assign(this, { config, L, H, C, B, D: C / H });
-    this.chunk = C > 256 ? CHUNK / 4 : CHUNK;
     this.triangle = (B * (B + 1)) / 2; // weights of a head: row t has t + 1
     this.V = shapes.find(([name]) => name === "token_embedding.weight")[1][0];
     this.hidden = config.activation === "swiglu" ? Math.ceil((8 * C) / 3) : 4 * C;
@@ -28,14 +29,10 @@ class Engine {
       this.at[name] = end;
       end += size;
     };
-    for (const [name, shape] of shapes) {
-      this.rows[name] = shape[0];
-      place(name, shape.reduce((a, b) => a * b, 1));
-    }
-    this.weightCount = end;
     for (let l = 0; l <= L; l++) place(`x${l}`, B * C); // the residual stream
     for (let l = 0; l < L; l++) {
       for (const name of ["q", "k", "v", "z", "attn", "mlp"]) place(name + l, B * C);
+      place(`columns${l}`, B * C); // the values transposed: for each of C numbers, B positions
       place(`weights${l}`, H * this.triangle);
     }
     place("normed", CHUNK * C);
@@ -45,7 +42,15 @@ class Engine {
     place("lens", CHUNK * this.V);
     place("cos", (B * this.D) / 2);
     place("sin", (B * this.D) / 2);
-    this.memory = new Float32Array(end);
+    const start = arena.reserve(end);
+    for (const name of Object.keys(this.at)) this.at[name] += start;
+    this.offsets = {}; // of each weight, after the first
+    this.weightCount = 0;
+    for (const [name, shape] of shapes) {
+      this.rows[name] = shape[0];
+      this.offsets[name] = this.weightCount;
+      this.weightCount += shape.reduce((a, b) => a * b, 1);
+    }
     if (config.positions === "rotary") this.tabulateRotations();
     this.means = null; // of each head's output, (L, H, D), for edits that put it there
     this.tokens = [];
@@ -53,23 +58,43 @@ class Engine {
     this.valid = new Array(L + 2).fill(0); // rows that are right: of x0 to xL, and of the logits
   }
 
-  /** Take the weights, one after the other. */
-  load(weights, means = null) {
-    if (weights.length !== this.weightCount) {
-      throw new Error(`${weights.length} weights instead of ${this.weightCount}`);
+  /** All numbers, of all engines. A view of the memory: not to be kept. */
+  get memory() {
+    return arena.floats;
+  }
+
+  /** Take the weights that `key` stands for, one tensor after the other. Engines share them, and
+   * `fill` is asked to write them, over zeros, only where no engine had them. */
+  load(key, fill, means = null) {
+    const count = this.weightCount;
+    this.shelf?.users.delete(this);
+    this.shelf = shelves.find((shelf) => shelf.key === key);
+    if (!this.shelf) {
+      this.shelf = shelves.find((shelf) => !shelf.users.size && shelf.count === count);
+      if (!this.shelf) {
+        this.shelf = { start: arena.reserve(count), count, users: new Set() };
+        shelves.push(this.shelf);
+      }
+      const { start } = this.shelf;
+      this.shelf.key = key;
+      fill(this.memory.subarray(start, start + count).fill(0));
     }
-    this.memory.set(weights);
+    this.shelf.users.add(this);
+    for (const name of Object.keys(this.offsets)) {
+      this.at[name] = this.shelf.start + this.offsets[name];
+    }
     this.means = means;
     this.valid.fill(0);
   }
 
   tabulateRotations() {
+    const { memory, at } = this;
     const half = this.D / 2;
     for (let t = 0; t < this.B; t++) {
       for (let i = 0; i < half; i++) {
         const angle = t * 10000 ** (-i / half);
-        this.memory[this.at.cos + t * half + i] = Math.cos(angle);
-        this.memory[this.at.sin + t * half + i] = Math.sin(angle);
+        memory[at.cos + t * half + i] = Math.cos(angle);
+        memory[at.sin + t * half + i] = Math.sin(angle);
       }
     }
   }
@@ -135,7 +160,7 @@ class Engine {
     for (let l = 0; l <= L; l++) {
       while (valid[l + 1] < T) {
         const from = valid[l + 1];
-        const to = Math.min(from + this.chunk, T);
+        const to = Math.min(from + CHUNK, T);
         if (l < L) {
           this.block(l, from, to);
           this.patch(l + 1, from, to);
@@ -177,7 +202,8 @@ class Engine {
   }
 
   add(to, from, count) {
-    for (let i = 0; i < count; i++) this.memory[to + i] += this.memory[from + i];
+    const { memory } = this;
+    for (let i = 0; i < count; i++) memory[to + i] += memory[from + i];
   }
 
   patch(layer, from, to) {
@@ -189,7 +215,7 @@ class Engine {
 
   /** A block: attention, then MLP; rows from `from` to `to` of the residual stream after it. */
   block(l, from, to) {
-    const { memory, at, C, hidden } = this;
+    const { memory, at, B, C, hidden } = this;
     const rows = to - from;
     const [x, next] = [at[`x${l}`] + from * C, at[`x${l + 1}`] + from * C];
     const [attn, mlp] = [at[`attn${l}`] + from * C, at[`mlp${l}`] + from * C];
@@ -199,6 +225,10 @@ class Engine {
       const y = at[letter + l] + from * C;
       this.linear(`${name}.attn.${kind}`, at.normed, y, rows, C, C);
       if (letter !== "v") this.normAndRotate(`${name}.attn.${letter}_norm`, y, from, to);
+    }
+    const { [`v${l}`]: v, [`columns${l}`]: columns } = at;
+    for (let t = from; t < to; t++) {
+      for (let c = 0; c < C; c++) memory[columns + c * B + t] = memory[v + t * C + c];
     }
     for (let t = from; t < to; t++) this.attend(l, t);
     this.linear(`${name}.attn.out`, at[`z${l}`] + from * C, attn, rows, C, C);
@@ -211,9 +241,8 @@ class Engine {
       this.linear(`${name}.mlp.gate`, at.normed, at.gate, rows, C, hidden);
     }
     const activate = ACTIVATIONS[activation] ?? (() => NaN);
-    for (let i = 0; i < rows * hidden; i++) {
-      memory[at.up + i] = activate(memory[at.up + i], memory[at.gate + i]);
-    }
+    const { up, gate } = at;
+    for (let i = 0; i < rows * hidden; i++) memory[up + i] = activate(memory[up + i], memory[gate + i]);
     this.linear(`${name}.mlp.down`, at.up, mlp, rows, hidden, C);
     if (this.edits.some((edit) => edit.off === "mlp" && edit.layer === l)) {
       memory.fill(0, mlp, mlp + rows * C);
@@ -223,18 +252,18 @@ class Engine {
 
   /** A position looks back, head by head; and what edits make of it. */
   attend(l, t) {
-    const { memory, at, C, D, H } = this;
+    const { memory, at, B, C, D, H } = this;
     const edits = this.edits.filter(({ layer }) => layer === undefined || layer === l);
-    const [qs, ks, vs] = [at[`q${l}`], at[`k${l}`], at[`v${l}`]];
-    const zs = at[`z${l}`];
+    const [q, k, z] = [at[`q${l}`] + t * C, at[`k${l}`], at[`z${l}`] + t * C];
+    const scale = 1 / Math.sqrt(D);
     for (let h = 0; h < H; h++) {
       const row = at[`weights${l}`] + h * this.triangle + (t * (t + 1)) / 2;
       const own = edits.filter(({ head }) => head === undefined || head === h);
-      score(memory, qs + t * C + h * D, ks + h * D, row, t, C, D);
+      arena.multiply(q + h * D, k + h * D, row, 1, D, t + 1, C);
       for (const { hide } of own) if (hide < t) memory[row + hide] = -Infinity;
-      softmax(memory, row, t + 1);
-      const out = zs + t * C + h * D;
-      mix(memory, row, vs + h * D, out, t, C, D);
+      softmax(memory, row, t + 1, scale);
+      const out = z + h * D;
+      arena.multiply(row, at[`columns${l}`] + h * D * B, out, 1, t + 1, D, B);
       for (const { head, off, row: given, position } of own) {
         if (head !== h) continue;
         if (off === "zero") memory.fill(0, out, out + D);
@@ -282,19 +311,18 @@ class Engine {
 
   /** Queries or keys of each head, normalized and rotated where the config says so, in place. */
   normAndRotate(name, y, from, to) {
-    const { memory, at, D, H } = this;
+    const { memory, at: { cos, sin }, D, H } = this;
     const half = D / 2;
     if (this.config.qk_norm) this.normalize(name, y, y, (to - from) * H, D, true);
     if (this.config.positions !== "rotary") return;
     for (let t = from; t < to; t++) {
       for (let h = 0; h < H; h++, y += D) {
         for (let i = 0; i < half; i++) {
-          const cos = memory[at.cos + t * half + i];
-          const sin = memory[at.sin + t * half + i];
+          const [across, up] = [memory[cos + t * half + i], memory[sin + t * half + i]];
           const a = memory[y + i];
           const b = memory[y + half + i];
-          memory[y + i] = a * cos - b * sin;
-          memory[y + half + i] = b * cos + a * sin;
+          memory[y + i] = a * across - b * up;
+          memory[y + half + i] = b * across + a * up;
         }
       }
     }
@@ -302,8 +330,8 @@ class Engine {
 
   /** x W^T + b, from (rows, K) to (rows, N). */
   linear(name, x, y, rows, K, N) {
-    const { memory, at } = this;
-    product(memory, x, at[`${name}.weight`], y, rows, K, N);
+    const { at } = this;
+    arena.multiply(x, at[`${name}.weight`], y, rows, K, N, K);
     const bias = at[`${name}.bias`];
     if (bias === undefined) return;
     for (let r = 0; r < rows; r++) this.add(y + r * N, bias, N);
@@ -392,93 +420,6 @@ class Engine {
 /** Whether an edit is one of the residual stream. */
 const isPatch = ({ row, head }) => row !== undefined && head === undefined;
 
-/** q K^T / sqrt(D) for one query, at position t: t + 1 scores. */
-function score(memory, q, k, row, t, C, D) {
-  const scale = 1 / Math.sqrt(D);
-  for (let s = 0; s <= t; s++) memory[row + s] = dot(memory, q, k + s * C, D) * scale;
-}
-
-function softmax(memory, row, count) {
-  let largest = -Infinity;
-  let total = 0;
-  for (let s = 0; s < count; s++) largest = Math.max(largest, memory[row + s]);
-  for (let s = 0; s < count; s++) {
-    memory[row + s] = Math.exp(memory[row + s] - largest);
-    total += memory[row + s];
-  }
-  for (let s = 0; s < count; s++) memory[row + s] /= total;
-}
-
-/** A V for one query. */
-function mix(memory, row, v, out, t, C, D) {
-  for (let d = 0; d < D; d++) {
-    let mixed = 0;
-    for (let s = 0; s <= t; s++) mixed += memory[row + s] * memory[v + s * C + d];
-    memory[out + d] = mixed;
-  }
-}
-
-/**
- * x W^T, three rows and three outputs at a time: a number that is read is used three times, and the
- * nine sums fit into the registers. Each sum is made in the same order, however many rows there
- * are.
- */
-function product(memory, x, w, y, rows, K, N) {
-  let r = 0;
-  for (; r + 3 <= rows; r += 3) {
-    const x0 = x + r * K, x1 = x0 + K, x2 = x1 + K;
-    const y0 = y + r * N, y1 = y0 + N, y2 = y1 + N;
-    let n = 0;
-    for (; n + 3 <= N; n += 3) {
-      const w0 = w + n * K, w1 = w0 + K, w2 = w1 + K;
-      let a0 = 0, a1 = 0, a2 = 0, b0 = 0, b1 = 0, b2 = 0, c0 = 0, c1 = 0, c2 = 0;
-      for (let k = 0; k < K; k++) {
-        const u = memory[w0 + k], v = memory[w1 + k], s = memory[w2 + k];
-        const a = memory[x0 + k], b = memory[x1 + k], c = memory[x2 + k];
-        a0 += a * u;
-        a1 += a * v;
-        a2 += a * s;
-        b0 += b * u;
-        b1 += b * v;
-        b2 += b * s;
-        c0 += c * u;
-        c1 += c * v;
-        c2 += c * s;
-      }
-      memory[y0 + n] = a0;
-      memory[y0 + n + 1] = a1;
-      memory[y0 + n + 2] = a2;
-      memory[y1 + n] = b0;
-      memory[y1 + n + 1] = b1;
-      memory[y1 + n + 2] = b2;
-      memory[y2 + n] = c0;
-      memory[y2 + n + 1] = c1;
-      memory[y2 + n + 2] = c2;
-    }
-    for (; n < N; n++) {
-      for (let i = r; i < r + 3; i++) memory[y + i * N + n] = dot(memory, x + i * K, w + n * K, K);
-    }
-  }
-  for (; r < rows; r++) {
-    for (let n = 0; n < N; n++) memory[y + r * N + n] = dot(memory, x + r * K, w + n * K, K);
-  }
-}
-
-function dot(memory, x, w, K) {
-  let sum = 0;
-  for (let k = 0; k < K; k++) sum += memory[x + k] * memory[w + k];
-  return sum;
-}
-
-/** The MLP's nonlinearities, of what `up` gives and, if it is gated, what `gate` gives. */
-const ACTIVATIONS = {
-  gelu: (u) => 0.5 * u * (1 + erf(u * Math.SQRT1_2)),
-  // GPT-2's approximation of GELU (Hendrycks & Gimpel 2016, section 2)
-  gelu_tanh: (u) => 0.5 * u * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (u + 0.044715 * u ** 3))),
-  relu2: (u) => (u > 0 ? u * u : 0),
-  swiglu: (u, g) => (g / (1 + Math.exp(-g))) * u,
-};
-
 // The choices of model/config.py that the engine knows.
 const CHOICES = {
   activation: Object.keys(ACTIVATIONS),
@@ -490,19 +431,6 @@ const CHOICES = {
 function unknownChoice(config) {
   const name = Object.keys(CHOICES).find((each) => !CHOICES[each].includes(config[each]));
   return name ? `${name} ${config[name]}` : null;
-}
-
-/** The error function, by its series without cancellation (Abramowitz & Stegun 1964, 7.1.6). */
-function erf(x) {
-  const square = x * x;
-  if (square > 36) return Math.sign(x);
-  let term = x;
-  let sum = x;
-  for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n++) {
-    term *= (2 * square) / (2 * n + 1);
-    sum += term;
-  }
-  return (2 / Math.sqrt(Math.PI)) * Math.exp(-square) * sum;
 }
 
 /** First position that the model sees at `position` of a text; see model/generate.py. */

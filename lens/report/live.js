@@ -49,10 +49,9 @@ const halves = Float32Array.from({ length: 65536 }, (_, bits) => {
   return bits >> 15 ? -size : size;
 });
 
-/** The weights of a snapshot as lens/report/weights.py packs them. */
-function unpackWeights(bytes, eightBits) {
+/** The weights of a snapshot as lens/report/weights.py packs them, into an array of zeros. */
+function unpackWeights(bytes, eightBits, weights) {
   const sizes = data.shapes.map(([, shape]) => shape.reduce((a, b) => a * b, 1));
-  const weights = new Float32Array(sum(sizes));
   const view = new DataView(bytes.buffer, bytes.byteOffset);
   let at = 0; // in the bytes
   let start = 0; // of a tensor, in the weights
@@ -80,7 +79,6 @@ function unpackWeights(bytes, eightBits) {
     }
     start += sizes[tensor];
   });
-  return weights;
 }
 
 const packedWeights = []; // of each snapshot, once it has been shown
@@ -95,8 +93,9 @@ function engineFor(purpose, snapshot) {
     packedWeights[snapshot] ??=
       bytesOf(document.getElementsByClassName("weights")[snapshot].textContent);
     means[snapshot] ??= floats(snapshots[snapshot].means);
-    const weights = unpackWeights(packedWeights[snapshot], snapshots[snapshot].eight_bits);
-    engine.load(weights, means[snapshot]);
+    const { eight_bits } = snapshots[snapshot];
+    engine.load(snapshot, (weights) => unpackWeights(packedWeights[snapshot], eight_bits, weights),
+      means[snapshot]);
     engine.snapshot = snapshot;
   }
   return engine;

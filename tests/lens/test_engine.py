@@ -21,7 +21,8 @@ from model.config import ModelConfig
 from model.generate import window_start
 from model.gpt import GPT
 
-ENGINE = (Path(report.__file__).parent / "engine.js").read_text(encoding="utf-8")
+PARTS = Path(report.__file__).parent
+ENGINE = "\n".join((PARTS / f).read_text(encoding="utf-8") for f in ("kernels.js", "engine.js"))
 # In the page: the engine, and what a test asks of it, as plain numbers. The edits stay the same
 # objects, as in the page, so that the engine can tell which are new.
 ASK = """
@@ -30,7 +31,8 @@ function make(config, shapes, given, ...packed) {
   const numbers = (text) =>
     new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
   engine = new Engine(config, shapes);
-  engine.load(...packed.map(numbers));
+  const [weights, means] = packed.map(numbers);
+  engine.load(weights, (room) => room.set(weights), means);
   edits = given;
 }
 const ask = (tokens, chosen) => [...engine.run(tokens, chosen.map((i) => edits[i]))];
@@ -38,12 +40,15 @@ const ask = (tokens, chosen) => [...engine.run(tokens, chosen.map((i) => edits[i
 OFF = ["zero", "mean"]
 
 
-@pytest.fixture(scope="module")
-def tab(window: Any) -> Any:
-    """An empty page that has the engine."""
+@pytest.fixture(scope="module", params=["WebAssembly", "JavaScript"])
+def tab(window: Any, request: pytest.FixtureRequest) -> Any:
+    """An empty page that has the engine, with either kernel."""
     tab, _ = window
     tab.goto("about:blank")
+    if request.param == "JavaScript":
+        tab.evaluate("window.WebAssembly = undefined")
     tab.add_script_tag(content=ENGINE + ASK)
+    assert tab.evaluate("'tiles' in arena") == (request.param == "WebAssembly")
     return tab
 
 

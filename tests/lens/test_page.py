@@ -161,8 +161,8 @@ def test_nothing_but_its_own_script_and_style_may_run(report: Report) -> None:
         for part in ('<script type="module">(.*?)</script>', "<style>(.*?)</style>")
     )
     assert policy == (
-        f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src 'sha256-{script}' 'wasm-unsafe-eval'; "
+        f"style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
     )
 
 
