@@ -5,7 +5,7 @@
 // ---------------------------------------------------------------------------- an assembler
 
 // Instructions of a stack machine, as nested lists of bytes: the operands first, then the code.
-// See https://webassembly.github.io/spec/core/binary/instructions.html.
+// See "Binary Format, Instructions" in the WebAssembly Core Specification.
 
 /** A whole number from 0 to 2^31 in LEB128: seven bits a byte, lowest first. */
 const whole = (n) => (n < 128 ? [n] : [(n & 127) | 128, whole(n >> 7)]);
