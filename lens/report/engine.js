@@ -351,7 +351,7 @@ class Engine {
     return this.memory.slice(from, from + (this.tokens.length * (this.tokens.length + 1)) / 2);
   }
 
-  /** Logits (T, V) if the model ended after so many of its layers: the logit lens. */
+  /** Logits (T, V) if the model ended after the first `layers` layers: the logit lens. */
   lens(layers) {
     const { memory, at, C, V } = this;
     const T = this.tokens.length;

@@ -136,7 +136,7 @@ class Arena {
     } catch {} // not there, without SIMD, or not allowed
   }
 
-  /** Room for so many numbers, all zero: where it begins. */
+  /** Reserve `count` numbers, all zero, and return where they begin. */
   reserve(count) {
     const start = this.end;
     this.end += 16 * Math.ceil(count / 16);
