@@ -125,6 +125,8 @@ def test_a_limited_pass_is_evenly_spaced_and_a_whole_one_if_it_fits(
     assert len(rows) == max(1, limit // T) and {len(row) for row in rows} == {T + 1}
     gaps = {int(after[0] - before[0]) // T for before, after in pairwise(rows)}
     assert 0 not in gaps and len(gaps) <= 2 and max(gaps, default=0) - min(gaps, default=0) <= 1
+    full = (count - 1) // T
+    assert full - int(rows[-1][0]) // T <= math.ceil(full / len(rows))  # up to the end
 
 
 def test_a_split_too_short_is_named() -> None:
