@@ -72,17 +72,22 @@ def test_the_python_in_it_runs(
     assert "torch.Size([1, 2, 23, 23])" in capsys.readouterr().out
 
 
-def test_the_files_it_maps_are_there() -> None:
+def test_the_map_of_the_rooms_is_right() -> None:
+    """Its files and names exist, and imports point down its list."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     (tree,) = (block for kind, block in FENCED.findall(page) if block.startswith("train.py"))
-    room = ""
-    for line in tree.splitlines():
-        name = line.split()[0] if line.strip() else ""
-        if line.startswith(" "):
-            assert (ROOT / room / name).exists(), name
-        elif name:
-            assert (ROOT / name).exists(), name
-            room = name if name.endswith("/") else ""
+    commands, *rooms = [re.findall(r"\S+(?:/|\.py)(?= |$)", line) for line in tree.splitlines()]
+    assert all((ROOT / name).exists() for name in commands)
+    order = [room[0].removesuffix("/") for room in rooms]
+    for above, room in enumerate(order):
+        may_use = order if room in ("benchmarks", "tests") else order[above:-2]
+        for path in (ROOT / room).rglob("*.py"):
+            used = re.findall(r"^\s*(?:from|import) (\w+)", path.read_text("utf-8"), re.MULTILINE)
+            assert {name for name in used if name in order} <= {*may_use}, path
+    added = re.findall(r"`(\w+)` in ([\w/]+)\.py", page)
+    assert len(added) > 8
+    for name, path in added:
+        assert hasattr(importlib.import_module(path.replace("/", ".")), name), name
 
 
 def test_pictures_and_links_lead_somewhere() -> None:
