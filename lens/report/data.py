@@ -53,7 +53,7 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
     text = 1.1 * len(to_json(measure(subject, sequences_BT, model, False)[0])) + 100
     sizes, losses = [], []
     for step, snapshot in through_training(subject):
-        say_now(f"loss at step {step}")
+        say_now(f"step {step}")
         packs = [pack_weights(snapshot.state_dict(), eight_bits)[0] for eight_bits in (False, True)]
         sizes.append([text + BASE64 * len(each) for each in packs])
         losses.append(mean_loss(snapshot, sequences_BT))
@@ -61,6 +61,7 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
         raise too_small(max_bytes, taken + sizes[-1][1])
     chosen = choose(sizes, losses, max_bytes - taken)
     data["snapshots"], weights = [], []
+    data["saved"] = len(sizes)
     for i, (step, snapshot) in enumerate(through_training(subject)):
         if i in chosen:
             say_now(f"step {step}")
@@ -68,6 +69,7 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
             data["snapshots"].append({"step": step, **measured})
             weights.append(packed_weights)
     say_now("")
+    print(f"{len(chosen)} of {len(sizes)} snapshots fit --max_mb", file=sys.stderr)
     return page(data, weights)
 
 
@@ -92,7 +94,8 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         "shapes": [[name, list(weight.shape)] for name, weight in model.state_dict().items()],
         "vocab": subject.tokenizer.labels,
         "tokenizer": subject.tokenizer.to_dict(),
-        "prompt": subject.prompt_T.tolist(),
+        # By default short: its letters fit on the axes of a map, and there is room to type.
+        "prompt": subject.prompt_T[: T if subject.options.prompt else min(40, T * 3 // 4)].tolist(),
         "reference": reference(subject).tolist(),
         "copies": bool(subject.trained_periods),
         "scores": [
@@ -189,8 +192,8 @@ def reference(subject: Subject) -> Tensor:
 
 def too_small(max_bytes: float, enough: float) -> UserError:
     return UserError(
-        f"the model does not fit into a page of {max_bytes / 1e6:g} MB, rounded to 8 bits; "
-        f"make room with --max_mb {enough / 1e6 + 0.01:.2f} or more"
+        f"the model, in 8 bits, exceeds {max_bytes / 1e6:g} MB; "
+        f"set --max_mb {enough / 1e6 + 0.01:.2f}"
     )
 
 

@@ -148,9 +148,20 @@ function choose(id) {
   replaceText([...state.text.slice(0, view.start + queryOnShow() + 1), known(id)]);
 }
 
+/** Put a text into its field as if it were typed, so that Ctrl-Z takes it back. */
 function replaceText(text) {
-  $("typed").value = decode(text);
-  $("typed").scrollTop = $("typed").scrollHeight;
+  const field = $("typed"), focused = document.activeElement;
+  const [old, value] = [field.value, decode(text)];
+  let same = 0;
+  while (same < value.length && old[same] === value[same]) same++;
+  field.focus({ preventScroll: true });
+  field.setSelectionRange(same, old.length);
+  const inserted = same < value.length
+    ? document.execCommand("insertText", false, value.slice(same)) : document.execCommand("delete");
+  if (!inserted || field.value !== value) field.value = value;
+  if (focused !== document.body) focused.focus({ preventScroll: true });
+  else field.blur();
+  field.scrollTop = field.scrollHeight;
   setText(text);
 }
 
@@ -185,14 +196,16 @@ function undo() {
   update();
 }
 
-/** As the page was shipped, but for some changes. */
+/** Go back to the state of the page as opened, but for some changes; Reset keeps the text. */
 function restart(changes = {}) {
   Object.assign(state, shipped(), { pin: null, hover: null, bar: null }, changes);
   $("slider").value = state.snapshot;
-  $("typed").value = decode(state.text);
+  if ($("typed").value !== decode(state.text)) $("typed").value = decode(state.text);
   $("instead").value = state.edits.map((word) => readEdit(word).instead).find(Boolean) ?? "zero";
   update();
 }
+
+const reset = () => restart({ text: state.text });
 
 function goTo(index) {
   state.snapshot = clamp(index, 0, LAST);
@@ -344,13 +357,17 @@ function address() {
 }
 
 let keeping; // browsers refuse an address that changes too often
+let keptEdits = ""; // of the last address: Back undoes edits, and the first change of anything
 
 function keepAddress() {
   clearTimeout(keeping);
   keeping = setTimeout(() => {
+    const edits = state.edits.join();
+    const way = location.hash && edits === keptEdits ? "replaceState" : "pushState";
+    keptEdits = edits;
     if (address() === location.hash) return;
     try {
-      history.replaceState(null, "", address() || location.pathname);
+      history[way](null, "", address() || location.pathname);
     } catch { // a frame without an address of its own, as in a notebook
     }
   }, 300);
@@ -386,7 +403,7 @@ function suggest() {
   const step = (words, label, action) => el("li", {}, words, " ",
     el("button", { type: "button", onclick: action }, label));
   const without = (heads) => () =>
-    restart({ edits: heads.map((head) => `${headName(head)}=zero`) });
+    restart({ text: state.text, edits: heads.map((head) => `${headName(head)}=zero`) });
   $("try").hidden = false;
   $("try").querySelector("ol").append(
     step("The text is a random string, twice. The model predicts its second copy. " +
@@ -396,7 +413,7 @@ function suggest() {
       "stood before. Ablate the previous-token heads there, and see how much of the stripe of the " +
       "induction heads is left.", `switch off ${names(before)}`, without(before))] : []),
     step("Undo that, and drag the slider: the stripe was not there at first.", "undo",
-      () => restart()));
+      reset));
 }
 
 // ------------------------------------------------------------------------------ words and tour
@@ -472,7 +489,7 @@ function listen() {
   };
   $("help").onclick = () => $("keys").showModal();
   $("undo").onclick = undo;
-  $("reset").onclick = () => restart();
+  $("reset").onclick = reset;
   $("hide-all").onclick = hideSelected;
   $("hide-one").onclick = () => toggleEdit(`hide@${hideable()}/${headName(state.head)}`);
   $("write-one").onclick = () => write(ahead.slice(0, 1));
@@ -588,7 +605,7 @@ const KEYS = {
   x: () => toggleHead(state.head),
   h: hideSelected,
   u: undo,
-  r: () => restart(),
+  r: reset,
   "?": () => $("keys").showModal(),
   Escape: () => (stop < 0 ? pin(null) : endTour()),
 };
@@ -625,7 +642,11 @@ suggest();
 if (LAST === 0) {
   $("training").className = "still";
   for (const id of ["play", "speed", "slider", "loss"]) $(id).hidden = true;
-  $("one-snapshot").hidden = false;
 }
+const omitted = data.saved - snapshots.length;
+$("omitted").hidden = LAST > 0 && !omitted;
+$("omitted").textContent = omitted
+  ? `${snapshots.length} of ${data.saved} snapshots are in this page; --max_mb makes room for more.`
+  : "One snapshot of training. To see heads form, train with --train.snapshots.";
 listen();
 restart(readAddress());

@@ -494,7 +494,7 @@ function showNext() {
     const gauge = el("div", { className: "gauge" });
     gauge.style.width = `${100 * Math.exp(now[id])}%`;
     const bar = el("button", {
-      type: "button", className: "bar-button", title: "who voted for it?", onclick: () => vote(id),
+      type: "button", className: "bar-button", title: "logit contributions", onclick: () => vote(id),
     }, gauge);
     if (edited()) {
       const ghost = el("div", { className: "gauge ghost" });
@@ -502,7 +502,7 @@ function showNext() {
       bar.append(ghost);
     }
     const token = visible(vocab[id]);
-    bar.ariaLabel = `who voted for ${token}`;
+    bar.ariaLabel = `logit contributions to ${token}`;
     bar.ariaPressed = id === state.bar;
     return el("tr", { className: id === next ? "came" : "" },
       cell(el("button", {
@@ -525,6 +525,8 @@ function showNext() {
   showVotes(t);
 }
 
+const hasBiases = data.shapes.some(([name]) => /(out|final_norm)\.bias$/.test(name));
+
 // What each part adds to a logit. The parts sum to it, the scale of the final norm held fixed.
 function showVotes(t) {
   $("votes").hidden = state.bar === null;
@@ -543,17 +545,17 @@ function showVotes(t) {
   const isPatched = state.edits.some((word) => /^patch.*L\d+$/.test(word));
   refill($("votes"),
     el("p", {},
-      el("b", {}, `Who voted for ${quoted(vocab[state.bar])} after ${place("token", t)}?`)),
+      el("b", {}, `Logit contributions to ${quoted(vocab[state.bar])} after ${place("token", t)}`)),
     el("div", { className: "scroll" }, el("table", {},
       row(header(""), ...range(H).map((h) => header(`H${h}`)), header("MLP")),
       ...range(L).map((l) => row(header(`layer ${l}`, "row"),
         ...range(H).map((h) => part(heads[l * H + h], l * H + h)), part(mlps[l]))),
-      single("embedding", embedding), single("biases", biases),
+      single("embedding", embedding), ...(hasBiases ? [single("biases", biases)] : []),
       ...(isPatched ? [single("patched in", patched)] : []),
       row(header("logit", "row"), numeral(signed(logit, 2))))),
     el("p", { className: "quiet small" }, "Direct logit attribution: what each part adds to the " +
       "logit, with the scale of the final norm held fixed. Look for the one part without which " +
-      "another character would have won."));
+      "another token would have won."));
 }
 
 function showContinuation(tokens) {
@@ -731,7 +733,7 @@ const patches = { canvas: document.createElement("canvas"), shares: null, look: 
 function showPatchState() {
   const { other, start, pass: { T, ids } } = view;
   const problem = other.some(({ id }) => id === null)
-    ? "It has a character that the model never saw."
+    ? "It has a token that the model never saw."
     : start ? `Both texts must fit into the context of ${B} tokens.`
       : other.length !== T
         ? `It has ${tokensOf(other.length)} and the first text ${count(T)}; they must be equal.`

@@ -133,6 +133,7 @@ def test_a_page_keeps_to_its_room_and_overwrites_only_pages(
         assert study.main([*report, f"--max_mb={room}"]) == 0
         assert (run / "report.html").stat().st_size <= room * 1e6
         data, _ = taken_apart(run)
+        assert f"{len(eight_bits)} of 2 snapshots fit" in capsys.readouterr().err
         assert [snapshot["eight_bits"] for snapshot in data["snapshots"]] == eight_bits
     assert "".join(data["vocab"][i] for i in data["reference"]) == "to beto beto "
     uniform = {info["key"]: info["uniform"] for info in data["scores"]}
