@@ -37,7 +37,7 @@ from run.checkpoint import Header, model_tensors, open_run, save_checkpoint
 from run.folder import RUNS, check_unused, find_run, lock_run, make_folder, save_config
 from training.config import TrainConfig
 from training.runtime import Machine, fit_threads
-from training.state import TrainState
+from training.step import TrainState
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -34,7 +34,7 @@ from torch import Tensor
 from common.errors import UserError, command, printable
 from common.fields import STRICT
 from configs.load import SECTIONS, Config, build, read_command_line, read_config
-from data.batches import Batches, TextBatches, open_batches
+from data.batches import Batches, open_batches
 from model.generate import Sampling, generate
 from model.gpt import GPT
 from run.checkpoint import (
@@ -50,14 +50,12 @@ from run.checkpoint import (
     snapshot_steps,
     training_tensors,
 )
-from run.folder import find_run, lock_run, make_folder, save_config
+from run.folder import check_changes, find_run, lock_run, make_folder, save_config
 from run.log import Logger
-from run.resume import check_changes
 from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
 from training.processes import Processes, join_processes
 from training.runtime import Runtime, StopSignal, start_runtime
-from training.state import TrainState
-from training.step import Evaluation, describe_size, evaluate, train_step
+from training.step import Evaluation, TrainState, describe_size, evaluate, train_step
 
 LOADING = time.perf_counter() - common.start.BEGAN  # seconds
 
@@ -103,8 +101,7 @@ def train(job: "Job") -> bool:
     with Logger(job.run, job.config, state, job.batches.baselines(), stop, silent) as log:
         while not processes.stop_requested(stop):
             if state.evaluation_due(settings):
-                limit = settings.eval_tokens
-                result = job.evaluate(job.batches.validation_batches, limit=limit)
+                result = job.evaluate(job.batches.validation_batches, settings.eval_tokens)
                 sample = "" if silent else job.sample()
                 if processes.stop_requested(stop):
                     break  # evaluated again when the run is resumed
@@ -159,26 +156,21 @@ class Job:
         return self.processes.shard(batch).to(self.runtime.device)
 
     def evaluate(
-        self,
-        split: Callable[..., Iterator[Tensor]],
-        stride: int | None = None,
-        limit: int | None = None,
+        self, split: Callable[..., Iterator[Tensor]], limit: int | None = None
     ) -> Evaluation:
         """Return the loss over a split, or its beginning if stopped, as many sequences at a time as
         in training.
 
         Args:
-            stride: tokens from one sequence to the next; by default they are adjacent.
             limit: largest number of tokens; see `data.batches.one_pass`.
         """
         rows = self.config.train.micro_batch_size // self.processes.world_size
         return evaluate(
             self.compiled_model,
-            self.until_stopped(split(rows, stride, limit)),
+            self.until_stopped(split(rows, limit)),
             self.batches.tokenizer,
             self.runtime.device,
             self.processes,
-            self.config.model.block_size - stride if stride else 0,
         )
 
     def until_stopped(self, items: Iterator[Tensor]) -> Iterator[Tensor]:
@@ -391,15 +383,10 @@ def measure(job: Job, saved: SavedRun) -> int:
     if not saved.trained_on(job.batches.info):
         print("note: this is not the text that the run was trained on")
     load_weights(job.model, saved.tensors, saved.path)
-    data, T = job.config.data, job.config.model.block_size
-    splits = {"validation": job.batches.validation_batches}
-    if data.test_fraction:
-        splits["test"] = job.batches.test_batches
-    for name, split in splits.items():
-        for stride in (T, T - T // 2) if isinstance(job.batches, TextBatches) else (T,):
-            result = job.evaluate(split, stride)
-            window = f"  sliding window: {T - stride + 1} or more tokens of context"
-            print(f"{name:10} {result.in_units(data.unit)}{window if stride < T else ''}")
+    unit = job.config.data.unit
+    print(f"validation {job.evaluate(job.batches.validation_batches).in_units(unit)}")
+    if job.config.data.test_fraction:
+        print(f"test       {job.evaluate(job.batches.test_batches).in_units(unit)}")
     return 0
 
 

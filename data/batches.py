@@ -69,7 +69,7 @@ class TextBatches:
             )
         self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1
-        # Called with a batch size B, and perhaps a stride and a limit.
+        # Called with a batch size B, and perhaps a limit.
         self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)
         self.test_batches = functools.partial(one_pass, self.test_tokens, block_size)
 
@@ -126,9 +126,7 @@ class GeneratedBatches:
     def train_batch(self, step: int, batch_size: int) -> Tensor:
         return self.draw([self.seed, 1, step], batch_size)
 
-    def held_out(
-        self, part: int, batch_size: int, stride: int | None = None, limit: int | None = None
-    ) -> Iterator[Tensor]:
+    def held_out(self, part: int, batch_size: int, limit: int | None = None) -> Iterator[Tensor]:
         """Yield all sequences, which are few and the same for every seed of training."""
         yield from self.draw([0, part], HELD_OUT).split(batch_size)
 
@@ -185,24 +183,16 @@ def epoch_starts(length: int, T: int, count: int, seed: int, epoch: int) -> npt.
 
 
 def one_pass(
-    tokens: npt.NDArray[Any],
-    T: int,
-    batch_size: int,
-    stride: int | None = None,
-    limit: int | None = None,
+    tokens: npt.NDArray[Any], T: int, batch_size: int, limit: int | None = None
 ) -> Iterator[Tensor]:
-    """Yield sequences, (B, T + 1), each beginning `stride` tokens (by default T) after the one
-    before; what is left over makes a last, shorter one.
-
-    The last `stride` tokens of each (of the last one, only those that are new) together cover every
-    token once, except the first T + 1 - stride.
+    """Yield adjacent sequences, (B, T + 1), which together predict every token but the first; what
+    is left over makes a last, shorter one.
 
     Args:
         limit: of a split with more tokens to predict, yield sequences that are evenly spaced and
             predict at most this many, or one sequence.
     """
-    stride = stride or T
-    starts = np.arange(0, len(tokens) - 1, stride)
+    starts = np.arange(0, len(tokens) - 1, T)
     full, rest = np.split(starts, [np.searchsorted(starts, len(tokens) - T)])
     if limit is not None and limit < len(tokens) - 1:
         count = max(1, limit // T)

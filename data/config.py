@@ -19,7 +19,7 @@ class DataConfig:
 
     tokenizer: Literal["char", "byte", "bpe"] = "char"
     """A token is a character of the text, a byte of its UTF-8 form, or a subword: bytes joined by
-    byte-pair encoding, as in GPT-2, learned from the text; needs the library tokenizers."""
+    byte-pair encoding, as in GPT-2, learned from the text."""
 
     vocab_size: Annotated[int, Field(ge=257, le=60_000)] = 1024
     """For bpe: number of distinct tokens, 256 of them bytes."""

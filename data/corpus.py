@@ -10,7 +10,6 @@ source.
 import hashlib
 import json
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -36,10 +35,6 @@ from data.tokenizer import (
     train_bpe,
 )
 
-# Up to the last place where a text can be cut so that both parts have the tokens of the whole: no
-# word of BPE reaches across it. A newline stands first after `.*` because `re` searches fast for a
-# character, also through a text of one line.
-BETWEEN_LINES = re.compile(r".*\n(?<=\S\n)(?=\S)", re.DOTALL)
 START_TOKENS = 10_000_000  # the most tokens that the one to start from is chosen among
 
 
@@ -115,7 +110,7 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
         prefix="making-", dir=entry.parent, ignore_cleanup_errors=True
     ) as made:
         with open(Path(made, "tokens.bin"), "wb") as file:
-            for text in cut_between_lines(read_text(source, tokenizer.errors)):
+            for text in read_text(source, tokenizer.errors):
                 file.write(tokenizer.encode(text).data)
                 digest.update(text.encode(errors=tokenizer.errors))
             sync(file)
@@ -136,18 +131,6 @@ def read_text(source: Source, errors: str = "strict") -> Iterator[str]:
     """Read a text in chunks, and show how far it is."""
     chunks = source.read(errors)
     return iter(tqdm(chunks, "reading", unit=" chunks", leave=False, delay=0.5, disable=None))
-
-
-def cut_between_lines(chunks: Iterator[str]) -> Iterator[str]:
-    """Yield the same text in other chunks, which end with a line if one ends in them."""
-    held = ""
-    for chunk in chunks:
-        held += chunk
-        found = BETWEEN_LINES.match(held)
-        end = found.end() if found else len(held)
-        yield held[:end]
-        held = held[end:]
-    yield held
 
 
 def map_tokens(entry: Path, tokenizer: Tokenizer) -> npt.NDArray[Any]:

@@ -82,7 +82,7 @@ def read_files(paths: list[Path], separator: str, errors: str) -> Iterator[str]:
         with open(path, encoding="utf-8", errors=errors, newline="") as file:
             try:
                 while text := file.read(CHUNK):
-                    yield text
+                    yield text + file.readline(CHUNK)  # to the end of a line: no word is cut
             except UnicodeDecodeError as error:
                 raise UserError(
                     f"{path} is not UTF-8 text after {error.object[: error.start][-20:]!r}; "

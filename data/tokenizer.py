@@ -2,7 +2,7 @@
 
 Subwords come from byte-pair encoding (Sennrich et al. 2016) of bytes, as in GPT-2 (Radford et al.
 2019): a text is split into words, and the bytes of a word are joined, pair by pair, in the order of
-the merges. The library `tokenizers` does that; it is an optional dependency.
+the merges. The library `tokenizers` does that.
 """
 
 import codecs
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tokenizers
 from pydantic.dataclasses import dataclass
 
 from common.errors import UserError
@@ -175,23 +176,10 @@ def load_tokenizer(plain: dict[str, Any]) -> Tokenizer:
     return made
 
 
-def tokenizers() -> Any:
-    """Return the library of that name.
-
-    Raises:
-        UserError: if it is not installed.
-    """
-    try:
-        import tokenizers as library
-    except ImportError:
-        raise UserError("subwords need the library tokenizers: pip install tokenizers") from None
-    return library
-
-
 def byte_level_bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Any:
     """Return the library's tokenizer with GPT-2's words."""
-    encoder = tokenizers().Tokenizer(tokenizers().models.BPE(vocabulary, merges))
-    encoder.pre_tokenizer = tokenizers().pre_tokenizers.ByteLevel(add_prefix_space=False)
+    encoder = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
+    encoder.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     return encoder
 
 
@@ -202,7 +190,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
         vocab_size: number of tokens, 256 of them bytes; fewer if the text has fewer pairs.
     """
     encoder = byte_level_bpe({}, [])
-    trainer = tokenizers().trainers.BpeTrainer(
+    trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size, initial_alphabet=list(BYTE_OF), show_progress=False
     )
     encoder.train_from_iterator(texts, trainer)

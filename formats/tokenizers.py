@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+
 from common.errors import reading
 from data.tokenizer import (
     BYTE_OF,
@@ -12,30 +14,24 @@ from data.tokenizer import (
     CharTokenizer,
     Tokenizer,
     byte_level_bpe,
-    tokenizers,
 )
 
 
 def encoder_of(tokenizer: Tokenizer) -> Any:
-    """Return the library's tokenizer that gives texts the same tokens.
-
-    Raises:
-        UserError: if the library is not installed.
-    """
-    library = tokenizers()
+    """Return the library's tokenizer that gives texts the same tokens."""
     if isinstance(tokenizer, CharTokenizer):
         ids = {char: i for i, char in enumerate(tokenizer.chars)}
         # No such token is there: a character that is not known is an error.
-        encoder = library.Tokenizer(library.models.WordLevel(ids, unk_token="<unknown>"))
-        each = library.Regex(r"[\s\S]")
-        encoder.pre_tokenizer = library.pre_tokenizers.Split(each, "isolated")
-        encoder.decoder = library.decoders.Fuse()
+        encoder = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unknown>"))
+        each = tokenizers.Regex(r"[\s\S]")
+        encoder.pre_tokenizer = tokenizers.pre_tokenizers.Split(each, "isolated")
+        encoder.decoder = tokenizers.decoders.Fuse()
         return encoder
     if isinstance(tokenizer, BPETokenizer):
         encoder = byte_level_bpe(tokenizer.vocabulary, tokenizer.pairs)
     else:
         encoder = byte_level_bpe(BYTE_OF, [])
-    encoder.decoder = library.decoders.ByteLevel()
+    encoder.decoder = tokenizers.decoders.ByteLevel()
     return encoder
 
 
@@ -52,7 +48,7 @@ def read_tokenizer(folder: Path, V: int) -> Tokenizer:
     where = folder / "tokenizer.json"
     content = where.read_bytes()
     with reading(where):
-        return tokenizer_of(tokenizers().Tokenizer.from_buffer(content), V)
+        return tokenizer_of(tokenizers.Tokenizer.from_buffer(content), V)
 
 
 def tokenizer_of(encoder: Any, V: int) -> Tokenizer:

@@ -22,7 +22,6 @@ from pydantic.dataclasses import dataclass
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from common.atomic import write_atomically
 from common.errors import UserError, reading
@@ -34,7 +33,7 @@ from training.config import TrainConfig
 from training.optim import Optimizer
 from training.processes import ALONE, Processes
 from training.runtime import Machine
-from training.state import TrainState
+from training.step import TrainState
 
 FORMAT = "glassgpt 7"
 RNG: dict[str, Any] = {"cpu": torch, "cuda": torch.cuda, "mps": torch.mps}
@@ -269,19 +268,9 @@ class SavedRun:
         Raises:
             UserError: if the weights are not what the config describes.
         """
-        with SkipInit():
-            model = GPT(self.config.model, self.tokenizer.vocab_size)
+        model = GPT(self.config.model, self.tokenizer.vocab_size)
         load_weights(model, self.tensors, self.path)
         return model.to(device).eval()
-
-
-class SkipInit(TorchFunctionMode):
-    """Inside, no initial weights are drawn: for GPT-2 that would take two seconds."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__module__", "") == "torch.nn.init":
-            return kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
 
 
 def open_run(run: Path, which: str = "best") -> SavedRun:

@@ -22,8 +22,6 @@ from common.errors import UserError
 from configs.load import Config, nearest, to_plain
 
 RUNS = Path("runs")
-# Scratch files of what training writes by `write_atomically`.
-SCRATCH = ("*-config.yaml", "*-metrics.jsonl", "*.safetensors")
 
 
 def make_folder(name: str | None, stem: str) -> Path:
@@ -58,17 +56,16 @@ def check_unused(run: Path) -> None:
 def lock_run(run: Path) -> Iterator[None]:
     """Keep other processes from training in this folder inside the `with` block.
 
-    The system releases the lock however the process ends. Scratch files that a killed process left
-    while writing one of the run's files are removed.
+    The system releases the lock however the process ends. What a killed process left of a
+    checkpoint is removed.
 
     Raises:
         UserError: if another process has it.
     """
     try:
         with FileLock(run / ".lock", blocking=False):
-            for name in SCRATCH:
-                for scratch in run.rglob(f".writing-{name}"):
-                    scratch.unlink()
+            for scratch in run.rglob(".writing-*.safetensors"):
+                scratch.unlink()
             yield
     except Timeout:
         raise UserError(f"another process is training {run}; wait for it or stop it") from None
@@ -102,3 +99,57 @@ def find_run(name: str | None) -> Path:
             return run
     hint = nearest(Path(name).name, [path.parent.name for path in saved])
     raise UserError(f"there is no run {name} (a folder with last.safetensors){hint}")
+
+
+# --- what may change of its config ---
+
+# What --resume may change: where and how long it computes, how often it evaluates, logs and saves;
+# not what it learns. (The text may have moved; another text has another hash.)
+RESUME = {
+    "data.source",
+    "data.hub_revision",
+    "model.attention",
+    "train.max_steps",
+    "train.target_loss",
+    "train.eval_every",
+    "train.eval_tokens",
+    "train.sample_tokens",
+    "train.save_every",
+    "train.log_every",
+    "train.tensorboard",
+    "train.snapshots",
+    "train.snapshot_mb",
+    "train.device",
+    "train.precision",
+    "train.threads",
+    "train.compile",
+}
+# What --init_from and --evaluate may not change: what gives the weights their meaning...
+VOCABULARY = {"data.tokenizer", "data.vocab_size"}
+MODEL_MAY_CHANGE = {"model.dropout", "model.attn_dropout", "model.attention"}
+# ... and, for --evaluate, which part of a text the run has never seen.
+SPLITS = {"data.val_fraction", "data.test_fraction", "data.separator"}
+
+
+def may_change(field: str, flag: str) -> bool:
+    """Return whether --resume, --init_from or --evaluate may change a field of the config."""
+    if flag == "--resume":
+        return field in RESUME
+    if field.startswith("model."):
+        return field in MODEL_MAY_CHANGE
+    return field not in VOCABULARY and (field not in SPLITS or flag != "--evaluate")
+
+
+def check_changes(old: Config, new: Config, flag: str) -> None:
+    """Reject changes of the config that `flag` does not allow.
+
+    Raises:
+        UserError: naming the first such field.
+    """
+    after = to_plain(new)
+    for section, values in to_plain(old).items():
+        for name, value in values.items():
+            now, field = after[section][name], f"{section}.{name}"
+            if now != value and not may_change(field, flag):
+                hint = "; --train.max_steps sets how far it trains" * (name == "minutes")
+                raise UserError(f"{flag} cannot change {field} from {value} to {now}{hint}")

@@ -13,8 +13,7 @@ from common.atomic import write_atomically
 from common.errors import printable
 from configs.load import Config
 from training.runtime import StopSignal
-from training.state import TrainState
-from training.step import Evaluation
+from training.step import Evaluation, TrainState
 
 Numbers = dict[str, Any]  # by name; `step` is one of them
 LINE = TypeAdapter(dict[str, int | FiniteFloat])

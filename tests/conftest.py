@@ -86,7 +86,7 @@ def make_run(
     from training.config import TrainConfig
     from training.optim import make_optimizer
     from training.runtime import Machine
-    from training.state import TrainState
+    from training.step import TrainState
 
     tokenizer = tokenizer or (CharTokenizer(chars) if chars else ByteTokenizer())
     data = DataConfig(source=source, tokenizer=tokenizer.to_dict()["kind"])

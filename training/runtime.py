@@ -101,40 +101,30 @@ def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
 
 
 def fit_threads() -> None:
-    """Use fewer threads if that is faster, and say so: when other programs keep cores busy, all
-    threads wait for the one that shares its core.
+    """Use half of the threads if that is faster, and say so: when other programs keep cores busy,
+    all threads wait for the one that shares its core.
 
     If the cores are free all are used, so that a run repeats. OMP_NUM_THREADS, which torchrun sets
-    too, decides if it is set.
+    too, decides if it is set. Measured alternating, because other programs come and go, on work
+    like that of a training step, in about a tenth of a second.
     """
-    if "OMP_NUM_THREADS" in os.environ:
+    cores = torch.get_num_threads()
+    half = cores // 2
+    if "OMP_NUM_THREADS" in os.environ or not half:
         return
-    cores = threads = torch.get_num_threads()
-    while threads > 1 and speedup_of_half(threads) > CLEARLY_FASTER:
-        threads //= 2
-    torch.set_num_threads(threads)
-    if threads < cores:
+    x, up, down = torch.ones(512 * cores, 128), torch.ones(128, 512), torch.ones(512, 128)
+    seconds = {half: 0.0, cores: 0.0}
+    for threads in [*seconds, *seconds]:
+        torch.set_num_threads(threads)
+        x @ up  # not timed: it starts the threads
+        seconds[threads] += timeit.timeit(lambda: (x @ up).relu_() @ down, number=8)
+    if seconds[cores] > CLEARLY_FASTER * seconds[half]:
+        torch.set_num_threads(half)
         print(
-            f"note: using {threads} of {cores} threads, which is faster while other programs keep "
+            f"note: using {half} of {cores} threads, which is faster while other programs keep "
             f"this machine busy; OMP_NUM_THREADS={cores} uses all",
             file=sys.stderr,
         )
-
-
-def speedup_of_half(threads: int) -> float:
-    """Return how many times as fast work like that of a training step is on half as many threads;
-    measured alternating, because other programs come and go, in about a tenth of a second."""
-    x, up, down = torch.ones(512 * threads, 128), torch.ones(128, 512), torch.ones(512, 128)
-    seconds = {threads: 0.0, threads // 2: 0.0}
-
-    def work() -> None:
-        (x @ up).relu_() @ down
-
-    for count in [*seconds, *seconds]:
-        torch.set_num_threads(count)
-        work()  # not timed: it starts the threads
-        seconds[count] += timeit.timeit(work, number=8)
-    return seconds[threads] / seconds[threads // 2]
 
 
 def pick_device(name: str) -> torch.device:

@@ -1,20 +1,64 @@
-"""A step of training, an evaluation, and the size of both."""
+"""Where a run stands, a step of training, an evaluation, and the size of both."""
 
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from common.fields import STRICT, Natural, NonNegative
 from data.tokenizer import Tokenizer
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
 from training.config import TrainConfig
 from training.optim import Optimizer, gradient
 from training.processes import ALONE, Processes
+
+
+@dataclass(config=STRICT)
+class TrainState:
+    """Where a run stands."""
+
+    step: Annotated[int, Field(ge=0, lt=2**53)] = 0
+    """Steps made. `train` counts one before it makes it, so that an error names it."""
+
+    seconds: NonNegative = 0.0
+    """Wall time of the loop, evaluations included, over all sessions."""
+
+    train_loss: NonNegative | None = None
+    """Loss of the last step, in nats per token."""
+
+    last_eval_step: Natural = 0
+    """Step of the last evaluation; 0 before the first."""
+
+    val_loss: NonNegative | None = None
+    """Of that evaluation, in nats per token."""
+
+    best_val_loss: NonNegative | None = None
+    """The lowest so far."""
+
+    def evaluation_due(self, config: TrainConfig) -> bool:
+        """Return whether to evaluate before the next step: at intervals, and at the end."""
+        due = self.step % config.eval_every == 0 or self.step >= config.max_steps
+        return due and self.step > self.last_eval_step
+
+    def record(self, val_loss: float) -> bool:
+        """Note an evaluation; return whether it is the best so far."""
+        self.last_eval_step, self.val_loss = self.step, val_loss
+        best = self.best_val_loss is None or val_loss < self.best_val_loss
+        if best:
+            self.best_val_loss = val_loss
+        return best
+
+    def ended(self, config: TrainConfig) -> bool:
+        """Return whether training is over: at its last step, or at its target loss."""
+        reached = self.val_loss is not None and self.val_loss <= config.target_loss
+        return reached or self.step >= config.max_steps
 
 
 def train_step(
@@ -99,16 +143,11 @@ def evaluate(
     tokenizer: Tokenizer,
     device: torch.device,
     processes: Processes = ALONE,
-    skip: int = 0,
 ) -> Evaluation:
     """Return the loss over the sequences of a split, in one deterministic pass.
 
     Every token but the first is predicted once, from what precedes it in its sequence. Several
     processes take batches in turn and sum what they found.
-
-    Args:
-        skip: how many predictions at the start of each sequence do not count, because the sequence
-            before made them from a longer context.
 
     Raises:
         FloatingPointError: when the loss is not finite.
@@ -116,8 +155,8 @@ def evaluate(
     model.eval()
     nats = tokens = characters = 0.0
     for batch in itertools.islice(split, processes.rank, None, processes.world_size):
-        targets = batch[:, 1 + skip :]
-        logits_BTV = model(batch[:, :-1].to(device))[:, skip:]
+        targets = batch[:, 1:]
+        logits_BTV = model(batch[:, :-1].to(device))
         nats += next_token_loss(logits_BTV, targets.to(device), reduction="sum").item()
         tokens += targets.numel()
         characters += tokenizer.characters[targets].sum().item()

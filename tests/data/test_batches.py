@@ -98,19 +98,6 @@ def test_the_splits_are_one_after_the_other(
         assert [tuple(x.shape) for x in passed] == full + ([(1, rest + 1)] if rest else [])
 
 
-@given(st.integers(1, 99), st.integers(1, 12), st.integers(1, 3), st.data())
-def test_a_sliding_window_predicts_each_token_once(
-    count: int, T: int, B: int, data: st.DataObject
-) -> None:
-    """By its last `stride` places, so from T + 1 - stride tokens or more; but for the first few."""
-    stride = data.draw(st.integers(1, T))
-    passed = list(one_pass(np.arange(count, dtype=np.uint8), T, B, stride))
-    assert all(x.size(0) <= B and x.size(1) <= T + 1 for x in passed)
-    assert all((x.diff(dim=1) == 1).all() for x in passed)
-    predicted = [t for x in passed for t in x[:, 1 + T - stride :].flatten().tolist()]
-    assert predicted == list(range(1 + T - stride, count))
-
-
 @given(st.integers(2, 99), st.integers(1, 12), st.integers(1, 99), st.integers(1, 3))
 def test_a_limited_pass_is_evenly_spaced_and_a_whole_one_if_it_fits(
     count: int, T: int, limit: int, B: int

@@ -75,8 +75,8 @@ def test_every_character_of_all_files_is_kept(
 
 
 def test_subwords_in_chunks_are_those_of_the_whole(workplace: Path) -> None:
-    """If a line ends in each chunk."""
-    text = "a line\n  and, it's\r\nthe second\n\n\tthe third été 日本 line\n\nfourth\n" * 20
+    """If each line begins with a word; a longer line than a chunk is cut."""
+    text = "a line\nand, it's\r\nthe second\nthe third été 日本 line\nfourth\n" * 20
     Path("t.txt").write_bytes(text.encode())
     tokenizer = load("t.txt", tokenizer="bpe", vocab_size=300).tokenizer
     for chunk in (77, 200, 1000):

@@ -82,7 +82,6 @@ def test_it_computes_the_same(
     save_meta()
     if not installed:
         monkeypatch.setitem(sys.modules, "transformers", None)
-        monkeypatch.setitem(sys.modules, "tokenizers", None)
     assert convert.main(["import", "nanoGPT/out/ckpt.pt", "--run", "g"]) == 0
     out = capsys.readouterr().out
     found = re.search(r"as a fraction of the largest: (\S+)\n", out)

@@ -17,7 +17,7 @@ from lens.subject import MeasureOptions, Subject
 from model.gpt import GPT
 from run.checkpoint import Header, half_precision, load_snapshot, open_run, save_checkpoint
 from tests.conftest import make_run
-from training.state import TrainState
+from training.step import TrainState
 
 CHARS = "\n abcdefghijklmnopqrstuvwxyz"
 TEXT = "to be or not"  # of the run's context

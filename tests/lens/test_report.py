@@ -31,7 +31,7 @@ from lens.subject import REPEATS
 from run.checkpoint import open_run
 from tests.conftest import make_run
 from tests.lens.conftest import CHARS, TEXT, Report, save_snapshot, taken_apart
-from training.state import TrainState
+from training.step import TrainState
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 

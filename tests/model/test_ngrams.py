@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from model.ngrams import NGRAM_ROWS, NgramEmbeddings
+from model.gpt import NGRAM_ROWS, NgramEmbeddings
 
 
 def test_the_row_is_the_ngram_as_a_number_to_the_base_v() -> None:

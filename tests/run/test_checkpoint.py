@@ -42,7 +42,7 @@ from training.config import TrainConfig
 from training.optim import Optimizer, make_optimizer
 from training.processes import Processes
 from training.runtime import Machine
-from training.state import TrainState
+from training.step import TrainState
 
 CPU = torch.device("cpu")
 CHARS = "aé日de"
@@ -299,15 +299,13 @@ CHOICES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=lambda choices: choices["positions"])
-def test_its_model_computes_what_was_saved_and_draws_nothing(
-    path: Path, choices: dict[str, Any]
-) -> None:
+def test_its_model_computes_what_was_saved(path: Path, choices: dict[str, Any]) -> None:
     config = Config(model=dataclasses.replace(MODEL, **choices))
     original = make(1, config.model)[0].eval()
     save_checkpoint(path, model_tensors(original), dataclasses.replace(HEADER, config=config))
-    saved, rng = open_run(path.parent), torch.get_rng_state()
+    saved = open_run(path.parent)
     model = saved.model(CPU)
-    assert torch.equal(torch.get_rng_state(), rng) and not model.training
+    assert not model.training
     tokens = torch.tensor([[0, 1, 2, 3, 4], [4, 4, 3, 0, 1]])
     assert torch.equal(model(tokens), original(tokens))
     deeper = dataclasses.replace(config, model=dataclasses.replace(config.model, n_layer=4))

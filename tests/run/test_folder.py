@@ -75,11 +75,7 @@ def test_a_full_disk_leaves_a_run_to_start_again_or_to_resume(
 
 def test_a_folder_is_held_once_and_only_its_own_scratch_is_removed(tmp_path: Path) -> None:
     (tmp_path / "snapshots").mkdir()
-    ours = [
-        ".writing-1-last.safetensors",
-        ".writing-1-config.yaml",
-        "snapshots/.writing-2-1.safetensors",
-    ]
+    ours = [".writing-1-last.safetensors", "snapshots/.writing-2-1.safetensors"]
     others = [".writing-3-report.html", ".writing-export", "notes.txt"]  # of other commands
     for name in (*ours, *others):
         (tmp_path / name).mkdir() if name == ".writing-export" else (tmp_path / name).touch()

@@ -14,8 +14,7 @@ from model.config import ModelConfig
 from run.log import Logger, read_metrics
 from training.config import TrainConfig
 from training.runtime import StopSignal
-from training.state import TrainState
-from training.step import Evaluation
+from training.step import Evaluation, TrainState
 
 TRAIN = TrainConfig(
     max_steps=7, batch_size=6, log_every=3, learning_rate=0.5, optimizer="adamw", tensorboard=False

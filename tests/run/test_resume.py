@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import UserError
 from configs.load import Config
-from run.resume import check_changes
+from run.folder import check_changes
 
 # One field of each kind, and the flags that may change it.
 CHANGES: list[tuple[str, str]] = [

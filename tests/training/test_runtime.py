@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from common.errors import UserError
-from training import runtime
 from training.config import TrainConfig
 from training.runtime import Machine, StopSignal, pick_device, start_runtime
 
@@ -29,38 +28,27 @@ def test_the_config_chooses_or_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -
             assert (chosen.precision, chosen.machine.precision) == (getattr(torch, name), name)
 
 
-def test_as_many_threads_as_are_faster(
+def test_half_of_the_threads_are_used_if_they_are_faster(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Half as many, as long as those are clearly faster; and it is said how to have all."""
     monkeypatch.delenv("OMP_NUM_THREADS")
-    speedups = {12: 2.0, 6: 1.5, 3: 1.2}
-
-    def speedup_of_half(threads: int) -> float:
-        torch.set_num_threads(threads // 2)
-        return speedups[threads]
-
-    monkeypatch.setattr(runtime, "speedup_of_half", speedup_of_half)
+    seconds = {2: 1.4, 1: 1.0}  # of the work, by threads
+    monkeypatch.setattr("timeit.timeit", lambda work, number: seconds[torch.get_num_threads()])
 
     def threads_of(config: TrainConfig) -> int:
-        torch.set_num_threads(12)
+        torch.set_num_threads(2)
         return start_runtime(config).machine.threads
 
     auto = TrainConfig(device="cpu")
-    assert threads_of(auto) == torch.get_num_threads() == 3
+    assert threads_of(auto) == torch.get_num_threads() == 1
     said = capsys.readouterr().err
-    assert said.startswith("note: using 3 of 12 threads, ") and "OMP_NUM_THREADS=12 " in said
-    speedups[12] = 1.2
-    assert threads_of(auto) == 12
+    assert said.startswith("note: using 1 of 2 threads, ") and "OMP_NUM_THREADS=2 " in said
     assert threads_of(TrainConfig(device="cpu", threads=2)) == 2
-    speedups[12] = 9.0
-    monkeypatch.setenv("OMP_NUM_THREADS", "12")
-    assert threads_of(auto) == 12 and capsys.readouterr().err == ""
-
-
-def test_work_is_timed_on_few_threads_and_on_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timeit.timeit", lambda work, number: work() or torch.get_num_threads())
-    assert runtime.speedup_of_half(2) == 2
+    seconds[2] = 1.2
+    assert threads_of(auto) == 2
+    seconds[2] = 9.0
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert threads_of(auto) == 2 and capsys.readouterr().err == ""
 
 
 def test_the_machine_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.config import TrainConfig
-from training.state import TrainState
+from training.step import TrainState
 
 
 def test_evaluations_are_at_intervals_and_at_the_end_and_once() -> None:

@@ -139,21 +139,18 @@ def measured(
     batches: Sequence[Tensor] = (),
     tokenizer: Tokenizer | None = None,
     processes: Processes = Processes(),  # noqa: B008 - immutable
-    skip: int = 0,
 ) -> Evaluation:
     tokenizer = tokenizer or CharTokenizer("abcdefg")
     each = iter(batches or split())
-    return evaluate(model, each, tokenizer, CPU, processes, skip)
+    return evaluate(model, each, tokenizer, CPU, processes)
 
 
-@pytest.mark.parametrize("skip", [0, 2])
-def test_evaluation_is_the_mean_over_every_token_and_draws_nothing(skip: int) -> None:
-    """But the skipped ones at the start of each sequence, which may be shorter than that."""
+def test_evaluation_is_the_mean_over_every_token_and_draws_nothing() -> None:
     model = make(dropout=0.5, attn_dropout=0.5)
     state = torch.get_rng_state()
-    result = measured(model, skip=skip)
+    result = measured(model)
     assert torch.equal(state, torch.get_rng_state()) and model.training
-    losses = [nats(model.eval(), row[None])[skip:] for batch in split() for row in batch]
+    losses = [nats(model.eval(), row[None]) for batch in split() for row in batch]
     assert result.loss == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
     assert result.bits_per_char == pytest.approx(result.loss / math.log(2))
     assert all(p.grad is None for p in model.parameters())
