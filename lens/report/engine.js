@@ -230,9 +230,10 @@ class Engine {
     for (let t = from; t < to; t++) {
       for (let c = 0; c < C; c++) memory[columns + c * B + t] = memory[v + t * C + c];
     }
-    for (let t = from; t < to; t++) this.attend(l, t);
+    this.attend(l, from, to);
     this.linear(`${name}.attn.out`, at[`z${l}`] + from * C, attn, rows, C, C);
-    for (let i = 0; i < rows * C; i++) memory[next + i] = memory[x + i] + memory[attn + i];
+    memory.copyWithin(next, x, x + rows * C);
+    this.add(next, attn, rows * C);
 
     this.norm(`${name}.mlp_norm`, next, rows);
     this.linear(`${name}.mlp.up`, at.normed, at.up, rows, C, hidden);
@@ -240,9 +241,7 @@ class Engine {
     if (activation === "swiglu") {
       this.linear(`${name}.mlp.gate`, at.normed, at.gate, rows, C, hidden);
     }
-    const activate = ACTIVATIONS[activation] ?? (() => NaN);
-    const { up, gate } = at;
-    for (let i = 0; i < rows * hidden; i++) memory[up + i] = activate(memory[up + i], memory[gate + i]);
+    activate(activation, memory, at.up, at.gate, rows * hidden);
     this.linear(`${name}.mlp.down`, at.up, mlp, rows, hidden, C);
     if (this.edits.some((edit) => edit.off === "mlp" && edit.layer === l)) {
       memory.fill(0, mlp, mlp + rows * C);
@@ -250,26 +249,29 @@ class Engine {
     this.add(next, mlp, rows * C);
   }
 
-  /** A position looks back, head by head; and what edits make of it. */
-  attend(l, t) {
-    const { memory, at, B, C, D, H } = this;
+  /** Positions attend, head by head; and what edits make of it. */
+  attend(l, from, to) {
+    const { memory, at, B, C, D, H, triangle } = this;
     const edits = this.edits.filter(({ layer }) => layer === undefined || layer === l);
-    const [q, k, z] = [at[`q${l}`] + t * C, at[`k${l}`], at[`z${l}`] + t * C];
+    const { [`q${l}`]: q, [`k${l}`]: k, [`z${l}`]: z, [`columns${l}`]: columns,
+      [`weights${l}`]: weights } = at;
     const scale = 1 / Math.sqrt(D);
     for (let h = 0; h < H; h++) {
-      const row = at[`weights${l}`] + h * this.triangle + (t * (t + 1)) / 2;
       const own = edits.filter(({ head }) => head === undefined || head === h);
-      arena.multiply(q + h * D, k + h * D, row, 1, D, t + 1, C);
-      for (const { hide } of own) if (hide < t) memory[row + hide] = -Infinity;
-      softmax(memory, row, t + 1, scale);
-      const out = z + h * D;
-      arena.multiply(row, at[`columns${l}`] + h * D * B, out, 1, t + 1, D, B);
-      for (const { head, off, row: given, position } of own) {
-        if (head !== h) continue;
-        if (off === "zero") memory.fill(0, out, out + D);
-        const mean = (l * H + h) * D;
-        if (off === "mean") memory.set(this.means.subarray(mean, mean + D), out);
-        if (given && position === t) memory.set(given, out);
+      const [first, values, mean] = [h * D, columns + h * D * B, (l * H + h) * D];
+      for (let t = from; t < to; t++) {
+        const row = weights + h * triangle + (t * (t + 1)) / 2;
+        arena.multiply(q + t * C + first, k + first, row, 1, D, t + 1, C);
+        for (const { hide } of own) if (hide < t) memory[row + hide] = -Infinity;
+        softmax(memory, row, t + 1, scale);
+        const out = z + t * C + first;
+        arena.multiply(row, values, out, 1, t + 1, D, B);
+        for (const { head, off, row: given, position } of own) {
+          if (head !== h) continue;
+          if (off === "zero") memory.fill(0, out, out + D);
+          if (off === "mean") memory.set(this.means.subarray(mean, mean + D), out);
+          if (given && position === t) memory.set(given, out);
+        }
       }
     }
   }

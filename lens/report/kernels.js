@@ -130,7 +130,8 @@ class Arena {
     try {
       const memory = new WebAssembly.Memory({ initial: 0 });
       const module = new WebAssembly.Module(assemble([[4, 2], [1, 4], [1, 1]]));
-      this.tiles = new WebAssembly.Instance(module, { js: { memory } }).exports;
+      const { exports } = new WebAssembly.Instance(module, { js: { memory } });
+      this.tiles = [exports["4x2"], exports["1x4"], exports["1x1"]];
       this.memory = memory;
       this.multiply = this.multiplyInTiles;
     } catch {} // not there, without SIMD, or not allowed
@@ -153,17 +154,18 @@ class Arena {
   }
 
   multiplyInTiles(x, w, y, rows, K, N, stride) {
-    const run = ([R, S], r, n, height, width) => {
-      if (height && width) {
-        this.tiles[`${R}x${S}`](4 * (x + r * K), 4 * (w + n * stride), 4 * (y + r * N + n),
-          height, width, 4 * K, 4 * stride, 4 * N);
-      }
-    };
-    const high = rows - (rows % 4);
-    run([4, 2], 0, 0, high, N - (N % 2));
-    run([1, 1], 0, N - (N % 2), high, N % 2);
-    run([1, 4], high, 0, rows - high, N - (N % 4));
-    run([1, 1], high, N - (N % 4), rows - high, N % 4);
+    const [fourByTwo, oneByFour, one] = this.tiles;
+    const high = rows & ~3, even = N & ~1, wide = N & ~3;
+    const [a, b, c] = [4 * K, 4 * stride, 4 * N]; // bytes from row to row
+    if (high) {
+      fourByTwo(4 * x, 4 * w, 4 * y, high, even, a, b, c);
+      if (even < N) one(4 * x, 4 * w + even * b, 4 * (y + even), high, N - even, a, b, c);
+    }
+    if (high === rows) return;
+    x = 4 * x + high * a;
+    y = 4 * y + high * c;
+    oneByFour(x, 4 * w, y, rows - high, wide, a, b, c);
+    if (wide < N) one(x, 4 * w + wide * b, y + 4 * wide, rows - high, N - wide, a, b, c);
   }
 
   /** Three rows and three outputs at a time: a number that is read is used three times, and the
@@ -241,6 +243,12 @@ const ACTIVATIONS = {
   relu2: (u) => (u > 0 ? u * u : 0),
   swiglu: (u, g) => (g / (1 + Math.exp(-g))) * u,
 };
+
+/** Put what the nonlinearity gives in the place of `count` numbers at `up`. */
+function activate(name, memory, up, gate, count) {
+  const activation = ACTIVATIONS[name] ?? (() => NaN);
+  for (let i = 0; i < count; i++) memory[up + i] = activation(memory[up + i], memory[gate + i]);
+}
 
 /** The error function, by its series without cancellation (Abramowitz & Stegun 1964, 7.1.6). */
 function erf(x) {

@@ -36,6 +36,13 @@ function make(config, shapes, given, ...packed) {
   edits = given;
 }
 const ask = (tokens, chosen) => [...engine.run(tokens, chosen.map((i) => edits[i]))];
+function together_and_one_by_one(tokens) {
+  const afresh = (counts) => {
+    engine.valid.fill(0);
+    return counts.map((count) => ask(tokens.slice(0, count), [])).at(-1);
+  };
+  return [afresh([tokens.length]), afresh(tokens.map((_, t) => t + 1))];
+}
 """
 OFF = ["zero", "mean"]
 
@@ -161,6 +168,8 @@ def test_it_computes_what_pytorch_computes(tab: Any, seed: int) -> None:
     assert len(votes["heads"]) == config.n_layer * config.n_head
     total = votes["embedding"] + votes["biases"] + sum(votes["heads"]) + sum(votes["mlps"])
     assert total == pytest.approx(logits[t, token], abs=1e-4)
+    together, alone = tab.evaluate("(text) => together_and_one_by_one(text)", text)
+    assert together == alone  # bitwise
 
 
 def test_large_scores(tab: Any) -> None:
