@@ -1,5 +1,6 @@
 """What the README and the docs say can be typed works."""
 
+import csv
 import importlib
 import re
 import shlex
@@ -19,20 +20,29 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [path.read_text(encoding="utf-8") for path in FILES]
 SHELL = "".join(block for page in PAGES for kind, block in FENCED.findall(page) if not kind)
-COMMANDS = [
-    shlex.split(line.removeprefix("$ "), comments=True)
-    for line in (SHELL + (ROOT / ".ci" / "run").read_text()).splitlines()
+FIGURES = [*csv.DictReader((ROOT / "docs" / "figures.csv").read_text("utf-8").splitlines())]
+COMMANDS = {
+    line.removeprefix("$ ")
+    for line in [
+        *(SHELL + (ROOT / ".ci" / "run").read_text()).splitlines(),
+        *(row["command"] for row in FIGURES),
+    ]
     if re.match(r"(\$ )?(python |torchrun )", line)
-]
+}
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [shlex.split(c, comments=True) for c in sorted(COMMANDS)], ids=" ".join
+)
 def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     words = words[words.index("--") + 1 :] if words[0] == "torchrun" else words[1:]
     script, argv = words[0], words[1:]
-    if "--help" in argv or argv[:1] == ["pytest"]:
+    if "--help" in argv:
         return  # test_load.py reads the help
+    if argv[:1] == ["pytest"]:
+        assert all((ROOT / name).exists() for name in argv if name.endswith(".py")), argv
+        return
     sections: dict[str, type] = {}
     if script == "-m":
         module, argv = importlib.import_module(argv[0]), argv[1:]
@@ -88,6 +98,11 @@ def test_the_map_of_the_rooms_is_right() -> None:
     assert len(added) > 8
     for name, path in added:
         assert hasattr(importlib.import_module(path.replace("/", ".")), name), name
+
+
+def test_figures_stand_in_the_pages_that_they_name() -> None:
+    for row in FIGURES:
+        assert row["number"] in (ROOT / row["page"]).read_text("utf-8"), row
 
 
 def test_pictures_and_links_lead_somewhere() -> None:
