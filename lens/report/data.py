@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from common.errors import UserError
 from configs.load import to_plain
@@ -52,8 +53,7 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
     # What a snapshot adds to the page: its measurements, and its weights in base64.
     text = 1.1 * len(to_json(measure(subject, sequences_BT, model, False)[0])) + 100
     sizes, losses = [], []
-    for step, snapshot in through_training(subject):
-        say_now(f"step {step}")
+    for _, snapshot in through_training(subject):
         packs = [pack_weights(snapshot.state_dict(), eight_bits)[0] for eight_bits in (False, True)]
         sizes.append([text + BASE64 * len(each) for each in packs])
         losses.append(mean_loss(snapshot, sequences_BT))
@@ -64,11 +64,9 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
     data["saved"] = len(sizes)
     for i, (step, snapshot) in enumerate(through_training(subject)):
         if i in chosen:
-            say_now(f"step {step}")
             measured, packed_weights = measure(subject, sequences_BT, snapshot, chosen[i])
             data["snapshots"].append({"step": step, **measured})
             weights.append(packed_weights)
-    say_now("")
     print(f"{len(chosen)} of {len(sizes)} snapshots fit --max_mb", file=sys.stderr)
     return page(data, weights)
 
@@ -76,9 +74,7 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
 def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
     """Return what the page says of the run and of its own weights."""
     model, state, T = subject.model, subject.header.state, sequences_BT.size(1) - 1
-    say_now("checks")
     checks = check_model(model, subject.prompt_T, subject.dtype)
-    say_now("ablation")
     changes = ablate(model, sequences_BT)
     return {
         "run": {
@@ -98,6 +94,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         "prompt": subject.prompt_T[: T if subject.options.prompt else min(40, T * 3 // 4)].tolist(),
         "reference": reference(subject).tolist(),
         "copies": bool(subject.trained_periods),
+        "baselines": subject.batches(T).baselines(),
         "scores": [
             {
                 "key": score.key,
@@ -118,7 +115,8 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
 def through_training(subject: Subject) -> Iterator[tuple[int, GPT]]:
     """Yield the step and the weights of each snapshot, all in one model; the run's own last."""
     last, model = subject.header.state.step, GPT(subject.config.model, subject.V).eval()
-    for step, file in find_snapshots(subject.run).items():
+    snapshots = find_snapshots(subject.run).items()
+    for step, file in tqdm(snapshots, "snapshots", leave=False, disable=None):
         if step < last:
             load_snapshot(model, file)
             yield step, model
@@ -200,9 +198,3 @@ def too_small(max_bytes: float, enough: float) -> UserError:
 def flat(x_LH: Tensor) -> list[float]:
     """List layer after layer, rounded for the page."""
     return [round(float(x), 6) for x in x_LH.flatten()]
-
-
-def say_now(what: str) -> None:
-    """Show what is being computed on one line of the terminal, overwriting the previous line."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{what}", end="", flush=True, file=sys.stderr)

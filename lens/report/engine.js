@@ -366,29 +366,69 @@ class Engine {
     return logits;
   }
 
+  /** What a norm multiplies the numbers at x by, before its weights. */
+  normScale(x) {
+    const { memory, C } = this;
+    let mean = 0;
+    if (this.config.norm === "layernorm") for (let c = 0; c < C; c++) mean += memory[x + c] / C;
+    let variance = 0;
+    for (let c = 0; c < C; c++) variance += (memory[x + c] - mean) ** 2 / C;
+    return 1 / Math.sqrt(variance + EPS);
+  }
+
+  /** The vector whose product with the residual stream is a token's logit, but for the scale and
+   * the bias of the final norm. */
+  direction(token) {
+    const { memory, at, C } = this;
+    const head = this.config.tie_embeddings ? "token_embedding" : "head";
+    const row = at[`${head}.weight`] + token * C;
+    return this.before("final_norm", Float64Array.from(memory.subarray(row, row + C)));
+  }
+
+  /** A direction in what a norm gives, seen before the norm, whose scale is left out. */
+  before(name, direction) {
+    const { memory, at, C } = this;
+    const seen = direction.map((x, c) => x * memory[at[`${name}.weight`] + c]);
+    if (this.config.norm !== "layernorm") return seen;
+    // Subtracting the mean from what is read is the same as subtracting it from the direction.
+    const mean = seen.reduce((a, b) => a + b, 0) / C;
+    return seen.map((x) => x - mean);
+  }
+
+  /** Queries, keys or values, as "query", that layer 0 makes of tokens at a position, (tokens, C),
+   * not rotated. */
+  layer0(kind, tokens, position) {
+    const { memory, at, C, D, H, config } = this;
+    const found = new Float32Array(tokens.length * C);
+    for (let first = 0; first < tokens.length; first += CHUNK) {
+      const rows = tokens.slice(first, first + CHUNK);
+      rows.forEach((token, r) => {
+        const [x, row] = [at.up + r * C, at["token_embedding.weight"] + token * C];
+        memory.copyWithin(x, row, row + C);
+        if (config.positions === "learned") {
+          this.add(x, at["position_embedding.weight"] + position * C, C);
+        }
+      });
+      this.norm("blocks.0.attn_norm", at.up, rows.length);
+      this.linear(`blocks.0.attn.${kind}`, at.normed, at.up, rows.length, C, C);
+      if (config.qk_norm && kind !== "value") {
+        this.normalize(`blocks.0.attn.${kind[0]}_norm`, at.up, at.up, rows.length * H, D, true);
+      }
+      found.set(memory.subarray(at.up, at.up + rows.length * C), first * C);
+    }
+    return found;
+  }
+
   /**
    * What embedding, heads, MLPs and biases add to a logit, the scale of the final norm held fixed.
    * They sum to the logit.
    */
   votes(t, token) {
     const { memory, at, C, D, H, L } = this;
-    const centered = this.config.norm === "layernorm";
-    const x = at[`x${L}`] + t * C;
-    let mean = 0;
-    if (centered) for (let c = 0; c < C; c++) mean += memory[x + c] / C;
-    let variance = 0;
-    for (let c = 0; c < C; c++) variance += (memory[x + c] - mean) ** 2 / C;
-    const scale = 1 / Math.sqrt(variance + EPS);
+    const scale = this.normScale(at[`x${L}`] + t * C);
     const head = this.config.tie_embeddings ? "token_embedding" : "head";
     const row = at[`${head}.weight`] + token * C;
-    const direction = new Float64Array(C);
-    let average = 0;
-    for (let c = 0; c < C; c++) {
-      direction[c] = memory[row + c] * memory[at["final_norm.weight"] + c] * scale;
-      average += direction[c] / C;
-    }
-    // Subtracting the mean from what is added is the same as subtracting it from the direction.
-    if (centered) for (let c = 0; c < C; c++) direction[c] -= average;
+    const direction = this.direction(token).map((x) => x * scale);
     const along = (y) => {
       let sum = 0;
       for (let c = 0; c < C; c++) sum += memory[y + c] * direction[c];

@@ -88,7 +88,7 @@ function showAll(alsoOfSnapshot = true) {
   buildText();
   showTextState();
   for (const show of [showThumbnails, showGrid, showHead, showText]) show();
-  for (const show of [showMoment, showEdits, showPatchState]) show();
+  for (const show of [showMoment, showEdits, showPatchState, showAlone]) show();
   if (alsoOfSnapshot) for (const show of [showScores, showLoss, showFormation]) show();
   document.body.dataset.snapshot = view.snapshot;
 }

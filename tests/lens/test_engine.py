@@ -4,6 +4,7 @@ import base64
 import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -20,9 +21,11 @@ from model.attention import attention
 from model.config import ModelConfig
 from model.generate import window_start
 from model.gpt import GPT
+from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_tokens
 
 PARTS = Path(report.__file__).parent
-ENGINE = "\n".join((PARTS / f).read_text(encoding="utf-8") for f in ("kernels.js", "engine.js"))
+SCRIPTS = ("kernels.js", "engine.js", "layer0.js")
+ENGINE = "\n".join((PARTS / name).read_text(encoding="utf-8") for name in SCRIPTS)
 # In the page: the engine, and what a test asks of it, as plain numbers. The edits stay the same
 # objects, as in the page, so that the engine can tell which are new.
 ASK = """
@@ -45,6 +48,13 @@ function together_and_one_by_one(tokens) {
 }
 """
 OFF = ["zero", "mean"]
+TABLES = """(h) => {
+  const tokens = Array.from({ length: engine.V }, (_, i) => i);
+  const layer = new Layer0(engine, tokens), at = [...Array(engine.B).keys()];
+  const score = (t, s) => engine.config.positions === "rotary"
+    ? layer.scores(h, [Math.max(0, t - s)], [0]) : layer.scores(h, [t], [s]);
+  return [at.flatMap((t) => at.flatMap((s) => [...score(t, s)])), [...layer.logits(h, 3)]];
+}"""
 
 
 @pytest.fixture(scope="module", params=["WebAssembly", "JavaScript"])
@@ -130,6 +140,16 @@ def attend_edited(
     return z_BHTD
 
 
+def make(tab: Any, model: GPT, *given: Any) -> None:
+    """Give the page's engine a model; here it is in float64 from now on."""
+    weights, (edits, means_LHD) = model.state_dict(), given or ([], torch.zeros(1))
+    shapes = [[name, list(weight.shape)] for name, weight in weights.items()]
+    numbers = [torch.cat([weight.flatten() for weight in weights.values()]), means_LHD]
+    packed = [base64.b64encode(x.numpy().tobytes()).decode() for x in numbers]
+    tab.evaluate("(a) => make(...a)", [dataclasses.asdict(model.config), shapes, edits, *packed])
+    model.double()
+
+
 @pytest.mark.parametrize("seed", range(20))
 @torch.no_grad()
 def test_it_computes_what_pytorch_computes(tab: Any, seed: int) -> None:
@@ -145,12 +165,8 @@ def test_it_computes_what_pytorch_computes(tab: Any, seed: int) -> None:
     for weight in model.parameters():
         weight.copy_(torch.randn(weight.shape) * 0.2 + (weight.dim() == 1))
     means_LHD = torch.randn(config.n_layer, config.n_head, config.head_width)
-    weights, edits = model.state_dict(), any_edits(random, config)
-    shapes = [[name, list(weight.shape)] for name, weight in weights.items()]
-    numbers = [torch.cat([weight.flatten() for weight in weights.values()]), means_LHD]
-    packed = [base64.b64encode(x.numpy().tobytes()).decode() for x in numbers]
-    tab.evaluate("(a) => make(...a)", [dataclasses.asdict(config), shapes, edits, *packed])
-    model.double()
+    edits = any_edits(random, config)
+    make(tab, model, edits, means_LHD)
     text: list[int] = []
     for count in (0, 7, 7, 5, 5, 3, 2, 1, 0):
         if random.random() < 0.3 or not text:
@@ -170,6 +186,30 @@ def test_it_computes_what_pytorch_computes(tab: Any, seed: int) -> None:
     assert total == pytest.approx(logits[t, token], abs=1e-4)
     together, alone = tab.evaluate("(text) => together_and_one_by_one(text)", text)
     assert together == alone  # bitwise
+
+
+@pytest.mark.parametrize("config", [MODERN, CLASSICAL, replace(MODERN, positions="none")], ids=str)
+@torch.no_grad()
+def test_a_head_of_layer_0_is_its_tables(tab: Any, config: ModelConfig) -> None:
+    h, T, V = 1, config.block_size, VOCAB
+    model: Any = make_model(config)
+    make(tab, model)
+    scores, logits = (np.array(table, "f") for table in tab.evaluate(TABLES, h))
+    text_BT, place = some_tokens(1000, T), torch.arange(T)
+    scores_BTS = torch.from_numpy(scores).view(T, T, V, V)[
+        place[:, None], place, text_BT[:, :, None], text_BT[:, None]
+    ]
+    weights_BTS = scores_BTS.masked_fill(place > place[:, None], -torch.inf).softmax(-1)
+    expected_BHTS = capture(model, text_BT).layers[0].weights_BHTS
+    assert (weights_BTS - expected_BHTS[:, h]).abs().max() < 1e-5
+    block, of_head = model.blocks[0], slice(h * D, (h + 1) * D)
+    x_VC = model.embed(torch.arange(V)[:, None].expand(V, 4))[:, 3]
+    v_VC = block.attn.value(block.attn_norm(x_VC))
+    y_VC = v_VC[:, of_head] @ block.attn.out.weight[:, of_head].T
+    y_VC = (y_VC - y_VC.mean(-1, keepdim=True)) * model.final_norm.weight
+    assert torch.allclose(
+        y_VC @ model.head.weight.T, torch.tensor(logits).view(V, V).double(), 1e-4, 1e-4
+    )
 
 
 def test_large_scores(tab: Any) -> None:

@@ -30,7 +30,7 @@ from lens.report.weights import pack_weights
 from lens.subject import REPEATS
 from run.checkpoint import open_run
 from tests.conftest import make_run
-from tests.lens.conftest import CHARS, TEXT, Report, save_snapshot, taken_apart
+from tests.lens.conftest import CHARS, Report, save_snapshot, taken_apart
 from training.step import TrainState
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -73,16 +73,6 @@ def test_ablation_is_of_the_runs_own_weights(report: Report) -> None:
     for key, change_LH in ablate(model, sequences_BT).items():
         expected[key] = pytest.approx(change_LH.flatten().tolist(), abs=1e-6)
     assert report.data["ablation"] == expected
-
-
-def test_the_run_and_its_texts(report: Report) -> None:
-    data, model = report.data, report.exact[3]
-    assert data["vocab"] == list(CHARS)
-    assert "".join(data["vocab"][i] for i in data["prompt"]) == TEXT
-    weights = model.state_dict()
-    assert data["shapes"] == [[name, list(weight.shape)] for name, weight in weights.items()]
-    assert data["run"].items() >= {"name": "plain", "step": 3, "val_loss": 2.5}.items()
-    assert data["run"]["parameters"] == sum(weight.numel() for weight in weights.values())
 
 
 @given(st.data(), st.integers(1, 9))

@@ -1,0 +1,81 @@
+// Heads of layer 0, read from the weights alone. Without n-gram embeddings, what layer 0 reads at a
+// position depends on the token there alone (and on the position, if positions are embedded): scores
+// of its heads, and what they add to the logits, are tables over the vocabulary.
+
+const MOST_TOKENS = 300; // of a vocabulary whose tables can be drawn
+
+/** Why the heads of layer 0 cannot be read so, or null. */
+function unreadable({ ngrams }, V) {
+  if (ngrams > 1) return "with n-gram embeddings, a head of layer 0 reads several tokens at once";
+  return V > MOST_TOKENS ? `a table over a vocabulary of ${V} would be too large` : null;
+}
+
+class Layer0 {
+  /** @param tokens which the tables have as rows and columns */
+  constructor(engine, tokens) {
+    Object.assign(this, { engine, tokens, made: {} });
+  }
+
+  /** "query", "key" or "value" of each token, (tokens, C), the mean over positions. */
+  rows(kind, positions) {
+    const { engine, tokens, made } = this;
+    const learned = engine.config.positions === "learned";
+    const each = (learned ? positions : [0]).map((position) =>
+      (made[kind + position] ??= engine.layer0(kind, tokens, position)));
+    const mean = Float64Array.from(each[0], (_, i) =>
+      each.reduce((total, rows) => total + rows[i], 0) / each.length);
+    const rotary = engine.config.positions === "rotary" && kind !== "value";
+    return rotary ? this.rotated(mean, positions) : mean;
+  }
+
+  /** Rows rotated as at each of the positions, and averaged. */
+  rotated(rows, positions) {
+    const { memory, at, D } = this.engine;
+    const half = D / 2;
+    const [cos, sin] = [at.cos, at.sin].map((table) => Array.from({ length: half }, (_, i) =>
+      positions.reduce((total, t) => total + memory[table + t * half + i], 0) / positions.length));
+    return rows.map((x, i) => {
+      const first = i % D < half;
+      const other = first ? -rows[i + half] : rows[i - half];
+      return x * cos[i % half] + other * sin[i % half];
+    });
+  }
+
+  /** Scores q.k / sqrt(D) of a head, (query tokens, key tokens). One of the lists of positions may
+   * have several, to average over. If positions are rotated, only the distance counts. */
+  scores(h, queryPositions, keyPositions) {
+    const { engine: { C, D }, tokens: { length } } = this;
+    const [Q, K] = [this.rows("query", queryPositions), this.rows("key", keyPositions)];
+    return Float32Array.from({ length: length ** 2 }, (_, i) => {
+      const [q, k] = [Math.floor(i / length) * C + h * D, (i % length) * C + h * D];
+      let dot = 0;
+      for (let d = 0; d < D; d++) dot += Q[q + d] * K[k + d];
+      return dot / Math.sqrt(D);
+    });
+  }
+
+  /** What a head adds to each logit, (tokens, V), per unit of weight on a token at a position, by the
+   * direct path: through W_O, the final norm's weights and the unembedding. The final norm's
+   * scale, which depends on the text, is left out. */
+  logits(h, position) {
+    const { engine, tokens } = this;
+    const { memory, at, C, D, V } = engine;
+    const values = this.rows("value", [position]);
+    const out = at["blocks.0.attn.out.weight"] + h * D;
+    const found = new Float32Array(tokens.length * V);
+    const directions = Array.from({ length: V }, (_, token) => engine.direction(token));
+    tokens.forEach((_, i) => {
+      const added = Float64Array.from({ length: C }, (_, c) => {
+        let sum = 0;
+        for (let d = 0; d < D; d++) sum += memory[out + c * C + d] * values[i * C + h * D + d];
+        return sum;
+      });
+      directions.forEach((direction, token) => {
+        let sum = 0;
+        for (let c = 0; c < C; c++) sum += direction[c] * added[c];
+        found[i * V + token] = sum;
+      });
+    });
+    return found;
+  }
+}

@@ -1,0 +1,141 @@
+// The panel of a head of layer 0, read from its weights alone.
+
+/** A panel at the end of the page; the page lists it by its label. */
+function addPanel(id, label, about, ...children) {
+  const section = el("section", { id, ariaLabel: label },
+    el("h2", {}, label), el("p", { className: "quiet small" }, about), ...children);
+  ($("panels") ?? document.querySelector("main")).append(section);
+  return section;
+}
+
+let pairAlone = []; // ids of a query and a key
+const whyNot = unreadable(config, V);
+const embedsPositions = config.positions === "learned";
+const places = config.positions === "none" ? [] // what can be chosen: a label and its largest value
+  : embedsPositions ? [["query position", B - 1], ["key position", B - 1]] : [["distance", B - 1]];
+
+const slide = ([label, max]) => {
+  const input = el("input", { type: "range", min: 0, max, value: Math.min(1, max) });
+  return el("label", {}, `${label} `, input, el("output", {}, input.value));
+};
+const sliders = places.map(slide);
+const averaged = el("input", { type: "checkbox" });
+const allTokens = el("input", { type: "checkbox" });
+const headChoice = el("select", {},
+  ...range(H).map((h) => el("option", { value: h }, headName(h))));
+const tables = ["scores", "logits"].map((what) => {
+  const canvas = el("canvas", { tabIndex: 0, role: "img" });
+  canvas.id = `alone-${what}`;
+  return { canvas, legend: el("div"), source: el("canvas") };
+});
+const curve = el("div", { className: "chart", id: "alone-curve" });
+const readAlone = el("output", { id: "alone-readout" });
+
+addPanel("alone-section", "Head from weights", whyNot
+  ? `A head of layer 0 cannot be read from its weights alone here: ${whyNot}.`
+  : "What layer 0 reads at a position depends on the token there alone, so that a head's scores are " +
+    "a table, and so is what it adds to the logits of the next token. No text is needed. Click a " +
+    "cell to choose a query and a key.",
+...(whyNot ? [] : [
+  el("div", { className: "controls" }, el("label", {}, "head ", headChoice), ...sliders,
+    ...(places.length ? [el("label", {}, averaged,
+      embedsPositions ? " average over key positions" : " average over distances")] : []),
+    el("label", {}, allTokens, " all tokens, not only those of the text")),
+  el("div", { className: "pair" }, ...tables.map(({ canvas, legend }, i) => el("figure", {},
+    el("figcaption", { className: "small" }, i
+      ? "What the head adds to each logit (column) when it attends to a token (row), per unit of " +
+        "weight: the direct path, through the final norm's weights but not its scale"
+      : "Score of a query (row) with a key (column), before the softmax"),
+    canvas, legend))),
+  readAlone, curve,
+]));
+
+const chosenPlaces = () => sliders.map((label) => Number(label.querySelector("input").value));
+
+/** Positions of query and key, as lists to average over. */
+function positionsAlone() {
+  const [first = 0, second = 0] = chosenPlaces();
+  if (!embedsPositions) return [averaged.checked ? range(B) : [first], [0]];
+  return [[first], averaged.checked ? range(first + 1) : [Math.min(first, second)]];
+}
+
+const idsAlone = () =>
+  (allTokens.checked ? range(V) : [...new Set(view.pass.ids)].sort((a, b) => a - b));
+
+function showAlone() {
+  if (whyNot || !view || !$("alone-section").offsetParent) return;
+  sliders.forEach((label, i) => { label.lastChild.textContent = chosenPlaces()[i]; });
+  const ids = idsAlone();
+  const h = Number(headChoice.value), n = ids.length;
+  const layer = new Layer0(engineFor("plain", view.snapshot), ids);
+  const [queries, keys] = positionsAlone();
+  const logits = layer.logits(h, keys[0]);
+  const shown = [layer.scores(h, queries, keys),
+    Float32Array.from({ length: n * n }, (_, i) => logits[Math.floor(i / n) * V + ids[i % n]])];
+  const most = indexOfLargest(shown[0]);
+  let [q, k] = pairAlone.map((id) => ids.indexOf(id));
+  if (!(q >= 0 && k >= 0)) [q, k] = [Math.floor(most / n), most % n];
+  pairAlone = [ids[q], ids[k]];
+  tables.forEach(({ canvas, legend, source }, i) => {
+    const limit = largestOf(shown[i].map(Math.abs)) || 1;
+    picture(source, n, n, (pixels) => shown[i].forEach((x, at) => {
+      pixels[at] = theme.score.pixels[Math.round(127.5 * (1 + x / limit))];
+    }));
+    const name = (at) => visible(vocab[ids[at]]);
+    drawCells(canvas, source, { across: name, down: name, look: i ? [null, k] : [k, q] });
+    legend.replaceChildren(scale(theme.score,
+      [[0, number(-limit, 2)], [0.5, "0"], [1, number(limit, 2)]]));
+  });
+  const effects = logits.subarray(k * V, (k + 1) * V), order = ranked(effects, V);
+  const list = (tokens) => tokens.map((id) => `${quoted(vocab[id])} ${signed(effects[id], 2)}`);
+  const pair = pairAlone.map((id) => quoted(vocab[id]));
+  readAlone.textContent = `${headName(h)}, query ${pair[0]}, key ${pair[1]}: score ` +
+    `${number(shown[0][q * n + k])}. Attending to ${pair[1]} raises ` +
+    `${list(order.slice(0, 3)).join(", ")} and lowers ${list(order.slice(-3).reverse()).join(", ")}.`;
+  drawCurve(h, queries[0]);
+}
+
+/** The score of the chosen pair at each distance, or at each position of the key. */
+function drawCurve(h, query) {
+  if (!places.length) return;
+  const layer = new Layer0(engineFor("plain", view.snapshot), pairAlone);
+  const count = embedsPositions ? query + 1 : B;
+  const y = range(count).map((at) =>
+    layer.scores(h, ...(embedsPositions ? [[query], [at]] : [[at], [0]]))[1]);
+  const [width, height, pad] = [curve.clientWidth, curve.clientHeight, 1.2 * rem()];
+  const [low, high] = [Math.min(0, ...y), Math.max(0, ...y) + 1e-6];
+  const across = (at) => 3 * pad + (at / Math.max(1, count - 1)) * (width - 4 * pad);
+  const up = (value) => pad / 2 + ((high - value) / (high - low)) * (height - 2 * pad);
+  const text = (x, y, anchor, words) => svg("text", { x, y, "text-anchor": anchor }, words);
+  const line = (value) => svg("line",
+    { class: "axis", x1: across(0), x2: across(count - 1), y1: up(value), y2: up(value) });
+  const what = embedsPositions ? "key position" : "distance";
+  const label = `score of ${pairAlone.map((id) => quoted(vocab[id])).join(" with ")} over ${what}`;
+  curve.replaceChildren(svg("svg",
+    { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
+    ...roundNumbers(low, high).flatMap((value) =>
+      [line(value), text(2.8 * pad, up(value) + 4, "end", number(value, 2))]),
+    text(across(0), height - 3, "start", `0: ${label}`),
+    text(across(count - 1), height - 3, "end", `${count - 1}`),
+    svg("polyline", { class: "line chosen",
+      points: y.map((value, at) => `${across(at)},${up(value)}`).join(" ") })));
+}
+
+if (!whyNot) {
+  $("alone-section").oninput = showAlone;
+  tables.forEach(({ canvas }, i) => {
+    const choose = ([column, row]) => {
+      const ids = idsAlone(), last = ids.length - 1;
+      if (column > last || row > last) return;
+      pairAlone = i ? [pairAlone[0], ids[row]] : [ids[row], ids[column]];
+      showAlone();
+    };
+    canvas.onclick = (event) => choose(cellUnder(canvas, event) ?? [Infinity, 0]);
+    canvas.onkeydown = (event) => withArrows((_, across, down) => {
+      const ids = idsAlone(), [q, k] = pairAlone.map((id) => ids.indexOf(id));
+      choose((i ? [k, k + down] : [k + across, q + down])
+        .map((at) => clamp(at, 0, ids.length - 1)));
+    })(event);
+  });
+  new ResizeObserver(showAlone).observe($("alone-section"));
+}
