@@ -24,7 +24,7 @@ from model.gpt import GPT
 from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_tokens
 
 PARTS = Path(report.__file__).parent
-SCRIPTS = ("kernels.js", "engine.js", "layer0.js")
+SCRIPTS = ("kernels.js", "engine.js", "layer0.js", "stages.js")
 ENGINE = "\n".join((PARTS / name).read_text(encoding="utf-8") for name in SCRIPTS)
 # In the page: the engine, and what a test asks of it, as plain numbers. The edits stay the same
 # objects, as in the page, so that the engine can tell which are new.
@@ -210,6 +210,19 @@ def test_a_head_of_layer_0_is_its_tables(tab: Any, config: ModelConfig) -> None:
     assert torch.allclose(
         y_VC @ model.head.weight.T, torch.tensor(logits).view(V, V).double(), 1e-4, 1e-4
     )
+
+
+def test_stages_of_learning(tab: Any) -> None:
+    snapshots = [
+        {
+            "lens_loss": [9, 5 - i],
+            "scores": {"previous_token": [0.2, i / 10], "induction": [i / 20]},
+        }
+        for i in range(6)
+    ]
+    found = tab.evaluate("(a) => stagesOf(...a)", [snapshots, {"unigram": 3.5, "bigram": 1.5}])
+    marks = {2: "below unigram", 4: "below bigram", 3: "previous-token head"}
+    assert {mark["at"]: mark["label"] for mark in found} == marks
 
 
 def test_large_scores(tab: Any) -> None:

@@ -1,0 +1,21 @@
+// The stages of learning, from what was measured of each snapshot:
+//
+//     below unigram, below bigram    the first whose validation loss is below the baseline's
+//     previous-token, induction head the first where the head that scores highest in the end, at
+//                                    0.3 or more, has half of that score
+
+const FORMED = 0.3;
+
+/** [{at, label}], `at` being a snapshot that is not the first. */
+function stagesOf(snapshots, baselines) {
+  const stages = ["unigram", "bigram"].map((name) =>
+    [`below ${name}`, ({ lens_loss }) => lens_loss.at(-1) < baselines[name]]);
+  for (const key of ["previous_token", "induction"]) {
+    const scores = snapshots.at(-1).scores[key], most = Math.max(...scores);
+    if (most < FORMED) continue;
+    stages.push([`${key.replace("_", "-")} head`,
+      (snapshot) => snapshot.scores[key][scores.indexOf(most)] >= most / 2]);
+  }
+  return stages.map(([label, reached]) => ({ at: snapshots.findIndex(reached), label }))
+    .filter(({ at }) => at > 0);
+}
