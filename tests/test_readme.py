@@ -20,12 +20,16 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [path.read_text(encoding="utf-8") for path in FILES]
 SHELL = "".join(block for page in PAGES for kind, block in FENCED.findall(page) if not kind)
-FIGURES = [*csv.DictReader((ROOT / "docs" / "figures.csv").read_text("utf-8").splitlines())]
+FIGURES, TRIALS = (
+    [*csv.DictReader((ROOT / "docs" / name).read_text("utf-8").splitlines())]
+    for name in ("figures.csv", "trials.csv")
+)
 COMMANDS = {
     line.removeprefix("$ ")
     for line in [
         *(SHELL + (ROOT / ".ci" / "run").read_text()).splitlines(),
         *(row["command"] for row in FIGURES),
+        *(f"python train.py {row['flags']}" for row in TRIALS),
     ]
     if re.match(r"(\$ )?(python |torchrun )", line)
 }
