@@ -109,11 +109,15 @@ def test_figures_stand_in_the_pages_that_they_name() -> None:
         assert row["number"] in (ROOT / row["page"]).read_text("utf-8"), row
 
 
-def test_pictures_and_links_lead_somewhere() -> None:
-    seen = 0
+def test_what_is_named_is_there() -> None:
+    """Pictures, links, and paths such as `run/log.py`."""
+    links, names = 0, 0
     for path, page in zip(FILES, PAGES, strict=True):
         for target in re.findall(r"\]\(([^)#]+)", page):
             if not target.startswith("https://"):
                 assert (path.parent / target).exists(), f"{path}: {target}"
-                seen += 1
-    assert seen > 30
+                links += 1
+        for name in re.findall(r"`([a-z]+/[\w/]+\.(?:py|c|js|yaml|csv))`", page):
+            assert (ROOT / name).exists(), f"{path}: {name}"
+            names += 1
+    assert links > 30 and names > 30
