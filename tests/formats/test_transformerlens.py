@@ -1,4 +1,4 @@
-"""What docs/models.md says of TransformerLens."""
+"""What docs/models.md says of TransformerLens is true."""
 
 from pathlib import Path
 from types import SimpleNamespace
