@@ -54,6 +54,10 @@ class Options(Sampling):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to compute; auto takes a GPU if there is one."""
 
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the weights; with bfloat16 they are rounded, which on a CPU with a C compiler is
+    faster."""
+
 
 @command
 def main(argv: list[str]) -> int:
@@ -66,7 +70,7 @@ def main(argv: list[str]) -> int:
     device = pick_device(options.device)
     if device.type == "cpu":
         fit_threads()
-    model = optimize_for_decoding(saved.model(device))
+    model = optimize_for_decoding(saved.model(device), getattr(torch, options.dtype))
     print(f"{printable(str(saved))}, on {device}", file=sys.stderr)
 
     prompt = [saved.start_token]

@@ -1,5 +1,6 @@
-/* The model (model/gpt.py) on new positions of each sequence, in float32, for `CompiledGPT` of
-model/decode.py. It reads all weights once, in the order in which they lie in memory.
+/* The model (model/gpt.py) on new positions of each sequence, for `CompiledGPT` of model/decode.py. It
+computes in float32, and reads all weights once, in the order in which they lie in memory. Those of
+matrices are bfloat16 if this is compiled with -DBFLOAT16=1.
 
 A matrix lies in panels of 16 outputs: for each input the 16 weights that multiply it, so that no
 product needs a sum across a vector. Letters as in model/attention.py; rows are B times T. */
@@ -21,6 +22,9 @@ float tanhf(float);
 
 enum { LANES = 16, TILE = 8 };
 typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t Bits __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Half __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+enum { WEIGHT = BFLOAT16 ? sizeof(Half) : sizeof(Vector) }; /* bytes of 16 weights of a matrix */
 
 enum activation { RELU2, GELU, GELU_TANH, SWIGLU, STORE, ADD };
 
@@ -32,22 +36,30 @@ static int panels(int n) { return (n + LANES - 1) / LANES; }
 
 static int min(int a, int b) { return a < b ? a : b; }
 
-/* sums[r] += the panel times row r of x. A single row is summed in `steps` parts, which do not wait
-for each other; while there are more, the next panel is fetched. */
+/* Sixteen numbers; a bfloat16 is the upper half of a float32. */
+static inline Vector load(const char *panel, long i, int bytes) {
+    if (bytes == sizeof(Vector)) return ((const Vector *)panel)[i];
+    return (Vector)(__builtin_convertvector(((const Half *)panel)[i], Bits) << 16);
+}
+
+/* sums[r] += the panel, of `bytes` for each input, times row r of x. A single row is summed in `steps`
+parts, which do not wait for each other; while there are more, the next panel is fetched. */
 static inline __attribute__((always_inline)) void multiply(
-    Vector *sums, const Vector *panel, const float *x, int in, const int rows, const int steps) {
+    Vector *sums, const void *panel, const int bytes, const float *x, int in, const int rows,
+    const int steps) {
     Vector parts[TILE] = {0};
     int j = 0;
     for (; j + steps <= in; j += steps) {
-        if (rows > 1) __builtin_prefetch(panel + j + in, 0, 2);
+        if (rows > 1) __builtin_prefetch((char *)panel + (long)bytes * (j + in), 0, 2);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
             for (int k = 0; k < steps; k++)
-                parts[r * steps + k] += panel[j + k] * x[(long)r * in + j + k];
+                parts[r * steps + k] += load(panel, j + k, bytes) * x[(long)r * in + j + k];
     }
     for (; j < in; j++)
-        for (int r = 0; r < rows; r++) parts[r * steps] += panel[j] * x[(long)r * in + j];
+        for (int r = 0; r < rows; r++)
+            parts[r * steps] += load(panel, j, bytes) * x[(long)r * in + j];
     for (int r = 0; r < rows; r++)
         for (int k = 0; k < steps; k++) sums[r] += parts[r * steps + k];
 }
@@ -71,25 +83,25 @@ static void finish(enum activation how, const float *restrict x, float *restrict
 }
 
 /* y = x W^T + b for each row, finished. p: panels, each of b, then W; returns what follows. */
-static const float *linear(const float *p, const float *x, float *y, int rows, int in, int out,
-                           enum activation how) {
+static const char *linear(const char *p, const float *x, float *y, int rows, int in, int out,
+                          enum activation how) {
 #pragma omp for
     for (int i = 0; i < panels(out); i++) {
-        const Vector *panel = (const Vector *)p + (long)i * (in + 1);
+        const char *panel = p + (long)i * (in + 1) * WEIGHT;
         for (int row = 0, n; row < rows; row += n) {
             const float *from = x + (long)row * in;
             Vector sums[TILE];
-            for (int r = 0; r < TILE; r++) sums[r] = panel[0];
+            for (int r = 0; r < TILE; r++) sums[r] = load(panel, 0, WEIGHT);
             n = rows - row < TILE ? 1 : TILE;
-            if (n == 1) multiply(sums, panel + 1, from, in, 1, TILE);
-            else multiply(sums, panel + 1, from, in, TILE, 1);
+            if (n == 1) multiply(sums, panel + WEIGHT, WEIGHT, from, in, 1, TILE);
+            else multiply(sums, panel + WEIGHT, WEIGHT, from, in, TILE, 1);
             for (int r = 0; r < n; r++) {
                 finish(how, (float *)&sums[r], y + (long)(row + r) * out + i * LANES,
                        min(LANES, out - i * LANES));
             }
         }
     }
-    return p + (long)panels(out) * (in + 1) * LANES;
+    return p + (long)panels(out) * (in + 1) * WEIGHT;
 }
 
 /* LayerNorm, or RMSNorm, of n numbers. p: scales, then biases. */
@@ -105,11 +117,12 @@ static void normalize(const float *p, const float *x, float *y, int n, int rms) 
     for (int i = 0; i < n; i++) y[i] = (x[i] - mean) * scale * p[i] + p[n + i];
 }
 
-static const float *normalize_rows(const float *p, const float *x, float *y, int rows, int n,
-                                   int rms) {
+static const char *normalize_rows(const char *p, const float *x, float *y, int rows, int n,
+                                  int rms) {
 #pragma omp for
-    for (int r = 0; r < rows; r++) normalize(p, x + (long)r * n, y + (long)r * n, n, rms);
-    return p + 2 * n;
+    for (int r = 0; r < rows; r++)
+        normalize((const float *)p, x + (long)r * n, y + (long)r * n, n, rms);
+    return p + 4L * 2 * n;
 }
 
 /* Rotates the pairs (d, d + D / 2). table: (2, positions, D), cosines and signed sines. */
@@ -132,7 +145,7 @@ static void attend(const float *q, const float *k, const float *v, float *z, flo
     }
     for (int s = 0; s <= at; s += LANES) {
         Vector scores = {0};
-        multiply(&scores, (Vector *)keys + (long)s / LANES * D, q, D, 1, TILE);
+        multiply(&scores, (Vector *)keys + (long)s / LANES * D, sizeof(Vector), q, D, 1, TILE);
         *(Vector *)(weights + s) = scores / sqrtf(D);
     }
     float largest = -INFINITY, total = 0;
@@ -142,7 +155,8 @@ static void attend(const float *q, const float *k, const float *v, float *z, flo
     for (int s = 0; s <= at; s++) total += weights[s] = expf(weights[s] - largest);
     for (int d = 0; d < D; d += LANES) {
         Vector sum = {0};
-        multiply(&sum, (Vector *)values + (long)d / LANES * positions, weights, at + 1, 1, TILE);
+        multiply(&sum, (Vector *)values + (long)d / LANES * positions, sizeof(Vector), weights, at + 1,
+                 1, TILE);
         for (int i = 0; i < min(LANES, D - d); i++) z[d + i] = sum[i] / total;
     }
 }
@@ -155,21 +169,21 @@ static int64_t count_kept(const Shape *m) {
 /* How many numbers `forward` keeps of a sequence. */
 int64_t count_cache(const Shape *m) { return 2 * m->layers * m->H * count_kept(m); }
 
-/* How many numbers `forward` reads of the weights. */
+/* How many bytes `forward` reads of the weights. */
 int64_t count_weights(const Shape *shape) {
     Shape m = *shape;
-    int64_t C = m.C, D = C / m.H, up = panels(m.hidden) * (C + 1) * LANES;
-    int64_t layer = 4 * C + (m.qk_norm ? 4 * D : 0) + (m.activation == SWIGLU ? 2 : 1) * up;
-    layer += (panels(3 * C) + panels(C)) * (C + 1) * LANES + panels(C) * (m.hidden + 1L) * LANES;
-    int64_t rotary = m.rotary ? 2 * m.positions * D : 0;
-    return rotary + m.layers * layer + 2 * C + panels(m.V) * (C + 1) * LANES;
+    int64_t C = m.C, D = C / m.H, up = (m.activation == SWIGLU ? 2 : 1) * panels(m.hidden);
+    int64_t layer = (panels(3 * C) + panels(C) + up) * (C + 1) + panels(C) * (m.hidden + 1L);
+    int64_t vectors = m.layers * (4 * C + (m.qk_norm ? 4 * D : 0)) + 2 * C;
+    vectors += m.rotary ? 2 * m.positions * D : 0;
+    return 4 * vectors + WEIGHT * (m.layers * layer + panels(m.V) * (C + 1));
 }
 
 /* The logits (B, T, V) of x (B, T, C), at positions `start` on; x is overwritten.
 
 weights: as `laid_out` in model/decode.py says. cache: keys, then values, of each layer, sequence and
 head, filled up to `start`. Returns 0 if there is no memory. */
-int forward(const Shape *shape, const float *weights, float *x, float *logits, float *cache, int B,
+int forward(const Shape *shape, const char *weights, float *x, float *logits, float *cache, int B,
             int T, int start, int threads) {
     Shape m = *shape;
     int C = m.C, H = m.H, D = C / H, rows = B * T;
@@ -181,7 +195,7 @@ int forward(const Shape *shape, const float *weights, float *x, float *logits, f
     float *scores = hidden + n * m.hidden;
 #pragma omp parallel num_threads(threads)
     {
-        const float *p = weights + (m.rotary ? 2L * m.positions * D : 0);
+        const char *p = weights + (m.rotary ? 4 * 2L * m.positions * D : 0);
         for (int layer = 0; layer < m.layers; layer++) {
             p = normalize_rows(p, x, normed, rows, C, m.rms);
             p = linear(p, normed, qkv, rows, C, 3 * C, STORE);
@@ -192,17 +206,17 @@ int forward(const Shape *shape, const float *weights, float *x, float *logits, f
                     long kept = ((long)layer * B * H + i) * count_kept(&m);
                     float *q = qkv + row * 3 * C + i % H * D, *k = q + C, *v = k + C;
                     if (m.qk_norm) {
-                        normalize(p, q, q, D, 0);
-                        normalize(p + 2 * D, k, k, D, 0);
+                        normalize((const float *)p, q, q, D, 0);
+                        normalize((const float *)p + 2 * D, k, k, D, 0);
                     }
                     if (m.rotary) {
-                        rotate(weights, q, D, m.positions, start + t);
-                        rotate(weights, k, D, m.positions, start + t);
+                        rotate((const float *)weights, q, D, m.positions, start + t);
+                        rotate((const float *)weights, k, D, m.positions, start + t);
                     }
                     attend(q, k, v, z + row * C + i % H * D, keys + kept, values + kept,
                            scores + i * positions, D, positions, start + t);
                 }
-            p += m.qk_norm ? 4 * D : 0;
+            p += m.qk_norm ? 4 * 4 * D : 0;
             p = linear(p, z, x, rows, C, C, ADD);
             p = normalize_rows(p, x, normed, rows, C, m.rms);
             if (m.activation == SWIGLU) p = linear(p, normed, hidden, rows, C, m.hidden, STORE);

@@ -46,14 +46,20 @@ LANES = 16
 TOLERANCE = 1e-4  # relative to the largest logit; rounding is about a hundredth of it
 
 
-def optimize_for_decoding(model: GPT) -> GPT:
+def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> GPT:
     """Return a `CompiledGPT` of a model on the CPU in float32; the model itself, with a note on
-    stderr, if there is no compiler or `decode.c` computes something else."""
+    stderr, if there is no compiler or `decode.c` computes something else.
+
+    Args:
+        dtype: round the weights to this type; with bfloat16 half as much memory is read.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.to(dtype).to(parameter.dtype)
     weight = model.token_embedding.weight
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return model
     try:
-        compiled = CompiledGPT(model)
+        compiled = CompiledGPT(model, dtype)
         if not (error := compiled.error(model)) <= TOLERANCE:  # also if it is NaN
             raise ValueError(f"decode.c computes other logits than the model, by {error:.0e}")
         return compiled
@@ -69,10 +75,11 @@ class CompiledGPT(GPT):
     There are no gradients and no dropout, and hooks on the modules are not called.
     """
 
-    def __init__(self, model: GPT) -> None:
+    def __init__(self, model: GPT, dtype: torch.dtype = torch.float32) -> None:
         """
         Args:
             model: in float32 on the CPU, in evaluation mode.
+            dtype: keep the matrices in this type, float32 or bfloat16.
 
         Raises:
             ValueError: for a model that `decode.c` does not know.
@@ -87,16 +94,16 @@ class CompiledGPT(GPT):
                 raise ValueError(f"decode.c does not know model.{field} {choice}")
             shape.append(known.index(choice))
         self.shape = (ctypes.c_int * len(shape))(*shape)
-        self.library = compile_library()
+        self.library = compile_library(dtype)
         count_weights, count_cache = self.library.count_weights, self.library.count_cache
         count_weights.restype = count_cache.restype = ctypes.c_int64
         self.cache_size = count_cache(self.shape)
-        sizes = [part.numel() for part in laid_out(model)]  # twice, to hold one part at a time
+        sizes = [part.nbytes for part in laid_out(model, dtype)]  # twice, to hold one at a time
         if sum(sizes) != count_weights(self.shape):
             raise ValueError("the weights have other shapes than decode.c reads")
         self.weights = huge(sum(sizes))
-        for to, part in zip(self.weights.split(sizes), laid_out(model), strict=True):
-            to.copy_(part.flatten())
+        for to, part in zip(self.weights.split(sizes), laid_out(model, dtype), strict=True):
+            to.copy_(part.flatten().view(torch.uint8))
 
     def forward(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
         """See `GPT.forward`."""
@@ -104,7 +111,7 @@ class CompiledGPT(GPT):
         (B, T), kept = tokens_BT.shape, cache.layers[0]  # its k_BHSD is all that decode.c keeps
         x_BTC = self.embed(tokens_BT, cache).float().contiguous()
         if kept.length == 0:
-            kept.k_BHSD = huge(B * self.cache_size)
+            kept.k_BHSD = huge(4 * B * self.cache_size)
         logits_BTV = x_BTC.new_empty(B, T, self.vocab_size)
         buffers = self.weights, x_BTC, logits_BTV, kept.k_BHSD
         addresses = [ctypes.c_void_p(buffer.data_ptr()) for buffer in buffers]
@@ -129,9 +136,10 @@ class CompiledGPT(GPT):
         return float((got - want).abs().max() / want.abs().max())
 
 
-def laid_out(model: GPT) -> Iterator[Tensor]:
+def laid_out(model: GPT, dtype: torch.dtype) -> Iterator[Tensor]:
     """Yield the weights as `decode.c` reads them: of a norm its weights, then its biases; of linear
-    layers side by side panels of 16 outputs, with the biases and then the weights of each input."""
+    layers side by side panels of 16 outputs, with the biases and then the weights of each input, as
+    `dtype`."""
     if model.rotary is not None:
         yield from model.rotary.buffers()
     weights = model.state_dict()
@@ -148,22 +156,22 @@ def laid_out(model: GPT) -> Iterator[Tensor]:
             yield torch.cat((weight, bias))
         else:
             padded = F.pad(torch.cat((bias[:, None], weight), 1), (0, 0, 0, -len(bias) % LANES))
-            yield padded.unflatten(0, (-1, LANES)).transpose(1, 2)
+            yield padded.unflatten(0, (-1, LANES)).transpose(1, 2).to(dtype)
 
 
 def huge(size: int) -> Tensor:
-    """Return an empty float32 tensor, in huge pages (2 MB) where Linux has them.
+    """Return a tensor of bytes, in huge pages (2 MB) where Linux has them.
 
     With pages of 4 KB, TLB misses take a fifth of the time of reading the weights.
     """
-    memory = mmap.mmap(-1, 4 * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(AttributeError, OSError):  # a system without such pages
         memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.float32)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 @functools.cache
-def compile_library() -> ctypes.CDLL:
+def compile_library(dtype: torch.dtype) -> ctypes.CDLL:
     """Compile `decode.c` for this processor, once: the library is kept in Python's own folder of
     compiled files, and loaded again if it belongs to the user or to the owner of the source.
 
@@ -173,6 +181,7 @@ def compile_library() -> ctypes.CDLL:
     source = Path(__file__).with_suffix(".c")
     native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
     command = ["cc", "-O3", "-w", native, "-fno-math-errno", "-shared", "-fPIC", str(source), "-lm"]
+    command += [f"-DBFLOAT16={int(dtype == torch.bfloat16)}"]
     command += [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's compiler has no OpenMP
     made_of = repr((source.read_text(), command, torch.cpu.get_capabilities())).encode()
     path = source.parent / "__pycache__" / f"decode-{hashlib.sha256(made_of).hexdigest()[:16]}.so"

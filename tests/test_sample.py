@@ -27,6 +27,7 @@ OTHER: dict[str, Any] = {
     "seed": 7,
     "checkpoint": "last",
     "device": "cpu",
+    "dtype": "bfloat16",
 }
 
 
@@ -40,9 +41,12 @@ def expected(run: Path, changes: dict[str, Any]) -> str:
     o: dict[str, Any] = {"prompt": "", "num_samples": 1, "seed": 1337, "checkpoint": "best"}
     o |= changes
     saved = open_run(run, o["checkpoint"])
+    model = saved.model(torch.device("cpu"))
+    if "dtype" in o:
+        model = model.bfloat16().float()
     prompt = saved.tokenizer.encode(o["prompt"]).tolist() or [saved.start_token]
     sampled = generate(
-        saved.model(torch.device("cpu")),
+        model,
         torch.tensor([prompt] * o["num_samples"]),
         o["max_new_tokens"],
         Sampling(**{key: o[key] for key in fields_of(Sampling) if key in o}),
@@ -65,7 +69,7 @@ def test_each_option_generates_what_it_says(
         assert sample.main(["a", *(f"--{name}={value}" for name, value in given.items())]) == 0
         out, err = capsys.readouterr()
         assert out == expected(run, given)
-        assert (out != plain) == bool(changes.keys() - {"device"}), "the option changes nothing"
+        assert (out != plain) == bool(changes.keys() - {"device", "dtype"}), changes
         which, step = ("last", 3) if "checkpoint" in changes else ("best", 2)
         assert f"{which}.safetensors, step {step}, validation loss 2.5000, on cpu" in err
 

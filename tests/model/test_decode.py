@@ -48,9 +48,13 @@ FIELDS: list[dict[str, Any]] = [
 
 @needs_cc
 @pytest.mark.parametrize("fields", FIELDS, ids=str)
-def test_the_same_numbers(fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_same_numbers(fields: dict[str, Any], dtype: torch.dtype) -> None:
+    """As the model, whose weights are rounded."""
     plain = make(**fields)
-    compiled = optimize_for_decoding(plain)
+    weight = plain.token_embedding.weight.detach().clone()
+    compiled = optimize_for_decoding(plain, dtype)
+    assert plain.token_embedding.weight.equal(weight.to(dtype).float())
     assert isinstance(compiled, CompiledGPT)
     decoders = [Decoder(m) for m in (compiled, plain)]
     for length in (3, 1, 1, 12, 1, 1, 1, 3, 1, 1, 1):  # past the window, too
@@ -117,16 +121,16 @@ def test_a_kept_library_is_loaded_if_it_loads_and_is_ours(
 
     monkeypatch.setattr(ctypes, "CDLL", load)
     compile_again = compile_library.__wrapped__
-    file = compile_again()
+    file = compile_again(torch.float32)
     whole = file.read_bytes()
     file.write_bytes(b"")
-    assert compile_again() == file and file.read_bytes() == whole
+    assert compile_again(torch.float32) == file and file.read_bytes() == whole
     monkeypatch.setenv("PATH", "")  # no compiler
-    assert compile_again() == file
+    assert compile_again(torch.float32) == file
     another, stat = SimpleNamespace(st_uid=os.getuid() + 1), Path.stat
     monkeypatch.setattr(Path, "stat", lambda p, **k: another if p == file else stat(p, **k))
     with pytest.raises(FileNotFoundError, match="cc"):
-        compile_again()
+        compile_again(torch.float32)
 
 
 @pytest.mark.parametrize("compiler", [None, "#!/bin/sh\nexit 1\n"])
