@@ -32,10 +32,9 @@ def show(tab: Any, snapshot: int) -> None:
 def take_stills(browser: Any, page: Path, scores: list[float]) -> None:
     """Show the page with its default text, then its heads alone, before and after they form."""
     tab = open_report(browser, page, viewport={"width": 1440, "height": 900})
-    tab.evaluate("scrollTo(0, document.getElementById('live').offsetTop - bar.offsetHeight - 16)")
     tab.screenshot(path=FOLDER / "report.png")
-    tab.evaluate(HIDE, ["header", "#try", "#text-section"])
-    tab.evaluate("live.style.rowGap = 0")
+    tab.evaluate(HIDE, ["header", ".column", "#steps-section", "#more"])
+    tab.evaluate("live.style.gridTemplateColumns = '1fr 1fr'")
     tab.set_viewport_size({"width": 1200, "height": 812})
     show(tab, max(i for i, score in enumerate(scores) if score <= NONE_YET))
     tab.screenshot(path=FOLDER / "induction_before.png")
@@ -47,7 +46,7 @@ def film(browser: Any, page: Path, scores: list[float], image: Any) -> None:
     """Film the whole of training under a word that is typed twice."""
     look = {"viewport": {"width": 1100, "height": 800}, "device_scale_factor": 900 / 1100}
     tab = open_report(browser, page, **look)
-    tab.evaluate(HIDE, ["header", "#try", "#heads-section"])
+    tab.evaluate(HIDE, ["header", "#steps-section", "#more"])
     tab.evaluate(ACT, ["snapshot", "typed", 2 * WORD])
     frames = []
     for snapshot in range(len(scores)):

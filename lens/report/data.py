@@ -90,8 +90,8 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         "shapes": [[name, list(weight.shape)] for name, weight in model.state_dict().items()],
         "vocab": subject.tokenizer.labels,
         "tokenizer": subject.tokenizer.to_dict(),
-        # By default short: its letters fit on the axes of a map, and there is room to type.
-        "prompt": subject.prompt_T[: T if subject.options.prompt else min(40, T * 3 // 4)].tolist(),
+        "prompt": subject.prompt_T.tolist(),
+        "texts": [] if subject.options.prompt else sequences_BT.tolist(),
         "reference": reference(subject).tolist(),
         "copies": bool(subject.trained_periods),
         "baselines": subject.batches(T).baselines(),

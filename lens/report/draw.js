@@ -1,4 +1,4 @@
-// What panels are drawn with: elements, stand-ins for characters, colours, grids of cells, lines
+// What panels are drawn with: elements, stand-ins for characters, colors, grids of cells, lines
 // over training. Text of a run (prompt, vocabulary, config) enters the page as text nodes and never
 // as markup.
 
@@ -16,6 +16,13 @@ function svg(tag, attributes = {}, ...children) {
   element.append(...children);
   return element;
 }
+
+/**
+ * The panels under "More", in their order; one is open at a time, and the address names it by `key`.
+ * `show(isCurrent)` fills its section, `${key}-section`, after each change of `view` while it is
+ * open, and may be async; it returns false if it gave up because `isCurrent()` became false.
+ */
+const PANELS = [];
 
 /** Put children in the place of those that are there; the focus stays where it was among them. */
 function refill(place, ...children) {
@@ -60,24 +67,27 @@ function visible(token) {
 
 const quoted = (token) => `'${visible(token)}'`;
 
-// ------------------------------------------------------------------------------------ colours
+// ------------------------------------------------------------------------------------- colors
 
-// 256 colours through the anchors: as pixels of an image, as CSS, and the ink to write on each.
+// 256 colors through the anchors: as pixels of an image, as CSS, and whichever of black and white
+// has more contrast on each, which is 4.5 at least.
 function ramp(...anchors) {
   const stops = anchors.map((a) => [1, 3, 5].map((i) => parseInt(a.slice(i, i + 2), 16)));
-  const colours = { pixels: new Uint32Array(256), css: [], ink: [] };
+  const colors = { pixels: new Uint32Array(256), css: [], ink: [] };
   for (let i = 0; i < 256; i++) {
     const x = (i / 255) * (stops.length - 1);
     const j = Math.min(Math.floor(x), stops.length - 2);
     const [r, g, b] = stops[j].map((c, n) => Math.round(c + (x - j) * (stops[j + 1][n] - c)));
-    colours.pixels[i] = (255 << 24) | (b << 16) | (g << 8) | r; // bytes r, g, b, a
-    colours.css.push(`rgb(${r} ${g} ${b})`);
-    colours.ink.push(0.299 * r + 0.587 * g + 0.114 * b > 135 ? "#10151b" : "#ffffff");
+    colors.pixels[i] = (255 << 24) | (b << 16) | (g << 8) | r; // bytes r, g, b, a
+    colors.css.push(`rgb(${r} ${g} ${b})`);
+    const [R, G, B] = [r, g, b].map((c) => c / 255)
+      .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    colors.ink.push(0.2126 * R + 0.7152 * G + 0.0722 * B > 0.179 ? "#000000" : "#ffffff");
   }
-  return colours;
+  return colors;
 }
 
-// Lightness only rises or only falls along the first two, so they also read without colour.
+// Lightness only rises or only falls along the first two, so they also read without color.
 const THEMES = {
   light: {
     weight: ramp("#f3f5cf", "#c7e6b4", "#7fcdbb", "#3ba3c4", "#225ea8", "#0a1f5c"),
@@ -95,16 +105,16 @@ const THEMES = {
 const darkness = matchMedia("(prefers-color-scheme: dark)");
 let theme;
 
-// Colour an element by a place on a ramp; what is not a number gets no colour.
-function shade(element, colours, fraction) {
+// Color an element by a place on a ramp; what is not a number gets no color.
+function shade(element, colors, fraction) {
   const i = Number.isFinite(fraction) ? Math.round(255 * clamp(fraction, 0, 1)) : null;
-  element.style.backgroundColor = i === null ? "" : colours.css[i];
-  element.style.color = i === null ? "" : colours.ink[i];
+  element.style.backgroundColor = i === null ? "" : colors.css[i];
+  element.style.color = i === null ? "" : colors.ink[i];
 }
 
-function scale(colours, ticks) {
+function scale(colors, ticks) {
   const bar = el("div", { className: "bar" });
-  const stops = range(17).map((i) => colours.css[i * 15]);
+  const stops = range(17).map((i) => colors.css[i * 15]);
   bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
   const marks = ticks.map(([where, label]) => {
     const mark = el("span", {}, label);
@@ -115,7 +125,7 @@ function scale(colours, ticks) {
 }
 
 const maskedSwatch = () =>
-  el("span", {}, el("span", { className: "swatch masked" }), "masked: cannot be seen from there");
+  el("span", {}, el("span", { className: "swatch masked" }), "masked");
 
 // -------------------------------------------------------------------------------- grids of cells
 
@@ -133,19 +143,18 @@ function picture(canvas, width, height, painter) {
  *
  * @param source canvas with a pixel a cell
  * @param across, down names of columns and rows, each a function of its index
- * @param from, size of what is shown of it: [column, row], [columns, rows]
  * @param tall height of a cell; without it cells are square
  * @param look [column, row] to frame, or null in either
  */
-function drawCells(canvas, source, { across, down, from = [0, 0], size, tall, look, margin }) {
+function drawCells(canvas, source, { across, down, tall, look, margin }) {
   const sharp = devicePixelRatio;
-  const [columns, rows] = size ?? [source.width, source.height];
+  const { width: columns, height: rows } = source;
   const [left, top] = [margin ?? 1.5 * rem(), 1.5 * rem()];
   let side = (canvas.clientWidth - left - 2) / columns;
   if (side > 4) side = Math.floor(side * sharp) / sharp; // cells of equal size
   const step = [side, tall ?? side];
   const height = Math.ceil(top + rows * step[1] + 2);
-  Object.assign(canvas.dataset, { left, top, side, tall: step[1], column: from[0], row: from[1] });
+  Object.assign(canvas.dataset, { left, top, side, tall: step[1] });
   canvas.style.height = `${height}px`;
   canvas.width = Math.round(canvas.clientWidth * sharp);
   canvas.height = Math.round(height * sharp);
@@ -155,8 +164,8 @@ function drawCells(canvas, source, { across, down, from = [0, 0], size, tall, lo
   context.scale(sharp, sharp);
   context.fillStyle = hatching(context, sharp);
   context.fillRect(...area);
-  context.imageSmoothingEnabled = side * sharp < 1; // enlarged, a cell keeps its one colour
-  context.drawImage(source, ...from, columns, rows, ...area);
+  context.imageSmoothingEnabled = side * sharp < 1; // enlarged, a cell keeps its one color
+  context.drawImage(source, ...area);
 
   const fitting = Math.min(side, 1.1 * rem());
   const letters = side >= 0.5 * rem();
@@ -171,19 +180,17 @@ function drawCells(canvas, source, { across, down, from = [0, 0], size, tall, lo
     ? `${0.85 * fitting}px ui-monospace, "DejaVu Sans Mono", monospace`
     : `${0.65 * rem()}px system-ui, sans-serif`;
   for (let i = 0; i < columns; i += letters ? 1 : enough) {
-    const at = from[0] + i;
-    name(letters ? across(at) : `${at}`, left + (i + 0.5) * side, top * 0.6, "center",
-      letters ? side : 3 * rem(), look?.[0] === at);
+    name(letters ? across(i) : `${i}`, left + (i + 0.5) * side, top * 0.6, "center",
+      letters ? side : 3 * rem(), look?.[0] === i);
   }
   if (tall) context.font = `${0.75 * rem()}px system-ui, sans-serif`;
   for (let i = 0; i < rows; i += letters || tall ? 1 : enough) {
-    const at = from[1] + i;
-    name(letters || tall ? down(at) : `${at}`, left * 0.9, top + (i + 0.5) * step[1], "right",
-      left * 0.85, look?.[1] === at);
+    name(letters || tall ? down(i) : `${i}`, left * 0.9, top + (i + 0.5) * step[1], "right",
+      left * 0.85, look?.[1] === i);
   }
   if (!look) return context;
   const [x, y] = look.map((at, i) =>
-    (at === null ? null : [left, top][i] + (at - from[i]) * step[i] - 1));
+    (at === null ? null : [left, top][i] + at * step[i] - 1));
   context.strokeStyle = theme.mark;
   if (y !== null) context.strokeRect(left - 1, y, columns * side + 2, step[1] + 2);
   context.lineWidth = 2.5;
@@ -193,10 +200,10 @@ function drawCells(canvas, source, { across, down, from = [0, 0], size, tall, lo
 
 /** [column, row] under a pointer, or null. */
 function cellUnder(canvas, event) {
-  const { left, top, side, tall, column, row } = canvas.dataset;
+  const { left, top, side, tall } = canvas.dataset;
   const x = Math.floor((event.offsetX - left) / side);
   const y = Math.floor((event.offsetY - top) / tall);
-  return x >= 0 && y >= 0 ? [x + Number(column), y + Number(row)] : null;
+  return x >= 0 && y >= 0 ? [x, y] : null;
 }
 
 function hatching(context, sharp) {
@@ -219,60 +226,62 @@ function hatching(context, sharp) {
 
 // ---------------------------------------------------------------------------- lines over training
 
-const snapshotSteps = snapshots.map((snapshot) => snapshot.step);
-
-// Steps on an axis that gives room to the beginning, as the snapshots do, and to step 0.
-const along = (step) => Math.cbrt(step / (snapshotSteps[LAST] || 1));
-
 /**
- * Lines over training. `lines` have {y: a value for each snapshot, kind, title}; `level` is dashed;
- * `here` is the snapshot on show. A click calls `choose` with the nearest snapshot.
+ * Lines over training, evenly by snapshot. `lines` have {y: a value for each snapshot, kind, title};
+ * `level` is dashed; `here` is the snapshot on show; `marks` are {at: a snapshot, label}; `values`
+ * asks for an axis of them. A click calls `choose`, if given, with the nearest snapshot.
  */
-function lineChart(box, lines, { label, here, choose, axes = false, level = null, dots = [] }) {
+function lineChart(box, lines, { label, here, choose, values, level = null, dots = [], marks = [] }) {
   const width = box.clientWidth, height = box.clientHeight;
-  const values = [...lines.flatMap((line) => line.y), level].filter(Number.isFinite);
-  if (!width || !values.length) return;
-  const [left, right, top, bottom] =
-    axes ? [2.6, 1, 0.6, 1.5].map((pad) => pad * rem()) : [5, 5, 5, 5];
-  const low = Math.min(...values), high = Math.max(...values, low + 1e-6);
-  const x = (step) => left + along(step) * (width - left - right);
+  const all = [...lines.flatMap((line) => line.y), level].filter(Number.isFinite);
+  if (!width || !all.length) return;
+  const [left, right, top, bottom] = [values ? 2.6 : 0.5, values ? 1 : 0.5, 0.6, 1.1]
+    .map((pad) => pad * rem());
+  const low = Math.min(...all), high = Math.max(...all, low + 1e-6);
+  const x = (i) => left + (i / (LAST || 1)) * (width - left - right);
   const y = (value) => top + ((high - value) / (high - low)) * (height - top - bottom);
   const across = (value, kind) =>
     svg("line", { class: kind, x1: left, x2: width - right, y1: y(value), y2: y(value) });
+  const upright = (i, kind) =>
+    svg("line", { class: kind, x1: x(i), x2: x(i), y1: 0, y2: height - bottom });
   const text = (x, y, anchor, words) => svg("text", { x, y, "text-anchor": anchor }, words);
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
 
-  if (axes) {
+  if (values) {
     for (const value of roundNumbers(low, high)) {
       chart.append(across(value, "axis"), text(left - 6, y(value) + 4, "end", number(value, 2)));
     }
-    let free = -Infinity; // from where on the next label has room
-    for (const step of roundSteps().filter((step) => step <= snapshotSteps[LAST])) {
-      if (x(step) < free) continue;
-      chart.append(text(x(step), height - 3, "middle", count(step)));
-      free = x(step) + 3 * rem();
-    }
   }
-  if (Number.isFinite(level)) chart.append(across(level, "chance"));
-  const now = x(snapshotSteps[here]);
-  chart.append(svg("line", { class: "moment", x1: now, x2: now, y1: top, y2: height - bottom }));
+  let free = width - 3 * rem(); // to the left of where a step's label has room
+  for (let i = LAST; i >= 0; i--) {
+    if (i < LAST && x(i) > free) continue;
+    const anchor = !i ? "start" : i < LAST ? "middle" : "end";
+    chart.append(text(x(i), height - 2, anchor, count(snapshots[i].step)));
+    free = Math.min(free, x(i) - 3.5 * rem());
+  }
+  marks.forEach(({ at, label }, i) => {
+    const [along, anchor] = at < LAST / 2 ? [3, "start"] : [-3, "end"];
+    chart.append(upright(at, "mark"), text(x(at) + along, top * (1 + i % 3), anchor, label));
+  });
+  if (Number.isFinite(level)) chart.append(across(level, "uniform"));
+  chart.append(upright(here, "moment"));
   for (const line of lines) {
-    const there = range(snapshots.length).filter((i) => Number.isFinite(line.y[i]));
-    const points = there.map((i) => `${x(snapshotSteps[i])},${y(line.y[i])}`).join(" ");
+    const points = range(snapshots.length).filter((i) => Number.isFinite(line.y[i]))
+      .map((i) => `${x(i)},${y(line.y[i])}`).join(" ");
     const kind = `line ${line.kind}`;
     chart.append(svg("polyline", { class: kind, points }, svg("title", {}, line.title)));
   }
   dots.forEach((value, i) => {
-    const [kind, r] = i === here ? ["dot now", 4.5] : ["dot", 2.5];
+    const [kind, r] = i === here ? ["dot now", 6] : ["dot", 2.5];
     if (Number.isFinite(value)) {
-      chart.append(svg("circle", { class: kind, cx: x(snapshotSteps[i]), cy: y(value), r }));
+      chart.append(svg("circle", { class: kind, cx: x(i), cy: y(value), r }));
     }
   });
   box.replaceChildren(chart);
+  if (!choose) return;
   box.onclick = (event) => {
-    const distance = (i) =>
-      Math.abs(x(snapshotSteps[i]) - (event.clientX - box.getBoundingClientRect().left));
-    choose(range(snapshots.length).reduce((a, b) => (distance(b) < distance(a) ? b : a)));
+    const across = event.clientX - box.getBoundingClientRect().left - left;
+    choose(Math.round((across / (width - left - right)) * LAST));
   };
 }
 
@@ -282,5 +291,3 @@ function roundNumbers(low, high) {
   const step = power * [1, 2, 5, 10].find((n) => (high - low) / (n * power) <= 5);
   return range(7).map((i) => (Math.ceil(low / step) + i) * step).filter((value) => value <= high);
 }
-
-const roundSteps = () => [0, ...range(9).flatMap((power) => [1, 2, 5].map((n) => n * 10 ** power))];

@@ -267,7 +267,7 @@ async function mayGoOn(isCurrent) {
   if (performance.now() - breath > 8) {
     await breathe();
     breath = performance.now();
-  }
+  } else await null; // what is being done finishes before it is asked
   return isCurrent();
 }
 
@@ -275,7 +275,7 @@ async function mayGoOn(isCurrent) {
 async function compute(engine, ids, edits, isCurrent) {
   engine.set(ids, edits);
   for (const _ of engine.compute()) if (!(await mayGoOn(isCurrent))) return false;
-  return true;
+  return mayGoOn(isCurrent);
 }
 
 /** log softmax of a row of logits, in place. */

@@ -57,9 +57,10 @@ async function update() {
   }
   lens = undefined;
   showAhead([]);
-  showAll(was?.snapshot !== snapshot);
+  showAll();
   keepAddress();
-  if (!(await showLens(isCurrent))) return;
+  if ((await showPanel(isCurrent)) === false && !isCurrent()) return;
+  if (state.step === STEPS.length - 1 && !(await measureHeads(isCurrent))) return;
   const verdict = await check(snapshot);
   if (!isCurrent()) return;
   showEquality(verdict);
@@ -71,29 +72,27 @@ function sameTokens(a, b) {
   return apart < 0 ? b.length : apart;
 }
 
-/** There is no text, or none before a character that the model never saw. */
+/** There is no text, or none before a token that the model never saw. */
 function showNothing() {
   view = undefined;
   showAhead([]);
   keepAddress();
   $("text-state").textContent = state.text.length
-    ? `The model never saw ${quoted(state.text[0].token)} in training, and nothing stands before ` +
-      "it."
+    ? `The model never saw ${quoted(state.text[0].token)} in training, and nothing is before it.`
     : "Nothing to read: type.";
   $("text").replaceChildren(...state.text.map(unread));
   document.body.dataset.busy = "no";
 }
 
-function showAll(alsoOfSnapshot = true) {
+function showAll() {
   buildText();
   showTextState();
   for (const show of [showThumbnails, showGrid, showHead, showText]) show();
-  for (const show of [showMoment, showEdits, showPatchState, showAlone]) show();
-  if (alsoOfSnapshot) for (const show of [showScores, showLoss, showFormation]) show();
+  for (const show of [showMoment, showEdits, showLoss]) show();
   document.body.dataset.snapshot = view.snapshot;
 }
 
-const AHEAD = 80; // characters of the continuation
+const AHEAD = 80; // tokens of the continuation
 let ahead = []; // what would be written
 let draws = 0;
 let drawnFor; // the turn whose text it goes on
@@ -178,8 +177,9 @@ function vote(id) {
 function selectHead(head) {
   if (!view) return;
   state.head = head;
-  for (const show of [showGrid, showHead, showText, showScores, showFormation]) show();
-  markAblation();
+  for (const show of [showGrid, showHead, showText]) show();
+  if (state.step === STEPS.length - 1) return update(); // measures it
+  refreshPanel();
   keepAddress();
 }
 
@@ -205,7 +205,7 @@ function restart(changes = {}) {
   update();
 }
 
-const reset = () => restart({ text: state.text });
+const reset = () => restart({ text: state.text, panel: state.panel });
 
 function goTo(index) {
   state.snapshot = clamp(index, 0, LAST);
@@ -220,12 +220,12 @@ function play() {
     if (position() === LAST) goTo(0);
     const on = () => (position() === LAST ? play() : goTo(position() + 1));
     playing = setInterval(() => document.body.dataset.snapshot === $("slider").value && on(),
-      Number($("speed").value));
+      clamp(15_000 / LAST, 150, 700));
   } else {
     clearInterval(playing);
     playing = null;
   }
-  $("play").textContent = playing === null ? "play" : "stop";
+  $("play").textContent = playing === null ? "Play" : "Stop";
 }
 
 // Point at a query (and a key), or at nothing.
@@ -249,6 +249,18 @@ function hideSelected() {
   if (hideable() !== null) toggleEdit(`hide@${hideable()}`);
 }
 
+/** Show the open panel again, unless all is being computed. */
+function refreshPanel() {
+  const mine = turn;
+  if (settled()) showPanel(() => mine === turn);
+}
+
+function openPanel(key) {
+  state.panel = key;
+  update();
+  if (key) panelOf(key).scrollIntoView({ block: "nearest" });
+}
+
 function setStage(name) {
   state.stage = name;
   showHead();
@@ -261,7 +273,7 @@ function setOwnScale(on) {
 
 // ------------------------------------------------------------------------------------- patching
 
-/** The text with one token in the middle replaced by the likeliest other. */
+/** The text with one token in the middle replaced by the most likely other. */
 function madeOther(pass, text) {
   const at = data.copies ? Math.floor(text.length / 2) : Math.max(0, text.length - 4);
   const old = text[at].id;
@@ -299,9 +311,9 @@ async function fillPatches() {
   const says = [vocab[b], vocab[a]].map(quoted);
   patches.said = (same
     ? `At the end both texts expect ${says[1]}; the logit of ${says[0]} rises most. `
-    : `At the end the first text expects ${says[1]}, the other ${says[0]}. `) +
+    : `At the end the first text expects ${says[1]}, the second ${says[0]}. `) +
     `Logit of ${says[0]} minus logit of ${says[1]}: ${number(low, 2)} in the first text, ` +
-    `${number(high, 2)} in the other.`;
+    `${number(high, 2)} in the second.`;
   showPatchState();
   for (let r = 0; r < (byHead ? HEADS : L); r++) {
     for (let t = T - 1; t >= first; t--) {
@@ -353,6 +365,7 @@ function address() {
   if (state.head !== first.head) parts.set("head", headName(state.head));
   for (const word of state.edits) parts.append("edit", word);
   if (state.other) parts.set("other", toAddress(state.other));
+  if (state.panel) parts.set("panel", state.panel);
   return parts.size ? `#${parts}` : "";
 }
 
@@ -378,6 +391,7 @@ function readAddress() {
   const parts = new URLSearchParams(location.hash.slice(1)), changes = {};
   if (parts.has("text")) changes.text = fromAddress(parts.get("text"));
   if (parts.get("other")) changes.other = fromAddress(parts.get("other"));
+  if (PANELS.some(({ key }) => key === parts.get("panel"))) changes.panel = parts.get("panel");
   const snapshot = snapshots.findIndex(({ step }) => `${step}` === parts.get("step"));
   if (snapshot >= 0) changes.snapshot = snapshot;
   const head = range(HEADS).find((each) => headName(each) === parts.get("head"));
@@ -388,58 +402,7 @@ function readAddress() {
   return changes;
 }
 
-// --------------------------------------------------------------------------------- suggestions
-
-/** On a run that learned to copy: what to switch off. */
-function suggest() {
-  const { induction: copying, previous_token: previous } = snapshots[LAST].scores;
-  const induction = range(HEADS).filter((head) => copying[head] >= HIGH);
-  if (!data.copies || !induction.length) return;
-  const below = range(HEADS).filter((head) =>
-    Math.floor(head / H) === Math.floor(induction[0] / H) - 1);
-  const most = largestOf(below.map((head) => previous[head]));
-  const before = below.filter((head) => previous[head] >= most / 2);
-  const names = (heads) => heads.map(headName).join(", ");
-  const step = (words, label, action) => el("li", {}, words, " ",
-    el("button", { type: "button", onclick: action }, label));
-  const without = (heads) => () =>
-    restart({ text: state.text, edits: heads.map((head) => `${headName(head)}=zero`) });
-  $("try").hidden = false;
-  $("try").querySelector("ol").append(
-    step("The text is a random string, twice. The model predicts its second copy. " +
-      "Ablate the heads that attend to what came after the previous occurrence, and compare the " +
-      "loss on this text.", `switch off ${names(induction)}`, without(induction)),
-    ...(before.length ? [step("Those heads search for what the layer below wrote: which token " +
-      "stood before. Ablate the previous-token heads there, and see how much of the stripe of the " +
-      "induction heads is left.", `switch off ${names(before)}`, without(before))] : []),
-    step("Undo that, and drag the slider: the stripe was not there at first.", "undo",
-      reset));
-}
-
-// ------------------------------------------------------------------------------ words and tour
-
-let stop = -1;
-
-function showStop(next) {
-  document.querySelector(".toured")?.classList.remove("toured");
-  stop = next < TOUR.length ? next : -1;
-  $("tour").hidden = stop < 0;
-  if (stop < 0) return;
-  const [id, words] = TOUR[stop];
-  const [text, controls] = $("tour").children;
-  text.textContent = words;
-  controls.firstElementChild.textContent = `${stop + 1} of ${TOUR.length}`;
-  $("tour-next").textContent = stop + 1 < TOUR.length ? "next" : "done";
-  $("tour-end").hidden = stop + 1 === TOUR.length;
-  $(id).classList.add("toured");
-  $(id).scrollIntoView();
-  $("tour-next").focus({ preventScroll: true });
-}
-
-function endTour() {
-  showStop(TOUR.length);
-  $("tour-start").focus({ preventScroll: true });
-}
+// ---------------------------------------------------------------------------------------- words
 
 function explain(event) {
   const term = event.target.closest?.("[data-term]");
@@ -468,11 +431,8 @@ function listen() {
   $("measure").append(...measures.map(({ key, name }) => el("option", { value: key }, name)));
   $("measure").onchange = () => {
     state.measure = measures[$("measure").selectedIndex];
-    for (const show of [showGrid, showScores, showFormation]) show();
-  };
-  $("order").onchange = () => {
-    state.sorted = $("order").value === "score";
     showGrid();
+    refreshPanel();
   };
   $("own-scale").onchange = () => setOwnScale($("own-scale").checked);
   for (const button of document.querySelectorAll("[data-stage]")) {
@@ -480,14 +440,13 @@ function listen() {
   }
   $("slider").oninput = () => goTo(position());
   $("play").onclick = play;
-  $("speed").onchange = () => {
-    if (playing !== null) range(2).forEach(play); // stop, and play on
-  };
   $("instead").onchange = () => {
     state.edits = state.edits.map((word) => word.replace(/=.*/, `=${$("instead").value}`));
     update();
   };
-  $("help").onclick = () => $("keys").showModal();
+  $("help").onclick = () => $("about").showModal();
+  $("ablate").onclick = () => toggleHead(state.head);
+  $("default-text").onclick = () => replaceText(shipped().text);
   $("undo").onclick = undo;
   $("reset").onclick = reset;
   $("hide-all").onclick = hideSelected;
@@ -499,10 +458,6 @@ function listen() {
     redraw();
   };
   $("temperature").oninput = $("top-k").oninput = redraw;
-  $("tour-start").onclick = () => showStop(0);
-  $("tour-next").onclick = () => (stop + 1 < TOUR.length ? showStop(stop + 1) : endTour());
-  $("tour-end").onclick = endTour;
-  $("fill").onclick = fillPatches;
   $("by-head").onchange = () => patches.shares && fillPatches();
   $("swap").onclick = swapTexts;
 
@@ -514,11 +469,6 @@ function listen() {
     state.other = $("other").value ? encode($("other").value) : null;
     update();
   };
-  $("to-ablation").onclick = (event) => { // not by its address, which keeps the state
-    event.preventDefault();
-    $("ablation-section").scrollIntoView();
-  };
-
   const pairAt = (event) => {
     const [k, q] = cellUnder($("map"), event) ?? [Infinity, 0];
     return Math.max(q, k) < view.pass.T ? { q, k } : null;
@@ -559,7 +509,9 @@ function listen() {
   });
   $("text").addEventListener("focusin", (event) =>
     event.target.matches(":focus-visible") && pointAt(tokenAt(event)));
-  $("text").addEventListener("focusout", () => pointAt(null));
+  // Later, when the focus has arrived: drawing replaces what it may be going to.
+  $("text").addEventListener("focusout", () => setTimeout(() =>
+    $("text").contains(document.activeElement) || pointAt(null)));
 
   $("lens").onpointerover = (event) => readLens(event.target.closest("td"));
   $("lens").addEventListener("focusin", (event) => readLens(event.target.closest("td")));
@@ -581,15 +533,16 @@ function listen() {
   darkness.addEventListener("change", () => {
     theme = darkness.matches ? THEMES.dark : THEMES.light;
     if (!view) return;
-    showAll();
-    paintLens();
+    update();
     drawPatches();
   });
   const sizes = new ResizeObserver(() => {
     document.documentElement.style.setProperty("--bar", `${$("bar").offsetHeight}px`);
-    for (const draw of [drawMap, showLoss, showFormation, drawPatches]) draw();
+    for (const draw of [drawMap, drawArcs, showLoss, showFormation, drawPatches]) {
+      requestAnimationFrame(draw); // not here: drawing changes sizes
+    }
   });
-  for (const id of ["map", "name", "bar"]) sizes.observe($(id));
+  for (const id of ["map", "text", "bar", "panels"]) sizes.observe($(id));
 }
 
 const STAGES = ["scores", "masked", "weights"];
@@ -606,19 +559,23 @@ const KEYS = {
   h: hideSelected,
   u: undo,
   r: reset,
-  "?": () => $("keys").showModal(),
-  Escape: () => (stop < 0 ? pin(null) : endTour()),
+  "?": () => $("about").showModal(),
+  Escape: () => pin(null),
 };
 
 function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || $("keys").open) return;
+  if ((event.ctrlKey || event.metaKey) && event.key === "z" && !event.target.matches("textarea")) {
+    event.preventDefault();
+    $("typed").focus();
+    document.execCommand("undo");
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey || $("about").open) return;
   if (event.target.matches("textarea")) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
   if (event.target.matches("select, input[type=number]")) return; // keys mean something there
   if (!view && !"rt?".includes(event.key)) return;
-  if (stop >= 0 && event.key !== "Escape") return;
   const way = ARROWS[event.key];
   if (way && !event.target.matches("input[type=range]")) {
     // Up and down scroll the page as ever, unless the heads they would move are in view.
@@ -636,17 +593,14 @@ function onKey(event) {
 
 theme = darkness.matches ? THEMES.dark : THEMES.light;
 $("slider").max = LAST;
+$("heads").style.setProperty("--heads", H);
+$("heads").style.setProperty("--layers", L);
+$("heads").append(...layers.flatMap((layer, l) => [layer, ...thumbnails.slice(l * H, (l + 1) * H)]));
+$("text").classList.toggle("subwords", kind !== "char");
 showHeader();
 showAblation();
-suggest();
-if (LAST === 0) {
-  $("training").className = "still";
-  for (const id of ["play", "speed", "slider", "loss"]) $(id).hidden = true;
-}
-const omitted = data.saved - snapshots.length;
-$("omitted").hidden = LAST > 0 && !omitted;
-$("omitted").textContent = omitted
-  ? `${snapshots.length} of ${data.saved} snapshots are in this page; --max_mb makes room for more.`
-  : "One snapshot of training. To see heads form, train with --train.snapshots.";
+listSteps();
+listPanels();
+if (LAST === 0) $("bar").className = "still";
 listen();
 restart(readAddress());

@@ -139,3 +139,5 @@ if (!whyNot) {
   });
   new ResizeObserver(showAlone).observe($("alone-section"));
 }
+
+PANELS.push({ key: "alone", title: "Head from weights", show: showAlone });

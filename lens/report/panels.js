@@ -9,16 +9,16 @@ const measures = data.scores.map(({ key, source, formula, repeats, uniform }) =>
   name: key.replaceAll("_", " "),
   formula: repeats ? `${formula}; P = ${snapshots[LAST].copying.period}` : formula,
   at: (i) => snapshots[i].scores[key],
-  chance: uniform,
+  uniform,
   text: (value) => number(value, 2),
 }));
 for (const kind of ["zero", "mean"]) {
-  const instead = kind === "zero" ? "zeros" : "its mean over the text";
+  const instead = kind === "zero" ? "zeros" : "its mean";
   measures.push({
     key: `ablation ${kind}`,
     kind,
     name: `ablation (${kind})`,
-    formula: `rise of the validation loss, in nats, when ${instead} replaces what the head adds`,
+    formula: `change of the validation loss, in nats, if ${instead} replace${kind === "zero" ? "" : "s"} what the head adds`,
     source: `measured at step ${snapshots[LAST].step}`,
     at: () => data.ablation[kind],
     error: data.ablation[`${kind}_error`],
@@ -38,18 +38,32 @@ const HIGH = 0.3;
 
 // The head that the page opens with.
 const HEAD = indexOfLargest(data.copies ? snapshots[LAST].scores.induction : data.ablation.zero);
+/** The text that the page opens with, if none was asked for: short, so that its letters fit on the
+ * axes of a map and there is room to type; of validation texts, the first with the most letters. */
+function openingText() {
+  const length = Math.min(data.copies ? 40 : 32, Math.ceil(B * 0.75));
+  if (data.copies || !data.texts.length) return data.texts.length ? prompt.slice(0, length) : prompt;
+  const stretches = data.texts.flatMap((ids) => range(Math.max(1, ids.length - length))
+    .filter((start) => !start || /\s$/.test(vocab[ids[start - 1]]))
+    .map((start) => ids.slice(start, start + length)));
+  const isWord = vocab.map((token) => (/^ ?\p{L}+$/u.test(token) ? 1 : 0));
+  return stretches[indexOfLargest(stretches.map((ids) => sum(ids.map((id) => isWord[id]))))];
+}
+const opening = openingText();
 const shipped = () =>
-  ({ text: prompt.map(known), snapshot: LAST, head: HEAD, edits: [], other: null });
+  ({ text: opening.map(known), snapshot: LAST, head: HEAD, edits: [], other: null,
+  panel: null });
 
 const state = {
-  ...shipped(), // other: the text that patches come from, or null for one made from the text
+  ...shipped(), // other: the text that patches come from, or null for one made from the text; panel: which is open
   measure: measures[0],
-  sorted: false,
   stage: "weights", // or "scores", "masked"
   ownScale: false, // each row to its own maximum
   hover: null, // {q, k} under the pointer; k is null where only a query is meant
   pin: null, // {q, k} that was clicked
-  bar: null, // id of the token whose votes are shown
+  bar: null, // id of the token whose logit contributions are shown
+  relative: false, // to the runner-up
+  step: 0, // of the five
   seed: 1337, // of what is written
 };
 let view; // {snapshot, start, tokens, other, pass, before, same, engine, edits}, from `update`
@@ -63,7 +77,7 @@ const rowOf = (numbers, t) => numbers.subarray(t * V, (t + 1) * V);
 const queryOnShow = () => Math.min(looking()?.q ?? Infinity, view.pass.T - 1);
 const edited = () => view.before !== view.pass;
 
-// ------------------------------------------------------------------------------------- header
+// -------------------------------------------------------------------------------------- header
 
 const ABOUT = {
   repeat: "random strings, each repeated",
@@ -75,9 +89,10 @@ function showHeader() {
   const source = [run.config.data.source].flat().join(", ");
   document.title = `${run.name} · glassgpt`;
   $("name").textContent = run.name;
-  $("lead").textContent = `A language model that read ${ABOUT[source] ?? source}, running in ` +
-    "this page: type, and see which earlier characters each of its attention heads looks at, what it " +
-    "expects next, and what becomes of that when you change something.";
+  $("lead").textContent = `${L} layers of ${H} heads, ${count(run.parameters)} parameters`;
+  $("source").textContent = `A language model that read ${ABOUT[source] ?? source}, running in this ` +
+    "page. Type, and see what each attention head attends to, what the model expects next, and how " +
+    "both change when you edit the model.";
   $("result").textContent = `${L} layers x ${C} wide, ${H} heads, context ${B} · ` +
     `${count(run.parameters)} parameters · step ${count(run.step)} · loss on the whole ` +
     `validation split ${number(run.val_loss)} ${UNIT} · ${run.made} · PyTorch ${run.torch}`;
@@ -103,8 +118,14 @@ function showHeader() {
       cell(name), cell(dtype), numeral(power(error)), numeral(power(tolerance)),
       el("td", { className: /^(passed|failed)$/.test(verdict) ? verdict : "" }, verdict),
       cell(el("code", {}, where))))));
-  $("glossary").querySelector("dl").append(...Object.entries(GLOSSARY).flatMap(([term, words]) =>
+  $("glossary").append(...Object.entries(GLOSSARY).flatMap(([term, words]) =>
     [el("dt", {}, term), el("dd", {}, words)]));
+  $("keys").append(...KEY_NAMES.map(([keys, action]) => row(cell(el("kbd", {}, keys)), cell(action))));
+  const omitted = data.saved - snapshots.length;
+  $("omitted").hidden = LAST > 0 && !omitted;
+  $("omitted").textContent = omitted
+    ? `${snapshots.length} of ${data.saved} snapshots are in this page; --max_mb makes room for more.`
+    : "One snapshot of training. To see heads form, train with --train.snapshots.";
 }
 
 /** How far the page is from PyTorch; where it is too far, nothing that it computes is shown. */
@@ -122,18 +143,19 @@ function showEquality({ error, allowed, agrees }) {
     : `This page does not compute what PyTorch does: ${reason}. What it would show is not the ` +
       "model, and is switched off.";
   $("equality").className = agrees ? "quiet" : "trouble";
-  for (const id of ["live", "lens-section", "patch-section", "try"]) $(id).inert = !agrees;
+  $(agrees ? "proof" : "notices").append($("equality")); // a failure is not only under About
+  for (const id of ["live", "lens-section", "patch-section"]) $(id).inert = !agrees;
   document.body.classList.toggle("untrusted", !agrees);
 }
 
 // --------------------------------------------------------------------------------------- legends
 
 function weightScale() {
-  // The colour goes with the root of the weight, so that small weights can be told apart.
+  // The color goes with the root of the weight, so that small weights can be told apart.
   const [meaning, ticks] = state.ownScale
-    ? ["weight relative to the largest in its row: rows and maps cannot be compared",
+    ? ["weight relative to the largest in its row",
       [[0, "0"], [0.5, "¼"], [1, "row's largest"]]]
-    : ["attention weight, the same scale everywhere",
+    : ["attention weight",
       [0, 0.05, 0.25, 0.5, 1].map((weight) => [Math.sqrt(weight), `${weight}`])];
   return [scale(theme.weight, ticks), maskedSwatch(), el("p", {}, meaning)];
 }
@@ -141,8 +163,8 @@ function weightScale() {
 function scoreScale() {
   const limit = number(largestScore(), 2);
   const [meaning, ...masked] = state.stage === "masked"
-    ? ["q·k/√D after the mask: what comes later is −∞ and gets no weight", maskedSwatch()]
-    : ["q·k/√D before the mask: what comes later is still there"];
+    ? ["q·k/√D, later keys masked", maskedSwatch()]
+    : ["q·k/√D before the mask"];
   return [scale(theme.score, [[0, `-${limit}`], [0.5, "0"], [1, limit]]), ...masked,
     el("p", {}, `${meaning}; from -${limit} to ${limit} in this head`)];
 }
@@ -151,11 +173,10 @@ function surpriseScale() {
   const ticks = [0, 0.5, 1].map((part) => [part, number(part * UNIFORM_GUESS, 1)]);
   return [scale(theme.surprise, ticks),
     el("p", {}, term("surprisal"), " in ", term("nat", "nats"),
-      `; the right end is a uniform guess over ${count(V)} tokens`)];
+      `; right end: a uniform guess`)];
 }
 
 const LEGENDS = {
-  weights: weightScale,
   stage: () => (state.stage === "weights" ? weightScale() : scoreScale()),
   text: () => (looking() ? weightScale() : surpriseScale()),
   lens: () => [scale(theme.weight, [[0, "0"], [0.5, "0.5"], [1, "1"]]), el("p", {}, "probability")],
@@ -234,29 +255,17 @@ function paintScores(pixels, head) {
 const isOff = (word) => state.edits.includes(word);
 const offWord = (head) => ["zero", "mean"].map((how) => `${headName(head)}=${how}`).find(isOff);
 
-function switchFor(label, onclick) {
-  const button = el("button", { type: "button", className: "switch", onclick });
-  button.role = "switch";
-  button.ariaLabel = label;
-  return button;
-}
-
 const isHeadOff = (head) =>
   offWord(head) !== undefined || isOff(`L${Math.floor(head / H)}.attn`);
 
-const thumbnails = range(HEADS).map((head) => {
-  const pick = el("button", { type: "button", className: "pick", onclick: () => selectHead(head) },
-    el("canvas"), el("span"));
-  return el("div", { className: "head" }, pick,
-    switchFor(headName(head), () => toggleHead(head)));
-});
+const thumbnails = range(HEADS).map((head) =>
+  el("button", { type: "button", className: "pick", onclick: () => selectHead(head) },
+    el("canvas"), el("span")));
 const layers = range(L).map((l) => el("div", { className: "layer" }, el("b", {}, `L${l}`),
-  ...["attn", "mlp"].map((part) => el("label", {},
-    switchFor(`layer ${l} ${part}`, () => toggleEdit(`L${l}.${part}`)), part))));
+  ...["attn", "mlp"].map((part) => el("button",
+    { type: "button", value: part, onclick: () => toggleEdit(`L${l}.${part}`) }, part))));
 
 const valueOf = (head) => state.measure.at(view.snapshot)[head];
-const byValue = (a, b) => (valueOf(b) ?? -Infinity) - (valueOf(a) ?? -Infinity) || a - b;
-const order = () => (state.sorted ? range(HEADS).sort(byValue) : range(HEADS));
 
 function labelOf(head) {
   const scores = snapshots[view.snapshot].scores;
@@ -266,63 +275,47 @@ function labelOf(head) {
 
 function showThumbnails() {
   const { T } = view.pass;
-  thumbnails.forEach(({ firstChild: { firstChild: canvas } }, head) => {
+  thumbnails.forEach(({ firstChild: canvas }, head) => {
     canvas.className = T > 64 ? "fine" : "";
     picture(canvas, T, T, (pixels) => paintWeights(pixels, head));
   });
 }
 
 function showGrid() {
-  const grid = $("heads"), focused = document.activeElement.matches?.(".pick");
-  grid.className = state.sorted ? "sorted" : "layers";
-  grid.style.setProperty("--heads", H);
-  const wanted = state.sorted
-    ? order().map((head) => thumbnails[head])
-    : layers.flatMap((layer, l) => [layer, ...thumbnails.slice(l * H, (l + 1) * H)]);
-  if (wanted.some((each, i) => grid.children[i] !== each)) grid.replaceChildren(...wanted);
-  thumbnails.forEach((each, head) => {
-    const [pick, toggle] = each.children;
-    const value = state.measure.text(valueOf(head));
-    pick.lastChild.replaceChildren(
-      el("b", {}, headName(head)), el("span", {}, value), el("i", {}, labelOf(head)));
+  const focused = document.activeElement.matches?.(".pick");
+  thumbnails.forEach((pick, head) => {
+    const value = state.measure.text(valueOf(head)), off = isHeadOff(head) ? ", ablated" : "";
+    pick.lastChild.replaceChildren(el("b", {}, headName(head)), el("span", {}, value), el("i", {}, labelOf(head)));
     pick.ariaPressed = head === state.head;
     pick.ariaLabel = `layer ${Math.floor(head / H)} head ${head % H}, ` +
-      `${state.measure.name} ${value} ${labelOf(head)}`;
-    pick.tabIndex = toggle.tabIndex = head === state.head ? 0 : -1; // arrows do the rest
-    showSwitch(toggle, offWord(head) !== undefined);
-    toggle.disabled = isOff(`L${Math.floor(head / H)}.attn`);
-    each.classList.toggle("off", isHeadOff(head));
+      `${state.measure.name} ${value} ${labelOf(head)}${off}`;
+    pick.tabIndex = head === state.head ? 0 : -1; // arrows do the rest
+    pick.classList.toggle("off", Boolean(off));
   });
-  if (focused) thumbnails[state.head].firstChild.focus();
-  layers.forEach((layer, l) => ["attn", "mlp"].forEach((part, i) =>
-    showSwitch(layer.querySelectorAll("button")[i], isOff(`L${l}.${part}`))));
-  $("measure-about").textContent = `${state.measure.formula} (${state.measure.source})`;
-}
-
-function showSwitch(button, off) {
-  button.ariaChecked = !off;
-  button.title = off ? "switch on" : "switch off";
+  if (focused) thumbnails[state.head].focus();
+  layers.forEach((layer, l) => layer.querySelectorAll("button").forEach((button) => {
+    const off = button.ariaPressed = isOff(`L${l}.${button.value}`);
+    button.title = button.ariaLabel = `${off ? "restore" : "ablate"} layer ${l} ${button.value}`;
+  }));
 }
 
 function moveHead([across, down]) {
-  const heads = order(), at = heads.indexOf(state.head);
-  const columns =
-    state.sorted ? getComputedStyle($("heads")).gridTemplateColumns.split(" ").length : H;
-  const to = at + across + down * columns;
-  const leavesLayer = !state.sorted && !down && Math.floor(to / H) !== Math.floor(at / H);
-  if (to >= 0 && to < HEADS && !leavesLayer) selectHead(heads[to]);
+  const to = state.head + across + down * H;
+  const leavesLayer = !down && Math.floor(to / H) !== Math.floor(state.head / H);
+  if (to >= 0 && to < HEADS && !leavesLayer) selectHead(to);
 }
 
 // -------------------------------------------------------------------------- the selected head
 
 const map = document.createElement("canvas"); // the map at one pixel a pair
-const WINDOW = 21; // tokens that the close-up shows
 
 function showHead() {
   const name = headName(state.head);
-  const [label, off] = [labelOf(state.head), isHeadOff(state.head)];
-  $("head-title").textContent = `Layer ${Math.floor(state.head / H)} head ${state.head % H} ` +
-    `(${name})${label && `: ${label}`}${off ? ", off" : ""}`;
+  const label = labelOf(state.head), off = offWord(state.head) !== undefined;
+  $("head-title").textContent = `${name}${label && ` ${label}`}`;
+  $("ablate").textContent = `${off ? "Restore" : "Ablate"} ${name}`;
+  $("ablate").ariaPressed = off;
+  $("ablate").disabled = isOff(`L${Math.floor(state.head / H)}.attn`);
   for (const button of document.querySelectorAll("[data-stage]")) {
     button.ariaPressed = button.dataset.stage === state.stage;
   }
@@ -344,21 +337,15 @@ function drawMap() {
     context.fillStyle = theme.kept;
     context.fillRect(0, Number(top), 4, view.same * side);
   }
-  const size = Math.min(T, WINDOW);
-  $("close-up").hidden = !look || side >= 0.5 * rem() || T <= WINDOW;
-  if ($("close-up").hidden) return;
-  const from = [look.k ?? look.q, look.q].map((t) =>
-    clamp(t - Math.floor(size / 2), 0, T - size));
-  drawCells($("window"), map, { ...options, from, size: [size, size] });
 }
 
 function inWords({ q, k }) {
   const weights = weightsOf(state.head, q);
   if (k === null) {
     const most = weights.indexOf(largestOf(weights));
-    return `${place("q", q)} looks most at ${place("k", most)}: weight ${number(weights[most])}`;
+    return `${place("q", q)} attends most to ${place("k", most)}: weight ${number(weights[most])}`;
   }
-  const parts = [k > q ? "masked, it comes later"
+  const parts = [k > q ? "masked, a later key"
     : k < q && hiddenFrom(state.head).includes(k) ? "hidden" : `weight ${number(weights[k])}`];
   if (k <= q || state.stage === "scores") {
     parts.push(`score ${number(scoresOf(state.head)[q * view.pass.T + k])}`);
@@ -366,36 +353,11 @@ function inWords({ q, k }) {
   return `${place("q", q)} → ${place("k", k)}: ${parts.join(", ")}`;
 }
 
-// How a row of weights comes about: its largest, the rest, and the sum.
-function showWorked(q) {
-  const weights = weightsOf(state.head, q);
-  const scores = scoresOf(state.head).slice(q * view.pass.T, q * view.pass.T + q + 1);
-  for (const k of hiddenFrom(state.head)) if (k < q) scores[k] = -Infinity;
-  const largest = largestOf(scores);
-  const columns = { scores, exps: scores.map((score) => Math.exp(score - largest)), weights };
-  const best = range(q + 1).sort((a, b) => weights[b] - weights[a]).slice(0, 5);
-  const line = (kind, name, value) => el("tr", { className: kind }, cell(name),
-    ...Object.entries(columns).map(([key, column]) => numeral(value(column, key))));
-  const digits = (key) => (key === "scores" ? 3 : 4);
-  const total = (value) => (column, key) =>
-    (key === "scores" ? "" : number(value(column), digits(key)));
-  const names = { scores: "score", exps: "exp", weights: "weight" };
-  $("worked").replaceChildren(
-    el("caption", {}, el("b", {}, `${place("q", q)}: its largest weights`)),
-    line("names", "key", (_, key) => names[key]),
-    ...range(5).map((i) => i < best.length // always five lines, so that nothing jumps
-      ? line("", place("k", best[i]), (column, key) => number(column[best[i]], digits(key)))
-      : line("", "\u00a0", () => "")),
-    line("rest", `${q + 1 - best.length} more`,
-      total((column) => Math.max(0, sum(column) - sum(best.map((k) => column[k]))))),
-    line("rest", "sum", total(sum)));
-}
-
 function showLook() {
   const look = looking();
   drawMap();
   $("readout").textContent = look ? inWords(look) : "Point at a cell, or at a token of the text.";
-  showWorked(queryOnShow());
+  showStep();
   showLegends();
   showHiding();
   markLens();
@@ -411,13 +373,10 @@ function buildText() {
     const span = el("span", { role: "button", tabIndex: -1 }, shown);
     span.dataset.t = t;
     span.classList.add("token");
-    if (shown !== token) span.classList.add("stand-in");
     return span;
   });
-  const breaks = { "↵": "br", "␣": "wbr" }; // lines break after newlines, and between words
   const all = [...spans, ...state.text.slice(view.start + view.pass.T).map(unread)];
-  refill($("text"), ...all.flatMap((span) =>
-    (breaks[span.textContent] ? [span, el(breaks[span.textContent])] : [span])));
+  refill($("text"), svg("svg", { id: "arcs", "aria-hidden": "true" }), ...all);
 }
 
 const unread = ({ id, token }) =>
@@ -427,16 +386,15 @@ function showTextState() {
   const unseen = state.text.find(({ id }) => id === null);
   const parts = [];
   if (unseen) {
-    parts.push(`The model never saw ${quoted(unseen.token)} in training; it reads what stands ` +
-      "before it.");
+    parts.push(`The model never saw ${quoted(unseen.token)} in training; it reads the ` +
+      "text before it.");
   }
   if (view.start) {
     parts.push(`The model sees the last ${view.pass.T} of ${view.start + view.pass.T} tokens: ` +
       `its context is ${B}, and moves on by half of it.`);
   }
   if (view.same > 0 && !view.start) {
-    parts.push(`Unchanged: the first ${tokensOf(view.same)} and all that was computed of them. ` +
-      "No information flows from later tokens.");
+    parts.push(`Unchanged: the first ${tokensOf(view.same)}, as no information flows from later ones.`);
   }
   $("text-state").textContent = parts.join(" ");
 }
@@ -460,10 +418,28 @@ function showText() {
     span.ariaLabel = `${t} ${visible(view.tokens[t])}, surprisal ${number(surprisal[t], 2)}`;
   });
   $("text-note").textContent = look
-    ? `Colour: what ${headName(state.head)} looks at from ${place("token", look.q)}.`
-    : "Colour: how much each token surprised the model. Point at one to see where the selected " +
-      "head looks from there; click to keep it.";
+    ? `Color: attention of ${headName(state.head)} from ${place("token", look.q)}.`
+    : "Color: surprisal. Point at a token to see what the head attends to; click to keep it.";
+  drawArcs();
   showNext();
+}
+
+/** From the query on show to what the selected head attends to, as wide as the weight. */
+function drawArcs() {
+  const arcs = $("arcs");
+  if (!view || !arcs) return;
+  const q = queryOnShow(), weights = weightsOf(state.head, q);
+  const top = (t) => [spans[t].offsetLeft + spans[t].offsetWidth / 2, spans[t].offsetTop];
+  const [x, y] = top(q);
+  arcs.setAttribute("height", $("text").scrollHeight);
+  arcs.replaceChildren(...ranked(weights, 8).filter((k) => weights[k] >= 0.02).map((k) => {
+    const [to, up] = top(k), lift = Math.min(34, 12 + Math.abs(x - to) / 8);
+    const loop = k === q ? 6 : 0; // to itself
+    return svg("path", {
+      d: `M${x + loop} ${y}C${x + 2 * loop} ${y - lift} ${to - 2 * loop} ${up - lift} ${to - loop} ${up}`,
+      "stroke-width": 1 + 5 * weights[k], opacity: 0.35 + 0.65 * weights[k],
+    }, svg("title", {}, number(weights[k])));
+  }));
 }
 
 // The token that hiding is about: the key of a selected cell, or the selected token.
@@ -474,13 +450,13 @@ const hideable = () => {
 
 function showHiding() {
   const at = hideable();
-  $("hiding").hidden = at === null;
+  $("hide-all").hidden = $("hide-one").hidden = at === null;
   if (at === null) return;
   const [all, one] = [`hide@${at}`, `hide@${at}/${headName(state.head)}`];
   $("hide-all").textContent = isOff(all)
-    ? `show ${place("token", at)} again` : `hide ${place("token", at)} from all heads`;
+    ? `Show ${place("token", at)}` : `Hide ${place("token", at)}`;
   $("hide-one").textContent = isOff(one)
-    ? `show it to ${headName(state.head)} again` : `hide it from ${headName(state.head)} alone`;
+    ? `Show to ${headName(state.head)}` : `Hide from ${headName(state.head)} only`;
 }
 
 const BARS = 8;
@@ -506,56 +482,69 @@ function showNext() {
     bar.ariaPressed = id === state.bar;
     return el("tr", { className: id === next ? "came" : "" },
       cell(el("button", {
-        type: "button", className: "write", title: "write it", onclick: () => choose(id),
+        type: "button", className: "write", title: "write", onclick: () => choose(id),
       }, token)),
       numeral(number(Math.exp(now[id]))),
       ...(edited() ? [numeral(number(Math.exp(before[id])))] : []),
       cell(bar));
   });
-  const own = surprisal[t];
+  const own = surprisal[t], after = surprisal[t + 1];
   const heads = edited() ? [row(header(""), header("now"), header("before"), header(""))] : [];
   refill($("next"),
-    el("p", {}, el("b", {}, place("token", t)), ": ", Number.isNaN(own)
-      ? "the first, predicted from nothing"
-      : `surprisal ${number(own)} nats, probability ${number(Math.exp(-own))}`),
-    el("table", {}, el("caption", { className: "quiet" }, "Expected after it. ", t + 1 < T
-      ? `Came next: ${quoted(view.tokens[t + 1])}, ` +
-        `probability ${number(Math.exp(-surprisal[t + 1]))}.`
-      : "The text ends here."), ...heads, ...rows));
+    el("table", {}, ...heads, ...rows),
+    p(el("b", {}, `After ${place("token", t)}`), ". ", t + 1 < T
+      ? `Came next: ${quoted(view.tokens[t + 1])}, probability ${number(Math.exp(-after))}. `
+      : "The text ends here. ", `Its own `, term("surprisal"), Number.isNaN(own)
+      ? ": none, it is the first." : ` was ${number(own)} nats.`));
   showVotes(t);
 }
 
 const hasBiases = data.shapes.some(([name]) => /(out|final_norm)\.bias$/.test(name));
 
-// What each part adds to a logit. The parts sum to it, the scale of the final norm held fixed.
+/** What each part adds to a logit, or to its difference from the runner-up's. The parts sum to it,
+ * the scale of the final norm held fixed. */
 function showVotes(t) {
   $("votes").hidden = state.bar === null;
+  $("writing").hidden = state.bar !== null;
   if (state.bar === null || !settled()) return;
-  const { embedding, heads, mlps, biases } = view.engine.votes(t, state.bar);
-  const logit = view.pass.logits[t * V + state.bar];
-  const patched = logit - embedding - biases - sum(heads) - sum(mlps);
-  const limit = largestOf([embedding, biases, ...heads, ...mlps].map(Math.abs)) || 1;
+  const rival = ranked(rowOf(view.pass.logP, t), 2).find((id) => id !== state.bar);
+  const of = (id) => {
+    const { embedding, heads, mlps, biases } = view.engine.votes(t, id);
+    return [view.pass.logits[t * V + id], embedding, biases, ...heads, ...mlps];
+  };
+  const less = state.relative ? of(rival) : [];
+  const parts = of(state.bar).map((part, i) => part - (less[i] ?? 0));
+  const [logit, embedding, biases] = parts;
+  const patched = logit - sum(parts.slice(1));
+  const limit = largestOf(parts.slice(1).map(Math.abs)) || 1;
   const part = (value, head) => {
-    const spot = numeral(signed(value, 2));
+    const spot = numeral(head === undefined ? signed(value, 2) : "");
+    if (head !== undefined) {
+      spot.append(el("button", { type: "button", title: `select ${headName(head)}`,
+        onclick: () => selectHead(head) }, signed(value, 2)));
+    }
     shade(spot, theme.score, 0.5 + value / limit / 2);
-    if (head !== undefined) spot.onclick = () => selectHead(head);
     return spot;
   };
   const single = (name, value) => row(header(name, "row"), part(value));
   const isPatched = state.edits.some((word) => /^patch.*L\d+$/.test(word));
+  const choice = el("input", { type: "checkbox", checked: state.relative, onchange: () => {
+    state.relative = choice.checked;
+    showNext();
+  } });
+  const names = `${quoted(vocab[state.bar])}${state.relative ? ` minus ${quoted(vocab[rival])}` : ""}`;
   refill($("votes"),
-    el("p", {},
-      el("b", {}, `Logit contributions to ${quoted(vocab[state.bar])} after ${place("token", t)}`)),
+    el("div", { className: "controls" }, el("b", {}, `Logit contributions to ${names}`),
+      el("label", {}, choice, " minus runner-up"),
+      el("button", { type: "button", onclick: () => vote(state.bar) }, "Close")),
     el("div", { className: "scroll" }, el("table", {},
       row(header(""), ...range(H).map((h) => header(`H${h}`)), header("MLP")),
-      ...range(L).map((l) => row(header(`layer ${l}`, "row"),
-        ...range(H).map((h) => part(heads[l * H + h], l * H + h)), part(mlps[l]))),
+      ...range(L).map((l) => row(header(`L${l}`, "row"),
+        ...range(H).map((h) => part(parts[3 + l * H + h], l * H + h)),
+        part(parts[3 + HEADS + l]))),
       single("embedding", embedding), ...(hasBiases ? [single("biases", biases)] : []),
       ...(isPatched ? [single("patched in", patched)] : []),
-      row(header("logit", "row"), numeral(signed(logit, 2))))),
-    el("p", { className: "quiet small" }, "Direct logit attribution: what each part adds to the " +
-      "logit, with the scale of the final norm held fixed. Look for the one part without which " +
-      "another token would have won."));
+      row(header("sum", "row"), numeral(signed(logit, 2))))));
 }
 
 function showContinuation(tokens) {
@@ -568,17 +557,19 @@ function showContinuation(tokens) {
 function showMoment() {
   const { step, lens_loss } = snapshots[view.snapshot];
   refill($("moment"), `step ${count(step)} · `, term("loss"),
-    `: ${number(lens_loss[L])} on ${count(data.sequences)} `, term("validation windows"),
-    `${edited() ? " without the edits" : ""}, ${number(view.pass.loss)} on this text (${UNIT})`);
+    ` ${number(lens_loss[L])} ${UNIT} on ${count(data.sequences)} `, term("validation sequences"),
+    `${edited() ? " without the edits" : ""}, ${number(view.pass.loss)} on this text`);
   $("slider").ariaValueText = $("moment").textContent;
 }
+
+const MARKS = stagesOf(snapshots, data.baselines); // on the slider
 
 function showLoss() {
   if (LAST === 0 || !view) return;
   const y = snapshots.map(({ lens_loss }) => lens_loss[L]);
-  const title = `loss on ${count(data.sequences)} validation windows`;
+  const title = `validation loss at each snapshot, from ${number(y[0], 2)} to ${number(y[LAST], 2)}`;
   lineChart($("loss"), [{ y, kind: "", title }],
-    { label: title, here: view.snapshot, choose: goTo, dots: y });
+    { label: title, here: view.snapshot, dots: y, marks: MARKS });
 }
 
 // How the chosen score of every head came about.
@@ -588,9 +579,9 @@ function showFormation() {
   $("formation").hidden = LAST === 0;
   $("formation-chart").hidden = Boolean(measure.error);
   $("formation-note").textContent = measure.error
-    ? "Ablation is measured for the last snapshot only. Choose a score to see it form."
-    : `${measure.name} of every head against the step (its cube root); thick: ${headName(head)}; ` +
-      "dashed: chance, from attention spread evenly. Click to go to a step.";
+    ? "Ablation is measured at the last snapshot only; choose another score."
+    : `${measure.name} of each head at each snapshot; thick: ${headName(head)}; dashed: uniform ` +
+      "attention. Click to go to a step.";
   if (measure.error || LAST === 0) return;
   const others = range(HEADS).filter((other) => other !== head);
   const lines = [...others, head].map((each) => ({
@@ -600,7 +591,7 @@ function showFormation() {
   }));
   const label = `${measure.name} of every head over training`;
   lineChart($("formation-chart"), lines,
-    { label, here: view.snapshot, choose: goTo, axes: true, level: measure.chance });
+    { label, here: view.snapshot, choose: goTo, values: true, level: measure.uniform });
 }
 
 function showScores() {
@@ -611,14 +602,14 @@ function showScores() {
   const rows = measures.map((each) => el("tr", { className: each === measure ? "shown" : "" },
     cell(each.name, el("small", {}, `${each.formula} (${each.source})`)),
     numeral(each.error ? withError(each) : number(each.at(view.snapshot)[head])),
-    numeral(each.error ? "" : number(each.chance))));
+    numeral(each.error ? "" : number(each.uniform))));
   $("scores").replaceChildren(
-    row(header("score"), header(`over ${count(data.sequences)} validation windows`),
-      header("chance")), ...rows);
+    row(header("score"), header(`${count(data.sequences)} validation sequences`),
+      header("uniform")), ...rows);
   const { period, first, second } = snapshots[view.snapshot].copying;
-  $("copying").replaceChildren(`Copying: of random strings of ${count(period)} different tokens, ` +
-    `twice, the first copy costs ${number(first)} ${UNIT}, the second ${number(second)}. ` +
-    "An ", term("induction"), " score is a pattern; this is what it does.");
+  $("copying").replaceChildren(`Copying: of random strings of ${count(period)} distinct tokens, ` +
+    `twice, the first costs ${number(first)} ${UNIT}, the second ${number(second)}. ` +
+    "An ", term("induction"), " score is a pattern; this is the behavior.");
 }
 
 // ---------------------------------------------------------------------------------------- edits
@@ -637,7 +628,7 @@ function showEdits() {
   }));
   const [now, before] = [view.pass.loss, view.before.loss];
   $("change").textContent =
-    `this text: ${number(before)} → ${number(now)} ${UNIT} (${signed(now - before, 3)})`;
+    `this text: ${number(before)} → ${number(now)} (${signed(now - before, 3)})`;
 }
 
 // A patch needs another text that is as long; a position must be there, and not have moved on.
@@ -650,11 +641,11 @@ const hasEffect = ({ kind, position }, of) => position === undefined ||
 function inPlainWords({ kind, layer, head, position, instead }) {
   const where = head === undefined ? `layer ${layer}` : `L${layer}H${head}`;
   return {
-    head: () => `${where} off${instead === "mean" ? " (its mean)" : ""}`,
-    attn: () => `attention of layer ${layer} off`,
-    mlp: () => `MLP of layer ${layer} off`,
+    head: () => `${where} ${instead === "mean" ? "at its mean" : "ablated"}`,
+    attn: () => `attention of layer ${layer} ablated`,
+    mlp: () => `MLP of layer ${layer} ablated`,
     hide: () => `token ${position} hidden from ${layer === undefined ? "all heads" : where}`,
-    patch: () => `${where} at token ${position} from the other text`,
+    patch: () => `${where} at token ${position} from the second text`,
   }[kind]();
 }
 
@@ -690,7 +681,7 @@ async function showLens(isCurrent) {
       row(header(`${name}, ${number(loss[layer], 2)} nats`, "row"), ...cells[layer]))),
     el("tfoot", {}, row(header("came next"), ...came)));
   $("lens-readout").textContent =
-    `Point at a cell. Nats: the mean loss on ${count(data.sequences)} validation windows.`;
+    `Point at a cell. Nats: the mean loss on ${count(data.sequences)} validation sequences.`;
   paintLens();
   markLens();
   showColumn($("lens"), cells[0][queryOnShow()].offsetLeft);
@@ -736,12 +727,12 @@ function showPatchState() {
     ? "It has a token that the model never saw."
     : start ? `Both texts must fit into the context of ${B} tokens.`
       : other.length !== T
-        ? `It has ${tokensOf(other.length)} and the first text ${count(T)}; they must be equal.`
+        ? `It has ${tokensOf(other.length)} and the first text ${count(T)}; both need as many.`
         : other.every(({ id }, t) => id === ids[t])
           ? "The two texts are the same: there is no difference to trace." : "";
   $("patch-state").textContent = problem || patches.said;
-  $("fill").disabled = Boolean(problem);
   if (document.activeElement !== $("other")) $("other").value = decode(other);
+  return !problem;
 }
 
 function clearPatches() {
@@ -771,7 +762,7 @@ function drawPatches() {
   const [t, r] = patches.look;
   $("patch-readout").textContent = `${place("token", t)}, ` +
     `${byHead ? headName(r) : `what enters layer ${r}`}: ${number(shares[r * T + t])} of the ` +
-    "difference restored. Click or Enter puts it in.";
+    "difference restored. Click or Enter patches it.";
 }
 
 // -------------------------------------------------------------------------------- the ablation
@@ -779,9 +770,9 @@ function drawPatches() {
 function showAblation() {
   const kinds = measures.filter((measure) => measure.error);
   $("ablation-note").textContent =
-    `Rise of the validation loss (${number(data.ablation.loss)} ${UNIT} at step ` +
-    `${count(snapshots[LAST].step)}) when what one head adds is replaced, by zeros or by its ` +
-    `mean, with the standard error over ${count(data.sequences)} windows of it.`;
+    `Change of the validation loss (${number(data.ablation.loss)} ${UNIT} at step ` +
+    `${count(snapshots[LAST].step)}) if zeros, or its mean, replace what one head adds, with the ` +
+    `standard error over ${count(data.sequences)} sequences.`;
   const ends = kinds.flatMap(({ at, error }) =>
     range(HEADS).flatMap((head) => [-1, 1].map((side) => at(LAST)[head] + side * error[head])));
   const low = Math.min(0, ...ends), span = Math.max(1e-9, ...ends) - low;
@@ -814,4 +805,32 @@ function markAblation() {
   for (const button of $("ablation").children) {
     button.ariaPressed = Number(button.value) === state.head;
   }
+}
+
+PANELS.push(
+  { key: "lens", title: "Logit lens", show: showLens },
+  { key: "patch", title: "Patching",
+    show: () => showPatchState() && !patches.shares && void fillPatches() },
+  { key: "scores", title: "Scores", show: () => (showScores(), showFormation()) },
+  { key: "ablation", title: "Ablation", show: markAblation },
+);
+
+const panelOf = (key) => $(`${key}-section`) ??
+  $("panels").appendChild(el("section", { id: `${key}-section` }));
+
+/** The row of buttons under the first screen. A panel's place is in the page, or made here. */
+function listPanels() {
+  for (const { key, title } of PANELS) {
+    panelOf(key);
+    $("more").append(el("button", { type: "button", id: `show-${key}`, onclick: () => openPanel(
+      state.panel === key ? null : key) }, title));
+  }
+}
+
+function showPanel(isCurrent) {
+  for (const { key } of PANELS) {
+    $(`show-${key}`).ariaExpanded = $(`show-${key}`).ariaPressed = key === state.panel;
+    panelOf(key).hidden = key !== state.panel;
+  }
+  return PANELS.find(({ key }) => key === state.panel)?.show(isCurrent);
 }

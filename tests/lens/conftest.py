@@ -92,7 +92,7 @@ def window(browser: Any) -> tuple[Any, list[str]]:
 
     tab = browser.new_context(offline=True).new_page()
     tab.on("console", lambda message: trouble.append(message.text))
-    tab.on("pageerror", lambda error: trouble.append(str(error)))
+    tab.on("pageerror", lambda error: trouble.append(str(error.stack)))
     tab.on("dialog", refuse)
     tab.on("request", lambda request: trouble.append(request.url))
     return tab, trouble

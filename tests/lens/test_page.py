@@ -86,7 +86,9 @@ def select(tab: Any, head: int) -> None:
 
 
 def switch(tab: Any, name: str) -> None:
-    act(tab, f".switch[aria-label='{name}']")
+    if name in HEADS:
+        select(tab, HEADS.index(name))
+    act(tab, "#ablate" if name in HEADS else f".layer button[aria-label$='{name}']")
 
 
 def ids_of(text: str) -> torch.Tensor:
@@ -199,7 +201,7 @@ def altered(html: str, right: str, wrong: str) -> str:
 
 def assert_switched_off(tab: Any, reason: str) -> None:
     assert f"does not compute what PyTorch does: {reason}" in tab.inner_text("#equality")
-    assert not tab.is_visible("#live") and tab.is_visible("#ablation-section")
+    assert not tab.is_visible("#live") and tab.is_visible("#equality")
 
 
 def test_an_engine_or_a_weight_that_is_broken(show: Show, report: Report) -> None:
@@ -304,15 +306,17 @@ def test_the_slider_moves_everything(tab: Any, report: Report) -> None:
         assert_expects(tab, logits_of(model, text)[-1])
         continuation = text_of(generate(model, ids_of(text), 80, Sampling(temperature=0)))
         assert tab.inner_text("#continuation") == shown(continuation)
+        act(tab, "#show-scores")
         losses = [told["copying"]["first"], told["copying"]["second"]]
         assert said(tab, "#copying") == pytest.approx(losses, 1e-5, 6e-4)
+        act(tab, "#show-lens")
         depths = capture(model, ids_of(text)).residual
         best = text_of(torch.cat([model.unembed(x_BTC)[0].argmax(-1) for x_BTC in depths]))
         assert tab.locator("#lens tbody td").all_inner_texts() == [*shown(best)]
         captions = tab.locator(".pick > span > span").all_inner_texts()
         scores = told["scores"]["previous_token"]
         assert [float(caption) for caption in captions] == pytest.approx(scores, abs=6e-3)
-        pictures |= {picture(tab, "#map"), picture(tab, ".head canvas")}
+        pictures |= {picture(tab, "#map"), picture(tab, ".pick canvas")}
     assert len(pictures) == 6 and tab.locator("#formation polyline").count() == L * H
 
 
@@ -331,6 +335,7 @@ def test_hiding_a_token(tab: Any, report: Report) -> None:
 
 def test_patching(tab: Any, report: Report) -> None:
     model, other = report.models[3], "tz be or not"
+    act(tab, "#show-patch")
     act(tab, "#other", other)
     seen, ends = capture(model, ids_of(other)), [logits_of(model, t)[-1] for t in (TEXT, other)]
     a, b = (int(end.argmax()) for end in ends)
@@ -338,7 +343,6 @@ def test_patching(tab: Any, report: Report) -> None:
     low, high = (float(end[b] - end[a]) for end in ends)
     for by_head, places in ((False, [(0, 1), (1, 1), (2, 6)]), (True, [(1, 1), (4, 11)])):
         tab.set_checked("#by-head", by_head)
-        act(tab, "#fill")
         tab.wait_for_selector("body[data-filled]")
         assert said(tab, "#patch-state")[-2:] == pytest.approx([low, high], abs=6e-3)
         for r, t in places:
@@ -364,8 +368,8 @@ def test_patching_if_both_texts_expect_the_same(tab: Any, report: Report) -> Non
         return int(logits_of(report.models[3], text)[-1].argmax())
 
     texts = (TEXT[:t] + char + TEXT[t + 1 :] for t in range(2, B - 2) for char in CHARS[2:])
+    act(tab, "#show-patch")
     act(tab, "#other", next(x for x in texts if x != TEXT and expected(x) == expected(TEXT)))
-    act(tab, "#fill")
     tab.wait_for_selector("body[data-filled]")
     says = f"both texts expect '{shown(CHARS[expected(TEXT)])}'; the logit of"
     assert says in tab.inner_text("#patch-state")
@@ -422,6 +426,7 @@ def test_the_address_keeps_all_of_it(tab: Any, show: Show) -> None:
     act(tab, "#slider", "1")
     select(tab, 4)
     switch(tab, "L0H1")
+    act(tab, "#show-patch")
     act(tab, "#other", "be if so")
     address, before = wait_for_address(tab, "other"), all_of_it(tab)
     again = show(address=address)
@@ -434,6 +439,7 @@ def test_the_address_keeps_all_of_it(tab: Any, show: Show) -> None:
     assert not tab.is_visible("#edits")
     tab = show(address="#text=so+be+it&other=so+bo+it&edit=patch%405/L0")
     assert said(tab, "#change")[-1] != 0
+    act(tab, "#show-patch")
     act(tab, "#other", "so b")  # the patch has no place any more
     assert said(tab, "#change")[-1] == 0
 
@@ -447,13 +453,15 @@ RAPID = """(async () => {
   const click = (selector, i = 0) => document.querySelectorAll(selector)[i]?.click();
   const texts = ["so be it to", "so be", "", "or be it so", "or not\u00e9"];
   for (let i = 0; i < 45; i++) {
-    [() => input("typed", texts[i % 5]), () => input("slider", i % 3), () => click("#fill"),
-      () => click(".switch", i % 9), () => input("other", texts[i % 4]), () => click("#swap"),
-      () => click("#write-one"), () => click(".write", 2)][(i * 5) % 8]();
+    [() => input("typed", texts[i % 5]), () => input("slider", i % 3),
+      () => click("#show-lens"), () => (click(".pick", i % 6), click("#ablate")),
+      () => click("#show-patch"), () => input("other", texts[i % 4]), () => click("#swap"),
+      () => click("#write-one"), () => click(".write", 2)][(i * 5) % 9]();
     await new Promise((done) => setTimeout(done, (i * 7) % 11));
   }
   click("#undo");
-  click(".switch", 4);
+  click(".pick", 1);
+  click("#ablate");
   input("other", "not po be or");
   input("typed", "not to be or");
 })()"""
@@ -463,7 +471,12 @@ def test_whatever_is_done_in_between_the_end_is_the_same(tab: Any, show: Show) -
     """Fast and out of turn; then the page is what a page opened at its address is."""
 
     def all_of_it(tab: Any) -> list[str]:
-        parts = ["#next", "#moment", "#change", "#lens", "#worked", "#patch-state", "#text-note"]
+        for panel in ("scores", "patch"):
+            act(tab, f"#show-{panel}")
+        tab.wait_for_selector("body[data-filled]")
+        act(tab, "#show-lens")
+        act(tab, "#steps button >> nth=2")
+        parts = ["#next", "#moment", "#change", "#lens", "#step", "#patch-state", "#text-note"]
         return [*map(tab.inner_text, parts), picture(tab, "#map")]
 
     tab.evaluate(RAPID)
@@ -487,10 +500,14 @@ def test_what_is_pointed_at_is_read_out(tab: Any, report: Report) -> None:
     assert "q 10 'o' → k 4 'e'" in tab.inner_text("#readout")
     cell = [float(weights_TS[10, 4]), float(scores_TS[10, 4])]
     assert said(tab, "#readout") == pytest.approx(cell, abs=6e-4)
+    act(tab, "#steps button >> nth=2")
+    point_at(tab, 10, 4)
     exps_S = (scores_TS[10, :11] - scores_TS[10, :11].max()).exp()
-    best = weights_TS[10, :11].argsort(descending=True)[:5]
-    worked = torch.stack([scores_TS[10, best], exps_S[best], weights_TS[10, best]], dim=1)
-    assert said(tab, "#worked")[:15] == pytest.approx(worked.flatten().tolist(), abs=6e-4)
+    best = weights_TS[10, :11].argsort(descending=True)[:4]
+    worked = [*scores_TS[10, best].tolist(), float(scores_TS[10, 11])]  # the last is masked
+    for column_S in (exps_S, weights_TS[10, :11]):
+        worked += [*column_S[best].tolist(), float(column_S.sum() - column_S[best].sum())]
+    assert said(tab, "#worked") == pytest.approx(worked, abs=6e-3)
     assert_expects(tab, logits_TV[10])
     point_at(tab, 3, 8)
     assert "masked" in tab.inner_text("#readout") and not said(tab, "#readout")
@@ -505,14 +522,15 @@ def test_what_is_pointed_at_is_read_out(tab: Any, report: Report) -> None:
     tab.hover("#text .token >> nth=9")
     p_TV = logits_TV.softmax(-1)
     own, after = (float(p_TV[t - 1, CHARS.index(TEXT[t])]) for t in (9, 10))
-    assert said(tab, "#next")[:3] == pytest.approx([-np.log(own), own, after], abs=6e-4)
+    assert said(tab, "#next p") == pytest.approx([after, -np.log(own)], abs=6e-4)
     assert tab.locator("#text .token.masked").all_inner_texts() == [*TEXT[10:]]
     tab.check("#own-scale")
     pixels = """canvas => [...canvas.getContext("2d").getImageData(0, 0, 12, 12).data]"""
-    colors = np.array(tab.eval_on_selector(".head canvas", pixels)).reshape(B, B, 4)
+    colors = np.array(tab.eval_on_selector(".pick canvas", pixels)).reshape(B, B, 4)
     assert ((colors[..., 3] > 0) == np.tril(np.ones((B, B), bool))).all()  # masked is not zero
     most = seen.layers[0].weights_BHTS[0, 0].argmax(-1)
     assert (colors[np.arange(B), most] == colors[0, 0]).all()
+    act(tab, "#show-lens")
     tab.locator("#lens tbody tr").nth(2).locator("td").nth(4).hover()
     p_V = model.unembed(seen.residual[2])[0, 4].softmax(-1)
     expected = [*p_V.topk(3).values.tolist(), float(p_V[CHARS.index(" ")])]
@@ -524,15 +542,15 @@ def test_scores_and_ablation_of_the_selected_head(tab: Any, report: Report) -> N
     assert tab.inner_text(SELECTED) == HEADS[int(np.argmax(ablation["zero"]))]
     infos = sorted(report.data["scores"], key=lambda info: info["key"] != "previous_token")
     for head in (0, 5):
+        act(tab, "#show-ablation")
         tab.click(f"#ablation button[value='{head}']")
+        act(tab, "#show-scores")
         expected = [x for info in infos for x in (scores[info["key"]][head], info["uniform"])]
         expected += [ablation[f"{kind}{of}"][head] for kind in OFF for of in ("", "_error")]
         assert said(tab, "#scores .number") == pytest.approx(expected, abs=6e-4)
-    tab.select_option("#order", "score")
-    for key, values in (("induction", scores["induction"]), ("ablation mean", ablation["mean"])):
-        tab.select_option("#measure", key)
-        order = [HEADS[head] for head in np.argsort(-np.array(values), kind="stable")]
-        assert tab.locator(".pick b").all_inner_texts() == order
+    tab.select_option("#measure", "ablation mean")
+    captions = tab.locator(".pick > span > span").all_inner_texts()
+    assert [float(each) for each in captions] == pytest.approx(ablation["mean"], abs=6e-5)
 
 
 def test_keys(tab: Any) -> None:
@@ -569,7 +587,7 @@ def test_hostile_texts_and_one_snapshot_on_a_narrow_screen(show: Show, report: R
     data["run"]["name"] = data["run"]["config"]["data"]["source"] = HOSTILE * 4
     data["checks"][0]["where"] = HOSTILE
     tab = show(page(data, report.weights[-1:]))
-    assert tab.inner_text("#name") == HOSTILE * 4 and HOSTILE in tab.inner_text("#lead")
+    assert tab.inner_text("#name") == HOSTILE * 4 and HOSTILE in tab.inner_text("#source")
     assert not tab.is_visible("#slider") and "1 of 3 snapshots" in tab.inner_text("#omitted")
     act(tab, "#typed", HOSTILE)
     assert "".join(tab.locator("#text .token").all_inner_texts()) == shown(HOSTILE)

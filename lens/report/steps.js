@@ -1,0 +1,179 @@
+// Five steps beside the text: what attention does, with the numbers of this run and this text.
+
+const STEPS = [
+  ["Type", showTyping], ["Attend", showAttending], ["Softmax", showWorked], ["Copy", showCopying],
+  ["Ablate", showAblating],
+];
+
+function listSteps() {
+  $("steps").replaceChildren(...STEPS.map(([name], i) => {
+    const tab = el("button", { type: "button", onclick: () => goToStep(i) },
+      `${i + 1} ${name}`);
+    tab.ariaPressed = i === state.step;
+    return tab;
+  }));
+}
+
+function goToStep(i) {
+  state.step = i;
+  listSteps();
+  $("steps").children[i].focus({ preventScroll: true });
+  update();
+}
+
+/** The query on show, and the key that is meant: the one pointed at, or the most attended. */
+function pairOnShow() {
+  const q = queryOnShow(), weights = weightsOf(state.head, q), k = looking()?.k ?? Infinity;
+  return { q, k: k <= q ? k : indexOfLargest(weights), weights };
+}
+
+const showStep = () => refill($("step"), ...STEPS[state.step][1]());
+
+const p = (...content) => el("p", {}, ...content);
+
+function showTyping() {
+  const { T, logP, loss } = view.pass, row = rowOf(logP, T - 1), best = indexOfLargest(row);
+  return [p("Type in the text, or change something in the middle: what was computed of the tokens " +
+    "before it stays."),
+  p(`After ${tokensOf(T)} the model gives ${quoted(vocab[best])} a probability of ` +
+    `${number(Math.exp(row[best]))}. The tokens of this text cost ${number(loss)} nats each; ` +
+    `uniform guesses among ${count(V)} would cost ${number(UNIFORM_GUESS)}.`)];
+}
+
+function showAttending() {
+  const { q, k, weights } = pairOnShow();
+  return [p("Point at a token of the text. The arcs show where the selected head attends from it; in " +
+    "the map, that is one row. Each row is a ", term("query"), ", each column a ", term("key"), "."),
+  p(`${headName(state.head)} attends from ${place("query", q)} to ${place("key", k)} with weight ` +
+    `${number(weights[k])}. The ${tokensOf(q + 1)} it can attend to share a weight of 1.`)];
+}
+
+/** How a row of weights comes about: the largest, the others, and a key that is masked. */
+function showWorked() {
+  const { q, weights } = pairOnShow();
+  const all = scoresOf(state.head).slice(q * view.pass.T, (q + 1) * view.pass.T);
+  const scores = all.slice(0, q + 1);
+  for (const k of hiddenFrom(state.head)) if (k < q) scores[k] = -Infinity;
+  const largest = largestOf(scores), exps = scores.map((score) => Math.exp(score - largest));
+  const best = ranked(weights, 4), later = q + 1 < view.pass.T ? [q + 1] : [];
+  const others = q + 1 - best.length;
+  const line = (name, value, masked, rest) => row(header(name, "row"),
+    ...best.map((k) => numeral(value(k))), ...later.map((k) => numeral(masked(k))), numeral(rest));
+  const total = (column) => Math.max(0, sum(column) - sum(best.map((k) => column[k])));
+  return [
+    el("table", { id: "worked" },
+      row(header("key", "row"), ...[...best, ...later].map((k) =>
+        numeral(`${k} ${visible(view.tokens[k])}`)), numeral(`${others} others`)),
+      line("score", (k) => number(all[k], 2), (k) => number(all[k], 2), ""),
+      line("mask", (k) => (scores[k] === -Infinity ? "−∞" : "0"), () => "−∞", ""),
+      line("exp", (k) => number(exps[k]), () => "0", number(total(exps))),
+      line("weight", (k) => number(weights[k]), () => "0", number(total(weights)))),
+    el("p", { className: "quiet small" }, `From ${place("query", q)}: score = q·k/√D; exp = ` +
+      `exp(score − ${number(largest, 2)}), the largest; weight = exp / ${number(sum(exps))}, the ` +
+      "sum. A later key is masked."),
+  ];
+}
+
+/** What a head adds to every logit at q by attending to k, relative to the mean over the logits:
+ * weight, value, W_O, the final norm with its scale held fixed, unembedding. */
+function copied(engine, head, q, k, weight) {
+  const { memory, at } = engine;
+  const l = Math.floor(head / H), first = (head % H) * D;
+  const centered = config.norm === "layernorm";
+  const [v, x] = [at[`v${l}`] + k * C + first, at[`x${L}`] + q * C];
+  const out = at[`blocks.${l}.attn.out.weight`], scales = at["final_norm.weight"];
+  const meanOf = (numbers) => (centered ? sum(numbers) / C : 0);
+  const stream = Array.from(memory.subarray(x, x + C)), mean = meanOf(stream);
+  const size = Math.sqrt(sum(stream.map((each) => (each - mean) ** 2)) / C + EPS);
+  const added = range(C).map((c) => {
+    let total = 0;
+    for (let d = 0; d < D; d++) total += memory[out + c * C + first + d] * memory[v + d];
+    return weight * total;
+  });
+  const middle = meanOf(added);
+  const direction = added.map((each, c) => ((each - middle) / size) * memory[scales + c]);
+  const table = at[config.tie_embeddings ? "token_embedding.weight" : "head.weight"];
+  const logits = Float64Array.from({ length: V }, (_, token) => {
+    let total = 0;
+    for (let c = 0; c < C; c++) total += direction[c] * memory[table + token * C + c];
+    return total;
+  });
+  const average = sum(logits) / V;
+  return logits.map((logit) => logit - average);
+}
+
+function showCopying() {
+  const name = headName(state.head);
+  if (isHeadOff(state.head)) return [p(`${name} is ablated and adds nothing.`)];
+  if (!settled()) return [];
+  const { q, k, weights } = pairOnShow(), id = view.pass.ids[k];
+  const logits = copied(view.engine, state.head, q, k, weights[k]);
+  const rank = ranked(logits, V).indexOf(id) + 1;
+  const raised = ranked(logits, 5).map((each) =>
+    el("span", { className: "raised" }, el("b", {}, visible(vocab[each])),
+      ` ${signed(logits[each], 2)}`));
+  return [
+    p(`From ${place("query", q)}, ${name} attends to ${place("key", k)} with weight ` +
+      `${number(weights[k])}. Through its value alone, this changes the logit of ` +
+      `${quoted(vocab[id])} by `, el("b", {}, signed(logits[id], 2)),
+      ` relative to the mean of all logits: rank ${rank} of ${count(V)}.`),
+    p("It raises most: ", ...raised),
+    el("p", { className: "quiet small" }, "The direct path: value, W_O, final norm with its scale " +
+      "held fixed, unembedding. Later layers may use it in other ways."),
+  ];
+}
+
+let measured = {}; // what ablating each head does to the text: {made, losses, copying}
+
+/** The mean weight of a head on the token after the previous occurrence of each token. */
+function inductionOn(weights, ids) {
+  const found = ids.map((id, q) => [q, ids.lastIndexOf(id, q - 1)])
+    .filter(([q, before]) => q && before >= 0);
+  return sum(found.map(([q, before]) => weights[triangle(q) + before + 1])) / found.length;
+}
+
+/** Ablate each head in turn, with the other edits, and keep what the model then does. */
+async function measureHeads(isCurrent) {
+  const { ids } = view.pass, how = $("instead").value;
+  const made = [view.made, ids, how, state.head].join();
+  if (measured.made === made) return true;
+  measured = {};
+  const engine = engineFor("try", view.snapshot), losses = [], copying = [];
+  const [layer, h] = [Math.floor(state.head / H), state.head % H];
+  for (const head of range(HEADS)) {
+    const edits = new Set([...view.edits, ...toEngine([`${headName(head)}=${how}`], null)]);
+    if (!(await compute(engine, ids, [...edits], isCurrent))) return false;
+    losses.push(passOf(engine).loss);
+    copying.push(inductionOn(engine.attention(layer, h), ids));
+  }
+  measured = { made, losses, copying };
+  showStep();
+  return true;
+}
+
+function showAblating() {
+  const { losses, copying } = measured, name = headName(state.head);
+  const ofHead = (head, says) => {
+    const button = el("button", { type: "button", onclick: () => toggleHead(head) },
+      `${headName(head)} ${says}`);
+    button.ariaPressed = isHeadOff(head);
+    button.title = isHeadOff(head) ? "undo" : "ablate";
+    return button;
+  };
+  if (!losses) return [p("Measuring each head …")];
+  const rise = losses.map((loss) => loss - view.pass.loss);
+  const now = inductionOn(view.pass.attention[state.head], view.pass.ids);
+  const below = range(Math.floor(state.head / H) * H);
+  const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
+  return [
+    p("Loss change on this text if a head is ablated, measured (nats):"),
+    el("div", { className: "controls" },
+      ...ranked(rise, 4).map((head) => ofHead(head, signed(rise[head], 2)))),
+    ...(now >= HIGH && lowest.length ? [
+      p(`Induction score of ${name} on this text: ${number(now)}. If a head below is ablated:`),
+      el("div", { className: "controls" },
+        ...lowest.map((head) => ofHead(head, number(copying[head]))))] : []),
+    el("p", { className: "quiet small" }, "Thin bars: probabilities without the edit. Attention " +
+      "weight is not importance."),
+  ];
+}
