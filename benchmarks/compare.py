@@ -3,6 +3,7 @@
 python -m benchmarks.compare runs/before runs/after [RUN ...]
 """
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from benchmarks.common import show
 from common.errors import UserError, command
 from common.tables import print_table
-from configs.load import Config, Parser, to_plain
+from configs.load import Config, Parser
 from run.checkpoint import open_run
 from run.folder import find_run
 from run.log import read_metrics
@@ -37,7 +38,7 @@ def read_curve(run: Path, loss: str) -> Curve:
 
 def differing_fields(configs: list[Config]) -> dict[str, list[Any]]:
     """Return the fields in which configs differ, with the value of each."""
-    plain = [to_plain(config) for config in configs]
+    plain = [dataclasses.asdict(config) for config in configs]
     fields = {
         f"{section}.{name}": [other[section][name] for other in plain]
         for section, values in plain[0].items()

@@ -81,24 +81,18 @@ def all_fields(sections: dict[str, type]) -> dict[str, Any]:
 def add_flag(parser: Parser, name: str, field: Any) -> None:
     """Add the flag of a field, with the field's docstring as help."""
     choices = get_args(field.annotation)
+    alone = field.annotation is bool  # --dry_run means --dry_run true
     note = "" if field.default in (None, "") else f" (default: {field.default})"
     parser.add_argument(
         f"--{name}",
         metavar="|".join(choices) if get_origin(field.annotation) is Literal else "VALUE",
         default=argparse.SUPPRESS,
         type=functools.partial(parse_value, field),
+        nargs="?" if alone else None,
+        const=alone or None,
         help=" ".join((field.description or "").split()).replace("%", "%%") + note,
         action="append" if list[str] in choices else "store",
     )
-
-
-def complete_booleans(argv: list[str], fields: dict[str, Any]) -> list[str]:
-    """Return the arguments, with `=true` after each boolean flag that stands alone."""
-    alone = {f"--{name}" for name, field in fields.items() if field.annotation is bool}
-    return [
-        f"{word}=true" if word in alone and after.lower() not in ("true", "false") else word
-        for word, after in zip(argv, [*argv[1:], ""], strict=False)
-    ]
 
 
 def read_command_line(
@@ -117,7 +111,7 @@ def read_command_line(
     parser = Parser(usage=usage, description=description, allow_abbrev=False)
     for name, field in fields.items():
         add_flag(parser, name, field)
-    given, rest = parser.parse_known_args(complete_booleans(argv, fields))
+    given, rest = parser.parse_known_args(argv)
     unknown = [word for word in rest if word.startswith("-")] or rest[words:]
     if unknown:
         name = unknown[0].split("=")[0]
@@ -173,18 +167,13 @@ def override(config: Config, values: Values, prefix: str) -> Config:
         if train.get("minutes"):
             raise UserError(f"{prefix}train.max_steps and minutes both set the length; give one")
         values = values | {"train": train | {"minutes": 0.0}}
-    plain = to_plain(config)
+    plain = dataclasses.asdict(config)
     return Config(
         **{
             section: build(kind, plain[section] | values.get(section, {}), f"{prefix}{section}.")
             for section, kind in SECTIONS.items()
         }
     )
-
-
-def to_plain(config: Config) -> Values:
-    """Return the config as nested dictionaries, for YAML and JSON."""
-    return dataclasses.asdict(config)
 
 
 def read_yaml(path: Path) -> Values:

@@ -9,9 +9,11 @@ snapshots/          the weights along the way, in half precision
 .lock               held by the process that trains
 """
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 
 import yaml
@@ -19,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from common.atomic import write_atomically
 from common.errors import UserError
-from configs.load import Config, nearest, to_plain
+from configs.load import Config, nearest
 
 RUNS = Path("runs")
 
@@ -79,7 +81,7 @@ def save_config(run: Path, config: Config, about: str) -> None:
     """
     about += "\nTo change this run, give flags with --resume, which does not read this file."
     comments = "".join(f"# {line}\n" for line in about.splitlines())
-    plain = yaml.safe_dump(to_plain(config), sort_keys=False)
+    plain = yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
     write_atomically(run / "config.yaml", (comments + plain).encode())
 
 
@@ -103,41 +105,30 @@ def find_run(name: str | None) -> Path:
 
 # --- what may change of its config ---
 
-# What --resume may change: where and how long it computes, how often it evaluates, logs and saves;
-# not what it learns. (The text may have moved; another text has another hash.)
-RESUME = {
-    "data.source",
-    "data.hub_revision",
-    "model.attention",
-    "train.max_steps",
-    "train.target_loss",
-    "train.eval_every",
-    "train.eval_tokens",
-    "train.sample_tokens",
-    "train.save_every",
-    "train.log_every",
-    "train.tensorboard",
-    "train.snapshots",
-    "train.snapshot_mb",
-    "train.device",
-    "train.precision",
-    "train.threads",
-    "train.compile",
+# What gives the weights of a run their meaning, and the splits of its text, stay.
+SAFE = ["data.source", "data.hub_*", "data.repeat_*", "model.*dropout", "model.attention"]
+# A run that is resumed may change where and how long it computes, how often it evaluates, logs and
+# saves; not what it learns. (The text may have moved; another text has another hash.)
+MAY_CHANGE = {
+    "--evaluate": [*SAFE, "train.*"],
+    "--init_from": [*SAFE, "train.*", "data.*_fraction", "data.separator"],
+    "--resume": [
+        "data.source",
+        "data.hub_revision",
+        "model.attention",
+        "train.max_steps",
+        "train.target_loss",
+        "train.*_every",
+        "train.eval_tokens",
+        "train.sample_tokens",
+        "train.tensorboard",
+        "train.snapshot*",
+        "train.device",
+        "train.precision",
+        "train.threads",
+        "train.compile",
+    ],
 }
-# What --init_from and --evaluate may not change: what gives the weights their meaning...
-VOCABULARY = {"data.tokenizer", "data.vocab_size"}
-MODEL_MAY_CHANGE = {"model.dropout", "model.attn_dropout", "model.attention"}
-# ... and, for --evaluate, which part of a text the run has never seen.
-SPLITS = {"data.val_fraction", "data.test_fraction", "data.separator"}
-
-
-def may_change(field: str, flag: str) -> bool:
-    """Return whether --resume, --init_from or --evaluate may change a field of the config."""
-    if flag == "--resume":
-        return field in RESUME
-    if field.startswith("model."):
-        return field in MODEL_MAY_CHANGE
-    return field not in VOCABULARY and (field not in SPLITS or flag != "--evaluate")
 
 
 def check_changes(old: Config, new: Config, flag: str) -> None:
@@ -146,10 +137,10 @@ def check_changes(old: Config, new: Config, flag: str) -> None:
     Raises:
         UserError: naming the first such field.
     """
-    after = to_plain(new)
-    for section, values in to_plain(old).items():
+    after = dataclasses.asdict(new)
+    for section, values in dataclasses.asdict(old).items():
         for name, value in values.items():
             now, field = after[section][name], f"{section}.{name}"
-            if now != value and not may_change(field, flag):
+            if now != value and not any(fnmatch(field, each) for each in MAY_CHANGE[flag]):
                 hint = "; --train.max_steps sets how far it trains" * (name == "minutes")
                 raise UserError(f"{flag} cannot change {field} from {value} to {now}{hint}")

@@ -2,6 +2,7 @@
 what needs the corpus or PyTorch: losses, scores, ablation, checks."""
 
 import copy
+import dataclasses
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from common.errors import UserError
-from configs.load import to_plain
 from lens.measure import (
     ablate,
     logit_lens,
@@ -83,7 +83,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             "val_loss": state.val_loss,
             "unit": subject.config.data.unit,
             "parameters": model.num_parameters(),
-            "config": to_plain(subject.config),
+            "config": dataclasses.asdict(subject.config),
             "made": time.strftime("%Y-%m-%d"),
             "torch": subject.header.machine.torch,
         },

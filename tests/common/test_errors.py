@@ -68,6 +68,19 @@ def test_a_message_is_one_short_line_that_acts_on_no_terminal(text: str) -> None
     assert shown == text[:600] or not text.isprintable()
 
 
+def test_a_closed_pipe_is_no_error() -> None:
+    """Also where what nobody reads is less than a line, which stays in a buffer."""
+    program = "import sys\nfrom common.errors import command\n"
+    program += "sys.exit(command(lambda argv: print('x', end='') or 0)([]))"
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-c", program]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+    ended = subprocess.run(words, env=environment, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
 def test_a_character_that_the_terminal_cannot_show_is_shown_by_number() -> None:
     program = "from common.errors import command; command(lambda argv: print('é日') or 0)([])"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}

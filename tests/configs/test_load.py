@@ -1,5 +1,6 @@
 """Defaults, then the file, then the flags; every mistake is one line that names its place."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -21,7 +22,6 @@ from configs.load import (
     fields_of,
     read_command_line,
     read_config,
-    to_plain,
 )
 from data.config import DataConfig
 from model.config import ModelConfig
@@ -107,9 +107,9 @@ def test_every_field_is_read_from_file_and_flag_and_the_flag_wins(
     base = Config(model=model, train=TrainConfig(minutes=0.0))
 
     def check(config: Config, value: Any) -> None:
-        expected = to_plain(base)
+        expected = dataclasses.asdict(base)
         expected[section][name] = value
-        assert to_plain(config) == expected
+        assert dataclasses.asdict(config) == expected
         assert read_json(Config, json.dumps(expected)) == config
         if name == "minutes":
             del expected["train"]["max_steps"]  # a file sets the length in one way
@@ -141,7 +141,7 @@ def test_text_is_text(workplace: Path, text: str) -> None:
 def test_a_flag_may_stand_alone_or_several_times() -> None:
     assert options("--alone").alone and options("--alone=true").alone
     assert not options("--alone", "False").alone
-    word, values = read_command_line({"": Options}, ["--alone", "a-run"], "", "")
+    word, values = read_command_line({"": Options}, ["a-run", "--alone"], "", "")
     assert word == "a-run" and values[""] == {"alone": True}
     assert parse("--data.source", "a", "--data.source=b").data.source == ["a", "b"]
     assert parse("--data.source=a").data.source == "a"

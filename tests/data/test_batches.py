@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from common.errors import UserError
@@ -99,6 +99,7 @@ def test_the_splits_are_one_after_the_other(
 
 
 @given(st.integers(2, 99), st.integers(1, 12), st.integers(1, 99), st.integers(1, 3))
+@example(99, 12, 11, 1)  # less than a sequence
 def test_a_limited_pass_is_evenly_spaced_and_a_whole_one_if_it_fits(
     count: int, T: int, limit: int, B: int
 ) -> None:
