@@ -7,7 +7,7 @@
 
 const EPS = 1e-5; // of every norm
 const NGRAM_ROWS = 16381;
-const CHUNK = 12; // rows between two yields: tiles of four, or of three
+const CHUNK = 12; // rows between two yields: tiles of four
 
 const shelves = []; // weights in memory: {key, start, count, users}
 
@@ -106,6 +106,7 @@ class Engine {
    *
    *     {layer, head, off: "zero" or "mean"}    a head's output, before W_O
    *     {layer, off: "mlp"}                     the MLP of a layer
+   *     {layer, neuron, position}               a neuron of the MLP, at a position: zero
    *     {hide, layer, head}                     a position that no later one may attend to;
    *                                             without a layer in all, without a head in each
    *     {layer, position, row}                  the residual stream before a layer, C numbers
@@ -242,6 +243,11 @@ class Engine {
       this.linear(`${name}.mlp.gate`, at.normed, at.gate, rows, C, hidden);
     }
     activate(activation, memory, at.up, at.gate, rows * hidden);
+    for (const { neuron, layer, position: t } of this.edits) {
+      if (neuron !== undefined && layer === l && from <= t && t < to) {
+        memory[at.up + (t - from) * hidden + neuron] = 0;
+      }
+    }
     this.linear(`${name}.mlp.down`, at.up, mlp, rows, hidden, C);
     if (this.edits.some((edit) => edit.off === "mlp" && edit.layer === l)) {
       memory.fill(0, mlp, mlp + rows * C);

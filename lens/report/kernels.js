@@ -168,52 +168,15 @@ class Arena {
     if (wide < N) one(x, 4 * w + wide * b, y + 4 * wide, rows - high, N - wide, a, b, c);
   }
 
-  /** Three rows and three outputs at a time: a number that is read is used three times, and the
-   * nine sums, in double precision, fit into the registers. Each is made in the same order. */
   multiplyPlainly(x, w, y, rows, K, N, stride) {
     const { floats } = this;
-    let r = 0;
-    for (; r + 3 <= rows; r += 3) {
-      const x0 = x + r * K, x1 = x0 + K, x2 = x1 + K;
-      const y0 = y + r * N, y1 = y0 + N, y2 = y1 + N;
-      let n = 0;
-      for (; n + 3 <= N; n += 3) {
-        const w0 = w + n * stride, w1 = w0 + stride, w2 = w1 + stride;
-        let a0 = 0, a1 = 0, a2 = 0, b0 = 0, b1 = 0, b2 = 0, c0 = 0, c1 = 0, c2 = 0;
-        for (let k = 0; k < K; k++) {
-          const u = floats[w0 + k], v = floats[w1 + k], s = floats[w2 + k];
-          const a = floats[x0 + k], b = floats[x1 + k], c = floats[x2 + k];
-          a0 += a * u;
-          a1 += a * v;
-          a2 += a * s;
-          b0 += b * u;
-          b1 += b * v;
-          b2 += b * s;
-          c0 += c * u;
-          c1 += c * v;
-          c2 += c * s;
-        }
-        floats[y0 + n] = a0;
-        floats[y0 + n + 1] = a1;
-        floats[y0 + n + 2] = a2;
-        floats[y1 + n] = b0;
-        floats[y1 + n + 1] = b1;
-        floats[y1 + n + 2] = b2;
-        floats[y2 + n] = c0;
-        floats[y2 + n + 1] = c1;
-        floats[y2 + n + 2] = c2;
+    for (let r = 0; r < rows; r++) {
+      for (let n = 0; n < N; n++) {
+        const [from, weights] = [x + r * K, w + n * stride];
+        let sum = 0;
+        for (let k = 0; k < K; k++) sum += floats[from + k] * floats[weights + k];
+        floats[y + r * N + n] = sum;
       }
-      for (let i = r; i < r + 3; i++) this.multiplyRow(x + i * K, w, y + i * N, K, n, N, stride);
-    }
-    for (; r < rows; r++) this.multiplyRow(x + r * K, w, y + r * N, K, 0, N, stride);
-  }
-
-  multiplyRow(x, w, y, K, n, N, stride) {
-    const { floats } = this;
-    for (; n < N; n++) {
-      let sum = 0;
-      for (let k = 0; k < K; k++) sum += floats[x + k] * floats[w + n * stride + k];
-      floats[y + n] = sum;
     }
   }
 }

@@ -172,6 +172,7 @@ function writeLine() {
 function vote(id) {
   state.bar = state.bar === id ? null : id;
   showNext();
+  if (state.panel === "circuit") showCircuit();
 }
 
 function selectHead(head) {
@@ -243,6 +244,7 @@ function pin(where) {
   state.hover = null;
   showLook();
   showText();
+  if (state.panel === "circuit") showCircuit();
 }
 
 function hideSelected() {

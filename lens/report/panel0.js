@@ -1,11 +1,8 @@
 // The panel of a head of layer 0, read from its weights alone.
 
-/** A panel at the end of the page; the page lists it by its label. */
-function addPanel(id, label, about, ...children) {
-  const section = el("section", { id, ariaLabel: label },
-    el("h2", {}, label), el("p", { className: "quiet small" }, about), ...children);
-  ($("panels") ?? document.querySelector("main")).append(section);
-  return section;
+/** A panel under "More". */
+function addPanel(id, about, ...children) {
+  $("panels").append(el("section", { id }, el("p", { className: "quiet small" }, about), ...children));
 }
 
 let pairAlone = []; // ids of a query and a key
@@ -31,7 +28,7 @@ const tables = ["scores", "logits"].map((what) => {
 const curve = el("div", { className: "chart", id: "alone-curve" });
 const readAlone = el("output", { id: "alone-readout" });
 
-addPanel("alone-section", "Head from weights", whyNot
+addPanel("alone-section", whyNot
   ? `A head of layer 0 cannot be read from its weights alone here: ${whyNot}.`
   : "What layer 0 reads at a position depends on the token there alone, so that a head's scores are " +
     "a table, and so is what it adds to the logits of the next token. No text is needed. Click a " +

@@ -24,7 +24,7 @@ from model.gpt import GPT
 from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_tokens
 
 PARTS = Path(report.__file__).parent
-SCRIPTS = ("kernels.js", "engine.js", "layer0.js", "stages.js")
+SCRIPTS = ("kernels.js", "engine.js", "layer0.js", "circuit.js", "stages.js")
 ENGINE = "\n".join((PARTS / name).read_text(encoding="utf-8") for name in SCRIPTS)
 # In the page: the engine, and what a test asks of it, as plain numbers. The edits stay the same
 # objects, as in the page, so that the engine can tell which are new.
@@ -57,6 +57,18 @@ TABLES = """(h) => {
 }"""
 
 
+CIRCUIT = """([text, ...asked]) => {
+  engine.run(text);
+  const circuit = new Circuit(engine, ...asked), { nodes } = circuit;
+  const read = nodes.filter(({ rank }) => rank >= 0).slice(0, 30);
+  const gaps = [circuit.logit, ...read].map((to) => {
+    const { edges, biases } = circuit.edges(to, nodes);
+    return edges.reduce((sum, { value }) => sum + value, biases) - to.value;
+  });
+  return [nodes, gaps];
+}"""
+
+
 @pytest.fixture(scope="module", params=["WebAssembly", "JavaScript"])
 def tab(window: Any, request: pytest.FixtureRequest) -> Any:
     """An empty page that has the engine, with either kernel."""
@@ -83,6 +95,7 @@ def any_edits(random: Random, config: ModelConfig) -> list[dict[str, Any]]:
         {**place(), "off": random.choice(OFF)},
         {"layer": random.randrange(config.n_layer), "off": "mlp"},
         {"hide": 0, **random.choice([{}, place()])},
+        {"layer": random.randrange(config.n_layer), "neuron": 5, "position": 0},
         {**place(), "position": 0, "row": row(config.head_width)},
         *(
             {"layer": layer, "position": random.choice(position), "row": row(config.n_embd)}
@@ -100,7 +113,8 @@ def edited(model: GPT, changes: list[dict[str, Any]], means_LHD: Tensor) -> Iter
             def hook(module: torch.nn.Module, args: Any) -> Any:
                 x_BTC = args[0].clone()
                 if change["position"] < x_BTC.size(1):
-                    x_BTC[0, change["position"]] = torch.tensor(change["row"])
+                    channels = change.get("neuron", slice(None))
+                    x_BTC[0, change["position"], channels] = torch.tensor(change["row"]).to(x_BTC)
                 return (x_BTC, *args[1:])
 
             held.callback(module.register_forward_pre_hook(hook).remove)
@@ -113,6 +127,8 @@ def edited(model: GPT, changes: list[dict[str, Any]], means_LHD: Tensor) -> Iter
             held.enter_context(hooked([attend], attends))
             if {"layer": layer, "off": "mlp"} in here:
                 held.enter_context(hooked([block.mlp], lambda module, args, y: y * 0))
+            for neuron in [change["neuron"] for change in here if "neuron" in change]:
+                put(block.mlp.down, {"position": 0, "row": 0.0, "neuron": neuron})
         places = [*blocks_of(model), model.final_norm]
         for change in changes:
             if "row" in change and "head" not in change:
@@ -172,7 +188,7 @@ def test_it_computes_what_pytorch_computes(tab: Any, seed: int) -> None:
         if random.random() < 0.3 or not text:
             T = random.randint(1, config.block_size)
             text = (text[: random.randrange(T)] + random.choices(range(V), k=T))[:T]
-        chosen = random.sample(range(7), count)
+        chosen = random.sample(range(8), count)
         found = tab.evaluate("(a) => ask(...a)", [text, chosen])
         with edited(model, [edits[i] for i in chosen], means_LHD.double()):
             seen = capture(model, torch.tensor([text]))
@@ -210,6 +226,54 @@ def test_a_head_of_layer_0_is_its_tables(tab: Any, config: ModelConfig) -> None:
     assert torch.allclose(
         y_VC @ model.head.weight.T, torch.tensor(logits).view(V, V).double(), 1e-4, 1e-4
     )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(CLASSICAL, positions="rotary"),
+        replace(MODERN, norm="rmsnorm", activation="swiglu", ngrams=2, tie_embeddings=True),
+    ],
+    ids=["layernorm", "rmsnorm"],
+)
+def test_a_circuit_sums_to_its_logit(tab: Any, config: ModelConfig) -> None:
+    """A node's value is gradient times activation, with all detached that is not linear."""
+    text_BT, t, plus, minus = some_tokens(1, 9), 7, 2, 5
+    model: Any = make_model(config)
+    make(tab, model)
+    nodes, gaps = tab.evaluate(CIRCUIT, [text_BT[0].tolist(), t, plus, minus])
+    assert max(map(abs, gaps)) < 1e-4
+    written: list[Tensor] = []
+
+    def kept(x: Tensor) -> Tensor:
+        x.retain_grad()
+        written.append(x)
+        return x
+
+    def norm(layer: Any, x: Tensor) -> Tensor:
+        x = x - x.mean(-1, keepdim=True) if config.norm == "layernorm" else x
+        scale = (x.detach().square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+        return x * scale * layer.weight + (layer.bias if config.bias else 0)
+
+    x_BTC = kept(model.embed(text_BT))
+    for block, seen in zip(model.blocks, capture(model, text_BT).layers, strict=True):
+        v_BHSD = seen.attn.split_heads(seen.attn.value(norm(block.attn_norm, x_BTC)))
+        z_BHTD = kept(seen.weights_BHTS @ v_BHSD)
+        x_BTC = x_BTC + seen.attn.out(seen.attn.merge_heads(z_BHTD))
+        y_BTC, mlp = norm(block.mlp_norm, x_BTC), block.mlp
+        u = mlp.up(y_BTC)
+        gate = mlp.activation(mlp.gate(y_BTC)) if mlp.gate else mlp.activation(u) / u
+        x_BTC = x_BTC + mlp.down(kept(u * gate.detach()))
+    logits_V = norm(model.final_norm, x_BTC)[0, t] @ (model.head or model.token_embedding).weight.T
+    (logits_V[plus] - logits_V[minus]).backward()
+    values = [(x.grad * x)[0].detach() for x in written]  # type: ignore[operator]
+    embedding, heads, neurons = values[:1], values[1::2], values[2::2]
+    left = [x.sum(-1, keepdim=True) for x in embedding]
+    for head, neuron in zip(heads, neurons, strict=True):
+        left += [head.sum(-1).T, neuron]
+    for node in nodes:
+        left[node["rank"] + 1][node["position"], node["index"]] -= node["value"]
+    assert max(each.abs().max() for each in left) < 1e-4
 
 
 def test_stages_of_learning(tab: Any) -> None:

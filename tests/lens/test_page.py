@@ -377,6 +377,20 @@ def test_patching_if_both_texts_expect_the_same(tab: Any, report: Report) -> Non
     assert said(tab, "#patch-readout")[0] == 0  # before the first difference
 
 
+def test_ablating_a_node_of_a_circuit(tab: Any, report: Report) -> None:
+    model = report.models[3]
+    act(tab, "#show-circuit")
+    node = tab.locator(".node[aria-label*=H]").first
+    layer, head, t = map(int, re.findall(r"\d+", node.get_attribute("aria-label"))[:3])
+    node.press("Enter")
+    zeros = {"layer": layer, "head": head, "position": t, "row": [0.0] * 8}
+    with edited(model, [zeros], torch.zeros(L, H, 8)):
+        after_V = logits_of(model, TEXT)[-1]
+    a, b = logits_of(model, TEXT)[-1].topk(2).indices
+    difference = float(after_V[a] - after_V[b])
+    assert said(tab, "#circuit-section output")[-1] == pytest.approx(difference, abs=6e-3)
+
+
 def test_an_address_of_no_text_and_of_ablation_with_means(tab: Any, show: Show) -> None:
     act(tab, "#typed", "")
     assert wait_for_address(tab, "text=") == "#text="
@@ -629,3 +643,5 @@ def test_other_tokens(kind: str, workplace: Path, show: Show) -> None:
     switch(tab, "L0H0")
     show(given, address=wait_for_address(tab, "L0H0"))
     assert spans.all_inner_texts() == before
+    act(tab, "#show-alone")
+    assert len(said(tab, "#alone-readout")) == 7  # a score, and six logit contributions

@@ -1,0 +1,165 @@
+// The circuit of one prediction. With attention weights, the norms' scales and the activations' gates
+// held as they were, the model is linear: a logit is a sum over nodes (embeddings, heads, neurons
+// of the MLPs, each at a position) of what they add to it, and what a node adds is again a sum over
+// the nodes below it. It says what was added, and not why a head attended there.
+//
+// A node is {rank, index, position, value}. It reads what nodes of lower rank write: rank -1 are
+// embeddings, 2l the heads of layer l, 2l + 1 its neurons. `value` is what it adds to the logit, on
+// all ways. The logit itself is such a node too, of rank 2L.
+
+function product(a, b) {
+  let sum = 0;
+  for (let i = 0; i < a.length; i++) sum += a[i] * b[i];
+  return sum;
+}
+
+class Circuit {
+  /** Of the logit of a token at a position, minus that of another if there is one. The engine has
+   * computed the text without edits. */
+  constructor(engine, position, plus, minus = null) {
+    const { L, C, V, memory, at, config } = engine;
+    const T = position + 1;
+    Object.assign(this, { engine, T, nodes: [], x0: memory.slice(at.x0, at.x0 + T * C) });
+    const unembedding = at[`${config.tie_embeddings ? "token_embedding" : "head"}.weight`];
+    const logits = at.logits + position * V;
+    const relative = (number) => number(plus) - (minus === null ? 0 : number(minus));
+    const row = Float64Array.from({ length: C }, (_, c) =>
+      relative((token) => memory[unembedding + token * C + c]));
+    this.logit = {
+      rank: 2 * L, value: relative((token) => memory[logits + token]),
+      direction: engine.before("final_norm", row), bias: this.biased("final_norm", row),
+      times: { [position]: engine.normScale(at[`x${L}`] + position * C) },
+    };
+    this.parts = Array.from({ length: 2 * L }, (_, rank) => this.keep(rank));
+    const seen = new Float64Array(T * C); // the direction, as seen from the residual stream
+    seen.set(this.logit.direction.map((x) => x * this.logit.times[position]), position * C);
+    for (const part of [...this.parts].reverse()) this.back(part, seen);
+    for (let s = 0; s < T; s++) this.addNode(-1, 0, s, seen.subarray(s * C), this.x0, s * C, C);
+    this.nodes.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+  }
+
+  addNode(rank, index, position, to, given, first, count) {
+    const value = product(given.subarray(first, first + count), to);
+    if (value) this.nodes.push({ rank, index, position, value });
+  }
+
+  /** The product of a direction with a bias of the model, or 0. */
+  biased(name, direction) {
+    const { memory, at, C } = this.engine, bias = at[`${name}.bias`];
+    return bias === undefined ? 0 : product(direction, memory.subarray(bias, bias + C));
+  }
+
+  /** What is held fixed of the heads or the neurons of a layer: what each gives, channel by channel;
+   * the norm's scales; attention weights, or gates, which are what a neuron gives divided by what is
+   * linear in its input. */
+  keep(rank) {
+    const { engine, T } = this, l = rank >> 1, mlp = rank & 1, name = `blocks.${l}`;
+    const { memory, at, C, D, H, hidden, triangle, config } = engine;
+    const width = mlp ? hidden : C;
+    const from = (what, start, count) => memory.slice(at[what] + start, at[what] + start + count);
+    const part = {
+      rank, mlp, width, size: mlp ? 1 : D, // channels of all nodes, and of one
+      norm: `${name}.${mlp ? "mlp" : "attn"}_norm`, reading: `${name}.${mlp ? "mlp.up" : "attn.value"}`,
+      writing: `${name}.${mlp ? "mlp.down" : "attn.out"}`,
+      given: from(`z${l}`, 0, T * C), to: new Float64Array(T * width), scales: new Float64Array(T),
+      weights: Array.from({ length: H }, (_, h) =>
+        from(`weights${l}`, h * triangle, (T * (T + 1)) / 2)),
+    };
+    if (mlp) [part.given, part.gates] = [0, 1].map(() => new Float32Array(T * hidden));
+    for (let s = 0; s < T; s++) {
+      memory.copyWithin(at.up, at[`x${l}`] + s * C, at[`x${l}`] + (s + 1) * C);
+      if (mlp) engine.add(at.up, at[`attn${l}`] + s * C, C);
+      part.scales[s] = engine.normScale(at.up);
+      if (!mlp) continue;
+      engine.norm(part.norm, at.up, 1);
+      engine.linear(part.reading, at.normed, at.up, 1, C, hidden);
+      if (config.activation === "swiglu") {
+        engine.linear(`${name}.mlp.gate`, at.normed, at.gate, 1, C, hidden);
+      }
+      const linear = from("up", 0, hidden);
+      activate(config.activation, memory, at.up, at.gate, hidden);
+      part.given.set(from("up", 0, hidden), s * hidden);
+      part.gates.set(linear.map((u, j) => (u ? memory[at.up + j] / u : 0)), s * hidden);
+    }
+    return part;
+  }
+
+  /** How much of what a channel reads at s it gives at t. */
+  passes({ mlp, gates, weights, width }, channel, s, t) {
+    if (mlp) return s === t ? gates[t * width + channel] : 0;
+    return weights[Math.floor(channel / this.engine.D)][(t * (t + 1)) / 2 + s];
+  }
+
+  /** From the direction after heads or neurons to that before them, in place; and their nodes. */
+  back(part, seen) {
+    const { T, engine } = this, { memory, at, C } = engine, { rank, mlp, width, size, to } = part;
+    const [read, written] = [at[`${part.reading}.weight`], at[`${part.writing}.weight`]];
+    for (let s = 0; s < T; s++) {
+      const there = to.subarray(s * width, (s + 1) * width);
+      for (let c = 0; c < C; c++) {
+        const x = seen[s * C + c];
+        if (x) for (let j = 0; j < width; j++) there[j] += x * memory[written + c * width + j];
+      }
+      for (let j = 0; j < width; j += size) {
+        this.addNode(rank, j / size, s, there.subarray(j), part.given, s * width + j, size);
+      }
+    }
+    for (let s = 0; s < T; s++) {
+      const before = new Float64Array(C);
+      for (let j = 0; j < width; j++) {
+        let factor = 0;
+        for (let t = s; t < (mlp ? s + 1 : T); t++) {
+          const x = to[t * width + j];
+          if (x) factor += x * this.passes(part, j, s, t);
+        }
+        if (factor) for (let c = 0; c < C; c++) before[c] += factor * memory[read + j * C + c];
+      }
+      engine.before(part.norm, before).forEach((x, c) => { seen[s * C + c] += part.scales[s] * x; });
+    }
+  }
+
+  /** What a node writes into the residual stream, C numbers. */
+  written({ rank, index, position }) {
+    const { memory, at, C } = this.engine;
+    if (rank < 0) return this.x0.subarray(position * C, (position + 1) * C);
+    const { given, width, size, writing } = this.parts[rank];
+    const [weight, first] = [at[`${writing}.weight`], index * size];
+    const gives = given.subarray(position * width + first, position * width + first + size);
+    return Float64Array.from({ length: C }, (_, c) =>
+      product(gives, memory.subarray(weight + c * width + first)));
+  }
+
+  /** The direction that a node reads in the residual stream; `times`, by position, what that is
+   * multiplied by; and what the biases on its own way add. */
+  reads({ rank, index, position, ...node }) {
+    if (rank === this.logit.rank) return node;
+    const { engine: { memory, at, C }, parts: { [rank]: part } } = this;
+    const { width, size, mlp, scales, to, reading, norm } = part, times = {};
+    for (let s = mlp ? position : 0; s <= position; s++) {
+      times[s] = scales[s] * this.passes(part, index * size, s, position);
+    }
+    const direction = new Float64Array(C);
+    let bias = 0;
+    for (let j = index * size; j < (index + 1) * size; j++) {
+      const factor = to[position * width + j], weight = at[`${reading}.weight`] + j * C;
+      for (let c = 0; c < C; c++) direction[c] += factor * memory[weight + c];
+      bias += factor * (memory[at[`${reading}.bias`] + j] || 0);
+    }
+    bias += this.biased(norm, direction);
+    if (mlp) bias *= part.gates[position * width + index]; // the weights of a head sum to 1
+    return { direction: this.engine.before(norm, direction), times, bias };
+  }
+
+  /** Edges from some nodes to one, and what biases add to it. Over all nodes they sum to its value. */
+  edges(to, nodes) {
+    const { direction, times, bias } = this.reads(to);
+    const factors = Object.values(times).reduce((a, b) => a + b, 0);
+    const below = this.parts.filter(({ rank }) => rank < to.rank);
+    const biases = below.reduce((total, { writing }) =>
+      total + factors * this.biased(writing, direction), bias);
+    const edges = nodes.filter(({ rank, position }) => rank < to.rank && position in times)
+      .map((from) => ({ from, to,
+        value: times[from.position] * product(this.written(from), direction) }));
+    return { edges, biases };
+  }
+}
