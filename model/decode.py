@@ -178,6 +178,8 @@ def compile_library(dtype: torch.dtype) -> ctypes.CDLL:
     Raises:
         OSError, CalledProcessError: if it cannot be compiled or written.
     """
+    if os.name != "posix":  # GCC's vectors are not aligned on the stack of Windows
+        raise OSError("decode.c is compiled on Linux and macOS only")
     source = Path(__file__).with_suffix(".c")
     native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
     command = ["cc", "-O3", "-w", native, "-fno-math-errno", "-shared", "-fPIC", str(source), "-lm"]

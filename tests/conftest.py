@@ -25,6 +25,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("glassgpt", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("glassgpt")
 
+# Windows prints other separators than the tests expect.
+if os.name == "nt":
+    windows_str = Path.__str__
+    Path.__str__ = lambda path: windows_str(path).replace("\\", "/")  # type: ignore[method-assign]
+
+posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no fork, named pipes or killpg")
+
 ROOT = Path(__file__).parent.parent
 DEBUG = str(ROOT / "configs" / "debug.yaml")
 

@@ -10,9 +10,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+LINUX = sys.platform == "linux"
 os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)  # where the server looks for `train`
-CONTEXT: Any = multiprocessing.get_context("spawn" if os.name == "nt" else "forkserver")
-if os.name != "nt":  # DistributedDataParallel imports torch._dynamo
+# On macOS, a fork of a process that has loaded PyTorch can crash.
+CONTEXT: Any = multiprocessing.get_context("forkserver" if LINUX else "spawn")
+if LINUX:  # DistributedDataParallel imports torch._dynamo
     CONTEXT.set_forkserver_preload(["train", "torch._dynamo"])
 
 

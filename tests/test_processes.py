@@ -14,9 +14,11 @@ import torch
 import train
 from run.checkpoint import load_checkpoint
 from run.log import read_metrics
-from tests.jobs import run_job, start_command, start_job
+from tests.conftest import posix
+from tests.jobs import LINUX, run_job, start_command, start_job
 from tests.test_train import read, same_tensors
 
+pytestmark = posix  # gloo in PyTorch's wheels for Windows does not find the other processes
 ROOT = Path(__file__).parent.parent
 FLAGS = [str(ROOT / "configs" / "debug.yaml"), f"--data.source={ROOT / 'README.md'}"]
 FLAGS += ["--train.max_steps=20", "--train.eval_every=8", "--train.log_every=1"]
@@ -157,7 +159,7 @@ def test_torchrun_on_two_nodes(workplace: Path, alone: Path) -> None:
         port = free.getsockname()[1]
     torchrun = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
     torchrun += ["--master_addr=127.0.0.1", f"--master_port={port}"]
-    torchrun += ["--run-path", "--start-method=fork"]
+    torchrun += ["--run-path", f"--start-method={'fork' if LINUX else 'spawn'}"]
     script = ["--", str(ROOT / "train.py"), *FLAGS, "--run=nodes"]
     nodes = [
         start_command(f"node-{rank}", [*torchrun, f"--node_rank={rank}", *script])

@@ -35,8 +35,8 @@ Said = Callable[..., str]
 @pytest.fixture
 def run(workplace: Path) -> Path:
     """A run whose best and last weights differ, beside two texts."""
-    Path("text.txt").write_text(TEXT)
-    Path("other.txt").write_text(TEXT[::-1])
+    Path("text.txt").write_text(TEXT, newline="\n")
+    Path("other.txt").write_text(TEXT[::-1], newline="\n")
     return make_run(workplace / "runs" / "text", n_layer=L, n_embd=H * D, block_size=T)
 
 

@@ -5,9 +5,7 @@ import io
 import itertools
 import json
 import os
-import pty
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -34,7 +32,7 @@ from run.checkpoint import (
     snapshot_steps,
 )
 from run.log import read_metrics
-from tests.conftest import DEBUG, ROOT, make_run
+from tests.conftest import DEBUG, ROOT, make_run, posix
 from tests.jobs import start_command
 from training.config import TrainConfig
 from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
@@ -52,7 +50,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def short_text(workplace: Path) -> None:
-    (workplace / "short.txt").write_text(TEXT)
+    (workplace / "short.txt").write_text(TEXT, newline="\n")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +59,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        Path("short.txt").write_text(TEXT)
+        Path("short.txt").write_text(TEXT, newline="\n")
         assert train.main([*DROPOUT, "--run=whole"]) == 0
     return folder / "runs" / "whole"
 
@@ -113,7 +111,7 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], None]) 
 
 
 def ctrl_c() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 
 
 # --- what a run computes, and what it leaves -----------------------------------------------------
@@ -293,6 +291,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
 ) -> None:
     """From the first step on no file may grow past a size, as if a quota were used up: there is
     room for no metrics, for some of them but not in TensorBoard, or for all but a checkpoint."""
+    resource = pytest.importorskip("resource", reason="Windows limits no sizes of files")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with monkeypatch.context() as patch:
         at_step(patch, 1, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1])))
@@ -439,10 +438,11 @@ def test_a_run_ends_early_where_its_config_says_so_over_all_its_sessions(
 # --- real processes ------------------------------------------------------------------------------
 
 
+@posix
 @pytest.mark.parametrize("kind", ["terminal", "pipe"])
 def test_who_closes_a_terminal_or_a_pipe_keeps_what_was_learned(workplace: Path, kind: str) -> None:
     """From then on every write fails."""
-    reader, writer = pty.openpty() if kind == "terminal" else os.pipe()
+    reader, writer = os.openpty() if kind == "terminal" else os.pipe()
     command = [sys.executable, str(ROOT / "train.py"), *SHORT, "--run=a"]
     command += ["--train.max_steps=100000", "--train.save_every=100000"]
     errors = subprocess.PIPE if kind == "pipe" else writer
@@ -464,6 +464,7 @@ def test_who_closes_a_terminal_or_a_pipe_keeps_what_was_learned(workplace: Path,
         os.killpg(process.pid, 0)
 
 
+@posix
 def test_ctrl_c_while_pytorch_loads_is_quiet(workplace: Path) -> None:
     """A module in place of NumPy, which is imported with PyTorch, says when."""
     (workplace / "numpy.py").write_text("print('loading', flush=True)\nimport time\ntime.sleep(99)")
@@ -489,7 +490,7 @@ def test_init_from_starts_a_new_run_on_other_text(workplace: Path) -> None:
     a = open_run(make_run(Path("runs/a")))
     flags = ["--init_from=runs/a", "--data.source=short.txt", "--run=b", "--train.weight_decay=0"]
     flags += ["--train.learning_rate=1e-9", "--train.muon_learning_rate=1e-9"]
-    (workplace / "short.txt").write_text("again a train to train on\n" * 100)
+    (workplace / "short.txt").write_text("again a train to train on\n" * 100, newline="\n")
     assert train.main([*flags, "--train.max_steps=1"]) == 0
     b = open_run(Path("runs/b"), "last")
     assert a.tokenizer == b.tokenizer
@@ -517,7 +518,7 @@ def test_what_is_refused_leaves_the_run_as_it_was(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train.main([*SHORT, "--train.max_steps=2", "--run=a"]) == 0
-    (workplace / "other.txt").write_text(TEXT[::-1])
+    (workplace / "other.txt").write_text(TEXT[::-1], newline="\n")
     before = {path: path.read_bytes() for path in Path("runs/a").rglob("*.*")}
     capsys.readouterr()
     for argv, message in REFUSED:

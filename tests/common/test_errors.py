@@ -85,4 +85,4 @@ def test_a_character_that_the_terminal_cannot_show_is_shown_by_number() -> None:
     program = "from common.errors import command; command(lambda argv: print('é日') or 0)([])"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
     ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True)
-    assert ended.stdout == b"\\xe9\\u65e5\n"
+    assert ended.stdout.split() == [b"\\xe9\\u65e5"]

@@ -102,7 +102,7 @@ def test_where_generation_starts(workplace: Path, gpt2: Path) -> None:
 def test_every_command_takes_it(
     gpt2: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("text.txt").write_text(LINES * 40)
+    Path("text.txt").write_text(LINES * 40, encoding="utf-8", newline="\n")
     assert convert.main(["import", str(gpt2), "--run", "g"]) == 0
     capsys.readouterr()
     assert sample.main(["g", "--prompt=the man", "--temperature=0", "--max_new_tokens=9"]) == 0

@@ -39,7 +39,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """Of steps 0 and 1, in 8 bits, and 3; the logits of step 0 are in the thousands."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("page"))
-        Path("text.txt").write_text("".join(np.random.default_rng(0).choice(list(CHARS), 2000)))
+        text = "".join(np.random.default_rng(0).choice(list(CHARS), 2000))
+        Path("text.txt").write_text(text, newline="\n")
         run = make_run(Path("runs/plain"), CHARS, "text.txt", ngrams=2)
         saved = open_run(run, "last")
         exact = {step: saved.model(torch.device("cpu")) for step in (0, 1, 3)}

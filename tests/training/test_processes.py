@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from common.errors import UserError
+from tests.conftest import posix
 from training.config import TrainConfig
 from training.processes import ALONE, Processes, join_processes
 from training.runtime import StopSignal
@@ -66,6 +67,7 @@ def test_others_that_cannot_be_reached_are_one_line(monkeypatch: pytest.MonkeyPa
     assert not dist.is_initialized()
 
 
+@posix
 @pytest.mark.parametrize(
     ("error", "code"),
     [

@@ -8,7 +8,7 @@ import torch
 
 from common.errors import UserError
 from training.config import TrainConfig
-from training.runtime import Machine, StopSignal, pick_device, start_runtime
+from training.runtime import SIGNALS, Machine, StopSignal, pick_device, start_runtime
 
 
 def test_the_config_chooses_or_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +76,8 @@ def test_auto_takes_a_gpu_and_each_process_its_own(monkeypatch: pytest.MonkeyPat
 # --- signals -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", sorted(SIGNALS))
+@pytest.mark.parametrize("second", sorted(SIGNALS))
 def test_the_first_signal_is_noted_and_the_second_acts(
     number: signal.Signals, second: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,16 +85,16 @@ def test_the_first_signal_is_noted_and_the_second_acts(
     try:
         with StopSignal() as stop:
             assert not stop
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
             assert stop and stop.number == number
             said = "\nstopping after this step; repeat to stop at the last checkpoint\n"
             assert capfd.readouterr().err == said
             with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), second)
+                signal.raise_signal(second)
         assert signal.getsignal(number) == signal.SIG_DFL
         signal.signal(number, signal.SIG_IGN)
         with StopSignal() as stop:  # as under nohup
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
             assert not stop
     finally:
         for each, handler in before.items():

@@ -1,0 +1,72 @@
+"""What other systems lack is not missed: Windows and macOS, pretended on any."""
+
+import ctypes
+import mmap
+import os
+import platform
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from common.atomic import write_atomically
+from model.config import ModelConfig
+from model.decode import compile_library, huge, optimize_for_decoding
+from model.gpt import GPT
+from tests.conftest import ROOT, posix
+
+
+def fail(*args: Any, **options: Any) -> Any:
+    raise OSError(*map(str, args))
+
+
+def test_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It opens no folders, loads no library without a name, and lacks a signal."""
+    path, gpt = tmp_path / "file", GPT(ModelConfig(), 9)
+    start, runtime = str(ROOT / "common/start.py"), str(ROOT / "training/runtime.py")
+    compile_library.cache_clear()
+    with monkeypatch.context() as patch:  # pytest itself needs them to tell of a failure
+        patch.setattr(os, "name", "nt")
+        patch.setattr(sys, "platform", "win32")
+        patch.setattr(os, "open", fail)
+        patch.setattr(ctypes, "CDLL", fail)
+        patch.delattr(signal, "SIGHUP", raising=False)
+        write_atomically(path, b"new")
+        assert runpy.run_path(start)["mallopt"] is None
+        assert runpy.run_path(runtime)["SIGNALS"] == {signal.SIGINT, signal.SIGTERM}
+        assert optimize_for_decoding(gpt) is gpt
+    assert path.read_bytes() == b"new"
+    assert "compiled on Linux and macOS only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "flags"),
+    [
+        ("darwin", "arm64", {"-mcpu=native"}),
+        ("darwin", "x86_64", {"-march=native"}),
+        ("linux", "aarch64", {"-mcpu=native", "-fopenmp"}),
+    ],
+)
+def test_compilers(
+    system: str, machine: str, flags: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "name", "posix")
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(subprocess, "run", fail)
+    with pytest.raises(OSError, match="cc") as error:
+        compile_library.__wrapped__(torch.float32)
+    assert flags == {f for f in ("-mcpu=native", "-march=native", "-fopenmp") if f in str(error)}
+
+
+@posix
+def test_pages_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    assert huge(5).shape == (5,)
