@@ -93,7 +93,7 @@ const THEMES = {
     weight: ramp("#f3f5cf", "#c7e6b4", "#7fcdbb", "#3ba3c4", "#225ea8", "#0a1f5c"),
     surprise: ramp("#ffffff", "#fee3c4", "#fbb877", "#e8762b", "#8f3206"),
     score: ramp("#0b3c7a", "#5e9bd0", "#f7f7f5", "#ea9c4a", "#8a3d00"),
-    hatch: "#ffffff", line: "#c3c9d1", text: "#5a6573", mark: "#d9480f", kept: "#1a7f5a",
+    hatch: "#ffffff", line: "#c3c9d1", text: "#55606d", mark: "#c2410c", kept: "#17734f",
   },
   dark: {
     weight: ramp("#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"), // cividis
@@ -124,8 +124,7 @@ function scale(colors, ticks) {
   return el("div", { className: "scale" }, bar, el("div", { className: "ticks" }, ...marks));
 }
 
-const maskedSwatch = () =>
-  el("span", {}, el("span", { className: "swatch masked" }), "masked");
+const maskedSwatch = () => el("span", {}, el("span", { className: "swatch masked" }), "masked");
 
 // -------------------------------------------------------------------------------- grids of cells
 
@@ -189,8 +188,7 @@ function drawCells(canvas, source, { across, down, tall, look, margin }) {
       left * 0.85, look?.[1] === i);
   }
   if (!look) return context;
-  const [x, y] = look.map((at, i) =>
-    (at === null ? null : [left, top][i] + at * step[i] - 1));
+  const [x, y] = look.map((at, i) => (at === null ? null : [left, top][i] + at * step[i] - 1));
   context.strokeStyle = theme.mark;
   if (y !== null) context.strokeRect(left - 1, y, columns * side + 2, step[1] + 2);
   context.lineWidth = 2.5;

@@ -268,11 +268,6 @@ function setStage(name) {
   showHead();
 }
 
-function setOwnScale(on) {
-  state.ownScale = $("own-scale").checked = on;
-  for (const show of [showThumbnails, showHead, showText]) show();
-}
-
 // ------------------------------------------------------------------------------------- patching
 
 /** The text with one token in the middle replaced by the most likely other. */
@@ -347,14 +342,6 @@ function clickPatch(event) {
   const [before, at] = [patches.look, cellUnder($("patches"), event)];
   lookAtPatch(at);
   if (patches.look && before?.join() === at.join()) applyPatch();
-}
-
-function swapTexts() {
-  if (!settled()) return;
-  const theirs = view.other;
-  const ours = state.other = state.text.slice(0, view.start + view.pass.T);
-  $("other").value = decode(ours);
-  replaceText(theirs);
 }
 
 // ----------------------------------------------------------------------------------- the address
@@ -436,7 +423,6 @@ function listen() {
     showGrid();
     refreshPanel();
   };
-  $("own-scale").onchange = () => setOwnScale($("own-scale").checked);
   for (const button of document.querySelectorAll("[data-stage]")) {
     button.onclick = () => setStage(button.dataset.stage);
   }
@@ -461,7 +447,6 @@ function listen() {
   };
   $("temperature").oninput = $("top-k").oninput = redraw;
   $("by-head").onchange = () => patches.shares && fillPatches();
-  $("swap").onclick = swapTexts;
 
   $("typed").oninput = () => setText(encode($("typed").value));
   for (const change of ["focus", "blur"]) {
@@ -555,7 +540,6 @@ const KEYS = {
   ".": () => goTo(position() + 1),
   p: () => LAST && play(),
   s: () => setStage(STAGES[(STAGES.indexOf(state.stage) + 1) % 3]),
-  n: () => setOwnScale(!state.ownScale),
   t: () => $("typed").focus(),
   x: () => toggleHead(state.head),
   h: hideSelected,
@@ -600,7 +584,6 @@ $("heads").style.setProperty("--layers", L);
 $("heads").append(...layers.flatMap((layer, l) => [layer, ...thumbnails.slice(l * H, (l + 1) * H)]));
 $("text").classList.toggle("subwords", kind !== "char");
 showHeader();
-showAblation();
 listSteps();
 listPanels();
 if (LAST === 0) $("bar").className = "still";

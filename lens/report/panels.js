@@ -43,22 +43,22 @@ const HEAD = indexOfLargest(data.copies ? snapshots[LAST].scores.induction : dat
 function openingText() {
   const length = Math.min(data.copies ? 40 : 32, Math.ceil(B * 0.75));
   if (data.copies || !data.texts.length) return data.texts.length ? prompt.slice(0, length) : prompt;
-  const stretches = data.texts.flatMap((ids) => range(Math.max(1, ids.length - length))
-    .filter((start) => !start || /\s$/.test(vocab[ids[start - 1]]))
+  const isBlank = vocab.map((token) => /^\s+$/.test(token));
+  const stretches = data.texts.flatMap((ids) => range(Math.max(0, ids.length - length))
+    .filter((start) => !isBlank[ids[start]] && (!start || isBlank[ids[start - 1]]))
     .map((start) => ids.slice(start, start + length)));
   const isWord = vocab.map((token) => (/^ ?\p{L}+$/u.test(token) ? 1 : 0));
-  return stretches[indexOfLargest(stretches.map((ids) => sum(ids.map((id) => isWord[id]))))];
+  return stretches[indexOfLargest(stretches.map((ids) => sum(ids.map((id) => isWord[id]))))] ??
+    prompt.slice(0, length);
 }
 const opening = openingText();
 const shipped = () =>
-  ({ text: opening.map(known), snapshot: LAST, head: HEAD, edits: [], other: null,
-  panel: null });
+  ({ text: opening.map(known), snapshot: LAST, head: HEAD, edits: [], other: null, panel: null });
 
 const state = {
   ...shipped(), // other: the text that patches come from, or null for one made from the text; panel: which is open
   measure: measures[0],
   stage: "weights", // or "scores", "masked"
-  ownScale: false, // each row to its own maximum
   hover: null, // {q, k} under the pointer; k is null where only a query is meant
   pin: null, // {q, k} that was clicked
   bar: null, // id of the token whose logit contributions are shown
@@ -79,10 +79,7 @@ const edited = () => view.before !== view.pass;
 
 // -------------------------------------------------------------------------------------- header
 
-const ABOUT = {
-  repeat: "random strings, each repeated",
-  pydocs: "Python's reference manual",
-};
+const ABOUT = { repeat: "random strings, each repeated", pydocs: "Python's reference manual" };
 
 function showHeader() {
   const { run, checks } = data;
@@ -152,19 +149,14 @@ function showEquality({ error, allowed, agrees }) {
 
 function weightScale() {
   // The color goes with the root of the weight, so that small weights can be told apart.
-  const [meaning, ticks] = state.ownScale
-    ? ["weight relative to the largest in its row",
-      [[0, "0"], [0.5, "¼"], [1, "row's largest"]]]
-    : ["attention weight",
-      [0, 0.05, 0.25, 0.5, 1].map((weight) => [Math.sqrt(weight), `${weight}`])];
-  return [scale(theme.weight, ticks), maskedSwatch(), el("p", {}, meaning)];
+  const ticks = [0, 0.05, 0.25, 0.5, 1].map((weight) => [Math.sqrt(weight), `${weight}`]);
+  return [scale(theme.weight, ticks), maskedSwatch(), el("p", {}, "attention weight")];
 }
 
 function scoreScale() {
   const limit = number(largestScore(), 2);
   const [meaning, ...masked] = state.stage === "masked"
-    ? ["q·k/√D, later keys masked", maskedSwatch()]
-    : ["q·k/√D before the mask"];
+    ? ["q·k/√D, later keys masked", maskedSwatch()] : ["q·k/√D before the mask"];
   return [scale(theme.score, [[0, `-${limit}`], [0.5, "0"], [1, limit]]), ...masked,
     el("p", {}, `${meaning}; from -${limit} to ${limit} in this head`)];
 }
@@ -229,9 +221,8 @@ function paintWeights(pixels, head) {
   const weights = attention[head];
   const hidden = hiddenFrom(head);
   for (let q = 0, i = 0; q < T; q++) {
-    const stretch = state.ownScale ? 255 / Math.sqrt(largestOf(weightsOf(head, q))) : 255;
     for (let k = 0; k <= q; k++, i++) {
-      pixels[q * T + k] = theme.weight.pixels[Math.round(Math.sqrt(weights[i]) * stretch)];
+      pixels[q * T + k] = theme.weight.pixels[Math.round(Math.sqrt(weights[i]) * 255)];
     }
     for (const k of hidden) if (k < q) pixels[q * T + k] = 0;
   }
@@ -255,8 +246,7 @@ function paintScores(pixels, head) {
 const isOff = (word) => state.edits.includes(word);
 const offWord = (head) => ["zero", "mean"].map((how) => `${headName(head)}=${how}`).find(isOff);
 
-const isHeadOff = (head) =>
-  offWord(head) !== undefined || isOff(`L${Math.floor(head / H)}.attn`);
+const isHeadOff = (head) => offWord(head) !== undefined || isOff(`L${Math.floor(head / H)}.attn`);
 
 const thumbnails = range(HEADS).map((head) =>
   el("button", { type: "button", className: "pick", onclick: () => selectHead(head) },
@@ -402,7 +392,6 @@ function showTextState() {
 function showText() {
   const look = looking(), { surprisal } = view.pass;
   const weights = look && weightsOf(state.head, look.q);
-  const largest = look && state.ownScale ? largestOf(weights) : 1;
   const hidden = look ? hiddenFrom(state.head) : [];
   const here = queryOnShow();
   spans.forEach((span, t) => {
@@ -412,7 +401,7 @@ function showText() {
     span.classList.toggle("pinned", t === (state.pin?.k ?? state.pin?.q));
     span.classList.toggle("kept", t < view.same && document.activeElement === $("typed"));
     if (masked) shade(span, theme.weight, NaN);
-    else if (look) shade(span, theme.weight, Math.sqrt(weights[t] / largest));
+    else if (look) shade(span, theme.weight, Math.sqrt(weights[t]));
     else shade(span, theme.surprise, surprisal[t] / UNIFORM_GUESS);
     span.tabIndex = t === here ? 0 : -1;
     span.ariaLabel = `${t} ${visible(view.tokens[t])}, surprisal ${number(surprisal[t], 2)}`;
@@ -767,44 +756,26 @@ function drawPatches() {
 
 // -------------------------------------------------------------------------------- the ablation
 
+/** The heads in order of what their ablation costs. */
 function showAblation() {
-  const kinds = measures.filter((measure) => measure.error);
   $("ablation-note").textContent =
     `Change of the validation loss (${number(data.ablation.loss)} ${UNIT} at step ` +
     `${count(snapshots[LAST].step)}) if zeros, or its mean, replace what one head adds, with the ` +
     `standard error over ${count(data.sequences)} sequences.`;
-  const ends = kinds.flatMap(({ at, error }) =>
-    range(HEADS).flatMap((head) => [-1, 1].map((side) => at(LAST)[head] + side * error[head])));
-  const low = Math.min(0, ...ends), span = Math.max(1e-9, ...ends) - low;
-  const stretch = (className, from, to) => {
-    const part = el("div", { className });
-    part.style.left = `${(100 * (Math.min(from, to) - low)) / span}%`;
-    part.style.width = `${(100 * Math.abs(to - from)) / span}%`;
-    return part;
+  const kinds = measures.filter((measure) => measure.error);
+  const most = largestOf(kinds.flatMap(({ at }) => at(LAST).map(Math.abs))) || 1;
+  const value = ({ at, error }, head) => {
+    const spot = numeral(`${signed(at(LAST)[head])} ± ${number(error[head], 4)}`);
+    shade(spot, theme.score, 0.5 + at(LAST)[head] / most / 2);
+    return spot;
   };
-  const line = (measure, head) => {
-    const value = measure.at(LAST)[head], error = measure.error[head];
-    return el("div", { className: `line ${measure.kind}` },
-      el("span", { className: "track" }, stretch("rise", 0, value), stretch("base", 0, 0),
-        stretch("error", value - error, value + error)),
-      el("span", { className: "value" },
-        `${measure.kind} ${signed(value)} ± ${number(error, 4)}`));
-  };
-  const heads = range(HEADS).sort((a, b) => kinds[0].at(LAST)[b] - kinds[0].at(LAST)[a]);
-  const show = (head) => {
-    selectHead(head);
-    $("head-section").scrollIntoView({ block: "nearest" });
-  };
-  $("ablation").replaceChildren(...heads.map((head) => el("button",
-    { type: "button", value: head, onclick: () => show(head) },
-    el("b", {}, headName(head)), ...kinds.map((kind) => line(kind, head)))));
-  markAblation();
-}
-
-function markAblation() {
-  for (const button of $("ablation").children) {
-    button.ariaPressed = Number(button.value) === state.head;
-  }
+  refill($("ablation"), row(header("head"), ...kinds.map(({ kind }) => header(kind))),
+    ...ranked(kinds[0].at(LAST), HEADS).map((head) => {
+      const pick = el("button", { type: "button", value: head, onclick: () => selectHead(head) },
+        headName(head));
+      pick.ariaPressed = head === state.head;
+      return row(cell(pick), ...kinds.map((kind) => value(kind, head)));
+    }));
 }
 
 PANELS.push(
@@ -812,7 +783,7 @@ PANELS.push(
   { key: "patch", title: "Patching",
     show: () => showPatchState() && !patches.shares && void fillPatches() },
   { key: "scores", title: "Scores", show: () => (showScores(), showFormation()) },
-  { key: "ablation", title: "Ablation", show: markAblation },
+  { key: "ablation", title: "Ablation", show: showAblation },
 );
 
 const panelOf = (key) => $(`${key}-section`) ??

@@ -7,8 +7,7 @@ const STEPS = [
 
 function listSteps() {
   $("steps").replaceChildren(...STEPS.map(([name], i) => {
-    const tab = el("button", { type: "button", onclick: () => goToStep(i) },
-      `${i + 1} ${name}`);
+    const tab = el("button", { type: "button", onclick: () => goToStep(i) }, `${i + 1} ${name}`);
     tab.ariaPressed = i === state.step;
     return tab;
   }));

@@ -42,7 +42,6 @@ const KEY_NAMES = [
   ["u", "undo all edits"],
   ["r", "reset: last step, no edits"],
   ["s", "scores, mask, softmax"],
-  ["n", "normalize rows"],
   ["Enter", "keep a token selected; Esc selects none"],
   ["?", "this list"],
 ];

@@ -359,8 +359,6 @@ def test_patching(tab: Any, report: Report) -> None:
     point_at(tab, r, t, "#patches", click=True)
     settle(tab)
     assert_expects(tab, end, ends[0])
-    act(tab, "#swap")
-    assert tab.input_value("#typed") == other and tab.input_value("#other") == TEXT
 
 
 def test_patching_if_both_texts_expect_the_same(tab: Any, report: Report) -> None:
@@ -469,8 +467,8 @@ RAPID = """(async () => {
   for (let i = 0; i < 45; i++) {
     [() => input("typed", texts[i % 5]), () => input("slider", i % 3),
       () => click("#show-lens"), () => (click(".pick", i % 6), click("#ablate")),
-      () => click("#show-patch"), () => input("other", texts[i % 4]), () => click("#swap"),
-      () => click("#write-one"), () => click(".write", 2)][(i * 5) % 9]();
+      () => click("#show-patch"), () => input("other", texts[i % 4]),
+      () => click("#write-one"), () => click(".write", 2)][(i * 5) % 8]();
     await new Promise((done) => setTimeout(done, (i * 7) % 11));
   }
   click("#undo");
@@ -538,17 +536,105 @@ def test_what_is_pointed_at_is_read_out(tab: Any, report: Report) -> None:
     own, after = (float(p_TV[t - 1, CHARS.index(TEXT[t])]) for t in (9, 10))
     assert said(tab, "#next p") == pytest.approx([after, -np.log(own)], abs=6e-4)
     assert tab.locator("#text .token.masked").all_inner_texts() == [*TEXT[10:]]
-    tab.check("#own-scale")
     pixels = """canvas => [...canvas.getContext("2d").getImageData(0, 0, 12, 12).data]"""
     colors = np.array(tab.eval_on_selector(".pick canvas", pixels)).reshape(B, B, 4)
     assert ((colors[..., 3] > 0) == np.tril(np.ones((B, B), bool))).all()  # masked is not zero
-    most = seen.layers[0].weights_BHTS[0, 0].argmax(-1)
-    assert (colors[np.arange(B), most] == colors[0, 0]).all()
     act(tab, "#show-lens")
     tab.locator("#lens tbody tr").nth(2).locator("td").nth(4).hover()
     p_V = model.unembed(seen.residual[2])[0, 4].softmax(-1)
     expected = [*p_V.topk(3).values.tolist(), float(p_V[CHARS.index(" ")])]
     assert said(tab, "#lens-readout") == pytest.approx(expected, abs=6e-4)
+
+
+@torch.no_grad()
+def test_the_steps_print_what_is_measured(show: Show, report: Report) -> None:
+    model, text = report.models[3], "to be to be"
+    high = "const HIGH = 0.3"  # random weights have no induction head
+    tab = show(altered(page(report.data, report.weights), high, "const HIGH = 0"))
+    act(tab, "#typed", text)
+    select(tab, 5)
+    act(tab, "#steps button >> nth=3")
+    point_at(tab, 9, 4)
+    seen = capture(model, ids_of(text))
+    layer, x_C = seen.layers[2], seen.residual[-1][0, 9]
+    out_CD = (
+        model.get_parameter("blocks.2.attn.out.weight")[:, 8:]
+        @ layer.v_BHSD[0, 1, 4]
+        * layer.weights_BHTS[0, 1, 9, 4]
+    )
+    direction_C = (out_CD - out_CD.mean()) / (x_C.var(correction=0) + 1e-5).sqrt()
+    direction_C = direction_C * model.get_parameter("final_norm.weight")
+    logits_V = model.get_parameter("head.weight") @ direction_C
+    logits_V = logits_V - logits_V.mean()
+    best = logits_V.argsort(descending=True)[:5]
+    own = [float(layer.weights_BHTS[0, 1, 9, 4]), float(logits_V[CHARS.index("e")])]
+    assert said(tab, "#step p") == pytest.approx([*own, *logits_V[best].tolist()], abs=6e-3)
+    assert tab.locator("#step .raised b").all_inner_texts() == [*shown(text_of(best))]
+
+    act(tab, "#steps button >> nth=4")
+    losses, scores = [], []
+    for head in range(L * H):
+        with edited(
+            model, [{"layer": head // H, "head": head % H, "off": "zero"}], torch.zeros(L, H, 8)
+        ):
+            losses.append(loss_of(model, text))
+            weights_TS = capture(model, ids_of(text)).layers[2].weights_BHTS[0, 1]
+        scores.append(float(weights_TS[[5, 6, 7, 8, 9, 10], [3, 1, 2, 6, 4, 5]].mean()))
+    order = np.argsort(-np.array(losses), kind="stable")[:4]
+    lowest = sorted(range(4), key=lambda head: scores[head])[:3]
+    told = [
+        *(f"{HEADS[head]} {losses[head] - loss_of(model, text):+.2f}" for head in order),
+        *(f"{HEADS[head]} {scores[head]:.3f}" for head in lowest),
+    ]
+    assert tab.locator("#step button").all_inner_texts() == told
+    act(tab, "#step button >> nth=0")
+    assert said(tab, "#change")[1] == pytest.approx(losses[order[0]], abs=6e-4)
+
+
+CONTRASTS = """() => {
+  const light = (color) => {
+    const [r, g, b] = color.match(/[\\d.]+/g).map((c) => c / 255)
+      .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+  };
+  const behind = (place) => {
+    const color = place ? getComputedStyle(place).backgroundColor : "rgb(255 255 255)";
+    return /, 0\\)$/.test(color) ? behind(place.parentElement) : color;
+  };
+  const ratio = (a, b) => Math.max(light(a), light(b)) / Math.min(light(a), light(b));
+  const all = [...document.querySelectorAll("main *, header *, #lens *")]
+    .filter((place) => place.checkVisibility() && place.closest("svg") === null);
+  const least = (places, of) => Math.min(...places.map(of));
+  return [
+    least(all.filter((place) => place.innerText), (place) =>
+      ratio(getComputedStyle(place).color, behind(place))),
+    least(all.filter((place) => place.matches("select, textarea, #heads button")), (place) =>
+      ratio(getComputedStyle(place).borderTopColor, behind(place.parentElement))),
+  ];
+}"""
+
+
+def test_one_screen_for_the_eye_and_for_the_keyboard(tab: Any) -> None:
+    tab.set_viewport_size({"width": 1280, "height": 720})
+    tab.wait_for_function("document.getElementById('live').getBoundingClientRect().bottom < 720")
+    act(tab, "#show-lens")
+    for scheme in ("dark", "light"):
+        tab.emulate_media(color_scheme=scheme)
+        settle(tab)
+        text, border = tab.evaluate(CONTRASTS)
+        assert text >= 4.5 and border >= 3
+    tab.focus("#typed")
+    for place in ("#text", "#next", "#next"):
+        press(tab, "Tab")
+        assert tab.evaluate(f"document.querySelector('{place}').contains(document.activeElement)")
+    press(tab, "Enter")  # on a bar
+    before = said(tab, "#votes .number")
+    tab.focus("#votes td button")
+    press(tab, "Enter")
+    assert tab.inner_text(SELECTED) == "L0H0"
+    tab.check("#votes input")  # relative to the runner-up
+    name = tab.inner_text(".write >> nth=1")
+    assert f"minus '{name}'" in tab.inner_text("#votes") and said(tab, "#votes .number") != before
 
 
 def test_scores_and_ablation_of_the_selected_head(tab: Any, report: Report) -> None:
@@ -600,9 +686,11 @@ def test_hostile_texts_and_one_snapshot_on_a_narrow_screen(show: Show, report: R
     data = json.loads(json.dumps({**report.data, "snapshots": report.data["snapshots"][-1:]}))
     data["run"]["name"] = data["run"]["config"]["data"]["source"] = HOSTILE * 4
     data["checks"][0]["where"] = HOSTILE
+    data["texts"] = [[1, 1, *data["prompt"]]]  # shown from a word on, with room to type
     tab = show(page(data, report.weights[-1:]))
     assert tab.inner_text("#name") == HOSTILE * 4 and HOSTILE in tab.inner_text("#source")
     assert not tab.is_visible("#slider") and "1 of 3 snapshots" in tab.inner_text("#omitted")
+    assert tab.input_value("#typed") == TEXT[:9]
     act(tab, "#typed", HOSTILE)
     assert "".join(tab.locator("#text .token").all_inner_texts()) == shown(HOSTILE)
     assert tab.locator("img").count() == 0 and tab.locator("script").count() == 3
@@ -624,6 +712,9 @@ def test_other_tokens(kind: str, workplace: Path, show: Show) -> None:
     assert study.main(["report", "--source=text.txt", "--sequences=2", "--prompt=caf\u00e9 x"]) == 0
     given = page(*taken_apart(run))
     tab = show(given)
+    assert "character" not in tab.inner_text("body")
+    border = tab.eval_on_selector(".token", "token => getComputedStyle(token).boxShadow")
+    assert border != "none"
     spans = tab.locator("#text .token")
     for text in (
         "the cat's hat, they'll 've 42nd  x",
