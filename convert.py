@@ -1,12 +1,11 @@
-"""Bring a model here from elsewhere, or take one there.
+"""Import a model from another tool as a run, or export a run.
 
 python convert.py export runs/my-run my-folder                  a folder for transformers
-python convert.py import my-folder --run gpt2                   a GPT-2 from such a folder
+python convert.py import my-folder --run gpt2                   a GPT-2 from a folder
 python convert.py import hub:openai-community/gpt2 --run gpt2   or from the Hugging Face Hub
 python convert.py import ../nanoGPT/out/ckpt.pt --run nanogpt   a checkpoint of nanoGPT
 
-Both end by comparing the logits, if transformers is installed: pip install transformers.
-No code in the files is executed.
+If transformers is installed, both compare the logits. No code in the files is executed.
 """
 
 import signal
@@ -42,7 +41,7 @@ from training.step import TrainState
 
 @dataclass(frozen=True, config=STRICT)
 class Export:
-    """A run as a folder that transformers opens, with its tokenizer"""
+    """Export a run as a folder that transformers opens, with its tokenizer"""
 
     checkpoint: Literal["best", "last"] = "best"
     """The weights of the lowest validation loss, or those of the last step."""
@@ -50,17 +49,17 @@ class Export:
 
 @dataclass(frozen=True, config=STRICT)
 class Import:
-    """A model from elsewhere as a run"""
+    """Import a model as a run"""
 
     run: str | None = None
-    """Name of the new run, a folder in runs/; by default the model's name and the time."""
+    """Name of the new run, a folder in runs/; if omitted, the model's name and the time."""
 
     tokenizer: str | None = None
-    """A meta.pkl of nanoGPT, or a folder with a tokenizer; if omitted, the model folder's."""
+    """Path of nanoGPT's meta.pkl, or of a folder with a tokenizer; if omitted, the model's own."""
 
 
 def export(run: str, folder: str, options: Export) -> None:
-    """Write the folder, and compare what transformers makes of it."""
+    """Write the folder, and compare the logits that transformers computes from it."""
     saved = open_run(find_run(run), options.checkpoint)
     model = saved.model(torch.device("cpu"))
     said = write_folder(model, saved.tokenizer, saved.start_token, Path(folder))
@@ -73,7 +72,7 @@ def export(run: str, folder: str, options: Export) -> None:
 
 
 def import_(word: str, options: Import) -> None:
-    """Read the model that the word names, compare its logits, and make a run of it."""
+    """Read the model that the word names, compare its logits, and save it as a run."""
     if options.run is not None:
         check_unused(RUNS / options.run)  # fail before the model is read
     path = download(word.removeprefix("hub:")) if word.startswith("hub:") else Path(word)
@@ -88,7 +87,7 @@ def import_(word: str, options: Import) -> None:
 
 
 def save_run(name: str | None, imported: Imported, word: str) -> Path:
-    """Make a run like any other, but that it has nothing to resume from; return its folder."""
+    """Save a run that cannot be resumed, because it has no optimizer state; return its folder."""
     tokenizer = imported.tokenizer.to_dict()
     values = {"source": imported.source, "tokenizer": tokenizer["kind"]}
     if tokenizer["kind"] == "bpe":
@@ -113,7 +112,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], type, list[str]]] = {
 
 @command
 def main(argv: list[str]) -> int:
-    """Read the command, what it is about, and the flags."""
+    """Read the command, its words and the flags."""
     if argv[:1] in (["--help"], ["-h"]):
         print(__doc__)
         return 0

@@ -40,23 +40,22 @@ class Options(Sampling):
     none, after its most frequent token."""
 
     num_samples: Count = 1
-    """Texts to generate, as one batch."""
+    """Number of texts to generate, in one batch."""
 
     max_new_tokens: Count = 500
     """Length of each text in tokens, not counting the prompt."""
 
     seed: Natural = 1337
-    """Seed of the random numbers: the same seed gives the same text."""
+    """Seed of the sampling; the same seed gives the same text."""
 
     checkpoint: Literal["best", "last"] = "best"
     """The weights of the lowest validation loss, or those of the last step."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where to compute; auto takes a GPU if there is one."""
+    """Device to compute on; auto takes a GPU if there is one."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the weights; with bfloat16 they are rounded, which on a CPU with a C compiler is
-    faster."""
+    """Type of the weights. bfloat16 rounds them, and is faster on a CPU with a C compiler."""
 
 
 @command

@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"name a command: {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
     flags, study = COMMANDS[name]
     usage = f"python study.py {name} [RUN] [--flag VALUE ...]"
-    description = "Studies the newest run, unless another is named."
+    description = "Study the newest run, or the one that is named."
     run, values = read_command_line({"": flags}, rest, usage, description)
     fit_threads()
     return study(run, build(flags, values[""]))

@@ -40,13 +40,13 @@ AnyOptions = TypeVar("AnyOptions")
 
 @dataclass(frozen=True, config=STRICT)
 class RivalOptions:
-    """How often to measure, and what else"""
+    """Repetitions and rivals"""
 
     repetitions: Count = 3
-    """Measurements of each row, alternating with those of its rivals."""
+    """Number of measurements of each row, alternating with its rivals."""
 
     nanogpt: str = ""
-    """A checkout of github.com/karpathy/nanoGPT, to measure the same work there."""
+    """Path of a checkout of github.com/karpathy/nanoGPT; if given, it does the same work."""
 
 
 def read_options(

@@ -1,4 +1,4 @@
-"""Runs side by side: what differs in their configs, and their losses at equal steps and times.
+"""Compare runs: fields in which their configs differ, and losses at equal steps and times.
 
 python -m benchmarks.compare runs/before runs/after [RUN ...]
 """
@@ -32,7 +32,7 @@ def read_curve(run: Path, loss: str) -> Curve:
     """
     lines = [line for line in read_metrics(run) if {"seconds", loss} <= line.keys()]
     if not lines:
-        raise UserError(f"{run} was never evaluated")
+        raise UserError(f"{run} was never evaluated; train it further with --resume {run}")
     return [(line["step"], line["seconds"], line[loss]) for line in lines]
 
 
@@ -67,9 +67,9 @@ def at_seconds(curves: list[Curve]) -> dict[str, list[float]]:
 
 @command
 def main(argv: list[str]) -> int:
-    """Read the runs and print them side by side."""
+    """Read the runs and print the comparison."""
     usage = "python -m benchmarks.compare RUN [RUN ...]"
-    parser = Parser(usage=usage, description="Put runs side by side.")
+    parser = Parser(usage=usage, description="Compare runs.")
     parser.add_argument("runs", metavar="RUN", nargs="+")
     runs = [find_run(word) for word in parser.parse_args(argv).runs]
     opened = [open_run(run) for run in runs]

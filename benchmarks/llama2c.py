@@ -22,7 +22,7 @@ def build(checkout: str, folder: Path) -> None:
     """
     source = Path(checkout).resolve() / "run.c"
     if subprocess.run([*COMPILER, str(source), "-lm", "-o", str(folder / "run")]).returncode:
-        raise UserError(f"cc could not compile {source}, which --llama2c names, with OpenMP")
+        raise UserError(f"cc could not compile {source} with OpenMP; check --llama2c")
 
     C, L, H, T = WIDER.n_embd, WIDER.n_layer, WIDER.n_head, WIDER.block_size
     hidden = 8 * C // 3  # of three matrices, which then have as many weights as two of 4 C
@@ -53,5 +53,5 @@ def measure(folder: Path, tokens: int) -> Row:
     )
     speed = re.search(r"achieved tok/s: (\d+\.\d+)", ended.stderr)
     if speed is None:
-        raise UserError(f"llama2.c printed no speed; it needs more --tokens. {ended.stderr}")
+        raise UserError(f"llama2.c printed no speed: {ended.stderr.strip()}; set a larger --tokens")
     return {"tokens_per_second": float(speed[1])}

@@ -1,10 +1,10 @@
-"""How soon the report page answers: opened, typed into, dragged through training, patched.
+"""How fast the report page is: to open it, type in it, drag its slider, fill its patching grid.
 
 python -m benchmarks.page runs/my-run/report.html
 
-In headless Chromium, from the disk, without a network. `computed` is the time of the engine alone,
-called through the page's `glassgpt` for one token, so that it makes no list of logits; `drawn` is
-the time from the input event until the maps are drawn.
+The page is opened from disk in headless Chromium, offline. `computed` is the time of the engine
+alone, which generates one token and so makes no list of logits; `drawn` is the time from the input
+event until the maps are drawn.
 """
 
 import importlib
@@ -61,16 +61,16 @@ ACT = """async ([name, id, value]) => {
 
 @dataclass(frozen=True, config=STRICT)
 class Options:
-    """Measure how soon a report page answers"""
+    """Measure how fast a report page is"""
 
     repetitions: Count = 20
-    """Measurements of each row, after one that does not count."""
+    """Number of measurements of each row, after one that does not count."""
 
 
 def find_report(word: str | None) -> Path:
     """Return the file that is named."""
     if word is None or not Path(word).is_file():
-        raise UserError("name a file that python study.py report has written")
+        raise UserError("no report given; name the file that python study.py report wrote")
     return Path(word)
 
 
@@ -80,10 +80,10 @@ def start_browser() -> Iterator[Any]:
     try:
         playwright = importlib.import_module("playwright.sync_api")
     except ImportError:
-        raise UserError("a driver for the browser is missing: pip install playwright") from None
+        raise UserError("playwright is missing; install it with: pip install playwright") from None
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
-        raise UserError(f"a browser is missing; install one of {', '.join(BROWSERS)}")
+        raise UserError(f"no browser found; install one of {', '.join(BROWSERS)}")
     with playwright.sync_playwright() as driver:
         yield driver.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-gpu"]
@@ -97,7 +97,7 @@ def open_report(browser: Any, path: Path, **look: Any) -> Any:
     tab.add_init_script(CLOCK)
     tab.goto(path.resolve().as_uri())
     if tab.evaluate("typeof glassgpt") == "undefined":
-        raise UserError(f"{path} is not a report; python study.py report writes one")
+        raise UserError(f"{path} is not a report; write one with: python study.py report")
     tab.wait_for_selector(DONE)
     return tab
 

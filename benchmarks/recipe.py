@@ -3,10 +3,10 @@
 python -m benchmarks.recipe configs/shakespeare_1min.yaml --data.source tinyshakespeare.txt
 python -m benchmarks.recipe --changes true --train.max_steps 200 --data.source tinyshakespeare.txt
 
-Each row is `python train.py` in an empty folder, once for each seed: wall-clock seconds from start
-to exit, and the loss of the last weights on the first half of the validation split, which settings
-were chosen by, on the second, and on the whole. With --changes there is a row for each choice of
-the recipe reverted alone, and for some that were not made.
+Each row is `python train.py` in an empty folder, once for each seed: the wall-clock seconds from
+start to exit, and the loss of the last weights on the first half of the validation split (by which
+settings are chosen), on the second half and on the whole. With --changes, each further row reverts
+or adds one choice of the recipe.
 """
 
 import statistics
@@ -54,10 +54,10 @@ class Options:
     """Measure a config over seeds"""
 
     seeds: Count = 3
-    """Runs of each row, with seeds 1337, 1338 and so on."""
+    """Number of runs of each row, with seeds 1337, 1338 and so on."""
 
     changes: bool = False
-    """Measure each change alone too."""
+    """Also measure each change of the recipe on its own."""
 
 
 @torch.no_grad()

@@ -4,10 +4,10 @@ python -m benchmarks.sampling
 python -m benchmarks.sampling --nanogpt ../nanoGPT        alternating with nanoGPT
 python -m benchmarks.sampling --llama2c ../llama2.c       and with llama2.c, which has no batch
 
-The model is nanoGPT's for Tiny Shakespeare, 10.7M parameters and a context of 256, with random
-weights, because which text it generates does not change how long it takes. llama2.c's is a Llama of
-that size. It ends at token 256, where its context is full; ours and nanoGPT's continue with the
-last part of the text. With --tokens 256 all three generate the same number.
+The model has the size of nanoGPT's for Tiny Shakespeare, 10.7M parameters and a context of 256. Its
+weights are random, because the text does not change the time. llama2.c runs a Llama of that size,
+and stops at token 256, where its context is full; the other two continue with the last part of the
+text. With --tokens 256 all three generate as many tokens.
 """
 
 import sys
@@ -35,10 +35,10 @@ class Options(frame.RivalOptions):
     """Measure how fast text is generated"""
 
     tokens: Count = 500
-    """Length of each sequence."""
+    """Number of tokens to generate for each sequence."""
 
     llama2c: str = ""
-    """A checkout of llama2.c, to compile it and sample from a model of the same size."""
+    """Path of a checkout of github.com/karpathy/llama2.c; if given, it is compiled and measured."""
 
 
 def measure(batch_size: int, tokens: int, checkout: str = "") -> frame.Row:

@@ -51,14 +51,14 @@ class Options(frame.RivalOptions):
     """Measure how fast models are trained"""
 
     seconds: NonNegative = 3.0
-    """Time for which each process trains, at least three steps, after one that is not timed."""
+    """Seconds that each process trains for, at least three steps, after one that is not timed."""
 
     other: str = ""
-    """Another checkout of this project, to measure the same rows there."""
+    """Path of another checkout of this project; if given, the same rows are measured there."""
 
     only: str = ""
-    """Measure the rows whose name contains this; `context` and `width` select sweeps of the default
-    model with both kinds of attention, which are left out otherwise."""
+    """Measure only the rows whose name contains this. `context` and `width` add rows: sweeps of the
+    default model with both kinds of attention."""
 
 
 def rows_known(sweeps: bool) -> dict[str, tuple[ModelConfig, TrainConfig]]:

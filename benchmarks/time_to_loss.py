@@ -4,10 +4,9 @@ python -m benchmarks.time_to_loss --loss 1.8857 --data.source tinyshakespeare.tx
 python -m benchmarks.time_to_loss --data.source tinyshakespeare.txt --nanogpt ../nanoGPT
 python -m benchmarks.time_to_loss configs/shakespeare_1min.yaml --loss 1.7 --train.max_steps 600
 
-Each repetition has another seed and an empty folder, so that nothing is kept from the one before;
-it stops at the first evaluation, a full pass over the validation split, at or below the loss. With
---nanogpt each alternates with nanoGPT's own recipe for Tiny Shakespeare on a CPU, as its README
-gives it, on the same text.
+Each repetition has the next seed and an empty folder. It stops at the first evaluation, a full pass
+over the validation split, that is at or below the loss. With --nanogpt it alternates with nanoGPT's
+recipe for Tiny Shakespeare on a CPU, from its README, on the same text.
 """
 
 import pickle
@@ -42,10 +41,10 @@ NANOGPT_RECIPE = shlex.split(
 
 @dataclass(frozen=True, config=STRICT)
 class Options(frame.RivalOptions):
-    """Time a run until it reaches a loss"""
+    """Measure the time that a run takes to reach a loss"""
 
     loss: NonNegative = 1.8857
-    """Validation loss, in nats per token. The default is where nanoGPT's CPU recipe ends."""
+    """Validation loss to reach, in nats per token. nanoGPT's CPU recipe ends at the default."""
 
 
 def ours(file: str, flags: list[str], seeds: Iterator[int]) -> frame.Row:
@@ -91,7 +90,7 @@ def main(argv: list[str]) -> int:
     rows = frame.alternate(rivals, options.repetitions, "seconds")
     frame.report("time_to_loss", rows)
     if max(rows[0]["validation_loss"]) > options.loss:
-        raise UserError(f"not every run reached {options.loss}; train longer, or raise --loss")
+        raise UserError(f"not every run reached {options.loss}; raise --train.max_steps or --loss")
     return 0
 
 

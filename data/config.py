@@ -13,9 +13,9 @@ class DataConfig:
     """The text: where it comes from, and how it becomes tokens."""
 
     source: list[str] | str = "pydocs"
-    """pydocs (Python's reference manual, which every Python carries), a text file, a glob,
-    hub:OWNER/NAME (a dataset on the Hugging Face Hub), or repeat (random strings repeated, for
-    studying induction). Give the flag several times for several files."""
+    """pydocs (the reference manual that comes with CPython), a text file, a glob, hub:OWNER/NAME (a
+    dataset on the Hugging Face Hub), or repeat (random strings repeated, for studying induction).
+    Give the flag several times for several files."""
 
     tokenizer: Literal["char", "byte", "bpe"] = "char"
     """A token is a character of the text, a byte of its UTF-8 form, or a subword: bytes joined by

@@ -31,7 +31,7 @@ LINES = {  # what is typed, and the line that it ends with
     "sample": "there is no run in runs/ yet",
     "study tarce": "name a command: trace, verify, compare, heads, report; did you mean trace?",
     "compare a": "there is no run a",
-    "page absent.html": "name a file that python study.py report has written",
+    "page absent.html": "no report given; name the file that python study.py report wrote",
 }
 
 
