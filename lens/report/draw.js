@@ -259,7 +259,10 @@ function lineChart(box, lines, { label, here, choose, values, level = null, dots
   }
   marks.forEach(({ at, label }, i) => {
     const [along, anchor] = at < LAST / 2 ? [3, "start"] : [-3, "end"];
-    chart.append(upright(at, "mark"), text(x(at) + along, top * (1 + i % 3), anchor, label));
+    const mark = upright(at, "mark");
+    mark.append(svg("title", {}, label));
+    chart.append(mark);
+    if (width > 500) chart.append(text(x(at) + along, top * (1 + i % 4), anchor, label));
   });
   if (Number.isFinite(level)) chart.append(across(level, "uniform"));
   chart.append(upright(here, "moment"));

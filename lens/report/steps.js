@@ -131,17 +131,17 @@ function inductionOn(weights, ids) {
   return sum(found.map(([q, before]) => weights[triangle(q) + before + 1])) / found.length;
 }
 
-/** Ablate each head in turn, with the other edits, and keep what the model then does. */
+/** Ablate each head alone, and keep what the model then does. */
 async function measureHeads(isCurrent) {
   const { ids } = view.pass, how = $("instead").value;
-  const made = [view.made, ids, how, state.head].join();
+  const made = [view.snapshot, ids, how, state.head].join();
   if (measured.made === made) return true;
   measured = {};
   const engine = engineFor("try", view.snapshot), losses = [], copying = [];
   const [layer, h] = [Math.floor(state.head / H), state.head % H];
   for (const head of range(HEADS)) {
-    const edits = new Set([...view.edits, ...toEngine([`${headName(head)}=${how}`], null)]);
-    if (!(await compute(engine, ids, [...edits], isCurrent))) return false;
+    const edits = toEngine([`${headName(head)}=${how}`], null);
+    if (!(await compute(engine, ids, edits, isCurrent))) return false;
     losses.push(passOf(engine).loss);
     copying.push(inductionOn(engine.attention(layer, h), ids));
   }
@@ -160,16 +160,18 @@ function showAblating() {
     return button;
   };
   if (!losses) return [p("Measuring each head …")];
-  const rise = losses.map((loss) => loss - view.pass.loss);
-  const now = inductionOn(view.pass.attention[state.head], view.pass.ids);
+  const rise = losses.map((loss) => loss - view.before.loss);
+  const [was, now] = [view.before, view.pass].map(({ attention, ids }) =>
+    inductionOn(attention[state.head], ids));
   const below = range(Math.floor(state.head / H) * H);
   const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
   return [
-    p("Loss change on this text if a head is ablated, measured (nats):"),
+    p("Loss change on this text if a head alone is ablated (nats):"),
     el("div", { className: "controls" },
       ...ranked(rise, 4).map((head) => ofHead(head, signed(rise[head], 2)))),
-    ...(now >= HIGH && lowest.length ? [
-      p(`Induction score of ${name} on this text: ${number(now)}. If a head below is ablated:`),
+    ...(was >= HIGH && lowest.length ? [
+      p(`Induction score of ${name} on this text: ${number(was)}` +
+        `${edited() ? `, with the edits ${number(now)}` : ""}. If a head below is ablated:`),
       el("div", { className: "controls" },
         ...lowest.map((head) => ofHead(head, number(copying[head]))))] : []),
     el("p", { className: "quiet small" }, "Thin bars: probabilities without the edit. Attention " +
