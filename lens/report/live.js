@@ -438,13 +438,6 @@ globalThis.glassgpt = Object.freeze({
     return ids.map((_, t) => [...weights.slice((t * (t + 1)) / 2, ((t + 1) * (t + 2)) / 2)]);
   },
 
-  /** What embedding, heads (layer by layer), MLPs and biases add to a logit. */
-  votes(text, position, token, options) {
-    const { engine, ids, edits } = read(text, options);
-    engine.run(ids, edits);
-    return engine.votes(position, idsOf(token)[0]);
-  },
-
   /** So many tokens after a text of any length, as a string. */
   generate(text, count, { temperature = 0, topK = 0, seed = 1337, ...options } = {}) {
     const { engine, ids, edits } = read(text, options);
@@ -456,7 +449,4 @@ globalThis.glassgpt = Object.freeze({
     }
     return decode(found);
   },
-
-  /** A promise of {error, allowed, agrees} of the engine against PyTorch. */
-  check: (step = snapshots[LAST].step) => check(snapshotAt(step)),
 });

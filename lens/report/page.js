@@ -164,11 +164,6 @@ function replaceText(text) {
   setText(text);
 }
 
-function writeLine() {
-  const end = ahead.findIndex(({ token }) => token === "\n");
-  write(end < 0 ? ahead : ahead.slice(0, end + 1));
-}
-
 function vote(id) {
   state.bar = state.bar === id ? null : id;
   showNext();
@@ -217,15 +212,12 @@ function goTo(index) {
 let playing = null;
 
 function play() {
-  if (playing === null) {
-    if (position() === LAST) goTo(0);
-    const on = () => (position() === LAST ? play() : goTo(position() + 1));
-    playing = setInterval(() => document.body.dataset.snapshot === $("slider").value && on(),
+  if (playing === null && position() === LAST) goTo(0);
+  const on = () => (position() === LAST ? play() : goTo(position() + 1));
+  clearInterval(playing);
+  playing = playing !== null ? null
+    : setInterval(() => document.body.dataset.snapshot === $("slider").value && on(),
       clamp(15_000 / LAST, 150, 700));
-  } else {
-    clearInterval(playing);
-    playing = null;
-  }
   $("play").textContent = playing === null ? "Play" : "Stop";
 }
 
@@ -438,9 +430,7 @@ function listen() {
   $("undo").onclick = undo;
   $("reset").onclick = reset;
   $("hide-all").onclick = hideSelected;
-  $("hide-one").onclick = () => toggleEdit(`hide@${hideable()}/${headName(state.head)}`);
   $("write-one").onclick = () => write(ahead.slice(0, 1));
-  $("write-line").onclick = writeLine;
   $("another").onclick = () => {
     state.seed++;
     redraw();
@@ -535,9 +525,7 @@ function listen() {
 const STAGES = ["scores", "masked", "weights"];
 const KEYS = {
   "[": () => goTo(position() - 1),
-  ",": () => goTo(position() - 1),
   "]": () => goTo(position() + 1),
-  ".": () => goTo(position() + 1),
   p: () => LAST && play(),
   s: () => setStage(STAGES[(STAGES.indexOf(state.stage) + 1) % 3]),
   t: () => $("typed").focus(),

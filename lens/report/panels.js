@@ -94,13 +94,7 @@ function showHeader() {
     `${count(run.parameters)} parameters · step ${count(run.step)} · loss on the whole ` +
     `validation split ${number(run.val_loss)} ${UNIT} · ${run.made} · PyTorch ${run.torch}`;
 
-  const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-  $("config").append(el("div", { className: "sections" },
-    ...Object.entries(run.config).map(([section, fields]) => el("table", {},
-      el("caption", {}, el("b", {}, section)),
-      ...Object.entries(fields).map(([name, value]) =>
-        row(cell(name), cell(el("code", {}, plain(value)))))))));
-
+  $("config").append(el("pre", {}, JSON.stringify(run.config, null, 1)));
   const [passed, failed] = ["passed", "failed"].map((verdict) =>
     checks.filter((check) => check.verdict === verdict).length);
   const others = checks.length - passed - failed;
@@ -141,7 +135,6 @@ function showEquality({ error, allowed, agrees }) {
       "model, and is switched off.";
   $("equality").className = agrees ? "quiet" : "trouble";
   $(agrees ? "proof" : "notices").append($("equality")); // a failure is not only under About
-  for (const id of ["live", "lens-section", "patch-section"]) $(id).inert = !agrees;
   document.body.classList.toggle("untrusted", !agrees);
 }
 
@@ -171,9 +164,6 @@ function surpriseScale() {
 const LEGENDS = {
   stage: () => (state.stage === "weights" ? weightScale() : scoreScale()),
   text: () => (looking() ? weightScale() : surpriseScale()),
-  lens: () => [scale(theme.weight, [[0, "0"], [0.5, "0.5"], [1, "1"]]), el("p", {}, "probability")],
-  patches: () => [scale(theme.score, [[0, "-1"], [0.5, "0"], [1, "1"]]),
-    el("p", {}, "share of the difference that the patch restores")],
 };
 
 function showLegends() {
@@ -439,13 +429,9 @@ const hideable = () => {
 
 function showHiding() {
   const at = hideable();
-  $("hide-all").hidden = $("hide-one").hidden = at === null;
+  $("hide-all").hidden = at === null;
   if (at === null) return;
-  const [all, one] = [`hide@${at}`, `hide@${at}/${headName(state.head)}`];
-  $("hide-all").textContent = isOff(all)
-    ? `Show ${place("token", at)}` : `Hide ${place("token", at)}`;
-  $("hide-one").textContent = isOff(one)
-    ? `Show to ${headName(state.head)}` : `Hide from ${headName(state.head)} only`;
+  $("hide-all").textContent = `${isOff(`hide@${at}`) ? "Show" : "Hide"} ${place("token", at)}`;
 }
 
 const BARS = 8;
