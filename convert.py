@@ -35,7 +35,7 @@ from formats.nanogpt import read_nanogpt
 from run.checkpoint import Header, model_tensors, open_run, save_checkpoint
 from run.folder import RUNS, check_unused, find_run, lock_run, make_folder, save_config
 from training.config import TrainConfig
-from training.runtime import Machine, fit_threads
+from training.runtime import Machine
 from training.step import TrainState
 
 
@@ -126,7 +126,6 @@ def main(argv: list[str]) -> int:
     _, values = read_command_line({"": kind}, rest[len(given) :], usage, kind.__doc__ or "", 0)
     if len(given) < len(words):
         raise UserError(f"{name} takes {' and '.join(words)}: {usage}")
-    fit_threads()
     run(*given, build(kind, values[""]))
     return 0
 

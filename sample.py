@@ -28,7 +28,7 @@ from model.decode import optimize_for_decoding
 from model.generate import Sampling, generate
 from run.checkpoint import open_run
 from run.folder import find_run
-from training.runtime import fit_threads, pick_device
+from training.runtime import pick_device
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -67,8 +67,6 @@ def main(argv: list[str]) -> int:
     options = build(Options, values[""])
     saved = open_run(find_run(word), options.checkpoint)
     device = pick_device(options.device)
-    if device.type == "cpu":
-        fit_threads()
     model = optimize_for_decoding(saved.model(device), getattr(torch, options.dtype))
     print(f"{printable(str(saved))}, on {device}", file=sys.stderr)
 

@@ -25,7 +25,6 @@ from lens.heads import Heads, heads
 from lens.report import Report, report
 from lens.trace import Trace, trace
 from lens.verify import Verify, verify
-from training.runtime import fit_threads
 
 # The docstring of its flags says what a command does.
 COMMANDS: dict[str, tuple[type, Callable[[str | None, Any], int]]] = {
@@ -52,7 +51,6 @@ def main(argv: list[str]) -> int:
     usage = f"python study.py {name} [RUN] [--flag VALUE ...]"
     description = "Study the newest run, or the one that is named."
     run, values = read_command_line({"": flags}, rest, usage, description)
-    fit_threads()
     return study(run, build(flags, values[""]))
 
 

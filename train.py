@@ -17,7 +17,6 @@ if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at o
 import common.start  # loads PyTorch
 
 # isort: split
-import functools
 import itertools
 import os
 import sys
@@ -218,32 +217,25 @@ def fit_steps(job: Job, began: float) -> Job:
     bitwise identical to one with `--train.max_steps` set to this value.
     """
     settings, processes = job.config.train, job.processes
-    step_once = functools.partial(
-        train_step,
-        processes.wrap_ddp(job.compiled_model),
-        job.optimizer,
-        job.batch(0),
-        settings,
-        lr_scale=0.0,  # so that none diverges
-        processes=processes,
-    )
+    model, batch = processes.wrap_ddp(job.compiled_model), job.batch(0)
 
     def seconds_since(start: float) -> float:  # the mean, so that all processes agree
         return processes.sum(time.perf_counter() - start)[0] / processes.world_size
 
-    for _ in range(2):  # which are slower than the rest
-        step_once()
-    start, steps = time.perf_counter(), 0
-    while steps == 0 or seconds_since(start) < min(5.0, 1.8 * settings.minutes):
-        step_once()
-        steps += 1
+    for steps in itertools.count(-1):
+        # With a learning rate of 0 none diverges.
+        train_step(model, job.optimizer, batch, settings, 0.0, processes=processes)
+        if steps < 1:  # the first two are slower than the rest
+            start = time.perf_counter()
+        elif seconds_since(start) > min(5.0, 1.8 * settings.minutes):
+            break
     step = seconds_since(start) / steps
     start = time.perf_counter()
     job.sample()
     # The forward pass over a token is a third of its part in a step.
-    tokens = settings.batch_size * job.config.model.block_size
-    evaluated = min(job.batches.validation_tokens, settings.eval_tokens)
-    evaluation = seconds_since(start) + step * evaluated / (3 * tokens)
+    tokens = min(job.batches.validation_tokens, settings.eval_tokens)
+    per_step = settings.batch_size * job.config.model.block_size
+    evaluation = seconds_since(start) + step * tokens / (3 * per_step)
     left = 60 * settings.minutes - seconds_since(began) - 1.0  # for checkpoints and the end
     fitting = max(1, int((left - evaluation) / (step + evaluation / settings.eval_every)))
     print(

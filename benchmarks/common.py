@@ -135,9 +135,7 @@ def in_fresh_process(function: Callable[..., Result], *args: Any) -> Result:
 
 
 def prepare_process() -> None:
-    """Fix the number of threads, which `fit_threads` would choose for each process, and drop what
-    is printed, such as the size of nanoGPT's model."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    """Drop what is printed, such as the size of nanoGPT's model."""
     sys.stdout = io.StringIO()
 
 

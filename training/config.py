@@ -112,7 +112,7 @@ class TrainConfig:
     """Type of the computation; auto takes bfloat16 where the device computes in it."""
 
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
-    """CPU threads; 0 takes all cores, or fewer where other programs keep them busy."""
+    """CPU threads; 0 takes all cores. Fewer can be faster while other programs keep cores busy."""
 
     compile: bool = False
     """Compile the model with torch.compile: slow to start, then faster."""

@@ -76,7 +76,7 @@ def join_processes(config: TrainConfig, device: torch.device) -> Iterator[Proces
     then on.
 
     Raises:
-        UserError: for a batch that cannot be split evenly, and when the others cannot be reached.
+        UserError: for a batch that cannot be split evenly.
     """
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1:
@@ -89,30 +89,19 @@ def join_processes(config: TrainConfig, device: torch.device) -> Iterator[Proces
         )
     try:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
-    except (ValueError, RuntimeError) as error:
-        first = str(error).splitlines()[0]
-        raise UserError(f"could not reach the other {size - 1} processes: {first}") from error
-    rank = dist.get_rank()
-    if rank:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to the end
-    try:
+        rank = dist.get_rank()
+        if rank:
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to the end
         yield Processes(rank, size)
+    # Exit at once: a sum that processes which are gone do not join can block Python's end forever.
     except KeyboardInterrupt:
-        exit_now(130)
+        os._exit(130)
     except RuntimeError as error:
-        if not (isinstance(error, dist.DistError) or "gloo" in str(error)):  # gloo names its files
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         line = "another process of this job is gone; resume the run from its last checkpoint"
         print(f"error: {line}", file=sys.stderr)
-        exit_now(2)
+        os._exit(2)
     # Not after an error, whose traceback holds what averages gradients: destroying the group before
     # it can hang forever (seen with PyTorch 2.13 and gloo).
     dist.destroy_process_group()
-
-
-def exit_now(code: int) -> None:
-    """Exit with this code without waiting for other processes, which may be gone: a sum
-    that they do not join can block the end forever."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -3,8 +3,6 @@
 import dataclasses
 import os
 import signal
-import sys
-import timeit
 from contextlib import suppress
 from types import FrameType
 
@@ -17,10 +15,6 @@ from common.errors import UserError
 from common.fields import STRICT, Count
 from model.gpt import GPT
 from training.config import TrainConfig
-
-# One thread is 0.5 to 0.9 times as fast as two where both cores are free, and 1.7 to 2 times where
-# another program keeps one of them busy.
-CLEARLY_FASTER = 1.3
 
 # Ctrl-C, a polite end, and a closed terminal, which is unknown to Windows.
 SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
@@ -84,8 +78,6 @@ def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
     device = pick_device(config.device)
     if config.threads or 0 < threads_before <= (os.cpu_count() or 1):
         torch.set_num_threads(config.threads or threads_before)
-    elif device.type == "cpu":
-        fit_threads()
     precision = config.precision
     if precision == "auto":
         precision = "bfloat16" if computes_in_bfloat16(device) else "float32"
@@ -98,33 +90,6 @@ def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
         torch=torch.__version__,
     )
     return Runtime(device, getattr(torch, precision), machine)
-
-
-def fit_threads() -> None:
-    """Use half of the threads if that is faster, and say so: when other programs keep cores busy,
-    all threads wait for the one that shares its core.
-
-    If the cores are free all are used, so that a run repeats. OMP_NUM_THREADS, which torchrun sets
-    too, decides if it is set. Measured alternating, because other programs come and go, on work
-    like that of a training step, in about a tenth of a second.
-    """
-    cores = torch.get_num_threads()
-    half = cores // 2
-    if "OMP_NUM_THREADS" in os.environ or not half:
-        return
-    x, up, down = torch.ones(512 * cores, 128), torch.ones(128, 512), torch.ones(512, 128)
-    seconds = {half: 0.0, cores: 0.0}
-    for threads in [*seconds, *seconds]:
-        torch.set_num_threads(threads)
-        x @ up  # not timed: it starts the threads
-        seconds[threads] += timeit.timeit(lambda: (x @ up).relu_() @ down, number=8)
-    if seconds[cores] > CLEARLY_FASTER * seconds[half]:
-        torch.set_num_threads(half)
-        print(
-            f"note: using {half} of {cores} threads, which is faster while other programs keep "
-            f"this machine busy; OMP_NUM_THREADS={cores} uses all",
-            file=sys.stderr,
-        )
 
 
 def pick_device(name: str) -> torch.device:

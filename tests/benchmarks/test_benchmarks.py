@@ -1,7 +1,6 @@
 """The benchmarks measure what they say: rates and ratios are recomputed on a clock of our own."""
 
 import json
-import os
 import sys
 import time
 from contextlib import chdir, nullcontext
@@ -77,11 +76,6 @@ print("step 20: train loss 1.0, val loss 5.0")
 print(f"step 40: train loss 1.0, val loss {train}.{val}")
 """)
     return str(folder)
-
-
-def test_a_fresh_process_fixes_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert common.in_fresh_process(os.getenv, "OMP_NUM_THREADS")
 
 
 def test_the_first_call_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,29 +28,6 @@ def test_the_config_chooses_or_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -
             assert (chosen.precision, chosen.machine.precision) == (getattr(torch, name), name)
 
 
-def test_half_of_the_threads_are_used_if_they_are_faster(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    seconds = {2: 1.4, 1: 1.0}  # of the work, by threads
-    monkeypatch.setattr("timeit.timeit", lambda work, number: seconds[torch.get_num_threads()])
-
-    def threads_of(config: TrainConfig) -> int:
-        torch.set_num_threads(2)
-        return start_runtime(config).machine.threads
-
-    auto = TrainConfig(device="cpu")
-    assert threads_of(auto) == torch.get_num_threads() == 1
-    said = capsys.readouterr().err
-    assert said.startswith("note: using 1 of 2 threads, ") and "OMP_NUM_THREADS=2 " in said
-    assert threads_of(TrainConfig(device="cpu", threads=2)) == 2
-    seconds[2] = 1.2
-    assert threads_of(auto) == 2
-    seconds[2] = 9.0
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert threads_of(auto) == 2 and capsys.readouterr().err == ""
-
-
 def test_the_machine_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
     processor = torch.backends.cpu.get_cpu_capability()
