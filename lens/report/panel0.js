@@ -13,7 +13,7 @@ const places = config.positions === "none" ? [] // what can be chosen: a label a
 
 const slide = ([label, max]) => {
   const input = el("input", { type: "range", min: 0, max, value: Math.min(1, max) });
-  return el("label", {}, `${label} `, input, el("output", {}, input.value));
+  return el("label", {}, `${label} `, input, el("span", {}, input.value));
 };
 const sliders = places.map(slide);
 const averaged = el("input", { type: "checkbox" });
@@ -79,6 +79,7 @@ function showAlone() {
       pixels[at] = theme.score.pixels[Math.round(127.5 * (1 + x / limit))];
     }));
     const name = (at) => visible(vocab[ids[at]]);
+    canvas.style.width = `min(100%, ${1.7 * (n + 1)}rem)`;
     drawCells(canvas, source, { across: name, down: name, look: i ? [null, k] : [k, q] });
     legend.replaceChildren(scale(theme.score,
       [[0, number(-limit, 2)], [0.5, "0"], [1, number(limit, 2)]]));
