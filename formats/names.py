@@ -26,6 +26,7 @@ ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
     "relu2": "relu2",
 }
 # Fields that any format can express: they do not change what a trained model computes, and missing

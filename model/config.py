@@ -39,8 +39,8 @@ class ModelConfig:
     """The normalization before each sublayer and before the head."""
 
     activation: Literal[tuple(ACTIVATIONS)] = "relu2"  # type: ignore[valid-type]
-    """The MLP's nonlinearity: GELU, GPT-2's approximation of it by tanh, squared ReLU, or the gated
-    SwiGLU."""
+    """The MLP's nonlinearity: GELU, GPT-2's approximation of it by tanh, ReLU, squared ReLU, or the
+    gated SwiGLU."""
 
     qk_norm: bool = True
     """LayerNorm of each head's queries and keys, with a learned scale (Dehghani et al. 2023)."""
@@ -53,7 +53,10 @@ class ModelConfig:
     as the identity; otherwise to small numbers, as in GPT-2."""
 
     bias: bool = False
-    """Biases in the linear layers and in LayerNorm."""
+    """Biases in the linear layers of the blocks, and in LayerNorm."""
+
+    head_bias: bool = False
+    """A bias in the output head, which cannot be tied then."""
 
     dropout: Fraction = 0.0
     """Dropout probability of the embedding and of each sublayer's output."""
@@ -68,6 +71,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd {self.n_embd} must be divisible by n_head {self.n_head}")
+        if self.head_bias and self.tie_embeddings:
+            raise ValueError("head_bias must be false for a tied head, which has no bias")
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(
                 f"n_embd / n_head must be even for positions rotary, not {self.head_width}"

@@ -26,7 +26,7 @@ typedef uint32_t Bits __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Half __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 enum { WEIGHT = BFLOAT16 ? sizeof(Half) : sizeof(Vector) }; /* bytes of 16 weights of a matrix */
 
-enum activation { RELU2, GELU, GELU_TANH, SWIGLU, STORE, ADD };
+enum activation { RELU, RELU2, GELU, GELU_TANH, SWIGLU, STORE, ADD };
 
 typedef struct { /* in the order of `CompiledGPT.shape` in model/decode.py */
     int layers, C, H, hidden, V, positions, qk_norm, rotary, rms, activation;
@@ -73,6 +73,7 @@ static void finish(enum activation how, const float *restrict x, float *restrict
     }                                                                                              \
     break
     switch (how) {
+    case RELU: EACH(a > 0 ? a : 0 * a);
     case RELU2: EACH(a > 0 ? a * a : 0 * a); /* NaN stays */
     case GELU: EACH(0.5f * a * (1 + erff(0.70710678f * a)));
     case GELU_TANH: EACH(0.5f * a * (1 + tanhf(0.79788456f * (a + 0.044715f * a * a * a))));

@@ -29,7 +29,7 @@ from model.gpt import GPT
 
 KNOWN = {  # to decode.c, numbered as there
     "norm": ["layernorm", "rmsnorm"],
-    "activation": ["relu2", "gelu", "gelu_tanh", "swiglu"],
+    "activation": ["relu", "relu2", "gelu", "gelu_tanh", "swiglu"],
 }
 BLOCK = [  # its weights in the order in which decode.c reads them
     ["attn_norm"],

@@ -116,7 +116,7 @@ class GPT(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, self.rotary) for _ in range(config.n_layer))
         self.final_norm = NORMS[config.norm](C, bias=config.bias)
-        self.head = None if config.tie_embeddings else Linear(C, vocab_size, bias=False)
+        self.head = None if config.tie_embeddings else Linear(C, vocab_size, config.head_bias)
         self.init_weights()
 
     def init_weights(self) -> None:
@@ -168,8 +168,10 @@ class GPT(nn.Module):
 
     def unembed(self, x_BTC: Tensor) -> Tensor:
         """Compute logits (B, T, V) from a residual stream; of an earlier layer, the logit lens."""
-        x_BTC, output = self.final_norm(x_BTC), self.head or self.token_embedding
-        return F.linear(x_BTC, output.weight.to(x_BTC.dtype))
+        x_BTC = self.final_norm(x_BTC)
+        if self.head is not None:
+            return self.head(x_BTC)
+        return F.linear(x_BTC, self.token_embedding.weight.to(x_BTC.dtype))
 
     def new_cache(self) -> Cache:
         """Return an empty cache for decoding."""

@@ -107,6 +107,7 @@ class SquaredReLU(torch.autograd.Function):
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # Hendrycks & Gimpel 2016
     "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's; on a CPU six times slower
+    "relu": F.relu,
     "relu2": SquaredReLU.apply,
     "swiglu": F.silu,
 }

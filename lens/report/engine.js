@@ -383,7 +383,7 @@ class Engine {
   }
 
   /** The vector whose product with the residual stream is a token's logit, but for the scale and
-   * the bias of the final norm. */
+   * the biases of the final norm and of the head. */
   direction(token) {
     const { memory, at, C } = this;
     const head = this.config.tie_embeddings ? "token_embedding" : "head";
@@ -457,6 +457,7 @@ class Engine {
       const bias = at[`blocks.${l}.attn.out.bias`];
       if (bias !== undefined) found.biases += along(bias);
     }
+    if (this.config.head_bias) found.biases += memory[at["head.bias"] + token];
     const bias = at["final_norm.bias"];
     if (bias !== undefined) {
       for (let c = 0; c < C; c++) found.biases += memory[row + c] * memory[bias + c];
@@ -475,7 +476,7 @@ const CHOICES = {
   positions: ["learned", "rotary", "none"],
 };
 
-/** The first choice in a config that the engine does not know, as "activation relu", or null. */
+/** The first choice in a config that the engine does not know, as "activation silu", or null. */
 function unknownChoice(config) {
   const name = Object.keys(CHOICES).find((each) => !CHOICES[each].includes(config[each]));
   return name ? `${name} ${config[name]}` : null;

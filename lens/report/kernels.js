@@ -203,6 +203,7 @@ const ACTIVATIONS = {
   gelu: (u) => 0.5 * u * (1 + erf(u * Math.SQRT1_2)),
   // GPT-2's approximation of GELU (Hendrycks & Gimpel 2016, section 2)
   gelu_tanh: (u) => 0.5 * u * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (u + 0.044715 * u ** 3))),
+  relu: (u) => Math.max(u, 0),
   relu2: (u) => (u > 0 ? u * u : 0),
   swiglu: (u, g) => (g / (1 + Math.exp(-g))) * u,
 };

@@ -474,7 +474,7 @@ function showNext() {
   showVotes(t);
 }
 
-const hasBiases = data.shapes.some(([name]) => /(out|final_norm)\.bias$/.test(name));
+const hasBiases = data.shapes.some(([name]) => /(out|final_norm|head)\.bias$/.test(name));
 
 /** What each part adds to a logit, or to its difference from the runner-up's. The parts sum to it,
  * the scale of the final norm held fixed. */

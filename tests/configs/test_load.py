@@ -186,6 +186,7 @@ BAD_FLAGS = [
     ("--mod.n_layer=3", "unknown --mod.n_layer; did you mean --model.n_layer?"),
     ("--model.n_layer", "--model.n_layer: expected one argument"),
     ("--model.n_embd=30", "--model.n_embd 30 must be divisible by n_head 4"),
+    ("--model.head_bias=true --model.tie_embeddings=true", "--model.head_bias must be false"),
     ("--model.n_embd=12", "--model.n_embd / n_head must be even for positions rotary"),
     ("--train.gradient_accumulation_steps=7", "must be divisible by gradient_accumulation_steps 7"),
     ("--train.minutes=1 --train.max_steps=9", "--train.max_steps and minutes both set the"),

@@ -195,7 +195,7 @@ def test_out_and_in_again_nothing_has_changed(
 CHOICES: dict[str, list[Any]] = {
     "positions": ["learned", "rotary", "none"],
     "norm": ["layernorm", "layernorm", "rmsnorm"],
-    "activation": ["gelu", "gelu_tanh", "relu2", "swiglu"],
+    "activation": ["gelu", "gelu_tanh", "relu", "relu2", "swiglu"],
     "ngrams": [1, 1, 2],
     "n_layer": [1, 2, 3],
     "n_head": [1, 2, 4],
@@ -203,6 +203,7 @@ CHOICES: dict[str, list[Any]] = {
     "qk_norm": [False, True],
     "tie_embeddings": [False, True],
     "bias": [False, True],
+    "head_bias": [False, False, True],
 }
 
 
@@ -211,6 +212,7 @@ CHOICES: dict[str, list[Any]] = {
 def test_a_model_is_rejected_or_computed_alike(
     tmp_path_factory: pytest.TempPathFactory, choices: dict[str, Any]
 ) -> None:
+    choices["head_bias"] &= not choices["tie_embeddings"]
     config = ModelConfig(**choices, n_embd=16, block_size=9)
     ours = GPT(config, 5).eval()
     torch.manual_seed(2)

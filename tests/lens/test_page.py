@@ -223,8 +223,8 @@ def test_a_model_that_the_engine_does_not_know(
     show: Show, report: Report, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = json.loads(json.dumps(report.data))
-    data["run"]["config"]["model"]["activation"] = "relu"
-    reason = "its engine does not know the model's activation relu"
+    data["run"]["config"]["model"]["activation"] = "silu"
+    reason = "its engine does not know the model's activation silu"
     assert_switched_off(show(page(data, report.weights)), reason)
     plain = GPT.unembed
     monkeypatch.setattr(GPT, "unembed", lambda self, x_BTC: 4 * torch.tanh(plain(self, x_BTC) / 4))

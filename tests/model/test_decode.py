@@ -39,7 +39,7 @@ FIELDS: list[dict[str, Any]] = [
     {"bias": True, "tie_embeddings": True},
     {"activation": "swiglu", "ngrams": 3},
     {"positions": "learned", "qk_norm": False, "activation": "gelu"},
-    {"positions": "learned", "norm": "rmsnorm"},
+    {"positions": "learned", "norm": "rmsnorm", "activation": "relu", "head_bias": True},
     {"qk_norm": False, "activation": "gelu_tanh"},
     {"positions": "none", "n_embd": 14},  # heads of an odd width, and no multiple of 4 outputs
     {"n_embd": 72},  # more than a vector, and some

@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"block_size": 12, "n_layer": L, "n_head": H, "n_embd": 
 SMALL |= {"bias": True, "tie_embeddings": True, "qk_norm": False}
 OPTIONS: list[dict[str, Any]] = [
     {"dropout": 0.5, "attn_dropout": 0.5},
-    {"positions": "learned", "ngrams": 4, "tie_embeddings": False},
+    {"positions": "learned", "ngrams": 4, "tie_embeddings": False, "head_bias": True},
     {"ngrams": 2, "norm": "rmsnorm"},
     {"activation": "gelu", "qk_norm": True, "attention": "explicit"},
     {"activation": "swiglu", "bias": False, "positions": "none"},
@@ -80,8 +80,7 @@ def written_out(model: GPT, text: Tensor) -> Tensor:
         assert up.size(-1) == (math.ceil(8 * C / 3) if gated else 4 * C)
         h = activation(linear(h, f"{layer}.mlp.gate")) * up if gated else activation(up)
         x = x + linear(h, f"{layer}.mlp.down")
-    output = w["token_embedding.weight" if c.tie_embeddings else "head.weight"]
-    return norm(x, "final_norm") @ output.T
+    return linear(norm(x, "final_norm"), "token_embedding" if c.tie_embeddings else "head")
 
 
 @each_option

@@ -15,6 +15,7 @@ from model.layers import ACTIVATIONS, dropout
 FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": lambda x: x / 2 * (1 + torch.erf(x / math.sqrt(2))),
     "gelu_tanh": lambda x: x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: x.clamp(min=0),
     "relu2": lambda x: F.relu(x) ** 2,
     "swiglu": lambda x: x * x.sigmoid(),
 }
