@@ -21,7 +21,7 @@ from typing import Literal
 import torch
 from pydantic.dataclasses import dataclass
 
-from common.errors import command, printable
+from common.errors import command
 from common.fields import STRICT, Count, Natural
 from configs.load import build, read_command_line
 from model.decode import optimize_for_decoding
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
     saved = open_run(find_run(word), options.checkpoint)
     device = pick_device(options.device)
     model = optimize_for_decoding(saved.model(device), getattr(torch, options.dtype))
-    print(f"{printable(str(saved))}, on {device}", file=sys.stderr)
+    print(f"{saved}, on {device}", file=sys.stderr)
 
     prompt = [saved.start_token]
     if options.prompt:

@@ -166,23 +166,18 @@ class Job:
         rows = self.config.train.micro_batch_size // self.processes.world_size
         return evaluate(
             self.compiled_model,
-            self.until_stopped(split(rows, limit)),
+            itertools.takewhile(lambda _: not self.stop, split(rows, limit)),
             self.batches.tokenizer,
             self.runtime.device,
             self.processes,
         )
 
-    def until_stopped(self, items: Iterator[Tensor]) -> Iterator[Tensor]:
-        """Yield what comes before a stop signal."""
-        return itertools.takewhile(lambda _: not self.stop, items)
-
     def sample(self) -> str:
-        """Generate `sample_tokens`, or fewer if stopped, with a separate RNG, so that training is
-        unaffected."""
+        """Generate `sample_tokens` with a separate RNG, so that training is unaffected."""
         prompt = torch.tensor([[self.batches.info["start_token"]]], device=self.runtime.device)
         generator = torch.Generator().manual_seed(self.config.train.seed)
         length = self.config.train.sample_tokens
-        tokens = self.until_stopped(generate(self.model, prompt, length, Sampling(), generator))
+        tokens = generate(self.model, prompt, length, Sampling(), generator)
         return self.batches.tokenizer.decode([int(token) for token in tokens])
 
     def save_last(self) -> None:
@@ -231,11 +226,9 @@ def fit_steps(job: Job, began: float) -> Job:
             break
     step = seconds_since(start) / steps
     start = time.perf_counter()
+    job.evaluate(job.batches.validation_batches, settings.eval_tokens)
     job.sample()
-    # The forward pass over a token is a third of its part in a step.
-    tokens = min(job.batches.validation_tokens, settings.eval_tokens)
-    per_step = settings.batch_size * job.config.model.block_size
-    evaluation = seconds_since(start) + step * tokens / (3 * per_step)
+    evaluation = seconds_since(start)
     left = 60 * settings.minutes - seconds_since(began) - 1.0  # for checkpoints and the end
     fitting = max(1, int((left - evaluation) / (step + evaluation / settings.eval_every)))
     print(
@@ -277,7 +270,7 @@ def main(argv: list[str]) -> int:
         processes = stack.enter_context(join_processes(config.train, runtime.device))
         about = f"{runtime.machine}\ntext: {batches}"
         if saved:
-            about += f"\nweights: {printable(str(saved))}"
+            about += f"\nweights: {saved}"
         print(about)
         if options.dry_run:
             print(describe_size(config.model, config.train, batches.tokenizer.vocab_size))

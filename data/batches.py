@@ -37,10 +37,9 @@ def open_batches(
     Raises:
         UserError: see `load_corpus`, and for a text too short for a sequence in each split.
     """
-    generated = GENERATED.get(str(config.source))
-    if generated is None:
+    if str(config.source) not in GENERATED:
         return TextBatches(load_corpus(config, tokenizer, named), config, block_size, seed)
-    batches = generated(config, block_size, seed)
+    batches = GENERATED[config.source](config, block_size, seed)
     if config.tokenizer != "char" or tokenizer not in (None, batches.tokenizer):
         raise UserError(
             f"--data.source {config.source} has its own vocabulary; leave out --data.tokenizer, "
@@ -192,15 +191,15 @@ def one_pass(
         limit: of a split with more tokens to predict, yield sequences that are evenly spaced and
             predict at most this many, or one sequence.
     """
-    starts = np.arange(0, len(tokens) - 1, T)
-    full, rest = np.split(starts, [np.searchsorted(starts, len(tokens) - T)])
+    count = fitting = (len(tokens) - 1) // T
+    rest = tokens[T * fitting :]
     if limit is not None and limit < len(tokens) - 1:
-        count = max(1, limit // T)
-        full, rest = full[np.arange(count) * len(full) // count], rest[:0]
-    for first in range(0, len(full), batch_size):
-        yield gather(tokens, full[first : first + batch_size], T + 1)
-    if len(rest):
-        yield gather(tokens, rest[:1], len(tokens) - int(rest[0]))
+        count, rest = max(1, limit // T), rest[:0]
+    starts = T * (np.arange(count) * fitting // count)
+    for first in range(0, count, batch_size):
+        yield gather(tokens, starts[first : first + batch_size], T + 1)
+    if len(rest) > 1:
+        yield gather(rest, np.zeros(1, int), len(rest))
 
 
 def gather(tokens: npt.NDArray[Any], starts: npt.NDArray[np.int64], length: int) -> Tensor:

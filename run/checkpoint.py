@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from common.atomic import write_atomically
-from common.errors import UserError, reading
+from common.errors import UserError, printable, reading
 from common.fields import STRICT, read_json
 from configs.load import Config
 from data.tokenizer import Tokenizer, load_tokenizer
@@ -256,7 +256,7 @@ class SavedRun:
         loss = "not evaluated yet"
         if state.val_loss is not None:
             loss = f"validation loss {state.val_loss:.4f}"
-        return f"{self.path}, step {state.step}, {loss}"
+        return printable(f"{self.path}, step {state.step}, {loss}")
 
     def trained_on(self, info: dict[str, Any]) -> bool:
         """Return whether a text is the one that it was trained on."""

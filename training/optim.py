@@ -64,13 +64,14 @@ class AdamW:
         """See `Optimizer`. In PyTorch's fused kernel, if the device has one."""
         for weight_decay, names in self.names.items():
             weights: list[Tensor] = [self.weights[name] for name in names]
+            states = [self.state[name] for name in names]
             adamw(
                 weights,
                 [gradient(name, self.weights[name]) for name in names],
-                [self.state[name]["exp_avg"] for name in names],
-                [self.state[name]["exp_avg_sq"] for name in names],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
                 [],
-                [self.state[name]["step"] for name in names],
+                [state["step"] for state in states],
                 fused=weights[0].device.type in ("cpu", "cuda"),
                 amsgrad=False,
                 maximize=False,
