@@ -7,12 +7,6 @@
 // embeddings, 2l the heads of layer l, 2l + 1 its neurons. `value` is what it adds to the logit, on
 // all ways. The logit itself is such a node too, of rank 2L.
 
-function product(a, b) {
-  let sum = 0;
-  for (let i = 0; i < a.length; i++) sum += a[i] * b[i];
-  return sum;
-}
-
 class Circuit {
   /** Of the logit of a token at a position, minus that of another if there is one. The engine has
    * computed the text without edits. */

@@ -430,28 +430,20 @@ class Engine {
    * They sum to the logit.
    */
   votes(t, token) {
-    const { memory, at, C, D, H, L } = this;
+    const { memory, at, C, D, L } = this;
     const scale = this.normScale(at[`x${L}`] + t * C);
     const head = this.config.tie_embeddings ? "token_embedding" : "head";
     const row = at[`${head}.weight`] + token * C;
     const direction = this.direction(token).map((x) => x * scale);
-    const along = (y) => {
-      let sum = 0;
-      for (let c = 0; c < C; c++) sum += memory[y + c] * direction[c];
-      return sum;
-    };
+    const from = (x, count) => memory.subarray(x, x + count);
+    const along = (y) => product(from(y, C), direction);
     const found = { embedding: along(at.x0 + t * C), heads: [], mlps: [], biases: 0 };
     for (let l = 0; l < L; l++) {
       const out = at[`blocks.${l}.attn.out.weight`];
-      const written = new Float64Array(C); // the direction, seen through W_O
-      for (let c = 0; c < C; c++) {
-        for (let d = 0; d < C; d++) written[d] += direction[c] * memory[out + c * C + d];
-      }
-      const z = at[`z${l}`] + t * C;
-      for (let h = 0; h < H; h++) {
-        let sum = 0;
-        for (let d = h * D; d < (h + 1) * D; d++) sum += memory[z + d] * written[d];
-        found.heads.push(sum);
+      for (let d = 0; d < C; d += D) {
+        const z = from(at[`z${l}`] + t * C + d, D);
+        found.heads.push(direction.reduce((sum, x, c) =>
+          sum + x * product(z, from(out + c * C + d, D)), 0));
       }
       found.mlps.push(along(at[`mlp${l}`] + t * C));
       const bias = at[`blocks.${l}.attn.out.bias`];
@@ -459,9 +451,7 @@ class Engine {
     }
     if (this.config.head_bias) found.biases += memory[at["head.bias"] + token];
     const bias = at["final_norm.bias"];
-    if (bias !== undefined) {
-      for (let c = 0; c < C; c++) found.biases += memory[row + c] * memory[bias + c];
-    }
+    if (bias !== undefined) found.biases += product(from(row, C), from(bias, C));
     return found;
   }
 }

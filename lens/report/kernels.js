@@ -183,7 +183,13 @@ class Arena {
 
 const arena = new Arena();
 
-// ---------------------------------------------------------------- softmax and activations
+// ------------------------------------------------------- products, softmax and activations
+
+function product(a, b) {
+  let sum = 0;
+  for (let i = 0; i < a.length; i++) sum += a[i] * b[i];
+  return sum;
+}
 
 /** softmax of `count` scores, each times `scale`, in place. */
 function softmax(memory, row, count, scale = 1) {

@@ -46,12 +46,9 @@ class Layer0 {
   scores(h, queryPositions, keyPositions) {
     const { engine: { C, D }, tokens: { length } } = this;
     const [Q, K] = [this.rows("query", queryPositions), this.rows("key", keyPositions)];
-    return Float32Array.from({ length: length ** 2 }, (_, i) => {
-      const [q, k] = [Math.floor(i / length) * C + h * D, (i % length) * C + h * D];
-      let dot = 0;
-      for (let d = 0; d < D; d++) dot += Q[q + d] * K[k + d];
-      return dot / Math.sqrt(D);
-    });
+    const ofHead = (rows, i) => rows.subarray(i * C + h * D, i * C + (h + 1) * D);
+    return Float32Array.from({ length: length ** 2 }, (_, i) =>
+      product(ofHead(Q, Math.floor(i / length)), ofHead(K, i % length)) / Math.sqrt(D));
   }
 
   /** What a head adds to each logit, (tokens, V), per unit of weight on a token at a position, by the
@@ -62,20 +59,12 @@ class Layer0 {
     const { memory, at, C, D, V } = engine;
     const values = this.rows("value", [position]);
     const out = at["blocks.0.attn.out.weight"] + h * D;
-    const found = new Float32Array(tokens.length * V);
     const directions = Array.from({ length: V }, (_, token) => engine.direction(token));
-    tokens.forEach((_, i) => {
-      const added = Float64Array.from({ length: C }, (_, c) => {
-        let sum = 0;
-        for (let d = 0; d < D; d++) sum += memory[out + c * C + d] * values[i * C + h * D + d];
-        return sum;
-      });
-      directions.forEach((direction, token) => {
-        let sum = 0;
-        for (let c = 0; c < C; c++) sum += direction[c] * added[c];
-        found[i * V + token] = sum;
-      });
-    });
-    return found;
+    return Float32Array.from(tokens.flatMap((_, i) => {
+      const value = values.subarray(i * C + h * D, i * C + (h + 1) * D);
+      const added = Float64Array.from({ length: C }, (_, c) =>
+        product(memory.subarray(out + c * C, out + c * C + D), value));
+      return directions.map((direction) => product(direction, added));
+    }));
   }
 }

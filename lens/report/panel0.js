@@ -8,14 +8,9 @@ function addPanel(id, about, ...children) {
 let pairAlone = []; // ids of a query and a key
 const whyNot = unreadable(config, V);
 const embedsPositions = config.positions === "learned";
-const places = config.positions === "none" ? [] // what can be chosen: a label and its largest value
-  : embedsPositions ? [["query position", B - 1], ["key position", B - 1]] : [["distance", B - 1]];
-
-const slide = ([label, max]) => {
-  const input = el("input", { type: "range", min: 0, max, value: Math.min(1, max) });
-  return el("label", {}, `${label} `, input, el("span", {}, input.value));
-};
-const sliders = places.map(slide);
+const sliders = { none: [], rotary: ["distance"], learned: ["query position", "key position"] }[
+  config.positions].map((label) => el("label", {}, `${label} `,
+  el("input", { type: "range", min: 0, max: B - 1, value: Math.min(1, B - 1) }), el("span")));
 const averaged = el("input", { type: "checkbox" });
 const allTokens = el("input", { type: "checkbox" });
 const headChoice = el("select", {},
@@ -35,7 +30,7 @@ addPanel("alone-section", whyNot
     "cell to choose a query and a key.",
 ...(whyNot ? [] : [
   el("div", { className: "controls" }, el("label", {}, "head ", headChoice), ...sliders,
-    ...(places.length ? [el("label", {}, averaged,
+    ...(sliders.length ? [el("label", {}, averaged,
       embedsPositions ? " average over key positions" : " average over distances")] : []),
     el("label", {}, allTokens, " all tokens, not only those of the text")),
   el("div", { className: "pair" }, ...tables.map(({ canvas, legend }, i) => el("figure", {},
@@ -95,7 +90,7 @@ function showAlone() {
 
 /** The score of the chosen pair at each distance, or at each position of the key. */
 function drawCurve(h, query) {
-  if (!places.length) return;
+  if (!sliders.length) return;
   const layer = new Layer0(engineFor("plain", view.snapshot), pairAlone);
   const count = embedsPositions ? query + 1 : B;
   const y = range(count).map((at) =>
