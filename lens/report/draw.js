@@ -257,12 +257,15 @@ function lineChart(box, lines, { label, here, choose, values, level = null, dots
     chart.append(text(x(i), height - 2, anchor, count(snapshots[i].step)));
     free = Math.min(free, x(i) - 3.5 * rem());
   }
+  const front = []; // what lines must not cross
   marks.forEach(({ at, label }, i) => {
     const [along, anchor] = at < LAST / 2 ? [3, "start"] : [-3, "end"];
     const mark = upright(at, "mark");
     mark.append(svg("title", {}, label));
     chart.append(mark);
-    if (width > 500) chart.append(text(x(at) + along, top * (1 + i % 4), anchor, label));
+    const words = text(x(at) + along, top * (1 + i % 4), anchor, label);
+    words.classList.add("label");
+    if (width > 500) front.push(words);
   });
   if (Number.isFinite(level)) chart.append(across(level, "uniform"));
   chart.append(upright(here, "moment"));
@@ -278,6 +281,7 @@ function lineChart(box, lines, { label, here, choose, values, level = null, dots
       chart.append(svg("circle", { class: kind, cx: x(i), cy: y(value), r }));
     }
   });
+  chart.append(...front);
   box.replaceChildren(chart);
   if (!choose) return;
   box.onclick = (event) => {

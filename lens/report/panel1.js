@@ -47,8 +47,8 @@ function drawCircuit() {
   readCircuit.textContent = `Logit of ${quoted(vocab[plus])}` +
     `${minus === null ? "" : ` minus logit of ${quoted(vocab[minus])}`} after ` +
     `${place("token", T - 1)}: ${signed(logit.value, 2)}. Shown: ${nodes.length} of ` +
-    `${count(circuit.nodes.length)} nodes, whose edges into it sum to ${signed(shown, 2)}; biases ` +
-    `${signed(into.biases, 2)}. ${traced.said || "Point at a node or an edge for its number."}`;
+    `${count(circuit.nodes.length)} nodes, whose edges into it sum to ${signed(shown, 2)}` +
+    `${hasBiases ? `; biases ${signed(into.biases, 2)}` : ""}. ${traced.said || "Point at a node or an edge for its number."}`;
 
   // A column for each position with a node, as wide as its fullest row; a row for each rank.
   const cells = Map.groupBy(nodes, (node) => `${node.position},${node.rank}`);

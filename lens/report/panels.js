@@ -511,7 +511,7 @@ function showVotes(t) {
   refill($("votes"),
     el("div", { className: "controls" }, el("b", {}, `Logit contributions to ${names}`),
       el("label", {}, choice, " minus runner-up"),
-      el("button", { type: "button", onclick: () => vote(state.bar) }, "Close")),
+      el("button", { type: "button", onclick: () => vote(state.bar), ariaLabel: "Close" }, "×")),
     el("div", { className: "scroll" }, el("table", {},
       row(header(""), ...range(H).map((h) => header(`H${h}`)), header("MLP")),
       ...range(L).map((l) => row(header(`L${l}`, "row"),
