@@ -226,9 +226,11 @@ def fit_steps(job: Job, began: float) -> Job:
             break
     step = seconds_since(start) / steps
     start = time.perf_counter()
-    job.evaluate(job.batches.validation_batches, settings.eval_tokens)
     job.sample()
-    evaluation = seconds_since(start)
+    # The forward pass over a token is a third of its part in a step.
+    tokens = min(job.batches.validation_tokens, settings.eval_tokens)
+    per_step = settings.batch_size * job.config.model.block_size
+    evaluation = seconds_since(start) + step * tokens / (3 * per_step)
     left = 60 * settings.minutes - seconds_since(began) - 1.0  # for checkpoints and the end
     fitting = max(1, int((left - evaluation) / (step + evaluation / settings.eval_every)))
     print(

@@ -40,7 +40,8 @@ class Logger(ExitStack):
         """
         super().__init__()
         self.settings, self.unit = config.train, config.data.unit
-        self.tokens_per_step = config.train.batch_size * config.model.block_size
+        self.block_size = config.model.block_size
+        self.tokens_per_step = config.train.batch_size * self.block_size
         self.state, self.baselines, self.stop = state, baselines, stop
         self.steps, self.busy = 0, 0.0  # steps since the last line of metrics, and their seconds
         self.file: IO[str] | None = None
@@ -124,10 +125,13 @@ class Logger(ExitStack):
         self.write({"val_loss": result.loss, "bits_per_char": result.bits_per_char})
         beaten = [(n, name) for name, n in self.baselines.items() if result.loss < n]
         verdict = "beats {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
+        # The limit was reached: a whole split is smaller, or as large.
+        limited = result.tokens > self.settings.eval_tokens - self.block_size
+        sampled = f" on {result.tokens:,} tokens" * limited
         best = f"  (best {state.best_val_loss:.4f})" * (result.loss != state.best_val_loss)
         self.print(
             f"step {state.step:>{len(str(self.settings.max_steps))}}"
-            f"  validation {result.in_units(self.unit)}"
+            f"  validation {result.in_units(self.unit)}{sampled}"
             f"  training {state.train_loss:.4f}"
             f"  {verdict}{best}"
         )

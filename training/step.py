@@ -126,6 +126,9 @@ class Evaluation:
 
     bits_per_char: float
 
+    tokens: int = 0
+    """Number of tokens that were predicted."""
+
     def in_units(self, unit: str) -> str:
         """Return both with their units; for bytes also bits per byte, which others call bits per
         character."""
@@ -163,7 +166,7 @@ def evaluate(
         raise FloatingPointError(f"the validation loss is {nats}")
     bits = nats / math.log(2) / max(1, characters)  # a text of bytes may have no character
     # A split that was cut short has perhaps no token.
-    return Evaluation(nats / max(1, tokens), bits)
+    return Evaluation(nats / max(1, tokens), bits, int(tokens))
 
 
 def flops_per_token(model: GPT) -> int:

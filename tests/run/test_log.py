@@ -52,9 +52,9 @@ def test_an_evaluation_is_shown_beside_what_it_beats(
     state = TrainState(step=5, train_loss=2.125)
     sample = "first line\nbell\x07\n\nthe end"
     with logger(tmp_path, state, max_steps=1000) as log:
-        for loss, shown in ((4.5, ""), (1.5, sample), (3.0, "")):
+        for loss, tokens, shown in ((4.5, 9, ""), (1.5, 9, sample), (3.0, 999_991, "")):
             state.record(loss)
-            log.evaluation(Evaluation(loss, loss / 2), shown)
+            log.evaluation(Evaluation(loss, loss / 2, tokens), shown)
     step = "step    5  validation "
     assert capsys.readouterr().out.splitlines() == [
         "to beat: uniform 4.0000, unigram 3.0000, bigram 2.0000 nats/char",
@@ -64,7 +64,7 @@ def test_an_evaluation_is_shown_beside_what_it_beats(
         "    | bell\\x07",
         "    | ",
         "    | the end",
-        f"{step}3.0000 nats/char  1.500 bits/char  training 2.1250"
+        f"{step}3.0000 nats/char  1.500 bits/char on 999,991 tokens  training 2.1250"
         "  beats uniform 4.0000  (best 1.5000)",
     ]
 
