@@ -10,7 +10,8 @@ const whyNot = unreadable(config, V);
 const embedsPositions = config.positions === "learned";
 const sliders = { none: [], rotary: ["distance"], learned: ["query position", "key position"] }[
   config.positions].map((label) => el("label", {}, `${label} `,
-  el("input", { type: "range", min: 0, max: B - 1, value: Math.min(1, B - 1) }), el("span")));
+  el("input", { type: "range", min: 0, max: B - 1, value: label === "query position" ? B - 1 : 1 }),
+  el("span")));
 const averaged = el("input", { type: "checkbox" });
 const allTokens = el("input", { type: "checkbox" });
 const headChoice = el("select", {},
