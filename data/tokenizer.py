@@ -152,7 +152,10 @@ class BPETokenizer(Tokenizer):
         return byte_level_bpe(self.vocabulary, self.pairs)
 
     def encode(self, text: str) -> npt.NDArray[Any]:
-        ids = self._encoder.encode(text, add_special_tokens=False).ids
+        try:
+            ids = self._encoder.encode(text, add_special_tokens=False).ids
+        except TypeError:
+            raise UserError("the text is not UTF-8; only byte tokens can encode it") from None
         return np.array(ids, dtype=np.min_scalar_type(self.vocab_size - 1))
 
     def to_dict(self) -> dict[str, Any]:
