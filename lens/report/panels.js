@@ -275,7 +275,8 @@ function showGrid() {
   if (focused) thumbnails[state.head].focus();
   layers.forEach((layer, l) => layer.querySelectorAll("button").forEach((button) => {
     const off = button.ariaPressed = isOff(`L${l}.${button.value}`);
-    button.title = button.ariaLabel = `${off ? "restore" : "ablate"} layer ${l} ${button.value}`;
+    button.ariaLabel = `${off ? "restore" : "ablate"} layer ${l} ${button.value}`;
+    button.title = `${button.ariaLabel}, always with zeros`;
   }));
 }
 
