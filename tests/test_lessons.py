@@ -3,6 +3,7 @@
 import glob
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.conftest import ROOT
 
 LESSON_MEASURE = ROOT / "docs" / "learn" / "14_measure.md"
 PAGES = [*sorted((ROOT / "docs" / "learn").glob("[0-9]*.md")), ROOT / "docs" / "induction.md"]
+SOLUTIONS = ROOT / "docs" / "learn" / "solutions.md"
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = {
     "--train.max_steps": "2",
@@ -25,6 +27,14 @@ SHORT = {
     "--model.n_embd": "16",
     "--data.val_fraction": "0.01",
 }
+
+
+def read(page: Path) -> str:
+    """The lesson and the answer to its exercise."""
+    _, *answers = re.split(r"^## ", SOLUTIONS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    number = page.stem.split("_")[0]
+    answer = [text for text in answers if text.startswith(f"{number}. ")]
+    return page.read_text(encoding="utf-8") + "".join(answer)
 
 
 def commands(page: str) -> list[list[str]]:
@@ -58,6 +68,10 @@ def run(words: list[str]) -> None:
         if argv[0] in ("heads", "report"):
             argv += ["--sequences", "2"]
         assert study.main([word if word != "50" else "2" for word in argv]) == 0
+    elif Path(script).exists():  # the lesson's own
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", words)
+            runpy.run_path(script)
     else:
         assert words[:2] == ["-m", "benchmarks.compare"]
         assert (
@@ -69,7 +83,8 @@ def run(words: list[str]) -> None:
 def skeleton(line: str) -> list[str]:
     """Its words, with # for each number; without what only stands for numbers or more words."""
     line = re.sub(r"  # .*", "", line)  # the lesson's own remark
-    line = re.sub(r"(generates:|beats) .*", r"\1", line)  # what a longer training wrote or beat
+    # What a longer training wrote, beat, learned in a neuron, or predicts after each layer.
+    line = re.sub(r"(generates:|beats|neuron +\d+) .*|  (\S ){9}.*", r"\1", line)
     words = [re.sub(r"\d[\d.,]*", "#", word) for word in line.split()]
     return [word for word in words if re.search(r"[^\W_]", word)]
 
@@ -116,13 +131,21 @@ sample.main(["after-1", "--max_new_tokens=5"])
 def test_a_lesson_shows_what_its_commands_print(
     page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = page.read_text(encoding="utf-8")
+    text = read(page)
     shutil.copytree(ROOT / "configs", "configs")
+    for kind, block in FENCED.findall(text):
+        if kind == "python":  # a script, whose first line is its name
+            script = block.splitlines()[0].removeprefix("# ")
+            Path(script).write_text(block.replace("steps, C, H = 120", "steps, C, H = 2"), "utf-8")
+        elif kind == "py":  # what the lesson explains
+            assert block in (ROOT / "model" / "attention.py").read_text(encoding="utf-8")
     typed = commands(text)
     for lesson in PAGES:  # runs that other lessons train
         for words in commands(lesson.read_text(encoding="utf-8")):
-            if words[0] == "train.py" and any(name(words) in other for other in typed):
-                run(words)
+            if words[0] == "train.py":
+                wanted = any(name(words) in other for other in typed)
+                if wanted or f'"{name(words)}"' in text:
+                    run(words)
     for words in typed:
         run(words)
     assert_prints_what_it_shows(text, capsys.readouterr().out)

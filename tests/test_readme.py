@@ -62,6 +62,8 @@ def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPat
         sections = {"": convert.Export if verb == "export" else convert.Import}
     elif script == "sample.py":
         sections = {"": sample.Options}
+    elif not (ROOT / script).exists():
+        return  # a script that a lesson shows; test_lessons.py runs it
     else:
         assert script == "train.py"
         sections = {"": train.Options} | SECTIONS
@@ -78,7 +80,8 @@ def test_the_python_in_it_runs(
     assert convert.main(["export", str(gpt2), "my-folder"]) == 0
     shutil.rmtree(gpt2)
     shutil.copytree(debug_run, workplace / "runs" / "debug")
-    blocks = [block for page in PAGES for block in FENCED.findall(page)]
+    pages = (page for file, page in zip(FILES, PAGES, strict=True) if "learn" not in file.parts)
+    blocks = [block for page in pages for block in FENCED.findall(page)]
     programs = [block for kind, block in blocks if kind == "python"]
     assert programs
     for program in programs:
