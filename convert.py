@@ -4,8 +4,10 @@ python convert.py export runs/my-run my-folder                  a folder for tra
 python convert.py import my-folder --run gpt2                   a GPT-2 from a folder
 python convert.py import hub:openai-community/gpt2 --run gpt2   or from the Hugging Face Hub
 python convert.py import ../nanoGPT/out/ckpt.pt --run nanogpt   a checkpoint of nanoGPT
+python convert.py import model.pt --chars input.txt --n_head 4  your own state_dict
 
-If transformers is installed, both compare the logits. No code in the files is executed.
+If transformers is installed, all but the last compare the logits. No code in the files is
+executed.
 """
 
 import signal
@@ -26,17 +28,14 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from common.errors import UserError, command, printable
-from common.fields import STRICT
-from configs.load import Config, build, nearest, read_command_line
-from data.config import DataConfig
+from common.fields import STRICT, Count
+from configs.load import build, nearest, read_command_line
 from formats.folder import download, read_folder, write_folder
 from formats.imported import Imported, compare_logits
 from formats.nanogpt import read_nanogpt
-from run.checkpoint import Header, model_tensors, open_run, save_checkpoint
+from formats.own import read_weights
+from run.checkpoint import open_run, save_checkpoint
 from run.folder import RUNS, check_unused, find_run, lock_run, make_folder, save_config
-from training.config import TrainConfig
-from training.runtime import Machine
-from training.step import TrainState
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -56,6 +55,15 @@ class Import:
 
     tokenizer: str | None = None
     """Path of nanoGPT's meta.pkl, or of a folder with a tokenizer; if omitted, the model's own."""
+
+    chars: str | None = None
+    """For a saved state_dict: the text whose distinct characters, sorted, are its vocabulary."""
+
+    n_head: Count | None = None
+    """For a saved state_dict: number of heads, if its names do not tell."""
+
+    activation: str | None = None
+    """For a saved state_dict: the activation; if omitted, the one that its format has."""
 
 
 def export(run: str, folder: str, options: Export) -> None:
@@ -77,9 +85,12 @@ def import_(word: str, options: Import) -> None:
         check_unused(RUNS / options.run)  # fail before the model is read
     path = download(word.removeprefix("hub:")) if word.startswith("hub:") else Path(word)
     if not path.exists():
-        raise UserError(f"there is no {word}; name a folder, hub:OWNER/NAME, or nanoGPT's ckpt.pt")
-    read = read_folder if path.is_dir() else read_nanogpt
-    imported = read(path, Path(options.tokenizer) if options.tokenizer else None)
+        raise UserError(f"there is no {word}; name a folder, hub:OWNER/NAME, or a file")
+    if options.chars is not None:
+        imported = read_weights(path, options.chars, options.n_head, options.activation)
+    else:
+        read = read_folder if path.is_dir() else read_nanogpt
+        imported = read(path, Path(options.tokenizer) if options.tokenizer else None)
     print(f"model: {imported.model.num_parameters():,} parameters, {imported.model.config}")
     print(compare_logits(imported.model, imported.original))
     saved = save_run(options.run, imported, word)
@@ -88,25 +99,17 @@ def import_(word: str, options: Import) -> None:
 
 def save_run(name: str | None, imported: Imported, word: str) -> Path:
     """Save a run that cannot be resumed, because it has no optimizer state; return its folder."""
-    tokenizer = imported.tokenizer.to_dict()
-    values = {"source": imported.source, "tokenizer": tokenizer["kind"]}
-    if tokenizer["kind"] == "bpe":
-        values["vocab_size"] = imported.tokenizer.vocab_size
-    data = build(DataConfig, values, "--data.")
-    config = Config(data, imported.model.config, TrainConfig(minutes=0.0))
-    corpus = {"source": f"{word}, imported", "start_token": imported.start_token}
-    machine = Machine("cpu", "unknown", torch.get_num_threads(), 1, "float32", torch.__version__)
-    header = Header(config, tokenizer, corpus, machine, TrainState())
     run = make_folder(name, Path(word.removeprefix("hub:")).name or "model")
+    saved = imported.saved(run, word)
     with lock_run(run):
-        save_config(run, config, printable(f"imported from {word}"))
-        save_checkpoint(run / "last.safetensors", model_tensors(imported.model), header)
+        save_config(run, saved.config, printable(f"imported from {word}"))
+        save_checkpoint(saved.path, saved.tensors, saved.header)
     return run
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], type, list[str]]] = {
     "export": (export, Export, ["RUN", "FOLDER"]),
-    "import": (import_, Import, ["FOLDER, hub:OWNER/NAME or ckpt.pt"]),
+    "import": (import_, Import, ["FOLDER, hub:OWNER/NAME, ckpt.pt or model.pt"]),
 }
 
 

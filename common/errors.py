@@ -16,9 +16,13 @@ LONGEST = 600  # characters of a message; a value in it may have a million
 class UserError(Exception):
     """An error the user can fix. The message says what is wrong, where, and what to do."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Show one line in a notebook, too; IPython asks for this."""
+        return [f"error: {printable(str(self))}"]
+
 
 @contextmanager
-def reading(path: Path | str) -> Iterator[None]:
+def reading(path: Path | str, what: str = "is damaged") -> Iterator[None]:
     """Turn whatever reading a file from outside raises into one line that names the file.
 
     Every format is read by a library, and each library has exceptions of its own for a file that
@@ -32,7 +36,7 @@ def reading(path: Path | str) -> Iterator[None]:
     except (UserError, MemoryError):
         raise
     except Exception as error:
-        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from error
+        raise UserError(f"{path} {what}: {' '.join(str(error).split())}") from error
 
 
 def command(main: Callable[[list[str]], int]) -> Callable[..., int]:

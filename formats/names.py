@@ -6,8 +6,8 @@ names here.
 
 import re
 import reprlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ ACTIVATIONS = {
 FREE = {"attention", "bias", "zero_init"}
 WITHOUT_BIAS = {"token_embedding", "position_embedding", "head"}
 # Causal masks that are stored with the weights.
-MASKS = (".attn.bias", ".attn.masked_bias")
+MASKS = (".attn.bias", ".attn.masked_bias", ".tril")
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,12 @@ class Format:
 
     by_head: bool = False
     """Whether queries, keys and values are joined head by head."""
+
+    def unknown(self, tensors: Iterable[str]) -> list[str]:
+        """Return those of the tensors that it does not have."""
+        own = {short(name) for name in self.tensors}
+        layer = re.compile(r"\.\d+\.")
+        return [n for n in tensors if layer.sub(".{}.", n, count=1).rpartition(".")[0] not in own]
 
     def rows(self, n_layer: int) -> Iterator[tuple[str, list[str]]]:
         """Yield the rows of `tensors` for each layer."""
@@ -137,12 +143,13 @@ class Format:
             left = {short(name): t for name, t in tensors.items() if not name.endswith(MASKS)}
             # Biases that are all zero are none: GPT-2 always has them.
             bias = any(name.endswith(".bias") and bool(t.any()) for name, t in left.items())
-            config = self.import_config(self.defaults | plain, bias, where)
+            biases = {"bias": bias, "head_bias": "lm_head.bias" in left}
+            config = self.import_config(self.defaults | plain, biases, where)
             made: dict[str, Tensor] = {}
             for name, ours in self.rows(config.n_layer):
                 for kind in ("weight", "bias"):
                     tensor = left.pop(short(f"{name}.{kind}"), None)
-                    if tensor is None or (kind == "bias" and not bias):
+                    if tensor is None or (kind == "bias" and not bias and ours != ["head"]):
                         continue
                     parts = self.turn(name, tensor.float()).chunk(len(ours))
                     for ours_name, part in zip(ours, parts, strict=True):
@@ -153,11 +160,16 @@ class Format:
                 made.pop("head.weight", None)  # stored twice
             with torch.device("meta"):  # shapes without numbers
                 model = GPT(config, plain["vocab_size"])
+            for name, weight in model.named_parameters():
+                if name.endswith(".bias"):  # without one, it adds zero
+                    made.setdefault(name, torch.zeros(weight.shape))
             model.load_state_dict(made, assign=True)
             check_finite(made)
             return model.eval()
 
-    def import_config(self, plain: dict[str, Any], bias: bool, where: Path) -> ModelConfig:
+    def import_config(
+        self, plain: dict[str, Any], biases: dict[str, Any], where: Path
+    ) -> ModelConfig:
         """Make a ModelConfig of its config. Dropout is not imported."""
         for name, value in self.constants.items():
             if plain.get(name, value) != value:
@@ -166,15 +178,16 @@ class Format:
         values = self.required | {ours: plain.get(name) for ours, name in names.items()}
         values["activation"] = ACTIVATIONS.get(values["activation"], values["activation"])
         try:
-            return ModelConfig(**values, bias=bias)
+            return ModelConfig(**values, **biases)
         except ValidationError as error:
             ours, message = first_error(error)
             raise UserError(f"{where}: {names.get(ours, ours)} {message}") from None
 
 
 def short(name: str) -> str:
-    """Remove the prefixes that some files have: of torch.compile, of the model's body."""
-    return re.sub(r"^(_orig_mod\.)?(transformer\.)?", "", name)
+    """Remove the prefixes that some files have: of torch.compile, of DistributedDataParallel, of
+    the model's body."""
+    return re.sub(r"^((_orig_mod|module|transformer)\.)*", "", name)
 
 
 QKV = ("blocks.{}.attn.query", "blocks.{}.attn.key", "blocks.{}.attn.value")
@@ -220,8 +233,39 @@ GPT2 = Format(
 NANOGPT = Format(
     name="nanoGPT's GPT",
     tensors=GPT2.tensors,
-    fields={name: name for name in ("block_size", "n_layer", "n_head", "n_embd")},
-    required=GPT2.required | {"activation": "gelu", "tie_embeddings": True},
+    fields={
+        name: name
+        for name in ("block_size", "n_layer", "n_head", "n_embd", "activation", "tie_embeddings")
+    },
+    required=GPT2.required,
+    defaults={"activation": "gelu", "tie_embeddings": True},
+)
+# https://github.com/karpathy/minGPT
+UNTIED = {"activation": "gelu_tanh", "tie_embeddings": False}
+MINGPT = replace(NANOGPT, name="minGPT's GPT", defaults=UNTIED)
+# Weights of transformers, without its config.
+TRANSFORMERS = replace(NANOGPT, name=GPT2.name, transposed=GPT2.transposed, defaults=UNTIED)
+
+# https://github.com/karpathy/ng-video-lecture: the GPT of Karpathy's lecture. Each head has
+# queries, keys and values of its own; `*` stands for all heads, one after the other.
+LECTURE = replace(
+    NANOGPT,
+    name="the lecture's GPT",
+    tensors={
+        "token_embedding_table": ("token_embedding",),
+        "position_embedding_table": ("position_embedding",),
+        "blocks.{}.ln1": ("blocks.{}.attn_norm",),
+        "blocks.{}.sa.heads.*.query": ("blocks.{}.attn.query",),
+        "blocks.{}.sa.heads.*.key": ("blocks.{}.attn.key",),
+        "blocks.{}.sa.heads.*.value": ("blocks.{}.attn.value",),
+        "blocks.{}.sa.proj": ("blocks.{}.attn.out",),
+        "blocks.{}.ln2": ("blocks.{}.mlp_norm",),
+        "blocks.{}.ffwd.net.0": ("blocks.{}.mlp.up",),
+        "blocks.{}.ffwd.net.2": ("blocks.{}.mlp.down",),
+        "ln_f": ("final_norm",),
+        "lm_head": ("head",),
+    },
+    defaults={"activation": "relu", "tie_embeddings": False},
 )
 
 # Elsen et al. 2023: rotary positions, QK-norm, squared ReLU.

@@ -25,6 +25,11 @@ def read_nanogpt(path: Path, tokens: Path | None = None) -> Imported:
         UserError: for files that are missing or damaged, or hold more than data.
     """
     plain = load_plain(path)
+    if not {"model", "model_args"} <= plain.keys():
+        raise UserError(
+            f"{path} is not a checkpoint of nanoGPT: it has no model_args; for the state_dict of "
+            f"your own GPT, give --chars"
+        )
     model = NANOGPT.import_model(plain["model_args"], plain["model"], path)
     V = model.token_embedding.num_embeddings
     meta = tokens or find_meta(path, plain)
@@ -36,15 +41,16 @@ def read_nanogpt(path: Path, tokens: Path | None = None) -> Imported:
 
 
 def load_plain(path: Path) -> dict[str, Any]:
-    """Read what nanoGPT saved; a pickle of anything but tensors and plain data is rejected."""
+    """Read a dictionary of torch.save; a pickle of anything but tensors and plain data is
+    rejected."""
     with open(path, "rb") as file:
         try:
             plain = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # PyTorch's message advises to load it all the same
             kind = type(error).__name__
             raise UserError(f"{path} is not a file of tensors and plain data ({kind})") from error
-    if not isinstance(plain, dict) or not {"model", "model_args"} <= plain.keys():
-        raise UserError(f"{path} is not a checkpoint of nanoGPT: it has no model_args")
+    if not isinstance(plain, dict):
+        raise UserError(f"{path} is not a checkpoint: expected a dictionary")
     return plain
 
 

@@ -16,7 +16,7 @@ from data.batches import Batches, open_batches
 from lens.capture import LayerPass, capture
 from lens.formula import error, layer_steps
 from lens.measure import repeated
-from run.checkpoint import open_run
+from run.checkpoint import SavedRun, open_run
 from run.folder import find_run
 from training.step import flops_per_token
 
@@ -52,19 +52,22 @@ class MeasureOptions(SubjectOptions):
 
 
 class Subject:
-    """A run, as the flags name it."""
+    """A run, as the flags name it, or one that is open already."""
 
-    def __init__(self, word: str | None, options: SubjectOptions) -> None:
+    def __init__(
+        self, word: str | None, options: SubjectOptions, saved: SavedRun | None = None
+    ) -> None:
         self.options = options
-        self.run = find_run(word)
-        self.saved = open_run(self.run, options.checkpoint)
+        self.saved = saved or open_run(find_run(word), options.checkpoint)
+        self.run = self.saved.path.parent
         self.config, self.tokenizer = self.saved.config, self.saved.tokenizer
         self.header, self.V = self.saved.header, self.tokenizer.vocab_size
         self.model = self.saved.model(torch.device("cpu"))
         # Tokens of a sequence that is measured; the longest string that fits twice into it.
         self.window = min(self.config.model.block_size, MAX_TOKENS)
         self.longest_period = min(self.window // 2, self.V)
-        print(printable(str(self.saved)), file=sys.stderr)
+        if saved is None:
+            print(printable(str(self.saved)), file=sys.stderr)
 
     @property
     def dtype(self) -> torch.dtype:

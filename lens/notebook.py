@@ -1,0 +1,74 @@
+"""The report page in a cell of Jupyter or Colab.
+
+from lens.notebook import show
+show("my-run")                  a run; the newest if none is named
+show(model, text)               a GPT of your own, and the text that it was trained on
+"""
+
+import html
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from common.errors import UserError
+from formats.own import open_module
+from lens.report.data import make_page
+from lens.subject import MeasureOptions, Subject
+
+
+@dataclass(frozen=True)
+class Page:
+    """The page; a cell whose last line it is shows it."""
+
+    content: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.content)
+        return (
+            f'<iframe srcdoc="{page}" width="100%" height="{self.height}" frameborder="0"></iframe>'
+        )
+
+
+def show(
+    model: nn.Module | str | None = None,
+    text: str | None = None,
+    *,
+    tokenizer: Any = None,
+    n_head: int | None = None,
+    max_mb: float = 4.0,
+    height: int = 720,
+    **flags: Any,
+) -> Page:
+    """Return the report page of a run, or of a live GPT that lens can recognize.
+
+    Args:
+        model: a run's name or folder, the newest if omitted; or a module: the GPT of Karpathy's
+            lecture, of nanoGPT, of minGPT, or a GPT2LMHeadModel of transformers.
+        text: what to measure on; for a module, what it was trained on.
+        tokenizer: of a module; if omitted, its tokens are the sorted characters of the text.
+        n_head: of a module, if it does not tell.
+        max_mb: see `study.py report --help`; less of the training is shown for less.
+        flags: others of `study.py report`, such as prompt="to be".
+
+    Raises:
+        UserError: for a module that is not recognized, or computes something else.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        saved = None
+        if text is not None:
+            flags["source"] = str(Path(scratch, "text.txt"))
+            Path(flags["source"]).write_text(text, encoding="utf-8", newline="")
+        if isinstance(model, nn.Module):
+            if text is None:
+                raise UserError("give the text that the model was trained on: show(model, text)")
+            name = type(model).__name__
+            imported = open_module(model, text, tokenizer, n_head)
+            model, saved = None, imported.saved(Path(scratch, name), name)
+        options = MeasureOptions(**flags)
+        subject = Subject(model, options, saved)
+        content = make_page(subject, subject.sequences(options.sequences), max_mb * 1e6)
+    return Page(content, height)

@@ -1,0 +1,119 @@
+"""GPTs that somebody wrote: opened if they compute the same logits, live or from a file."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import convert
+from common.errors import UserError
+from formats.own import open_module
+from run.checkpoint import open_run
+from tests.formats.lecture import GPTLanguageModel
+from tests.formats.models import TEXT, make_theirs, save_tokenizer
+from tests.formats.test_nanogpt import SIZES, weights_of
+
+CHARS = sorted(set(TEXT))
+TOKENS = torch.randint(len(CHARS), (3, 32), generator=torch.Generator().manual_seed(4))
+
+
+def lecture(activation: nn.Module | None = None) -> GPTLanguageModel:
+    """Twelve heads in training mode; weights that are far from zero."""
+    torch.manual_seed(0)
+    model = GPTLanguageModel(len(CHARS), activation=activation)
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.3)
+    return model
+
+
+@torch.no_grad()
+def assert_same(found: Any, logits_BTV: Tensor) -> None:
+    difference = (found(TOKENS) - logits_BTV).abs().max()
+    assert difference < 1e-5 * logits_BTV.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("ours", "activation"),
+    [("relu", nn.ReLU()), ("gelu", nn.GELU()), ("gelu_tanh", nn.GELU("tanh"))],
+)
+def test_a_live_model(ours: str, activation: nn.Module) -> None:
+    model = lecture(activation)
+    for part in (model, nn.DataParallel(model)):
+        imported = open_module(part, TEXT, None, None)
+        assert imported.model.config.activation == ours and model.blocks[1].training
+        assert "".join(CHARS) == imported.tokenizer.decode(range(len(CHARS)))
+        assert_same(imported.model, model.eval()(TOKENS)[0])
+        model.train()
+
+
+def test_a_live_gpt2_and_its_tokenizer(tmp_path: Path) -> None:
+    theirs = make_theirs(activation_function="relu")
+    save_tokenizer(tmp_path)
+    imported = open_module(theirs, TEXT, str(tmp_path), None)
+    assert_same(imported.model, theirs(TOKENS).logits)
+    assert imported.tokenizer.vocab_size == 300
+
+
+def test_a_file(workplace: Path) -> None:
+    """Its tensors in the order of the alphabet, where head 10 comes before head 2."""
+    model = lecture()
+    torch.save(dict(sorted(model.state_dict().items())), "model.pt")
+    Path("input.txt").write_text(TEXT, encoding="utf-8")
+    assert convert.main(["import", "model.pt", "--chars=input.txt", "--run=g"]) == 0
+    assert_same(open_run(Path("runs/g")).model(torch.device("cpu")), model.eval()(TOKENS)[0])
+
+
+@pytest.mark.parametrize(("tied", "activation"), [(True, "gelu"), (False, "gelu_tanh")])
+def test_a_file_of_nanogpt_or_mingpt(workplace: Path, tied: bool, activation: str) -> None:
+    args = SIZES | {"vocab_size": len(CHARS)}
+    weights = weights_of(args)
+    if not tied:
+        weights["lm_head.weight"] = weights["lm_head.weight"] + 1
+    torch.save(weights, "model.pt")
+    Path("input.txt").write_text(TEXT, encoding="utf-8")
+    words = ["import", "model.pt", "--chars=input.txt"]
+    assert convert.main([*words, "--n_head=3", "--run=g"]) == 0
+    config = open_run(Path("runs/g")).config.model
+    assert (config.n_head, config.activation, config.tie_embeddings) == (3, activation, tied)
+    assert convert.main(words) == 2  # without --n_head
+    Path("input.txt").write_bytes(b"\xff")
+    assert convert.main([*words, "--n_head=3"]) == 2
+
+
+def softcap(model: GPTLanguageModel) -> None:
+    forward = model.forward
+    setattr(model, "forward", lambda x: (9 * (forward(x)[0] / 9).tanh(),))  # noqa: B010
+
+
+def third_norm(model: GPTLanguageModel) -> None:
+    model.blocks[1].add_module("ln3", nn.LayerNorm(24))
+
+
+Change = Callable[[GPTLanguageModel], Any]
+CHANGES: list[tuple[str, Change]] = [
+    ("computes others: difference of the logits", softcap),
+    ("blocks.1.ln3.weight has no place in the lecture's GPT", third_norm),
+    ("computes others", lambda m: setattr(m, "blocks", lecture(nn.SiLU()).blocks)),
+    ("lm_head.gain has no place in", lambda m: m.lm_head.register_buffer("gain", torch.ones(1))),
+    ("ln_f.weight is missing", lambda m: setattr(m, "ln_f", nn.Identity())),
+    ("no logits of each position", lambda m: setattr(m, "forward", lambda *args: args[0])),
+    ("cannot be opened: division by zero", lambda m: setattr(m, "forward", lambda x: 1 / 0)),
+]
+
+
+@pytest.mark.parametrize(("message", "change"), CHANGES)
+def test_another_model_is_rejected_in_a_line(message: str, change: Change) -> None:
+    model = lecture()
+    change(model)
+    with pytest.raises(UserError, match=message) as raised:
+        open_module(model, TEXT, None, None)
+    (line,) = raised.value._render_traceback_()  # what a notebook shows
+    assert line.startswith("error: GPTLanguageModel") and "\n" not in line
+
+
+def test_what_the_weights_do_not_tell() -> None:
+    with pytest.raises(UserError, match=f"has 3 .*the model's vocabulary is {len(CHARS)}"):
+        open_module(lecture(), "the", None, None)

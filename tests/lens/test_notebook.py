@@ -1,0 +1,48 @@
+"""The page in a cell of a notebook: its frame computes what the reader's own model computes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.page import DONE
+from common.errors import UserError
+from lens.notebook import show
+from tests.conftest import make_run
+from tests.formats.lecture import GPTLanguageModel
+
+TEXT = "".join(np.random.default_rng(0).choice(list("\n 'abcdefghijklmno<>&"), 3000))
+
+
+def test_a_cell_with_a_model_of_ones_own(workplace: Path, browser: Any) -> None:
+    torch.manual_seed(0)
+    model = GPTLanguageModel(len(set(TEXT)))
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.3)
+    cell = show(model, TEXT, sequences=2, height=700)._repr_html_()
+    assert len(cell) < 4e6 and 'height="700"' in cell
+
+    tab = browser.new_context(offline=True).new_page()
+    tab.set_content(cell)
+    frame = tab.frames[1]
+    frame.wait_for_selector(DONE)
+    assert frame.is_visible("#live")  # hidden if it does not reproduce PyTorch's logits
+    typed, ids = "a<b>&'", {char: i for i, char in enumerate(sorted(set(TEXT)))}
+    found = frame.evaluate("(text) => glassgpt.logits(text)", typed)
+    expected = model.eval()(torch.tensor([[ids[char] for char in typed]]))[0][0].detach()
+    np.testing.assert_allclose(found, expected, atol=0.01 * float(expected.abs().max()))
+    tab.context.close()
+
+
+def test_a_run_and_what_is_left_out(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(Path("runs/a"))
+    text = TEXT.translate(str.maketrans("'<>&", "xyz "))
+    show("a", text, sequences=2)
+    assert "1 of 1 snapshots fit --max_mb" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"exceeds 0\.001 MB; set --max_mb"):
+        show("a", text, max_mb=0.001)
+    with pytest.raises(UserError, match="give the text that the model was trained on"):
+        show(GPTLanguageModel(5))
