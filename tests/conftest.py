@@ -32,8 +32,20 @@ if os.name == "nt":
 
 posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no fork, named pipes or killpg")
 
+# What takes seconds to start, by what a test names or the folder it is in: a browser and its pages,
+# the library `transformers`, the server of processes. One worker has all tests of each.
+GROUPS = {"browser": "pages", "report": "pages", "formats": "formats"}
+GROUPS |= {"start_command": "processes", "run_command": "processes", "debug_run": "processes"}
+
 ROOT = Path(__file__).parent.parent
 DEBUG = str(ROOT / "configs" / "debug.yaml")
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    for item in items:
+        names = {*getattr(item, "fixturenames", ()), *vars(item.module), item.path.parent.name}
+        for group in {GROUPS[name] for name in names & GROUPS.keys()}:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture

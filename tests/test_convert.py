@@ -1,14 +1,11 @@
-"""convert.py as a person uses it: the mistakes one makes, and what is not installed. (That it
-converts is in tests/formats.)"""
+"""The mistakes one makes with convert.py. (That it converts is in tests/formats.)"""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import convert
-from tests.conftest import DEBUG, ROOT, make_run
+from tests.conftest import make_run
 
 
 @pytest.mark.parametrize(
@@ -39,21 +36,3 @@ def test_a_mistake_is_one_line(
     err = capsys.readouterr().err
     assert err.startswith("error: ") and err.count("\n") == 1 and message in err
     assert sorted(Path().rglob("*")) == before, "something is left"
-
-
-@pytest.mark.slow
-def test_training_and_sampling_do_not_load_transformers(workplace: Path) -> None:
-    """It takes seconds to load, and is not a requirement."""
-    script = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
-import sample, train
-flags = ["--model.n_embd=8", "--train.max_steps=1", "--train.sample_tokens=1", "--run=a"]
-assert train.main([{DEBUG!r}, "--data.source=text.txt", "--train.tensorboard=false", *flags]) == 0
-assert sample.main(["a", "--max_new_tokens=1"]) == 0
-print("loaded:", sorted({{"transformers", "formats"}} & sys.modules.keys()))
-"""
-    Path("text.txt").write_text("some text\n" * 99)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("loaded: []\n")

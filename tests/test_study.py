@@ -223,6 +223,7 @@ def codes(capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
 def test_a_changed_model_is_studied_or_rejected(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    make_run(run, n_layer=2, n_embd=H * D, block_size=12)
     sound = {"trace": 0, "verify": 0, "heads": 0, "compare": 0}
     unembed, forward, attend = GPT.unembed, GPT.forward, Attend.forward
     for softcap, expected in (
