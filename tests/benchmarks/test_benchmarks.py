@@ -119,27 +119,6 @@ def test_throughput_is_tokens_by_the_median_step(
         assert measured == expected | {"percent_of_peak": 200 * gflops}
 
 
-def test_rows_of_throughput(monkeypatch: pytest.MonkeyPatch, results: Any, tmp_path: Path) -> None:
-    """Another checkout measures the same row; sweeps have as many tokens a step."""
-
-    def measure(model: Any, train: Any, seconds: float, checkout: str = "") -> common.Row:
-        return {"tokens_per_second": model.block_size * train.batch_size / len("ab" + checkout)}
-
-    monkeypatch.setattr(throughput, "measure", measure)
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "__init__.py").touch()
-    program = """import sys; print('{"rows": [{"tokens_per_second": [%d]}]}' % len(sys.argv[-1]))"""
-    (tmp_path / "benchmarks" / "throughput.py").write_text(program)
-    flags = ["--repetitions=1", "--nanogpt=a", f"--other={tmp_path}"]
-    rows = results(throughput.main, *flags)["rows"]
-    assert [row["by"] for row in rows] == ["ours", "nanoGPT", "other"] * 3 + ["ours", "other"] * 2
-    assert rows[1]["times_as_fast"] == [1.5]
-    assert rows[2]["tokens_per_second"] == [len("--only=nanoGPT's 4 x 128")]
-    for sweep, length in (("context", 5), ("width", 4)):
-        rows = results(throughput.main, f"--only={sweep}")["rows"]
-        assert [row["tokens_per_second"] for row in rows] == [[1024] * 3] * 2 * length
-
-
 # In place of C; it reads the sizes of the model as llama2.c's run.c does.
 RUN = f"""#!{sys.executable}
 import struct, sys

@@ -11,18 +11,6 @@ from tests.conftest import posix
 
 
 @posix
-def test_an_open_file_is_replaced_and_not_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_atomically(path, b"old" * 1000)
-    with open(path, "rb") as reader:
-        assert reader.read(3) == b"old"
-        write_atomically(path, b"new")
-        assert reader.read() == b"old" * 999
-    assert path.read_bytes() == b"new"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@posix
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
 def test_killed_at_a_moment_the_old_file_is_whole(tmp_path: Path, moment: str) -> None:
     path = tmp_path / "file"

@@ -169,17 +169,6 @@ def test_the_same_source_is_read_once(workplace: Path) -> None:
     assert len(kept()) == 2 * len(KINDS)
 
 
-def test_a_given_tokenizer_is_used(workplace: Path) -> None:
-    Path("t.txt").write_text("cab")
-    load("t.txt")
-    for _ in range(2):
-        assert load("t.txt", CharTokenizer("xcba")).tokens.tolist() == [1, 3, 2]
-        rewrite("t.txt", "abc")
-    assert len(kept()) == 4
-    with pytest.raises(UserError, match="never seen 'b'"):
-        load("t.txt", CharTokenizer("ac"))
-
-
 def test_another_text_is_read_again(workplace: Path) -> None:
     """Of another time, of another size, in another order."""
     Path("b.txt").write_text("text of b")

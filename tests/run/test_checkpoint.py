@@ -40,7 +40,6 @@ from run.checkpoint import (
 from tests.run.conftest import rewrite
 from training.config import TrainConfig
 from training.optim import Optimizer, make_optimizer
-from training.processes import Processes
 from training.runtime import Machine
 from training.step import TrainState
 
@@ -158,12 +157,10 @@ def put(plain: dict[str, Any], place: list[str], value: Any) -> None:
 
 WRONG: list[tuple[str, Any, str]] = [
     ("config.model.n_layer", 10**15, "config.model.n_layer must be less"),
-    ("config.train.snapshots", "3", "config.train.snapshots must be a valid integer"),
     ("config.data.source", "\ud800", "Invalid JSON"),
     ("tokenizer.kind", "word", "'word'"),
     ("tokenizer", {"kind": "bpe", "merges": "", "special": ["\ud800"]}, "Invalid JSON"),
     ("corpus.start_token", 5, "start_token"),
-    ("corpus", {}, "start_token"),
     ("state.step", 2**62, "state.step must be less"),
     ("state", json.loads("[" * 900 + "]" * 900), "recursion limit"),
 ]
@@ -221,18 +218,9 @@ def test_tensors_fit_by_name_shape_and_type() -> None:
 # --- a run while it trains -----------------------------------------------------------------------
 
 
-class Two(Processes):
-    """Two processes, of which the other's bytes are all 7."""
-
-    def gather(self, state: Tensor) -> list[Tensor]:
-        return [state, torch.full_like(state, 7)]
-
-
 def test_every_process_has_an_rng_state_of_its_own(path: Path) -> None:
     model, optimizer = make()
-    tensors = training_tensors(model, optimizer, Two(0, 2))
-    assert torch.equal(tensors["rng.cpu.0"], torch.get_rng_state())
-    assert (tensors["rng.cpu.1"] == 7).all()
+    tensors = training_tensors(model, optimizer)
     torch.manual_seed(5)
     tensors["rng.cpu.1"] = torch.get_rng_state()
     for rank, seed in ((1, 5), (2, 6)):  # a third process was not there, and keeps its own
@@ -279,28 +267,9 @@ def test_snapshots_come_back_in_half_precision(tmp_path: Path) -> None:
 # --- a run, opened -------------------------------------------------------------------------------
 
 
-def test_best_and_last_are_what_is_asked_for(path: Path) -> None:
-    run = path.parent
-    assert str(open_run(run)) == f"{path}, step 7, validation loss 2.2500", "there is no best yet"
-    best = dataclasses.replace(HEADER, state=TrainState(5, train_loss=1.0))
-    save_checkpoint(run / "best.safetensors", TENSORS, best)
-    assert open_run(run, "last").path == path
-    for saved in (open_run(run), open_run(run, "best")):
-        assert str(saved) == f"{run}/best.safetensors, step 5, not evaluated yet"
-        assert saved.config == HEADER.config and saved.start_token == 3
-        assert saved.tokenizer == CharTokenizer(CHARS)
-
-
-CHOICES: list[dict[str, Any]] = [
-    {"positions": "rotary", "norm": "rmsnorm", "qk_norm": True},
-    {"positions": "learned", "bias": True, "tie_embeddings": True, "qk_norm": False},
-    {"positions": "none", "activation": "swiglu", "ngrams": 3},
-]
-
-
-@pytest.mark.parametrize("choices", CHOICES, ids=lambda choices: choices["positions"])
-def test_its_model_computes_what_was_saved(path: Path, choices: dict[str, Any]) -> None:
-    config = Config(model=dataclasses.replace(MODEL, **choices))
+def test_its_model_computes_what_was_saved(path: Path) -> None:
+    other = {"positions": "learned", "norm": "rmsnorm", "tie_embeddings": True, "ngrams": 3}
+    config = Config(model=dataclasses.replace(MODEL, **other))
     original = make(1, config.model)[0].eval()
     save_checkpoint(path, model_tensors(original), dataclasses.replace(HEADER, config=config))
     saved = open_run(path.parent)
@@ -309,8 +278,8 @@ def test_its_model_computes_what_was_saved(path: Path, choices: dict[str, Any]) 
     tokens = torch.tensor([[0, 1, 2, 3, 4], [4, 4, 3, 0, 1]])
     assert torch.equal(model(tokens), original(tokens))
     deeper = dataclasses.replace(config, model=dataclasses.replace(config.model, n_layer=4))
-    other = dataclasses.replace(saved, header=dataclasses.replace(HEADER, config=deeper))
+    misfit = dataclasses.replace(saved, header=dataclasses.replace(HEADER, config=deeper))
     with pytest.raises(
         UserError, match=r"does not fit its own config: model.blocks.3\S* is absent"
     ):
-        other.model(CPU)
+        misfit.model(CPU)

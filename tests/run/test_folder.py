@@ -8,11 +8,7 @@ import pytest
 
 import train
 from common.errors import UserError
-from run.checkpoint import load_checkpoint
 from run.folder import check_unused, find_run, lock_run, make_folder
-from tests.conftest import DEBUG
-
-SMALL = ["--train.tensorboard=false", "--train.sample_tokens=0", "--train.snapshots=2"]
 
 # --- a new run -----------------------------------------------------------------------------------
 
@@ -35,39 +31,6 @@ def test_only_a_run_that_never_saved_is_replaced(workplace: Path) -> None:
     (run / "last.safetensors").touch()
     with pytest.raises(UserError, match=r"^runs/a exists; resume it with --resume runs/a, or"):
         make_folder("a", "")
-
-
-def test_a_full_disk_leaves_a_run_to_start_again_or_to_resume(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Every file but the log is renamed to its place: fail at each rename of a run."""
-    (workplace / "a.txt").write_text("a short text, and another one\n" * 50)
-    flags = [DEBUG, "--data.source=a.txt", "--train.max_steps=1", *SMALL]
-    assert train.main([*flags, "--run=whole"]) == 0
-    whole, replace, failed = load_checkpoint(Path("runs/whole/last.safetensors"))[1], os.replace, 0
-    while True:
-        left, name = failed, f"run{failed}"
-
-        def full(source: Path, target: Path) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise OSError(28, "No space left on device")
-            replace(source, target)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", full)
-            if train.main([*flags, f"--run={name}"]) == 0:
-                break
-        error = capsys.readouterr().err.splitlines()[-1]
-        assert error.startswith("error: ") and "No space left on device" in error
-        saved = Path("runs", name, "last.safetensors").exists()
-        again = [f"--resume={name}"] if saved else [*flags, f"--run={name}"]
-        assert train.main(again) == 0, f"after {failed} files"
-        tensors = load_checkpoint(Path("runs", name, "last.safetensors"))[1]
-        assert all(tensors[key].equal(tensor) for key, tensor in whole.items())
-        failed += 1
-    assert failed >= 6  # config, the last checkpoint twice, the best, two snapshots
 
 
 # --- one process at a time -----------------------------------------------------------------------

@@ -81,12 +81,6 @@ def lines_of(run: Path, key: str) -> list[tuple[int, float]]:
     return [(line["step"], line[key]) for line in read_metrics(run) if key in line]
 
 
-def test_what_is_logged_is_seen_at_once(tmp_path: Path) -> None:
-    with logger(tmp_path, TrainState(step=1), tensorboard=True) as log:
-        log.write({"train_loss": 3.5})
-        assert lines_of(tmp_path, "train_loss") == events_of(tmp_path, "train_loss") == [(1, 3.5)]
-
-
 CUT = ["", '{"step": 3, "train', '[1]\n{"a": 1}\nnull\n{"step": 2, "a": NaN}\n\udcff\n']
 
 

@@ -1,16 +1,11 @@
 """Several processes share a batch; what concerns one process alone. Real jobs are in
 tests/test_processes.py."""
 
-import os
-
-import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.conftest import posix
 from training.config import TrainConfig
 from training.processes import ALONE, Processes, join_processes
 from training.runtime import StopSignal
@@ -47,35 +42,3 @@ def test_a_signal_anywhere_stops_all_and_none_is_lost() -> None:
         stop = StopSignal()
         assert Two(0, 2).stop_requested(stop) == bool(other)
         assert stop.number == max(meanwhile, other)
-
-
-@posix
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer"), 2),
-        (dist.DistNetworkError("failed to recv, got 0 bytes"), 2),
-        (RuntimeError("a bug"), 4),
-        (KeyboardInterrupt(), 130),
-        (None, 5),
-    ],
-    ids=repr,
-)
-def test_a_process_of_a_job_ends_at_once_where_another_is_gone(
-    error: BaseException | None, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After an error the group is left alone: taken down while the error's traceback holds what
-    uses it, it can hang, if not each time."""
-    child = os.fork()
-    if child == 0:
-        try:
-            monkeypatch.setenv("WORLD_SIZE", "2")
-            monkeypatch.setattr(dist, "init_process_group", lambda *args, **options: None)
-            monkeypatch.setattr(dist, "get_rank", lambda: 0)
-            monkeypatch.setattr(dist, "destroy_process_group", lambda: os._exit(5))
-            with join_processes(TrainConfig(), CPU):
-                if error is not None:
-                    raise error
-        finally:
-            os._exit(4)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code

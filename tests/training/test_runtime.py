@@ -8,7 +8,7 @@ import torch
 
 from common.errors import UserError
 from training.config import TrainConfig
-from training.runtime import SIGNALS, Machine, StopSignal, pick_device, start_runtime
+from training.runtime import SIGNALS, StopSignal, pick_device, start_runtime
 
 
 def test_the_config_chooses_or_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,14 +26,6 @@ def test_the_config_chooses_or_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -
             config = TrainConfig(device="cpu", precision=name)
             chosen = start_runtime(config)
             assert (chosen.precision, chosen.machine.precision) == (getattr(torch, name), name)
-
-
-def test_the_machine_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    processor = torch.backends.cpu.get_cpu_capability()
-    machine = start_runtime(TrainConfig(device="cpu", precision="bfloat16", threads=2)).machine
-    assert machine == Machine("cpu", processor, 2, 3, "bfloat16", torch.__version__)
-    assert f"{machine}, ".startswith(f"device cpu, processor {processor}, threads 2, processes 3, ")
 
 
 def test_auto_takes_a_gpu_and_each_process_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

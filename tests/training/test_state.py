@@ -9,20 +9,6 @@ from training.config import TrainConfig
 from training.step import TrainState
 
 
-def test_evaluations_are_at_intervals_and_at_the_end_and_once() -> None:
-    config = TrainConfig(max_steps=11, eval_every=4, save_every=3)
-    due = []
-    for step in range(12):
-        state = TrainState(step=step, train_loss=1.0)
-        if state.evaluation_due(config):
-            due.append(step)
-            state.record(1.0)
-            assert not state.evaluation_due(config), "it is made already"
-    assert due == [4, 8, 11]
-    made = TrainState(step=8, train_loss=1.0, last_eval_step=4, val_loss=1.0, best_val_loss=1.0)
-    assert made.evaluation_due(config)
-
-
 @given(
     losses=st.lists(st.integers(1, 6).map(float), min_size=1, max_size=12),
     target=st.sampled_from([0.0, 1.0, 2.5]),
