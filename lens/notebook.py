@@ -7,7 +7,7 @@ show(model, text)               a GPT of your own, and the text that it was trai
 
 import html
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from lens.subject import MeasureOptions, Subject
 class Page:
     """The page; a cell whose last line it is shows it."""
 
-    content: str
+    content: str = field(repr=False)
     height: int
 
     def _repr_html_(self) -> str:
