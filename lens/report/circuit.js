@@ -11,10 +11,10 @@ class Circuit {
   /** Of the logit of a token at a position, minus that of another if there is one. The engine has
    * computed the text without edits. */
   constructor(engine, position, plus, minus = null) {
-    const { L, C, V, memory, at, config } = engine;
+    const { L, C, V, memory, at } = engine;
     const T = position + 1;
     Object.assign(this, { engine, T, nodes: [], x0: memory.slice(at.x0, at.x0 + T * C) });
-    const unembedding = at[`${config.tie_embeddings ? "token_embedding" : "head"}.weight`];
+    const unembedding = at[`${engine.unembedding}.weight`];
     const logits = at.logits + position * V;
     const relative = (number) => number(plus) - (minus === null ? 0 : number(minus));
     const row = Float64Array.from({ length: C }, (_, c) =>
@@ -114,13 +114,10 @@ class Circuit {
 
   /** What a node writes into the residual stream, C numbers. */
   written({ rank, index, position }) {
-    const { memory, at, C } = this.engine;
+    const { C } = this.engine;
     if (rank < 0) return this.x0.subarray(position * C, (position + 1) * C);
-    const { given, width, size, writing } = this.parts[rank];
-    const [weight, first] = [at[`${writing}.weight`], index * size];
-    const gives = given.subarray(position * width + first, position * width + first + size);
-    return Float64Array.from({ length: C }, (_, c) =>
-      product(gives, memory.subarray(weight + c * width + first)));
+    const { given, width, size, writing } = this.parts[rank], first = position * width + index * size;
+    return this.engine.written(writing, width, index * size, given.subarray(first, first + size));
   }
 
   /** The direction that a node reads in the residual stream; `times`, by position, what that is

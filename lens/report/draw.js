@@ -67,6 +67,16 @@ function visible(token) {
 
 const quoted = (token) => `'${visible(token)}'`;
 
+const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+// Let `move(target, across, down)` have the arrow keys, and the page not.
+const withArrows = (move) => (event) => {
+  if (!(event.key in ARROWS)) return;
+  move(event.target, ...ARROWS[event.key]);
+  event.preventDefault();
+  event.stopPropagation();
+};
+
 // ------------------------------------------------------------------------------------- colors
 
 // 256 colors through the anchors: as pixels of an image, as CSS, and whichever of black and white
@@ -123,6 +133,9 @@ function scale(colors, ticks) {
   });
   return el("div", { className: "scale" }, bar, el("div", { className: "ticks" }, ...marks));
 }
+
+const scoreBar = (limit) =>
+  scale(theme.score, [[0, number(-limit, 2)], [0.5, "0"], [1, number(limit, 2)]]);
 
 const maskedSwatch = () => el("span", {}, el("span", { className: "swatch masked" }), "masked");
 
@@ -222,21 +235,22 @@ function hatching(context, sharp) {
   return pattern;
 }
 
-// ---------------------------------------------------------------------------- lines over training
+// ---------------------------------------------------------------------------- lines
 
 /**
- * Lines over training, evenly by snapshot. `lines` have {y: a value for each snapshot, kind, title};
- * `level` is dashed; `here` is the snapshot on show; `marks` are {at: a snapshot, label}; `values`
- * asks for an axis of them. A click calls `choose`, if given, with the nearest snapshot.
+ * Lines of values, evenly apart: `lines` have {y, kind, title}, and `names` what is under the values,
+ * which are those of the snapshots if omitted. `level` is dashed; `here` is the snapshot on show;
+ * `marks` are {at, label}; `values` asks for an axis of them. A click calls `choose` with the nearest.
  */
-function lineChart(box, lines, { label, here, choose, values, level = null, dots = [], marks = [] }) {
+function lineChart(box, lines, { label, names = snapshots.map(({ step }) => count(step)),
+  here = null, choose, values, level = null, dots = [], marks = [] }) {
   const width = box.clientWidth, height = box.clientHeight;
   const all = [...lines.flatMap((line) => line.y), level].filter(Number.isFinite);
   if (!width || !all.length) return;
   const [left, right, top, bottom] = [values ? 2.6 : 0.5, values ? 1 : 0.5, 0.6, 1.1]
     .map((pad) => pad * rem());
   const low = Math.min(...all), high = Math.max(...all, low + 1e-6);
-  const x = (i) => left + (i / (LAST || 1)) * (width - left - right);
+  const last = names.length - 1, x = (i) => left + (i / (last || 1)) * (width - left - right);
   const y = (value) => top + ((high - value) / (high - low)) * (height - top - bottom);
   const across = (value, kind) =>
     svg("line", { class: kind, x1: left, x2: width - right, y1: y(value), y2: y(value) });
@@ -251,15 +265,15 @@ function lineChart(box, lines, { label, here, choose, values, level = null, dots
     }
   }
   let free = width - 3 * rem(); // to the left of where a step's label has room
-  for (let i = LAST; i >= 0; i--) {
-    if (i < LAST && x(i) > free) continue;
-    const anchor = !i ? "start" : i < LAST ? "middle" : "end";
-    chart.append(text(x(i), height - 2, anchor, count(snapshots[i].step)));
+  for (let i = last; i >= 0; i--) {
+    if (i < last && x(i) > free) continue;
+    const anchor = !i ? "start" : i < last ? "middle" : "end";
+    chart.append(text(x(i), height - 2, anchor, names[i]));
     free = Math.min(free, x(i) - 3.5 * rem());
   }
   const front = []; // what lines must not cross
   marks.forEach(({ at, label }, i) => {
-    const [along, anchor] = at < LAST / 2 ? [3, "start"] : [-3, "end"];
+    const [along, anchor] = at < last / 2 ? [3, "start"] : [-3, "end"];
     const mark = upright(at, "mark");
     mark.append(svg("title", {}, label));
     chart.append(mark);
@@ -268,9 +282,9 @@ function lineChart(box, lines, { label, here, choose, values, level = null, dots
     if (width > 500) front.push(words);
   });
   if (Number.isFinite(level)) chart.append(across(level, "uniform"));
-  chart.append(upright(here, "moment"));
+  if (here !== null) chart.append(upright(here, "moment"));
   for (const line of lines) {
-    const points = range(snapshots.length).filter((i) => Number.isFinite(line.y[i]))
+    const points = range(names.length).filter((i) => Number.isFinite(line.y[i]))
       .map((i) => `${x(i)},${y(line.y[i])}`).join(" ");
     const kind = `line ${line.kind}`;
     chart.append(svg("polyline", { class: kind, points }, svg("title", {}, line.title)));
@@ -286,7 +300,7 @@ function lineChart(box, lines, { label, here, choose, values, level = null, dots
   if (!choose) return;
   box.onclick = (event) => {
     const across = event.clientX - box.getBoundingClientRect().left - left;
-    choose(Math.round((across / (width - left - right)) * LAST));
+    choose(Math.round((across / (width - left - right)) * last));
   };
 }
 

@@ -21,6 +21,7 @@ class Engine {
     Object.assign(this, { config, L, H, C, B, D: C / H });
     this.triangle = (B * (B + 1)) / 2; // weights of a head: row t has t + 1
     this.V = shapes.find(([name]) => name === "token_embedding.weight")[1][0];
+    this.unembedding = config.tie_embeddings ? "token_embedding" : "head";
     this.hidden = config.activation === "swiglu" ? Math.ceil((8 * C) / 3) : 4 * C;
     this.at = {}; // where each tensor begins
     this.rows = {}; // of the weights that are tables
@@ -285,8 +286,7 @@ class Engine {
   /** Logits of rows of the residual stream. */
   unembed(x, logits, rows) {
     this.norm("final_norm", x, rows);
-    const head = this.config.tie_embeddings ? "token_embedding" : "head";
-    this.linear(head, this.at.normed, logits, rows, this.C, this.V);
+    this.linear(this.unembedding, this.at.normed, logits, rows, this.C, this.V);
   }
 
   /** Norm of rows at x, into `normed`. */
@@ -299,22 +299,21 @@ class Engine {
     const weight = at[`${name}.weight`];
     const bias = at[`${name}.bias`];
     for (let r = 0; r < rows; r++, x += width, y += width) {
-      let mean = 0;
-      if (centered) {
-        for (let c = 0; c < width; c++) mean += memory[x + c];
-        mean /= width;
-      }
-      let variance = 0;
-      for (let c = 0; c < width; c++) {
-        const apart = memory[x + c] - mean;
-        variance += apart * apart;
-      }
-      const scale = 1 / Math.sqrt(variance / width + EPS);
+      const { mean, scale } = this.moments(x, width, centered);
       for (let c = 0; c < width; c++) {
         memory[y + c] = (memory[x + c] - mean) * scale * memory[weight + c];
       }
       if (bias !== undefined) this.add(y, bias, width);
     }
+  }
+
+  /** What a norm subtracts from the numbers at x, and then multiplies them by. */
+  moments(x, width, centered) {
+    const { memory } = this;
+    let [mean, variance] = [0, 0];
+    if (centered) for (let c = 0; c < width; c++) mean += memory[x + c] / width;
+    for (let c = 0; c < width; c++) variance += (memory[x + c] - mean) ** 2 / width;
+    return { mean, scale: 1 / Math.sqrt(variance + EPS) };
   }
 
   /** Queries or keys of each head, normalized and rotated where the config says so, in place. */
@@ -374,21 +373,22 @@ class Engine {
 
   /** What a norm multiplies the numbers at x by, before its weights. */
   normScale(x) {
-    const { memory, C } = this;
-    let mean = 0;
-    if (this.config.norm === "layernorm") for (let c = 0; c < C; c++) mean += memory[x + c] / C;
-    let variance = 0;
-    for (let c = 0; c < C; c++) variance += (memory[x + c] - mean) ** 2 / C;
-    return 1 / Math.sqrt(variance + EPS);
+    return this.moments(x, this.C, this.config.norm === "layernorm").scale;
   }
 
-  /** The vector whose product with the residual stream is a token's logit, but for the scale and
-   * the biases of the final norm and of the head. */
-  direction(token) {
-    const { memory, at, C } = this;
-    const head = this.config.tie_embeddings ? "token_embedding" : "head";
-    const row = at[`${head}.weight`] + token * C;
-    return this.before("final_norm", Float64Array.from(memory.subarray(row, row + C)));
+  /** What channels inside a layer, from `first` of `width` on, write into the residual stream. */
+  written(name, width, first, values) {
+    const { memory, at, C } = this, weight = at[`${name}.weight`] + first;
+    return Float64Array.from({ length: C }, (_, c) =>
+      product(values, memory.subarray(weight + c * width)));
+  }
+
+  /** What a vector in the residual stream adds to each logit, the final norm's scale left out. */
+  logitsOf(x) {
+    const { memory, at, C, V } = this, table = at[`${this.unembedding}.weight`];
+    const mean = this.config.norm === "layernorm" ? x.reduce((a, b) => a + b) / C : 0;
+    const y = x.map((each, c) => (each - mean) * memory[at["final_norm.weight"] + c]);
+    return Float64Array.from({ length: V }, (_, id) => product(y, memory.subarray(table + id * C)));
   }
 
   /** A direction in what a norm gives, seen before the norm, whose scale is left out. */
@@ -432,26 +432,24 @@ class Engine {
   votes(t, token) {
     const { memory, at, C, D, L } = this;
     const scale = this.normScale(at[`x${L}`] + t * C);
-    const head = this.config.tie_embeddings ? "token_embedding" : "head";
-    const row = at[`${head}.weight`] + token * C;
-    const direction = this.direction(token).map((x) => x * scale);
     const from = (x, count) => memory.subarray(x, x + count);
+    const row = from(at[`${this.unembedding}.weight`] + token * C, C);
+    const direction = this.before("final_norm", Float64Array.from(row)).map((x) => x * scale);
     const along = (y) => product(from(y, C), direction);
     const found = { embedding: along(at.x0 + t * C), heads: [], mlps: [], biases: 0 };
     for (let l = 0; l < L; l++) {
-      const out = at[`blocks.${l}.attn.out.weight`];
+      const out = `blocks.${l}.attn.out`;
       for (let d = 0; d < C; d += D) {
         const z = from(at[`z${l}`] + t * C + d, D);
-        found.heads.push(direction.reduce((sum, x, c) =>
-          sum + x * product(z, from(out + c * C + d, D)), 0));
+        found.heads.push(product(direction, this.written(out, C, d, z)));
       }
       found.mlps.push(along(at[`mlp${l}`] + t * C));
-      const bias = at[`blocks.${l}.attn.out.bias`];
+      const bias = at[`${out}.bias`];
       if (bias !== undefined) found.biases += along(bias);
     }
     if (this.config.head_bias) found.biases += memory[at["head.bias"] + token];
     const bias = at["final_norm.bias"];
-    if (bias !== undefined) found.biases += product(from(row, C), from(bias, C));
+    if (bias !== undefined) found.biases += product(row, from(bias, C));
     return found;
   }
 }

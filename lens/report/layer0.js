@@ -55,16 +55,11 @@ class Layer0 {
    * direct path: through W_O, the final norm's weights and the unembedding. The final norm's
    * scale, which depends on the text, is left out. */
   logits(h, position) {
-    const { engine, tokens } = this;
-    const { memory, at, C, D, V } = engine;
+    const { engine, tokens, engine: { C, D } } = this;
     const values = this.rows("value", [position]);
-    const out = at["blocks.0.attn.out.weight"] + h * D;
-    const directions = Array.from({ length: V }, (_, token) => engine.direction(token));
     return Float32Array.from(tokens.flatMap((_, i) => {
       const value = values.subarray(i * C + h * D, i * C + (h + 1) * D);
-      const added = Float64Array.from({ length: C }, (_, c) =>
-        product(memory.subarray(out + c * C, out + c * C + D), value));
-      return directions.map((direction) => product(direction, added));
+      return [...engine.logitsOf(engine.written("blocks.0.attn.out", C, h * D, value))];
     }));
   }
 }

@@ -31,13 +31,8 @@ const ranked = (numbers, count) =>
 
 // -------------------------------------------------------------------------------------- weights
 
-function bytesOf(base64) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
-  const text = atob(base64);
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  return bytes;
-}
+const bytesOf = (base64) => Uint8Array.fromBase64?.(base64) ??
+  Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
 
 const floats = (base64) => new Float32Array(bytesOf(base64).buffer);
 
@@ -278,19 +273,13 @@ async function compute(engine, ids, edits, isCurrent) {
   return mayGoOn(isCurrent);
 }
 
-/** log softmax of a row of logits, in place. */
-function normalizeRow(logits, t) {
-  const row = logits.subarray(t * V, (t + 1) * V);
-  const largest = largestOf(row);
-  let total = 0;
-  for (let i = 0; i < V; i++) total += Math.exp(row[i] - largest);
-  const norm = largest + Math.log(total);
-  for (let i = 0; i < V; i++) row[i] -= norm;
-}
-
-/** (T, V) log probabilities. */
+/** Log probabilities, (T, V), in the place of logits. */
 function logProbabilities(logits) {
-  for (let t = 0; t < logits.length / V; t++) normalizeRow(logits, t);
+  for (let start = 0; start < logits.length; start += V) {
+    const row = logits.subarray(start, start + V), largest = largestOf(row);
+    const norm = largest + Math.log(row.reduce((total, x) => total + Math.exp(x - largest), 0));
+    for (let i = 0; i < V; i++) row[i] -= norm;
+  }
   return logits;
 }
 
@@ -386,21 +375,10 @@ function* generate(engine, ids, settings, edits = []) {
 
 // ---------------------------------------------------------------------------- for the console
 
-function snapshotAt(step) {
+function read(text, { step = snapshots[LAST].step } = {}) {
   const snapshot = snapshots.findIndex((each) => each.step === step);
-  if (snapshot >= 0) return snapshot;
+  if (snapshot >= 0) return { engine: engineFor("console", snapshot), ids: idsOf(text) };
   throw new RangeError(`step ${step}: there are ${snapshots.map((s) => s.step).join(", ")}`);
-}
-
-function read(text, { step = snapshots[LAST].step, off = [], edits = [], other = [] } = {}) {
-  const snapshot = snapshotAt(step);
-  const words = [...off.map(([l, h, instead = "zero"]) => `L${l}H${h}=${instead}`), ...edits];
-  for (const word of words) if (!readEdit(word)) throw new RangeError(`edit ${word}`);
-  const donor = engineFor("console donor", snapshot);
-  donor.run(idsOf(other));
-  return {
-    engine: engineFor("console", snapshot), ids: idsOf(text), edits: toEngine(words, donor),
-  };
 }
 
 function idsOf(text) {
@@ -410,14 +388,9 @@ function idsOf(text) {
   return tokens.map(({ id }) => id);
 }
 
-function rowsOf(numbers, width) {
-  return range(numbers.length / width).map((t) => [...numbers.slice(t * width, (t + 1) * width)]);
-}
-
 /**
  * The page's one global. A text is a string or a list of token ids, at most block_size of them.
- * Options: step, of a snapshot; off, [[layer, head], ...] or [[layer, head, "mean"], ...]; edits,
- * as in the page's address; other, the text that patches come from.
+ * The option `step` is that of a snapshot.
  */
 globalThis.glassgpt = Object.freeze({
   config,
@@ -426,23 +399,22 @@ globalThis.glassgpt = Object.freeze({
 
   /** Logits of the next token at every position, [T][V]. */
   logits(text, options) {
-    const { engine, ids, edits } = read(text, options);
-    return rowsOf(engine.run(ids, edits), V);
+    const { engine, ids } = read(text, options), logits = engine.run(ids);
+    return ids.map((_, t) => [...logits.slice(t * V, (t + 1) * V)]);
   },
 
   /** Attention weights of a head: row t has the t + 1 weights of query t. */
   attention(text, layer, head, options) {
-    const { engine, ids, edits } = read(text, options);
-    engine.run(ids, edits);
+    const { engine, ids } = read(text, options);
+    engine.run(ids);
     const weights = engine.attention(layer, head);
     return ids.map((_, t) => [...weights.slice((t * (t + 1)) / 2, ((t + 1) * (t + 2)) / 2)]);
   },
 
   /** So many tokens after a text of any length, as a string. */
   generate(text, count, { temperature = 0, topK = 0, seed = 1337, ...options } = {}) {
-    const { engine, ids, edits } = read(text, options);
-    const found = [];
-    const drawn = generate(engine, ids, { temperature, topK, seed }, edits);
+    const { engine, ids } = read(text, options), found = [];
+    const drawn = generate(engine, ids, { temperature, topK, seed });
     while (found.length < count) {
       const { value } = drawn.next();
       if (value) found.push(known(value.id));

@@ -285,12 +285,10 @@ async function fillPatches() {
   Object.assign(patches, { shares, byHead, look: null });
   $("patches").hidden = false;
   const [donor, engine] = ["patch donor", "patch"].map((purpose) => engineFor(purpose, snapshot));
-  const last = () => engine.memory.slice(engine.at.logits + (T - 1) * V, engine.at.logits + T * V);
+  const lastOf = ({ memory, at: { logits } }) => memory.slice(logits + (T - 1) * V, logits + T * V);
   if (!(await compute(donor, otherIds, [], isCurrent))) return;
-  if (!(await compute(engine, otherIds, [], isCurrent))) return;
-  const theirs = last();
   if (!(await compute(engine, ids, [], isCurrent))) return;
-  const ours = last();
+  const [ours, theirs] = [engine, donor].map(lastOf);
   // The two predictions; if they are the same, the token whose logit rises most.
   const a = indexOfLargest(ours), same = indexOfLargest(theirs) === a;
   const gains = theirs.map((logit, v) => (v === a ? -Infinity : logit - ours[v]));
@@ -308,7 +306,7 @@ async function fillPatches() {
     for (let t = T - 1; t >= first; t--) {
       const word = patchWord(r, t);
       if (!(await compute(engine, ids, toEngine([word], donor), isCurrent))) return;
-      shares[r * T + t] = (difference(last()) - low) / (high - low);
+      shares[r * T + t] = (difference(lastOf(engine)) - low) / (high - low);
     }
     drawPatches();
     if (!r) showColumn($("patches"), ($("patches").clientWidth * first) / T);
@@ -398,16 +396,6 @@ function explain(event) {
 
 // --------------------------------------------------------------------------- pointer and keys
 
-const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-
-// Let `move(target, across, down)` have the arrow keys, and the page not.
-const withArrows = (move) => (event) => {
-  if (!(event.key in ARROWS)) return;
-  move(event.target, ...ARROWS[event.key]);
-  event.preventDefault();
-  event.stopPropagation();
-};
-
 function listen() {
   $("measure").append(...measures.map(({ key, name }) => el("option", { value: key }, name)));
   $("measure").onchange = () => {
@@ -464,14 +452,12 @@ function listen() {
   Object.assign($("patches"), {
     onpointermove: (event) => lookAtPatch(cellUnder($("patches"), event)),
     onclick: clickPatch,
-    onkeydown: (event) => {
-      if (event.key === "Enter") applyPatch();
-      else withArrows((_, across, down) => {
-        const [t, r] = patches.look ?? [view.pass.T - 1, 0];
-        lookAtPatch([clamp(t + across, 0, view.pass.T - 1),
-          clamp(r + down, 0, (patches.byHead ? HEADS : L) - 1)]);
-      })(event);
-    },
+    onkeyup: (event) => event.key === "Enter" && applyPatch(),
+    onkeydown: withArrows((_, across, down) => {
+      const [t, r] = patches.look ?? [view.pass.T - 1, 0];
+      lookAtPatch([clamp(t + across, 0, view.pass.T - 1),
+        clamp(r + down, 0, (patches.byHead ? HEADS : L) - 1)]);
+    }),
   });
 
   const tokenAt = ({ target: { dataset } }) =>
@@ -523,19 +509,23 @@ function listen() {
 }
 
 const STAGES = ["scores", "masked", "weights"];
-const KEYS = {
-  "[": () => goTo(position() - 1),
-  "]": () => goTo(position() + 1),
-  p: () => LAST && play(),
-  s: () => setStage(STAGES[(STAGES.indexOf(state.stage) + 1) % 3]),
-  t: () => $("typed").focus(),
-  x: () => toggleHead(state.head),
-  h: hideSelected,
-  u: undo,
-  r: reset,
-  "?": () => $("about").showModal(),
-  Escape: () => pin(null),
-};
+const KEYS = [
+  ["← → ↑ ↓", "select another head; in the text, a map or a table, another token"],
+  ["t", "type in the text; Esc leaves it", () => $("typed").focus()],
+  ["Ctrl-Z", "undo typing, also of what the model wrote"],
+  ["[", "earlier in training", () => goTo(position() - 1)],
+  ["]", "later in training", () => goTo(position() + 1)],
+  ["p", "play the training", () => LAST && play()],
+  ["x", "ablate the selected head", () => toggleHead(state.head)],
+  ["h", "hide the selected token from later ones", hideSelected],
+  ["u", "undo all edits", undo],
+  ["r", "reset: last step, no edits", reset],
+  ["s", "scores, mask, softmax",
+    () => setStage(STAGES[(STAGES.indexOf(state.stage) + 1) % STAGES.length])],
+  ["Enter", "keep a token selected"],
+  ["Escape", "select no token", () => pin(null)],
+  ["?", "this list", () => $("about").showModal()],
+];
 
 function onKey(event) {
   if ((event.ctrlKey || event.metaKey) && event.key === "z" && !event.target.matches("textarea")) {
@@ -557,10 +547,12 @@ function onKey(event) {
     if (way[1] && (bottom < 0 || top > innerHeight)) return;
     moveHead(way);
     event.preventDefault();
-  } else if (Object.hasOwn(KEYS, event.key)) {
-    KEYS[event.key]();
-    event.preventDefault();
+    return;
   }
+  const act = KEYS.find(([key]) => key === event.key)?.[2];
+  if (!act) return;
+  act();
+  event.preventDefault();
 }
 
 // --------------------------------------------------------------------------------------- start

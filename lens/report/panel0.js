@@ -77,15 +77,15 @@ function showAlone() {
     const name = (at) => visible(vocab[ids[at]]);
     canvas.style.width = `min(100%, ${1.7 * (n + 1)}rem)`;
     drawCells(canvas, source, { across: name, down: name, look: i ? [null, k] : [k, q] });
-    legend.replaceChildren(scale(theme.score,
-      [[0, number(-limit, 2)], [0.5, "0"], [1, number(limit, 2)]]));
+    legend.replaceChildren(scoreBar(limit));
   });
   const effects = logits.subarray(k * V, (k + 1) * V), order = ranked(effects, V);
   const list = (tokens) => tokens.map((id) => `${quoted(vocab[id])} ${signed(effects[id], 2)}`);
   const pair = pairAlone.map((id) => quoted(vocab[id]));
   readAlone.textContent = `${headName(h)}, query ${pair[0]}, key ${pair[1]}: score ` +
     `${number(shown[0][q * n + k])}. Attending to ${pair[1]} raises ` +
-    `${list(order.slice(0, 3)).join(", ")} and lowers ${list(order.slice(-3).reverse()).join(", ")}.`;
+    `${list(order.slice(0, 3)).join(", ")} and lowers ${list(order.slice(-3).reverse()).join(", ")}. ` +
+    (sliders.length ? `Below: the score over ${embedsPositions ? "key position" : "distance"}.` : "");
   drawCurve(h, queries[0]);
 }
 
@@ -96,23 +96,9 @@ function drawCurve(h, query) {
   const count = embedsPositions ? query + 1 : B;
   const y = range(count).map((at) =>
     layer.scores(h, ...(embedsPositions ? [[query], [at]] : [[at], [0]]))[1]);
-  const [width, height, pad] = [curve.clientWidth, curve.clientHeight, 1.2 * rem()];
-  const [low, high] = [Math.min(0, ...y), Math.max(0, ...y) + 1e-6];
-  const across = (at) => 3 * pad + (at / Math.max(1, count - 1)) * (width - 4 * pad);
-  const up = (value) => pad / 2 + ((high - value) / (high - low)) * (height - 2 * pad);
-  const text = (x, y, anchor, words) => svg("text", { x, y, "text-anchor": anchor }, words);
-  const line = (value) => svg("line",
-    { class: "axis", x1: across(0), x2: across(count - 1), y1: up(value), y2: up(value) });
-  const what = embedsPositions ? "key position" : "distance";
-  const label = `score of ${pairAlone.map((id) => quoted(vocab[id])).join(" with ")} over ${what}`;
-  curve.replaceChildren(svg("svg",
-    { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
-    ...roundNumbers(low, high).flatMap((value) =>
-      [line(value), text(2.8 * pad, up(value) + 4, "end", number(value, 2))]),
-    text(across(0), height - 3, "start", `0: ${label}`),
-    text(across(count - 1), height - 3, "end", `${count - 1}`),
-    svg("polyline", { class: "line chosen",
-      points: y.map((value, at) => `${across(at)},${up(value)}`).join(" ") })));
+  const label = `score of ${pairAlone.map((id) => quoted(vocab[id])).join(" with ")}`;
+  lineChart(curve, [{ y, kind: "chosen", title: label }],
+    { label, names: range(count), values: true, level: 0 });
 }
 
 if (!whyNot) {
@@ -125,11 +111,11 @@ if (!whyNot) {
       showAlone();
     };
     canvas.onclick = (event) => choose(cellUnder(canvas, event) ?? [Infinity, 0]);
-    canvas.onkeydown = (event) => withArrows((_, across, down) => {
+    canvas.onkeydown = withArrows((_, across, down) => {
       const ids = idsAlone(), [q, k] = pairAlone.map((id) => ids.indexOf(id));
       choose((i ? [k, k + down] : [k + across, q + down])
         .map((at) => clamp(at, 0, ids.length - 1)));
-    })(event);
+    });
   });
   new ResizeObserver(showAlone).observe($("alone-section"));
 }

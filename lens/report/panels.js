@@ -111,7 +111,7 @@ function showHeader() {
       cell(el("code", {}, where))))));
   $("glossary").append(...Object.entries(GLOSSARY).flatMap(([term, words]) =>
     [el("dt", {}, term), el("dd", {}, words)]));
-  $("keys").append(...KEY_NAMES.map(([keys, action]) => row(cell(el("kbd", {}, keys)), cell(action))));
+  $("keys").append(...KEYS.map(([keys, action]) => row(cell(el("kbd", {}, keys)), cell(action))));
   const omitted = data.saved - snapshots.length;
   $("omitted").hidden = LAST > 0 && !omitted;
   $("omitted").textContent = omitted
@@ -147,11 +147,10 @@ function weightScale() {
 }
 
 function scoreScale() {
-  const limit = number(largestScore(), 2);
-  const [meaning, ...masked] = state.stage === "masked"
-    ? ["q·k/√D, later keys masked", maskedSwatch()] : ["q·k/√D before the mask"];
-  return [scale(theme.score, [[0, `-${limit}`], [0.5, "0"], [1, limit]]), ...masked,
-    el("p", {}, `${meaning}; from -${limit} to ${limit} in this head`)];
+  const limit = largestScore(), masked = state.stage === "masked";
+  return [scoreBar(limit), ...(masked ? [maskedSwatch()] : []),
+    el("p", {}, `q·k/√D ${masked ? "with later keys masked" : "before the mask"}; ` +
+      `from -${number(limit, 2)} to ${number(limit, 2)} in this head`)];
 }
 
 function surpriseScale() {
@@ -184,6 +183,10 @@ const hiddenFrom = (head) => state.edits.map(readEdit)
     kind === "hide" && (layer === undefined || layer * H + h === head))
   .map(({ position }) => position);
 
+/** Whether a head's query q cannot attend to k. */
+const maskOf = (head, hidden = hiddenFrom(head)) =>
+  (q, k) => k > q || (k < q && hidden.includes(k));
+
 // q.k / sqrt(D) of every pair, also of those that the mask takes out: T * T, kept for one head.
 let scored = {};
 
@@ -191,44 +194,28 @@ function scoresOf(head) {
   if (scored.pass === view.pass && scored.head === head) return scored.scores;
   const { T, queries, keys } = view.pass;
   const [Q, K] = [queries, keys].map((each) => each[Math.floor(head / H)]);
-  const first = (head % H) * D;
-  const scores = new Float32Array(T * T);
-  for (let q = 0; q < T; q++) {
-    for (let k = 0; k < T; k++) {
-      let dot = 0;
-      for (let d = first; d < first + D; d++) dot += Q[q * C + d] * K[k * C + d];
-      scores[q * T + k] = dot / Math.sqrt(D);
-    }
-  }
+  const ofHead = (rows, t) => rows.subarray(t * C + (head % H) * D, t * C + (head % H + 1) * D);
+  const scores = Float32Array.from({ length: T * T }, (_, i) =>
+    product(ofHead(Q, Math.floor(i / T)), ofHead(K, i % T)) / Math.sqrt(D));
   scored = { pass: view.pass, head, scores };
   return scores;
 }
 
 const largestScore = () => largestOf(scoresOf(state.head).map(Math.abs)) || 1;
 
-function paintWeights(pixels, head) {
-  const { T, attention } = view.pass;
-  const weights = attention[head];
-  const hidden = hiddenFrom(head);
-  for (let q = 0, i = 0; q < T; q++) {
-    for (let k = 0; k <= q; k++, i++) {
-      pixels[q * T + k] = theme.weight.pixels[Math.round(Math.sqrt(weights[i]) * 255)];
+/** A head's map at a stage, a pixel a pair; what is masked stays clear. */
+function paintMap(canvas, head, stage) {
+  const { T, attention } = view.pass, isMasked = stage === "scores" ? () => false : maskOf(head);
+  const [scores, half] = stage === "weights" ? [] : [scoresOf(head), 127.5 / largestScore()];
+  const colorAt = scores
+    ? (q, k) => theme.score.pixels[Math.round(127.5 + half * scores[q * T + k])]
+    : (q, k) => theme.weight.pixels[Math.round(255 * Math.sqrt(attention[head][triangle(q) + k]))];
+  picture(canvas, T, T, (pixels) => {
+    for (let i = 0; i < T * T; i++) {
+      const [q, k] = [Math.floor(i / T), i % T];
+      if (!isMasked(q, k)) pixels[i] = colorAt(q, k);
     }
-    for (const k of hidden) if (k < q) pixels[q * T + k] = 0;
-  }
-}
-
-function paintScores(pixels, head) {
-  const { T } = view.pass;
-  const scores = scoresOf(head), half = 127.5 / largestScore();
-  const hidden = state.stage === "masked" ? hiddenFrom(head) : [];
-  for (let q = 0; q < T; q++) {
-    const end = state.stage === "masked" ? q + 1 : T;
-    for (let i = q * T; i < q * T + end; i++) {
-      pixels[i] = theme.score.pixels[Math.round(127.5 + half * scores[i])];
-    }
-    for (const k of hidden) if (k < q) pixels[q * T + k] = 0;
-  }
+  });
 }
 
 // ----------------------------------------------------------------------------- the grid of heads
@@ -257,7 +244,7 @@ function showThumbnails() {
   const { T } = view.pass;
   thumbnails.forEach(({ firstChild: canvas }, head) => {
     canvas.className = T > 64 ? "fine" : "";
-    picture(canvas, T, T, (pixels) => paintWeights(pixels, head));
+    paintMap(canvas, head, "weights");
   });
 }
 
@@ -301,9 +288,7 @@ function showHead() {
     button.ariaPressed = button.dataset.stage === state.stage;
   }
   $("map").ariaLabel = `Attention map of ${name}; arrow keys move in it`;
-  const { T } = view.pass;
-  const painter = state.stage === "weights" ? paintWeights : paintScores;
-  picture(map, T, T, (pixels) => painter(pixels, state.head));
+  paintMap(map, state.head, state.stage);
   showLook();
 }
 
@@ -383,10 +368,9 @@ function showTextState() {
 function showText() {
   const look = looking(), { surprisal } = view.pass;
   const weights = look && weightsOf(state.head, look.q);
-  const hidden = look ? hiddenFrom(state.head) : [];
-  const here = queryOnShow();
+  const isMasked = maskOf(state.head), here = queryOnShow();
   spans.forEach((span, t) => {
-    const masked = t > look?.q || (t < look?.q && hidden.includes(t));
+    const masked = look !== null && isMasked(look.q, t);
     span.classList.toggle("masked", masked);
     span.classList.toggle("here", t === here);
     span.classList.toggle("pinned", t === (state.pin?.k ?? state.pin?.q));
@@ -442,17 +426,15 @@ function showNext() {
   const [now, before] = [view.pass, view.before].map((pass) => rowOf(pass.logP, t));
   const best = ranked(now, BARS);
   const next = view.pass.ids[t + 1];
+  const gauge = (kind, logP) => {
+    const bar = el("div", { className: kind });
+    bar.style.width = `${100 * Math.exp(logP)}%`;
+    return bar;
+  };
   const rows = best.map((id) => {
-    const gauge = el("div", { className: "gauge" });
-    gauge.style.width = `${100 * Math.exp(now[id])}%`;
     const bar = el("button", {
       type: "button", className: "bar-button", title: "logit contributions", onclick: () => vote(id),
-    }, gauge);
-    if (edited()) {
-      const ghost = el("div", { className: "gauge ghost" });
-      ghost.style.width = `${100 * Math.exp(before[id])}%`;
-      bar.append(ghost);
-    }
+    }, gauge("gauge", now[id]), ...(edited() ? [gauge("gauge ghost", before[id])] : []));
     const token = visible(vocab[id]);
     bar.ariaLabel = `logit contributions to ${token}`;
     bar.ariaPressed = id === state.bar;

@@ -49,24 +49,22 @@ function showAttending() {
 
 /** How a row of weights comes about: the largest, the others, and a key that is masked. */
 function showWorked() {
-  const { q, weights } = pairOnShow();
-  const all = scoresOf(state.head).slice(q * view.pass.T, (q + 1) * view.pass.T);
-  const scores = all.slice(0, q + 1);
-  for (const k of hiddenFrom(state.head)) if (k < q) scores[k] = -Infinity;
+  const { q, weights } = pairOnShow(), { T } = view.pass, isMasked = maskOf(state.head);
+  const all = scoresOf(state.head).slice(q * T, (q + 1) * T);
+  const scores = all.map((score, k) => (isMasked(q, k) ? -Infinity : score));
   const largest = largestOf(scores), exps = scores.map((score) => Math.exp(score - largest));
-  const best = ranked(weights, 4), later = q + 1 < view.pass.T ? [q + 1] : [];
-  const others = q + 1 - best.length;
-  const line = (name, value, masked, rest) => row(header(name, "row"),
-    ...best.map((k) => numeral(value(k))), ...later.map((k) => numeral(masked(k))), numeral(rest));
-  const total = (column) => Math.max(0, sum(column) - sum(best.map((k) => column[k])));
+  const best = ranked(weights, 4), keys = q + 1 < T ? [...best, q + 1] : best;
+  const share = (x) => (x ? number(x) : "0");
+  const rest = (column) => number(Math.max(0, sum(column) - sum(best.map((k) => column[k]))));
+  const line = (name, value, others) =>
+    row(header(name, "row"), ...keys.map((k) => numeral(value(k))), numeral(others));
   return [
     el("table", { id: "worked" },
-      row(header("key", "row"), ...[...best, ...later].map((k) =>
-        numeral(`${k} ${visible(view.tokens[k])}`)), numeral(`${others} others`)),
-      line("score", (k) => number(all[k], 2), (k) => number(all[k], 2), ""),
-      line("mask", (k) => (scores[k] === -Infinity ? "−∞" : "0"), () => "−∞", ""),
-      line("exp", (k) => number(exps[k]), () => "0", number(total(exps))),
-      line("weight", (k) => number(weights[k]), () => "0", number(total(weights)))),
+      line("key", (k) => `${k} ${visible(view.tokens[k])}`, `${q + 1 - best.length} others`),
+      line("score", (k) => number(all[k], 2), ""),
+      line("mask", (k) => (isMasked(q, k) ? "−∞" : "0"), ""),
+      line("exp", (k) => share(exps[k]), rest(exps)),
+      line("weight", (k) => share(weights[k]), rest(weights))),
     el("p", { className: "quiet small" }, `From ${place("query", q)}: score = q·k/√D; exp = ` +
       `exp(score − ${number(largest, 2)}), the largest; weight = exp / ${number(sum(exps))}, the ` +
       "sum. A later key is masked."),
@@ -76,29 +74,12 @@ function showWorked() {
 /** What a head adds to every logit at q by attending to k, relative to the mean over the logits:
  * weight, value, W_O, the final norm with its scale held fixed, unembedding. */
 function copied(engine, head, q, k, weight) {
-  const { memory, at } = engine;
-  const l = Math.floor(head / H), first = (head % H) * D;
-  const centered = config.norm === "layernorm";
-  const [v, x] = [at[`v${l}`] + k * C + first, at[`x${L}`] + q * C];
-  const out = at[`blocks.${l}.attn.out.weight`], scales = at["final_norm.weight"];
-  const meanOf = (numbers) => (centered ? sum(numbers) / C : 0);
-  const stream = Array.from(memory.subarray(x, x + C)), mean = meanOf(stream);
-  const size = Math.sqrt(sum(stream.map((each) => (each - mean) ** 2)) / C + EPS);
-  const added = range(C).map((c) => {
-    let total = 0;
-    for (let d = 0; d < D; d++) total += memory[out + c * C + first + d] * memory[v + d];
-    return weight * total;
-  });
-  const middle = meanOf(added);
-  const direction = added.map((each, c) => ((each - middle) / size) * memory[scales + c]);
-  const table = at[config.tie_embeddings ? "token_embedding.weight" : "head.weight"];
-  const logits = Float64Array.from({ length: V }, (_, token) => {
-    let total = 0;
-    for (let c = 0; c < C; c++) total += direction[c] * memory[table + token * C + c];
-    return total;
-  });
-  const average = sum(logits) / V;
-  return logits.map((logit) => logit - average);
+  const { memory, at } = engine, l = Math.floor(head / H), first = (head % H) * D;
+  const value = at[`v${l}`] + k * C + first;
+  const added = engine.written(`blocks.${l}.attn.out`, C, first, memory.subarray(value, value + D));
+  const scale = weight * engine.normScale(at[`x${L}`] + q * C);
+  const logits = engine.logitsOf(added), mean = sum(logits) / V;
+  return logits.map((logit) => scale * (logit - mean));
 }
 
 function showCopying() {
