@@ -19,7 +19,7 @@ if LINUX:  # DistributedDataParallel imports torch._dynamo
 
 
 def run_command(words: list[str], **environment: str) -> tuple[int | None, str, str]:
-    """Run one of our scripts, or `-m` and a module, in this folder: exit code, output, errors."""
+    """Run one of our scripts in this folder: exit code, output, errors."""
     process = start_command("command", words, **environment)
     process.join()
     output, errors = (Path(f"command-{name}").read_text() for name in ("stdout", "stderr"))
@@ -43,13 +43,8 @@ def be_command(
     os.environ |= environment
     for number, name in enumerate(names, start=1):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    root = os.environ["PYTHONPATH"]
-    if words[0] == "-m":
-        sys.argv = words[1:]
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = words
-        runpy.run_path(f"{root}/{words[0]}", run_name="__main__")
+    sys.argv = words
+    runpy.run_path(f"{os.environ['PYTHONPATH']}/{words[0]}", run_name="__main__")
 
 
 def start_job(size: int, arguments: list[str]) -> list[BaseProcess]:

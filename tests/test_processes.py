@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -15,7 +14,7 @@ import train
 from run.checkpoint import load_checkpoint
 from run.log import read_metrics
 from tests.conftest import posix
-from tests.jobs import LINUX, run_job, start_command, start_job
+from tests.jobs import run_job, start_job
 from tests.test_train import read, same_tensors
 
 pytestmark = posix  # gloo in PyTorch's wheels for Windows does not find the other processes
@@ -28,25 +27,9 @@ FLAGS += ["--train.gradient_accumulation_steps=2"]
 TOLERANCE = 1e-5  # relative: sums of a batch in another order, over 20 steps
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of one process."""
-    folder = tmp_path_factory.mktemp("alone")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert train.main([*FLAGS, "--run=alone"]) == 0
-    return folder / "runs" / "alone"
-
-
 def said(rank: int) -> str:
     """What a process of a job said, and then its errors."""
     return "".join(Path(f"said-{rank}-{name}").read_text() for name in ("stdout", "stderr"))
-
-
-def same_losses(run: Path, other: Path) -> None:
-    for key, count in {"train_loss": 20, "grad_norm": 20, "val_loss": 3}.items():
-        assert len(read(run, key)) == count
-        assert read(run, key) == pytest.approx(read(other, key), rel=TOLERANCE), key
 
 
 def same_bits(name: str, other: str) -> dict[str, torch.Tensor]:
@@ -64,10 +47,13 @@ def wait_for(run: Path, step: int, process: BaseProcess) -> None:
 
 
 @pytest.mark.slow
-def test_four_processes_follow_the_losses_of_one(workplace: Path, alone: Path) -> None:
+def test_four_processes_follow_the_losses_of_one(workplace: Path) -> None:
+    assert train.main([*FLAGS, "--run=alone"]) == 0
     assert run_job(4, [*FLAGS, "--run=four"]) == [0, 0, 0, 0]
-    run = Path("runs/four")
-    same_losses(alone, run)
+    alone, run = Path("runs/alone"), Path("runs/four")
+    for key, count in {"train_loss": 20, "grad_norm": 20, "val_loss": 3}.items():
+        assert len(read(run, key)) == count
+        assert read(run, key) == pytest.approx(read(alone, key), rel=TOLERANCE), key
     assert {path.name for path in run.iterdir()} == {path.name for path in alone.iterdir()}
     assert "processes 4" in said(0)
     assert "step" not in said(1), "only the first speaks"
@@ -148,24 +134,3 @@ def test_a_signal_to_one_stops_all_at_the_same_step(workplace: Path) -> None:
     header, _ = load_checkpoint(Path("runs/a/last.safetensors"))
     assert f"stopped at step {header.state.step}; resume with" in said(0)
     assert [process.exitcode for process in job] == [143, 143]
-
-
-@pytest.mark.slow
-def test_torchrun_on_two_nodes(workplace: Path, alone: Path) -> None:
-    """Two groups that meet on a loopback address; each finds its own way to the text. Forked, its
-    processes need not import PyTorch again."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torchrun = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc_per_node=1"]
-    torchrun += ["--master_addr=127.0.0.1", f"--master_port={port}"]
-    torchrun += ["--run-path", f"--start-method={'fork' if LINUX else 'spawn'}"]
-    script = ["--", str(ROOT / "train.py"), *FLAGS, "--run=nodes"]
-    nodes = [
-        start_command(f"node-{rank}", [*torchrun, f"--node_rank={rank}", *script])
-        for rank in range(2)
-    ]
-    for node in nodes:
-        node.join()
-    assert [node.exitcode for node in nodes] == [0, 0]
-    same_losses(alone, Path("runs/nodes"))

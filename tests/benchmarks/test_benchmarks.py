@@ -166,15 +166,6 @@ def test_time_to_loss(text: str, results: Any, nanogpt: str) -> None:
     assert time_to_loss.main([*flags[:2], "--repetitions=1", "--train.max_steps=1"]) == 2
 
 
-@pytest.mark.slow
-def test_recipe(text: str, results: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipe, "CHANGES", {"GELU": recipe.CHANGES["GELU"]})
-    flags = [DEBUG, text, "--train.max_steps=5", "--seeds=2", "--changes"]
-    base, gelu = results(recipe.main, *flags)["rows"]
-    assert len(set(base["whole"])) == 2
-    assert gelu["difference"] == np.mean(gelu["whole"]) - np.mean(base["whole"]) != 0
-
-
 def test_each_change_of_the_recipe_is_understood_and_is_one() -> None:
     def read(flags: str) -> Config:
         argv = ["--train.minutes=0", *flags.split()]

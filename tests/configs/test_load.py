@@ -197,13 +197,10 @@ BAD_FLAGS = [
 
 
 BAD_FILES = [
-    ("train: {minutes: 3, max_steps: 7}", "bad.yaml: train.max_steps and minutes both set"),
     ("model: {n_layer: 0}", "bad.yaml: model.n_layer must be greater than or equal to 1, got 0"),
     ("model: {n_lay: 1}", "bad.yaml: unknown key model.n_lay; did you mean model.n_layer?"),
-    ("modle: {n_layer: 1}", "bad.yaml: unknown key modle.n_layer; did you mean model.n_layer?"),
     ("model: 3\n", "must hold fields in sections"),
     ("", "bad.yaml must hold fields in sections: data, model, train"),
-    ("model: {n_layer: 3\n", "is damaged"),
     ("!!python/object/apply:os.system ['touch exploded']\n", "must hold fields"),
     ("model: &a {n_layer: *a}\n", "is damaged"),
     ("model: " + "[" * 3000, "is damaged"),

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 import signal
 import threading
 from contextlib import suppress
@@ -272,23 +271,6 @@ def test_a_saved_run_has_nothing_read_or_written(
         assert said.startswith("error: only the saved run names ")
         assert said.endswith(f"; to read it, name it with {flag}")
     assert {path.name for path in workplace.iterdir()} == {"private.txt", "runs"}
-
-
-def test_what_the_user_names_or_read_before_is_read(workplace: Path) -> None:
-    Path("t.txt").write_text("a text to keep " * 40)
-    make_run(Path("runs/other"), source="t.txt")
-    make_run(Path("runs/manual"), chars=None, source="pydocs")
-    heads = ["heads", "other", "--sequences=2"]
-    tune = ["--init_from=other", "--train.max_steps=1", "--train.sample_tokens=0"]
-    for main, argv in (
-        (train.main, [*tune, "--data.source=t.txt"]),
-        (study.main, [*heads, "--source=t.txt"]),
-    ):
-        assert study.main(heads) == 2
-        assert main(argv) == 0
-        assert study.main(heads) == 0, "its tokens are here now"
-        shutil.rmtree("cache")
-    assert study.main(["heads", "manual", "--sequences=2"]) == 0
 
 
 # --- a dataset on the Hub ----------------------------------------------------------------------

@@ -91,13 +91,9 @@ def path(tmp_path: Path) -> Path:
 def test_what_is_saved_is_loaded(path: Path) -> None:
     header, tensors = load_checkpoint(path)
     assert header == HEADER and same(tensors, TENSORS)
-    whole = path.read_bytes()
     with open(path, "r+b") as file:
-        file.write(bytes(len(whole)))
+        file.write(bytes(path.stat().st_size))
     assert same(tensors, TENSORS), "a copy, and no window into the file"
-    path.write_bytes(whole.replace(b'"half"', b'"hand"'))
-    with pytest.raises(UserError, match="is damaged: wrong checksum"):
-        load_checkpoint(path)
 
 
 @given(st.data())
@@ -158,7 +154,6 @@ def put(plain: dict[str, Any], place: list[str], value: Any) -> None:
 WRONG: list[tuple[str, Any, str]] = [
     ("config.model.n_layer", 10**15, "config.model.n_layer must be less"),
     ("config.data.source", "\ud800", "Invalid JSON"),
-    ("tokenizer.kind", "word", "'word'"),
     ("tokenizer", {"kind": "bpe", "merges": "", "special": ["\ud800"]}, "Invalid JSON"),
     ("corpus.start_token", 5, "start_token"),
     ("state.step", 2**62, "state.step must be less"),
