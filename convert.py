@@ -88,11 +88,13 @@ def import_(word: str, options: Import) -> None:
         raise UserError(f"there is no {word}; name a folder, hub:OWNER/NAME, or a file")
     if options.chars is not None:
         imported = read_weights(path, options.chars, options.n_head, options.activation)
+        compared = "logits not compared: a file of weights computes none"
     else:
         read = read_folder if path.is_dir() else read_nanogpt
         imported = read(path, Path(options.tokenizer) if options.tokenizer else None)
+        compared = compare_logits(imported.model, imported.original)
     print(f"model: {imported.model.num_parameters():,} parameters, {imported.model.config}")
-    print(compare_logits(imported.model, imported.original))
+    print(compared)
     saved = save_run(options.run, imported, word)
     print(f"next:\n  python sample.py {saved}\n  python study.py report {saved}")
 
