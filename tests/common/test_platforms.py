@@ -50,7 +50,6 @@ def test_windows(
     ("system", "machine", "flags"),
     [
         ("darwin", "arm64", {"-mcpu=native"}),
-        ("darwin", "x86_64", {"-march=native"}),
         ("linux", "aarch64", {"-mcpu=native", "-fopenmp"}),
     ],
 )

@@ -124,8 +124,10 @@ def test_initial_weights(options: dict[str, Any], zero_init: bool) -> None:
 @pytest.mark.parametrize("place", ["embedding", "attention and MLP"])
 def test_each_place_is_dropped_out_in_training(place: str) -> None:
     """With p near 1, what is dropped is zero: then nothing of that place reaches the logits."""
-    model, residual = make(spread=True, dropout=0.5), []
+    model, residual = make(True, dropout=0.5, attn_dropout=0.25, attention="explicit"), []
     assert {m.p for m in model.modules() if isinstance(m, Dropout)} == {0.5}
+    attends = {(m.dropout_p, m.kernel) for m in model.modules() if isinstance(m, Attend)}
+    assert attends == {(0.25, "explicit")}
     block: Any = model.blocks[0]
     for module in (block, block.mlp_norm, model.blocks[1]):
         module.register_forward_pre_hook(lambda module, args: residual.append(args[0]))
@@ -134,12 +136,6 @@ def test_each_place_is_dropped_out_in_training(place: str) -> None:
     read, between, wrote = residual
     assert (read == 0).all() == (place == "embedding")
     assert torch.equal(read, between) == torch.equal(between, wrote) == (place != "embedding")
-
-
-def test_kernel_and_dropout_of_attention_are_the_configs() -> None:
-    model = make(dropout=0.1, attn_dropout=0.25, attention="explicit")
-    attends = [m for m in model.modules() if isinstance(m, Attend)]
-    assert [(m.dropout_p, m.kernel) for m in attends] == [(0.25, "explicit")] * L
 
 
 @pytest.mark.parametrize("options", OPTIONS[1:], ids=str)

@@ -263,8 +263,8 @@ def test_snapshots_come_back_in_half_precision(tmp_path: Path) -> None:
 
 
 def test_its_model_computes_what_was_saved(path: Path) -> None:
-    other = {"positions": "learned", "norm": "rmsnorm", "tie_embeddings": True, "ngrams": 3}
-    config = Config(model=dataclasses.replace(MODEL, **other))
+    choices: dict[str, Any] = {"positions": "learned", "tie_embeddings": True, "ngrams": 3}
+    config = Config(model=dataclasses.replace(MODEL, **choices))
     original = make(1, config.model)[0].eval()
     save_checkpoint(path, model_tensors(original), dataclasses.replace(HEADER, config=config))
     saved = open_run(path.parent)
