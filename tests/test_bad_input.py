@@ -26,8 +26,6 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 LINES = {  # what is typed, and the line that it ends with
     "train --data.source=short.txt": "the splits have [8, 1, 0] tokens, and a sequence needs",
     "train --data.source=\udcff.txt": "--data.source must be a valid",
-    "train folder": "there is no config file folder",
-    "train --resume folder": "there is no run folder (a folder with last.safetensors)",
     "sample": "there is no run in runs/ yet",
     "study tarce": "name a command: trace, verify, compare, heads, report; did you mean trace?",
     "compare a": "there is no run a",
@@ -40,7 +38,6 @@ def test_a_command_ends_with_one_line(
     workplace: Path, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (workplace / "short.txt").write_text("too short")
-    (workplace / "folder").mkdir()
     command, *argv = words.split()
     assert COMMANDS[command](argv) == 2
     said = capsys.readouterr().err

@@ -27,6 +27,16 @@ def test_killed_at_a_moment_the_old_file_is_whole(tmp_path: Path, moment: str) -
     assert len(left) == 2, "no two writers share a scratch file"
 
 
+@posix
+def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda length: "guessed")
+    (tmp_path / "private").write_bytes(b"mine")
+    (tmp_path / ".writing-guessed-file").symlink_to("private")
+    with pytest.raises(FileExistsError):
+        write_atomically(tmp_path / "file", b"new")
+    assert (tmp_path / "private").read_bytes() == b"mine"
+
+
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
 def test_what_fails_leaves_nothing_and_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str

@@ -46,13 +46,7 @@ def test_any_tokens_decode_alike_at_once_and_one_by_one(ids: list[int]) -> None:
 
 def test_a_character_is_streamed_as_soon_as_it_is_complete() -> None:
     assert list(ByteTokenizer().stream("aé".encode())) == ["a", "", "é", ""]
-
-
-def test_labels() -> None:
-    assert BPE.labels[-1] == "<|end|>" and " man" in BPE.labels
-    for text in ("\n", " ", "!", "the"):
-        assert BPE.labels[BPE.encode(text)[0]] == text
-    assert BPE.labels[BPE.encode("日")[0]] == ByteTokenizer().labels[0xE6] == r"\xe6"
+    assert ByteTokenizer().labels[0xC3] == r"\xc3", "half of it is shown by number"
 
 
 def test_ids_are_of_the_smallest_type_that_holds_them() -> None:
