@@ -3,13 +3,12 @@
 // of the MLPs, each at a position) of what they add to it, and what a node adds is again a sum over
 // the nodes below it. It says what was added, and not why a head attended there.
 //
-// A node is {rank, index, position, value}. It reads what nodes of lower rank write: rank -1 are
-// embeddings, 2l the heads of layer l, 2l + 1 its neurons. `value` is what it adds to the logit, on
-// all ways. The logit itself is such a node too, of rank 2L.
+// A node is {rank, index, position, value} and reads what nodes of lower rank write: rank -1 are
+// embeddings, 2l the heads of layer l, 2l + 1 its neurons, 2L the logit. `value` is what it adds to
+// the logit, on all ways.
 
 class Circuit {
-  /** Of the logit of a token at a position, minus that of another if there is one. The engine has
-   * computed the text without edits. */
+  /** Of a token's logit, perhaps minus another's; the engine has computed the text without edits. */
   constructor(engine, position, plus, minus = null) {
     const { L, C, V, memory, at } = engine;
     const T = position + 1;
@@ -43,9 +42,8 @@ class Circuit {
     return bias === undefined ? 0 : product(direction, memory.subarray(bias, bias + C));
   }
 
-  /** What is held fixed of the heads or the neurons of a layer: what each gives, channel by channel;
-   * the norm's scales; attention weights, or gates, which are what a neuron gives divided by what is
-   * linear in its input. */
+  /** What is held fixed of a layer's heads or neurons: what each gives, the norm's scales, attention
+   * weights, or gates: what a neuron gives divided by what is linear in its input. */
   keep(rank) {
     const { engine, T } = this, l = rank >> 1, mlp = rank & 1, name = `blocks.${l}`;
     const { memory, at, C, D, H, hidden, triangle, config } = engine;

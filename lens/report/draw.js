@@ -103,13 +103,13 @@ const THEMES = {
     weight: ramp("#f3f5cf", "#c7e6b4", "#7fcdbb", "#3ba3c4", "#225ea8", "#0a1f5c"),
     surprise: ramp("#ffffff", "#fee3c4", "#fbb877", "#e8762b", "#8f3206"),
     score: ramp("#0b3c7a", "#5e9bd0", "#f7f7f5", "#ea9c4a", "#8a3d00"),
-    hatch: "#ffffff", line: "#c3c9d1", text: "#55606d", mark: "#c2410c", kept: "#17734f",
+    panel: "#ffffff", text: "#55606d", mark: "#c2410c", kept: "#17734f",
   },
   dark: {
     weight: ramp("#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"), // cividis
     surprise: ramp("#161b22", "#46301f", "#8f4d1c", "#d97f2c", "#ffcf94"),
     score: ramp("#8cc8ff", "#2f6ea8", "#20262e", "#b0651c", "#ffbe78"),
-    hatch: "#161b22", line: "#414b58", text: "#9aa5b3", mark: "#ff9a5c", kept: "#5cc79b",
+    panel: "#161b22", text: "#9aa5b3", mark: "#ff9a5c", kept: "#5cc79b",
   },
 };
 const darkness = matchMedia("(prefers-color-scheme: dark)");
@@ -137,11 +137,11 @@ function scale(colors, ticks) {
 const scoreBar = (limit) =>
   scale(theme.score, [[0, number(-limit, 2)], [0.5, "0"], [1, number(limit, 2)]]);
 
-const maskedSwatch = () => el("span", {}, el("span", { className: "swatch masked" }), "masked");
+const maskedSwatch = () => el("span", {}, el("span", { className: "swatch masked" }), " masked");
 
 // -------------------------------------------------------------------------------- grids of cells
 
-// One pixel a cell; what is left clear shows the hatching behind.
+// One pixel a cell; what is left clear shows the background.
 function picture(canvas, width, height, painter) {
   canvas.width = width;
   canvas.height = height;
@@ -151,12 +151,8 @@ function picture(canvas, width, height, painter) {
 }
 
 /**
- * A picture enlarged, with names along it.
- *
- * @param source canvas with a pixel a cell
- * @param across, down names of columns and rows, each a function of its index
- * @param tall height of a cell; without it cells are square
- * @param look [column, row] to frame, or null in either
+ * Enlarge `source`, a canvas with a pixel a cell, with names along it: `across` and `down` are
+ * functions of an index. Cells are square but for `tall`; `look` is [column, row] to frame, or null.
  */
 function drawCells(canvas, source, { across, down, tall, look, margin }) {
   const sharp = devicePixelRatio;
@@ -174,8 +170,9 @@ function drawCells(canvas, source, { across, down, tall, look, margin }) {
   const context = canvas.getContext("2d");
   const area = [left, top, columns * side, rows * step[1]];
   context.scale(sharp, sharp);
-  context.fillStyle = hatching(context, sharp);
-  context.fillRect(...area);
+  context.fillStyle = theme.panel;
+  context.fillRect(0, 0, canvas.clientWidth, height);
+  context.clearRect(...area); // what is masked shows the hatching of the background
   context.imageSmoothingEnabled = side * sharp < 1; // enlarged, a cell keeps its one color
   context.drawImage(source, ...area);
 
@@ -215,24 +212,6 @@ function cellUnder(canvas, event) {
   const x = Math.floor((event.offsetX - left) / side);
   const y = Math.floor((event.offsetY - top) / tall);
   return x >= 0 && y >= 0 ? [x, y] : null;
-}
-
-function hatching(context, sharp) {
-  const size = Math.round(6 * sharp);
-  const tile = el("canvas", { width: size, height: size });
-  const pen = tile.getContext("2d");
-  pen.fillStyle = theme.hatch;
-  pen.fillRect(0, 0, size, size);
-  pen.strokeStyle = theme.line;
-  pen.lineWidth = sharp;
-  for (const shift of [-size, 0, size]) { // the neighbours' lines too, so that they meet
-    pen.moveTo(shift - 1, size + 1);
-    pen.lineTo(shift + size + 1, -1);
-  }
-  pen.stroke();
-  const pattern = context.createPattern(tile, "repeat");
-  pattern.setTransform(new DOMMatrix().scale(1 / sharp));
-  return pattern;
 }
 
 // ---------------------------------------------------------------------------- lines

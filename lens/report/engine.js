@@ -37,12 +37,10 @@ class Engine {
       place(`weights${l}`, H * this.triangle);
     }
     place("normed", CHUNK * C);
-    place("up", CHUNK * this.hidden);
-    place("gate", CHUNK * this.hidden);
+    for (const name of ["up", "gate"]) place(name, CHUNK * this.hidden);
     place("logits", B * this.V);
     place("lens", CHUNK * this.V);
-    place("cos", (B * this.D) / 2);
-    place("sin", (B * this.D) / 2);
+    for (const name of ["cos", "sin"]) place(name, (B * this.D) / 2);
     const start = arena.reserve(end);
     for (const name of Object.keys(this.at)) this.at[name] += start;
     this.offsets = {}; // of each weight, after the first
@@ -69,13 +67,13 @@ class Engine {
   load(key, fill, means = null) {
     const count = this.weightCount;
     this.shelf?.users.delete(this);
-    this.shelf = shelves.find((shelf) => shelf.key === key);
+    this.shelf = shelves.find((shelf) => shelf.key === key) ??
+      shelves.find((shelf) => !shelf.users.size && shelf.count === count);
     if (!this.shelf) {
-      this.shelf = shelves.find((shelf) => !shelf.users.size && shelf.count === count);
-      if (!this.shelf) {
-        this.shelf = { start: arena.reserve(count), count, users: new Set() };
-        shelves.push(this.shelf);
-      }
+      this.shelf = { start: arena.reserve(count), count, users: new Set() };
+      shelves.push(this.shelf);
+    }
+    if (this.shelf.key !== key) {
       const { start } = this.shelf;
       this.shelf.key = key;
       fill(this.memory.subarray(start, start + count).fill(0));
@@ -108,8 +106,7 @@ class Engine {
    *     {layer, head, off: "zero" or "mean"}    a head's output, before W_O
    *     {layer, off: "mlp"}                     the MLP of a layer
    *     {layer, neuron, position}               a neuron of the MLP, at a position: zero
-   *     {hide, layer, head}                     a position that no later one may attend to;
-   *                                             without a layer in all, without a head in each
+   *     {hide}                                  a position that no later one may attend to
    *     {layer, position, row}                  the residual stream before a layer, C numbers
    *     {layer, head, position, row}            a head's output before W_O, D numbers
    */
@@ -124,8 +121,8 @@ class Engine {
     for (const edit of all) {
       const stays = kept.includes(edit);
       if (stays && kept.indexOf(edit) === still.indexOf(edit)) continue;
-      const { layer = 0, position = 0, hide } = edit;
-      if (hide !== undefined) this.forget(layer + 1, hide + 1);
+      const { layer, position = 0, hide } = edit;
+      if (hide !== undefined) this.forget(1, hide + 1);
       else if (!isPatch(edit)) this.forget(layer + 1, position);
       else {
         const alone = !stays && all.every((other) => other === edit || !isPatch(other) ||
@@ -283,7 +280,6 @@ class Engine {
     }
   }
 
-  /** Logits of rows of the residual stream. */
   unembed(x, logits, rows) {
     this.norm("final_norm", x, rows);
     this.linear(this.unembedding, this.at.normed, logits, rows, this.C, this.V);

@@ -5,7 +5,7 @@ function trouble(reason) {
   const place = document.getElementById("trouble");
   place.hidden = false;
   place.textContent =
-    `Something failed: ${reason}. Reload the page; it needs a browser of 2023 or newer.`;
+    `Something failed: ${reason}. Reload the page; it needs a browser of 2024 or newer.`;
 }
 addEventListener("error", (event) => trouble(event.message));
 addEventListener("unhandledrejection", (event) => trouble(event.reason));
@@ -46,24 +46,20 @@ const halves = Float32Array.from({ length: 65536 }, (_, bits) => {
 
 /** The weights of a snapshot as lens/report/weights.py packs them, into an array of zeros. */
 function unpackWeights(bytes, eightBits, weights) {
-  const sizes = data.shapes.map(([, shape]) => shape.reduce((a, b) => a * b, 1));
   const view = new DataView(bytes.buffer, bytes.byteOffset);
   let at = 0; // in the bytes
   let start = 0; // of a tensor, in the weights
-  data.shapes.forEach(([, shape], tensor) => {
-    const width = shape[shape.length - 1];
-    const count = sizes[tensor] / width;
-    const there = at;
+  for (const [, shape] of data.shapes) {
+    const width = shape.at(-1), count = shape.length === 2 ? shape[0] : 1, there = at;
     at += Math.ceil(count / 8);
     const rows = range(count).filter((r) => (bytes[there + (r >> 3)] >> (r & 7)) & 1);
     if (eightBits && shape.length === 2) {
       const scales = rows.map((_, i) => view.getFloat32(at + 4 * i, true));
       at += 4 * rows.length;
-      for (let i = 0; i < rows.length; i++) {
-        const to = start + rows[i] * width;
-        const scale = scales[i];
-        for (let k = 0; k < width; k++) weights[to + k] = ((bytes[at++] << 24) >> 24) * scale;
-      }
+      rows.forEach((r, i) => {
+        const to = start + r * width;
+        for (let k = 0; k < width; k++) weights[to + k] = ((bytes[at++] << 24) >> 24) * scales[i];
+      });
     } else {
       for (const r of rows) {
         const to = start + r * width;
@@ -72,8 +68,8 @@ function unpackWeights(bytes, eightBits, weights) {
         }
       }
     }
-    start += sizes[tensor];
-  });
+    start += count * width;
+  }
 }
 
 const packedWeights = []; // of each snapshot, once it has been shown
@@ -132,11 +128,10 @@ function textOf(bytes) {
   return text;
 }
 
-// Sub-words, as in data/tokenizer.py: bytes are written as characters that can be seen, and joined in the
-// order of the merges.
+// Subwords, as in data/tokenizer.py: bytes are written as visible characters, and joined as merges say.
 const bpe = kind === "bpe" ? new (class {
   constructor({ merges, special }) {
-    const bytes = Array.from({ length: 256 }, (_, byte) => byte);
+    const bytes = range(256);
     const seen = (b) => (b > 0x20 && b < 0x7f) || (b > 0xa0 && b !== 0xad);
     const ordered = [...bytes.filter(seen), ...bytes.filter((b) => !seen(b))];
     const pairs = merges ? merges.split("\n") : [];
@@ -144,13 +139,12 @@ const bpe = kind === "bpe" ? new (class {
     this.charOf = bytes.map((b) => String.fromCharCode(seen(b) ? b : next++));
     this.byteOf = new Map(this.charOf.map((char, byte) => [char, byte]));
     this.rank = new Map(pairs.map((pair, i) => [pair, i]));
-    const tokens = new Set([
+    const tokens = [...new Set([
       ...ordered.map((b) => this.charOf[b]), ...pairs.map((pair) => pair.replace(" ", "")),
-    ]);
-    this.tokens = [...tokens, ...special];
-    this.idOf = new Map([...tokens].map((token, id) => [token, id]));
-    this.bytes = this.tokens.map((token, id) => (id < tokens.size
-      ? Array.from(token, (char) => this.byteOf.get(char)) : utf8Of(token)));
+    ])];
+    this.idOf = new Map(tokens.map((token, id) => [token, id]));
+    this.bytes = [...tokens.map((token) => Array.from(token, (char) => this.byteOf.get(char))),
+      ...special.map(utf8Of)];
     this.words = new RegExp("'(?:s|t|re|ve|m|ll|d)| ?\\p{L}+| ?\\p{N}+|" +
       " ?[^\\p{White_Space}\\p{L}\\p{N}]+|\\p{White_Space}+(?!\\P{White_Space})|\\p{White_Space}+", "gu");
   }
@@ -183,25 +177,19 @@ function decode(tokens) {
   return textOf(Uint8Array.from(tokens.flatMap(({ id }) => (bpe ? bpe.bytes[id] : id))));
 }
 
-/** A text as the page's address has it: of bytes, a character for each; of sub-words, their numbers,
-    since a text may have other tokens than the best. */
-const toAddress = (tokens) => {
-  if (kind === "char") return decode(tokens);
-  return bpe ? tokens.map(({ id }) => id).join(".")
-    : tokens.map(({ id }) => String.fromCharCode(id)).join("");
-};
-const fromAddress = (text) => {
-  if (kind === "char") return encode(text);
-  if (!bpe) return Array.from(text, (char) => known(char.charCodeAt(0) & 255));
-  return text.split(".").map(Number).filter((id) => id in vocab).map(known);
-};
+/** A text as the page's address has it: as it is, or as the ids of its tokens, since a text may have
+ * other subwords than the best. */
+const toAddress = (tokens) =>
+  (kind === "char" ? decode(tokens) : tokens.map(({ id }) => id).join("."));
+const fromAddress = (text) => (kind === "char" ? encode(text)
+  : (text.match(/\d+/g) ?? []).filter((id) => id in vocab).map((id) => known(Number(id))));
 
 // ---------------------------------------------------------------------------------------- edits
 
 // An edit is a word, which is also how the page's address has it:
 //   L0H1=zero  L0H1=mean     the output of a head
 //   L0.attn  L0.mlp          all heads of a layer; its MLP
-//   hide@12  hide@12/L0H1    a position that no later one sees, or no later one of a head
+//   hide@12                  a position that no later one sees
 //   patch@12/L1  patch@12/L1H0   what enters a layer, or a head's output, from the other text
 const EDIT = new RegExp("^(?:" + [/L(\d+)H(\d+)=(zero|mean)/, /L(\d+)\.(attn|mlp)/,
   /(hide|patch)@(\d+)(?:\/L(\d+)(?:H(\d+))?)?/].map(({ source }) => source).join("|") + ")$");
@@ -214,8 +202,7 @@ function readEdit(word) {
     .map((text) => (text === undefined ? undefined : Number(text)));
   const kind = match[3] ? "head" : match[5] ?? match[6];
   const wrong = layer >= L || head >= H || position >= B ||
-    (kind === "patch" && layer === undefined) ||
-    (kind === "hide" && (layer === undefined) !== (head === undefined));
+    (kind === "hide") !== (layer === undefined);
   return wrong ? null : { kind, layer, head, position, instead: match[3] };
 }
 
@@ -226,20 +213,17 @@ function toEngine(words, other) {
   return words.flatMap((word) => {
     const { kind, layer, head, position, instead } = readEdit(word);
     if (kind === "patch") {
-      const [name, width, first] =
-        head === undefined ? [`x${layer}`, C, 0] : [`z${layer}`, D, head * D];
-      const from = other.at[name] + position * C + first;
-      return position < other.tokens.length
-        ? [{ layer, position, row: other.memory.slice(from, from + width), ...(head === undefined
-          ? {} : { head }) }]
-        : [];
+      const [from, width] = head === undefined
+        ? [other.at[`x${layer}`], C] : [other.at[`z${layer}`] + head * D, D];
+      const row = other.memory.slice(from + position * C, from + position * C + width);
+      return position < other.tokens.length ? [{ layer, head, position, row }] : [];
     }
     if (!ofEngine.has(word)) {
       ofEngine.set(word, {
         head: () => [{ layer, head, off: instead }],
         attn: () => range(H).map((h) => ({ layer, head: h, off: "zero" })),
         mlp: () => [{ layer, off: "mlp" }],
-        hide: () => [layer === undefined ? { hide: position } : { hide: position, layer, head }],
+        hide: () => [{ hide: position }],
       }[kind]());
     }
     return ofEngine.get(word);

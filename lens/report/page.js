@@ -99,7 +99,8 @@ let drawnFor; // the turn whose text it goes on
 
 function showAhead(tokens) {
   ahead = tokens;
-  showContinuation(tokens);
+  $("continuation").replaceChildren(...tokens.map(({ token }) =>
+    el("span", { className: "token" }, visible(token))));
 }
 
 /** Find out how the text goes on; false if that is no longer wanted. */
@@ -221,7 +222,6 @@ function play() {
   $("play").textContent = playing === null ? "Play" : "Stop";
 }
 
-// Point at a query (and a key), or at nothing.
 function pointAt(hover) {
   if (hover?.q === state.hover?.q && hover?.k === state.hover?.k) return;
   state.hover = hover;
@@ -229,7 +229,6 @@ function pointAt(hover) {
   showText();
 }
 
-// Keep what is pointed at, or let go of it.
 function pin(where) {
   const again = where && state.pin?.q === where.q && state.pin.k === where.k;
   state.pin = again ? null : where;
@@ -252,7 +251,7 @@ function refreshPanel() {
 function openPanel(key) {
   state.panel = key;
   update();
-  if (key) panelOf(key).scrollIntoView({ block: "nearest" });
+  if (key) $(`${key}-section`).scrollIntoView({ block: "nearest" });
 }
 
 function setStage(name) {
@@ -380,8 +379,6 @@ function readAddress() {
     readEdit(word) && words.findIndex((each) => ofHead(each) === ofHead(word)) === i);
   return changes;
 }
-
-// ---------------------------------------------------------------------------------------- words
 
 function explain(event) {
   const term = event.target.closest?.("[data-term]");

@@ -66,8 +66,7 @@ function drawCircuit() {
     group.forEach((node, i) => at.set(node,
       [center(node.position) + (i - (group.length - 1) / 2) * side, y(node.rank)]));
   }
-  const text = (x, y, words, anchor = "middle") =>
-    svg("text", { x, y, "text-anchor": anchor, "dominant-baseline": "middle" }, words);
+  const text = (x, y, words, kind = "") => svg("text", { x, y, class: kind }, words);
   const most = Math.max(...edges.map((edge) => Math.abs(edge.value)));
   const lines = edges.map(({ from, to, value }) => {
     const [[x1, y1], [x2, y2]] = [at.get(from), at.get(to)];
@@ -89,7 +88,7 @@ function drawCircuit() {
   const rows = ["embedding", ...range(L).flatMap((l) => [`L${l} heads`, `L${l} MLP`]), "logit"];
   const size = { viewBox: `0 0 ${width} ${height}`, width, height };
   graph.replaceChildren(svg("svg", { ...size, class: "circuit" },
-    ...rows.map((name, i) => text(0, y(i - 1), name, "start")), ...lines, ...spots,
+    ...rows.map((name, i) => text(0, y(i - 1), name, "rank")), ...lines, ...spots,
     text(...at.get(logit), quoted(vocab[plus])),
     ...columns.map((t) => text(center(t), height - tall / 3, `${t} ${visible(view.tokens[t])}`))));
 }

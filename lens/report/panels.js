@@ -18,7 +18,7 @@ for (const kind of ["zero", "mean"]) {
     key: `ablation ${kind}`,
     kind,
     name: `ablation (${kind})`,
-    formula: `change of the validation loss, in nats, if ${instead} replace${kind === "zero" ? "" : "s"} what the head adds`,
+    formula: `change of the validation loss, in nats, with ${instead} for what the head adds`,
     source: `measured at step ${snapshots[LAST].step}`,
     at: () => data.ablation[kind],
     error: data.ablation[`${kind}_error`],
@@ -28,15 +28,11 @@ for (const kind of ["zero", "mean"]) {
 
 // What a head is called after, if one of these scores is high.
 const LABELS = {
-  induction: "induction",
-  duplicate_token: "duplicate",
-  previous_token: "previous",
-  own_position: "self",
-  first_token: "first",
+  induction: "induction", duplicate_token: "duplicate", previous_token: "previous",
+  own_position: "self", first_token: "first",
 };
 const HIGH = 0.3;
 
-// The head that the page opens with.
 const HEAD = indexOfLargest(data.copies ? snapshots[LAST].scores.induction : data.ablation.zero);
 /** The text that the page opens with, if none was asked for: short, so that its letters fit on the
  * axes of a map and there is room to type; of validation texts, the first with the most letters. */
@@ -97,10 +93,8 @@ function showHeader() {
   $("config").append(el("pre", {}, JSON.stringify(run.config, null, 1)));
   const [passed, failed] = ["passed", "failed"].map((verdict) =>
     checks.filter((check) => check.verdict === verdict).length);
-  const others = checks.length - passed - failed;
   const summary = $("checks").firstElementChild;
-  summary.textContent = `${passed} of ${passed + failed} checks of the run passed` +
-    (others ? `, ${others} not comparable` : "");
+  summary.textContent = `${passed} of ${passed + failed} checks of the run passed`;
   summary.className = failed ? "failed" : "";
   $("checks").append(el("table", {},
     row(...["check", "numbers", "relative error", "tolerance", "verdict", "where"].map((name) =>
@@ -109,8 +103,6 @@ function showHeader() {
       cell(name), cell(dtype), numeral(power(error)), numeral(power(tolerance)),
       el("td", { className: /^(passed|failed)$/.test(verdict) ? verdict : "" }, verdict),
       cell(el("code", {}, where))))));
-  $("glossary").append(...Object.entries(GLOSSARY).flatMap(([term, words]) =>
-    [el("dt", {}, term), el("dd", {}, words)]));
   $("keys").append(...KEYS.map(([keys, action]) => row(cell(el("kbd", {}, keys)), cell(action))));
   const omitted = data.saved - snapshots.length;
   $("omitted").hidden = LAST > 0 && !omitted;
@@ -160,15 +152,10 @@ function surpriseScale() {
       `; right end: a uniform guess`)];
 }
 
-const LEGENDS = {
-  stage: () => (state.stage === "weights" ? weightScale() : scoreScale()),
-  text: () => (looking() ? weightScale() : surpriseScale()),
-};
-
 function showLegends() {
-  for (const legend of document.querySelectorAll(".legend")) {
-    legend.replaceChildren(...LEGENDS[legend.dataset.shows]());
-  }
+  const [text, stage] = document.querySelectorAll(".legend");
+  text.replaceChildren(...(looking() ? weightScale() : surpriseScale()));
+  stage.replaceChildren(...(state.stage === "weights" ? weightScale() : scoreScale()));
 }
 
 // ------------------------------------------------------------------------------ rows of attention
@@ -177,15 +164,12 @@ const triangle = (q) => (q * (q + 1)) / 2;
 
 const weightsOf = (head, q) => view.pass.attention[head].subarray(triangle(q), triangle(q + 1));
 
-// Positions that are hidden from a head's later queries.
-const hiddenFrom = (head) => state.edits.map(readEdit)
-  .filter(({ kind, layer, head: h }) =>
-    kind === "hide" && (layer === undefined || layer * H + h === head))
-  .map(({ position }) => position);
-
-/** Whether a head's query q cannot attend to k. */
-const maskOf = (head, hidden = hiddenFrom(head)) =>
-  (q, k) => k > q || (k < q && hidden.includes(k));
+/** A function that says whether query q cannot attend to k. */
+function maskNow() {
+  const hidden = new Set(state.edits.map(readEdit)
+    .filter(({ kind }) => kind === "hide").map(({ position }) => position));
+  return (q, k) => k > q || (k < q && hidden.has(k));
+}
 
 // q.k / sqrt(D) of every pair, also of those that the mask takes out: T * T, kept for one head.
 let scored = {};
@@ -205,7 +189,7 @@ const largestScore = () => largestOf(scoresOf(state.head).map(Math.abs)) || 1;
 
 /** A head's map at a stage, a pixel a pair; what is masked stays clear. */
 function paintMap(canvas, head, stage) {
-  const { T, attention } = view.pass, isMasked = stage === "scores" ? () => false : maskOf(head);
+  const { T, attention } = view.pass, isMasked = stage === "scores" ? () => false : maskNow();
   const [scores, half] = stage === "weights" ? [] : [scoresOf(head), 127.5 / largestScore()];
   const colorAt = scores
     ? (q, k) => theme.score.pixels[Math.round(127.5 + half * scores[q * T + k])]
@@ -312,7 +296,7 @@ function inWords({ q, k }) {
     return `${place("q", q)} attends most to ${place("k", most)}: weight ${number(weights[most])}`;
   }
   const parts = [k > q ? "masked, a later key"
-    : k < q && hiddenFrom(state.head).includes(k) ? "hidden" : `weight ${number(weights[k])}`];
+    : maskNow()(q, k) ? "hidden" : `weight ${number(weights[k])}`];
   if (k <= q || state.stage === "scores") {
     parts.push(`score ${number(scoresOf(state.head)[q * view.pass.T + k])}`);
   }
@@ -335,40 +319,32 @@ let spans = []; // an element a token of the window
 
 function buildText() {
   spans = view.tokens.map((token, t) => {
-    const shown = visible(token);
-    const span = el("span", { role: "button", tabIndex: -1 }, shown);
+    const span = el("span", { role: "button", className: "token" }, visible(token));
     span.dataset.t = t;
-    span.classList.add("token");
     return span;
   });
-  const all = [...spans, ...state.text.slice(view.start + view.pass.T).map(unread)];
-  refill($("text"), svg("svg", { id: "arcs", "aria-hidden": "true" }), ...all);
+  refill($("text"), svg("svg", { id: "arcs", "aria-hidden": "true" }), ...spans,
+    ...state.text.slice(view.start + view.pass.T).map(unread));
 }
 
 const unread = ({ id, token }) =>
   el("span", { className: id === null ? "token unseen" : "token unread" }, visible(token));
 
 function showTextState() {
-  const unseen = state.text.find(({ id }) => id === null);
-  const parts = [];
-  if (unseen) {
-    parts.push(`The model never saw ${quoted(unseen.token)} in training; it reads the ` +
-      "text before it.");
-  }
-  if (view.start) {
-    parts.push(`The model sees the last ${view.pass.T} of ${view.start + view.pass.T} tokens: ` +
-      `its context is ${B}, and moves on by half of it.`);
-  }
-  if (view.same > 0 && !view.start) {
-    parts.push(`Unchanged: the first ${tokensOf(view.same)}, as no information flows from later ones.`);
-  }
-  $("text-state").textContent = parts.join(" ");
+  const unseen = state.text.find(({ id }) => id === null), { start, same, pass: { T } } = view;
+  $("text-state").textContent = [
+    unseen && `The model never saw ${quoted(unseen.token)} in training; it reads the text before it.`,
+    start && `The model sees the last ${T} of ${start + T} tokens: its context is ${B}, and moves ` +
+      "on by half of it.",
+    same > 0 && !start &&
+      `Unchanged: the first ${tokensOf(same)}, as no information flows from later ones.`,
+  ].filter(Boolean).join(" ");
 }
 
 function showText() {
   const look = looking(), { surprisal } = view.pass;
   const weights = look && weightsOf(state.head, look.q);
-  const isMasked = maskOf(state.head), here = queryOnShow();
+  const isMasked = maskNow(), here = queryOnShow();
   spans.forEach((span, t) => {
     const masked = look !== null && isMasked(look.q, t);
     span.classList.toggle("masked", masked);
@@ -406,17 +382,17 @@ function drawArcs() {
   }));
 }
 
-// The token that hiding is about: the key of a selected cell, or the selected token.
-const hideable = () => {
+/** The token that hiding is about: the key of a selected cell, or the selected token; or null. */
+function hideable() {
   const at = state.pin && (state.pin.k ?? state.pin.q);
   return at !== null && at < view.pass.T - 1 && !view.start ? at : null;
-};
+}
 
 function showHiding() {
-  const at = hideable();
-  $("hide-all").hidden = at === null;
+  const at = hideable(), button = $("hide-all");
+  button.hidden = at === null;
   if (at === null) return;
-  $("hide-all").textContent = `${isOff(`hide@${at}`) ? "Show" : "Hide"} ${place("token", at)}`;
+  button.textContent = `${isOff(`hide@${at}`) ? "Show" : "Hide"} ${place("token", at)}`;
 }
 
 const BARS = 8;
@@ -432,16 +408,13 @@ function showNext() {
     return bar;
   };
   const rows = best.map((id) => {
-    const bar = el("button", {
-      type: "button", className: "bar-button", title: "logit contributions", onclick: () => vote(id),
-    }, gauge("gauge", now[id]), ...(edited() ? [gauge("gauge ghost", before[id])] : []));
     const token = visible(vocab[id]);
-    bar.ariaLabel = `logit contributions to ${token}`;
-    bar.ariaPressed = id === state.bar;
+    const bar = el("button", { type: "button", className: "bar-button", title: "logit contributions",
+      ariaLabel: `logit contributions to ${token}`, ariaPressed: id === state.bar,
+      onclick: () => vote(id) }, gauge("gauge", now[id]), ...(edited() ? [gauge("gauge ghost", before[id])] : []));
     return el("tr", { className: id === next ? "came" : "" },
-      cell(el("button", {
-        type: "button", className: "write", title: "write", onclick: () => choose(id),
-      }, token)),
+      cell(el("button", { type: "button", className: "write", title: "write",
+        onclick: () => choose(id) }, token)),
       numeral(number(Math.exp(now[id]))),
       ...(edited() ? [numeral(number(Math.exp(before[id])))] : []),
       cell(bar));
@@ -476,11 +449,8 @@ function showVotes(t) {
   const patched = logit - sum(parts.slice(1));
   const limit = largestOf(parts.slice(1).map(Math.abs)) || 1;
   const part = (value, head) => {
-    const spot = numeral(head === undefined ? signed(value, 2) : "");
-    if (head !== undefined) {
-      spot.append(el("button", { type: "button", title: `select ${headName(head)}`,
-        onclick: () => selectHead(head) }, signed(value, 2)));
-    }
+    const spot = numeral(head === undefined ? signed(value, 2) : el("button", { type: "button",
+      title: `select ${headName(head)}`, onclick: () => selectHead(head) }, signed(value, 2)));
     shade(spot, theme.score, 0.5 + value / limit / 2);
     return spot;
   };
@@ -505,11 +475,6 @@ function showVotes(t) {
       row(header("sum", "row"), numeral(signed(logit, 2))))));
 }
 
-function showContinuation(tokens) {
-  $("continuation").replaceChildren(...tokens.map(({ token }) =>
-    el("span", { className: "token" }, visible(token))));
-}
-
 // ------------------------------------------------------------------------------------ training
 
 function showMoment() {
@@ -530,7 +495,6 @@ function showLoss() {
     { label: title, here: view.snapshot, dots: y, marks: MARKS });
 }
 
-// How the chosen score of every head came about.
 function showFormation() {
   if (!view) return;
   const { measure, head } = state;
@@ -578,11 +542,8 @@ function showEdits() {
   refill($("edit-list"), ...edits.map((word) => {
     const edit = readEdit(word);
     const says = inPlainWords(edit) + (hasEffect(edit, view) ? "" : ": not in this text");
-    const chip = el("button",
-      { type: "button", className: "chip", title: "undo", onclick: () => toggleEdit(word) },
-      `${says} ×`);
-    chip.ariaLabel = `undo: ${says}`;
-    return chip;
+    return el("button", { type: "button", className: "chip", title: "undo",
+      ariaLabel: `undo: ${says}`, onclick: () => toggleEdit(word) }, `${says} ×`);
   }));
   const [now, before] = [view.pass.loss, view.before.loss];
   $("change").textContent =
@@ -602,7 +563,7 @@ function inPlainWords({ kind, layer, head, position, instead }) {
     head: () => `${where} ${instead === "mean" ? "at its mean" : "ablated"}`,
     attn: () => `attention of layer ${layer} ablated`,
     mlp: () => `MLP of layer ${layer} ablated`,
-    hide: () => `token ${position} hidden from ${layer === undefined ? "all heads" : where}`,
+    hide: () => `token ${position} hidden from all heads`,
     patch: () => `${where} at token ${position} from the second text`,
   }[kind]();
 }
@@ -614,7 +575,6 @@ let lens; // {logP of each layer}, of the view
 
 const lensNames = ["embedding", ...range(L).map((l) => `after layer ${l}`)];
 
-/** Fill in the lens, a layer at a time. */
 async function showLens(isCurrent) {
   const { T, ids } = view.pass;
   const logPs = [], cells = [];
@@ -656,7 +616,6 @@ function showColumn(wide, left) {
   wide.parentElement.scrollLeft = left - wide.parentElement.clientWidth / 2;
 }
 
-// Frame the selected token's column.
 function markLens() {
   const here = queryOnShow();
   lens?.cells.forEach((cells) =>
@@ -725,7 +684,6 @@ function drawPatches() {
 
 // -------------------------------------------------------------------------------- the ablation
 
-/** The heads in order of what their ablation costs. */
 function showAblation() {
   $("ablation-note").textContent =
     `Change of the validation loss (${number(data.ablation.loss)} ${UNIT} at step ` +
@@ -740,9 +698,8 @@ function showAblation() {
   };
   refill($("ablation"), row(header("head"), ...kinds.map(({ kind }) => header(kind))),
     ...ranked(kinds[0].at(LAST), HEADS).map((head) => {
-      const pick = el("button", { type: "button", value: head, onclick: () => selectHead(head) },
-        headName(head));
-      pick.ariaPressed = head === state.head;
+      const pick = el("button", { type: "button", value: head, ariaPressed: head === state.head,
+        onclick: () => selectHead(head) }, headName(head));
       return row(cell(pick), ...kinds.map((kind) => value(kind, head)));
     }));
 }
@@ -755,22 +712,14 @@ PANELS.push(
   { key: "ablation", title: "Ablation", show: showAblation },
 );
 
-const panelOf = (key) => $(`${key}-section`) ??
-  $("panels").appendChild(el("section", { id: `${key}-section` }));
-
-/** The row of buttons under the first screen. A panel's place is in the page, or made here. */
-function listPanels() {
-  for (const { key, title } of PANELS) {
-    panelOf(key);
-    $("more").append(el("button", { type: "button", id: `show-${key}`, onclick: () => openPanel(
-      state.panel === key ? null : key) }, title));
-  }
-}
+const listPanels = () => $("more").append(...PANELS.map(({ key, title }) => el("button",
+  { type: "button", id: `show-${key}`, onclick: () => openPanel(state.panel === key ? null : key) },
+  title)));
 
 function showPanel(isCurrent) {
   for (const { key } of PANELS) {
     $(`show-${key}`).ariaExpanded = $(`show-${key}`).ariaPressed = key === state.panel;
-    panelOf(key).hidden = key !== state.panel;
+    $(`${key}-section`).hidden = key !== state.panel;
   }
   return PANELS.find(({ key }) => key === state.panel)?.show(isCurrent);
 }

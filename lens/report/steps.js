@@ -6,11 +6,8 @@ const STEPS = [
 ];
 
 function listSteps() {
-  $("steps").replaceChildren(...STEPS.map(([name], i) => {
-    const tab = el("button", { type: "button", onclick: () => goToStep(i) }, `${i + 1} ${name}`);
-    tab.ariaPressed = i === state.step;
-    return tab;
-  }));
+  $("steps").replaceChildren(...STEPS.map(([name], i) => el("button", { type: "button",
+    ariaPressed: i === state.step, onclick: () => goToStep(i) }, `${i + 1} ${name}`)));
 }
 
 function goToStep(i) {
@@ -49,7 +46,7 @@ function showAttending() {
 
 /** How a row of weights comes about: the largest, the others, and a key that is masked. */
 function showWorked() {
-  const { q, weights } = pairOnShow(), { T } = view.pass, isMasked = maskOf(state.head);
+  const { q, weights } = pairOnShow(), { T } = view.pass, isMasked = maskNow();
   const all = scoresOf(state.head).slice(q * T, (q + 1) * T);
   const scores = all.map((score, k) => (isMasked(q, k) ? -Infinity : score));
   const largest = largestOf(scores), exps = scores.map((score) => Math.exp(score - largest));
@@ -133,13 +130,9 @@ async function measureHeads(isCurrent) {
 
 function showAblating() {
   const { losses, copying } = measured, name = headName(state.head);
-  const ofHead = (head, says) => {
-    const button = el("button", { type: "button", onclick: () => toggleHead(head) },
-      `${headName(head)} ${says}`);
-    button.ariaPressed = isHeadOff(head);
-    button.title = isHeadOff(head) ? "undo" : "ablate";
-    return button;
-  };
+  const ofHead = (head, says) => el("button", { type: "button", ariaPressed: isHeadOff(head),
+    title: isHeadOff(head) ? "undo" : "ablate", onclick: () => toggleHead(head) },
+  `${headName(head)} ${says}`);
   if (!losses) return [p("Measuring each head …")];
   const rise = losses.map((loss) => loss - view.before.loss);
   const [was, now] = [view.before, view.pass].map(({ attention, ids }) =>

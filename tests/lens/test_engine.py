@@ -94,7 +94,7 @@ def any_edits(random: Random, config: ModelConfig) -> list[dict[str, Any]]:
     return [
         {**place(), "off": random.choice(OFF)},
         {"layer": random.randrange(config.n_layer), "off": "mlp"},
-        {"hide": 0, **random.choice([{}, place()])},
+        {"hide": 0},
         {"layer": random.randrange(config.n_layer), "neuron": 5, "position": 0},
         {**place(), "position": 0, "row": row(config.head_width)},
         *(
@@ -144,8 +144,7 @@ def attend_edited(
     mask_HTS = torch.ones(H, T, T, dtype=torch.bool).tril()
     for change in changes:
         if "hide" in change:
-            head = change.get("head", slice(None))
-            mask_HTS[head, change["hide"] + 1 :, change["hide"] : change["hide"] + 1] = False
+            mask_HTS[:, change["hide"] + 1 :, change["hide"]] = False
     z_BHTD = attention(q_BHTD, k_BHSD, v_BHSD, mask_HTS)[0]
     for change in changes:
         head = change.get("head")
