@@ -33,8 +33,9 @@ if os.name == "nt":
 posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no fork, named pipes or killpg")
 
 # What takes seconds to start, by what a test names or the folder it is in: a browser and its pages,
-# the library `transformers`, the server of processes. One worker has all tests of each.
-GROUPS = {"browser": "pages", "report": "pages", "formats": "formats"}
+# transformers and PyTorch's compiler, the server of processes. One worker has all tests of each.
+GROUPS = {"browser": "pages", "report": "pages"}
+GROUPS |= {"formats": "libraries", "FlopCounterMode": "libraries", "nanogpt": "libraries"}
 GROUPS |= {"start_command": "processes", "run_command": "processes", "debug_run": "processes"}
 
 ROOT = Path(__file__).parent.parent

@@ -26,6 +26,7 @@ from model.attention import Attend
 from model.gpt import GPT
 from run.checkpoint import SavedRun, open_run
 from tests.conftest import DEBUG, make_run
+from training.step import flops_per_token
 
 L, H, D, T, PROMPT = 3, 2, 16, 33, "the value of the object"
 TEXT = "the value of the object is returned by the function\nand every word is a name\n" * 60
@@ -200,6 +201,21 @@ def test_a_run_on_repeated_strings(workplace: Path, capsys: pytest.CaptureFixtur
     assert torch.equal(strings, repeated(64, 20, 1)[0])
 
 
+def test_a_large_model_is_measured_on_fewer_sequences(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = Subject("text", SubjectOptions(source="text.txt"))
+    passes = 2 * L * H * T * flops_per_token(subject.model) / 3  # forward only
+    for enough, count in ((0.0, 2), (5.5, 5)):
+        monkeypatch.setattr("lens.subject.ENOUGH", enough * passes)
+        assert len(subject.sequences(None)) == count
+
+
+def test_copying_is_measured_at_two_tokens_at_least(run: Path) -> None:
+    make_run(run, block_size=8)
+    assert Subject("text", SubjectOptions()).periods() == [2, 4]
+
+
 # --- what somebody changes in model/ -------------------------------------------------------------
 
 COMMANDS = {
@@ -281,6 +297,7 @@ def test_mistakes_are_one_line(run: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert study.main(["--help"]) == 0
     overview = capsys.readouterr().out
+    assert overview.startswith(str(study.__doc__))
     for name, (flags, _) in study.COMMANDS.items():
         assert f"{name} " in overview and flags.__doc__ and flags.__doc__ in overview
     with pytest.raises(SystemExit):
