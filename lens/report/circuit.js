@@ -8,7 +8,7 @@
 // the logit, on all ways.
 
 class Circuit {
-  /** Of a token's logit, perhaps minus another's; the engine has computed the text without edits. */
+  /** Of a token's logit, perhaps minus another's; the engine has computed the unedited text. */
   constructor(engine, position, plus, minus = null) {
     const { L, C, V, memory, at } = engine;
     const T = position + 1;
@@ -42,8 +42,8 @@ class Circuit {
     return bias === undefined ? 0 : product(direction, memory.subarray(bias, bias + C));
   }
 
-  /** What is held fixed of a layer's heads or neurons: what each gives, the norm's scales, attention
-   * weights, or gates: what a neuron gives divided by what is linear in its input. */
+  /** What is held fixed of a layer's heads or neurons: what each gives, the norm's scales,
+   * attention weights, or gates: what a neuron gives divided by what is linear in its input. */
   keep(rank) {
     const { engine, T } = this, l = rank >> 1, mlp = rank & 1, name = `blocks.${l}`;
     const { memory, at, C, D, H, hidden, triangle, config } = engine;
@@ -114,7 +114,8 @@ class Circuit {
   written({ rank, index, position }) {
     const { C } = this.engine;
     if (rank < 0) return this.x0.subarray(position * C, (position + 1) * C);
-    const { given, width, size, writing } = this.parts[rank], first = position * width + index * size;
+    const { given, width, size, writing } = this.parts[rank];
+    const first = position * width + index * size;
     return this.engine.written(writing, width, index * size, given.subarray(first, first + size));
   }
 

@@ -152,7 +152,7 @@ function picture(canvas, width, height, painter) {
 
 /**
  * Enlarge `source`, a canvas with a pixel a cell, with names along it: `across` and `down` are
- * functions of an index. Cells are square but for `tall`; `look` is [column, row] to frame, or null.
+ * functions of an index. Cells are square but for `tall`; `look` is [column, row] to frame or null.
  */
 function drawCells(canvas, source, { across, down, tall, look, margin }) {
   const sharp = devicePixelRatio;
@@ -217,9 +217,9 @@ function cellUnder(canvas, event) {
 // ---------------------------------------------------------------------------- lines
 
 /**
- * Lines of values, evenly apart: `lines` have {y, kind, title}, and `names` what is under the values,
- * which are those of the snapshots if omitted. `level` is dashed; `here` is the snapshot on show;
- * `marks` are {at, label}; `values` asks for an axis of them. A click calls `choose` with the nearest.
+ * Lines of values, evenly apart: `lines` have {y, kind, title}, and `names` what is under them: if
+ * omitted, steps of the snapshots. `level` is dashed; `here` is the snapshot on show;
+ * `marks` are {at, label}; `values` asks for an axis of them. A click calls `choose`.
  */
 function lineChart(box, lines, { label, names = snapshots.map(({ step }) => count(step)),
   here = null, choose, values, level = null, dots = [], marks = [] }) {

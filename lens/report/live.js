@@ -128,7 +128,7 @@ function textOf(bytes) {
   return text;
 }
 
-// Subwords, as in data/tokenizer.py: bytes are written as visible characters, and joined as merges say.
+// Subwords, as in data/tokenizer.py: bytes are visible characters, joined as the merges say.
 const bpe = kind === "bpe" ? new (class {
   constructor({ merges, special }) {
     const bytes = range(256);
@@ -177,8 +177,8 @@ function decode(tokens) {
   return textOf(Uint8Array.from(tokens.flatMap(({ id }) => (bpe ? bpe.bytes[id] : id))));
 }
 
-/** A text as the page's address has it: as it is, or as the ids of its tokens, since a text may have
- * other subwords than the best. */
+/** A text as the page's address has it: as it is, or as the ids of its tokens, since these need
+ * not be those that the tokenizer would choose. */
 const toAddress = (tokens) =>
   (kind === "char" ? decode(tokens) : tokens.map(({ id }) => id).join("."));
 const fromAddress = (text) => (kind === "char" ? encode(text)

@@ -84,8 +84,9 @@ function showAlone() {
   const pair = pairAlone.map((id) => quoted(vocab[id]));
   readAlone.textContent = `${headName(h)}, query ${pair[0]}, key ${pair[1]}: score ` +
     `${number(shown[0][q * n + k])}. Attending to ${pair[1]} raises ` +
-    `${list(order.slice(0, 3)).join(", ")} and lowers ${list(order.slice(-3).reverse()).join(", ")}. ` +
-    (sliders.length ? `Below: the score over ${embedsPositions ? "key position" : "distance"}.` : "");
+    `${list(order.slice(0, 3)).join(", ")} and lowers ` +
+    `${list(order.slice(-3).reverse()).join(", ")}.` +
+    (sliders.length ? ` Below: the score over ${embedsPositions ? "positions" : "distance"}.` : "");
   drawCurve(h, queries[0]);
 }
 

@@ -333,9 +333,9 @@ const unread = ({ id, token }) =>
 function showTextState() {
   const unseen = state.text.find(({ id }) => id === null), { start, same, pass: { T } } = view;
   $("text-state").textContent = [
-    unseen && `The model never saw ${quoted(unseen.token)} in training; it reads the text before it.`,
-    start && `The model sees the last ${T} of ${start + T} tokens: its context is ${B}, and moves ` +
-      "on by half of it.",
+    unseen && `The model never saw ${quoted(unseen.token)} in training; it reads the text before.`,
+    start && `The model sees the last ${T} of ${start + T} tokens: its context is ${B}, and ` +
+      "moves on by half of it.",
     same > 0 && !start &&
       `Unchanged: the first ${tokensOf(same)}, as no information flows from later ones.`,
   ].filter(Boolean).join(" ");
@@ -409,9 +409,10 @@ function showNext() {
   };
   const rows = best.map((id) => {
     const token = visible(vocab[id]);
-    const bar = el("button", { type: "button", className: "bar-button", title: "logit contributions",
-      ariaLabel: `logit contributions to ${token}`, ariaPressed: id === state.bar,
-      onclick: () => vote(id) }, gauge("gauge", now[id]), ...(edited() ? [gauge("gauge ghost", before[id])] : []));
+    const bar = el("button", { type: "button", className: "bar-button", onclick: () => vote(id),
+      title: "logit contributions", ariaLabel: `logit contributions to ${token}`,
+      ariaPressed: id === state.bar }, gauge("gauge", now[id]));
+    if (edited()) bar.append(gauge("gauge ghost", before[id]));
     return el("tr", { className: id === next ? "came" : "" },
       cell(el("button", { type: "button", className: "write", title: "write",
         onclick: () => choose(id) }, token)),
