@@ -102,6 +102,7 @@ def test_rivals_alternate_and_are_compared(capsys: pytest.CaptureFixture[str]) -
     rows = common.alternate(rivals, 3, "seconds", name="a_row")
     assert rows[0]["seconds"] == [1, 3, 5] and rows[1]["seconds"] == [2, 4, 6]
     assert rows[1]["times_as_fast"] == [2 / 1, 4 / 3, 6 / 5]
+    assert [common.show(x) for x in (0.0, 1234.6, "x")] == ["0", "1,235", "x"]
     common.report("some", rows, machine={"threads": 2})
     *_, line, results = capsys.readouterr().out.splitlines()
     assert line.endswith("4.000 (2.000 to 6.000)  1.333 (1.200 to 2.000)")
@@ -124,6 +125,25 @@ def test_throughput_is_tokens_by_the_median_step(
         measured = throughput.measure(TINY, settings, 0.05, checkout)
         assert measured.pop("megabytes") >= 0
         assert measured == expected | {"percent_of_peak": 200 * gflops}
+
+
+def test_rows_of_throughput(monkeypatch: pytest.MonkeyPatch, results: Any) -> None:
+    """nanoGPT's model has as many parameters as there, and nothing starts at zero; sweeps have as
+    many tokens a step."""
+
+    def measure(model: Any, train: Any, *rest: Any) -> common.Row:
+        return {"tokens_per_second": model.block_size * train.batch_size}
+
+    monkeypatch.setattr(throughput, "measure", measure)
+    rows = results(throughput.main, "--repetitions=1", "--nanogpt=a")["rows"]
+    assert [row["by"] for row in rows] == ["ours", "nanoGPT"] * 3 + ["ours"] * 2
+    for row in results(throughput.main, "--only=context")["rows"]:
+        assert set(row["tokens_per_second"]) == {2048}
+    config, V = throughput.CLASSICAL, throughput.VOCAB
+    C, T, L = config.n_embd, config.block_size, config.n_layer
+    model = GPT(config, V)
+    assert model.num_parameters() == (V + T) * C + L * (12 * C * C + 2 * C) + C
+    assert all(weight.any() for weight in model.parameters())
 
 
 # In place of C; it reads the sizes of the model as llama2.c's run.c does.
