@@ -25,10 +25,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 from common.errors import UserError, command, printable
 from common.fields import STRICT
@@ -146,7 +147,10 @@ class Job:
         self.model = GPT(config.model, batches.tokenizer.vocab_size).to(runtime.device)
         if processes.rank:  # the same weights, but other dropout
             torch.manual_seed((seed + (processes.rank << 32)) % 2**63)
-        self.compiled_model = runtime.prepare(self.model, config.train.compile)
+        self.model.compute_dtype = runtime.precision
+        # With `compile` a function, which is called like the module.
+        compiled: Any = torch.compile(self.model) if config.train.compile else self.model
+        self.compiled_model: nn.Module = compiled
         self.optimizer = make_optimizer(self.model, config.train, runtime.precision)
 
     def batch(self, step: int) -> Tensor:

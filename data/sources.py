@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import UserError
+from common.errors import UserError, reading
 from data.config import DataConfig
 
 CHUNK = 1 << 17  # characters; what is made of them stays in the processor's cache
@@ -79,15 +79,12 @@ def read_files(paths: list[Path], separator: str, errors: str) -> Iterator[str]:
     for i, path in enumerate(paths):
         if i:
             yield separator
-        with open(path, encoding="utf-8", errors=errors, newline="") as file:
-            try:
-                while text := file.read(CHUNK):
-                    yield text + file.readline(CHUNK)  # to the end of a line: no word is cut
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{path} is not UTF-8 text after {error.object[: error.start][-20:]!r}; "
-                    f"convert it, or use --data.tokenizer byte"
-                ) from None
+        with (
+            reading(path, "is not UTF-8 text; convert it, or use --data.tokenizer byte"),
+            open(path, encoding="utf-8", errors=errors, newline="") as file,
+        ):
+            while text := file.read(CHUNK):
+                yield text + file.readline(CHUNK)  # to the end of a line: no word is cut
 
 
 def pydocs() -> Source:
@@ -114,7 +111,7 @@ def read_rows(config: DataConfig) -> Iterator[str]:
     import datasets  # takes a second, which a start from the cache saves
 
     source = str(config.source)
-    try:
+    with reading(source, "could not be loaded; without a network, name a file with --data.source"):
         rows = datasets.load_dataset(
             source.removeprefix("hub:"),
             config.hub_config or None,
@@ -126,8 +123,3 @@ def read_rows(config: DataConfig) -> Iterator[str]:
             if i:
                 yield config.separator
             yield config.separator.join(text or "" for text in part[config.hub_column])
-    except Exception as error:  # `datasets` documents no kinds
-        raise UserError(
-            f"could not load {source} ({type(error).__name__}: {error}); without a network, name "
-            f"a file with --data.source"
-        ) from error

@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from common.errors import UserError, printable
+from common.errors import UserError
 from common.fields import STRICT
 from data.batches import Batches, open_batches
 from lens.capture import LayerPass, capture
@@ -67,7 +67,7 @@ class Subject:
         self.window = min(self.config.model.block_size, MAX_TOKENS)
         self.longest_period = min(self.window // 2, self.V)
         if saved is None:
-            print(printable(str(self.saved)), file=sys.stderr)
+            print(self.saved, file=sys.stderr)
 
     @property
     def dtype(self) -> torch.dtype:

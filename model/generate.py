@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
-from common.fields import STRICT, Count, Fraction, NonNegative
+from common.fields import STRICT, Count, NonNegative
 from model.gpt import GPT
 
 
@@ -28,9 +28,6 @@ class Sampling:
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Sample from the fewest tokens that together have this probability, the most likely first."""
 
-    min_p: Fraction = 0.0
-    """Sample from the tokens at least this fraction as probable as the most likely one."""
-
     def probabilities(self, logits_BV: Tensor) -> Tensor:
         """Return the distribution of the next token, (B, V). It keeps the most likely token."""
         if self.temperature == 0:
@@ -45,8 +42,6 @@ class Sampling:
             unlikely_BV = sorted_BV.cumsum(-1) - sorted_BV >= self.top_p
             unlikely_BV[:, 0] = False  # where top_p is zero in float32
             logits_BV[torch.empty_like(unlikely_BV).scatter(-1, order_BV, unlikely_BV)] = -math.inf
-        if self.min_p > 0:  # Nguyen et al. 2024; the largest logit is 0
-            logits_BV[logits_BV < math.log(self.min_p)] = -math.inf
         return logits_BV.softmax(-1)
 
 

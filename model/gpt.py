@@ -102,8 +102,9 @@ class GPT(nn.Module):
     """A decoder-only Transformer: tokens in, logits of the next token out."""
 
     compute_dtype: torch.dtype | None = None
-    """Type of the activations, set by Runtime.prepare; None is that of the weights. The embeddings
-    are summed in their own type, then cast."""
+    """Type of the activations, `--train.precision` in training; None is that of the weights. The
+    weights keep their type, and the embeddings, whose gradients are long sums over tokens, are
+    summed in it, then cast."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()

@@ -23,7 +23,6 @@ OTHER: dict[str, Any] = {
     "temperature": 0.37,
     "top_k": 3,
     "top_p": 0.6,
-    "min_p": 0.3,
     "seed": 7,
     "checkpoint": "last",
     "device": "cpu",

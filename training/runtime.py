@@ -8,12 +8,10 @@ from types import FrameType
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import nn
 from torch.backends.cpu import get_cpu_capability
 
 from common.errors import UserError
 from common.fields import STRICT, Count
-from model.gpt import GPT
 from training.config import TrainConfig
 
 # Ctrl-C, a polite end, and a closed terminal, which is unknown to Windows.
@@ -53,16 +51,6 @@ class Runtime:
     device: torch.device
     precision: torch.dtype
     machine: Machine
-
-    def prepare(self, model: GPT, compiled: bool = False) -> nn.Module:
-        """Return the model, computing in `precision` from here on, and compiled if asked.
-
-        Its weights stay float32, and so do its embeddings, whose gradients are long sums over
-        tokens.
-        """
-        model.compute_dtype = self.precision
-        module: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
-        return module
 
 
 def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:

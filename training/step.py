@@ -3,10 +3,8 @@
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -24,7 +22,7 @@ from training.processes import ALONE, Processes
 class TrainState:
     """Where a run stands."""
 
-    step: Annotated[int, Field(ge=0, lt=2**53)] = 0
+    step: Natural = 0
     """Steps made. `train` counts one before it makes it, so that an error names it."""
 
     seconds: NonNegative = 0.0

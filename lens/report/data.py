@@ -67,7 +67,9 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
             measured, packed_weights = measure(subject, sequences_BT, snapshot, chosen[i])
             data["snapshots"].append({"step": step, **measured})
             weights.append(packed_weights)
-    print(f"{len(chosen)} of {len(sizes)} snapshots fit --max_mb", file=sys.stderr)
+    print(
+        f"{len(chosen)} of {len(sizes)} snapshots fit --max_mb {max_bytes / 1e6:g}", file=sys.stderr
+    )
     return page(data, weights)
 
 

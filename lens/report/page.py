@@ -14,7 +14,8 @@ PARTS = Path(__file__).parent
 # Each uses those before it.
 SCRIPTS = (
     *("kernels.js", "engine.js", "layer0.js", "circuit.js", "stages.js", "live.js"),
-    *("draw.js", "words.js", "steps.js", "panels.js", "panel0.js", "panel1.js", "page.js"),
+    *("draw.js", "words.js", "steps.js", "panels.js", "layer0_panel.js", "circuit_panel.js"),
+    "page.js",
 )
 MARK = "<!doctype html>\n<!-- a report of glassgpt -->\n"  # the beginning of every report
 

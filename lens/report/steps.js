@@ -1,4 +1,4 @@
-// Five steps beside the text: what attention does, with the numbers of this run and this text.
+// Five steps through attention, with the numbers of this run and this text.
 
 const STEPS = [
   ["Type", showTyping], ["Attend", showAttending], ["Softmax", showWorked], ["Copy", showCopying],

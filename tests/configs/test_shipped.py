@@ -50,12 +50,12 @@ def test_loads_builds_and_steps(workplace: Path, name: str) -> None:
     assert loss.item() == pytest.approx(math.log(batches.tokenizer.vocab_size), rel=0.02)
 
     before = [p.detach().clone() for p in model.parameters()]
-    forward = runtime.prepare(model)
+    model.compute_dtype = runtime.precision
     optimizer = make_optimizer(model, config.train, runtime.precision)
-    loss_value, norm = train_step(forward, optimizer, batch, config.train, 1.0)
+    loss_value, norm = train_step(model, optimizer, batch, config.train, 1.0)
     assert loss_value == pytest.approx(loss.item(), rel=0.02)
     assert norm > 0
     # What stands before a matrix that starts at zero is reached by the second step.
-    train_step(forward, optimizer, batch, config.train, 1.0)
+    train_step(model, optimizer, batch, config.train, 1.0)
     moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
     assert all(moved)

@@ -99,7 +99,7 @@ def test_bytes_that_are_no_text_are_tokens_of_one_kind_alone(
         assert corpus.info["sha256"] == hashlib.sha256(Path("t.bin").read_bytes()).hexdigest()
         before = kept()
         for kind in ("char", "bpe"):
-            with pytest.raises(UserError, match=r"t.bin is not UTF-8 text after b'.* ?'; convert"):
+            with pytest.raises(UserError, match=r"^t.bin is not UTF-8 text; convert"):
                 load(["t.bin", "t.bin"], tokenizer=kind)
     assert kept() == before
 
@@ -297,7 +297,7 @@ def test_a_dataset_is_joined_and_read_once(tiny: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr("datasets.load_dataset", lambda *args, **named: asked.append((args, named)))
     assert text_of(load(tiny, separator="|")) == "one\r\n||two |é", "from the cache"
     for option in ("split", "config", "revision"):
-        with pytest.raises(UserError, match="could not load hub:acme/tiny"):
+        with pytest.raises(UserError, match="hub:acme/tiny could not be loaded"):
             load(tiny, separator="|", **{f"hub_{option}": "0123abc"})
     named = {"split": "train", "revision": "main", "cache_dir": "cache/hub"}
     assert asked == [
@@ -309,6 +309,6 @@ def test_a_dataset_is_joined_and_read_once(tiny: str, monkeypatch: pytest.Monkey
 
 def test_what_a_dataset_has_not(tiny: str) -> None:
     for option in ({"hub_column": "number"}, {"hub_column": "absent"}, {"hub_split": "absent"}):
-        with pytest.raises(UserError, match="could not load hub:acme/tiny"):
+        with pytest.raises(UserError, match="hub:acme/tiny could not be loaded"):
             load(tiny, **option)
     assert not list(Path("cache").glob("tokens/*/*"))

@@ -98,27 +98,17 @@ def test_what_is_saved_is_loaded(path: Path) -> None:
 
 @given(st.data())
 @EACH
-def test_a_cut_or_a_flipped_bit_is_found(path: Path, data: st.DataObject) -> None:
-    """Unless the bit says nothing."""
-    content = bytearray(path.read_bytes())
-    place = data.draw(st.integers(0, len(content) - 1))
-    if data.draw(st.booleans()):
-        del content[place:]
-    else:
-        content[place] ^= 1 << data.draw(st.integers(0, 7))
+def test_a_cut_is_found(path: Path, data: st.DataObject) -> None:
+    content = path.read_bytes()
     other = path.with_name("other")
-    other.write_bytes(content)
-    try:
-        header, tensors = load_checkpoint(other)
-    except UserError as error:
-        assert str(error).startswith((f"{other} is damaged: ", f"{other} is not a checkpoint"))
-    else:
-        assert header == HEADER and same(tensors, TENSORS)
+    other.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
+    with pytest.raises(UserError, match="other is damaged: "):
+        load_checkpoint(other)
 
 
 def test_other_files_are_rejected_in_one_line(workplace: Path) -> None:
     x = {"x": torch.zeros(1)}
-    ours = {"format": FORMAT, "header": "{}", "crc32": "00000000"}
+    ours = {"format": FORMAT, "header": "{}"}
     eighths = {"x": torch.zeros(2, dtype=torch.float8_e4m3fn)}
     damaged = [b"", b"{}", struct.pack("<Q", 1 << 60) + b"{}", b"\x80\x04\x95 a pickle"]
     damaged += [save(x, {"format": FORMAT}), save(x, ours), save(eighths, ours)]
@@ -156,7 +146,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("config.data.source", "\ud800", "Invalid JSON"),
     ("tokenizer", {"kind": "bpe", "merges": "", "special": ["\ud800"]}, "Invalid JSON"),
     ("corpus.start_token", 5, "start_token"),
-    ("state.step", 2**62, "state.step must be less"),
+    ("state.step", 2**63, "state.step must be less"),
     ("state", json.loads("[" * 900 + "]" * 900), "recursion limit"),
 ]
 

@@ -93,7 +93,7 @@ function drawCircuit() {
     ...columns.map((t) => text(center(t), height - tall / 3, `${t} ${visible(view.tokens[t])}`))));
 }
 
-/** What really becomes of the prediction without a node, beside what the graph says. */
+/** The prediction with a node ablated, and the change that the graph expects. */
 function ablateNode(node) {
   const { circuit: { logit: { value }, T }, plus, minus } = traced, { rank, index, position } = node;
   const layer = Math.max(0, rank >> 1);
