@@ -42,13 +42,13 @@ from run.checkpoint import (
     SavedRun,
     check_finite,
     half_precision,
-    load_training,
+    load_optimizer,
     load_weights,
     model_tensors,
     open_run,
+    optimizer_tensors,
     save_checkpoint,
     snapshot_steps,
-    training_tensors,
 )
 from run.folder import check_changes, find_run, lock_run, make_folder, save_config
 from run.log import Logger
@@ -121,6 +121,7 @@ def train(job: "Job") -> bool:
             multi_token_weight = get_multi_token_weight(state.step, settings)
             step_began = time.perf_counter()
             batch = job.batch(state.step)
+            torch.manual_seed(hash((settings.seed, state.step, processes.rank)))  # of dropout
             state.step += 1  # before the weights change, so that an error names this step
             state.train_loss, grad_norm = train_step(
                 ddp_model, job.optimizer, batch, settings, lr_scale, multi_token_weight, processes
@@ -145,8 +146,6 @@ class Job:
         seed = config.train.seed
         torch.manual_seed(seed)
         self.model = GPT(config.model, batches.tokenizer.vocab_size).to(runtime.device)
-        if processes.rank:  # the same weights, but other dropout
-            torch.manual_seed((seed + (processes.rank << 32)) % 2**63)
         self.model.compute_dtype = runtime.precision
         # With `compile` a function, which is called like the module.
         compiled: Any = torch.compile(self.model) if config.train.compile else self.model
@@ -186,7 +185,7 @@ class Job:
 
     def save_last(self) -> None:
         """Save all that training resumes from. All processes call it at the same steps."""
-        self.save("last", training_tensors(self.model, self.optimizer, self.processes))
+        self.save("last", model_tensors(self.model) | optimizer_tensors(self.optimizer))
 
     def save(self, name: str, tensors: dict[str, Tensor]) -> None:
         """Save a checkpoint: each process checks what it holds, and the first one writes.
@@ -339,7 +338,8 @@ def restore(job: Job, saved: SavedRun) -> None:
             f"{saved.header.corpus.get('source')}; to train on another use --init_from {run}"
         )
     job.state = saved.header.state
-    load_training(job.model, job.optimizer, saved.tensors, saved.path, job.processes.rank)
+    load_weights(job.model, saved.tensors, saved.path)
+    load_optimizer(job.optimizer, saved.tensors, saved.path)
     if saved.header.machine != job.runtime.machine:
         before = printable(str(saved.header.machine))
         print(f"note: sums round differently from here on; before: {before}")

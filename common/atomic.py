@@ -3,7 +3,6 @@
 import os
 import secrets
 from pathlib import Path
-from typing import IO, Any
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -17,7 +16,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     try:
         with open(scratch, "xb") as file:
             file.write(content)
-            sync(file)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(scratch, path)
     except OSError as error:
         error.filename = str(path)  # the name that the user knows
@@ -28,9 +28,3 @@ def write_atomically(path: Path, content: bytes) -> None:
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
-
-
-def sync(file: IO[Any]) -> None:
-    """Wait until what was written is on the disk."""
-    file.flush()
-    os.fsync(file.fileno())

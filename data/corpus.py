@@ -22,7 +22,7 @@ import numpy.typing as npt
 from filelock import FileLock
 from tqdm import tqdm
 
-from common.atomic import sync, write_atomically
+from common.atomic import write_atomically
 from common.errors import UserError, reading
 from data.config import DataConfig
 from data.sources import Source, cache_folder, find_source
@@ -113,7 +113,6 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
             for text in read_text(source, tokenizer.errors):
                 file.write(tokenizer.encode(text).data)
                 digest.update(text.encode(errors=tokenizer.errors))
-            sync(file)
             if not file.tell():
                 raise UserError(f"{source.name} is empty; name a source with text in it")
         tokens = map_tokens(Path(made), tokenizer)

@@ -4,7 +4,6 @@ A checkpoint is a safetensors file with a header; no pickle anywhere. It holds
 
     model.NAME             weights
     optimizer.NAME.STATE   the optimizer's state of each weight
-    rng.DEVICE.RANK        the RNG state that dropout draws from, of each process
 
 Snapshots are checkpoints of the weights alone in half precision, small enough to keep many:
 runs/NAME/snapshots/00000120.safetensors.
@@ -30,12 +29,10 @@ from data.tokenizer import Tokenizer, load_tokenizer
 from model.gpt import GPT
 from training.config import TrainConfig
 from training.optim import Optimizer
-from training.processes import ALONE, Processes
 from training.runtime import Machine
 from training.step import TrainState
 
 FORMAT = "glassgpt 7"
-RNG: dict[str, Any] = {"cpu": torch, "cuda": torch.cuda, "mps": torch.mps}
 
 
 # --- what a checkpoint holds ---------------------------------------------------------------------
@@ -70,22 +67,6 @@ def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
         for name, state in optimizer.state.items()
         for key, tensor in state.items()
     }
-
-
-def training_tensors(
-    model: nn.Module, optimizer: Optimizer, processes: Processes = ALONE
-) -> dict[str, Tensor]:
-    """Return all that training resumes from: weights, optimizer, RNG states of all processes."""
-    tensors = model_tensors(model) | optimizer_tensors(optimizer)
-    for kind in rng_of(model):
-        for rank, state in enumerate(processes.gather(RNG[kind].get_rng_state())):
-            tensors[f"rng.{kind}.{rank}"] = state
-    return tensors
-
-
-def rng_of(model: nn.Module) -> list[str]:
-    """Return the devices whose random numbers training uses: the CPU and the model's."""
-    return sorted({"cpu", next(model.parameters()).device.type})
 
 
 def check_finite(tensors: dict[str, Tensor]) -> None:
@@ -161,20 +142,9 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> No
     copy_into(model_tensors(model), "model.", tensors, path)
 
 
-def load_training(
-    model: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor], path: Path, rank: int = 0
-) -> None:
-    """Restore what `training_tensors` took. A process that was not there then keeps its RNG state.
-
-    Raises:
-        UserError: for a tensor that does not fit.
-    """
-    load_weights(model, tensors, path)
+def load_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
+    """Copy the state of a checkpoint into an optimizer; for its errors see `copy_into`."""
     copy_into(optimizer_tensors(optimizer), "optimizer.", tensors, path)
-    with reading(path):
-        for kind in rng_of(model):
-            if (name := f"rng.{kind}.{rank}") in tensors:
-                RNG[kind].set_rng_state(tensors[name])
 
 
 # --- snapshots -----------------------------------------------------------------------------------

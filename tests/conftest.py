@@ -102,7 +102,7 @@ def make_run(
     from data.tokenizer import ByteTokenizer, CharTokenizer
     from model.config import ModelConfig
     from model.gpt import GPT
-    from run.checkpoint import Header, save_checkpoint, training_tensors
+    from run.checkpoint import Header, model_tensors, optimizer_tensors, save_checkpoint
     from training.config import TrainConfig
     from training.optim import make_optimizer
     from training.runtime import Machine
@@ -121,7 +121,8 @@ def make_run(
         state = TrainState(step, 1.0, 2.0, last_eval_step=2, val_loss=2.5, best_val_loss=2.5)
         machine = Machine("cpu", "none", 1, 1, "float32", torch.__version__)
         header = Header(config, tokenizer.to_dict(), {"start_token": 1}, machine, state)
-        tensors = training_tensors(gpt, make_optimizer(gpt, config.train))
+        optimizer = make_optimizer(gpt, config.train)
+        tensors = model_tensors(gpt) | optimizer_tensors(optimizer)
         save_checkpoint(run / f"{which}.safetensors", tensors, header)
     return run
 

@@ -8,7 +8,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-import torch
 
 import train
 from run.checkpoint import load_checkpoint
@@ -32,11 +31,10 @@ def said(rank: int) -> str:
     return "".join(Path(f"said-{rank}-{name}").read_text() for name in ("stdout", "stderr"))
 
 
-def same_bits(name: str, other: str) -> dict[str, torch.Tensor]:
-    """The tensors of the last checkpoint, which are those of another run."""
+def same_bits(name: str, other: str) -> None:
+    """The tensors of the last checkpoint are those of another run."""
     a, b = (load_checkpoint(Path("runs", run, "last.safetensors"))[1] for run in (name, other))
     same_tensors(a, b)
-    return a
 
 
 def wait_for(run: Path, step: int, process: BaseProcess) -> None:
@@ -57,9 +55,8 @@ def test_four_processes_follow_the_losses_of_one(workplace: Path) -> None:
     assert {path.name for path in run.iterdir()} == {path.name for path in alone.iterdir()}
     assert "processes 4" in said(0)
     assert "step" not in said(1), "only the first speaks"
-    header, tensors = load_checkpoint(run / "last.safetensors")
-    states = {tensors[f"rng.cpu.{rank}"].numpy().tobytes() for rank in range(4)}
-    assert len(states) == header.machine.processes == 4, "each drops at random on its own"
+    header, _ = load_checkpoint(run / "last.safetensors")
+    assert header.machine.processes == 4
     assert run_job(2, ["--evaluate=four"]) == [0, 0]
     assert f"\nvalidation {header.state.best_val_loss:.4f} nats/char" in said(0)
     assert "validation" not in said(1)
@@ -95,9 +92,7 @@ def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(
     assert run_job(2, [*flags, "--run=parts", "--train.max_steps=4"]) == [0, 0]
     shutil.copytree("runs/parts", "runs/alone")
     assert run_job(2, ["--resume=parts", "--train.max_steps=10"]) == [0, 0]
-    tensors = same_bits("whole", "parts")
-    states = tensors["rng.cpu.0"], tensors["rng.cpu.1"]
-    assert not torch.equal(*states), "both drop the same"
+    same_bits("whole", "parts")
     assert train.main(["--resume=alone", "--train.max_steps=6"]) == 0
     assert "; before: device cpu, " in capsys.readouterr().out
 

@@ -137,6 +137,7 @@ def test_a_run_is_its_seed_its_batches_and_its_schedule(
             lr_scale = get_lr_scale(step - 1, config.train)
             weight = get_multi_token_weight(step - 1, config.train)
             batch = batches.train_batch(step - 1, 16)
+            torch.manual_seed(hash((5, step - 1, 0)))
             loss, norm = train_step(model, optimizer, batch, config.train, lr_scale, weight)
             numbers["train_loss"][step], numbers["grad_norm"][step] = loss, norm
             numbers["learning_rate"][step] = lr_scale * 1e-2
@@ -153,7 +154,6 @@ def test_a_run_is_its_seed_its_batches_and_its_schedule(
         assert read(run, key) == expected
     _, last = load_checkpoint(run / "last.safetensors")
     assert all(torch.equal(last[name], tensor) for name, tensor in model_tensors(model).items())
-    assert torch.equal(last["rng.cpu.0"], torch.get_rng_state())
     best = min(val_loss, key=lambda step: val_loss[step])
     assert (state_of("a", "best").step, state_of("a").best_val_loss) == (best, val_loss[best])
     snapshots = find_snapshots(run)

@@ -6,6 +6,7 @@ every method here returns what it was given.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,25 +43,21 @@ class Processes:
         """Return the rows of a batch that this process learns from."""
         return batch.chunk(self.world_size)[self.rank]
 
-    def gather(self, tensor: Tensor) -> list[Tensor]:
-        """Return this tensor from every process, in order of rank."""
-        if self.world_size == 1:
-            return [tensor]
-        own = tensor.to("cuda" if dist.get_backend() == "nccl" else "cpu")
-        gathered = [torch.empty_like(own) for _ in range(self.world_size)]
-        dist.all_gather(gathered, own)
-        return [other.cpu() for other in gathered]
-
     def sum(self, *numbers: float) -> list[float]:
         """Return each number summed over the processes, the same in all of them."""
-        return torch.stack(self.gather(torch.tensor(numbers, dtype=torch.float64))).sum(0).tolist()
+        total = torch.tensor(numbers, dtype=torch.float64)
+        if self.world_size > 1:
+            total = total.to("cuda" if dist.get_backend() == "nccl" else "cpu")
+            dist.all_reduce(total)
+        return total.tolist()
 
     def stop_requested(self, stop: StopSignal) -> bool:
         """Return whether any process was told to stop; all answer alike. A signal that comes
         meanwhile is kept for the next time."""
-        number = max(int(number) for number in self.gather(torch.tensor(stop.number)))
-        stop.number = number or stop.number
-        return number != 0
+        requested = self.sum(stop.number)[0] > 0
+        if requested:
+            stop.number = stop.number or signal.SIGTERM
+        return requested
 
     def wrap_ddp(self, model: nn.Module) -> nn.Module:
         """Return the model with a backward pass that leaves the mean gradient of all processes."""

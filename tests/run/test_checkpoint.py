@@ -30,12 +30,10 @@ from run.checkpoint import (
     half_precision,
     load_checkpoint,
     load_snapshot,
-    load_training,
     model_tensors,
     open_run,
     save_checkpoint,
     snapshot_steps,
-    training_tensors,
 )
 from tests.run.conftest import rewrite
 from training.config import TrainConfig
@@ -198,23 +196,6 @@ def test_tensors_fit_by_name_shape_and_type() -> None:
     assert not any(tensor.any() for tensor in expected.values()), "something was copied"
     copy_into(expected, "a.", there, Path("f"))
     assert all(torch.equal(expected[name], there[name]) for name in expected)
-
-
-# --- a run while it trains -----------------------------------------------------------------------
-
-
-def test_every_process_has_an_rng_state_of_its_own(path: Path) -> None:
-    model, optimizer = make()
-    tensors = training_tensors(model, optimizer)
-    torch.manual_seed(5)
-    tensors["rng.cpu.1"] = torch.get_rng_state()
-    for rank, seed in ((1, 5), (2, 6)):  # a third process was not there, and keeps its own
-        torch.manual_seed(6)
-        load_training(model, optimizer, tensors, path, rank)
-        assert torch.initial_seed() == seed
-    for state in (torch.zeros(3), torch.zeros(3, dtype=torch.uint8)):
-        with pytest.raises(UserError, match="is damaged"):
-            load_training(model, optimizer, tensors | {"rng.cpu.0": state}, path)
 
 
 # --- snapshots -----------------------------------------------------------------------------------

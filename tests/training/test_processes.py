@@ -1,9 +1,6 @@
 """Several processes share a batch; what concerns one process alone. Real jobs are in
 tests/test_processes.py."""
 
-import torch
-from torch import Tensor
-
 from training.processes import Processes
 from training.runtime import StopSignal
 
@@ -12,9 +9,9 @@ def test_a_signal_anywhere_stops_all_and_none_is_lost() -> None:
     """The first of two processes, where one comes to the other, or here while they agree."""
 
     class Two(Processes):
-        def gather(self, tensor: Tensor) -> list[Tensor]:
+        def sum(self, *numbers: float) -> list[float]:
             stop.number = meanwhile
-            return [tensor, torch.full_like(tensor, other)]
+            return [number + other for number in numbers]
 
     for meanwhile, other in ((0, 0), (0, 15), (15, 0)):
         stop = StopSignal()
