@@ -18,16 +18,8 @@ if LINUX:  # DistributedDataParallel imports torch._dynamo
     CONTEXT.set_forkserver_preload(["train", "torch._dynamo"])
 
 
-def run_command(words: list[str], **environment: str) -> tuple[int | None, str, str]:
-    """Run one of our scripts in this folder: exit code, output, errors."""
-    process = start_command("command", words, **environment)
-    process.join()
-    output, errors = (Path(f"command-{name}").read_text() for name in ("stdout", "stderr"))
-    return process.exitcode, output, errors
-
-
 def start_command(name: str, words: list[str], **environment: str) -> BaseProcess:
-    """Start the same; what it says goes to NAME-stdout and NAME-stderr."""
+    """Start one of our scripts in this folder; what it says goes to NAME-stdout and NAME-stderr."""
     names = (f"{name}-stdout", f"{name}-stderr")
     arguments = (str(Path.cwd()), words, environment, names)
     process = CONTEXT.Process(target=be_command, args=arguments)
@@ -52,7 +44,7 @@ def start_job(size: int, arguments: list[str]) -> list[BaseProcess]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes: list[BaseProcess] = []
+    processes = []
     for rank in range(size):
         environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -4,7 +4,6 @@
 """
 
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,8 @@ import study
 import train
 from benchmarks import compare, page
 from tests.conftest import DEBUG, ROOT
-from tests.jobs import run_command
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {
+COMMANDS = {
     "train": train.main,
     "sample": sample.main,
     "study": study.main,
@@ -43,12 +41,6 @@ def test_a_command_ends_with_one_line(
     said = capsys.readouterr().err
     assert said.splitlines()[-1].startswith(f"error: {LINES[words]}")
     assert not Path("runs").exists()
-
-
-@pytest.mark.usefixtures("workplace")
-def test_a_process_ends_like_its_command() -> None:
-    code, output, said = run_command(["train.py", "absent.yaml"])
-    assert (code, output, said) == (2, "", "error: there is no config file absent.yaml\n")
 
 
 @pytest.mark.slow

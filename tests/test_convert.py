@@ -36,10 +36,3 @@ def test_a_mistake_is_one_line(
     err = capsys.readouterr().err
     assert err.startswith("error: ") and err.count("\n") == 1 and message in err
     assert sorted(Path().rglob("*")) == before, "something is left"
-
-
-@pytest.mark.parametrize("options", [convert.Export, convert.Import])
-def test_help(options: type, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        convert.main([options.__name__.lower(), "--help"])
-    assert str(options.__doc__) in " ".join(capsys.readouterr().out.split())

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def test_an_untrusted_run_is_only_data(workplace: Path, capsys: pytest.CaptureFi
     os.rename("runs/a", run)
     for name in ("config.yaml", "metrics.jsonl", "events.out.tfevents.1"):
         (run / name).write_bytes(pickle.dumps(Bomb()))
-    commands: list[tuple[Callable[..., int], list[str]]] = [
+    commands = [
         (sample.main, [ODD, "--max_new_tokens=1"]),
         (study.main, ["trace", ODD, "--prompt=a text"]),
         (study.main, ["verify", ODD, "--prompt=a text"]),

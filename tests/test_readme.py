@@ -41,34 +41,30 @@ COMMANDS = {
 def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     words = words[words.index("--") + 1 :] if words[0] == "torchrun" else words[1:]
-    script, argv = words[0], words[1:]
+    script, *argv = words
     if "--help" in argv:
         return  # test_load.py reads the help
     if argv[:1] == ["pytest"]:
         assert all((ROOT / name).exists() for name in argv if name.endswith(".py")), argv
         return
-    sections: dict[str, type] = {}
     if script == "-m":
-        module, argv = importlib.import_module(argv[0]), argv[1:]
-        if not hasattr(module, "Options"):
-            return  # benchmarks.compare reads words of its own
-        trains = words[1] in ("benchmarks.recipe", "benchmarks.time_to_loss")
-        sections = {"": module.Options} | (SECTIONS if trains else {})
+        module, *argv = argv
+        kind = getattr(importlib.import_module(module), "Options", None)
+        script = module if module in ("benchmarks.recipe", "benchmarks.time_to_loss") else script
     elif script == "study.py":
-        sections, argv = {"": study.COMMANDS[argv[0]][0]}, argv[1:]
+        command, *argv = argv
+        kind = study.COMMANDS[command][0]
     elif script == "convert.py":
-        verb, *argv = argv
-        argv = argv[2 if verb == "export" else 1 :]
-        sections = {"": convert.Export if verb == "export" else convert.Import}
-    elif script == "sample.py":
-        sections = {"": sample.Options}
-    elif not (ROOT / script).exists():
-        return  # a script that a lesson shows; test_lessons.py runs it
+        verb, _, *argv = argv
+        kind, argv = (convert.Export, argv[1:]) if verb == "export" else (convert.Import, argv)
     else:
-        assert script == "train.py"
-        sections = {"": train.Options} | SECTIONS
+        kind = {"train.py": train.Options, "sample.py": sample.Options}.get(script)
+        assert kind or not (ROOT / script).exists()
+    if kind is None:
+        return  # benchmarks.compare reads words of its own, test_lessons.py runs lessons' scripts
+    sections = {"": kind} | (SECTIONS if script[:5] in ("train", "bench") else {})
     word, values = read_command_line(sections, argv, "", "")
-    build(sections[""], values[""])
+    build(kind, values[""])
     if "train" in sections:
         read_config(values, word)
 
@@ -80,12 +76,10 @@ def test_the_python_in_it_runs(
     assert convert.main(["export", str(gpt2), "my-folder"]) == 0
     shutil.rmtree(gpt2)
     shutil.copytree(debug_run, workplace / "runs" / "debug")
-    pages = (page for file, page in zip(FILES, PAGES, strict=True) if "learn" not in file.parts)
-    blocks = [block for page in pages for block in FENCED.findall(page)]
-    programs = [block for kind, block in blocks if kind == "python"]
-    assert programs
-    for program in programs:
-        exec(compile(program, "README.md", "exec"), {})
+    for file, page in zip(FILES, PAGES, strict=True):
+        for kind, block in FENCED.findall(page):
+            if kind == "python" and "learn" not in file.parts:
+                exec(compile(block, file, "exec"), {})
     assert "torch.Size([1, 2, 23, 23])" in capsys.readouterr().out
 
 
@@ -117,10 +111,9 @@ def test_what_is_named_is_there() -> None:
     """Pictures, links, and paths such as `run/log.py`."""
     links, names = 0, 0
     for path, page in zip(FILES, PAGES, strict=True):
-        for target in re.findall(r"\]\(([^)#]+)", page):
-            if not target.startswith("https://"):
-                assert (path.parent / target).exists(), f"{path}: {target}"
-                links += 1
+        for target in re.findall(r"\]\((?!https://)([^)#]+)", page):
+            assert (path.parent / target).exists(), f"{path}: {target}"
+            links += 1
         for name in re.findall(r"`([a-z]+/[\w/]+\.(?:py|c|js|yaml|csv))`", page):
             assert (ROOT / name).exists(), f"{path}: {name}"
             names += 1

@@ -16,7 +16,7 @@ from tests.conftest import make_run
 
 CHARS = "\n abcdefghij日é"
 # Another value of each option than its default.
-OTHER: dict[str, Any] = {
+OTHER = {
     "prompt": "abc 日 déaf",
     "num_samples": 3,
     "max_new_tokens": 31,
@@ -87,7 +87,7 @@ def test_a_model_that_was_edited_is_the_one_that_is_sampled(
 def test_text_appears_as_it_is_sampled(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    appeared: list[str] = []
+    appeared = []
 
     def watched(*args: Any) -> Iterator[torch.Tensor]:
         for token_B in generate(*args):

@@ -52,6 +52,12 @@ def results(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call of the clock is two seconds after the one before."""
+    monkeypatch.setattr(time, "perf_counter", partial(next, count(10.0, 2.0)))
+
+
+@pytest.fixture
 def nanogpt(tmp_path: Path) -> str:
     """What looks like a checkout of nanoGPT; its losses are the lengths of its splits."""
     folder = tmp_path / "nanoGPT"
@@ -88,10 +94,7 @@ def test_the_first_call_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert common.seconds_of(work, torch.device("cpu"), 2) == [0.5, 0.25]
 
 
-def test_a_command_is_timed_from_start_to_exit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time, "perf_counter", partial(next, count(10.0, 2.0)))
+def test_a_command_is_timed_from_start_to_exit(clock: None, tmp_path: Path) -> None:
     assert common.run_command(["-c", "print(1)"], tmp_path) == (2.0, "1\n")
 
 
@@ -158,20 +161,18 @@ print(f"achieved tok/s: {{sys.argv[-1]}}.5", file=sys.stderr)
 
 
 def test_sampling(
-    monkeypatch: pytest.MonkeyPatch, results: Any, nanogpt: str, tmp_path: Path
+    clock: None, monkeypatch: pytest.MonkeyPatch, results: Any, nanogpt: str, tmp_path: Path
 ) -> None:
-    """Every call of the clock is two seconds after the one before."""
     (tmp_path / "run.c").write_text(RUN)
     monkeypatch.setattr(llama2c, "COMPILER", ("sh", "-c", 'cp "$0" "$3"; chmod +x "$3"'))
     for module in (sampling, llama2c):
         monkeypatch.setattr(module, "WIDER", TINY)
-    monkeypatch.setattr(time, "perf_counter", partial(next, count(10.0, 2.0)))
     flags = [f"--nanogpt={nanogpt}", f"--llama2c={tmp_path}", "--repetitions=2", "--tokens=20"]
     rows = results(sampling.main, *flags)["rows"]
     speeds = {(row["by"], row["batch"]): row["tokens_per_second"][1] for row in rows}
-    llama2c_speed = TINY.block_size + 0.5  # whatever --tokens says
-    ours = {("ours", "1"): 10, ("ours", "16"): 160, ("llama2.c", "1"): llama2c_speed}
-    assert speeds == ours | {("nanoGPT", "1"): 10, ("nanoGPT", "16"): 160}
+
+    both = {(by, batch): 10 * int(batch) for by in ("ours", "nanoGPT") for batch in ("1", "16")}
+    assert speeds == both | {("llama2.c", "1"): TINY.block_size + 0.5}  # whatever --tokens says
 
 
 @pytest.fixture
@@ -194,20 +195,18 @@ def test_time_to_loss(text: str, results: Any, nanogpt: str) -> None:
 
 
 def test_each_change_of_the_recipe_is_understood_and_is_one() -> None:
-    def read(flags: str) -> Config:
-        argv = ["--train.minutes=0", *flags.split()]
-        return read_config(read_command_line(SECTIONS, argv, "", "")[1], None)
-
+    base = Config(train=TrainConfig(minutes=0.0))
     for name, change in recipe.CHANGES.items():
-        differing = compare.differing_fields([read(""), read(change)])
+        _, values = read_command_line(SECTIONS, change.split(), "", "")
+        differing = compare.differing_fields([base, read_config(values, None, base)])
         assert len(differing) == change.count("--"), name
 
 
 def test_losses_at_equal_steps_and_times() -> None:
     curves = [[(10, 1.0, 3.0), (20, 2.0, 2.0), (30, 3.0, 1.5)], [(10, 2.0, 2.5), (30, 6.0, 1.0)]]
     assert compare.at_steps(curves) == {"10": [3.0, 2.5], "30": [1.5, 1.0]}
-    after = list(compare.at_seconds(curves).items())
-    assert after[0] == ("2.000 s", [2.0, 2.5]) and after[7] == ("3.000 s", [1.5, 2.5])
+    after = compare.at_seconds(curves)
+    assert (after["2.000 s"], after["3.000 s"]) == ([2.0, 2.5], [1.5, 2.5])
 
 
 def test_compare(workplace: Path, results: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ def end(error: BaseException | None, code: int = 0) -> int:
 
 
 MEMORY = "error: out of memory; use a smaller --train.batch_size (or more --train.gradient_"
-ENDS: list[tuple[BaseException, int, str]] = [
+ENDS = [
     (UserError("what is wrong"), 2, "error: what is wrong\n"),
     (FloatingPointError("not finite"), 2, "error: not finite\n"),
     (OSError(28, "No space left", "a file"), 2, "error: No space left: a file\n"),

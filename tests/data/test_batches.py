@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -48,11 +49,10 @@ def test_an_epoch_is_each_sequence_of_a_cut_once(
     sequences = torch.cat([batches.train_batch(step, B) for step in range(first, end)])
     sequences = sequences[epoch * count - first * B :][:count]
     assert sequences.dtype == torch.int64 and sequences.shape == (count, T + 1)
-    assert (sequences.diff(dim=1) == 1).all(), "a sequence is a stretch of the text"
+    assert (sequences.diff(dim=1) == 1).all()
     assert sequences.max() < split, "it reaches into validation"
-    starts = sequences[:, 0].sort().values
-    assert starts.tolist() == [int(starts[0]) + T * i for i in range(count)], "adjacent, each once"
-    assert starts[0] < T, "tokens are left out at the beginning"
+    first, *_ = starts = sorted(sequences[:, 0].tolist())
+    assert starts == [first + T * i for i in range(count)] and first < T
 
 
 @given(st.integers(0, 50), st.integers(0, 3))
@@ -60,10 +60,8 @@ def test_sequences_depend_on_seed_and_step_alone(step: int, seed: int) -> None:
     first, second = make(300, 4, seed), make(300, 4, seed)
     second.train_batch(7, 5)
     assert torch.equal(first.train_batch(step, 6), second.train_batch(step, 6))
-    halves = torch.cat([first.train_batch(2 * step, 3), first.train_batch(2 * step + 1, 3)])
-    assert torch.equal(first.train_batch(step, 6), halves), (
-        "the order depends on the size of the batch"
-    )
+    halves = torch.cat([first.train_batch(2 * step + half, 3) for half in (0, 1)])
+    assert torch.equal(first.train_batch(step, 6), halves)
 
 
 def test_training_draws_what_it_always_drew() -> None:
@@ -83,19 +81,16 @@ def test_the_splits_are_one_after_the_other(
     n_test, n_train = round(length * test), math.floor(round(length * (1 - val - test), 3))
     assume(min(n_train, length - n_train - n_test) > T and (n_test > T or test == 0))
     batches = make(length, T, val=val, test=test)
-    tokens = list(range(length))
-    held_out = [
-        (batches.validation_batches, tokens[n_train : length - n_test]),
-        (batches.test_batches, tokens[length - n_test :]),
-    ]
-    assert batches.train_tokens.tolist() == tokens[:n_train]
-    for split, expected in held_out:
+    assert batches.train_tokens.tolist() == list(range(n_train))
+    ends = n_train, length - n_test, length
+    splits = batches.validation_batches, batches.test_batches
+    for split, (first, end) in zip(splits, pairwise(ends), strict=True):
         passed = list(split(B))
         assert all((x.diff(dim=1) == 1).all() and x.dtype == torch.int64 for x in passed)
-        assert [t for x in passed for t in x[:, 1:].flatten().tolist()] == expected[1:]
-        rows, rest = divmod(max(0, len(expected) - 1), T)
+        assert [t for x in passed for t in x[:, 1:].flatten().tolist()] == [*range(first + 1, end)]
+        rows, rest = divmod(max(0, end - first - 1), T)
         full = [(min(B, rows - i), T + 1) for i in range(0, rows, B)]
-        assert [tuple(x.shape) for x in passed] == full + ([(1, rest + 1)] if rest else [])
+        assert [tuple(x.shape) for x in passed] == full + [(1, rest + 1)] * (rest > 0)
 
 
 @given(st.integers(2, 99), st.integers(1, 12), st.integers(1, 99), st.integers(1, 3))
@@ -135,11 +130,8 @@ def test_a_hundred_million_bytes_are_split_as_others_do() -> None:
 
 def test_repeated_strings_are_of_distinct_characters_and_any_period() -> None:
     batches = repeats()
-    for sequences in (
-        batches.train_batch(3, 256),
-        *batches.validation_batches(256),
-        *batches.test_batches(256),
-    ):
+    held_out = [*batches.validation_batches(256), *batches.test_batches(256)]
+    for sequences in (batches.train_batch(3, 256), *held_out):
         rows = sequences.tolist()
         assert sequences.dtype == torch.int64 and {len(row) for row in rows} == {25}
         periods = [next(p for p in range(1, 25) if row[p:] == row[:-p]) for row in rows]
@@ -148,57 +140,55 @@ def test_repeated_strings_are_of_distinct_characters_and_any_period() -> None:
 
 
 def test_what_is_held_out_is_the_same_for_every_seed_and_never_trained_on() -> None:
-    held_out = [
+    validation, again, test = (
         torch.cat(list(split(9)))
-        for split in (repeats().validation_batches, repeats(1).test_batches)
-    ]
-    drawn = [
-        repeats().train_batch(0, 256),
-        repeats().train_batch(1, 256),
-        repeats(1).train_batch(0, 256),
-        *held_out,
-    ]
-    for i, one in enumerate(drawn):
-        assert all((one == other).all(1).sum() < 3 for other in drawn[:i]), "drawn twice"
-    assert torch.equal(torch.cat(list(repeats(1).validation_batches(7))), held_out[0])
+        for split in (
+            repeats().validation_batches,
+            repeats(1).validation_batches,
+            repeats(1).test_batches,
+        )
+    )
+    trained = [repeats(seed).train_batch(step, 256) for seed, step in ((0, 0), (0, 1), (1, 0))]
+    for one, other in combinations([*trained, validation, test], 2):
+        assert (one == other).all(1).sum() < 3, "drawn twice"
+    assert torch.equal(validation, again)
 
 
 def test_repeat_has_its_own_characters(workplace: Path) -> None:
     Path("one.yaml").write_text("data: {source: [repeat]}")
     config = read_config({}, "one.yaml").data
-    assert config == DataConfig(source="repeat"), "a list of one is the one"
+    assert config == DataConfig(source="repeat")
     own = open_batches(config, 64, 0).tokenizer
     assert open_batches(config, 64, 0, own).tokenizer == own and own.vocab_size == 64
     assert len(set(own.labels)) == 64 and "".join(own.labels).isprintable()
-    for name, value in (("vocab", 31), ("min_period", 33), ("max_period", 33)):
-        changed: dict[str, Any] = {f"repeat_{name}": value}
-        with pytest.raises(UserError, match="must be at most"):
-            open_batches(dataclasses.replace(config, **changed), 64, 0)
-    for other, tokenizer in (
-        (dataclasses.replace(config, tokenizer="byte"), None),
-        (config, CharTokenizer("abc")),
+    for name, value, message in (
+        ("repeat_vocab", 31, "must be at most"),
+        ("repeat_min_period", 33, "must be at most"),
+        ("repeat_max_period", 33, "must be at most"),
+        ("tokenizer", "byte", "has its own vocabulary"),
     ):
-        with pytest.raises(UserError, match="has its own vocabulary"):
-            open_batches(other, 64, 0, tokenizer)
+        changed: dict[str, Any] = {name: value}
+        with pytest.raises(UserError, match=message):
+            open_batches(dataclasses.replace(config, **changed), 64, 0)
+    with pytest.raises(UserError, match="has its own vocabulary"):
+        open_batches(config, 64, 0, CharTokenizer("abc"))
 
 
 # --- baselines ---------------------------------------------------------------------------------
 
 
 def by_definition(train: list[int], val: list[int], V: int) -> dict[str, float]:
-    def unigram(b: int) -> float:
+    def unigram(a: int, b: int) -> float:
         return (train.count(b) + 1) / (len(train) + V)
 
     def bigram(a: int, b: int) -> float:
         pairs = list(pairwise(train))
-        return (pairs.count((a, b)) + unigram(b)) / (train[:-1].count(a) + 1)
+        return (pairs.count((a, b)) + unigram(a, b)) / (train[:-1].count(a) + 1)
 
-    predicted = list(pairwise(val))
-    return {
-        "uniform": math.log(V),
-        "unigram": -sum(math.log(unigram(b)) for _, b in predicted) / len(predicted),
-        "bigram": -sum(math.log(bigram(a, b)) for a, b in predicted) / len(predicted),
-    }
+    losses = {"uniform": math.log(V)}
+    for p in (unigram, bigram):
+        losses[p.__name__] = -fmean(math.log(p(a, b)) for a, b in pairwise(val))
+    return losses
 
 
 @given(

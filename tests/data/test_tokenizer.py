@@ -12,7 +12,6 @@ from data.tokenizer import (
     BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
-    Tokenizer,
     load_tokenizer,
     train_bpe,
 )
@@ -78,7 +77,7 @@ def test_the_most_frequent_pair_is_joined_first() -> None:
 
 
 def test_a_description_is_read_back() -> None:
-    kinds: list[Tokenizer] = [CharTokenizer(ODD[:5]), ByteTokenizer(), BPE, BPETokenizer("")]
+    kinds = [CharTokenizer(ODD[:5]), ByteTokenizer(), BPE, BPETokenizer("")]
     for tokenizer in kinds:
         again = load_tokenizer(json.loads(json.dumps(tokenizer.to_dict())))
         assert again == tokenizer and again.pieces == tokenizer.pieces

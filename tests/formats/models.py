@@ -97,7 +97,7 @@ def library_tokens(folder: Path, text: str) -> list[int]:
     """The tokens of a text by the tokenizer.json of a folder."""
     from tokenizers import Tokenizer
 
-    ids: list[int] = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
+    ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
     return ids
 
 

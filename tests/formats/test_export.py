@@ -32,7 +32,7 @@ from tests.formats.models import CHARS, HALVES, ODD, bpe, difference, load
 
 LEARNED: dict[str, Any] = {"positions": "learned", "qk_norm": False}
 # By the name of its folder: the class, and choices of the model.
-RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+RUNS = {
     "Persimmon-char": ("Persimmon", {}),
     "Persimmon-byte": (
         "Persimmon",

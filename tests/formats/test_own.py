@@ -93,7 +93,7 @@ def third_norm(model: GPTLanguageModel) -> None:
 
 
 Change = Callable[[GPTLanguageModel], Any]
-CHANGES: list[tuple[str, Change]] = [
+CHANGES = [
     ("computes others: difference of the logits", softcap),
     ("blocks.1.ln3.weight has no place in the lecture's GPT", third_norm),
     ("computes others", lambda m: setattr(m, "blocks", lecture(nn.SiLU()).blocks)),

@@ -110,7 +110,7 @@ def test_code_in_a_folder_is_not_executed(theirs: Path) -> None:
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 END = {"id": 299, "content": "<|endoftext|>", "special": True, "single_word": False}
 END |= {"lstrip": False, "rstrip": False, "normalized": False}
-STRANGE: dict[str, Callable[[dict[str, Any]], Any]] = {
+STRANGE = {
     "a normalizer": lambda p: p.update(normalizer={"type": "NFC"}),
     "a space before": lambda p: p.update(pre_tokenizer=BYTES | {"add_prefix_space": True}),
     "another order": lambda p: p["model"]["vocab"].update(a=65, b=64),
@@ -142,7 +142,7 @@ def ckpt(workplace: Path) -> dict[str, Any]:
     """What is in a checkpoint whose characters are there too."""
     save(SIZES, weights_of(SIZES))
     save_meta()
-    plain: dict[str, Any] = torch.load(CKPT, weights_only=True)
+    plain = torch.load(CKPT, weights_only=True)
     return plain
 
 
@@ -167,7 +167,7 @@ def test_a_checkpoint_that_is_none(ckpt: dict[str, Any], error: Error) -> None:
 
 def test_characters_that_are_none(ckpt: dict[str, Any], error: Error) -> None:
     good = dict(enumerate(CHARS))
-    damaged: list[Any] = [{}, {"itos": None}, {"itos": list(CHARS)[:-1]}]
+    damaged = [{}, {"itos": None}, {"itos": list(CHARS)[:-1]}]
     damaged += [{"itos": good | changed} for changed in ({3: "ab"}, {3: 5}, {3: CHARS[4]})]
     damaged += [{"itos": good, "more": Runs()}, {"itos": good, "more": len}]
     contents = [pickle.dumps(plain) for plain in damaged]

@@ -85,7 +85,7 @@ def taken_apart(run: Path) -> tuple[dict[str, Any], list[bytes]]:
 @pytest.fixture(scope="session")
 def window(browser: Any) -> tuple[Any, list[str]]:
     """One tab without a network, for all tests; what its page says or asks for."""
-    trouble: list[str] = []
+    trouble = []
 
     def refuse(dialog: Any) -> None:
         trouble.append(dialog.message)

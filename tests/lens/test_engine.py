@@ -93,9 +93,9 @@ def any_edits(random: Random, config: ModelConfig) -> list[dict[str, Any]]:
 
     return [
         {**place(), "off": random.choice(OFF)},
-        {"layer": random.randrange(config.n_layer), "off": "mlp"},
+        {"layer": place()["layer"], "off": "mlp"},
         {"hide": 0},
-        {"layer": random.randrange(config.n_layer), "neuron": 5, "position": 0},
+        {"layer": place()["layer"], "neuron": 5, "position": 0},
         {**place(), "position": 0, "row": row(config.head_width)},
         *(
             {"layer": layer, "position": random.choice(position), "row": row(config.n_embd)}
@@ -165,7 +165,7 @@ def make(tab: Any, model: GPT, *given: Any) -> None:
     model.double()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 @torch.no_grad()
 def test_it_computes_what_pytorch_computes(tab: Any, seed: int) -> None:
     """Texts and edits change one after the other, and nothing is left of what was there before.
@@ -174,9 +174,8 @@ def test_it_computes_what_pytorch_computes(tab: Any, seed: int) -> None:
     choices |= {name: [True, False] for name in ("qk_norm", "tie_embeddings", "bias")}
     choices |= {"block_size": range(1, 21), "n_layer": [1, 2, 3], "n_head": [1, 2, 3]}
     choices |= {"ngrams": [1, 2, 3, 4], "n_embd": [24]}
-    chosen_fields = {name: random.choice(values) for name, values in choices.items()}
-    chosen_fields["head_bias"] = not chosen_fields["tie_embeddings"] and seed % 2 == 0
-    config = ModelConfig(**chosen_fields)
+    fields = {name: random.choice(values) for name, values in choices.items()}
+    config = ModelConfig(**fields, head_bias=not fields["tie_embeddings"] and seed % 2 == 0)
     torch.manual_seed(seed)
     model = GPT(config, V).eval()
     for weight in model.parameters():
@@ -211,9 +210,9 @@ def test_a_head_of_layer_0_is_its_tables(tab: Any, config: ModelConfig) -> None:
     h, T, V = 1, config.block_size, VOCAB
     model: Any = make_model(config)
     make(tab, model)
-    scores, logits = (np.array(table, "f") for table in tab.evaluate(TABLES, h))
+    scores, logits = map(torch.tensor, tab.evaluate(TABLES, h))
     text_BT, place = some_tokens(1000, T), torch.arange(T)
-    scores_BTS = torch.from_numpy(scores).view(T, T, V, V)[
+    scores_BTS = scores.view(T, T, V, V)[
         place[:, None], place, text_BT[:, :, None], text_BT[:, None]
     ]
     weights_BTS = scores_BTS.masked_fill(place > place[:, None], -torch.inf).softmax(-1)
@@ -224,9 +223,7 @@ def test_a_head_of_layer_0_is_its_tables(tab: Any, config: ModelConfig) -> None:
     v_VC = block.attn.value(block.attn_norm(x_VC))
     y_VC = v_VC[:, of_head] @ block.attn.out.weight[:, of_head].T
     y_VC = (y_VC - y_VC.mean(-1, keepdim=True)) * model.final_norm.weight
-    assert torch.allclose(
-        y_VC @ model.head.weight.T, torch.tensor(logits).view(V, V).double(), 1e-4, 1e-4
-    )
+    assert torch.allclose(y_VC @ model.head.weight.T, logits.view(V, V).double(), 1e-4, 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -267,24 +264,18 @@ def test_a_circuit_sums_to_its_logit(tab: Any, config: ModelConfig) -> None:
         x_BTC = x_BTC + mlp.down(kept(u * gate.detach()))
     logits_V = norm(model.final_norm, x_BTC)[0, t] @ (model.head or model.token_embedding).weight.T
     (logits_V[plus] - logits_V[minus]).backward()
-    values = [(x.grad * x)[0].detach() for x in written]  # type: ignore[operator]
-    embedding, heads, neurons = values[:1], values[1::2], values[2::2]
-    left = [x.sum(-1, keepdim=True) for x in embedding]
-    for head, neuron in zip(heads, neurons, strict=True):
-        left += [head.sum(-1).T, neuron]
+    embedding, *values = [(x.grad * x)[0].detach() for x in written]  # type: ignore[operator]
+    left = [embedding.sum(-1, keepdim=True)]
+    for heads, neurons in zip(values[::2], values[1::2], strict=True):
+        left += [heads.sum(-1).T, neurons]
     for node in nodes:
         left[node["rank"] + 1][node["position"], node["index"]] -= node["value"]
     assert max(each.abs().max() for each in left) < 1e-4
 
 
 def test_stages_of_learning(tab: Any) -> None:
-    snapshots = [
-        {
-            "lens_loss": [9, 5 - i],
-            "scores": {"previous_token": [0.2, i / 10], "induction": [i / 20]},
-        }
-        for i in range(6)
-    ]
+    scores = [{"previous_token": [0.2, i / 10], "induction": [i / 20]} for i in range(6)]
+    snapshots = [{"lens_loss": [9, 5 - i], "scores": scores[i]} for i in range(6)]
     found = tab.evaluate("(a) => stagesOf(...a)", [snapshots, {"unigram": 3.5, "bigram": 1.5}])
     marks = {2: "below unigram", 4: "below bigram", 3: "previous-token head"}
     assert {mark["at"]: mark["label"] for mark in found} == marks

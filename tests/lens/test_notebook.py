@@ -34,6 +34,10 @@ def test_a_cell_with_a_model_of_ones_own(workplace: Path, browser: Any) -> None:
     found = frame.evaluate("(text) => glassgpt.logits(text)", typed)
     expected = model.eval()(torch.tensor([[ids[char] for char in typed]]))[0][0].detach()
     np.testing.assert_allclose(found, expected, atol=0.01 * float(expected.abs().max()))
+    frame.fill("#typed", "abc")
+    tab.wait_for_timeout(500)  # a frame has no address, where the page would keep its state
+    assert frame.locator("#text .token").all_inner_texts() == [*"abc"]
+    assert not frame.is_visible("#trouble")
     tab.context.close()
 
 

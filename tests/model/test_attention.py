@@ -1,7 +1,5 @@
 """The layer equals PyTorch's own and one written out by hand, in every kernel, mask and type."""
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
@@ -45,7 +43,7 @@ def test_equals_torch_multihead_attention(
     if causal:
         may_attend = may_attend & torch.ones(T, T).tril().bool()
 
-    seen: list[Any] = []
+    seen = []
     ours.attend.register_forward_hook(lambda module, args, z: seen.append((args, z)))
     output = ours(x, source, mask=mask, causal=causal)
     expected, weights = reference(  # True hides there

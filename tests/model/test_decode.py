@@ -34,7 +34,7 @@ def make(**fields: Any) -> GPT:
     return gpt.eval()
 
 
-FIELDS: list[dict[str, Any]] = [
+FIELDS = [
     {},
     {"bias": True, "tie_embeddings": True},
     {"activation": "swiglu", "ngrams": 3},
@@ -71,7 +71,7 @@ def sliding_window(attend: Attend, q: Tensor, k: Tensor, v: Tensor, *rest: Any) 
 
 
 Edit = Callable[[pytest.MonkeyPatch, Any], None]
-EDITS: list[tuple[str, Edit]] = [
+EDITS = [
     ("other logits", lambda patch, gpt: patch.setattr(Attend, "forward", sliding_window)),
     ("other shapes", lambda patch, gpt: setattr(gpt.blocks[1], "mlp", make(n_embd=32).blocks[0])),
     ("not know model.norm layernorm", lambda patch, gpt: patch.setitem(KNOWN, "norm", [])),

@@ -139,7 +139,7 @@ def put(plain: dict[str, Any], place: list[str], value: Any) -> None:
     plain[name] = value
 
 
-WRONG: list[tuple[str, Any, str]] = [
+WRONG = [
     ("config.model.n_layer", 10**15, "config.model.n_layer must be less"),
     ("config.data.source", "\ud800", "Invalid JSON"),
     ("tokenizer", {"kind": "bpe", "merges": "", "special": ["\ud800"]}, "Invalid JSON"),

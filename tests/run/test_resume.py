@@ -9,7 +9,7 @@ from configs.load import Config
 from run.folder import check_changes
 
 # One field of each kind, and the flags that may change it.
-CHANGES: list[tuple[str, str]] = [
+CHANGES = [
     ("data.source", "--resume --init_from --evaluate"),
     ("data.vocab_size", ""),
     ("data.val_fraction", "--init_from"),

@@ -14,9 +14,9 @@ from training.runtime import SIGNALS, StopSignal, pick_device, start_runtime
 def test_the_config_chooses_or_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """The threads of a run that is resumed are used if this machine has as many cores."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    for threads, before, expected in ((2, 0, 2), (2, 1, 2), (0, 2, 2), (0, 3, 1), (0, 0, 1)):
+    for threads, before, expected in ((2, [1], 2), (0, [2], 2), (0, [3], 1), (0, [], 1)):
         torch.set_num_threads(1)
-        chosen = start_runtime(TrainConfig(device="cpu", threads=threads), before)
+        chosen = start_runtime(TrainConfig(device="cpu", threads=threads), *before)
         assert chosen.machine.threads == torch.get_num_threads() == expected
     for fast in (True, False):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda fast=fast: {"amx_bf16": fast})

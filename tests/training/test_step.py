@@ -175,7 +175,7 @@ def test_bits_are_per_character_where_a_token_is_a_byte() -> None:
 
 # --- the sizes -----------------------------------------------------------------------------------
 
-CHOICES: list[dict[str, Any]] = [
+CHOICES = [
     {"n_layer": 2, "n_embd": 64, "n_head": 2, "block_size": 256},
     {"activation": "swiglu", "norm": "rmsnorm", "bias": True, "positions": "learned"},
     {"dropout": 0.1, "ngrams": 3},
@@ -189,7 +189,7 @@ def test_sizes_are_those_of_a_real_step(choices: dict[str, Any]) -> None:
     config = ModelConfig(**choices | {"attention": "explicit"})
     train = TrainConfig(batch_size=8, gradient_accumulation_steps=2)
     model, tokens = GPT(config, 65), torch.randint(65, (4, config.block_size + 1))
-    held: dict[int, int] = {}
+    held = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
