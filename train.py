@@ -41,8 +41,8 @@ from run.checkpoint import (
     Header,
     SavedRun,
     check_finite,
+    copy_into,
     half_precision,
-    load_optimizer,
     load_weights,
     model_tensors,
     open_run,
@@ -155,7 +155,8 @@ class Job:
     def batch(self, step: int) -> Tensor:
         """Return this process's shard of the batch for `step`, (b, block_size + 1)."""
         batch = self.batches.train_batch(step, self.config.train.batch_size)
-        return self.processes.shard(batch).to(self.runtime.device)
+        shard = batch.chunk(self.processes.world_size)[self.processes.rank]
+        return shard.to(self.runtime.device)
 
     def evaluate(
         self, split: Callable[..., Iterator[Tensor]], limit: int | None = None
@@ -334,12 +335,12 @@ def restore(job: Job, saved: SavedRun) -> None:
     run = job.run = saved.path.parent
     if not saved.trained_on(job.batches.info):
         raise UserError(
-            f"the text is not the one that {run} was trained on, from "
-            f"{saved.header.corpus.get('source')}; to train on another use --init_from {run}"
+            f"{run} was trained on another text, {saved.header.corpus.get('source')}; to train "
+            f"on this one, use --init_from {run}"
         )
     job.state = saved.header.state
     load_weights(job.model, saved.tensors, saved.path)
-    load_optimizer(job.optimizer, saved.tensors, saved.path)
+    copy_into(optimizer_tensors(job.optimizer), "optimizer.", saved.tensors, saved.path)
     if saved.header.machine != job.runtime.machine:
         before = printable(str(saved.header.machine))
         print(f"note: sums round differently from here on; before: {before}")
@@ -353,8 +354,8 @@ def run_training(job: Job) -> int:
             ended = train(job)
         except FloatingPointError as error:
             raise UserError(
-                f"at step {state.step}: {error}; {run} stays as it was saved last. Lower "
-                f"--train.learning_rate and --train.muon_learning_rate, and start again"
+                f"at step {state.step}: {error}; {run} keeps its last checkpoint. Start again "
+                f"with a lower --train.learning_rate and --train.muon_learning_rate"
             ) from None
         except OSError as error:
             raise UserError(f"could not write to {run}: {error.strerror}") from error
@@ -372,7 +373,7 @@ def run_training(job: Job) -> int:
 def measure(job: Job, saved: SavedRun) -> int:
     """Print the loss over each split that is held out from training; return the exit code."""
     if not saved.trained_on(job.batches.info):
-        print("note: this is not the text that the run was trained on")
+        print("note: the run was trained on another text")
     load_weights(job.model, saved.tensors, saved.path)
     unit = job.config.data.unit
     print(f"validation {job.evaluate(job.batches.validation_batches).in_units(unit)}")

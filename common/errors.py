@@ -68,8 +68,8 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
                 message = error.strerror + (f": {error.filename}" if error.filename else "")
             elif isinstance(error, MemoryError) or re.search(OUT_OF_MEMORY, message.lower()):
                 message = (
-                    "out of memory; use a smaller --train.batch_size (or more "
-                    "--train.gradient_accumulation_steps), fewer samples, or a smaller model"
+                    "out of memory; use more --train.gradient_accumulation_steps, fewer samples, "
+                    "or a smaller model"
                 )
             elif type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 reason = " ".join(message.split())

@@ -63,8 +63,8 @@ class TextBatches:
         sizes = list(map(len, splits))
         if min(sizes[: 3 if test_fraction else 2]) <= block_size:
             raise UserError(
-                f"the splits have {sizes} tokens, and a sequence needs --model.block_size + 1 = "
-                f"{block_size + 1}: use a longer text or a smaller value"
+                f"the splits have {sizes} tokens, but a sequence has {block_size + 1}; use a "
+                f"longer text or a smaller --model.block_size"
             )
         self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1

@@ -76,8 +76,8 @@ def load_corpus(
     if not entry.exists():
         if not named and config.source != "pydocs":
             raise UserError(
-                f"only the saved run names {source.name}, of which {folder.parent} has no tokens; "
-                f"to read it, name it with --data.source"
+                f"{source.name}, which only the saved run names, is not in {folder.parent}; to "
+                f"read it, give --data.source"
             )
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{entry}.lock"):
@@ -114,7 +114,7 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
                 file.write(tokenizer.encode(text).data)
                 digest.update(text.encode(errors=tokenizer.errors))
             if not file.tell():
-                raise UserError(f"{source.name} is empty; name a source with text in it")
+                raise UserError(f"{source.name} is empty; choose another --data.source")
         tokens = map_tokens(Path(made), tokenizer)
         counts = np.bincount(tokens[:START_TOKENS])
         # A newline, or else the most frequent token.

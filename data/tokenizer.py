@@ -103,8 +103,8 @@ class CharTokenizer(Tokenizer):
         if (ids == self.vocab_size).any():
             unknown = sorted(set(text) - set(self.chars))[:20]
             raise UserError(
-                f"the model has never seen {' '.join(map(repr, unknown))}; leave those characters "
-                f"out, or train on a text that has them"
+                f"the vocabulary lacks {' '.join(map(repr, unknown))}; leave them out, or train "
+                f"on a text that has them"
             )
         return ids.astype(np.min_scalar_type(self.vocab_size - 1), copy=False)
 

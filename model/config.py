@@ -72,7 +72,7 @@ class ModelConfig:
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd {self.n_embd} must be divisible by n_head {self.n_head}")
         if self.head_bias and self.tie_embeddings:
-            raise ValueError("head_bias must be false for a tied head, which has no bias")
+            raise ValueError("head_bias must be false with tie_embeddings")
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(
                 f"n_embd / n_head must be even for positions rotary, not {self.head_width}"

@@ -142,11 +142,6 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> No
     copy_into(model_tensors(model), "model.", tensors, path)
 
 
-def load_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
-    """Copy the state of a checkpoint into an optimizer; for its errors see `copy_into`."""
-    copy_into(optimizer_tensors(optimizer), "optimizer.", tensors, path)
-
-
 # --- snapshots -----------------------------------------------------------------------------------
 
 

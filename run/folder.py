@@ -37,7 +37,7 @@ def make_folder(name: str | None, stem: str) -> Path:
     """
     run = RUNS / (f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name)
     if run.parent != RUNS:
-        raise UserError(f"--run {name!r} must be a name for a folder in {RUNS}/, not a path")
+        raise UserError(f"--run {name!r} must be a name, not a path")
     check_unused(run)
     run.mkdir(parents=True, exist_ok=True)
     return run
@@ -79,7 +79,7 @@ def save_config(run: Path, config: Config, about: str) -> None:
     Args:
         about: the text and the machine, in lines of comments.
     """
-    about += "\nTo change this run, give flags with --resume, which does not read this file."
+    about += "\nThis file is not read by --resume; to change the run, give flags."
     comments = "".join(f"# {line}\n" for line in about.splitlines())
     plain = yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
     write_atomically(run / "config.yaml", (comments + plain).encode())

@@ -22,7 +22,7 @@ COMMANDS = {
     "page": page.main,
 }
 LINES = {  # what is typed, and the line that it ends with
-    "train --data.source=short.txt": "the splits have [8, 1, 0] tokens, and a sequence needs",
+    "train --data.source=short.txt": "the splits have [8, 1, 0] tokens, but a sequence has 129",
     "train --data.source=\udcff.txt": "--data.source must be a valid",
     "sample": "there is no run in runs/ yet",
     "study tarce": "name a command: trace, verify, compare, heads, report; did you mean trace?",

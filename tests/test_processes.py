@@ -80,7 +80,7 @@ def test_what_fails_ends_every_process_with_one_line(
     assert run_job(2, [*FLAGS, *flags.split()]) == [2, 2]
     for rank in range(2):
         *_, last = said(rank).splitlines()
-        gone = "error: another process of this job is gone"
+        gone = "error: another process is gone"
         assert last.startswith((message, gone) if rank and "taken" in flags else message)
 
 
@@ -112,7 +112,7 @@ def test_a_process_that_is_gone_ends_the_job_and_the_run_goes_on(workplace: Path
     second.kill()
     first.join()
     assert first.exitcode == 2
-    line = "error: another process of this job is gone; resume the run from its last checkpoint"
+    line = "error: another process is gone; resume the run from its last checkpoint"
     assert said(0).splitlines()[-1] == line
     step = load_checkpoint(run / "last.safetensors")[0].state.step
     assert train.main(["--resume=a", f"--train.max_steps={step + 3}"]) == 0

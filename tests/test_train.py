@@ -252,8 +252,8 @@ def test_weights_that_a_step_ruined_are_never_saved(
     flags += ["--train.learning_rate=1e30", "--train.optimizer=adamw", "--train.warmup_steps=5000"]
     assert train.main([*flags, "--run=a"]) == 2
     error = re.fullmatch(
-        r"error: at step (\d+): .* is .*; runs/a stays as it was saved last. Lower "
-        r"--train.learning_rate and --train.muon_learning_rate, and start again\n",
+        r"error: at step (\d+): .* is .*; runs/a keeps its last checkpoint. Start again "
+        r"with a lower --train.learning_rate and --train.muon_learning_rate\n",
         capsys.readouterr().err,
     )
     assert error and state_of("a").step <= int(error[1])
@@ -440,7 +440,7 @@ def test_init_from_starts_a_new_run_on_other_text(workplace: Path) -> None:
 
 REFUSED = [
     (["--resume=a", "--model.n_layer=3"], "--resume cannot change model.n_layer from 2 to 3"),
-    (["--resume=a", "--data.source=other.txt"], "the text is not the one that runs/a was trained"),
+    (["--resume=a", "--data.source=other.txt"], "runs/a was trained on another text, "),
     (["--resume=a", "--train.minutes=2"], "0.0 to 2.0; --train.max_steps sets how far"),
     (["--resume=a", "--run=b"], "give one of --resume, --evaluate, --init_from; only the last"),
     (["--init_from=resume"], "there is no run resume"),

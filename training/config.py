@@ -8,7 +8,6 @@ from pydantic.dataclasses import dataclass
 from common.fields import STRICT, Count, Fraction, Natural, NonNegative
 
 LearningRate = Annotated[float, Field(ge=0, le=1e30)]  # an update in float32 has no room for more
-Portion = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -50,10 +49,10 @@ class TrainConfig:
     schedule: Literal["cosine", "linear", "constant"] = "linear"
     """How the learning rates fall, to the end of the run."""
 
-    decay_fraction: Portion = 0.6
+    decay_fraction: Annotated[float, Field(ge=0, le=1)] = 0.6
     """Final fraction of the run over which the learning rates decay."""
 
-    final_lr_fraction: Portion = 0.0
+    final_lr_fraction: Fraction = 0.0
     """The learning rates at the end, as a fraction of their peaks."""
 
     weight_decay: NonNegative = 0.1

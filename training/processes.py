@@ -15,7 +15,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.errors import UserError
@@ -38,10 +38,6 @@ class Processes:
     def is_main(self) -> bool:
         """Whether this is the process that writes files and prints."""
         return self.rank == 0
-
-    def shard(self, batch: Tensor) -> Tensor:
-        """Return the rows of a batch that this process learns from."""
-        return batch.chunk(self.world_size)[self.rank]
 
     def sum(self, *numbers: float) -> list[float]:
         """Return each number summed over the processes, the same in all of them."""
@@ -96,7 +92,7 @@ def join_processes(config: TrainConfig, device: torch.device) -> Iterator[Proces
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
-        line = "another process of this job is gone; resume the run from its last checkpoint"
+        line = "another process is gone; resume the run from its last checkpoint"
         print(f"error: {line}", file=sys.stderr)
         os._exit(2)
     # Not after an error, whose traceback holds what averages gradients: destroying the group before

@@ -24,7 +24,7 @@ def end(error: BaseException | None, code: int = 0) -> int:
     return main([])
 
 
-MEMORY = "error: out of memory; use a smaller --train.batch_size (or more --train.gradient_"
+MEMORY = "error: out of memory; use more --train.gradient_"
 ENDS = [
     (UserError("what is wrong"), 2, "error: what is wrong\n"),
     (FloatingPointError("not finite"), 2, "error: not finite\n"),

@@ -115,7 +115,7 @@ def test_a_limited_pass_is_evenly_spaced_and_a_whole_one_if_it_fits(
 def test_a_split_too_short_is_named() -> None:
     for val, test in ((0.1, 0), (0.895, 0), (0.4, 0.1)):
         assert make(100, 9, val=val, test=test).train_batch(3, 2).shape == (2, 10)
-        with pytest.raises(UserError, match=r"splits have \[.*\b10\b.*\] tokens, .* = 11"):
+        with pytest.raises(UserError, match=r"splits have \[.*\b10\b.*\] tokens, .* has 11;"):
             make(100, 10, val=val, test=test)
 
 

@@ -56,7 +56,7 @@ def test_ids_are_of_the_smallest_type_that_holds_them() -> None:
 
 
 def test_what_has_no_tokens_is_named() -> None:
-    with pytest.raises(UserError, match=r"never seen '\\n' 'é' '😀'; leave"):
+    with pytest.raises(UserError, match=r"vocabulary lacks '\\n' 'é' '😀'; leave"):
         CharTokenizer("ab").encode("a😀b\né😀")
     for tokenizer in (CharTokenizer("ab"), BPE):  # how Python reads an argument that is not UTF-8
         with pytest.raises(UserError, match=r"udc80|not UTF-8"):

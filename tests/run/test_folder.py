@@ -16,7 +16,7 @@ from run.folder import check_unused, find_run, lock_run, make_folder
 def test_a_new_run_has_the_name_that_is_asked_for(workplace: Path) -> None:
     assert make_folder("a b", "ignored") == Path("runs/a b") and Path("runs/a b").is_dir()
     for name in ("", ".", "a/b", "/tmp", "../a"):
-        with pytest.raises(UserError, match=r"^--run '.*' must be a name for a folder in runs/"):
+        with pytest.raises(UserError, match=r"^--run '.*' must be a name, not a path"):
             make_folder(name, "ignored")
     run = make_folder(None, "stem")
     assert run.is_dir() and run.name.startswith(f"stem-{time.strftime('%Y')}")

@@ -81,7 +81,7 @@ def lines_of(run: Path, key: str) -> list[tuple[int, float]]:
     return [(line["step"], line[key]) for line in read_metrics(run) if key in line]
 
 
-CUT = ["", '{"step": 3, "train', '[1]\n{"a": 1}\nnull\n{"step": 2, "a": NaN}\n\udcff\n']
+CUT = ["", '{"step": 3, "train', "\udcff\n"]
 
 
 @pytest.mark.parametrize("cut", CUT)
