@@ -94,8 +94,5 @@ def download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     print(f"loading hub:{name}")
-    try:
+    with reading(f"hub:{name}", "could not be loaded"):
         return Path(snapshot_download(name, allow_patterns=FILES))
-    except Exception as error:  # the library documents no kinds
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"could not load hub:{name}: {reason}") from error
