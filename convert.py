@@ -4,7 +4,7 @@ python convert.py export runs/my-run my-folder                  a folder for tra
 python convert.py import my-folder --run gpt2                   a GPT-2 from a folder
 python convert.py import hub:openai-community/gpt2 --run gpt2   or from the Hugging Face Hub
 python convert.py import ../nanoGPT/out/ckpt.pt --run nanogpt   a checkpoint of nanoGPT
-python convert.py import model.pt --chars input.txt --n_head 4  your own state_dict
+python convert.py import model.pt --chars input.txt             your own state_dict
 
 If transformers is installed, all but the last compare the logits. No code in the files is
 executed.
@@ -28,7 +28,7 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from common.errors import UserError, command, printable
-from common.fields import STRICT, Count
+from common.fields import STRICT
 from configs.load import build, nearest, read_command_line
 from formats.folder import download, read_folder, write_folder
 from formats.imported import Imported, compare_logits
@@ -59,9 +59,6 @@ class Import:
     chars: str | None = None
     """For a saved state_dict: the text whose distinct characters, sorted, are its vocabulary."""
 
-    n_head: Count | None = None
-    """For a saved state_dict: number of heads, if its names do not tell."""
-
     activation: str | None = None
     """For a saved state_dict: the activation; if omitted, the one that its format has."""
 
@@ -86,15 +83,15 @@ def import_(word: str, options: Import) -> None:
     path = download(word.removeprefix("hub:")) if word.startswith("hub:") else Path(word)
     if not path.exists():
         raise UserError(f"there is no {word}; name a folder, hub:OWNER/NAME, or a file")
-    if options.chars is not None:
-        imported = read_weights(path, options.chars, options.n_head, options.activation)
-        compared = "logits not compared: a file of weights computes none"
+    if options.chars and options.tokenizer:
+        raise UserError("give --tokenizer or --chars")
+    if options.chars:
+        imported = read_weights(path, options.chars, options.activation)
     else:
         read = read_folder if path.is_dir() else read_nanogpt
         imported = read(path, Path(options.tokenizer) if options.tokenizer else None)
-        compared = compare_logits(imported.model, imported.original)
     print(f"model: {imported.model.num_parameters():,} parameters, {imported.model.config}")
-    print(compared)
+    print(compare_logits(imported.model, imported.original))
     saved = save_run(options.run, imported, word)
     print(f"next:\n  python sample.py {saved}\n  python study.py report {saved}")
 

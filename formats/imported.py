@@ -94,39 +94,41 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def difference(ours: GPT, theirs: Any) -> float:
-    """Return the largest difference of the logits of two models on random tokens, as a fraction of
-    the largest.
+def difference(model: GPT, original: Any) -> float:
+    """Return the largest difference between the logits of two models on random tokens, as a
+    fraction of the largest logit.
 
     Raises:
-        ValueError: if theirs returns no logits of each position.
+        ValueError: if the original does not return logits for each position.
     """
-    V, T = ours.token_embedding.num_embeddings, min(ours.config.block_size, 256)
+    V, T = model.token_embedding.num_embeddings, min(model.config.block_size, 256)
     tokens_BT = torch.randint(V, (2, T), generator=torch.Generator().manual_seed(0))
-    there = tokens_BT.to(next(theirs.parameters()).device)
-    # Alone or first in a tuple. nanoGPT returns those of all positions only if it gets targets.
+    there = tokens_BT.to(next(original.parameters()).device)
+    # Logits are returned alone or first in a tuple. nanoGPT returns those of all positions only if
+    # it gets targets.
     for arguments in ([there], [there, there]):
-        with evaluating(theirs):
-            found = theirs(*arguments)
+        with evaluating(original):
+            found = original(*arguments)
         found = getattr(found, "logits", found)
         found = found[0] if isinstance(found, tuple) else found
         if found is not None and found.numel() == 2 * T * V:
-            logits_BTV = ours(tokens_BT)
+            logits_BTV = model(tokens_BT)
             apart = (found.view(2, T, V).float().cpu() - logits_BTV).abs().max()
             return float(apart / logits_BTV.abs().max())
     raise ValueError("its forward pass returns no logits of each position")
 
 
-def compare_logits(ours: GPT, theirs: Any) -> str:
-    """Compare the logits of two models on random tokens, and return what to say of it.
+def compare_logits(model: GPT, original: Any) -> str:
+    """Compare the logits of two models on random tokens, and return the line that reports it.
 
     Raises:
         UserError: if they are not the same model.
     """
-    if theirs is None:
-        return "logits not compared: transformers is not installed, or has no such model"
-    apart = difference(ours, theirs)
+    if original is None:
+        return "logits not compared: transformers is not installed, or cannot compute them"
+    apart = difference(model, original)
     found = f"largest difference of the logits, as a fraction of the largest: {apart:.1e}"
     if not apart < TOLERANCE:
-        raise UserError(f"{type(theirs).__name__} computes other logits from the weights: {found}")
+        name = type(original).__name__
+        raise UserError(f"{name} computes other logits from the same weights: {found}")
     return found

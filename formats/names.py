@@ -241,10 +241,10 @@ NANOGPT = Format(
     defaults={"activation": "gelu", "tie_embeddings": True},
 )
 # https://github.com/karpathy/minGPT
-UNTIED = {"activation": "gelu_tanh", "tie_embeddings": False}
-MINGPT = replace(NANOGPT, name="minGPT's GPT", defaults=UNTIED)
+TANH = {"activation": "gelu_tanh"}
+MINGPT = replace(NANOGPT, name="minGPT's GPT", defaults=TANH)
 # Weights of transformers, without its config.
-TRANSFORMERS = replace(NANOGPT, name=GPT2.name, transposed=GPT2.transposed, defaults=UNTIED)
+TRANSFORMERS = replace(NANOGPT, name=GPT2.name, transposed=GPT2.transposed, defaults=TANH)
 
 # https://github.com/karpathy/ng-video-lecture: the GPT of Karpathy's lecture. Each head has
 # queries, keys and values of its own; `*` stands for all heads, one after the other.
@@ -265,7 +265,7 @@ LECTURE = replace(
         "ln_f": ("final_norm",),
         "lm_head": ("head",),
     },
-    defaults={"activation": "relu", "tie_embeddings": False},
+    defaults={"activation": "relu"},
 )
 
 # Elsen et al. 2023: rotary positions, QK-norm, squared ReLU.

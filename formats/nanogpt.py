@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
 
 from common.errors import UserError, reading
 from data.tokenizer import CharTokenizer, Tokenizer
 from formats.imported import Imported, start_of, transformers
-from formats.names import NANOGPT
+from formats.names import GPT2, NANOGPT
 from formats.tokenizers import read_tokenizer
+from model.gpt import GPT
 
 
 def read_nanogpt(path: Path, tokens: Path | None = None) -> Imported:
@@ -36,8 +36,7 @@ def read_nanogpt(path: Path, tokens: Path | None = None) -> Imported:
     tokenizer: Tokenizer = read_tokenizer(meta, V) if meta.is_dir() else read_meta(meta, V)
     text = meta.parent / "input.txt"
     source = str(text.resolve()) if text.is_file() else "pydocs"
-    original = load_as_gpt2(plain["model_args"], plain["model"])
-    return Imported(model, tokenizer, start_of(tokenizer), source, original)
+    return Imported(model, tokenizer, start_of(tokenizer), source, as_gpt2(model))
 
 
 def load_plain(path: Path) -> dict[str, Any]:
@@ -92,18 +91,13 @@ def read_meta(path: Path, V: int) -> CharTokenizer:
         return CharTokenizer("".join(chars))
 
 
-def load_as_gpt2(arguments: dict[str, Any], weights: dict[str, Tensor]) -> Any:
-    """Return the checkpoint as transformers computes a GPT-2, put together without our table of
-    names; None without that library."""
+def as_gpt2(model: GPT) -> Any:
+    """Return the model as transformers computes a GPT-2; None without that library."""
     library = transformers()
     if library is None:
         return None
-    sizes = {name: arguments[name] for name in ("n_layer", "n_head", "n_embd", "vocab_size")}
-    sizes["n_positions"] = arguments["block_size"]
-    model = library.GPT2LMHeadModel(library.GPT2Config(activation_function="gelu", **sizes))
-    theirs = {
-        name.removeprefix("_orig_mod."): tensor.t() if ".c_" in name else tensor
-        for name, tensor in weights.items()
-    }
-    model.load_state_dict(theirs, strict=False)  # biases that nanoGPT leaves out are zero here
-    return model.eval()
+    sizes = {"vocab_size": model.token_embedding.num_embeddings}
+    config = library.GPT2Config(**GPT2.export_config(model.config), **sizes)
+    original = library.GPT2LMHeadModel(config)
+    original.load_state_dict(GPT2.export_tensors(model), strict=False)
+    return original.eval()

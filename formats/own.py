@@ -1,8 +1,10 @@
 """A GPT that somebody wrote, live or as saved weights: that of Karpathy's lecture, nanoGPT's,
 minGPT's, or a GPT-2 of transformers, recognized by the names and shapes of its tensors."""
 
+import math
 import re
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,49 +12,42 @@ import torch
 from torch import Tensor, nn
 
 from common.errors import UserError, reading
-from data.tokenizer import CharTokenizer, Tokenizer
-from formats.imported import TOLERANCE, Imported, difference, start_of
+from data.tokenizer import CharTokenizer
+from formats.imported import Imported, compare_logits, difference, start_of
 from formats.names import LECTURE, MASKS, MINGPT, NANOGPT, TRANSFORMERS, Format, short
 from formats.nanogpt import load_plain
-from formats.tokenizers import read_tokenizer, tokenizer_of
+from formats.tokenizers import tokenizer_of
+from model.gpt import GPT, next_token_loss
 from model.layers import ACTIVATIONS, GATED
 
 
-def open_module(module: nn.Module, text: str, tokenizer: Any, n_head: int | None) -> Imported:
+def open_module(module: nn.Module, text: str, tokenizer: Any) -> Imported:
     """Make a model of a live one: it computes the same logits, or is rejected.
 
     Args:
-        tokenizer: ours, a folder with a tokenizer.json, or one of transformers; None for the
-            characters of the text in order.
-        n_head: if no part of the module has an attribute `n_head` or `num_heads`.
+        tokenizer: one of transformers or tokenizers; None for the characters of the text in order.
 
     Raises:
         UserError: for a module that is not recognized, or computes something else.
     """
     where = Path(type(module).__name__)
     with reading(where, "cannot be opened"):
+        if any(weight.dtype.itemsize < 4 for weight in module.parameters()):
+            raise UserError(f"{where} is not in float32; call model.float() first")
+        format, plain, heads, tensors = recognize(module.state_dict(), where)
         for part in module.modules():
-            n_head = n_head or getattr(part, "n_head", None) or getattr(part, "num_heads", None)
-        format, plain, tensors = recognize(module.state_dict(), where, n_head)
-        best, model, activation = torch.inf, None, ""
-        for name in ACTIVATIONS.keys() - GATED:
-            made = format.import_model(plain | {"activation": name}, tensors, where)
-            if (apart := difference(made, module)) < best:
-                best, model, activation = apart, made, name
-        found = f"difference of the logits, as a fraction of the largest, {best:.1e}"
-        if model is None or best > TOLERANCE:
-            raise UserError(
-                f"{where} has the weights of {format.name}, but computes others: {found}"
-            )
-        print(f"{where} is {format.name} with {activation}; {found}")
-        V = plain["vocab_size"]
-        if tokenizer is None:
-            tokenizer = characters(text, V)
-        elif isinstance(tokenizer, str | Path):
-            tokenizer = read_tokenizer(Path(tokenizer), V)
-        elif not isinstance(tokenizer, Tokenizer):
-            tokenizer = tokenizer_of(getattr(tokenizer, "backend_tokenizer", tokenizer), V)
-    return Imported(model, tokenizer, start_of(tokenizer), "pydocs", module)
+            told = getattr(part, "n_head", None) or getattr(part, "num_heads", None)
+            heads = [told] if told else heads
+        made = (
+            format.import_model(plain | {"activation": name, "n_head": H}, tensors, where)
+            for name, H in product(ACTIVATIONS.keys() - GATED, heads)
+        )
+        model = min(made, key=lambda model: difference(model, module))
+        compared = compare_logits(model, module)
+        print(f"{where} is {format.name} with {model.config.activation}; {compared}")
+        V, encoder = plain["vocab_size"], getattr(tokenizer, "backend_tokenizer", tokenizer)
+        known = tokenizer_of(encoder, V) if encoder else characters(text, V)
+    return Imported(model, known, start_of(known), "pydocs", module)
 
 
 def characters(text: str, V: int) -> CharTokenizer:
@@ -71,10 +66,10 @@ def characters(text: str, V: int) -> CharTokenizer:
 
 
 def recognize(
-    tensors: Mapping[str, Tensor], where: Path, n_head: int | None
-) -> tuple[Format, dict[str, Any], dict[str, Tensor]]:
-    """Return the format that has these tensors, the config that their shapes tell, and the tensors
-    with all heads of a layer joined.
+    tensors: Mapping[str, Tensor], where: Path
+) -> tuple[Format, dict[str, Any], list[int], dict[str, Tensor]]:
+    """Return the format that has these tensors, the config that their shapes tell, the numbers of
+    heads that are possible, and the tensors with all heads of a layer joined.
 
     Raises:
         UserError: naming the first tensor that no format has, or that is missing.
@@ -94,33 +89,45 @@ def recognize(
         if name not in left:
             raise UserError(f"{where}: {name} is missing, so it is not {format.name}")
     embedding, positions = left[needed[0]], left[needed[1]]
-    (V, C), head = embedding.shape, left.get("lm_head.weight", embedding)
+    (V, C), tied = embedding.shape, torch.equal(left.get("lm_head.weight", embedding), embedding)
     if format is NANOGPT and left["h.0.mlp.c_fc.weight"].size(0) == C:
         format = TRANSFORMERS
-    elif format is NANOGPT and not torch.equal(head, embedding):
+    elif format is NANOGPT and not tied:
         format = MINGPT
-    n_head = max([len(each) for name, each in parts.items() if "*" in name], default=n_head)
-    if n_head is None:
-        raise UserError(f"{where}: the weights do not tell the number of heads; give n_head")
-    plain = {"n_head": n_head, "n_embd": C, "vocab_size": V, "block_size": len(positions)}
+    heads = [len(each) for name, each in parts.items() if "*" in name][:1]
+    heads = heads or [H for H in range(1, C // 4 + 1) if C % H == 0]
+    plain = {"n_embd": C, "vocab_size": V, "block_size": len(positions)}
     layers = {name.split(".")[1] for name in left if re.search(r"\.\d+\.", name)}
-    plain |= {"n_layer": len(layers), "tie_embeddings": torch.equal(head, embedding)}
-    return format, plain, left
+    plain |= {"n_layer": len(layers), "tie_embeddings": tied}
+    return format, plain, heads, left
 
 
-def read_weights(path: Path, chars: str, n_head: int | None, activation: str | None) -> Imported:
-    """Make a model of a saved state_dict. What it does not tell is assumed, and a file computes no
-    logits to compare with.
+@torch.no_grad()
+def read_weights(path: Path, chars: str, activation: str | None) -> Imported:
+    """Make a model of a saved state_dict. A file computes no logits to compare with: if the names
+    do not tell the number of heads, the one with the lowest loss on the text is taken.
 
     Args:
         chars: the file whose characters, in order, are the vocabulary.
         activation: if omitted, that of the format.
     """
     with reading(path):
-        format, plain, tensors = recognize(load_plain(path), path, n_head)
+        format, plain, heads, tensors = recognize(load_plain(path), path)
         plain["activation"] = activation or format.defaults["activation"]
-        model = format.import_model(plain, tensors, path)
     with open(chars, encoding="utf-8") as file, reading(chars):
-        tokenizer = characters(file.read(), plain["vocab_size"])
-    print(f"{path} is {format.name}, with {plain['activation']} and {plain['n_head']} heads")
-    return Imported(model, tokenizer, start_of(tokenizer), str(Path(chars).resolve()), None)
+        text = file.read()
+        tokenizer = characters(text, plain["vocab_size"])
+        T = min(plain["block_size"], len(text) - 1)
+        tokens_T = torch.from_numpy(tokenizer.encode(text[: 8 * T + 1]).astype("int64"))
+        tokens_BT = tokens_T.unfold(0, T + 1, T)
+
+    def loss(model: GPT) -> float:
+        found = next_token_loss(model(tokens_BT[:, :-1]), tokens_BT[:, 1:]).item()
+        print(f"  {model.config.n_head} heads: {found:.4f}")
+        return found
+
+    uniform = f"{math.log(tokenizer.vocab_size):.4f} nats/char"
+    print(f"{path} is {format.name}; loss on {chars} (uniform {uniform}):")
+    made = (format.import_model(plain | {"n_head": H}, tensors, path) for H in heads)
+    source = str(Path(chars).resolve())
+    return Imported(min(made, key=loss), tokenizer, start_of(tokenizer), source, None)

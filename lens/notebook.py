@@ -38,7 +38,6 @@ def show(
     text: str | None = None,
     *,
     tokenizer: Any = None,
-    n_head: int | None = None,
     max_mb: float = 4.0,
     height: int = 720,
     **flags: Any,
@@ -50,7 +49,6 @@ def show(
             lecture, of nanoGPT, of minGPT, or a GPT2LMHeadModel of transformers.
         text: what to measure on; for a module, what it was trained on.
         tokenizer: of a module; if omitted, its tokens are the sorted characters of the text.
-        n_head: of a module, if it does not tell.
         max_mb: see `study.py report --help`; less of the training is shown for less.
         flags: others of `study.py report`, such as prompt="to be".
 
@@ -66,7 +64,7 @@ def show(
             if text is None:
                 raise UserError("give the text that the model was trained on: show(model, text)")
             name = type(model).__name__
-            imported = open_module(model, text, tokenizer, n_head)
+            imported = open_module(model, text, tokenizer)
             model, saved = None, imported.saved(Path(scratch, name), name)
         options = MeasureOptions(**flags)
         subject = Subject(model, options, saved)

@@ -22,6 +22,7 @@ from tests.conftest import make_run
         (["export", "a", "b", "--checkpoint=first"], "--checkpoint must be 'best' or 'last'"),
         (["import", "absent"], "there is no absent; name a folder, hub:OWNER/NAME, or a file"),
         (["import", "full", "--run=a"], "runs/a exists; resume it"),
+        (["import", "full", "--chars=a", "--tokenizer=b"], "give --tokenizer or --chars"),
         (["export", "a", "full"], "full exists; name a folder that does not"),
         (["export", "a", "no/such"], "No such file or directory: "),
     ],

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import convert
 from common.errors import UserError
+from formats.names import NANOGPT
 from formats.own import open_module
+from model.generate import Sampling, generate
 from run.checkpoint import open_run
 from tests.formats.lecture import GPTLanguageModel
 from tests.formats.models import TEXT, make_theirs, save_tokenizer
@@ -42,7 +46,7 @@ def assert_same(found: Any, logits_BTV: Tensor) -> None:
 def test_a_live_model(ours: str, activation: nn.Module) -> None:
     model = lecture(activation)
     for part in (model, nn.DataParallel(model)):
-        imported = open_module(part, TEXT, None, None)
+        imported = open_module(part, TEXT, None)
         assert imported.model.config.activation == ours and model.blocks[1].training
         assert "".join(CHARS) == imported.tokenizer.decode(range(len(CHARS)))
         assert_same(imported.model, model.eval()(TOKENS)[0])
@@ -52,7 +56,8 @@ def test_a_live_model(ours: str, activation: nn.Module) -> None:
 def test_a_live_gpt2_and_its_tokenizer(tmp_path: Path) -> None:
     theirs = make_theirs(activation_function="relu")
     save_tokenizer(tmp_path)
-    imported = open_module(theirs, TEXT, str(tmp_path), None)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    imported = open_module(theirs, TEXT, tokenizer)
     assert_same(imported.model, theirs(TOKENS).logits)
     assert imported.tokenizer.vocab_size == 300
 
@@ -68,19 +73,24 @@ def test_a_file(workplace: Path) -> None:
 
 @pytest.mark.parametrize(("tied", "activation"), [(True, "gelu"), (False, "gelu_tanh")])
 def test_a_file_of_nanogpt_or_mingpt(workplace: Path, tied: bool, activation: str) -> None:
+    """The number of heads is the one with the lowest loss on the text, which the model wrote."""
     args = SIZES | {"vocab_size": len(CHARS)}
-    weights = weights_of(args)
+    weights = {name: 8 * tensor for name, tensor in weights_of(args).items()}
     if not tied:
         weights["lm_head.weight"] = weights["lm_head.weight"] + 1
     torch.save(weights, "model.pt")
-    Path("input.txt").write_text(TEXT, encoding="utf-8")
+    plain = args | {"activation": activation, "tie_embeddings": tied}
+    model = NANOGPT.import_model(plain, weights, Path("model.pt"))
+    steps = generate(model, torch.randint(len(CHARS), (8, 1)), 19, Sampling())
+    ids = torch.stack([*steps, torch.zeros(8).long()], 1)
+    text = "".join(CHARS[i] for i in ids.flatten()) + TEXT
+    Path("input.txt").write_text(text, encoding="utf-8")
     words = ["import", "model.pt", "--chars=input.txt"]
-    assert convert.main([*words, "--n_head=3", "--run=g"]) == 0
+    assert convert.main([*words, "--run=g"]) == 0
     config = open_run(Path("runs/g")).config.model
     assert (config.n_head, config.activation, config.tie_embeddings) == (3, activation, tied)
-    assert convert.main(words) == 2  # without --n_head
     Path("input.txt").write_bytes(b"\xff")
-    assert convert.main([*words, "--n_head=3"]) == 2
+    assert convert.main(words) == 2
 
 
 def softcap(model: GPTLanguageModel) -> None:
@@ -92,14 +102,23 @@ def third_norm(model: GPTLanguageModel) -> None:
     model.blocks[1].add_module("ln3", nn.LayerNorm(24))
 
 
+class WithoutMean(nn.LayerNorm):
+    """RMSNorm with the names of LayerNorm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * F.rms_norm(x, self.normalized_shape) + self.bias
+
+
 Change = Callable[[GPTLanguageModel], Any]
 CHANGES = [
-    ("computes others: difference of the logits", softcap),
+    ("computes other logits from the same weights: largest", softcap),
     ("blocks.1.ln3.weight has no place in the lecture's GPT", third_norm),
-    ("computes others", lambda m: setattr(m, "blocks", lecture(nn.SiLU()).blocks)),
+    ("computes other logits", lambda m: setattr(m, "blocks", lecture(nn.SiLU()).blocks)),
     ("lm_head.gain has no place in", lambda m: m.lm_head.register_buffer("gain", torch.ones(1))),
     ("ln_f.weight is missing", lambda m: setattr(m, "ln_f", nn.Identity())),
     ("no logits of each position", lambda m: setattr(m, "forward", lambda *args: args[0])),
+    ("is not in float32; call model", lambda m: m.bfloat16()),
+    ("computes other logits", lambda m: setattr(m.blocks[0], "ln1", WithoutMean(24))),
     ("cannot be opened: division by zero", lambda m: setattr(m, "forward", lambda x: 1 / 0)),
 ]
 
@@ -109,11 +128,11 @@ def test_another_model_is_rejected_in_a_line(message: str, change: Change) -> No
     model = lecture()
     change(model)
     with pytest.raises(UserError, match=message) as raised:
-        open_module(model, TEXT, None, None)
+        open_module(model, TEXT, None)
     (line,) = raised.value._render_traceback_()  # what a notebook shows
     assert line.startswith("error: GPTLanguageModel") and "\n" not in line
 
 
 def test_what_the_weights_do_not_tell() -> None:
     with pytest.raises(UserError, match=f"has 3 .*the model's vocabulary is {len(CHARS)}"):
-        open_module(lecture(), "the", None, None)
+        open_module(lecture(), "the", None)
