@@ -287,13 +287,13 @@ async function fillPatches() {
   const lastOf = ({ memory, at: { logits } }) => memory.slice(logits + (T - 1) * V, logits + T * V);
   if (!(await compute(donor, otherIds, [], isCurrent))) return;
   if (!(await compute(engine, ids, [], isCurrent))) return;
-  const [ours, theirs] = [engine, donor].map(lastOf);
+  const [logits, donated] = [engine, donor].map(lastOf);
   // The two predictions; if they are the same, the token whose logit rises most.
-  const a = indexOfLargest(ours), same = indexOfLargest(theirs) === a;
-  const gains = theirs.map((logit, v) => (v === a ? -Infinity : logit - ours[v]));
-  const b = same ? indexOfLargest(gains) : indexOfLargest(theirs);
-  const difference = (logits) => logits[b] - logits[a];
-  const [low, high] = [difference(ours), difference(theirs)];
+  const a = indexOfLargest(logits), same = indexOfLargest(donated) === a;
+  const gains = donated.map((logit, v) => (v === a ? -Infinity : logit - logits[v]));
+  const b = same ? indexOfLargest(gains) : indexOfLargest(donated);
+  const difference = (of) => of[b] - of[a];
+  const [low, high] = [difference(logits), difference(donated)];
   const says = [vocab[b], vocab[a]].map(quoted);
   patches.said = (same
     ? `At the end both texts expect ${says[1]}; the logit of ${says[0]} rises most. `
