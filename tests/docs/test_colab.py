@@ -1,16 +1,18 @@
 """The notebook runs from top to bottom, with a shorter training, and its stored output is whole."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import nbclient
 import nbformat
+import pytest
 
 from tests.conftest import ROOT
 
 NOTEBOOK = ROOT / "docs/colab.ipynb"
 SHORT = {
-    "!pip install -q -r requirements.txt": "",
+    "!python -m pip install -q -r requirements.txt": "",
     "--train.minutes 1": "--train.max_steps 3 --train.snapshots 1",
     "max_mb=2": "sequences=2",
 }
@@ -26,7 +28,8 @@ def shown(notebook: Any) -> list[set[str]]:
     ]
 
 
-def test_it_runs_from_top_to_bottom(workplace: Path) -> None:
+def test_it_runs_from_top_to_bottom(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.defpath)  # as if the environment were not activated
     for path in ROOT.iterdir():
         if path.name not in ("runs", "cache"):
             (workplace / path.name).symlink_to(path)
