@@ -1,4 +1,4 @@
-"""The command report: one HTML page with everything, to open from disk."""
+"""The command report: an HTML page that runs the model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,10 +16,10 @@ from lens.subject import MeasureOptions, Subject
 
 @dataclass(frozen=True, config=STRICT)
 class Report(MeasureOptions):
-    """One HTML page, to open from disk"""
+    """Write an interactive HTML page, to open from disk"""
 
     out: str | None = None
-    """The page's file; if omitted, report.html in the run's folder."""
+    """Path of the page; if omitted, report.html in the run's folder."""
 
     max_mb: Annotated[float, Field(gt=0)] = 16.0
     """Maximum size of the page in megabytes. If not everything fits, the page has fewer snapshots
@@ -31,7 +31,7 @@ def report(word: str | None, options: Report) -> int:
     subject = Subject(word, options)
     path = Path(options.out or subject.run / "report.html")
     if not path.parent.is_dir() or path.is_dir():
-        raise UserError(f"--out {options.out!r} should name a file in an existing folder")
+        raise UserError(f"--out {options.out!r} must name a file in an existing folder")
     if path.exists() and not path.read_bytes().startswith(MARK.encode()):
         raise UserError(f"{path} exists and is not a report; name another --out")
     content = make_page(subject, subject.sequences(options.sequences), options.max_mb * 1e6)

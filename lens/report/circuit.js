@@ -1,11 +1,11 @@
-// The circuit of one prediction. With attention weights, the norms' scales and the activations' gates
-// held as they were, the model is linear: a logit is a sum over nodes (embeddings, heads, neurons
-// of the MLPs, each at a position) of what they add to it, and what a node adds is again a sum over
-// the nodes below it. It says what was added, and not why a head attended there.
+// The circuit of one prediction. With fixed attention weights, normalization factors and activation
+// gates, the model is linear: a logit is the sum of what nodes (embeddings, heads, neurons of the
+// MLPs, each at a position) add to it, and what a node adds is again a sum over the nodes below it.
+// It shows what was added, not why a head attended there.
 //
 // A node is {rank, index, position, value} and reads what nodes of lower rank write: rank -1 are
 // embeddings, 2l the heads of layer l, 2l + 1 its neurons, 2L the logit. `value` is what it adds to
-// the logit, on all ways.
+// the logit, over all paths.
 
 class Circuit {
   /** Of a token's logit, perhaps minus another's; the engine has computed the unedited text. */

@@ -7,10 +7,10 @@ const minusRunnerUp = el("input", { type: "checkbox", checked: true });
 const graph = el("div", { className: "scroll" });
 const readCircuit = el("output");
 
-addPanel("circuit-section", "With attention weights, the norms' scales and the activations' gates held " +
-  "as they are, the model is linear: every edge from an embedding, a head or a neuron to a later one " +
-  "and to the logit has a number, and the edges into the logit and the biases sum to it. The graph " +
-  "says what was added, not why a head attended there. Select a token or a bar above for another " +
+addPanel("circuit-section", "With fixed attention weights, normalization factors and activation gates, " +
+  "the model is linear: every edge from an embedding, a head or a neuron to a later one or to the " +
+  "logit has a number, and the edges into the logit and the biases sum to the logit. The graph shows " +
+  "what was added, not why a head attended there. Select a token or a bar above to trace another " +
   "prediction; click a node to ablate it.",
 el("div", { className: "controls" }, el("label", {}, "strongest nodes ", countChoice),
   el("label", {}, minusRunnerUp, " minus runner-up")),
@@ -21,7 +21,7 @@ const nodeName = ({ rank, index, position }) => (rank === 2 * L ? "logit"
   : `${rank < 0 ? "embedding" : `L${rank >> 1}${rank & 1 ? " neuron " : "H"}${index}`} at ` +
     place("token", position));
 
-/** Trace the prediction on show; without edits. */
+/** Trace the selected prediction, without edits. */
 function showCircuit() {
   if (!settled()) return;
   const t = queryOnShow(), { snapshot, before } = view;
@@ -47,8 +47,9 @@ function drawCircuit() {
   readCircuit.textContent = `Logit of ${quoted(vocab[plus])}` +
     `${minus === null ? "" : ` minus logit of ${quoted(vocab[minus])}`} after ` +
     `${place("token", T - 1)}: ${signed(logit.value, 2)}. Shown: ${nodes.length} of ` +
-    `${count(circuit.nodes.length)} nodes, whose edges into it sum to ${signed(shown, 2)}` +
-    `${hasBiases ? `; biases ${signed(into.biases, 2)}` : ""}. ${traced.said || "Point at a node or an edge for its number."}`;
+    `${count(circuit.nodes.length)} nodes, whose edges into the logit sum to ${signed(shown, 2)}` +
+    `${hasBiases ? `; biases ${signed(into.biases, 2)}` : ""}. ` +
+    `${traced.said || "Point at a node or an edge to see its number."}`;
 
   // A column for each position with a node, as wide as its fullest row; a row for each rank.
   const cells = Map.groupBy(nodes, (node) => `${node.position},${node.rank}`);
@@ -75,7 +76,7 @@ function drawCircuit() {
     svg("title", {}, `${nodeName(from)} → ${nodeName(to)}: ${signed(value, 3)}`));
   });
   const spots = nodes.map((node) => {
-    const [x, y] = at.get(node), name = `${nodeName(node)}: ${signed(node.value, 3)} on all ways`;
+    const [x, y] = at.get(node), name = `${nodeName(node)}: ${signed(node.value, 3)} over all paths`;
     const spot = svg("g", { class: "node", role: "button", tabindex: 0, "aria-label": name },
       svg("title", {}, name), svg("circle", { cx: x, cy: y, r: 0.62 * rem(),
         stroke: colorOf(node.value) }),
@@ -104,8 +105,8 @@ function ablateNode(node) {
         : { layer, position, head: index, row: new Float32Array(D) },
   ]);
   const row = rowOf(logits, T - 1), now = row[plus] - (minus === null ? 0 : row[minus]);
-  traced.said = `Without ${nodeName(node)} the graph says ${signed(value - node.value, 2)}, and the ` +
-    `model ${signed(now, 2)}.`;
+  traced.said = `Without ${nodeName(node)}, the graph predicts ${signed(value - node.value, 2)}, and ` +
+    `the model computes ${signed(now, 2)}.`;
   drawCircuit();
 }
 

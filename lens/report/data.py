@@ -1,5 +1,5 @@
-"""The data of the report page: weights for its engine, PyTorch's logits to check the engine by, and
-what needs the corpus or PyTorch: losses, scores, ablation, checks."""
+"""The data of the report page: weights for its engine, PyTorch's logits to check the engine, and
+results that need the corpus or PyTorch: losses, scores, ablation, checks."""
 
 import copy
 import dataclasses
@@ -31,7 +31,7 @@ from lens.verify import check_model
 from model.gpt import GPT
 from run.checkpoint import find_snapshots, load_snapshot
 
-REFERENCE = 2**12  # logits of PyTorch per snapshot, about
+REFERENCE = 2**12  # approximate number of PyTorch's logits per snapshot
 BASE64 = 4 / 3  # characters per byte
 
 
@@ -74,7 +74,7 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
 
 
 def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
-    """Return what the page says of the run and of its own weights."""
+    """Return what the page shows about the run and its final weights."""
     model, state, T = subject.model, subject.header.state, sequences_BT.size(1) - 1
     checks = check_model(model, subject.prompt_T, subject.dtype)
     changes = ablate(model, sequences_BT)
@@ -115,7 +115,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
 
 
 def through_training(subject: Subject) -> Iterator[tuple[int, GPT]]:
-    """Yield the step and the weights of each snapshot, all in one model; the run's own last."""
+    """Yield the step and the weights of each snapshot, all in one model, then the final weights."""
     last, model = subject.header.state.step, GPT(subject.config.model, subject.V).eval()
     snapshots = find_snapshots(subject.run).items()
     for step, file in tqdm(snapshots, "snapshots", leave=False, disable=None):
@@ -130,9 +130,10 @@ def choose(
 ) -> dict[int, bool]:
     """Choose the snapshots that fit, by index, and whether each is rounded to 8 bits.
 
-    The last, the run's own weights, is in half precision if it fits alone. The others are in half
-    precision if all fit, else in 8 bits; while those do not fit, the one across which the loss
-    changes least goes. The first goes after those between it and the last.
+    The last snapshot, the run's final weights, is in half precision if it fits alone. The others
+    are in half precision if all fit, else in 8 bits. While they do not fit, the one across which
+    the loss changes least is removed; the first one is removed only when none is left between it
+    and the last.
 
     Args:
         sizes: of each snapshot in half precision and in 8 bits; the last fits in 8 bits.
@@ -153,7 +154,7 @@ def measure(
 ) -> tuple[dict[str, Any], bytes]:
     """Measure a model, and pack its weights.
 
-    The logits are those of the rounded weights, in float64: what the page's engine should find.
+    The logits come from the rounded weights, in float64, as the page's engine should compute them.
     """
     period, reference_BT = subject.period(), reference(subject)[None]
     scores = score_heads(model, sequences_BT[:, :-1], repeats=False)
@@ -185,7 +186,7 @@ def measure(
 def reference(subject: Subject) -> Tensor:
     """Return the text on which the engine is checked, (T,): the prompt repeated up to the context.
 
-    A model may differ from the engine at late positions only, as with a sliding window.
+    A model may differ from the engine only at late positions, as with a sliding window.
     """
     return subject.prompt_T.repeat(subject.window)[: subject.window]
 
@@ -198,5 +199,5 @@ def too_small(max_bytes: float, enough: float) -> UserError:
 
 
 def flat(x_LH: Tensor) -> list[float]:
-    """List layer after layer, rounded for the page."""
+    """Flatten the scores, layer by layer, and round them for the page."""
     return [round(float(x), 6) for x in x_LH.flatten()]

@@ -1,6 +1,5 @@
-// What panels are drawn with: elements, stand-ins for characters, colors, grids of cells, lines
-// over training. Text of a run (prompt, vocabulary, config) enters the page as text nodes and never
-// as markup.
+// Drawing: elements, visible forms of characters, colors, grids of cells, line charts. Text from a
+// run (prompt, vocabulary, config) enters the page as text nodes and never as markup.
 
 const $ = (id) => document.getElementById(id);
 
@@ -24,7 +23,7 @@ function svg(tag, attributes = {}, ...children) {
  */
 const PANELS = [];
 
-/** Put children in the place of those that are there; the focus stays where it was among them. */
+/** Replace the children of an element, and keep the focus on the child with the same index. */
 function refill(place, ...children) {
   const stops = () => [...place.querySelectorAll("button, [tabindex]")];
   const focused = stops().indexOf(document.activeElement);
@@ -32,7 +31,7 @@ function refill(place, ...children) {
   if (focused >= 0) stops()[Math.min(focused, stops().length - 1)]?.focus({ preventScroll: true });
 }
 
-/** A word with what it means under the pointer and the focus. */
+/** A word that shows its meaning under the pointer or the focus. */
 function term(name, text = name) {
   const span = el("span", { tabIndex: 0 }, text);
   span.dataset.term = name;
@@ -52,7 +51,7 @@ const power = (value) => (Number.isFinite(value) ? value.toExponential(1) : "–
 const count = (value) => value.toLocaleString("en");
 const tokensOf = (n) => `${count(n)} token${n === 1 ? "" : "s"}`;
 
-// A token as something to see: blanks, control and combining characters get a stand-in.
+// Make a token visible: spaces, control and combining characters are replaced.
 function visible(token) {
   const signs = { "\n": "↵", " ": "␣", "\t": "⇥", "\x7f": "␡" };
   const shown = Array.from(token, (char) => {
@@ -69,7 +68,7 @@ const quoted = (token) => `'${visible(token)}'`;
 
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-// Let `move(target, across, down)` have the arrow keys, and the page not.
+// Handle the arrow keys with `move(target, across, down)`, so that the page does not scroll.
 const withArrows = (move) => (event) => {
   if (!(event.key in ARROWS)) return;
   move(event.target, ...ARROWS[event.key]);
@@ -79,8 +78,8 @@ const withArrows = (move) => (event) => {
 
 // ------------------------------------------------------------------------------------- colors
 
-// 256 colors through the anchors: as pixels of an image, as CSS, and whichever of black and white
-// has more contrast on each, which is 4.5 at least.
+// 256 colors through the anchors: as pixels of an image, as CSS, and for each the ink, black or white,
+// with the higher contrast, which is at least 4.5.
 function ramp(...anchors) {
   const stops = anchors.map((a) => [1, 3, 5].map((i) => parseInt(a.slice(i, i + 2), 16)));
   const colors = { pixels: new Uint32Array(256), css: [], ink: [] };
@@ -97,7 +96,7 @@ function ramp(...anchors) {
   return colors;
 }
 
-// Lightness only rises or only falls along the first two, so they also read without color.
+// Lightness is monotonic along the first two, so they can also be read without color.
 const THEMES = {
   light: {
     weight: ramp("#f3f5cf", "#c7e6b4", "#7fcdbb", "#3ba3c4", "#225ea8", "#0a1f5c"),
@@ -115,7 +114,7 @@ const THEMES = {
 const darkness = matchMedia("(prefers-color-scheme: dark)");
 let theme;
 
-// Color an element by a place on a ramp; what is not a number gets no color.
+// Color an element by a place on a ramp; NaN gets no color.
 function shade(element, colors, fraction) {
   const i = Number.isFinite(fraction) ? Math.round(255 * clamp(fraction, 0, 1)) : null;
   element.style.backgroundColor = i === null ? "" : colors.css[i];
@@ -141,7 +140,7 @@ const maskedSwatch = () => el("span", {}, el("span", { className: "swatch masked
 
 // -------------------------------------------------------------------------------- grids of cells
 
-// One pixel a cell; what is left clear shows the background.
+// Draw one pixel per cell; a clear pixel shows the background.
 function picture(canvas, width, height, painter) {
   canvas.width = width;
   canvas.height = height;
@@ -151,8 +150,8 @@ function picture(canvas, width, height, painter) {
 }
 
 /**
- * Enlarge `source`, a canvas with a pixel a cell, with names along it: `across` and `down` are
- * functions of an index. Cells are square but for `tall`; `look` is [column, row] to frame or null.
+ * Enlarge `source`, a canvas with one pixel per cell, with names along it: `across` and `down` are
+ * functions of an index. Cells are square unless `tall` is set; `look` is the [column, row] to frame.
  */
 function drawCells(canvas, source, { across, down, tall, look, margin }) {
   const sharp = devicePixelRatio;
@@ -217,9 +216,9 @@ function cellUnder(canvas, event) {
 // ---------------------------------------------------------------------------- lines
 
 /**
- * Lines of values, evenly apart: `lines` have {y, kind, title}, and `names` what is under them: if
- * omitted, steps of the snapshots. `level` is dashed; `here` is the snapshot on show;
- * `marks` are {at, label}; `values` asks for an axis of them. A click calls `choose`.
+ * Lines of evenly spaced values: `lines` have {y, kind, title}, and `names` label the horizontal axis,
+ * by default with the steps of the snapshots. `level` is dashed; `here` is the selected snapshot;
+ * `marks` are {at, label}; `values` adds a vertical axis. A click calls `choose`.
  */
 function lineChart(box, lines, { label, names = snapshots.map(({ step }) => count(step)),
   here = null, choose, values, level = null, dots = [], marks = [] }) {

@@ -4,9 +4,9 @@
 
 const MOST_TOKENS = 300; // of a vocabulary whose tables can be drawn
 
-/** Why the heads of layer 0 cannot be read so, or null. */
+/** The reason why the heads of layer 0 cannot be read from the weights, or null. */
 function unreadable({ ngrams }, V) {
-  if (ngrams > 1) return "with n-gram embeddings, a head of layer 0 reads several tokens at once";
+  if (ngrams > 1) return "with n-gram embeddings, a position has several tokens";
   return V > MOST_TOKENS ? `a table over a vocabulary of ${V} would be too large` : null;
 }
 

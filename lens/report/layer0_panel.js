@@ -1,4 +1,4 @@
-// The panel of a head of layer 0, read from its weights alone.
+// The panel that shows a head of layer 0 from its weights alone.
 
 /** A panel under "More". */
 function addPanel(id, about, ...children) {
@@ -25,19 +25,19 @@ const curve = el("div", { className: "chart", id: "alone-curve" });
 const readAlone = el("output", { id: "alone-readout" });
 
 addPanel("alone-section", whyNot
-  ? `A head of layer 0 cannot be read from its weights alone here: ${whyNot}.`
-  : "What layer 0 reads at a position depends on the token there alone, so that a head's scores are " +
-    "a table, and so is what it adds to the logits of the next token. No text is needed. Click a " +
-    "cell to choose a query and a key.",
+  ? `The heads of layer 0 cannot be read from the weights alone: ${whyNot}.`
+  : "What layer 0 reads at a position depends only on the token there. So a head's scores, and its " +
+    "logit contributions, are tables over tokens, and no text is needed. Click a cell to choose a " +
+    "query and a key.",
 ...(whyNot ? [] : [
   el("div", { className: "controls" }, el("label", {}, "head ", headChoice), ...sliders,
     ...(sliders.length ? [el("label", {}, averaged,
       embedsPositions ? " average over key positions" : " average over distances")] : []),
-    el("label", {}, allTokens, " all tokens, not only those of the text")),
+    el("label", {}, allTokens, " all tokens of the vocabulary")),
   el("div", { className: "pair" }, ...tables.map(({ canvas, legend }, i) => el("figure", {},
     el("figcaption", { className: "small" }, i
       ? "What the head adds to each logit (column) when it attends to a token (row), per unit of " +
-        "weight: the direct path, through the final norm's weights but not its scale"
+        "weight, by the direct path, without the scale of the final norm"
       : "Score of a query (row) with a key (column), before the softmax"),
     canvas, legend))),
   readAlone, curve,

@@ -1,11 +1,11 @@
-// The model of a run, alive in its page: texts to tokens, weights of a snapshot to an engine, edits
-// by name, generation, and the check against PyTorch. It draws nothing, but says what went wrong.
+// The model of a run in the page: tokenization, the weights of a snapshot, edits by name, generation,
+// and the check against PyTorch. It draws nothing except error messages.
 
 function trouble(reason) {
   const place = document.getElementById("trouble");
   place.hidden = false;
   place.textContent =
-    `Something failed: ${reason}. Reload the page; it needs a browser of 2024 or newer.`;
+    `Error: ${reason}. Reload the page; it requires a browser from 2024 or later.`;
 }
 addEventListener("error", (event) => trouble(event.message));
 addEventListener("unhandledrejection", (event) => trouble(event.reason));
@@ -72,10 +72,10 @@ function unpackWeights(bytes, eightBits, weights) {
   }
 }
 
-const packedWeights = []; // of each snapshot, once it has been shown
-const means = []; // of each head's output, likewise
+const packedWeights = []; // of each snapshot that has been shown
+const means = []; // of each head's output, for the same snapshots
 
-// Engines by what they are for. Each keeps what it computed last, and computes what changes.
+// Engines by purpose. Each keeps its last results, and computes only what changes.
 const engines = {};
 
 function engineFor(purpose, snapshot) {
@@ -94,13 +94,13 @@ function engineFor(purpose, snapshot) {
 
 // --------------------------------------------------------------------------------------- tokens
 
-// A text is a list of tokens, each {id, token}; id is null for what the model never saw.
+// A text is a list of tokens, each {id, token}; id is null for a token that the model never saw.
 
 const { kind } = data.tokenizer;
 const idOf = new Map(vocab.map((token, id) => [token, id]));
 const known = (id) => ({ id, token: vocab[id] });
 
-// Bytes that are no UTF-8 are kept as U+DC80 to U+DCFF, as by Python's surrogateescape.
+// Bytes that are not UTF-8 are kept as U+DC80 to U+DCFF, as with Python's surrogateescape.
 const escaped = (byte) => String.fromCharCode(0xdc00 + byte);
 
 function utf8Of(text) {
@@ -177,8 +177,8 @@ function decode(tokens) {
   return textOf(Uint8Array.from(tokens.flatMap(({ id }) => (bpe ? bpe.bytes[id] : id))));
 }
 
-/** A text as the page's address has it: as it is, or as the ids of its tokens, since these need
- * not be those that the tokenizer would choose. */
+/** A text in the address: its characters, or the ids of its tokens, which may differ from those that
+ * the tokenizer would choose. */
 const toAddress = (tokens) =>
   (kind === "char" ? decode(tokens) : tokens.map(({ id }) => id).join("."));
 const fromAddress = (text) => (kind === "char" ? encode(text)
@@ -186,15 +186,15 @@ const fromAddress = (text) => (kind === "char" ? encode(text)
 
 // ---------------------------------------------------------------------------------------- edits
 
-// An edit is a word, which is also how the page's address has it:
+// An edit is a word, which also stands in the page's address:
 //   L0H1=zero  L0H1=mean     the output of a head
 //   L0.attn  L0.mlp          all heads of a layer; its MLP
-//   hide@12                  a position that no later one sees
-//   patch@12/L1  patch@12/L1H0   what enters a layer, or a head's output, from the other text
+//   hide@12                  a position that no later one attends to
+//   patch@12/L1  patch@12/L1H0   a layer's input, or a head's output, from the other text
 const EDIT = new RegExp("^(?:" + [/L(\d+)H(\d+)=(zero|mean)/, /L(\d+)\.(attn|mlp)/,
   /(hide|patch)@(\d+)(?:\/L(\d+)(?:H(\d+))?)?/].map(({ source }) => source).join("|") + ")$");
 
-/** {kind, layer, head, position, instead}, or null for what is no edit of this model. */
+/** {kind, layer, head, position, instead}, or null if the word is not an edit of this model. */
 function readEdit(word) {
   const match = EDIT.exec(word);
   if (!match) return null;
@@ -206,9 +206,9 @@ function readEdit(word) {
   return wrong ? null : { kind, layer, head, position, instead: match[3] };
 }
 
-const ofEngine = new Map(); // the engine's edits by word: the same object each time is no change
+const ofEngine = new Map(); // the engine's edits by word; the same object means no change
 
-/** What the engine understands. `other` is an engine that has computed the other text. */
+/** The edits in the engine's form. `other` is an engine that has computed the other text. */
 function toEngine(words, other) {
   return words.flatMap((word) => {
     const { kind, layer, head, position, instead } = readEdit(word);
@@ -232,16 +232,16 @@ function toEngine(words, other) {
 
 // ------------------------------------------------------------------------------------ computing
 
-/** Let the browser do other things. (A timer would wait 4 ms; scheduler.yield starves timers.) */
+/** Let the browser handle events. (A timer would wait 4 ms; scheduler.yield starves timers.) */
 const breathe = () => new Promise((resolve) => {
   const { port1, port2 } = new MessageChannel();
   port1.onmessage = () => resolve(port1.close());
   port2.postMessage(null);
 });
 
-let breath = 0; // when the browser last had its turn
+let breath = 0; // when the browser last handled events
 
-/** After 8 ms give the browser its turn; whether to go on then. */
+/** Let the browser handle events every 8 ms; return whether to continue. */
 async function mayGoOn(isCurrent) {
   if (performance.now() - breath > 8) {
     await breathe();
@@ -250,14 +250,14 @@ async function mayGoOn(isCurrent) {
   return isCurrent();
 }
 
-/** Have an engine compute; false if it is no longer wanted. */
+/** Run an engine; return false if its result is no longer wanted. */
 async function compute(engine, ids, edits, isCurrent) {
   engine.set(ids, edits);
   for (const _ of engine.compute()) if (!(await mayGoOn(isCurrent))) return false;
   return mayGoOn(isCurrent);
 }
 
-/** Log probabilities, (T, V), in the place of logits. */
+/** Replace logits (T, V) by log probabilities, in place. */
 function logProbabilities(logits) {
   for (let start = 0; start < logits.length; start += V) {
     const row = logits.subarray(start, start + V), largest = largestOf(row);
@@ -267,7 +267,7 @@ function logProbabilities(logits) {
   return logits;
 }
 
-/** What a whole pass found, kept while the engine goes on. */
+/** A copy of the results of a pass, which stays while the engine computes the next one. */
 function passOf(engine) {
   const ids = engine.tokens;
   const T = ids.length;
@@ -362,7 +362,7 @@ function* generate(engine, ids, settings, edits = []) {
 function read(text, { step = snapshots[LAST].step } = {}) {
   const snapshot = snapshots.findIndex((each) => each.step === step);
   if (snapshot >= 0) return { engine: engineFor("console", snapshot), ids: idsOf(text) };
-  throw new RangeError(`step ${step}: there are ${snapshots.map((s) => s.step).join(", ")}`);
+  throw new RangeError(`step ${step} must be one of ${snapshots.map((s) => s.step).join(", ")}`);
 }
 
 function idsOf(text) {
@@ -373,8 +373,8 @@ function idsOf(text) {
 }
 
 /**
- * The page's one global. A text is a string or a list of token ids, at most block_size of them.
- * The option `step` is that of a snapshot.
+ * The page's only global. A text is a string or a list of at most block_size token ids. The option
+ * `step` selects a snapshot.
  */
 globalThis.glassgpt = Object.freeze({
   config,
@@ -395,7 +395,7 @@ globalThis.glassgpt = Object.freeze({
     return ids.map((_, t) => [...weights.slice((t * (t + 1)) / 2, ((t + 1) * (t + 2)) / 2)]);
   },
 
-  /** So many tokens after a text of any length, as a string. */
+  /** Generate `count` tokens after a text of any length, and return them as a string. */
   generate(text, count, { temperature = 0, topK = 0, seed = 1337, ...options } = {}) {
     const { engine, ids } = read(text, options), found = [];
     const drawn = generate(engine, ids, { temperature, topK, seed });

@@ -1,6 +1,6 @@
-// What happens: computing anew when something changes, the pointer and the keys, the address.
+// Events: computing again when something changes, the pointer and the keys, the address.
 
-let turn = 0; // of what is computed for the page; what began before the newest gives up
+let turn = 0; // numbers the updates; an update stops when a newer one has begun
 
 const settled = () => view?.turn === turn;
 const position = () => Number($("slider").value); // ahead of `view` while that is computed
@@ -14,7 +14,7 @@ const settings = () => ({
 
 const ofOther = (word) => word.startsWith("patch"); // needs the other text
 
-/** Compute what the state asks for, and show it; given up when the state changes meanwhile. */
+/** Compute what the state requires, and show it; stop if the state changes meanwhile. */
 async function update() {
   const mine = ++turn;
   const isCurrent = () => mine === turn;
@@ -72,14 +72,14 @@ function sameTokens(a, b) {
   return apart < 0 ? b.length : apart;
 }
 
-/** There is no text, or none before a token that the model never saw. */
+/** Show that there is no text, or none before a token that the model never saw. */
 function showNothing() {
   view = undefined;
   showAhead([]);
   keepAddress();
   $("text-state").textContent = state.text.length
-    ? `The model never saw ${quoted(state.text[0].token)} in training, and nothing is before it.`
-    : "Nothing to read: type.";
+    ? `The model never saw ${quoted(state.text[0].token)} in training, and no token precedes it.`
+    : "The text is empty. Type something.";
   $("text").replaceChildren(...state.text.map(unread));
   document.body.dataset.busy = "no";
 }
@@ -93,9 +93,9 @@ function showAll() {
 }
 
 const AHEAD = 80; // tokens of the continuation
-let ahead = []; // what would be written
+let ahead = []; // the continuation
 let draws = 0;
-let drawnFor; // the turn whose text it goes on
+let drawnFor; // the turn whose text it continues
 
 function showAhead(tokens) {
   ahead = tokens;
@@ -103,7 +103,7 @@ function showAhead(tokens) {
     el("span", { className: "token" }, visible(token))));
 }
 
-/** Find out how the text goes on; false if that is no longer wanted. */
+/** Sample the continuation; return false if it is no longer wanted. */
 async function goOn() {
   const mine = ++draws;
   const isCurrent = () => mine === draws && drawnFor === turn;
@@ -120,7 +120,7 @@ async function goOn() {
   }
 }
 
-/** The settings of the draw have changed; where more is being computed, that will come to it. */
+/** Sample again after a change of the settings; an update in progress does so by itself. */
 async function redraw() {
   if (drawnFor !== turn) return;
   document.body.dataset.busy = "yes";
@@ -135,20 +135,20 @@ function setText(text) {
   update();
 }
 
-/** Write at the end of what the model reads; what it never saw stays behind that. */
+/** Append to the text that the model reads, before any token that it never saw. */
 function write(tokens) {
   if (!settled() || !tokens.length) return;
   const end = view.start + view.pass.T;
   replaceText([...state.text.slice(0, end), ...tokens, ...state.text.slice(end)]);
 }
 
-/** Write a bar's token instead of what came after the token on show. */
+/** Replace the text after the selected token with a bar's token. */
 function choose(id) {
   if (!settled()) return;
   replaceText([...state.text.slice(0, view.start + queryOnShow() + 1), known(id)]);
 }
 
-/** Put a text into its field as if it were typed, so that Ctrl-Z takes it back. */
+/** Put a text into its field as if it were typed, so that Ctrl-Z undoes it. */
 function replaceText(text) {
   const field = $("typed"), focused = document.activeElement;
   const [old, value] = [field.value, decode(text)];
@@ -193,7 +193,7 @@ function undo() {
   update();
 }
 
-/** Go back to the state of the page as opened, but for some changes; Reset keeps the text. */
+/** Restore the initial state of the page, except for some changes; Reset keeps the text. */
 function restart(changes = {}) {
   Object.assign(state, shipped(), { pin: null, hover: null, bar: null }, changes);
   $("slider").value = state.snapshot;
@@ -242,7 +242,7 @@ function hideSelected() {
   if (hideable() !== null) toggleEdit(`hide@${hideable()}`);
 }
 
-/** Show the open panel again, unless all is being computed. */
+/** Show the open panel again, unless an update is in progress. */
 function refreshPanel() {
   const mine = turn;
   if (settled()) showPanel(() => mine === turn);
@@ -261,7 +261,7 @@ function setStage(name) {
 
 // ------------------------------------------------------------------------------------- patching
 
-/** The text with one token in the middle replaced by the most likely other. */
+/** The text with one token in the middle replaced by the most likely other token. */
 function madeOther(pass, text) {
   const at = data.copies ? Math.floor(text.length / 2) : Math.max(0, text.length - 4);
   const old = text[at].id;
@@ -271,7 +271,7 @@ function madeOther(pass, text) {
 
 let filling = 0;
 
-/** Patch every cell from the other text, and see what the last position then predicts. */
+/** Patch every cell from the other text, and measure the last prediction. */
 async function fillPatches() {
   const mine = ++filling;
   delete document.body.dataset.filled;
@@ -296,8 +296,8 @@ async function fillPatches() {
   const [low, high] = [difference(logits), difference(donated)];
   const says = [vocab[b], vocab[a]].map(quoted);
   patches.said = (same
-    ? `At the end both texts expect ${says[1]}; the logit of ${says[0]} rises most. `
-    : `At the end the first text expects ${says[1]}, the second ${says[0]}. `) +
+    ? `The last prediction is ${says[1]} for both texts; the logit of ${says[0]} rises most. `
+    : `The last prediction is ${says[1]} for the first text and ${says[0]} for the second. `) +
     `Logit of ${says[0]} minus logit of ${says[1]}: ${number(low, 2)} in the first text, ` +
     `${number(high, 2)} in the second.`;
   showPatchState();
@@ -326,7 +326,7 @@ function applyPatch() {
   toggleEdit(patchWord(patches.look[1], patches.look[0]));
 }
 
-/** A cell that is looked at already, as under a pointer that hovers, is put in. */
+/** Patch a cell that is already selected, as under a pointer that hovers. */
 function clickPatch(event) {
   const [before, at] = [patches.look, cellUnder($("patches"), event)];
   lookAtPatch(at);
@@ -335,7 +335,7 @@ function clickPatch(event) {
 
 // ----------------------------------------------------------------------------------- the address
 
-/** After the # stands what differs from the page as it was shipped. */
+/** The part of the address after #: what differs from the initial state. */
 function address() {
   const first = shipped(), parts = new URLSearchParams();
   if (decode(state.text) !== decode(first.text)) parts.set("text", toAddress(state.text));
@@ -364,7 +364,7 @@ function keepAddress() {
   }, 300);
 }
 
-/** What an address says; what it says wrongly is left as shipped. */
+/** The changes that the address describes; anything invalid keeps its initial value. */
 function readAddress() {
   const parts = new URLSearchParams(location.hash.slice(1)), changes = {};
   if (parts.has("text")) changes.text = fromAddress(parts.get("text"));
@@ -469,7 +469,7 @@ function listen() {
   });
   $("text").addEventListener("focusin", (event) =>
     event.target.matches(":focus-visible") && pointAt(tokenAt(event)));
-  // Later, when the focus has arrived: drawing replaces what it may be going to.
+  // Wait until the focus has moved, because drawing may replace its target.
   $("text").addEventListener("focusout", () => setTimeout(() =>
     $("text").contains(document.activeElement) || pointAt(null)));
 
@@ -509,19 +509,19 @@ const STAGES = ["scores", "masked", "weights"];
 const KEYS = [
   ["← → ↑ ↓", "select another head; in the text, a map or a table, another token"],
   ["t", "type in the text; Esc leaves it", () => $("typed").focus()],
-  ["Ctrl-Z", "undo typing, also of what the model wrote"],
-  ["[", "earlier in training", () => goTo(position() - 1)],
-  ["]", "later in training", () => goTo(position() + 1)],
-  ["p", "play the training", () => LAST && play()],
+  ["Ctrl-Z", "undo typing and appended tokens"],
+  ["[", "previous snapshot", () => goTo(position() - 1)],
+  ["]", "next snapshot", () => goTo(position() + 1)],
+  ["p", "play or stop the training", () => LAST && play()],
   ["x", "ablate the selected head", () => toggleHead(state.head)],
   ["h", "hide the selected token from later ones", hideSelected],
   ["u", "undo all edits", undo],
   ["r", "reset: last step, no edits", reset],
   ["s", "scores, mask, softmax",
     () => setStage(STAGES[(STAGES.indexOf(state.stage) + 1) % STAGES.length])],
-  ["Enter", "keep a token selected"],
-  ["Escape", "select no token", () => pin(null)],
-  ["?", "this list", () => $("about").showModal()],
+  ["Enter", "select a token"],
+  ["Escape", "clear the selection", () => pin(null)],
+  ["?", "show this list", () => $("about").showModal()],
 ];
 
 function onKey(event) {
@@ -535,11 +535,11 @@ function onKey(event) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
-  if (event.target.matches("select, input[type=number]")) return; // keys mean something there
+  if (event.target.matches("select, input[type=number]")) return; // they use the keys themselves
   if (!view && !"rt?".includes(event.key)) return;
   const way = ARROWS[event.key];
   if (way && !event.target.matches("input[type=range]")) {
-    // Up and down scroll the page as ever, unless the heads they would move are in view.
+    // Up and down scroll the page, unless the heads are in view.
     const { top, bottom } = $("heads").getBoundingClientRect();
     if (way[1] && (bottom < 0 || top > innerHeight)) return;
     moveHead(way);

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 PARTS = Path(__file__).parent
-# Each uses those before it.
+# Each script uses the previous ones.
 SCRIPTS = (
     *("kernels.js", "engine.js", "layer0.js", "circuit.js", "stages.js", "live.js"),
     *("draw.js", "words.js", "steps.js", "panels.js", "layer0_panel.js", "circuit_panel.js"),
@@ -23,8 +23,8 @@ MARK = "<!doctype html>\n<!-- a report of glassgpt -->\n"  # the beginning of ev
 def page(data: dict[str, Any], weights: Sequence[bytes]) -> str:
     """Return the HTML that shows `data` and computes with the packed weights of each snapshot.
 
-    Style and script are inline, and the policy lets the browser run what has their hashes and
-    nothing else: text from a run cannot become a program, even by a bug.
+    Style and script are inline, and the policy lets the browser run only content with their hashes:
+    text from a run cannot become a program, even through a bug.
     """
     style = (PARTS / "page.css").read_text(encoding="utf-8")
     script = "\n".join((PARTS / name).read_text(encoding="utf-8") for name in SCRIPTS)
@@ -38,7 +38,7 @@ def page(data: dict[str, Any], weights: Sequence[bytes]) -> str:
         "weights": "\n".join(inert.format(in_base64(each)) for each in weights),
     }
     template = (PARTS / "page.html").read_text(encoding="utf-8")
-    # In one pass, so that nothing inside the data is taken for a place to fill.
+    # In one pass, so that no text inside the data is treated as a placeholder.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
@@ -52,8 +52,8 @@ def in_base64(content: bytes) -> str:
 
 
 def to_json(data: Any) -> str:
-    """Return JSON in which no text can end the <script> around it: outside escapes it is ASCII
-    without < > &. A number that is not finite becomes null."""
+    """Return JSON in ASCII without < > &, so that no text can end the <script> around it. A number
+    that is not finite becomes null."""
     finite = json.loads(json.dumps(data), parse_constant=lambda _: None)
     text = json.dumps(finite, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

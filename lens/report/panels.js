@@ -1,6 +1,6 @@
-// What each panel shows of `view`, what the model made of the text at the step on show.
+// What each panel shows of `view`, the model's pass over the text at the selected step.
 
-// What can be said of a head in one number. `at(i)` has a number per head for snapshot i.
+// The scores of heads. `at(i)` has a number per head for snapshot i.
 const FIRST = data.copies ? "induction" : "previous_token";
 data.scores.sort((a, b) => (b.key === FIRST) - (a.key === FIRST));
 const measures = data.scores.map(({ key, source, formula, repeats, uniform }) => ({
@@ -13,12 +13,12 @@ const measures = data.scores.map(({ key, source, formula, repeats, uniform }) =>
   text: (value) => number(value, 2),
 }));
 for (const kind of ["zero", "mean"]) {
-  const instead = kind === "zero" ? "zeros" : "its mean";
+  const instead = kind === "zero" ? "zero" : "its mean";
   measures.push({
     key: `ablation ${kind}`,
     kind,
     name: `ablation (${kind})`,
-    formula: `change of the validation loss, in nats, with ${instead} for what the head adds`,
+    formula: `change in validation loss, in nats, if ${instead} replaces the head's output`,
     source: `measured at step ${snapshots[LAST].step}`,
     at: () => data.ablation[kind],
     error: data.ablation[`${kind}_error`],
@@ -26,7 +26,7 @@ for (const kind of ["zero", "mean"]) {
   });
 }
 
-// What a head is called after, if one of these scores is high.
+// The label of a head if one of these scores is high.
 const LABELS = {
   induction: "induction", duplicate_token: "duplicate", previous_token: "previous",
   own_position: "self", first_token: "first",
@@ -34,8 +34,8 @@ const LABELS = {
 const HIGH = 0.3;
 
 const HEAD = indexOfLargest(data.copies ? snapshots[LAST].scores.induction : data.ablation.zero);
-/** The text that the page opens with, if none was asked for: short, so that its letters fit on the
- * axes of a map and there is room to type; of validation texts, the first with the most letters. */
+/** The default text: short, so that its letters fit on the axes of a map and there is room to type;
+ * of the validation texts, the first one with the most words. */
 function openingText() {
   const length = Math.min(data.copies ? 40 : 32, Math.ceil(B * 0.75));
   if (data.copies || !data.texts.length) return data.texts.length ? prompt.slice(0, length) : prompt;
@@ -83,9 +83,9 @@ function showHeader() {
   document.title = `${run.name} · glassgpt`;
   $("name").textContent = run.name;
   $("lead").textContent = `${L} layers of ${H} heads, ${count(run.parameters)} parameters`;
-  $("source").textContent = `A language model that read ${ABOUT[source] ?? source}, running in this ` +
-    "page. Type, and see what each attention head attends to, what the model expects next, and how " +
-    "both change when you edit the model.";
+  $("source").textContent = "This page runs a language model that was trained on " +
+    `${ABOUT[source] ?? source}. Type a text to see what each attention head attends to, what the ` +
+    "model predicts next, and how both change when you edit the model.";
   $("result").textContent = `${L} layers x ${C} wide, ${H} heads, context ${B} · ` +
     `${count(run.parameters)} parameters · step ${count(run.step)} · loss on the whole ` +
     `validation split ${number(run.val_loss)} ${UNIT} · ${run.made} · PyTorch ${run.torch}`;
@@ -97,7 +97,7 @@ function showHeader() {
   summary.textContent = `${passed} of ${passed + failed} checks of the run passed`;
   summary.className = failed ? "failed" : "";
   $("checks").append(el("table", {},
-    row(...["check", "numbers", "relative error", "tolerance", "verdict", "where"].map((name) =>
+    row(...["check", "dtype", "relative error", "tolerance", "verdict", "where"].map((name) =>
       header(name))),
     ...checks.map(({ name, dtype, error, tolerance, verdict, where }) => row(
       cell(name), cell(dtype), numeral(power(error)), numeral(power(tolerance)),
@@ -107,33 +107,32 @@ function showHeader() {
   const omitted = data.saved - snapshots.length;
   $("omitted").hidden = LAST > 0 && !omitted;
   $("omitted").textContent = omitted
-    ? `${snapshots.length} of ${data.saved} snapshots are in this page; --max_mb makes room for more.`
-    : "One snapshot of training. To see heads form, train with --train.snapshots.";
+    ? `${snapshots.length} of ${data.saved} snapshots fit in this page; increase --max_mb for more.`
+    : "This run has one snapshot. To see heads form, train with --train.snapshots.";
 }
 
-/** How far the page is from PyTorch; where it is too far, nothing that it computes is shown. */
+/** Show the difference from PyTorch; if it is too large, show nothing that the page computes. */
 function showEquality({ error, allowed, agrees }) {
   const { eight_bits, rounding } = snapshots[state.snapshot];
   const unknown = unknownChoice(config);
-  const reason = unknown ? `its engine does not know the model's ${unknown}`
-    : `a logit differs by ${power(error)} from PyTorch's, where ${power(allowed)} is allowed`;
+  const reason = unknown ? `its engine does not support the model's ${unknown}`
+    : `a logit differs by ${power(error)} from PyTorch's, more than the allowed ${power(allowed)}`;
   const about = tokensOf(data.reference.length);
   $("equality").textContent = agrees
-    ? `The page computes as PyTorch does: logits of ${about} within ${power(error)} of ` +
-      `PyTorch's (allowed: ${power(allowed)}). Weights rounded to ` +
-      `${eight_bits ? "8 bits" : "half precision"}: a logit moves by ` +
-      `${power(rounding.logit)} at most, the loss by ${power(rounding.nats)} nats.`
-    : `This page does not compute what PyTorch does: ${reason}. What it would show is not the ` +
-      "model, and is switched off.";
+    ? `The page matches PyTorch: the logits of ${about} are within ${power(error)} of ` +
+      `PyTorch's (allowed: ${power(allowed)}). The weights are rounded to ` +
+      `${eight_bits ? "8 bits" : "half precision"}, which changes a logit by at most ` +
+      `${power(rounding.logit)}, and the loss by ${power(rounding.nats)} nats.`
+    : `This page does not match PyTorch: ${reason}. Its results would be wrong, so none are shown.`;
   $("equality").className = agrees ? "quiet" : "trouble";
-  $(agrees ? "proof" : "notices").append($("equality")); // a failure is not only under About
+  $(agrees ? "proof" : "notices").append($("equality")); // a failure is visible without About
   document.body.classList.toggle("untrusted", !agrees);
 }
 
 // --------------------------------------------------------------------------------------- legends
 
 function weightScale() {
-  // The color goes with the root of the weight, so that small weights can be told apart.
+  // The color scales with the square root of the weight, so that small weights can be distinguished.
   const ticks = [0, 0.05, 0.25, 0.5, 1].map((weight) => [Math.sqrt(weight), `${weight}`]);
   return [scale(theme.weight, ticks), maskedSwatch(), el("p", {}, "attention weight")];
 }
@@ -295,7 +294,7 @@ function inWords({ q, k }) {
     const most = weights.indexOf(largestOf(weights));
     return `${place("q", q)} attends most to ${place("k", most)}: weight ${number(weights[most])}`;
   }
-  const parts = [k > q ? "masked, a later key"
+  const parts = [k > q ? "masked (a later key)"
     : maskNow()(q, k) ? "hidden" : `weight ${number(weights[k])}`];
   if (k <= q || state.stage === "scores") {
     parts.push(`score ${number(scoresOf(state.head)[q * view.pass.T + k])}`);
@@ -333,11 +332,11 @@ const unread = ({ id, token }) =>
 function showTextState() {
   const unseen = state.text.find(({ id }) => id === null), { start, same, pass: { T } } = view;
   $("text-state").textContent = [
-    unseen && `The model never saw ${quoted(unseen.token)} in training; it reads the text before.`,
-    start && `The model sees the last ${T} of ${start + T} tokens: its context is ${B}, and ` +
-      "moves on by half of it.",
+    unseen && `The model never saw ${quoted(unseen.token)} in training; it reads the text before it.`,
+    start && `The model reads the last ${T} of ${start + T} tokens: its context is ${B}, and ` +
+      "moves forward by half.",
     same > 0 && !start &&
-      `Unchanged: the first ${tokensOf(same)}, as no information flows from later ones.`,
+      `The first ${tokensOf(same)} are unchanged: no information flows back from later tokens.`,
   ].filter(Boolean).join(" ");
 }
 
@@ -359,12 +358,12 @@ function showText() {
   });
   $("text-note").textContent = look
     ? `Color: attention of ${headName(state.head)} from ${place("token", look.q)}.`
-    : "Color: surprisal. Point at a token to see what the head attends to; click to keep it.";
+    : "Color: surprisal. Point at a token to see what the head attends to; click to select it.";
   drawArcs();
   showNext();
 }
 
-/** From the query on show to what the selected head attends to, as wide as the weight. */
+/** Draw arcs from the selected query to what the head attends to, as wide as the weights. */
 function drawArcs() {
   const arcs = $("arcs");
   if (!view || !arcs) return;
@@ -414,7 +413,7 @@ function showNext() {
       ariaPressed: id === state.bar }, gauge("gauge", now[id]));
     if (edited()) bar.append(gauge("gauge ghost", before[id]));
     return el("tr", { className: id === next ? "came" : "" },
-      cell(el("button", { type: "button", className: "write", title: "write",
+      cell(el("button", { type: "button", className: "write", title: "append",
         onclick: () => choose(id) }, token)),
       numeral(number(Math.exp(now[id]))),
       ...(edited() ? [numeral(number(Math.exp(before[id])))] : []),
@@ -427,14 +426,14 @@ function showNext() {
     p(el("b", {}, `After ${place("token", t)}`), ". ", t + 1 < T
       ? `Came next: ${quoted(view.tokens[t + 1])}, probability ${number(Math.exp(-after))}. `
       : "The text ends here. ", `Its own `, term("surprisal"), Number.isNaN(own)
-      ? ": none, it is the first." : ` was ${number(own)} nats.`));
+      ? " is undefined: it is the first token." : ` was ${number(own)} nats.`));
   showVotes(t);
 }
 
 const hasBiases = data.shapes.some(([name]) => /(out|final_norm|head)\.bias$/.test(name));
 
-/** What each part adds to a logit, or to its difference from the runner-up's. The parts sum to it,
- * the scale of the final norm held fixed. */
+/** What each part adds to a logit, or to its difference from the runner-up's. With the scale of the
+ * final norm held fixed, the parts sum to it. */
 function showVotes(t) {
   $("votes").hidden = state.bar === null;
   $("writing").hidden = state.bar !== null;
@@ -502,9 +501,9 @@ function showFormation() {
   $("formation").hidden = LAST === 0;
   $("formation-chart").hidden = Boolean(measure.error);
   $("formation-note").textContent = measure.error
-    ? "Ablation is measured at the last snapshot only; choose another score."
+    ? "Ablation is measured only at the last snapshot; choose another score."
     : `${measure.name} of each head at each snapshot; thick: ${headName(head)}; dashed: uniform ` +
-      "attention. Click to go to a step.";
+      "attention. Click to go to a snapshot.";
   if (measure.error || LAST === 0) return;
   const others = range(HEADS).filter((other) => other !== head);
   const lines = [...others, head].map((each) => ({
@@ -530,9 +529,9 @@ function showScores() {
     row(header("score"), header(`${count(data.sequences)} validation sequences`),
       header("uniform")), ...rows);
   const { period, first, second } = snapshots[view.snapshot].copying;
-  $("copying").replaceChildren(`Copying: of random strings of ${count(period)} distinct tokens, ` +
-    `twice, the first costs ${number(first)} ${UNIT}, the second ${number(second)}. ` +
-    "An ", term("induction"), " score is a pattern; this is the behavior.");
+  $("copying").replaceChildren(`Copying: on random strings of ${count(period)} distinct tokens, each ` +
+    `repeated, the loss is ${number(first)} ${UNIT} on the first copy and ${number(second)} on the ` +
+    "second. An ", term("induction"), " score measures a pattern; copying is the behavior.");
 }
 
 // ---------------------------------------------------------------------------------------- edits
@@ -551,7 +550,7 @@ function showEdits() {
     `this text: ${number(before)} → ${number(now)} (${signed(now - before, 3)})`;
 }
 
-// A patch needs another text that is as long; a position must be there, and not have moved on.
+// A patch needs a second text of the same length; the position must be in the window.
 const fits = ({ start, other, pass: { T } }) =>
   !start && other.length === T && other.every(({ id }) => id !== null);
 
@@ -561,11 +560,11 @@ const hasEffect = ({ kind, position }, of) => position === undefined ||
 function inPlainWords({ kind, layer, head, position, instead }) {
   const where = head === undefined ? `layer ${layer}` : `L${layer}H${head}`;
   return {
-    head: () => `${where} ${instead === "mean" ? "at its mean" : "ablated"}`,
+    head: () => `${where} ${instead === "mean" ? "set to its mean" : "ablated"}`,
     attn: () => `attention of layer ${layer} ablated`,
     mlp: () => `MLP of layer ${layer} ablated`,
     hide: () => `token ${position} hidden from all heads`,
-    patch: () => `${where} at token ${position} from the second text`,
+    patch: () => `${where} at token ${position} patched`,
   }[kind]();
 }
 
@@ -600,7 +599,7 @@ async function showLens(isCurrent) {
       row(header(`${name}, ${number(loss[layer], 2)} nats`, "row"), ...cells[layer]))),
     el("tfoot", {}, row(header("came next"), ...came)));
   $("lens-readout").textContent =
-    `Point at a cell. Nats: the mean loss on ${count(data.sequences)} validation sequences.`;
+    `Point at a cell. The nats are the mean loss on ${count(data.sequences)} validation sequences.`;
   paintLens();
   markLens();
   showColumn($("lens"), cells[0][queryOnShow()].offsetLeft);
@@ -612,7 +611,7 @@ function paintLens() {
     shade(spot, theme.weight, Math.exp(largestOf(rowOf(lens.logPs[layer], t))))));
 }
 
-/** Scroll what is too wide for the screen, so that this place of it is in the middle. */
+/** Scroll an element that is too wide for the screen so that `left` is in the middle. */
 function showColumn(wide, left) {
   wide.parentElement.scrollLeft = left - wide.parentElement.clientWidth / 2;
 }
@@ -642,12 +641,12 @@ const patches = { canvas: document.createElement("canvas"), shares: null, look: 
 function showPatchState() {
   const { other, start, pass: { T, ids } } = view;
   const problem = other.some(({ id }) => id === null)
-    ? "It has a token that the model never saw."
+    ? "The second text has a token that the model never saw."
     : start ? `Both texts must fit into the context of ${B} tokens.`
       : other.length !== T
-        ? `It has ${tokensOf(other.length)} and the first text ${count(T)}; both need as many.`
+        ? `The texts have ${count(T)} and ${tokensOf(other.length)}, but must have the same length.`
         : other.every(({ id }, t) => id === ids[t])
-          ? "The two texts are the same: there is no difference to trace." : "";
+          ? "The two texts are identical." : "";
   $("patch-state").textContent = problem || patches.said;
   if (document.activeElement !== $("other")) $("other").value = decode(other);
   return !problem;
@@ -680,16 +679,16 @@ function drawPatches() {
   const [t, r] = patches.look;
   $("patch-readout").textContent = `${place("token", t)}, ` +
     `${byHead ? headName(r) : `what enters layer ${r}`}: ${number(shares[r * T + t])} of the ` +
-    "difference restored. Click or Enter patches it.";
+    "difference restored. Click it or press Enter to patch it.";
 }
 
 // -------------------------------------------------------------------------------- the ablation
 
 function showAblation() {
   $("ablation-note").textContent =
-    `Change of the validation loss (${number(data.ablation.loss)} ${UNIT} at step ` +
-    `${count(snapshots[LAST].step)}) if zeros, or its mean, replace what one head adds, with the ` +
-    `standard error over ${count(data.sequences)} sequences.`;
+    `Change in validation loss (${number(data.ablation.loss)} ${UNIT} at step ` +
+    `${count(snapshots[LAST].step)}) if one head's output is replaced by zero or by its mean, with ` +
+    `the standard error over ${count(data.sequences)} sequences.`;
   const kinds = measures.filter((measure) => measure.error);
   const most = largestOf(kinds.flatMap(({ at }) => at(LAST).map(Math.abs))) || 1;
   const value = ({ at, error }, head) => {

@@ -17,7 +17,7 @@ function goToStep(i) {
   update();
 }
 
-/** The query on show, and the key that is meant: the one pointed at, or the most attended. */
+/** The selected query and key; the key under the pointer, or else the one with the largest weight. */
 function pairOnShow() {
   const q = queryOnShow(), weights = weightsOf(state.head, q), k = looking()?.k ?? Infinity;
   return { q, k: k <= q ? k : indexOfLargest(weights), weights };
@@ -29,11 +29,11 @@ const p = (...content) => el("p", {}, ...content);
 
 function showTyping() {
   const { T, logP, loss } = view.pass, row = rowOf(logP, T - 1), best = indexOfLargest(row);
-  return [p("Type in the text, or change something in the middle: what was computed of the tokens " +
-    "before it stays."),
+  return [p("Type at the end of the text, or change a token in the middle: the results for earlier " +
+    "tokens stay the same."),
   p(`After ${tokensOf(T)} the model gives ${quoted(vocab[best])} a probability of ` +
-    `${number(Math.exp(row[best]))}. The tokens of this text cost ${number(loss)} nats each; ` +
-    `uniform guesses among ${count(V)} would cost ${number(UNIFORM_GUESS)}.`)];
+    `${number(Math.exp(row[best]))}. The mean loss on this text is ${number(loss)} nats; ` +
+    `a uniform guess among ${count(V)} tokens has ${number(UNIFORM_GUESS)}.`)];
 }
 
 function showAttending() {
@@ -44,7 +44,7 @@ function showAttending() {
     `${number(weights[k])}. The ${tokensOf(q + 1)} it can attend to share a weight of 1.`)];
 }
 
-/** How a row of weights comes about: the largest, the others, and a key that is masked. */
+/** How a row of weights is computed: the largest weights, the others, and a masked key. */
 function showWorked() {
   const { q, weights } = pairOnShow(), { T } = view.pass, isMasked = maskNow();
   const all = scoresOf(state.head).slice(q * T, (q + 1) * T);
@@ -63,13 +63,13 @@ function showWorked() {
       line("exp", (k) => share(exps[k]), rest(exps)),
       line("weight", (k) => share(weights[k]), rest(weights))),
     el("p", { className: "quiet small" }, `From ${place("query", q)}: score = q·k/√D; exp = ` +
-      `exp(score − ${number(largest, 2)}), the largest; weight = exp / ${number(sum(exps))}, the ` +
-      "sum. A later key is masked."),
+      `exp(score − the largest, ${number(largest, 2)}); weight = exp / the sum, ` +
+      `${number(sum(exps))}. Later keys are masked.`),
   ];
 }
 
 /** What a head adds to every logit at q by attending to k, relative to the mean over the logits:
- * weight, value, W_O, the final norm with its scale held fixed, unembedding. */
+ * weight, value, W_O, the final norm with a fixed scale, unembedding. */
 function copied(engine, head, q, k, weight) {
   const { memory, at } = engine, l = Math.floor(head / H), first = (head % H) * D;
   const value = at[`v${l}`] + k * C + first;
@@ -94,13 +94,13 @@ function showCopying() {
       `${number(weights[k])}. Through its value alone, this changes the logit of ` +
       `${quoted(vocab[id])} by `, el("b", {}, signed(logits[id], 2)),
       ` relative to the mean of all logits: rank ${rank} of ${count(V)}.`),
-    p("It raises most: ", ...raised),
-    el("p", { className: "quiet small" }, "The direct path: value, W_O, final norm with its scale " +
-      "held fixed, unembedding. Later layers may use it in other ways."),
+    p("Raised most: ", ...raised),
+    el("p", { className: "quiet small" }, "This is the direct path: value, W_O, final norm with a " +
+      "fixed scale, unembedding. Later layers may use the value in other ways."),
   ];
 }
 
-let measured = {}; // what ablating each head does to the text: {made, losses, copying}
+let measured = {}; // the effect of ablating each head on the text: {made, losses, copying}
 
 /** The mean weight of a head on the token after the previous occurrence of each token. */
 function inductionOn(weights, ids) {
@@ -109,7 +109,7 @@ function inductionOn(weights, ids) {
   return sum(found.map(([q, before]) => weights[triangle(q) + before + 1])) / found.length;
 }
 
-/** Ablate each head alone, and keep what the model then does. */
+/** Ablate each head alone, and keep the losses and induction scores. */
 async function measureHeads(isCurrent) {
   const { ids } = view.pass, how = $("instead").value;
   const made = [view.snapshot, ids, how, state.head].join();
@@ -140,15 +140,15 @@ function showAblating() {
   const below = range(Math.floor(state.head / H) * H);
   const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
   return [
-    p("Loss change on this text if a head alone is ablated (nats):"),
+    p("Loss change on this text if one head is ablated (nats):"),
     el("div", { className: "controls" },
       ...ranked(rise, 4).map((head) => ofHead(head, signed(rise[head], 2)))),
     ...(was >= HIGH && lowest.length ? [
       p(`Induction score of ${name} on this text: ${number(was)}` +
-        `${edited() ? `, with the edits ${number(now)}` : ""}. If a head below is ablated:`),
+        `${edited() ? `, with the edits ${number(now)}` : ""}. If an earlier head is ablated:`),
       el("div", { className: "controls" },
         ...lowest.map((head) => ofHead(head, number(copying[head]))))] : []),
-    el("p", { className: "quiet small" }, "Thin bars: probabilities without the edit. Attention " +
-      "weight is not importance."),
+    el("p", { className: "quiet small" }, "Thin bars show probabilities without the edit. A head " +
+      "with large attention weights is not always important."),
   ];
 }

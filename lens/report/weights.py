@@ -10,12 +10,12 @@ from torch import Tensor
 def pack_weights(
     weights: Mapping[str, Tensor], eight_bits: bool
 ) -> tuple[bytes, dict[str, Tensor]]:
-    """Return the bytes of all tensors in order, little-endian, and the tensors they stand for.
+    """Return the bytes of all tensors in order, little-endian, and the tensors they represent.
 
-    A vector counts as one row. A tensor begins with one bit per row, lowest first: whether the row
-    has anything but zeros, as most rows of an n-gram table have not. Then come the rows that have.
-    Half precision takes two bytes per number. In 8 bits, the rows' scales come first, in float32,
-    then a signed byte per number, to be multiplied by the scale; vectors stay in half precision.
+    A vector counts as one row. A tensor begins with one bit per row, lowest first, which is 0 for a
+    row of zeros, as most rows of an n-gram table are. The other rows follow. Half precision takes
+    two bytes per number. In 8 bits, the scales of the rows come first, in float32, then a signed
+    byte per number, to be multiplied by the scale; vectors stay in half precision.
     """
     parts, stand_for = [], {}
     for name, weight in weights.items():
