@@ -6,8 +6,8 @@ python convert.py import hub:openai-community/gpt2 --run gpt2   or from the Hugg
 python convert.py import ../nanoGPT/out/ckpt.pt --run nanogpt   a checkpoint of nanoGPT
 python convert.py import model.pt --chars input.txt             your own state_dict
 
-If transformers is installed, all but the last compare the logits. No code in the files is
-executed.
+If transformers is installed, every command but the last compares the logits. No code in the files
+is executed.
 """
 
 import signal
@@ -43,7 +43,7 @@ class Export:
     """Export a run as a folder that transformers opens, with its tokenizer"""
 
     checkpoint: Literal["best", "last"] = "best"
-    """The weights of the lowest validation loss, or those of the last step."""
+    """Use the weights with the lowest validation loss (best) or of the last step (last)."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -54,13 +54,13 @@ class Import:
     """Name of the new run, a folder in runs/; if omitted, the model's name and the time."""
 
     tokenizer: str | None = None
-    """Path of nanoGPT's meta.pkl, or of a folder with a tokenizer; if omitted, the model's own."""
+    """Path of nanoGPT's meta.pkl, or of a folder with a tokenizer; if omitted, the model's."""
 
     chars: str | None = None
     """For a saved state_dict: the text whose distinct characters, sorted, are its vocabulary."""
 
     activation: str | None = None
-    """For a saved state_dict: the activation; if omitted, the one that its format has."""
+    """For a saved state_dict: the activation; if omitted, the format's default."""
 
 
 def export(run: str, folder: str, options: Export) -> None:

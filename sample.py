@@ -46,21 +46,21 @@ class Options(Sampling):
     """Length of each text in tokens, not counting the prompt."""
 
     seed: Natural = 1337
-    """Seed of the sampling; the same seed gives the same text."""
+    """Seed of the RNG; the same seed gives the same text."""
 
     checkpoint: Literal["best", "last"] = "best"
-    """The weights of the lowest validation loss, or those of the last step."""
+    """Use the weights with the lowest validation loss (best) or of the last step (last)."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Device to compute on; auto takes a GPU if there is one."""
+    """Device to compute on; auto selects a GPU if there is one."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the weights. bfloat16 rounds them, and is faster on a CPU with a C compiler."""
+    """Type of the weights. bfloat16 is less precise, and faster on a CPU with a C compiler."""
 
 
 @command
 def main(argv: list[str]) -> int:
-    """Read the command line, open the run, generate."""
+    """Read the command line, open the run, and generate."""
     usage = "python sample.py [RUN] [--flag VALUE ...]"
     description = "Generate text with a trained run, by default the newest."
     word, values = read_command_line({"": Options}, argv, usage, description)

@@ -1,4 +1,4 @@
-"""Look inside the attention of a trained run, by default the newest, on any prompt.
+"""Study the attention of a trained run, by default the newest, on any prompt.
 
 python study.py COMMAND [RUN] [--flag VALUE ...]
 python study.py heads runs/my-run --prompt "ROMEO:"      another run, another text
@@ -26,7 +26,7 @@ from lens.report import Report, report
 from lens.trace import Trace, trace
 from lens.verify import Verify, verify
 
-# The docstring of its flags says what a command does.
+# The docstring of the flags' class describes the command.
 COMMANDS: dict[str, tuple[type, Callable[[str | None, Any], int]]] = {
     "trace": (Trace, trace),
     "verify": (Verify, verify),
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"name a command: {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
     flags, study = COMMANDS[name]
     usage = f"python study.py {name} [RUN] [--flag VALUE ...]"
-    description = "Study the newest run, or the one that is named."
+    description = "Study the newest run, or one you name."
     run, values = read_command_line({"": flags}, rest, usage, description)
     return study(run, build(flags, values[""]))
 

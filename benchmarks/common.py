@@ -1,7 +1,7 @@
-"""What the benchmarks share: options, rivals measured alternately, and one table.
+"""Shared parts of the benchmarks: options, alternating measurements, and the table of results.
 
-A row of results is a dictionary, and its keys head the columns of the table. A list in it has one
-number per repetition: the table shows the median (least to most), the JSON line every number.
+A row of results is a dictionary whose keys are the columns of the table. A list in it has one
+number per repetition: the table shows the median (minimum to maximum), the JSON line every number.
 """
 
 import io
@@ -46,18 +46,16 @@ class RivalOptions:
     """Number of measurements of each row, alternating with its rivals."""
 
     nanogpt: str = ""
-    """Path of a checkout of github.com/karpathy/nanoGPT; if given, it does the same work."""
+    """Path of a checkout of github.com/karpathy/nanoGPT; if given, it is measured as well."""
 
 
 def read_options(
     kind: type[AnyOptions], argv: list[str], words: str = "", **sections: type
 ) -> tuple[AnyOptions, str | None, Values]:
-    """Read a benchmark's own options, the word without a flag, and the flags of `sections`.
-
-    The docstring of `kind` says in the help what the benchmark does.
+    """Read a benchmark's own options, the positional argument, and the flags of `sections`.
 
     Args:
-        words: how the usage line names that word; without it none is accepted.
+        words: the positional argument in the usage line; if empty, none is accepted.
     """
     usage = f"python -m benchmarks.{Path(sys.argv[0]).stem} {words} [--flag VALUE ...]"
     word, values = read_command_line({"": kind, **sections}, argv, usage, "", words=bool(words))
@@ -67,13 +65,13 @@ def read_options(
 def alternate(
     rivals: Mapping[str, Callable[[], Row]], repetitions: int, speed: str = "", **labels: str
 ) -> list[Row]:
-    """Measure each rival once, then each again: what slows the machine for a while slows them all.
+    """Measure each rival once, then each again, so that a slow period of the machine affects all.
 
     Args:
         speed: the key by which to compare the others with the first, repetition by repetition.
 
     Returns:
-        A row for each rival: the labels, its name, and what was measured as lists.
+        A row for each rival: the labels, its name, and the measurements as lists.
     """
     samples: dict[str, list[Row]] = {name: [] for name in rivals}
     for _ in range(repetitions):
@@ -104,7 +102,7 @@ def show(value: float | str) -> str:
 
 
 def median_and_range(values: Sequence[float]) -> str:
-    """Return 'median (least to most)', or the only number."""
+    """Return 'median (minimum to maximum)', or the only number."""
     middle, least, most = map(show, (statistics.median(values), min(values), max(values)))
     return f"{middle} ({least} to {most})" if len(values) > 1 else middle
 
@@ -115,7 +113,7 @@ def report(
     summarize: Callable[[Sequence[float]], str] = median_and_range,
     machine: Row | None = None,
 ) -> None:
-    """Print the machine and the table of rows, then all of it as one line of JSON."""
+    """Print the machine and the table of rows, then everything as one line of JSON."""
     machine = machine or in_fresh_process(describe_machine)
     print(", ".join(f"{heading(key)} {value}" for key, value in machine.items()))
     keys = list(dict.fromkeys(key for row in rows for key in row))
@@ -128,14 +126,14 @@ def report(
 
 
 def in_fresh_process(function: Callable[..., Result], *args: Any) -> Result:
-    """Call a function in a process of its own, so that its memory and threads are its own."""
+    """Call a function in a new process, so that memory and threads are measured separately."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, initializer=prepare_process) as pool:
         return pool.submit(function, *args).result()
 
 
 def prepare_process() -> None:
-    """Drop what is printed, such as the size of nanoGPT's model."""
+    """Discard printed output, such as the size of nanoGPT's model."""
     sys.stdout = io.StringIO()
 
 
@@ -143,13 +141,13 @@ def run_command(arguments: list[str], folder: Path) -> tuple[float, str]:
     """Run a Python command in a folder.
 
     Returns:
-        Wall-clock seconds from start to exit, and what it printed.
+        Wall-clock seconds from start to exit, and the printed output.
 
     Raises:
-        UserError: with its last line, if it fails.
+        UserError: with the last line of its errors, if it fails.
     """
     began = time.perf_counter()
-    environment = os.environ | {"GLASSGPT_CACHE": "cache"}  # in the folder
+    environment = os.environ | {"GLASSGPT_CACHE": "cache"}  # inside the folder
     ended = subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True
     )
@@ -165,10 +163,10 @@ def read_training(
     """Read a benchmark's own options, a config file, and train.py's flags.
 
     Args:
-        default: the config file if none is named; empty for train.py's own default.
+        default: the config file if none is named; empty for train.py's default.
 
     Returns:
-        The options, the file, the config, and the flags, whose text has a path valid anywhere.
+        The options, the file, the config, and the flags, with an absolute path of the text.
     """
     options, word, values = read_options(kind, argv, "[CONFIG.yaml]", **SECTIONS)
     file = str(Path(word).resolve()) if word else default
@@ -192,7 +190,7 @@ def train(file: str, flags: list[str], seed: int, folder: str) -> float:
 
 
 def seconds_of(function: Callable[[], Any], device: torch.device, repetitions: int) -> list[float]:
-    """Return the seconds of each call of a function, after a first one that does not count."""
+    """Return the seconds of each call of a function, after a warmup call."""
     synchronize = getattr(torch, device.type).synchronize
     seconds = []
     for _ in range(repetitions + 1):
@@ -205,7 +203,7 @@ def seconds_of(function: Callable[[], Any], device: torch.device, repetitions: i
 
 
 def peak_memory(device: torch.device) -> float:
-    """Return the most memory that this process has held on the device so far, in MB."""
+    """Return the peak memory of this process on the device so far, in MB."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 1e6
     import resource  # which Windows lacks
@@ -215,17 +213,17 @@ def peak_memory(device: torch.device) -> float:
 
 
 def matmul_gflops(device: torch.device, dtype: torch.dtype) -> float:
-    """Return the rate of large matmuls on this device: the best of several."""
+    """Return the throughput of large matmuls on this device: the best of several."""
     n = 2048 if device.type == "cpu" else 8192
     a = torch.randn(n, n, device=device).to(dtype)
     return 2 * n**3 / min(seconds_of(lambda: a @ a, device, 10)) / 1e9
 
 
 def describe_machine() -> Row:
-    """Return the machine's name and its peak rates.
+    """Return the machine's name and its peak throughput.
 
-    Matmuls in bfloat16 are measured only if the processor has instructions for them: PyTorch
-    emulates them elsewhere, a thousand times slower.
+    Matmuls in bfloat16 are measured only if the processor has instructions for them. Otherwise
+    PyTorch emulates them, a thousand times more slowly.
     """
     device = pick_device("auto")
     x = torch.ones(128 << 20, device=device)  # too large for a cache
@@ -242,7 +240,7 @@ def describe_machine() -> Row:
 
 
 def processor() -> str:
-    """Return the processor's name, if the system tells it."""
+    """Return the processor's name, if the system provides it."""
     info = Path("/proc/cpuinfo")
     names = re.findall("model name.*: (.*)", info.read_text()) if info.exists() else []
     return names[0] if names else platform.processor()

@@ -1,4 +1,4 @@
-"""Compare runs: fields in which their configs differ, and losses at equal steps and times.
+"""Compare runs: the config fields that differ, and the losses at equal steps and times.
 
 python -m benchmarks.compare runs/before runs/after [RUN ...]
 """
@@ -37,7 +37,7 @@ def read_curve(run: Path, loss: str) -> Curve:
 
 
 def differing_fields(configs: list[Config]) -> dict[str, list[Any]]:
-    """Return the fields in which configs differ, with the value of each."""
+    """Return the fields that differ between configs, with the value in each config."""
     plain = [dataclasses.asdict(config) for config in configs]
     fields = {
         f"{section}.{name}": [other[section][name] for other in plain]

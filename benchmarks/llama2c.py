@@ -1,4 +1,4 @@
-"""llama2.c: a Llama in one file of C, compiled from a checkout, with a model of our size."""
+"""llama2.c: a Llama in one C file, compiled from a checkout, with a model of the same size."""
 
 import os
 import re
@@ -29,8 +29,8 @@ def build(checkout: str, folder: Path) -> None:
     # Embeddings, norms, matrices of attention and MLP, and a table that llama2.c skips.
     size = VOCAB * C + (2 * L + 1) * C + L * (4 * C * C + 3 * C * hidden) + T * C // H
     weights = 0.02 * torch.randn(size)
-    # Token 1 would end the text. Given the embedding of token 0, which also makes the logits, it is
-    # exactly as likely, and the first of the most likely tokens is taken.
+    # Token 1 would end the text. With the embedding of token 0, which also gives the logits, both
+    # are equally likely, and llama2.c chooses the first of the most likely tokens.
     weights[C : 2 * C] = weights[:C]
     header = struct.pack("7i", C, hidden, L, H, H, VOCAB, T)
     (folder / "model.bin").write_bytes(header + weights.numpy().tobytes())
@@ -39,9 +39,9 @@ def build(checkout: str, folder: Path) -> None:
 
 
 def measure(folder: Path, tokens: int) -> Row:
-    """Run what `build` made in the folder, at temperature 0, and return the rate that it prints.
+    """Run the program that `build` made, at temperature 0, and return the speed that it prints.
 
-    The rate leaves out the first token. The text ends where its context ends. The program has as
+    This speed excludes the first token. The text ends when the context is full. The program has as
     many threads as PyTorch.
     """
     ended = subprocess.run(
@@ -53,5 +53,5 @@ def measure(folder: Path, tokens: int) -> Row:
     )
     speed = re.search(r"achieved tok/s: (\d+\.\d+)", ended.stderr)
     if speed is None:
-        raise UserError(f"llama2.c printed no speed: {ended.stderr.strip()}; set a larger --tokens")
+        raise UserError(f"llama2.c printed no speed: {ended.stderr.strip()}; increase --tokens")
     return {"tokens_per_second": float(speed[1])}

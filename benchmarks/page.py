@@ -1,10 +1,9 @@
-"""How fast the report page is: to open it, type in it, drag its slider, fill its patching grid.
+"""Time the report page: opening it, typing, moving the slider, and filling the patching grid.
 
 python -m benchmarks.page runs/my-run/report.html
 
-The page is opened from disk in headless Chromium, offline. `computed` is the time of the engine
-alone, which generates one token and so makes no list of logits; `drawn` is the time from the input
-event until the maps are drawn.
+The page is opened from disk in headless Chromium, offline. `computed` is the time in which the
+engine alone generates one token; `drawn` is the time from the input event until the maps are drawn.
 """
 
 import importlib
@@ -61,14 +60,14 @@ ACT = """async ([name, id, value]) => {
 
 @dataclass(frozen=True, config=STRICT)
 class Options:
-    """Measure how fast a report page is"""
+    """Measure the speed of a report page"""
 
     repetitions: Count = 20
-    """Number of measurements of each row, after one that does not count."""
+    """Number of measurements of each row, after one warmup measurement."""
 
 
 def find_report(word: str | None) -> Path:
-    """Return the file that is named."""
+    """Return the path of the report."""
     if word is None or not Path(word).is_file():
         raise UserError("no report given; name the file that python study.py report wrote")
     return Path(word)
@@ -91,7 +90,7 @@ def start_browser() -> Iterator[Any]:
 
 
 def open_report(browser: Any, path: Path, **look: Any) -> Any:
-    """Open a report in a tab of its own, and wait until it has computed all that it shows."""
+    """Open a report in a new tab, and wait until it has computed everything that it shows."""
     tab = browser.new_context(offline=True, **look).new_page()
     tab.set_default_timeout(120_000)
     tab.add_init_script(CLOCK)
@@ -129,7 +128,7 @@ def measure(browser: Any, path: Path, tab: Any, repetitions: Iterator[int]) -> f
         answer("last snapshot again", text, slide=True)
     answer("text cut", text[:PATCHED])
     found["patching grid, filled"] = tab.evaluate(ACT, ["filled", "show-patch", None])
-    tab.click("#show-patch")  # closed, while other rows are measured
+    tab.click("#show-patch")  # close the panel while other rows are measured
     return found
 
 

@@ -1,12 +1,12 @@
-"""What a config reaches over several seeds, and what each part of the recipe adds to it.
+"""Measure the loss of a config over several seeds, and the effect of each part of the recipe.
 
 python -m benchmarks.recipe configs/shakespeare_1min.yaml --data.source tinyshakespeare.txt
 python -m benchmarks.recipe --changes true --train.max_steps 200 --data.source tinyshakespeare.txt
 
-Each row is `python train.py` in an empty folder, once for each seed: the wall-clock seconds from
-start to exit, and the loss of the last weights on the first half of the validation split (by which
-settings are chosen), on the second half and on the whole. With --changes, each further row reverts
-or adds one choice of the recipe.
+Each row runs `python train.py` in an empty folder, once for each seed. It has the wall-clock
+seconds from start to exit, and the loss of the last weights on the first half of the validation
+split (by which settings are chosen), on the second half and on the whole split. With --changes,
+each further row reverts or adds one choice of the recipe.
 """
 
 import statistics
@@ -62,8 +62,8 @@ class Options:
 
 @torch.no_grad()
 def halves(run: Path, data: DataConfig) -> frame.Row:
-    """Evaluate a run's last weights on the first half of the validation split, on the second, and
-    on the whole, in float32, in nats per token."""
+    """Evaluate a run's last weights on the first half of the validation split, the second half and
+    the whole split, in float32, in nats per token."""
     saved, device = open_run(run, "last"), pick_device("auto")
     config, model = saved.config, saved.model(device)
     batches = open_batches(data, config.model.block_size, 0, saved.tokenizer)
@@ -99,7 +99,7 @@ def mean_and_deviation(values: Sequence[float]) -> str:
 def main(argv: list[str]) -> int:
     """Train every row with every seed."""
     options, file, config, flags = frame.read_training(Options, argv)
-    flags = ["--train.minutes=0", *flags]  # as many steps for each run, unless a time is asked for
+    flags = ["--train.minutes=0", *flags]  # the same number of steps for each run by default
     changes = {Path(file).stem or "the default": ""} | (CHANGES if options.changes else {})
     rivals = {
         name: partial(train_and_evaluate, file, flags + change.split(), config.data, count(1337))

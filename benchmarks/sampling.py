@@ -1,13 +1,13 @@
-"""How fast text is generated: tokens per second, one sequence or 16 in a batch.
+"""Measure the speed of generation: tokens per second for one sequence and for a batch of 16.
 
 python -m benchmarks.sampling
 python -m benchmarks.sampling --nanogpt ../nanoGPT        alternating with nanoGPT
-python -m benchmarks.sampling --llama2c ../llama2.c       and with llama2.c, which has no batch
+python -m benchmarks.sampling --llama2c ../llama2.c       alternating with llama2.c, without a batch
 
-The model has the size of nanoGPT's for Tiny Shakespeare, 10.7M parameters and a context of 256. Its
-weights are random, because the text does not change the time. llama2.c runs a Llama of that size,
-and stops at token 256, where its context is full; the other two continue with the last part of the
-text. With --tokens 256 all three generate as many tokens.
+The model has the size of nanoGPT's model for Tiny Shakespeare, 10.7M parameters and a context of
+256. Its weights are random, because they do not change the time. llama2.c runs a Llama of this size
+and stops at token 256, when its context is full; the other two continue with the last part of the
+text. With --tokens 256, all three generate the same number of tokens.
 """
 
 import sys
@@ -32,7 +32,7 @@ from training.runtime import pick_device
 
 @dataclass(frozen=True, config=STRICT)
 class Options(frame.RivalOptions):
-    """Measure how fast text is generated"""
+    """Measure the speed of generation"""
 
     tokens: Count = 500
     """Number of tokens to generate for each sequence."""
@@ -42,9 +42,9 @@ class Options(frame.RivalOptions):
 
 
 def measure(batch_size: int, tokens: int, checkout: str = "") -> frame.Row:
-    """Generate with our model or (if a checkout is named) nanoGPT's.
+    """Generate with this project's model or, if a checkout is named, with nanoGPT's.
 
-    The rate is that of all sequences together.
+    The speed counts the tokens of all sequences.
     """
     device = pick_device("auto")
     prompt = torch.zeros(batch_size, 1, dtype=torch.long, device=device)
@@ -54,7 +54,7 @@ def measure(batch_size: int, tokens: int, checkout: str = "") -> frame.Row:
         with torch.no_grad():
             theirs.generate(prompt, tokens, temperature=0.8)
     else:
-        import common.start  # noqa: F401 - keeps freed memory, as our commands do
+        import common.start  # noqa: F401 - keeps freed memory, as the commands do
 
         ours = optimize_for_decoding(GPT(WIDER, VOCAB).to(device).eval())
         began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""How fast a model is trained, in tokens per second and as a fraction of the machine's peak.
+"""Measure training speed, in tokens per second and as a fraction of the machine's peak.
 
 python -m benchmarks.throughput
 python -m benchmarks.throughput --nanogpt ../nanoGPT      alternating with nanoGPT
-python -m benchmarks.throughput --only context            the default model, its context growing
+python -m benchmarks.throughput --only context            the default model with longer contexts
 python -m benchmarks.throughput --only width
 """
 
@@ -49,21 +49,21 @@ WIDER = replace(CLASSICAL, block_size=256, n_layer=6, n_head=6, n_embd=384)
 
 @dataclass(frozen=True, config=STRICT)
 class Options(frame.RivalOptions):
-    """Measure how fast models are trained"""
+    """Measure training speed"""
 
     seconds: NonNegative = 3.0
-    """Seconds that each process trains for, at least three steps, after one that is not timed."""
+    """Seconds of training in each process, at least three steps, after one warmup step."""
 
     other: str = ""
     """Path of another checkout of this project; if given, the same rows are measured there."""
 
     only: str = ""
-    """Measure only the rows whose name contains this. `context` and `width` add rows: sweeps of the
+    """Measure only the rows whose names contain this text. `context` and `width` add sweeps of the
     default model with both kinds of attention."""
 
 
 def rows_known(sweeps: bool) -> dict[str, tuple[ModelConfig, TrainConfig]]:
-    """Return the model and the training of each row; nanoGPT has the first three as well."""
+    """Return the model and the training config of each row; nanoGPT has the first three as well."""
     adamw, default = TrainConfig(optimizer="adamw"), Config()
     half_hour = read_config({}, str(frame.ROOT / "configs" / "shakespeare_30min.yaml"))
     dropped = replace(WIDER, dropout=0.2, attn_dropout=0.2)
@@ -88,10 +88,10 @@ def rows_known(sweeps: bool) -> dict[str, tuple[ModelConfig, TrainConfig]]:
 def measure(
     config: ModelConfig, settings: TrainConfig, at_least: float, checkout: str = ""
 ) -> frame.Row:
-    """Train for some seconds on random tokens, our model or (if a checkout is named) nanoGPT's.
+    """Train this project's model or, if a checkout is named, nanoGPT's on random tokens.
 
-    FLOPs are those of `flops_per_token`, the peak is what large matmuls reach in the same process
-    and precision, and memory is what training took in addition to PyTorch.
+    FLOPs come from `flops_per_token`, the peak from large matmuls in the same process and
+    precision, and memory is what training needed in addition to PyTorch.
     """
     runtime = start_runtime(settings)
     device, before = runtime.device, frame.peak_memory(runtime.device)
@@ -101,7 +101,7 @@ def measure(
         precision = torch.bfloat16 if device.type == "cuda" else torch.float32
         step = nanogpt_step(checkout, config, settings, device)
     else:
-        import common.start  # noqa: F401 - keeps freed memory, as our commands do
+        import common.start  # noqa: F401 - keeps freed memory, as the commands do
 
         step = make_step(config, settings, runtime)
     (once,) = frame.seconds_of(step, device, 1)
@@ -121,7 +121,7 @@ def measure(
 
 
 def make_step(config: ModelConfig, settings: TrainConfig, runtime: Runtime) -> Callable[[], object]:
-    """Return a function that makes one step of a new model on random tokens."""
+    """Return a function that trains a new model for one step on random tokens."""
     model = GPT(config, VOCAB).to(runtime.device)
     optimizer = make_optimizer(model, settings, runtime.precision)
     model.compute_dtype = runtime.precision
@@ -134,7 +134,7 @@ def make_step(config: ModelConfig, settings: TrainConfig, runtime: Runtime) -> C
 def nanogpt_step(
     checkout: str, config: ModelConfig, settings: TrainConfig, device: torch.device
 ) -> Callable[[], object]:
-    """Return a function that makes one step as nanoGPT's train.py does, of its own model."""
+    """Return a function that trains nanoGPT's model for one step, as its train.py does."""
     sequences = torch.randint(VOCAB, (settings.batch_size, config.block_size + 1), device=device)
     inputs, targets = sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()
     model = frame.nanogpt(checkout, config, VOCAB).to(device)
@@ -152,7 +152,7 @@ def nanogpt_step(
 
 
 def measure_elsewhere(checkout: str, name: str, seconds: float) -> frame.Row:
-    """Measure one row by the command of another checkout."""
+    """Measure one row with the command of another checkout."""
     flags = ["--repetitions=1", f"--seconds={seconds}", f"--only={name}"]
     _, printed = frame.run_command(["-m", "benchmarks.throughput", *flags], Path(checkout))
     (speed,) = json.loads(printed.splitlines()[-1])["rows"][0]["tokens_per_second"]
@@ -166,7 +166,7 @@ def main(argv: list[str]) -> int:
     known = rows_known(sweeps=bool(options.only))
     chosen = {name: shape for name, shape in known.items() if options.only in name}
     if not chosen:
-        raise UserError(f"--only {options.only}: the rows are {', '.join(known)}")
+        raise UserError(f"--only {options.only} matches no row of: {', '.join(known)}")
     rows: list[frame.Row] = []
     for name, (config, settings) in chosen.items():
         ours = partial(frame.in_fresh_process, measure, config, settings, options.seconds)

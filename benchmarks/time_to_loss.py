@@ -1,12 +1,12 @@
-"""Wall-clock seconds of `python train.py`, from start to exit, until a validation loss is reached.
+"""Measure the wall-clock seconds of `python train.py`, start to exit, to reach a validation loss.
 
 python -m benchmarks.time_to_loss --loss 1.8857 --data.source tinyshakespeare.txt
 python -m benchmarks.time_to_loss --data.source tinyshakespeare.txt --nanogpt ../nanoGPT
 python -m benchmarks.time_to_loss configs/shakespeare_1min.yaml --loss 1.7 --train.max_steps 600
 
 Each repetition has the next seed and an empty folder. It stops at the first evaluation, a full pass
-over the validation split, that is at or below the loss. With --nanogpt it alternates with nanoGPT's
-recipe for Tiny Shakespeare on a CPU, from its README, on the same text.
+over the validation split, that is at or below the loss. With --nanogpt, it alternates with the CPU
+recipe for Tiny Shakespeare in nanoGPT's README, on the same text.
 """
 
 import pickle
@@ -31,7 +31,7 @@ from run.log import read_metrics
 
 CONFIG = frame.ROOT / "configs" / "shakespeare_10s.yaml"
 
-# nanoGPT's README, "I only have a macbook", with the device that it is run on there.
+# From nanoGPT's README, "I only have a macbook", on the CPU.
 NANOGPT_RECIPE = shlex.split(
     "config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 "
     "--log_interval=1 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 "
@@ -41,7 +41,7 @@ NANOGPT_RECIPE = shlex.split(
 
 @dataclass(frozen=True, config=STRICT)
 class Options(frame.RivalOptions):
-    """Measure the time that a run takes to reach a loss"""
+    """Measure the time to reach a loss"""
 
     loss: NonNegative = 1.8857
     """Validation loss to reach, in nats per token. nanoGPT's CPU recipe ends at the default."""
@@ -57,9 +57,9 @@ def ours(file: str, flags: list[str], seeds: Iterator[int]) -> frame.Row:
 
 
 def nanogpts(checkout: str, corpus: Corpus) -> frame.Row:
-    """Run nanoGPT's recipe in a copy of the checkout; preparing its data does not count.
+    """Run nanoGPT's recipe in a copy of the checkout; the time excludes preparing its data.
 
-    Its loss is its own estimate.
+    The loss is nanoGPT's estimate.
     """
     tokens = corpus.tokens.astype(np.uint16)
     boundary = int(0.9 * len(tokens))
@@ -67,7 +67,7 @@ def nanogpts(checkout: str, corpus: Corpus) -> frame.Row:
         copy = Path(folder) / "nanoGPT"
         shutil.copytree(checkout, copy, ignore=shutil.ignore_patterns(".git", "out*"))
         data = copy / "data" / "shakespeare_char"
-        # What its prepare.py makes of the text, which needs packages that are not needed here.
+        # The files of its prepare.py, which requires packages that this project does not.
         tokens[:boundary].tofile(data / "train.bin")
         tokens[boundary:].tofile(data / "val.bin")
         meta = pickle.dumps({"vocab_size": corpus.tokenizer.vocab_size})

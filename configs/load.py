@@ -2,8 +2,8 @@
 
     python train.py configs/gpt2.yaml --model.n_layer 6
 
-A field of a config is a flag, and the docstring under it is the flag's help. Values are read as
-text, and become numbers or booleans if the field is not a text.
+Each config field is a flag, and the docstring under the field is the flag's help. Values are read
+as text, and converted to numbers or booleans unless the field is a string.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def fields_of(kind: type) -> dict[str, Any]:
 
 
 def parse_value(field: Any, value: Any) -> Any:
-    """Return a text as what the field may hold; what is no number stays a text."""
+    """Convert a text to a number or boolean if the field takes one and the text is one."""
     kinds = {field.annotation, get_origin(field.annotation), *get_args(field.annotation)}
     if not isinstance(value, str) or kinds & {str, Literal}:
         return value
@@ -98,14 +98,14 @@ def add_flag(parser: Parser, name: str, field: Any) -> None:
 def read_command_line(
     sections: dict[str, type], argv: list[str], usage: str, description: str, words: int = 1
 ) -> tuple[str | None, Values]:
-    """Return the one word without a flag, if there is one, and the values of the given flags.
+    """Return the positional argument, if there is one, and the values of the given flags.
 
     Args:
-        sections: dataclasses, whose fields are flags, by the prefix of the flags.
-        words: 0 if the command takes no word without a flag.
+        sections: dataclasses whose fields are flags, by the prefix of the flags.
+        words: 0 if the command takes no positional argument.
 
     Raises:
-        UserError: for an unknown flag, a flag without a value, and further words.
+        UserError: for an unknown flag, a flag without a value, and extra arguments.
     """
     fields = all_fields(sections)
     parser = Parser(usage=usage, description=description, allow_abbrev=False)
@@ -125,7 +125,7 @@ def read_command_line(
 
 
 def build(kind: type[Options], values: dict[str, Any], prefix: str = "--") -> Options:
-    """Make a dataclass of values and defaults.
+    """Make a dataclass from values and defaults.
 
     Args:
         prefix: what precedes the name of a field in messages.
@@ -157,7 +157,7 @@ def read_config(values: Values, file: str | None, base: Config | None = None) ->
 def override(config: Config, values: Values, prefix: str) -> Config:
     """Replace values of a config.
 
-    `minutes` and `max_steps` both set the length of a run: the last that is given counts.
+    `minutes` and `max_steps` both set the length of a run: the last one given counts.
 
     Args:
         prefix: what precedes the name of a field in messages.
@@ -187,7 +187,7 @@ def read_yaml(path: Path) -> Values:
         raise UserError(f"there is no config file {path}{nearest(str(path), shipped)}")
     content = path.read_bytes()
     with reading(path):
-        # To this loader every scalar is text, and tags mean nothing.
+        # This loader reads every scalar as text and ignores tags.
         plain = yaml.load(content, yaml.BaseLoader)
     if not isinstance(plain, dict) or not all(isinstance(x, dict) for x in plain.values()):
         raise UserError(f"{path} must hold fields in sections: {', '.join(SECTIONS)}")

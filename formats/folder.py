@@ -15,27 +15,27 @@ from formats.names import GPT2, PERSIMMON
 from formats.tokenizers import encoder_of, read_tokenizer
 from model.gpt import GPT
 
-# What is fetched from the Hugging Face Hub: no pickles and no code.
+# The files to download from the Hugging Face Hub: no pickles and no code.
 FILES = ["config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer.json"]
 
 
 def write_folder(model: GPT, tokenizer: Tokenizer, start_token: int, folder: Path) -> str:
-    """Export a model, whole or not at all, and return what to say of it.
+    """Export a model to a folder, which is complete or absent, and return a message.
 
     Raises:
-        UserError: for a model that transformers cannot compute, and for a folder that exists.
+        UserError: for a model that transformers cannot compute, or a folder that exists.
     """
     config, encoder = model.config, encoder_of(tokenizer)
     format = GPT2 if config.positions == "learned" else PERSIMMON
     plain = format.export_config(config)
     if folder.exists():
-        raise UserError(f"{folder} exists; name a folder that does not")
+        raise UserError(f"{folder} exists; name a new folder")
     end = encoder.token_to_id("<|endoftext|>")
     ends = {"bos_token_id": start_token, "eos_token_id": end, "pad_token_id": None}
     plain |= {"vocab_size": tokenizer.vocab_size, "architectures": [format.name], **ends}
     files = {
         "config.json": plain,
-        # Without its length pipelines would run past the last position.
+        # Without max_length, pipelines would run past the last position.
         "generation_config.json": {"max_length": config.block_size, **ends},
         "tokenizer.json": json.loads(encoder.to_str()),
         # With this class transformers opens any tokenizer.json.
@@ -58,13 +58,13 @@ def write_folder(model: GPT, tokenizer: Tokenizer, start_token: int, folder: Pat
 
 
 def read_folder(folder: Path, tokens: Path | None = None) -> Imported:
-    """Read a GPT-2 from such a folder.
+    """Read a GPT-2 from a folder.
 
     Args:
-        tokens: the folder of the tokenizer, if it is another one.
+        tokens: the folder of the tokenizer, if it is not `folder`.
 
     Raises:
-        UserError: for another model, and for files that are missing or damaged.
+        UserError: for another model, or files that are missing or damaged.
     """
     where = folder / "config.json"
     content = where.read_bytes()
@@ -75,7 +75,7 @@ def read_folder(folder: Path, tokens: Path | None = None) -> Imported:
         with reading(path):
             tensors |= load_file(path)
     if not tensors:
-        raise UserError(f"{folder} has no model.safetensors; pickles are not opened")
+        raise UserError(f"{folder} has no model.safetensors; pickles are not supported")
     model = GPT2.import_model(plain, tensors, folder)
     V = model.token_embedding.num_embeddings
     tokenizer = read_tokenizer(tokens or folder, V)
@@ -86,10 +86,10 @@ def read_folder(folder: Path, tokens: Path | None = None) -> Imported:
 
 
 def download(name: str) -> Path:
-    """Fetch a model of the Hugging Face Hub, once, and return its folder.
+    """Download a model from the Hugging Face Hub, once, and return its folder.
 
     Raises:
-        UserError: if it is out of reach.
+        UserError: if it cannot be downloaded.
     """
     from huggingface_hub import snapshot_download
 

@@ -1,4 +1,4 @@
-"""What an import makes, and how far its logits are from the original's."""
+"""The result of an import, and its comparison with the original's logits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,18 +24,18 @@ TOLERANCE = 1e-4  # of the largest logit; rounding in float32 is below 1e-5
 
 @dataclass(frozen=True)
 class Imported:
-    """A model from elsewhere, as one of ours."""
+    """A model from another program, as a `GPT`."""
 
     model: GPT
     tokenizer: Tokenizer
     start_token: int
-    """Where generation starts without a prompt."""
+    """The token that generation starts from without a prompt."""
 
     source: str
-    """The text that it is studied on; see DataConfig."""
+    """The text to study it on; see DataConfig."""
 
     original: Any
-    """The model as its own program computes it, a torch.nn.Module; None if that is not here."""
+    """The original torch.nn.Module; None if its program is not installed."""
 
     def saved(self, run: Path, word: str) -> SavedRun:
         """Return it as the last checkpoint of a run that began with `word`."""
@@ -55,13 +55,13 @@ class Imported:
 
 
 def start_of(tokenizer: Tokenizer) -> int:
-    """Return the token that texts begin after: <|endoftext|>, a newline, or else the first."""
+    """Return the token that precedes a text: <|endoftext|>, a newline, or else the first token."""
     labels = tokenizer.labels
     return next((labels.index(t) for t in ("<|endoftext|>", "\n") if t in labels), 0)
 
 
 def transformers() -> Any:
-    """Return the library, which says nothing; None if it is not installed."""
+    """Return the library, with its messages disabled; None if it is not installed."""
     try:
         import transformers
     except ImportError:
@@ -72,7 +72,7 @@ def transformers() -> Any:
 
 
 def load_original(name: str, folder: Path) -> Any:
-    """Return the model of a folder as that class of transformers computes it; None without it."""
+    """Open a folder with this class of transformers; return None if there is no such class."""
     with reading(folder):
         kind = getattr(transformers(), name, None)
         return kind and kind.from_pretrained(str(folder), local_files_only=True).float().eval()
@@ -80,9 +80,9 @@ def load_original(name: str, folder: Path) -> Any:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluate a module inside the `with` block, without dropout.
+    """Put a module into evaluation mode, without dropout, inside the `with` block.
 
-    The module itself: a copy of minGPT's would call the MLPs of the original.
+    It is not copied, because a copy of minGPT's module would call the MLPs of the original.
     """
     training = [part for part in module.modules() if part.training]
     module.eval()
@@ -115,7 +115,7 @@ def difference(model: GPT, original: Any) -> float:
             logits_BTV = model(tokens_BT)
             apart = (found.view(2, T, V).float().cpu() - logits_BTV).abs().max()
             return float(apart / logits_BTV.abs().max())
-    raise ValueError("its forward pass returns no logits of each position")
+    raise ValueError("its forward pass does not return the logits of each position")
 
 
 def compare_logits(model: GPT, original: Any) -> str:

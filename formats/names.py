@@ -1,7 +1,7 @@
-"""What other programs call the parts of a GPT, and which models they can compute.
+"""The names that other programs have for the parts of a GPT, and the models they can compute.
 
-To add a format, add a `Format` at the end: its tensors and its config fields, and their
-names here.
+To add a format, add a `Format` at the end, which maps its tensors and config fields to the names
+here.
 """
 
 import re
@@ -21,7 +21,7 @@ from model.config import ModelConfig
 from model.gpt import GPT
 from run.checkpoint import check_finite
 
-# Names of activations in transformers, and here. An export writes the first of them.
+# Names of activations in transformers, and here. An export writes the first one that matches.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -29,8 +29,8 @@ ACTIVATIONS = {
     "relu": "relu",
     "relu2": "relu2",
 }
-# Fields that any format can express: they do not change what a trained model computes, and missing
-# biases are written as zeros.
+# Fields that every format can express, because they do not change what a trained model computes.
+# Missing biases are written as zeros.
 FREE = {"attention", "bias", "zero_init"}
 WITHOUT_BIAS = {"token_embedding", "position_embedding", "head"}
 # Causal masks that are stored with the weights.
@@ -39,7 +39,7 @@ MASKS = (".attn.bias", ".attn.masked_bias", ".tril")
 
 @dataclass(frozen=True)
 class Format:
-    """The names of one program, and how it arranges the weights."""
+    """The names and the layout of the weights in one program."""
 
     name: str
     """Its class in the library `transformers`."""
@@ -52,23 +52,23 @@ class Format:
     """Its config fields, and the fields of `ModelConfig` with the same value."""
 
     required: dict[str, Any]
-    """The only value that it has for a field of `ModelConfig`. A field that this table does not
-    name must have its default."""
+    """Fields of `ModelConfig` for which it supports a single value. A field in neither table must
+    have its default."""
 
     constants: dict[str, Any] = field(default_factory=dict)
-    """Its config fields that have only one value here, their default."""
+    """Its config fields for which only the default is supported here."""
 
     defaults: dict[str, Any] = field(default_factory=dict)
-    """The values of `fields` that its configs leave out."""
+    """Defaults of its config fields."""
 
     transposed: str | None = None
-    """A part of the names of matrices that have a row for each input, unlike `nn.Linear`."""
+    """A substring of the names of matrices with a row for each input, unlike `nn.Linear`."""
 
     by_head: bool = False
     """Whether queries, keys and values are joined head by head."""
 
     def unknown(self, tensors: Iterable[str]) -> list[str]:
-        """Return those of the tensors that it does not have."""
+        """Return the tensors that it does not have."""
         own = {short(name) for name in self.tensors}
         layer = re.compile(r"\.\d+\.")
         return [n for n in tensors if layer.sub(".{}.", n, count=1).rpartition(".")[0] not in own]
@@ -92,7 +92,7 @@ class Format:
             known = value in activations if name == "activation" else value == only[name]
             if not known and name not in free:
                 raise UserError(
-                    f"{self.name} of transformers does not have model.{name} "
+                    f"{self.name} of transformers does not support model.{name} "
                     f"{str(value).lower()}, so this run cannot be exported"
                 )
         values = vars(config) | {"activation": activations[config.activation]}
@@ -116,7 +116,7 @@ class Format:
             if ours[0] not in WITHOUT_BIAS:
                 made[f"{name}.bias"] = self.join(name, biases, model.config.n_head)
         if left:
-            raise UserError(f"{self.name} has no place for {min(left)}; it cannot be exported")
+            raise UserError(f"{self.name} has no tensor for {min(left)}; it cannot be exported")
         return {name: tensor.contiguous() for name, tensor in made.items()}
 
     def join(self, name: str, parts: list[Tensor], n_head: int) -> Tensor:
@@ -131,17 +131,17 @@ class Format:
         return tensor.t() if self.transposed and self.transposed in name else tensor
 
     def import_model(self, plain: dict[str, Any], tensors: dict[str, Tensor], where: Path) -> GPT:
-        """Make the model of its config and its tensors.
+        """Make the model from its config and its tensors.
 
         Args:
             where: the file that messages name.
 
         Raises:
-            UserError: for what is not computed here, and for weights that do not fit the config.
+            UserError: for an unsupported model, or weights that do not match the config.
         """
         with reading(where):
             left = {short(name): t for name, t in tensors.items() if not name.endswith(MASKS)}
-            # Biases that are all zero are none: GPT-2 always has them.
+            # GPT-2 always has biases; if all are zero, they are left out.
             bias = any(name.endswith(".bias") and bool(t.any()) for name, t in left.items())
             biases = {"bias": bias, "head_bias": "lm_head.bias" in left}
             config = self.import_config(self.defaults | plain, biases, where)
@@ -155,7 +155,7 @@ class Format:
                     for ours_name, part in zip(ours, parts, strict=True):
                         made[f"{ours_name}.{kind}"] = part.contiguous().clone()
             if left:
-                raise UserError(f"{where}: {min(left)} has no place in {self.name}")
+                raise UserError(f"{where}: {min(left)} is not a tensor of {self.name}")
             if config.tie_embeddings:
                 made.pop("head.weight", None)  # stored twice
             with torch.device("meta"):  # shapes without numbers
@@ -170,10 +170,10 @@ class Format:
     def import_config(
         self, plain: dict[str, Any], biases: dict[str, Any], where: Path
     ) -> ModelConfig:
-        """Make a ModelConfig of its config. Dropout is not imported."""
+        """Make a ModelConfig from its config. Dropout is not imported."""
         for name, value in self.constants.items():
             if plain.get(name, value) != value:
-                raise UserError(f"{where}: {name} is {reprlib.repr(plain[name])}, must be {value}")
+                raise UserError(f"{where}: {name} must be {value}, got {reprlib.repr(plain[name])}")
         names = {ours: name for name, ours in self.fields.items() if "dropout" not in ours}
         values = self.required | {ours: plain.get(name) for ours, name in names.items()}
         values["activation"] = ACTIVATIONS.get(values["activation"], values["activation"])
@@ -185,8 +185,7 @@ class Format:
 
 
 def short(name: str) -> str:
-    """Remove the prefixes that some files have: of torch.compile, of DistributedDataParallel, of
-    the model's body."""
+    """Remove the prefixes of torch.compile, DistributedDataParallel and the model's body."""
     return re.sub(r"^((_orig_mod|module|transformer)\.)*", "", name)
 
 
@@ -247,7 +246,7 @@ MINGPT = replace(NANOGPT, name="minGPT's GPT", defaults=TANH)
 TRANSFORMERS = replace(NANOGPT, name=GPT2.name, transposed=GPT2.transposed, defaults=TANH)
 
 # https://github.com/karpathy/ng-video-lecture: the GPT of Karpathy's lecture. Each head has
-# queries, keys and values of its own; `*` stands for all heads, one after the other.
+# queries, keys and values of its own; `*` stands for all heads in order.
 LECTURE = replace(
     NANOGPT,
     name="the lecture's GPT",
@@ -300,7 +299,7 @@ PERSIMMON = Format(
     constants={
         "model_type": "persimmon",
         "layer_norm_eps": 1e-5,
-        # Transformers 5 has the rotations in a group, 4 among the other fields.
+        # transformers 5 has the rotary fields in a group, and version 4 among the other fields.
         "rope_parameters": ROTARY | {"rope_type": "default"},
         **ROTARY,
     },

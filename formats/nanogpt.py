@@ -1,4 +1,4 @@
-"""nanoGPT's checkpoints: out/ckpt.pt, and the meta.pkl of its data set, which has its tokens."""
+"""nanoGPT's checkpoints: out/ckpt.pt, and the meta.pkl of its dataset, with the vocabulary."""
 
 import pickle
 from pathlib import Path
@@ -19,16 +19,16 @@ def read_nanogpt(path: Path, tokens: Path | None = None) -> Imported:
 
     Args:
         tokens: its meta.pkl, or a folder with GPT-2's tokenizer; by default the meta.pkl of the
-            data set that the checkpoint names, where nanoGPT keeps it.
+            dataset that the checkpoint names, in nanoGPT's data folder.
 
     Raises:
-        UserError: for files that are missing or damaged, or hold more than data.
+        UserError: for files that are missing, damaged, or contain code.
     """
     plain = load_plain(path)
     if not {"model", "model_args"} <= plain.keys():
         raise UserError(
             f"{path} is not a checkpoint of nanoGPT: it has no model_args; for the state_dict of "
-            f"your own GPT, give --chars"
+            f"your own GPT, pass --chars"
         )
     model = NANOGPT.import_model(plain["model_args"], plain["model"], path)
     V = model.token_embedding.num_embeddings
@@ -40,12 +40,12 @@ def read_nanogpt(path: Path, tokens: Path | None = None) -> Imported:
 
 
 def load_plain(path: Path) -> dict[str, Any]:
-    """Read a dictionary of torch.save; a pickle of anything but tensors and plain data is
-    rejected."""
+    """Read a dictionary written by torch.save; reject pickles with anything but tensors and plain
+    data."""
     with open(path, "rb") as file:
         try:
             plain = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # PyTorch's message advises to load it all the same
+        except Exception as error:  # PyTorch's message recommends an unsafe load
             kind = type(error).__name__
             raise UserError(f"{path} is not a file of tensors and plain data ({kind})") from error
     if not isinstance(plain, dict):
@@ -54,10 +54,10 @@ def load_plain(path: Path) -> dict[str, Any]:
 
 
 def find_meta(path: Path, plain: dict[str, Any]) -> Path:
-    """Return the meta.pkl of the data set that a checkpoint names.
+    """Return the meta.pkl of the dataset that a checkpoint names.
 
     Raises:
-        UserError: if it is not where nanoGPT keeps it.
+        UserError: if it is not in nanoGPT's data folder.
     """
     with reading(path):
         name = Path(plain["config"]["dataset"]).name
@@ -71,10 +71,10 @@ def find_meta(path: Path, plain: dict[str, Any]) -> Path:
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Reads numbers, texts, lists and dictionaries, and rejects whatever names a class."""
+    """Reads numbers, texts, lists and dictionaries, and rejects pickles that name a class."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which is not executed here")
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which is not executed")
 
 
 def read_meta(path: Path, V: int) -> CharTokenizer:
@@ -87,7 +87,7 @@ def read_meta(path: Path, V: int) -> CharTokenizer:
         itos = PlainUnpickler(file).load()["itos"]
         chars = [itos[i] for i in range(len(itos))]
         if len(chars) != V or len({*chars}) != V or not all(len(char) == 1 for char in chars):
-            raise ValueError(f"its itos should be {V} different characters")
+            raise ValueError(f"its itos must be {V} distinct characters")
         return CharTokenizer("".join(chars))
 
 

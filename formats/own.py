@@ -1,5 +1,5 @@
-"""A GPT that somebody wrote, live or as saved weights: that of Karpathy's lecture, nanoGPT's,
-minGPT's, or a GPT-2 of transformers, recognized by the names and shapes of its tensors."""
+"""Your own GPT, as a module or as saved weights: the GPT of Karpathy's lecture, nanoGPT or minGPT,
+or a GPT-2 of transformers, recognized by the names and shapes of its tensors."""
 
 import math
 import re
@@ -28,7 +28,7 @@ def open_module(module: nn.Module, text: str, tokenizer: Any) -> Imported:
         tokenizer: one of transformers or tokenizers; None for the characters of the text in order.
 
     Raises:
-        UserError: for a module that is not recognized, or computes something else.
+        UserError: for a module that is not recognized, or computes different logits.
     """
     where = Path(type(module).__name__)
     with reading(where, "cannot be opened"):
@@ -54,13 +54,13 @@ def characters(text: str, V: int) -> CharTokenizer:
     """Return the tokenizer of sorted(set(text)).
 
     Raises:
-        UserError: unless there are V of them.
+        UserError: if the text does not have V distinct characters.
     """
     chars = "".join(sorted(set(text)))
     if len(chars) != V:
         raise UserError(
-            f"the text has {len(chars)} distinct characters, but the model's vocabulary is {V}; "
-            f"give the whole text that it was trained on, or its tokenizer"
+            f"the text has {len(chars)} distinct characters, but the model's vocabulary has {V}; "
+            f"pass the whole text that it was trained on, or its tokenizer"
         )
     return CharTokenizer(chars)
 
@@ -72,7 +72,7 @@ def recognize(
     heads that are possible, and the tensors with all heads of a layer joined.
 
     Raises:
-        UserError: naming the first tensor that no format has, or that is missing.
+        UserError: naming the first tensor that is unknown or missing.
     """
     parts: dict[str, list[Tensor]] = {}
     # By the numbers in their names: head 10 comes after head 2.
@@ -83,7 +83,7 @@ def recognize(
     left = {name: torch.cat(each) for name, each in parts.items()}
     format = min((LECTURE, NANOGPT), key=lambda format: len(format.unknown(left)))
     for name in format.unknown(left):
-        raise UserError(f"{where}: {name} has no place in {format.name}, which it resembles most")
+        raise UserError(f"{where}: {name} is not a tensor of {format.name}, the closest format")
     needed = [f"{short(n)}.weight" for n, ours in format.rows(1) if ours != ["head"]]
     for name in needed:
         if name not in left:
@@ -108,8 +108,8 @@ def read_weights(path: Path, chars: str, activation: str | None) -> Imported:
     do not tell the number of heads, the one with the lowest loss on the text is taken.
 
     Args:
-        chars: the file whose characters, in order, are the vocabulary.
-        activation: if omitted, that of the format.
+        chars: the file whose distinct characters, sorted, are the vocabulary.
+        activation: if omitted, the format's default.
     """
     with reading(path):
         format, plain, heads, tensors = recognize(load_plain(path), path)

@@ -1,4 +1,4 @@
-"""Our tokenizers as those of the library `tokenizers`, which writes tokenizer.json, and back."""
+"""Conversion to and from tokenizers of the library `tokenizers`, for tokenizer.json."""
 
 import json
 from pathlib import Path
@@ -18,10 +18,10 @@ from data.tokenizer import (
 
 
 def encoder_of(tokenizer: Tokenizer) -> Any:
-    """Return the library's tokenizer that gives texts the same tokens."""
+    """Return the library's tokenizer that splits texts into the same tokens."""
     if isinstance(tokenizer, CharTokenizer):
         ids = {char: i for i, char in enumerate(tokenizer.chars)}
-        # No such token is there: a character that is not known is an error.
+        # The vocabulary does not have this token, so an unknown character is an error.
         encoder = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unknown>"))
         each = tokenizers.Regex(r"[\s\S]")
         encoder.pre_tokenizer = tokenizers.pre_tokenizers.Split(each, "isolated")
@@ -39,11 +39,11 @@ def read_tokenizer(folder: Path, V: int) -> Tokenizer:
     """Read the tokenizer.json of a folder.
 
     Args:
-        V: rows of the model's embedding; where there are more of them than tokens, as in models
-            padded to a round number, the rest are special tokens that no text has.
+        V: rows of the model's embedding. If there are more rows than tokens, as in models padded to
+            a round number, the others become special tokens that no text has.
 
     Raises:
-        UserError: if it is damaged, or a tokenizer that is not computed here.
+        UserError: if it is damaged or unsupported.
     """
     where = folder / "tokenizer.json"
     content = where.read_bytes()
@@ -52,7 +52,7 @@ def read_tokenizer(folder: Path, V: int) -> Tokenizer:
 
 
 def tokenizer_of(encoder: Any, V: int) -> Tokenizer:
-    """Return our tokenizer that gives texts the same tokens as that of the library.
+    """Return the `Tokenizer` that splits texts into the same tokens as the library's tokenizer.
 
     Raises:
         ValueError: if there is none.
@@ -74,12 +74,12 @@ def tokenizer_of(encoder: Any, V: int) -> Tokenizer:
     added = {token.content for token in encoder.get_added_tokens_decoder().values()}
     same = ids.items() <= ours.get_vocab().items() and added <= {*getattr(made, "special", ())}
     if not same or what_decides(encoder) != what_decides(ours) or made.vocab_size != V:
-        raise ValueError(f"its tokens should be {V} characters, bytes, or subwords of GPT-2's kind")
+        raise ValueError(f"its tokens must be {V} characters, bytes, or subwords as in GPT-2")
     return made
 
 
 def what_decides(encoder: Any) -> dict[str, Any]:
-    """Return what else decides how a text is split, apart from the vocabulary."""
+    """Return the settings other than the vocabulary that determine how a text is split."""
     plain = json.loads(encoder.to_str())
     model = {name: value for name, value in plain["model"].items() if value}
     parts = {name: plain[name] for name in ("normalizer", "pre_tokenizer")}

@@ -1,7 +1,7 @@
-"""The command compare: what each choice in attention does, on a run's weights and text.
+"""The command compare: variants of attention, on a run's weights and text.
 
-Every comparison is a function whose docstring is its title and its lesson; to add one, write it and
-add it to `COMPARISONS`. The model itself has no flag for any of the variants.
+Every comparison is a function whose docstring has its title and its explanation. To add one, write
+it and add it to `COMPARISONS`. The model itself has no flags for these variants.
 """
 
 import contextlib
@@ -46,30 +46,30 @@ Found = dict[str, float | str]  # numbers, or a generated text, by name
 
 @dataclass(frozen=True, config=STRICT)
 class Compare(MeasureOptions):
-    """What each choice in attention does, on a run's weights"""
+    """Compare variants of attention on a run's weights"""
 
     only: str | None = None
-    """The name of one comparison, such as scale; if omitted, all of them."""
+    """Name of a single comparison to run, such as scale; if omitted, all run."""
 
     layer: Natural = 0
     """Index of the layer whose weights are used, from 0."""
 
     steps: Count = 400
-    """Steps that two small models are trained for, one with a mask and one without."""
+    """Number of training steps of the two small models, one with a mask and one without."""
 
 
 class Case(NamedTuple):
-    """What a comparison is made on."""
+    """The input of a comparison."""
 
     subject: Subject
     sequences_BT: Tensor
     steps: int
 
     layer: LayerPass
-    """What a layer did on the prompt."""
+    """The pass of a layer over the prompt."""
 
     other_BSC: Tensor
-    """What the layer read in another text, of another length."""
+    """The layer's input for another text, of another length."""
 
 
 def compare(word: str | None, options: Compare) -> int:
@@ -92,7 +92,7 @@ def compare(word: str | None, options: Compare) -> int:
 
 
 def print_numbers(found: Found) -> None:
-    """Print a line each.
+    """Print a line for each number or text.
 
     Raises:
         FloatingPointError: when a number is not finite.
@@ -124,8 +124,8 @@ def classical(attn: MultiHeadAttention) -> MultiHeadAttention:
 def heads(case: Case) -> Found:
     """one head as wide as the layer and several, on the same queries and keys
 
-    One softmax over the sum of all heads' scores places the attention once; several place it
-    several times, each in its own way, for the same number of matmuls.
+    One softmax over the sum of all heads' scores gives one attention pattern; several heads give
+    several patterns at the same cost.
     """
     seen, merge, many_HTS = case.layer, case.layer.attn.merge_heads, case.layer.weights_BHTS[0]
     q, k, v = (merge(x)[:, None] for x in (seen.q_BHTD, seen.k_BHSD, seen.v_BHSD))
@@ -144,8 +144,8 @@ def heads(case: Case) -> Found:
 def output(case: Case) -> Found:
     """with and without the output projection W_O
 
-    Without W_O each head writes to its own D channels of the residual stream only; with it, to
-    any.
+    Without W_O, each head can write only to its own D channels of the residual stream; with W_O, it
+    can write to all.
     """
     H, merged_BTC = case.layer.attn.n_head, case.layer.attn.merge_heads(case.layer.z_BHTD)
     blocks = case.layer.attn.out.weight.unflatten(0, (H, -1)).unflatten(2, (H, -1))
@@ -160,8 +160,8 @@ def output(case: Case) -> Found:
 def split(case: Case) -> Found:
     """one projection split into heads, and W_q, W_k, W_v for each head
 
-    They are the same map: stacking the heads' matrices gives the shared one, rows h*D to (h+1)*D
-    being head h; in another order the rows are other heads.
+    Both are the same map: the heads' matrices, stacked, are the shared matrix, and rows h*D to
+    (h+1)*D belong to head h. In another order, the rows belong to other heads.
     """
     attn, interleaved = case.layer.attn, copy.deepcopy(case.layer.attn)
     ways = partial(layer_per_head, attn), partial(attn, causal=True)
@@ -183,8 +183,8 @@ def split(case: Case) -> Found:
 def cross(case: Case) -> Found:
     """plain, causal and cross-attention with the same matrices (no rotary, no QK-norm)
 
-    The last position may attend to everything either way; cross-attention has as many outputs as
-    queries, however long the source.
+    The last position may attend to every key in both cases. Cross-attention has as many outputs as
+    queries, for a source of any length.
     """
     attn, x_BTC, other_BSC = classical(case.layer.attn), case.layer.x_BTC, case.other_BSC
     plain, causal, crossed = attn(x_BTC), attn(x_BTC, causal=True), attn(x_BTC, other_BSC)
@@ -199,8 +199,8 @@ def cross(case: Case) -> Found:
 def scale(case: Case) -> Found:
     """with and without the scale 1/sqrt(D)
 
-    Scores sqrt(D) times as large push each row towards one key; the more certain a softmax is, the
-    less gradient it passes back to its scores.
+    Scores that are sqrt(D) times as large concentrate each row on one key, and a saturated softmax
+    passes little gradient back to its scores.
     """
     found = Found()
     for name, scaled in {"with 1/sqrt(D)": True, "without": False}.items():
@@ -217,8 +217,8 @@ def scale(case: Case) -> Found:
 
 
 def leak_gap(dtype: torch.dtype) -> float:
-    """Find the smallest whole number by which a hidden score must exceed the visible one for a
-    mask that adds `FINITE` to let attention through, in this type."""
+    """Find the smallest integer by which a hidden score must exceed the visible one to receive
+    attention, in this type, if the mask adds `FINITE`."""
     gap = torch.arange(-2 * FINITE).to(dtype)
     masked = torch.stack((torch.zeros_like(gap), gap + FINITE), dim=-1)
     return float((masked.softmax(-1)[:, 1] > 0).int().argmax())
@@ -227,8 +227,9 @@ def leak_gap(dtype: torch.dtype) -> float:
 def finite_mask(case: Case) -> Found:
     """a mask that adds -10000, and one that sets -inf
 
-    -inf hides any score. -10000 fails if a hidden score is about 10000 above the visible; the leak
-    begins where exp stops underflowing. Near 10000 types round to 0.001, 64, 8.
+    -inf hides any score. -10000 fails if a hidden score exceeds the visible ones by about 10000:
+    then exp no longer underflows. Near 10000, float32, bfloat16 and float16 round to 0.001, 64 and
+    8.
     """
     found, future = Found(), ~causal_mask(*case.layer.weights_BHTS.shape[2:])
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -256,9 +257,9 @@ def relu(case: Case) -> Found:
 
 
 def polarity(case: Case) -> Found:
-    """the two polarities of a mask: True may attend here, is hidden in nn.MultiheadAttention
+    """the two polarities of a mask: True is visible here, and hidden in nn.MultiheadAttention
 
-    Read the other way round, a causal mask shows only later tokens, and the last position has
+    With the wrong polarity, a causal mask shows only later tokens, and the last position has
     nothing to attend to.
     """
     attn, x_BTC = classical(case.layer.attn), case.layer.x_BTC
@@ -277,7 +278,7 @@ def polarity(case: Case) -> Found:
 def unmasked(case: Case) -> Found:
     """the mask removed after training
 
-    The heads never attended to later tokens in training, so what comes from there is noise to them.
+    The heads never attended to later tokens in training, so information from those is noise.
     """
     model, sequences_BT = case.subject.model, case.sequences_BT
     found: Found = {"validation loss, with the mask": mean_loss(model, sequences_BT)}
@@ -288,8 +289,8 @@ def unmasked(case: Case) -> Found:
 def never_masked(case: Case) -> Found:
     """no mask from the start: two small models, 2 layers x 64
 
-    Without a mask the next token is in sight and the model learns to copy it from there; when it
-    generates, there is no next token yet, and it has learned nothing else.
+    Without a mask, the model attends to the next token and learns to copy it. During generation
+    there is no next token, and the model has learned little else.
     """
     subject, block_size = case.subject, case.subject.config.model.block_size
     if not subject.trained_periods:  # repeated strings need room for two copies

@@ -1,4 +1,4 @@
-"""The command heads: what each head does, the loss with it ablated, and what the model copies."""
+"""The command heads: scores and ablation of each head, copying, composition, and the logit lens."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,24 +18,24 @@ from lens.metrics import SCORES, SINK
 from lens.subject import REPEATS, MeasureOptions, Subject
 from model.gpt import GPT
 
-PAIRS = 12  # of heads that compose most, that are printed
+PAIRS = 12  # number of printed pairs of heads, those that compose most
 
 
 @dataclass(frozen=True, config=STRICT)
 class Heads(MeasureOptions):
-    """Every head: its scores, and the loss with it ablated"""
+    """Print the scores of every head, and the loss change if it is ablated"""
 
     without: str | None = None
-    """Heads to ablate first, such as L0H1,L1H0: their output is zero in all that is measured."""
+    """Heads to ablate in all measurements, such as L0H1,L1H0."""
 
     period: Annotated[int, Field(ge=2)] | None = None
-    """Length of the random strings whose copying is scored; if omitted, one that suits the run."""
+    """Length of the random strings for the copying scores; if omitted, it depends on the run."""
 
 
 def heads(word: str | None, options: Heads) -> int:
-    """Print tables."""
+    """Print the tables."""
     subject = Subject(word, options)
-    subject.layer()  # the scores are of attention by the formula
+    subject.layer()  # check that the model's attention is the formula's, which is scored
     sequences_BT = subject.sequences(options.sequences)
     with ablated(subject.model, options.without):
         print_heads(subject, options, sequences_BT)
@@ -71,7 +71,7 @@ def ablated(model: GPT, names: str | None) -> Iterator[None]:
 
 
 def print_heads(subject: Subject, options: Heads, sequences_BT: Tensor) -> None:
-    """Print a row per head, under that of uniform attention."""
+    """Print a row per head, below the row of uniform attention."""
     model, period = subject.model, subject.period(options.period)
     text_BT = sequences_BT[:, :-1] if options.prompt is None else subject.prompt_T[None]
     print(f"scores over {len(text_BT)} x {text_BT.size(1)} tokens; copying over", end=" ")

@@ -1,8 +1,8 @@
 """The report page in a cell of Jupyter or Colab.
 
 from lens.notebook import show
-show("my-run")                  a run; the newest if none is named
-show(model, text)               a GPT of your own, and the text that it was trained on
+show("my-run")                  a run, by default the newest
+show(model, text)               your own GPT, and the text that it was trained on
 """
 
 import html
@@ -21,7 +21,7 @@ from lens.subject import MeasureOptions, Subject
 
 @dataclass(frozen=True)
 class Page:
-    """The page; a cell whose last line it is shows it."""
+    """The page, which a notebook displays."""
 
     content: str = field(repr=False)
     height: int
@@ -42,7 +42,7 @@ def show(
     height: int = 720,
     **flags: Any,
 ) -> Page:
-    """Return the report page of a run, or of a live GPT that lens can recognize.
+    """Return the report page of a run, or of a GPT module of a known format.
 
     Args:
         model: a run's name or folder, the newest if omitted; or a module: the GPT of Karpathy's
@@ -53,7 +53,7 @@ def show(
         flags: others of `study.py report`, such as prompt="to be".
 
     Raises:
-        UserError: for a module that is not recognized, or computes something else.
+        UserError: for a module that is not recognized, or computes different logits.
     """
     with tempfile.TemporaryDirectory() as scratch:
         saved = None

@@ -1,4 +1,4 @@
-"""What is studied: a run's weights, and the texts that they read. All of it on the CPU."""
+"""The subject of a study: a run's weights and the texts that they read, all on the CPU."""
 
 import dataclasses
 import sys
@@ -21,7 +21,7 @@ from run.folder import find_run
 from training.step import flops_per_token
 
 PROMPT_TOKENS = 128  # of the validation text, if no prompt is given
-# Of a prompt, and of a sequence that is measured: longer maps are too large to send, and to see.
+# Of a prompt and of a measured sequence; longer attention maps are too large to save and to read.
 MAX_TOKENS = 256
 SEQUENCES = 32
 ENOUGH = 3e13  # FLOPs for ablating each head once: minutes, on two cores
@@ -33,13 +33,13 @@ class SubjectOptions:
     """Flags of every command."""
 
     prompt: str | None = None
-    """The text to study; if omitted, the beginning of the validation split."""
+    """Text to study; if omitted, the beginning of the validation split."""
 
     source: str | None = None
-    """The run's text, if it has moved; or another text to measure on."""
+    """New location of the run's text, or another text to measure on."""
 
     checkpoint: Literal["best", "last"] = "best"
-    """The weights of the lowest validation loss, or those of the last step."""
+    """Use the weights with the lowest validation loss (best) or of the last step (last)."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -47,12 +47,12 @@ class MeasureOptions(SubjectOptions):
     """Flags of the commands that measure on the validation split."""
 
     sequences: Annotated[int, Field(ge=2)] | None = None
-    """Number of sequences, spread evenly over the validation split, that scores and losses are
-    averaged over; if omitted 32, or fewer for a large model."""
+    """Number of evenly spaced validation sequences for scores and losses; if omitted 32, or fewer
+    for a large model."""
 
 
 class Subject:
-    """A run, as the flags name it, or one that is open already."""
+    """The run that the flags name, or one that is already open."""
 
     def __init__(
         self, word: str | None, options: SubjectOptions, saved: SavedRun | None = None
@@ -71,21 +71,21 @@ class Subject:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the run computed in."""
+        """The type that the run computed in."""
         return torch.bfloat16 if self.header.machine.precision == "bfloat16" else torch.float32
 
     @property
     def trained_periods(self) -> range:
-        """Lengths of the random strings that the run learned to copy; of other runs, none."""
+        """Lengths of the random strings that the run was trained on; empty for other runs."""
         data = self.config.data
         high = data.repeat_max_period if data.source == "repeat" else 0
         return range(data.repeat_min_period, high + 1)
 
     def batches(self, block_size: int) -> Batches:
-        """Open the run's text, or that of --source, in sequences of a length.
+        """Open the run's text, or the text of --source, in sequences of `block_size`.
 
         Raises:
-            UserError: when it is not there any more, or too short.
+            UserError: if the text is missing or too short.
         """
         source, data, seed = self.options.source, self.config.data, self.config.train.seed
         try:
@@ -100,7 +100,7 @@ class Subject:
         """The tokens to study: at least two, at most `window`.
 
         Raises:
-            UserError: for a prompt of less.
+            UserError: for a shorter prompt.
         """
         if self.options.prompt is not None:
             tokens = torch.from_numpy(self.tokenizer.encode(self.options.prompt).astype("int64"))
@@ -114,16 +114,16 @@ class Subject:
         return tokens[: self.window]
 
     def layer(self, index: int = 0) -> LayerPass:
-        """Check every layer on the prompt, and return what the one with this index did.
+        """Check every layer on the prompt, and return the pass of the one with this index.
 
         Raises:
-            UserError: if there is no such layer, or when one does not compute what `layer_steps`
-                describes, so that maps and steps would be of another model.
+            UserError: if there is no such layer, or if a layer does not compute what `layer_steps`
+                describes: maps and steps would then show another model.
         """
         layers = capture(self.model, self.prompt_T[None]).layers
         for i, layer in enumerate(layers):
             if error(layer_steps(layer.attn, layer.x_BTC)["output"].value, layer.output_BTC) > 1e-3:
-                raise UserError(f"layer {i} is not what lens/formula.py computes; change that too")
+                raise UserError(f"layer {i} does not match lens/formula.py; update lens/formula.py")
         check_index("layer", index, len(layers))
         return layers[index]
 
@@ -134,7 +134,7 @@ class Subject:
             count: None for 32, or as many as `ENOUGH` allows.
 
         Raises:
-            UserError: when there are not two of them.
+            UserError: if there are fewer than two.
         """
         if count is None:
             passes = 2 * self.config.model.n_layer * self.config.model.n_head
@@ -142,12 +142,12 @@ class Subject:
             count = max(2, min(SEQUENCES, int(ENOUGH / flops)))
         sequences = spread_sequences(self.batches(self.window), self.window, count)
         if len(sequences) < 2:
-            raise UserError("the validation split must have 2 sequences; use a longer --source")
+            raise UserError("the validation split needs 2 sequences; use a longer --source")
         return sequences
 
     def periods(self) -> list[int]:
-        """Choose lengths of strings to copy: of a run on repeated strings inside and outside the
-        range it was trained on; of others, the longest that fits, half and a quarter of it."""
+        """Choose lengths of strings to copy: for a run on repeated strings, inside and outside the
+        range it was trained on; for others, the longest that fits, a half and a quarter of it."""
         trained, half = self.trained_periods, self.window // 2
         wanted = [half // 4, half // 2, half]
         if trained:
@@ -156,22 +156,22 @@ class Subject:
         return sorted({period for period in wanted if 2 <= period <= self.longest_period})
 
     def period(self, asked: int | None = None) -> int:
-        """Return the length that scores are measured at.
+        """Return the length of the strings for the scores.
 
         Raises:
-            UserError: when it does not fit twice into the context, or the vocabulary is too small.
+            UserError: if it does not fit twice into the context, or the vocabulary is too small.
         """
         trained, longest = self.trained_periods, self.longest_period
         period = asked or min(sum(trained) // len(trained) if trained else 32, longest)
         if not 2 <= period <= longest:
             raise UserError(
-                f"--period {period} must be from 2 to {longest}: half the context or vocabulary"
+                f"--period {period} must be from 2 to {longest} for this context and vocabulary"
             )
         return period
 
 
 def check_index(flag: str, index: int, count: int) -> None:
-    """Raise a UserError if the index that a flag gives is not below `count`."""
+    """Raise a UserError if the index given with a flag is not below `count`."""
     if index >= count:
         raise UserError(f"--{flag} {index} must be from 0 to {count - 1}")
 

@@ -18,7 +18,7 @@ SHOWN = 8  # rows and columns of a printed matrix, at most
 
 @dataclass(frozen=True, config=STRICT)
 class Trace(SubjectOptions):
-    """One layer step by step: formulas, shapes, numbers"""
+    """Print one layer step by step: formulas, shapes, numbers"""
 
     layer: Natural = 0
     """Layer index, from 0."""
@@ -27,7 +27,7 @@ class Trace(SubjectOptions):
     """Index of the head whose scores and weights are printed, from 0."""
 
     random: str | None = None
-    """Use random weights and random input of shape B,T,C instead of a run, such as 4,10,512."""
+    """Use random weights and a random input of this shape B,T,C, such as 4,10,512, not a run."""
 
     n_head: Count = 8
     """Number of heads for --random."""
@@ -55,7 +55,7 @@ def trace(word: str | None, options: Trace) -> int:
 
 
 def print_steps(steps: dict[str, Step]) -> None:
-    """Print a table of them."""
+    """Print a table of the steps."""
     rows = [["step", "formula", "shape", "here", "row sums", "masked", "min", "mean", "max"]]
     for name, step in steps.items():
         value, sums, masked = step.value.double(), "", ""
@@ -71,8 +71,8 @@ def print_steps(steps: dict[str, Step]) -> None:
 
 
 def print_matrix(step: Step, head: int, tokens: list[str]) -> None:
-    """Print the first rows and columns of a head's matrix, queries down and keys across; a cell
-    that is masked is a dot: not zero, but not there."""
+    """Print the first rows and columns of a head's matrix, queries down and keys across; a masked
+    cell is a dot."""
     hidden = torch.zeros_like(step.value) if step.hidden is None else step.hidden
     names = [f"{i} {token}" for i, token in enumerate(tokens[:SHOWN])]
     rows = [["query \\ key", *names]]
@@ -87,13 +87,13 @@ def trace_random(shape: str, n_head: int) -> None:
     token ids.
 
     Raises:
-        UserError: for a shape that is not one, or cannot be split into heads.
+        UserError: for an invalid shape, or one that cannot be split into heads.
     """
     numbers = re.fullmatch(r"(\d{1,4}),(\d{1,4}),(\d{1,4})", shape)
     B, T, C = map(int, numbers.groups()) if numbers else (0, 0, 0)
     if not B * T * C or C % n_head:
         raise UserError(
-            f"--random {shape} must be B,T,C, such as 4,10,512, and C divisible by --n_head"
+            f"--random {shape} must be B,T,C, such as 4,10,512, with C divisible by --n_head"
         )
     torch.manual_seed(0)
     attn, x_BTC = MultiHeadAttention(C, n_head), torch.randn(B, T, C)

@@ -1,9 +1,9 @@
-"""The command verify: that what is shown is what was trained, and that no information flows from
-later tokens.
+"""The command verify: check that the attention shown is the model's, and that no information flows
+from later tokens.
 
 Each check compares numbers that must agree. If their relative error exceeds what rounding explains,
-it names layer, head and position. A check that does not apply says why, and neither passes nor
-fails.
+the check names the layer, head and position. A check that does not apply gives the reason, and
+neither passes nor fails.
 """
 
 import copy
@@ -39,17 +39,17 @@ PROBES = 6  # positions that are changed, or whose gradient is taken, to find le
 
 @dataclass(frozen=True, config=STRICT)
 class Verify(SubjectOptions):
-    """Checks that what is shown is what was trained, and that nothing leaks"""
+    """Check that the attention shown is the model's, and that nothing leaks"""
 
 
 class Check(NamedTuple):
-    """What a check found."""
+    """The result of a check."""
 
     name: str
     dtype: str
 
     error: float | None
-    """The largest relative error up to the first that fails; None if not comparable."""
+    """The largest relative error up to the first failure; None if not comparable."""
 
     tolerance: float | None
 
@@ -57,7 +57,7 @@ class Check(NamedTuple):
     """Where that error is: layer, head, position."""
 
     verdict: str
-    """passed, failed, or 'not comparable: ' and why."""
+    """passed, failed, or 'not comparable: ' and the reason."""
 
 
 class Pair(NamedTuple):
@@ -73,7 +73,7 @@ class Pair(NamedTuple):
     """A letter for each dimension; those in `NAMES` are named."""
 
     scale: Tensor | None = None
-    """What errors are relative to, if not the largest number of `want`."""
+    """Errors are relative to its largest number; None stands for `want`."""
 
 
 def verify(word: str | None, options: Verify) -> int:
@@ -89,21 +89,21 @@ def verify(word: str | None, options: Verify) -> int:
 
 
 class Case(NamedTuple):
-    """A model in one type, and what it did on a prompt."""
+    """A model in one type, and its pass over a prompt."""
 
     model: GPT
     tokens_T: Tensor
     seen: Pass
 
 
-Pairs = Iterator[Pair | str]  # or why nothing is comparable
+Pairs = Iterator[Pair | str]  # or the reason why nothing is comparable
 
 
 def check_model(model: GPT, tokens_T: Tensor, own: torch.dtype) -> list[Check]:
     """Check everything, in float64 and in the type that the run computed in.
 
     Args:
-        tokens_T: a prompt of two tokens at least.
+        tokens_T: a prompt of at least two tokens.
     """
     checks = []
     for dtype in (torch.float64, own):
@@ -115,7 +115,7 @@ def check_model(model: GPT, tokens_T: Tensor, own: torch.dtype) -> list[Check]:
 
 
 def judge(compare: Callable[[Case], Pairs], case: Case, tolerance: float) -> Check:
-    """Compare pairs, up to the first that fails."""
+    """Compare pairs, up to the first failure."""
     dtype = str(case.seen.logits_BTV.dtype).removeprefix("torch.")
     name, largest, where = inspect.getdoc(compare) or "", 0.0, ""
     for pair in compare(case):
@@ -133,7 +133,7 @@ def judge(compare: Callable[[Case], Pairs], case: Case, tolerance: float) -> Che
     return Check(name, dtype, largest, tolerance, where, "passed")
 
 
-# --- the checks: what each compares is its docstring ---------------------------------------------
+# --- the checks, each named by its docstring -----------------------------------------------------
 
 
 def heads(case: Case) -> Pairs:
@@ -158,14 +158,14 @@ def by_torch(case: Case) -> Pairs:
 
 
 def layers(case: Case, way: Callable[[MultiHeadAttention, Tensor], Tensor]) -> Pairs:
-    """Compare each layer, on what it read, with another way to compute it: its output, and the
-    gradients of what it read and of its weights."""
+    """Compare each layer with another way to compute it on the same input: its output, and the
+    gradients of its input and of its weights."""
     for i, layer in enumerate(case.seen.layers):
         attn, x_BTC = layer.attn, layer.x_BTC
         _, *own = with_gradients(partial(attn, causal=True), attn, x_BTC)
         output_BTC, *other = with_gradients(partial(way, attn), attn, x_BTC)
         yield Pair(f"layer {i}", layer.output_BTC, output_BTC, "BTC")
-        # Relative to both: if all keys are the same, W_q's gradient is rounding.
+        # Relative to both: if all keys are the same, W_q's gradient is only rounding error.
         scale = torch.stack([gradient.abs().max() for gradient in other])
         yield Pair(f"layer {i}, gradient of x", own[0], other[0], "BTC", scale)
         yield Pair(f"layer {i}, gradient of weights", own[1], other[1], ".HDC", scale)

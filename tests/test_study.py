@@ -280,7 +280,7 @@ MISTAKES = {
     "trace --head=2": "--head 2 must be from 0 to 1",
     "trace --prompt=t": "--prompt must have at least 2 tokens",
     "trace --random=4,10": "--random 4,10 must be B,T,C",
-    "trace --random=4,10,510": "and C divisible by --n_head",
+    "trace --random=4,10,510": "with C divisible by --n_head",
     "compare --only=scales": "--only scales must be one of heads, output",
 }
 
@@ -302,4 +302,4 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"{name} " in overview and flags.__doc__ and flags.__doc__ in overview
     with pytest.raises(SystemExit):
         study.main(["trace", "--help"])
-    assert "The text to study; if omitted" in capsys.readouterr().out
+    assert "Text to study; if omitted" in capsys.readouterr().out

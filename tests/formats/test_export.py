@@ -222,7 +222,9 @@ def test_a_model_is_rejected_or_computed_alike(
     try:
         write_folder(ours, CharTokenizer("edcba"), 3, home / "out")
     except UserError as error:
-        found = re.search(r" does not have model\.(\w+) (\S+), so this run cannot be", str(error))
+        found = re.search(
+            r" does not support model\.(\w+) (\S+), so this run cannot be", str(error)
+        )
         assert found is not None and str(getattr(config, found[1])).lower() == found[2], error
         assert not list(home.iterdir())
     else:
@@ -235,11 +237,11 @@ def test_what_is_added_to_the_model_is_not_left_out(
 ) -> None:
     """A field of the config, unless it has its default, and weights."""
     tokenizer, out = CharTokenizer("edcba"), Path("out")
-    with pytest.raises(UserError, match=r"does not have model\.softcap 30\.0, so"):
+    with pytest.raises(UserError, match=r"does not support model\.softcap 30\.0, so"):
         write_folder(GPT(LongerConfig(**choices, softcap=30.0), 5), tokenizer, 0, out)
     model = GPT(LongerConfig(**choices), 5)
     model.blocks[1].gain = torch.nn.Parameter(torch.ones(3))
-    with pytest.raises(UserError, match=r"no place for blocks\.1\.gain"):
+    with pytest.raises(UserError, match=r"no tensor for blocks\.1\.gain"):
         write_folder(model, tokenizer, 0, out)
 
 
@@ -254,7 +256,7 @@ def test_what_the_config_does_not_tell_is_seen_by_comparison(
     unembed = GPT.unembed
     monkeypatch.setattr(GPT, "unembed", lambda self, x: 9 * (unembed(self, x) / 9).tanh())
     assert convert.main(["export", str(run), "out"]) == 2
-    assert "error: GPT2LMHeadModel computes other logits" in capsys.readouterr().err
+    assert "error: GPT2LMHeadModel computes different logits" in capsys.readouterr().err
     assert not list(workplace.iterdir())
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert convert.main(["export", str(run), "out"]) == 0
@@ -267,7 +269,7 @@ def test_a_weight_that_differs_is_seen(exported: dict[str, Exported]) -> None:
         weights.state_dict()[f"{norm}.weight"] *= 1000
     compare_logits(model, theirs)  # rounding errors grow with the logits
     model.state_dict()["blocks.1.attn.key.weight"][3] += 0.1
-    with pytest.raises(UserError, match="computes other logits"):
+    with pytest.raises(UserError, match="computes different logits"):
         compare_logits(model, theirs)
 
 

@@ -51,7 +51,7 @@ def test_it_computes_the_same(
     assert convert.main(["import", "theirs", "--run", "g"]) == 0
     out = capsys.readouterr().out
     assert "python sample.py runs/g\n" in out
-    found = re.search(r"as a fraction of the largest: (\S+)\n", out)
+    found = re.search(r"relative to the largest logit: (\S+)\n", out)
     assert found is not None and float(found[1]) < 1e-5
     saved = imported()
     assert difference(model_of(saved), load(Path("theirs"))) < 1e-5

@@ -84,7 +84,7 @@ def test_it_computes_the_same(
         monkeypatch.setitem(sys.modules, "transformers", None)
     assert convert.main(["import", "nanoGPT/out/ckpt.pt", "--run", "g"]) == 0
     out = capsys.readouterr().out
-    found = re.search(r"as a fraction of the largest: (\S+)\n", out)
+    found = re.search(r"relative to the largest logit: (\S+)\n", out)
     assert float(found[1]) < 1e-5 if found else "logits not compared: transformers is not" in out
     assert installed == bool(found)
     saved = open_run(Path("runs/g"))
@@ -102,7 +102,7 @@ def test_another_model_than_the_librarys_is_no_run(
     unembed = GPT.unembed
     monkeypatch.setattr(GPT, "unembed", lambda self, x: unembed(self, 1.01 * x).exp())
     assert convert.main(["import", "nanoGPT/out/ckpt.pt", "--run=g"]) == 2
-    assert "error: GPT2LMHeadModel computes other logits" in capsys.readouterr().err
+    assert "error: GPT2LMHeadModel computes different logits" in capsys.readouterr().err
     assert not Path("runs").exists()
 
 

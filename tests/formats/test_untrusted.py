@@ -67,13 +67,13 @@ def test_damaged_files_of_a_folder(theirs: Path, error: Error, path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "bert"}, "theirs: model_type is 'bert', must be gpt2"),
-        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06, must be 1e-05"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx is True, must be False"),
+        ({"model_type": "bert"}, "theirs: model_type must be gpt2, got 'bert'"),
+        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon must be 1e-05, got 1e-06"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx must be False, got True"),
         ({"activation_function": "silu"}, "theirs: activation_function must be"),
         ({"n_layer": ...}, "theirs: n_layer must be a valid integer, got None"),
         ({"n_head": 5}, "n_embd 24 must be divisible by n_head 5"),
-        ({"n_layer": 1}, "theirs: h.1.attn.c_attn.bias has no place in GPT2LMHeadModel"),
+        ({"n_layer": 1}, "theirs: h.1.attn.c_attn.bias is not a tensor of GPT2LMHeadModel"),
         ({"tie_word_embeddings": False}, "head.weight"),
     ],
     ids=str,
