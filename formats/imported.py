@@ -95,8 +95,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def difference(model: GPT, original: Any) -> float:
-    """Return the largest difference between the logits of two models on random tokens, as a
-    fraction of the largest logit.
+    """Return the largest difference between the logits of two models on random tokens, relative to
+    the largest logit.
 
     Raises:
         ValueError: if the original does not return logits for each position.
@@ -104,8 +104,7 @@ def difference(model: GPT, original: Any) -> float:
     V, T = model.token_embedding.num_embeddings, min(model.config.block_size, 256)
     tokens_BT = torch.randint(V, (2, T), generator=torch.Generator().manual_seed(0))
     there = tokens_BT.to(next(original.parameters()).device)
-    # Logits are returned alone or first in a tuple. nanoGPT returns those of all positions only if
-    # it gets targets.
+    # Logits are returned alone or first in a tuple. nanoGPT needs targets to return all positions.
     for arguments in ([there], [there, there]):
         with evaluating(original):
             found = original(*arguments)
@@ -127,8 +126,8 @@ def compare_logits(model: GPT, original: Any) -> str:
     if original is None:
         return "logits not compared: transformers is not installed, or cannot compute them"
     apart = difference(model, original)
-    found = f"largest difference of the logits, as a fraction of the largest: {apart:.1e}"
+    found = f"largest difference of the logits, relative to the largest logit: {apart:.1e}"
     if not apart < TOLERANCE:
         name = type(original).__name__
-        raise UserError(f"{name} computes other logits from the same weights: {found}")
+        raise UserError(f"{name} computes different logits from the same weights: {found}")
     return found

@@ -92,7 +92,7 @@ def read_meta(path: Path, V: int) -> CharTokenizer:
 
 
 def as_gpt2(model: GPT) -> Any:
-    """Return the model as transformers computes a GPT-2; None without that library."""
+    """Return the model as a GPT-2 of transformers; None if transformers is not installed."""
     library = transformers()
     if library is None:
         return None

@@ -22,10 +22,10 @@ from model.layers import ACTIVATIONS, GATED
 
 
 def open_module(module: nn.Module, text: str, tokenizer: Any) -> Imported:
-    """Make a model of a live one: it computes the same logits, or is rejected.
+    """Convert a module, and check that the result computes the same logits.
 
     Args:
-        tokenizer: one of transformers or tokenizers; None for the characters of the text in order.
+        tokenizer: one of transformers or tokenizers; None for the sorted characters of the text.
 
     Raises:
         UserError: for a module that is not recognized, or computes different logits.
@@ -68,8 +68,8 @@ def characters(text: str, V: int) -> CharTokenizer:
 def recognize(
     tensors: Mapping[str, Tensor], where: Path
 ) -> tuple[Format, dict[str, Any], list[int], dict[str, Tensor]]:
-    """Return the format that has these tensors, the config that their shapes tell, the numbers of
-    heads that are possible, and the tensors with all heads of a layer joined.
+    """Return the format that has these tensors, the config that follows from their shapes, the
+    possible numbers of heads, and the tensors with all heads of a layer joined.
 
     Raises:
         UserError: naming the first tensor that is unknown or missing.
@@ -104,8 +104,8 @@ def recognize(
 
 @torch.no_grad()
 def read_weights(path: Path, chars: str, activation: str | None) -> Imported:
-    """Make a model of a saved state_dict. A file computes no logits to compare with: if the names
-    do not tell the number of heads, the one with the lowest loss on the text is taken.
+    """Make a model from a saved state_dict, which has no forward pass to compare logits with. If
+    the names do not give the number of heads, choose the one with the lowest loss on the text.
 
     Args:
         chars: the file whose distinct characters, sorted, are the vocabulary.

@@ -45,12 +45,12 @@ def show(
     """Return the report page of a run, or of a GPT module of a known format.
 
     Args:
-        model: a run's name or folder, the newest if omitted; or a module: the GPT of Karpathy's
-            lecture, of nanoGPT, of minGPT, or a GPT2LMHeadModel of transformers.
-        text: what to measure on; for a module, what it was trained on.
-        tokenizer: of a module; if omitted, its tokens are the sorted characters of the text.
-        max_mb: see `study.py report --help`; less of the training is shown for less.
-        flags: others of `study.py report`, such as prompt="to be".
+        model: a run's name or folder, by default the newest run; or a module: the GPT of Karpathy's
+            lecture, nanoGPT or minGPT, or a GPT2LMHeadModel of transformers.
+        text: the text to measure on; for a module, its training text.
+        tokenizer: the module's tokenizer; if omitted, tokens are the sorted characters of the text.
+        max_mb: maximum size of the page in megabytes; a smaller page has fewer snapshots.
+        flags: other flags of `study.py report`, such as prompt="to be".
 
     Raises:
         UserError: for a module that is not recognized, or computes different logits.

@@ -23,7 +23,7 @@ from tests.conftest import make_run
         (["import", "absent"], "there is no absent; name a folder, hub:OWNER/NAME, or a file"),
         (["import", "full", "--run=a"], "runs/a exists; resume it"),
         (["import", "full", "--chars=a", "--tokenizer=b"], "give --tokenizer or --chars"),
-        (["export", "a", "full"], "full exists; name a folder that does not"),
+        (["export", "a", "full"], "full exists; name a new folder"),
         (["export", "a", "no/such"], "No such file or directory: "),
     ],
 )

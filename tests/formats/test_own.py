@@ -111,14 +111,14 @@ class WithoutMean(nn.LayerNorm):
 
 Change = Callable[[GPTLanguageModel], Any]
 CHANGES = [
-    ("computes other logits from the same weights: largest", softcap),
-    ("blocks.1.ln3.weight has no place in the lecture's GPT", third_norm),
-    ("computes other logits", lambda m: setattr(m, "blocks", lecture(nn.SiLU()).blocks)),
-    ("lm_head.gain has no place in", lambda m: m.lm_head.register_buffer("gain", torch.ones(1))),
+    ("computes different logits from the same weights: largest", softcap),
+    ("blocks.1.ln3.weight is not a tensor of the lecture's GPT", third_norm),
+    ("computes different logits", lambda m: setattr(m, "blocks", lecture(nn.SiLU()).blocks)),
+    ("lm_head.gain is not a tensor", lambda m: m.lm_head.register_buffer("gain", torch.ones(1))),
     ("ln_f.weight is missing", lambda m: setattr(m, "ln_f", nn.Identity())),
-    ("no logits of each position", lambda m: setattr(m, "forward", lambda *args: args[0])),
+    ("return the logits of each position", lambda m: setattr(m, "forward", lambda *args: args[0])),
     ("is not in float32; call model", lambda m: m.bfloat16()),
-    ("computes other logits", lambda m: setattr(m.blocks[0], "ln1", WithoutMean(24))),
+    ("computes different logits", lambda m: setattr(m.blocks[0], "ln1", WithoutMean(24))),
     ("cannot be opened: division by zero", lambda m: setattr(m, "forward", lambda x: 1 / 0)),
 ]
 
@@ -134,5 +134,5 @@ def test_another_model_is_rejected_in_a_line(message: str, change: Change) -> No
 
 
 def test_what_the_weights_do_not_tell() -> None:
-    with pytest.raises(UserError, match=f"has 3 .*the model's vocabulary is {len(CHARS)}"):
+    with pytest.raises(UserError, match=f"has 3 .*the model's vocabulary has {len(CHARS)}"):
         open_module(lecture(), "the", None)
