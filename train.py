@@ -1,11 +1,11 @@
 """Train a GPT. The loop is `train`, the command is `main`.
 
-python train.py                                       a minute of Python's own manual
+python train.py                                       train for a minute on Python's manual
 python train.py configs/shakespeare_3min.yaml --model.n_layer 6
-python train.py --resume runs/my-run                  resume where it stopped
+python train.py --resume runs/my-run                  continue where the run stopped
 python train.py --init_from runs/my-run --data.source letters.txt
-python train.py --dry_run                             how large it would be
-python train.py --help                                every field
+python train.py --dry_run                             print parameters, memory and FLOPs
+python train.py --help                                explain every field
 """
 
 import signal
@@ -65,19 +65,19 @@ class Options:
     """The run"""
 
     run: str | None = None
-    """Name of the new run, a folder in runs/; if omitted, the config's name and the time."""
+    """Name of the new run, a folder in runs/. If omitted, the config's name and the time."""
 
     resume: str | None = None
     """Resume this run where it stopped."""
 
     init_from: str | None = None
-    """Start a new run from the weights of this one, with its config and its vocabulary."""
+    """Start a new run from the best weights of this run, with its config and vocabulary."""
 
     evaluate: str | None = None
-    """Measure the best weights of this run on the splits that are held out from training."""
+    """Measure the best weights of this run on the validation and test splits."""
 
     dry_run: bool = False
-    """Print parameters, memory and FLOPs, and train nothing."""
+    """Print parameters, memory and FLOPs without training."""
 
 
 # --- the loop ------------------------------------------------------------------------------------
@@ -90,8 +90,8 @@ def train(job: "Job") -> bool:
         Whether training is over; if not, the run can be resumed.
 
     Raises:
-        FloatingPointError: when the loss, its gradient or the weights are not finite; the
-            checkpoint before stays.
+        FloatingPointError: if the loss, its gradient or the weights are not finite; the previous
+            checkpoint is unchanged.
     """
     state, settings, processes, stop = job.state, job.config.train, job.processes, job.stop
     silent = not processes.is_main
@@ -133,12 +133,12 @@ def train(job: "Job") -> bool:
 
 
 class Job:
-    """All that a training run consists of: config, data, model, optimizer, state."""
+    """A training run: config, data, model, optimizer, state."""
 
     def __init__(
         self, config: Config, batches: Batches, runtime: Runtime, processes: Processes
     ) -> None:
-        """Make the model, whose weights follow from the seed, and its optimizer."""
+        """Make the model, with weights drawn from the seed, and its optimizer."""
         self.config, self.batches = config, batches
         self.runtime, self.processes = runtime, processes
         self.run = Path("the run")  # its folder, of which only the first process knows
@@ -161,11 +161,11 @@ class Job:
     def evaluate(
         self, split: Callable[..., Iterator[Tensor]], limit: int | None = None
     ) -> Evaluation:
-        """Return the loss over a split, or its beginning if stopped, as many sequences at a time as
-        in training.
+        """Return the loss over a split, or over its beginning if stopped, with the micro-batch size
+        of training.
 
         Args:
-            limit: largest number of tokens; see `data.batches.one_pass`.
+            limit: maximum number of tokens; see `data.batches.one_pass`.
         """
         rows = self.config.train.micro_batch_size // self.processes.world_size
         return evaluate(
@@ -185,14 +185,14 @@ class Job:
         return self.batches.tokenizer.decode([int(token) for token in tokens])
 
     def save_last(self) -> None:
-        """Save all that training resumes from. All processes call it at the same steps."""
+        """Save everything that `--resume` needs. All processes call it at the same steps."""
         self.save("last", model_tensors(self.model) | optimizer_tensors(self.optimizer))
 
     def save(self, name: str, tensors: dict[str, Tensor]) -> None:
-        """Save a checkpoint: each process checks what it holds, and the first one writes.
+        """Save a checkpoint: each process checks its tensors, and the first process writes.
 
         Raises:
-            FloatingPointError: for a number that is not finite; nothing is saved.
+            FloatingPointError: if a number is not finite; nothing is saved.
         """
         check_finite(tensors)
         if self.processes.is_main:
@@ -206,14 +206,14 @@ class Job:
             save_checkpoint(self.run / f"{name}.safetensors", tensors, header)
 
 
-# --- how many steps fit into some minutes --------------------------------------------------------
+# --- the number of steps that fit into the minutes -----------------------------------------------
 
 
 def fit_steps(job: Job, began: float) -> Job:
     """Return a job with the `max_steps` that fit into its `minutes`, counted from `began`.
 
-    The steps that are timed train the job that is given, which is then thrown away. The run is
-    bitwise identical to one with `--train.max_steps` set to this value.
+    The timed steps train the given job, which is then discarded. The run is bitwise identical to
+    one with `--train.max_steps` set to this value.
     """
     settings, processes = job.config.train, job.processes
     model, batch = processes.wrap_ddp(job.compiled_model), job.batch(0)
@@ -222,7 +222,7 @@ def fit_steps(job: Job, began: float) -> Job:
         return processes.sum(time.perf_counter() - start)[0] / processes.world_size
 
     for steps in itertools.count(-1):
-        # With a learning rate of 0 none diverges.
+        # A learning rate of 0 cannot diverge.
         train_step(model, job.optimizer, batch, settings, 0.0, processes=processes)
         if steps < 1:  # the first two are slower than the rest
             start = time.perf_counter()
@@ -250,7 +250,7 @@ def fit_steps(job: Job, began: float) -> Job:
 
 @command
 def main(argv: list[str]) -> int:
-    """Read the command line, open what it names, train, and say what to do next."""
+    """Read the command line, open the data and the run, train, and print the next commands."""
     began = time.perf_counter() - LOADING
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
     sections = {"": Options} | SECTIONS
@@ -270,7 +270,7 @@ def main(argv: list[str]) -> int:
             config.model.block_size,
             config.train.seed,
             saved.tokenizer if saved else None,
-            # An untrusted checkpoint must not choose which file is read.
+            # An untrusted checkpoint must not choose the file that is read.
             named=saved is None or "source" in values["data"] or source != saved.config.data.source,
         )
         processes = stack.enter_context(join_processes(config.train, runtime.device))
@@ -309,10 +309,10 @@ def main(argv: list[str]) -> int:
 
 
 def open_saved(options: Options, stack: ExitStack) -> tuple[SavedRun | None, str]:
-    """Open the run that is resumed, measured, or gives its weights; return the flag that names it.
+    """Open the run to resume, evaluate or start from; return it with the flag that names it.
 
     Raises:
-        UserError: for flags that exclude each other, and a run that cannot be opened.
+        UserError: for flags that exclude each other, or a run that cannot be opened.
     """
     names = ("resume", "evaluate", "init_from")
     given = [name for name in names if getattr(options, name) is not None]
@@ -330,7 +330,7 @@ def restore(job: Job, saved: SavedRun) -> None:
     """Restore a job from a checkpoint.
 
     Raises:
-        UserError: if the text is another one than it was trained on.
+        UserError: if the run was trained on another text.
     """
     run = job.run = saved.path.parent
     if not saved.trained_on(job.batches.info):
@@ -347,7 +347,7 @@ def restore(job: Job, saved: SavedRun) -> None:
 
 
 def run_training(job: Job) -> int:
-    """Train, print how it ended and what to do next, and return the exit code."""
+    """Train, print the result and the next commands, and return the exit code."""
     state, run = job.state, printable(str(job.run))
     with job.stop as stop:
         try:
@@ -371,7 +371,7 @@ def run_training(job: Job) -> int:
 
 
 def measure(job: Job, saved: SavedRun) -> int:
-    """Print the loss over each split that is held out from training; return the exit code."""
+    """Print the loss over the validation and test splits; return the exit code."""
     if not saved.trained_on(job.batches.info):
         print("note: the run was trained on another text")
     load_weights(job.model, saved.tensors, saved.path)

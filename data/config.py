@@ -13,52 +13,52 @@ class DataConfig:
     """The text: where it comes from, and how it becomes tokens."""
 
     source: list[str] | str = "pydocs"
-    """pydocs (the reference manual that comes with CPython), a text file, a glob, hub:OWNER/NAME (a
-    dataset on the Hugging Face Hub), or repeat (random strings repeated, for studying induction).
-    Give the flag several times for several files."""
+    """Text to train on: pydocs (the reference manual that comes with CPython), a file, a glob,
+    hub:OWNER/NAME (a dataset of the Hugging Face Hub), or repeat (random strings repeated, to study
+    induction). For several files, repeat the flag."""
 
     tokenizer: Literal["char", "byte", "bpe"] = "char"
-    """A token is a character of the text, a byte of its UTF-8 form, or a subword: bytes joined by
-    byte-pair encoding, as in GPT-2, learned from the text."""
+    """Kind of tokens: characters, bytes of UTF-8, or subwords by byte-level BPE, as in GPT-2,
+    learned from the text."""
 
     vocab_size: Annotated[int, Field(ge=257, le=60_000)] = 1024
-    """For bpe: number of distinct tokens, 256 of them bytes."""
+    """For bpe: number of distinct tokens, including 256 bytes."""
 
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """The text is split into training, validation and test, in this order; this is the fraction
-    held out for validation."""
+    """Fraction of the text for validation. The splits are training, validation and test, in this
+    order."""
 
     test_fraction: Fraction = 0.0
-    """The fraction held out for a test, which only --evaluate measures."""
+    """Fraction of the text for the test split, which only --evaluate uses."""
 
     separator: str = ""
-    """Put between files, and between the rows of a hub dataset."""
+    """Text to insert between files, and between the rows of a Hub dataset."""
 
     hub_config: str = ""
-    """Configuration of the hub dataset, if it has several."""
+    """Configuration of the Hub dataset, if it has several."""
 
     hub_split: str = "train"
-    """Split of the hub dataset; train+validation+test joins three."""
+    """Split of the Hub dataset; train+validation+test joins three splits."""
 
     hub_column: str = "text"
-    """Column of the hub dataset that holds the text."""
+    """Column of the Hub dataset with the text."""
 
     hub_revision: str = "main"
-    """Branch, tag or commit of the hub dataset. A branch is fetched once and kept; name a commit
+    """Branch, tag or commit of the Hub dataset. A branch is downloaded once and kept; name a commit
     to fix the exact text."""
 
     repeat_vocab: Annotated[int, Field(ge=2, le=50_000)] = 64
     """For repeat: number of distinct characters."""
 
     repeat_min_period: Count = 8
-    """For repeat: shortest period; each sequence draws its own."""
+    """For repeat: shortest period. Each sequence has its own random period."""
 
     repeat_max_period: Count = 32
     """For repeat: longest period."""
 
     @property
     def unit(self) -> str:
-        """What a token is called, as in nats/char."""
+        """The name of a token in units such as nats/char."""
         return "token" if self.tokenizer == "bpe" else self.tokenizer
 
     def __post_init__(self) -> None:

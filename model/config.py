@@ -1,4 +1,4 @@
-"""What the network looks like. Nothing here is about text, files or schedules."""
+"""The config of the network, without text, files or schedules."""
 
 from typing import Annotated, Literal
 
@@ -15,48 +15,48 @@ class ModelConfig:
     """The network: its size, and the choices inside a block."""
 
     block_size: Annotated[int, Field(ge=1, le=2**20)] = 128
-    """Longest context, in tokens."""
+    """Maximum context length, in tokens."""
 
     n_layer: Annotated[int, Field(ge=1, le=1000)] = 4
     """Number of blocks."""
 
     n_head: Count = 4
-    """Attention heads in a block; each is n_embd / n_head wide."""
+    """Number of attention heads in a block, each of width n_embd / n_head."""
 
     n_embd: Annotated[int, Field(ge=1, le=10**5)] = 128
     """Width of the residual stream."""
 
     positions: Literal["learned", "rotary", "none"] = "rotary"
-    """Position encoding: an added learned embedding, rotated queries and keys, or none, where only
-    the causal mask tells one position from another."""
+    """Position encoding: learned embeddings, rotary, or none; with none, only the causal mask
+    distinguishes positions."""
 
     ngrams: Annotated[int, Field(ge=1, le=16)] = 1
-    """Add embeddings of the n-grams that end with each token, from the bigram up to this n;
-    1 adds none. Each n has a table of at most 16,381 rows, which n-grams share by hashing."""
+    """Add embeddings of the n-grams that end with each token, from bigrams up to this n. 1 adds
+    none. Each n has a table of at most 16,381 rows, which n-grams share by hashing."""
 
     # The choices are the names in the tables of model/layers.py.
     norm: Literal[tuple(NORMS)] = "layernorm"  # type: ignore[valid-type]
-    """The normalization before each sublayer and before the head."""
+    """Normalization before each sublayer and before the output head."""
 
     activation: Literal[tuple(ACTIVATIONS)] = "relu2"  # type: ignore[valid-type]
-    """The MLP's nonlinearity: GELU, GPT-2's approximation of it by tanh, ReLU, squared ReLU, or the
-    gated SwiGLU."""
+    """Nonlinearity of the MLP: GELU, its tanh approximation as in GPT-2, ReLU, squared ReLU, or
+    SwiGLU."""
 
     qk_norm: bool = True
-    """LayerNorm of each head's queries and keys, with a learned scale (Dehghani et al. 2023)."""
+    """Apply LayerNorm to the queries and keys of each head (Dehghani et al. 2023)."""
 
     tie_embeddings: bool = False
-    """Use the token embedding as the output head too (weight tying)."""
+    """Share the weights of the token embedding and the output head."""
 
     zero_init: bool = True
-    """Initialize the projections back into the residual stream to zero, so that each block starts
-    as the identity; otherwise to small numbers, as in GPT-2."""
+    """Initialize the projections into the residual stream to zero, so that each block starts as the
+    identity. If false, initialize them to small random numbers, as in GPT-2."""
 
     bias: bool = False
-    """Biases in the linear layers of the blocks, and in LayerNorm."""
+    """Use biases in the linear layers of the blocks and in LayerNorm."""
 
     head_bias: bool = False
-    """A bias in the output head, which cannot be tied then."""
+    """Use a bias in the output head; requires tie_embeddings false."""
 
     dropout: Fraction = 0.0
     """Dropout probability of the embedding and of each sublayer's output."""
@@ -65,8 +65,8 @@ class ModelConfig:
     """Dropout probability of the attention weights."""
 
     attention: Kernel = "fused"
-    """fused: PyTorch's fused kernel, or in bfloat16 on a CPU two matmuls, which are faster there;
-    explicit: the formula, step by step. They agree."""
+    """fused uses PyTorch's fused kernel, or, in bfloat16 on a CPU, two matmuls, which are faster.
+    explicit computes the formula step by step. They agree up to rounding."""
 
     def __post_init__(self) -> None:
         if self.n_embd % self.n_head:

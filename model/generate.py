@@ -1,4 +1,4 @@
-"""Text from the model, a token at a time: how a token is sampled; what is read of a long text."""
+"""Generation: how a token is sampled, and which part of a long text the model reads."""
 
 import math
 from collections.abc import Iterator
@@ -19,14 +19,15 @@ class Sampling:
     """How a token is sampled. To add a rule, add a field and its lines in `probabilities`."""
 
     temperature: NonNegative = 0.8
-    """Divide the logits by this: below 1, likely tokens become more likely; 0 takes the most likely
-    token."""
+    """Divide the logits by this value. Values below 1 make likely tokens more likely; 0 always
+    selects the most likely token."""
 
     top_k: Count | None = None
-    """Sample from the k most likely tokens."""
+    """Sample only from the k most likely tokens."""
 
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Sample from the fewest tokens that together have this probability, the most likely first."""
+    """Sample only from the smallest set of most likely tokens with at least this total
+    probability."""
 
     def probabilities(self, logits_BV: Tensor) -> Tensor:
         """Return the distribution of the next token, (B, V). It keeps the most likely token."""
@@ -52,10 +53,10 @@ def generate(
     sampling: Sampling,
     generator: torch.Generator | None = None,
 ) -> Iterator[Tensor]:
-    """Continue each row of the prompt, yielding the next token of each, (B,), as it is sampled.
+    """Continue each row of the prompt, and yield the next token of each row, (B,), when sampled.
 
-    Dropout is off meanwhile. Tokens are sampled on the CPU, so that the seed of `generator` means
-    the same on every device.
+    Dropout is disabled. Tokens are sampled on the CPU, so that `generator` draws the same random
+    numbers for every device.
 
     Raises:
         FloatingPointError: when the logits are not finite.
@@ -76,7 +77,7 @@ def generate(
 
 
 class Decoder:
-    """Reads a text in parts of any length and gives the logits of what comes next."""
+    """Reads a text in parts of any length and computes the logits of the next token."""
 
     def __init__(self, model: GPT) -> None:
         self.model, self.cache, self.start = model, model.new_cache(), 0
@@ -97,9 +98,9 @@ class Decoder:
 def window_start(position: int, block_size: int) -> int:
     """Return the first position that the model sees when it reads the token at `position`.
 
-    The window grows until it is full. Then its last half becomes the start of the next one, so
-    that a cache is filled again once in half a window, not at every token. With block_size 8,
-    positions 0 to 7 see from 0 on, 8 to 11 from 4, 12 to 15 from 8.
+    The window grows until it is full. Then its last half becomes the start of the next window, so
+    that the cache is refilled once in half a window instead of at every token. With block_size 8,
+    positions 0 to 7 see from position 0, 8 to 11 from 4, and 12 to 15 from 8.
     """
     hop = block_size - block_size // 2
     return max(0, (position - block_size) // hop + 1) * hop
