@@ -94,6 +94,7 @@ def train(job: "Job") -> bool:
             checkpoint is unchanged.
     """
     state, settings, processes, stop = job.state, job.config.train, job.processes, job.stop
+    dropout = job.config.model.dropout + job.config.model.attn_dropout
     silent = not processes.is_main
     ddp_model = processes.wrap_ddp(job.compiled_model)
     snapshots = snapshot_steps(settings, job.model.num_parameters())
@@ -121,7 +122,8 @@ def train(job: "Job") -> bool:
             multi_token_weight = get_multi_token_weight(state.step, settings)
             step_began = time.perf_counter()
             batch = job.batch(state.step)
-            torch.manual_seed(hash((settings.seed, state.step, processes.rank)))  # of dropout
+            if dropout:  # its masks follow from (seed, step), as the batches do
+                torch.manual_seed(hash((settings.seed, state.step, processes.rank)))
             state.step += 1  # before the weights change, so that an error names this step
             state.train_loss, grad_norm = train_step(
                 ddp_model, job.optimizer, batch, settings, lr_scale, multi_token_weight, processes

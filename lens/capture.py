@@ -108,7 +108,7 @@ def capture(model: GPT, tokens_BT: Tensor) -> Pass:
     ):
         logits_BTV = model(tokens_BT)
     if not all(numbers.isfinite().all() for numbers in (*residual, logits_BTV)):
-        raise FloatingPointError("the model's activations are not finite (NaN or Inf)")
+        raise FloatingPointError("the model's activations are not finite")
     return Pass(layers, residual, logits_BTV)
 
 

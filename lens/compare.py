@@ -102,7 +102,7 @@ def print_numbers(found: Found) -> None:
         if isinstance(value, str):
             shown = value
         elif not math.isfinite(value):
-            raise FloatingPointError(f"{name}: not finite (NaN or Inf)")
+            raise FloatingPointError(f"{name}: not finite")
         elif 0 < abs(value) < 1e-3:
             shown = f"{value:.1e}"
         else:

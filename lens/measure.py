@@ -30,7 +30,7 @@ def losses_of(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
     """
     losses = next_token_loss(logits_BTV, targets_BT, reduction="none").view(targets_BT.shape)
     if not losses.isfinite().all():
-        raise FloatingPointError("a loss is not finite (NaN or Inf)")
+        raise FloatingPointError("a loss is not finite")
     return losses
 
 

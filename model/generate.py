@@ -68,7 +68,7 @@ def generate(
         for _ in range(max_new_tokens):
             logits_BV = decoder.read(tokens_BT).cpu().float()
             if not all(map(math.isfinite, logits_BV.aminmax())):
-                raise FloatingPointError("the model's logits are not finite (NaN or Inf)")
+                raise FloatingPointError("the model's logits are not finite")
             next_B1 = torch.multinomial(sampling.probabilities(logits_BV), 1, generator=generator)
             yield next_B1[:, 0]
             tokens_BT = next_B1.to(prompt_BT.device)

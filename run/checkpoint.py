@@ -78,7 +78,7 @@ def check_finite(tensors: dict[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         # Minimum and maximum are NaN if any number is: a ninth of the time of testing each.
         if tensor.numel() and not all(map(math.isfinite, tensor.aminmax())):
-            raise FloatingPointError(f"{name} is not finite (NaN or Inf)")
+            raise FloatingPointError(f"{name} is not finite")
 
 
 def shape_of(tensor: Tensor) -> str:
