@@ -1,6 +1,8 @@
-"""Tokens -> sequences: for training a pure function of (seed, step), for evaluation one fixed pass.
+"""Tokens -> sequences. Training batches are a pure function of (seed, step); an evaluation is one
+fixed pass.
 
-A sequence is T + 1 tokens, T being block_size: the first T are read, the last T predicted.
+A sequence has T + 1 tokens, where T is block_size: the model reads the first T and predicts the
+last T.
 """
 
 import functools
@@ -17,8 +19,8 @@ from data.config import DataConfig
 from data.corpus import Corpus, load_corpus
 from data.tokenizer import CharTokenizer, Tokenizer
 
-BASELINE_TOKENS = 10_000_000  # the most tokens that the baselines are counted on
-HELD_OUT = 256  # sequences of a generated data set, for validation and for a test
+BASELINE_TOKENS = 10_000_000  # maximum number of tokens for the baselines
+HELD_OUT = 256  # sequences of a generated dataset, for validation and for a test
 
 
 def open_batches(
@@ -31,11 +33,11 @@ def open_batches(
     """Return the sequences that the config names.
 
     Args:
-        tokenizer: encode with this one instead of one made for the text.
+        tokenizer: encode with this tokenizer instead of one made for the text.
         named: whether the user named the source; see `load_corpus`.
 
     Raises:
-        UserError: see `load_corpus`, and for a text too short for a sequence in each split.
+        UserError: if the text cannot be loaded, or a split is shorter than a sequence.
     """
     if str(config.source) not in GENERATED:
         return TextBatches(load_corpus(config, tokenizer, named), config, block_size, seed)
@@ -49,14 +51,13 @@ def open_batches(
 
 
 class TextBatches:
-    """Sequences of a text, whose first part is for training, the next for validation, and perhaps
-    a last one for testing."""
+    """Sequences of a text, which is split into training, validation and perhaps test."""
 
     def __init__(self, corpus: Corpus, config: DataConfig, block_size: int, seed: int) -> None:
         self.tokenizer, self.info = corpus.tokenizer, corpus.info
         self.block_size, self.seed = block_size, seed
         length, test_fraction = len(corpus.tokens), config.test_fraction
-        # Rounded first, because 100 million times 0.9 must not be 89,999,999.99999999.
+        # Round first, because 100 million times 0.9 must not be 89,999,999.99999999.
         train_end = int(round(length * (1 - config.val_fraction - test_fraction), 3))
         val_end = length - round(length * test_fraction)
         splits = np.split(corpus.tokens, [train_end, val_end])
@@ -68,12 +69,12 @@ class TextBatches:
             )
         self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1
-        # Called with a batch size B, and perhaps a limit.
+        # Call these with a batch size B, and perhaps a limit.
         self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)
         self.test_batches = functools.partial(one_pass, self.test_tokens, block_size)
 
     def __str__(self) -> str:
-        """The text in one line."""
+        """Describe the text in one line."""
         test = f", {len(self.test_tokens):,} for testing" if len(self.test_tokens) else ""
         return (
             f"{printable(self.info['source'])}, {self.info['tokens']:,} tokens "
@@ -82,14 +83,14 @@ class TextBatches:
         )
 
     def train_batch(self, step: int, batch_size: int) -> Tensor:
-        """Return the sequences of a training step, (B, T + 1), of 64-bit integers.
+        """Return the sequences of a training step, (B, T + 1), as 64-bit integers.
 
-        They are numbers step * B and on of an endless series of epochs. Each epoch cuts the text
-        into adjacent sequences from its own offset, and takes them in its own order; both are
-        drawn from (seed, epoch).
+        They are the B sequences from number step * B in an endless series of epochs. Each epoch
+        cuts the text into adjacent sequences from a random offset and shuffles them; the offset and
+        the order are drawn from (seed, epoch).
         """
         length, T = len(self.train_tokens), self.block_size
-        count = max(1, (length - T) // T)  # sequences that fit, whatever the offset
+        count = max(1, (length - T) // T)  # sequences that fit with any offset
         starts = [
             epoch_starts(length, T, count, self.seed, number // count)[number % count]
             for number in range(step * batch_size, (step + 1) * batch_size)
@@ -97,16 +98,16 @@ class TextBatches:
         return gather(self.train_tokens, np.array(starts), T + 1)
 
     def baselines(self) -> dict[str, float]:
-        """Return the validation losses of `baseline_losses`."""
+        """Return the losses of `baseline_losses` on the validation split."""
         train, val = self.train_tokens[-BASELINE_TOKENS:], self.val_tokens[:BASELINE_TOKENS]
         return baseline_losses(train, val, self.tokenizer.vocab_size)
 
 
 class GeneratedBatches:
-    """Sequences drawn at random, without end. The methods are those of TextBatches.
+    """An endless series of random sequences, with the methods of TextBatches.
 
-    To add a data set, write a class with a tokenizer, `__str__` and `draw`, name it in GENERATED,
-    and put its settings into DataConfig.
+    To add a dataset, write a class with a tokenizer, `__str__` and `draw`, name it in GENERATED,
+    and add its settings to DataConfig.
     """
 
     tokenizer: Tokenizer
@@ -126,7 +127,7 @@ class GeneratedBatches:
         return self.draw([self.seed, 1, step], batch_size)
 
     def held_out(self, part: int, batch_size: int, limit: int | None = None) -> Iterator[Tensor]:
-        """Yield all sequences, which are few and the same for every seed of training."""
+        """Yield all sequences, which are the same for every seed of training."""
         yield from self.draw([0, part], HELD_OUT).split(batch_size)
 
     def baselines(self) -> dict[str, float]:
@@ -136,11 +137,11 @@ class GeneratedBatches:
 
 
 class RepeatBatches(GeneratedBatches):
-    """Random strings repeated: each sequence is [r, r, ...] cut to T + 1, r of its own length.
+    """Random strings repeated: each sequence is [r, r, ...] cut to T + 1, with r of random length.
 
-    The characters of r are distinct, so that what follows one is known from its last appearance,
-    and from nothing else. A model that predicts the second copy has learned to look back for it:
-    induction (Olsson et al. 2022).
+    The characters of r are distinct, so the next character can be predicted only from the previous
+    occurrence of the current one. A model that predicts the second copy has learned to find that
+    occurrence: induction (Olsson et al. 2022).
     """
 
     def __init__(self, config: DataConfig, block_size: int, seed: int) -> None:
@@ -175,7 +176,7 @@ Batches = TextBatches | GeneratedBatches
 
 @functools.lru_cache(maxsize=2)  # a batch may end one epoch and begin the next
 def epoch_starts(length: int, T: int, count: int, seed: int, epoch: int) -> npt.NDArray[Any]:
-    """Return the starts of an epoch's sequences, in the order in which they are taken."""
+    """Return the starts of an epoch's sequences, in their shuffled order."""
     random = np.random.default_rng([seed, epoch])
     offset = random.integers(min(T, length - count * T))
     return np.asarray(offset + T * random.permutation(count))
@@ -184,12 +185,12 @@ def epoch_starts(length: int, T: int, count: int, seed: int, epoch: int) -> npt.
 def one_pass(
     tokens: npt.NDArray[Any], T: int, batch_size: int, limit: int | None = None
 ) -> Iterator[Tensor]:
-    """Yield adjacent sequences, (B, T + 1), which together predict every token but the first; what
-    is left over makes a last, shorter one.
+    """Yield adjacent sequences, (B, T + 1), which together predict every token but the first; the
+    remaining tokens make a last, shorter sequence.
 
     Args:
-        limit: of a split with more tokens to predict, yield sequences that are evenly spaced and
-            predict at most this many, or one sequence.
+        limit: maximum number of tokens to predict. If the split has more, yield evenly spaced
+            sequences, at least one.
     """
     count = fitting = (len(tokens) - 1) // T
     rest = tokens[T * fitting :]
@@ -203,16 +204,16 @@ def one_pass(
 
 
 def gather(tokens: npt.NDArray[Any], starts: npt.NDArray[np.int64], length: int) -> Tensor:
-    """Return the tokens from each start on, (len(starts), length)."""
+    """Return `length` tokens from each start, (len(starts), length)."""
     return torch.from_numpy(tokens[starts[:, None] + np.arange(length)].astype(np.int64))
 
 
 def baseline_losses(train: npt.NDArray[Any], val: npt.NDArray[Any], V: int) -> dict[str, float]:
-    """Losses on `val`, in nats per token, of models that look back one token at most.
+    """Return the losses on `val`, in nats per token, of models that read at most one token.
 
     uniform: 1 / V. unigram: (count(b) + 1) / (n + V). bigram, after a token a:
-    (count(ab) + unigram(b)) / (count(a) + 1), with the prior of MacKay & Peto (1995), so that a
-    pair never seen has a probability too. Counts, and their sum n, are from `train`.
+    (count(ab) + unigram(b)) / (count(a) + 1), with the prior of MacKay & Peto (1995), so that every
+    pair has a positive probability. The counts, and their sum n, come from `train`.
     """
     unigram = (np.bincount(train, minlength=V) + 1) / (len(train) + V)
     followed = np.bincount(train[:-1], minlength=V)

@@ -1,10 +1,9 @@
-"""From any text to one file of tokens.
+"""Text -> one file of tokens.
 
     chunks of text -> token ids -> cache/tokens/<hash>/tokens.bin
 
-A text is read once to find its characters or subwords, and once to write its tokens, in memory that
-does not grow with it. The file is memory-mapped ever after; its hash is that of what identifies the
-source.
+A text is read once to find its characters or subwords, and once to write its tokens, in bounded
+memory. Then the file is memory-mapped. The hash identifies the source and the kind of tokens.
 """
 
 import hashlib
@@ -35,7 +34,7 @@ from data.tokenizer import (
     train_bpe,
 )
 
-START_TOKENS = 10_000_000  # the most tokens that the one to start from is chosen among
+START_TOKENS = 10_000_000  # maximum number of tokens from which the start token is chosen
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class Corpus:
     tokenizer: Tokenizer
 
     info: dict[str, Any]
-    """What a run records of its text: source, sha256 of the bytes, number of tokens, and the token
-    that generation starts from."""
+    """Source, sha256 of the bytes, number of tokens, and the token that generation starts from; a
+    run records these."""
 
 
 def load_corpus(
@@ -58,13 +57,13 @@ def load_corpus(
     """Return the text of the config as tokens, from the cache if it is there.
 
     Args:
-        tokenizer: encode with this one instead of one made for the text.
-        named: whether the user named the text. One that only the header of a saved run names is
-            taken from the cache alone: such a header could name any file here, or a download.
+        tokenizer: encode with this tokenizer instead of one made for the text.
+        named: whether the user named the text. If only the header of a saved run names it, it is
+            read only from the cache, because a header could name any file or download.
 
     Raises:
-        UserError: for a source that is missing, empty, not UTF-8, or out of reach; for characters
-            that `tokenizer` does not know; for a damaged cache.
+        UserError: for a source that is missing, empty, not UTF-8, or not reachable; for characters
+            that are not in the vocabulary of `tokenizer`; for a damaged cache.
     """
     source, folder = find_source(config), cache_folder() / "tokens"
     vocab_size = config.vocab_size if config.tokenizer == "bpe" else None
@@ -81,7 +80,7 @@ def load_corpus(
             )
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{entry}.lock"):
-            if not entry.exists():  # another process may have made it meanwhile
+            if not entry.exists():  # another process may have just made it
                 make_entry(entry, source, tokenizer or make_tokenizer(config, source))
     return read_entry(entry, source)
 
@@ -104,7 +103,7 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
 
 
 def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
-    """Write an entry of the cache, whole or not at all: tokens, and what describes them."""
+    """Write an entry of the cache, complete or absent: the tokens and their description."""
     digest = hashlib.sha256()
     with tempfile.TemporaryDirectory(
         prefix="making-", dir=entry.parent, ignore_cleanup_errors=True
@@ -127,7 +126,7 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
 
 
 def read_text(source: Source, errors: str = "strict") -> Iterator[str]:
-    """Read a text in chunks, and show how far it is."""
+    """Read a text in chunks, and show the progress."""
     chunks = source.read(errors)
     return iter(tqdm(chunks, "reading", unit=" chunks", leave=False, delay=0.5, disable=None))
 

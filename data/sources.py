@@ -1,9 +1,9 @@
-"""Where text comes from: files, Python's own manual, or a dataset on the Hugging Face Hub.
+"""Sources of text: files, Python's manual, or a dataset of the Hugging Face Hub.
 
     config -> Source -> chunks of text
 
-Finding a source reads none of it. What identifies it is the path, size and time of files, or the
-name and revision of a dataset.
+Finding a source does not read its text. Files are identified by path, size and time, and datasets
+by name and revision.
 """
 
 import functools
@@ -18,26 +18,26 @@ from typing import Any
 from common.errors import UserError, reading
 from data.config import DataConfig
 
-CHUNK = 1 << 17  # characters; what is made of them stays in the processor's cache
-ROWS = 100  # of a dataset on the Hub, in a chunk
+CHUNK = 1 << 17  # characters, few enough that their tokens fit in the processor's cache
+ROWS = 100  # rows of a Hub dataset in a chunk
 
 
 @dataclass(frozen=True)
 class Source:
-    """A text that is not read yet."""
+    """A text that has not been read yet."""
 
     name: str
 
     identity: list[Any]
-    """Plain data, different for another text."""
+    """Plain data that differs between texts."""
 
     read: Callable[[str], Iterator[str]]
-    """Yields the text in chunks. The argument is what to do with bytes that are not UTF-8: "strict"
-    or "surrogateescape", as for `open`."""
+    """Yields the text in chunks. The argument is the error handler for bytes that are not UTF-8,
+    "strict" or "surrogateescape", as for `open`."""
 
 
 def cache_folder() -> Path:
-    """Return the folder of tokenized texts: cache/ here, or the one that GLASSGPT_CACHE names."""
+    """Return the folder of tokenized texts: cache/, or the folder that GLASSGPT_CACHE names."""
     return Path(os.environ.get("GLASSGPT_CACHE") or "cache")
 
 
@@ -71,10 +71,10 @@ def find_files(name: str) -> list[Path]:
 
 
 def read_files(paths: list[Path], separator: str, errors: str) -> Iterator[str]:
-    """Yield the text of files, every character as it is, with the separator between them.
+    """Yield the text of files, with newlines unchanged, and the separator between files.
 
     Raises:
-        UserError: naming a byte that is not UTF-8.
+        UserError: naming a file that is not UTF-8.
     """
     for i, path in enumerate(paths):
         if i:
@@ -84,11 +84,11 @@ def read_files(paths: list[Path], separator: str, errors: str) -> Iterator[str]:
             open(path, encoding="utf-8", errors=errors, newline="") as file,
         ):
             while text := file.read(CHUNK):
-                yield text + file.readline(CHUNK)  # to the end of a line: no word is cut
+                yield text + file.readline(CHUNK)  # to the end of the line, so that no word is cut
 
 
 def pydocs() -> Source:
-    """Return the reference manual behind Python's `help()`, which every CPython carries."""
+    """Return the reference manual behind Python's `help()`, which comes with CPython."""
     from pydoc_data.topics import topics  # half a megabyte
 
     text, version = "\n".join(topics[name] for name in sorted(topics)), sys.version.split()[0]
@@ -96,7 +96,7 @@ def pydocs() -> Source:
 
 
 def hub(config: DataConfig) -> Source:
-    """Return a dataset on the Hugging Face Hub. `datasets` downloads it, each file once."""
+    """Return a dataset of the Hugging Face Hub. `datasets` downloads each file once."""
     options = [config.hub_config, config.hub_split, config.hub_column, config.hub_revision]
     name = str(config.source)
     return Source(name, [name, *options, config.separator], lambda _: read_rows(config))
@@ -106,9 +106,9 @@ def read_rows(config: DataConfig) -> Iterator[str]:
     """Yield the text of a dataset, its rows joined by the separator; a null is an empty text.
 
     Raises:
-        UserError: if the dataset is out of reach, or its rows hold no text.
+        UserError: if the dataset is not reachable, or its column does not contain text.
     """
-    import datasets  # takes a second, which a start from the cache saves
+    import datasets  # here, because the import takes a second
 
     source = str(config.source)
     with reading(source, "could not be loaded; without a network, name a file with --data.source"):

@@ -1,8 +1,8 @@
 """Text <-> token ids. A token is a character of the text, a byte, or a subword.
 
-Subwords come from byte-pair encoding (Sennrich et al. 2016) of bytes, as in GPT-2 (Radford et al.
-2019): a text is split into words, and the bytes of a word are joined, pair by pair, in the order of
-the merges. The library `tokenizers` does that.
+Subwords come from byte-level byte-pair encoding (Sennrich et al. 2016), as in GPT-2 (Radford et al.
+2019): a text is split into words, and the bytes of a word are joined pair by pair in the order of
+the merges. The library `tokenizers` computes this.
 """
 
 import codecs
@@ -19,8 +19,8 @@ from pydantic.dataclasses import dataclass
 
 from common.errors import UserError
 
-# GPT-2 writes each byte as a visible character: itself, or one from U+0100 on. Its tokens 0 to 255
-# are the bytes in this order.
+# GPT-2 writes each byte as a visible character: the byte itself, or a character from U+0100. Its
+# tokens 0 to 255 are the bytes in this order.
 VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 HIDDEN = [byte for byte in range(256) if byte not in VISIBLE]
 BYTE_OF = {chr(byte): byte for byte in VISIBLE}
@@ -33,25 +33,25 @@ def code_points(text: str) -> npt.NDArray[np.uint32]:
 
 
 class Tokenizer:
-    """Text <-> token ids from 0 to V - 1. A kind of tokens is a subclass with pieces, `encode` and
-    `to_dict`, and its name in KINDS."""
+    """Text <-> token ids from 0 to V - 1. To add a kind of tokens, write a subclass with `pieces`,
+    `encode` and `to_dict`, and name it in KINDS."""
 
     pieces: list[bytes]
     """The bytes of each token."""
 
     errors = "strict"
-    """What to do with a text's bytes that are not UTF-8, as for `open`."""
+    """The error handler for bytes that are not UTF-8, as for `open`."""
 
     def encode(self, text: str) -> npt.NDArray[Any]:
-        """Return the token ids of a text, in the smallest unsigned type that holds V of them.
+        """Return the token ids of a text, in the smallest unsigned type for V distinct ids.
 
         Raises:
-            UserError: for a text that has no tokens.
+            UserError: for a text with characters that no token represents.
         """
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data that `load_tokenizer` reads."""
+        """Return plain data for `load_tokenizer`."""
         raise NotImplementedError
 
     @property
@@ -61,12 +61,12 @@ class Tokenizer:
 
     @cached_property
     def labels(self) -> list[str]:
-        """Each token as a text to show; bytes that are not a character as \\xNN."""
+        """A printable text for each token; bytes that are not a character appear as \\xNN."""
         return [piece.decode("utf-8", "backslashreplace") for piece in self.pieces]
 
     @cached_property
     def characters(self) -> npt.NDArray[np.int64]:
-        """How many characters begin in each token: all bytes but UTF-8's continuation bytes."""
+        """The number of characters that begin in each token: its bytes that do not continue one."""
         return np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in self.pieces])
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -92,14 +92,14 @@ class CharTokenizer(Tokenizer):
 
     @cached_property
     def _ids(self) -> npt.NDArray[Any]:
-        """The token of each Unicode code point; V for those that have none."""
+        """The token of each Unicode code point, or V if it has none."""
         V = self.vocab_size
         ids = np.full(sys.maxunicode + 1, V, dtype=np.min_scalar_type(V))
         ids[code_points(self.chars)] = np.arange(V)
         return ids
 
     def encode(self, text: str) -> npt.NDArray[Any]:
-        ids = self._ids.take(code_points(text), mode="clip")  # none is out of range, and it is fast
+        ids = self._ids.take(code_points(text), mode="clip")  # fast; no index is out of range
         if (ids == self.vocab_size).any():
             unknown = sorted(set(text) - set(self.chars))[:20]
             raise UserError(
@@ -130,10 +130,10 @@ class ByteTokenizer(Tokenizer):
 
 @dataclass
 class BPETokenizer(Tokenizer):
-    """One token per byte, or per run of bytes that `merges` join."""
+    """One token per byte, or per sequence of bytes that `merges` join."""
 
     merges: str
-    """Pairs of tokens to join, in this order, one a line, in GPT-2's characters."""
+    """Pairs of tokens to join, in this order, one per line, in GPT-2's characters."""
 
     special: tuple[str, ...] = ()
     """Tokens that no text has, such as GPT-2's <|endoftext|>. They have the last ids."""
@@ -177,17 +177,17 @@ def load_tokenizer(plain: dict[str, Any]) -> Tokenizer:
 
 
 def byte_level_bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Any:
-    """Return the library's tokenizer with GPT-2's words."""
+    """Return the library's tokenizer, which splits a text into words as GPT-2 does."""
     encoder = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
     encoder.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     return encoder
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
-    """Join the most frequent pair of tokens of a text, again and again.
+    """Learn merges by joining the most frequent pair of tokens of a text repeatedly.
 
     Args:
-        vocab_size: number of tokens, 256 of them bytes; fewer if the text has fewer pairs.
+        vocab_size: number of tokens, including 256 bytes; a short text gives fewer.
     """
     encoder = byte_level_bpe({}, [])
     trainer = tokenizers.trainers.BpeTrainer(

@@ -1,10 +1,10 @@
-"""Attention (Vaswani et al. 2017, section 3.2): the formula, and many heads of it side by side.
+"""Attention (Vaswani et al. 2017, section 3.2): the formula, and multi-head attention.
 
 Letters, here and everywhere: B batch, T query positions, S key positions, C model width,
 H heads, D = C / H head width, V vocabulary.
 
-One polarity of masks, everywhere: True means *may attend*, as in PyTorch's
-`scaled_dot_product_attention`. (`torch.nn.MultiheadAttention` has it the other way round.)
+In every mask, True means *may attend*, as in PyTorch's `scaled_dot_product_attention`. (In
+`torch.nn.MultiheadAttention`, True means hidden.)
 """
 
 import math
@@ -30,8 +30,8 @@ def attention(
     """Compute softmax(Q K^T / sqrt(D)) V step by step (Vaswani et al. 2017, equation 1).
 
     Args:
-        mask: boolean, broadcastable to (B, H, T, S); True may attend. A query that may attend
-            to nothing has weights, and so an output, of zero.
+        mask: boolean, broadcastable to (B, H, T, S); True may attend. If a query may attend to no
+            key, its weights and its output are zero.
         dropout_p: probability of dropping a weight.
 
     Returns:
@@ -49,18 +49,18 @@ def attention(
 def causal_mask(T: int, S: int, device: torch.device | None = None) -> Tensor:
     """Return the mask (T, S) that is True where query t may attend to key s.
 
-    A position attends to itself and to earlier ones. The T queries are the last of the S positions,
-    as in decoding with a cache.
+    A position attends to itself and to earlier positions. The T queries are the last of the S
+    positions, as in decoding with a cache.
     """
     return torch.ones(T, S, dtype=torch.bool, device=device).tril(diagonal=S - T)
 
 
 class Attend(nn.Module):
-    """`attention` by the "fused" kernel of PyTorch (in bfloat16 on a CPU, by `causal_attention`) or
-    by the "explicit" formula. They agree up to rounding.
+    """`attention` with PyTorch's "fused" kernel (in bfloat16 on a CPU, `causal_attention`) or with
+    the "explicit" formula. They agree up to rounding.
 
-    A module, so that a forward hook sees the queries, keys, values and mask that the model used
-    and may replace the output (see `lens/capture.py`), whichever the kernel.
+    This is a module, so that with any kernel a forward hook can read the queries, keys, values and
+    mask, and replace the output (see `lens/capture.py`).
     """
 
     def __init__(self, kernel: Kernel, dropout_p: float) -> None:
@@ -70,7 +70,7 @@ class Attend(nn.Module):
     def forward(
         self, q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, triangle: bool
     ) -> Tensor:
-        """(B, H, T, D). `triangle` says that `mask` is the causal mask of as many keys as queries,
+        """Return (B, H, T, D). If `triangle`, `mask` is the causal mask of T queries and T keys,
         for which there are faster kernels."""
         p = self.dropout_p if self.training else 0.0
         if self.kernel == "explicit":
@@ -82,10 +82,10 @@ class Attend(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotary position encoding: pairs of channels rotated by an angle that grows with the position.
+    """Rotary position encoding: rotates pairs of channels by angles proportional to the position.
 
-    The product of a rotated query and a rotated key depends on their positions only by the
-    distance between them (Su et al. 2021, RoFormer). Channel i is paired with i + D / 2, as in
+    The dot product of a rotated query and a rotated key depends on their positions only through the
+    offset between them (Su et al. 2021, RoFormer). Channel i is paired with i + D / 2, as in
     GPT-NeoX.
     """
 
@@ -105,15 +105,14 @@ class Rotary(nn.Module):
 
 
 class KVCache:
-    """The keys and values of one layer at the positions read, so that decoding does not compute
-    them again."""
+    """The keys and values of one layer at the positions so far, which decoding reuses."""
 
     k_BHSD: Tensor
     v_BHSD: Tensor
     length = 0
 
     def append(self, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Add T positions; return the keys and values of all so far, each (B, H, length, D)."""
+        """Append T positions; return all keys and values so far, each (B, H, length, D)."""
         if self.length:
             k_BHTD = torch.cat((self.k_BHSD, k_BHTD), dim=2)
             v_BHTD = torch.cat((self.v_BHSD, v_BHTD), dim=2)
@@ -122,8 +121,8 @@ class KVCache:
 
 
 class Cache:
-    """What a model keeps of the tokens read: a `KVCache` for each layer, and the last tokens, with
-    which the next n-grams begin."""
+    """The state of decoding: a `KVCache` for each layer, and the last tokens, with which the next
+    n-grams begin."""
 
     recent_BN: Tensor | int = 0
 
@@ -134,9 +133,9 @@ class Cache:
 class MultiHeadAttention(nn.Module):
     """Multi-head attention (Vaswani et al. 2017, section 3.2.2): self, causal or cross.
 
-    Queries, keys and values are projected C -> C and split into H heads of width D; each head
-    attends by itself; the heads are merged and projected once more. Head h has rows h * D to
-    (h + 1) * D of the weights of `query`, `key` and `value`, and those columns of `out`.
+    Queries, keys and values are projected C -> C and split into H heads of width D. Each head
+    attends separately. Then the heads are concatenated and projected by `out`. Head h uses rows
+    h * D to (h + 1) * D of the `query`, `key` and `value` weights, and the same columns of `out`.
     """
 
     def __init__(
@@ -181,12 +180,12 @@ class MultiHeadAttention(nn.Module):
         """Let each position of `x` attend to `source`, or to `x` itself.
 
         Args:
-            x_BTC: what the queries are made from.
-            source_BSC: what keys and values are made from in cross-attention; of any length.
+            x_BTC: input of the queries.
+            source_BSC: input of the keys and values in cross-attention, of any length.
             mask: boolean, broadcastable to (B, H, T, S); True may attend.
-            causal: a position may attend to itself and to earlier ones only. As a cache and rotary
-                positions do, this assumes self-attention.
-            cache: keys and values of earlier positions; those of `x` are appended.
+            causal: let a position attend only to itself and to earlier positions. This, a cache and
+                rotary positions require self-attention.
+            cache: keys and values of earlier positions; the keys and values of `x` are appended.
 
         Returns:
             (B, T, C).
@@ -216,5 +215,5 @@ class MultiHeadAttention(nn.Module):
         return x_BTC.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
 
     def merge_heads(self, z_BHTD: Tensor) -> Tensor:
-        """(B, H, T, D) -> (B, T, C): the heads side by side."""
+        """(B, H, T, D) -> (B, T, C): concatenate the heads."""
         return z_BHTD.transpose(1, 2).flatten(2)

@@ -1,8 +1,8 @@
-"""Decoding in C: on a CPU in float32, all of the model but its embeddings is one call of a function
-in `decode.c`, compiled on first use. What takes the time is reading the weights, and calling.
+"""Decoding in C: on a CPU in float32, the model except its embeddings is one call of a function in
+`decode.c`, which is compiled on first use. Most of the time goes into reading the weights.
 
-`decode.c` never decides what the model is: a model that it does not know, or whose logits it does
-not reproduce, is decoded by `GPT.forward`, and a note says so.
+If `decode.c` does not support a model, or does not reproduce its logits, `GPT.forward` decodes it
+instead, and a note says so.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ KNOWN = {  # to decode.c, numbered as there
     "norm": ["layernorm", "rmsnorm"],
     "activation": ["relu", "relu2", "gelu", "gelu_tanh", "swiglu"],
 }
-BLOCK = [  # its weights in the order in which decode.c reads them
+BLOCK = [  # the weights of a block in the order in which decode.c reads them
     ["attn_norm"],
     ["attn.query", "attn.key", "attn.value"],
     ["attn.q_norm"],
@@ -43,15 +43,15 @@ BLOCK = [  # its weights in the order in which decode.c reads them
     ["mlp.down"],
 ]
 LANES = 16
-TOLERANCE = 1e-4  # relative to the largest logit; rounding is about a hundredth of it
+TOLERANCE = 1e-4  # relative to the largest logit; rounding errors are about 1e-6
 
 
 def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> GPT:
-    """Return a `CompiledGPT` of a model on the CPU in float32; the model itself, with a note on
-    stderr, if there is no compiler or `decode.c` computes something else.
+    """Return a `CompiledGPT` of a model on the CPU in float32. If there is no compiler, or
+    `decode.c` computes different logits, print a note to stderr and return the model itself.
 
     Args:
-        dtype: round the weights to this type; with bfloat16 half as much memory is read.
+        dtype: round the weights to this type; bfloat16 halves the memory to read.
     """
     for parameter in model.parameters():
         parameter.data = parameter.to(dtype).to(parameter.dtype)
@@ -70,9 +70,9 @@ def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> GPT
 
 
 class CompiledGPT(GPT):
-    """The same modules, but `forward` is that of `decode.c`, on a copy of the weights.
+    """A GPT whose `forward` calls `decode.c` on a copy of the weights.
 
-    There are no gradients and no dropout, and hooks on the modules are not called.
+    It has no gradients and no dropout, and it does not call hooks on the modules.
     """
 
     def __init__(self, model: GPT, dtype: torch.dtype = torch.float32) -> None:
@@ -82,7 +82,7 @@ class CompiledGPT(GPT):
             dtype: keep the matrices in this type, float32 or bfloat16.
 
         Raises:
-            ValueError: for a model that `decode.c` does not know.
+            ValueError: for a model that `decode.c` does not support.
         """
         vars(self).update(vars(model))
         config, self.vocab_size = model.config, model.token_embedding.num_embeddings
@@ -125,8 +125,8 @@ class CompiledGPT(GPT):
     def error(self, model: GPT) -> float:
         """Return the largest difference from the model's logits, relative to the largest logit.
 
-        Of two sequences, the last position decoded by itself; as long as takes milliseconds, but
-        longer than two of the panels that keys and values lie in.
+        It decodes two sequences, the last position separately. They are short enough to take
+        milliseconds, but longer than two panels of keys and values.
         """
         affordable = max(2 * LANES + 2, 5 * 10**8 // model.num_parameters())
         T = min(self.config.block_size, affordable)
@@ -137,9 +137,9 @@ class CompiledGPT(GPT):
 
 
 def laid_out(model: GPT, dtype: torch.dtype) -> Iterator[Tensor]:
-    """Yield the weights as `decode.c` reads them: of a norm its weights, then its biases; of linear
-    layers side by side panels of 16 outputs, with the biases and then the weights of each input, as
-    `dtype`."""
+    """Yield the weights as `decode.c` reads them: for a norm, its weights, then its biases; for
+    adjacent linear layers, panels of 16 outputs, each with the biases and then the weights of each
+    input, as `dtype`."""
     if model.rotary is not None:
         yield from model.rotary.buffers()
     weights = model.state_dict()
@@ -160,9 +160,9 @@ def laid_out(model: GPT, dtype: torch.dtype) -> Iterator[Tensor]:
 
 
 def huge(size: int) -> Tensor:
-    """Return a tensor of bytes, in huge pages (2 MB) where Linux has them.
+    """Return a tensor of bytes, in huge pages (2 MB) if Linux supports them.
 
-    With pages of 4 KB, TLB misses take a fifth of the time of reading the weights.
+    With pages of 4 KB, TLB misses take a fifth of the time to read the weights.
     """
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(AttributeError, OSError):  # a system without such pages
@@ -172,8 +172,8 @@ def huge(size: int) -> Tensor:
 
 @functools.cache
 def compile_library(dtype: torch.dtype) -> ctypes.CDLL:
-    """Compile `decode.c` for this processor, once: the library is kept in Python's own folder of
-    compiled files, and loaded again if it belongs to the user or to the owner of the source.
+    """Compile `decode.c` for this processor, once. The library is kept in `__pycache__`, and loaded
+    again if its owner is the user or the owner of the source.
 
     Raises:
         OSError, CalledProcessError: if it cannot be compiled or written.

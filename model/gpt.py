@@ -13,14 +13,14 @@ from model.attention import Cache, KVCache, MultiHeadAttention, Rotary
 from model.config import ModelConfig
 from model.layers import ACTIVATIONS, GATED, NORMS, Dropout, Linear
 
-NGRAM_ROWS = 16_381  # a prime, so that n-grams that share a row have little else in common
+NGRAM_ROWS = 16_381  # a prime, so that n-grams that share a row rarely share tokens
 
 
 class MLP(nn.Module):
     """C -> 4 C, an activation, 4 C -> C.
 
-    With a gate, activation(gate(x)) * up(x) (Shazeer 2020), and 8/3 C instead of 4 C, so that the
-    three matrices have as many weights as two.
+    With a gate, the hidden layer is activation(gate(x)) * up(x) (Shazeer 2020), and its width is
+    8/3 C instead of 4 C, so that three matrices have as many weights as two.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -33,7 +33,7 @@ class MLP(nn.Module):
         self.down = Linear(hidden, C, config.bias)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C), each position by itself."""
+        """(B, T, C) -> (B, T, C), separately at each position."""
         if self.gate is None:
             return self.down(self.activation(self.up(x_BTC)))
         return self.down(self.activation(self.gate(x_BTC)) * self.up(x_BTC))
@@ -68,8 +68,8 @@ class Block(nn.Module):
 class NgramEmbeddings(nn.ModuleList):
     """A table of vectors for each n from 2 to `ngrams`.
 
-    An n-gram is a number in base V, with its last token as the lowest digit. That number modulo the
-    size of the table is its row, so that n-grams share rows where there are more n-grams than rows.
+    An n-gram is a number in base V, with its last token as the lowest digit. Its row is this number
+    modulo the size of the table, so n-grams share rows if there are more n-grams than rows.
     """
 
     def __init__(self, ngrams: int, vocab_size: int, n_embd: int) -> None:
@@ -79,11 +79,11 @@ class NgramEmbeddings(nn.ModuleList):
         self.vocab_size = vocab_size
 
     def forward(self, x_BTC: Tensor, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
-        """Add the vectors of the n-grams of each n to `x`. Before the first token all n-grams read
+        """Add the vectors of the n-grams of each n to `x`. The tokens before the first one count as
         token 0.
 
         Args:
-            cache: has the tokens before these; updated.
+            cache: holds the previous tokens; updated.
         """
         T, N = tokens_BT.size(1), len(self)  # N tokens of history are all that is needed
         history = F.pad(tokens_BT, (N, 0))
@@ -99,12 +99,12 @@ class NgramEmbeddings(nn.ModuleList):
 
 
 class GPT(nn.Module):
-    """A decoder-only Transformer: tokens in, logits of the next token out."""
+    """A decoder-only Transformer, from tokens to the logits of the next token."""
 
     compute_dtype: torch.dtype | None = None
-    """Type of the activations, `--train.precision` in training; None is that of the weights. The
-    weights keep their type, and the embeddings, whose gradients are long sums over tokens, are
-    summed in it, then cast."""
+    """Type of the activations, `--train.precision` in training; None is the type of the weights.
+    The weights keep their type. The embeddings are summed in it and then cast, because their
+    gradients are long sums over tokens."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -121,12 +121,12 @@ class GPT(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Initialize the weights as GPT-2 does, but embeddings and head at half its scale.
+        """Initialize the weights as in GPT-2, but embeddings and head at half the scale.
 
-        Matrices are normal with standard deviation 0.02; those that write to the residual stream
-        are smaller by the square root of their number, or zero if the config says so. Biases and
-        n-gram embeddings are zero: most n-grams are rare. With a small head the logits start
-        small (standard deviation 0.01 sqrt(C)), and the loss near ln V.
+        Matrices are normal with standard deviation 0.02. Matrices that write to the residual stream
+        are divided by the square root of their number, or zero with `zero_init`. Biases and n-gram
+        embeddings are zero, because most n-grams are rare. A small head gives small initial logits
+        (standard deviation 0.01 sqrt(C)), and a loss near ln V.
         """
         to_residual = 0.0 if self.config.zero_init else 0.02 / math.sqrt(2 * self.config.n_layer)
         for name, weight in self.named_parameters():
@@ -142,7 +142,7 @@ class GPT(nn.Module):
 
         Args:
             tokens_BT: token ids.
-            cache: of the positions before these, from `new_cache`; updated.
+            cache: cache of the previous positions, from `new_cache`; updated.
 
         Returns:
             (B, T, V).
@@ -156,7 +156,7 @@ class GPT(nn.Module):
         return self.unembed(x_BTC)
 
     def embed(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
-        """Sum the embeddings of tokens, positions and n-grams, (B, T, C)."""
+        """Return the sum of the embeddings of tokens, positions and n-grams, (B, T, C)."""
         start = cache.layers[0].length if cache else 0
         end = start + tokens_BT.size(1)
         if end > self.config.block_size:
@@ -168,7 +168,7 @@ class GPT(nn.Module):
         return x_BTC.to(self.compute_dtype or x_BTC.dtype)
 
     def unembed(self, x_BTC: Tensor) -> Tensor:
-        """Compute logits (B, T, V) from a residual stream; of an earlier layer, the logit lens."""
+        """Compute logits (B, T, V) from a residual stream; for earlier layers, the logit lens."""
         x_BTC = self.final_norm(x_BTC)
         if self.head is not None:
             return self.head(x_BTC)
@@ -179,12 +179,12 @@ class GPT(nn.Module):
         return Cache(self.config.n_layer)
 
     def num_parameters(self) -> int:
-        """Count the learned numbers."""
+        """Return the number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
 def next_token_loss(logits_BTV: Tensor, targets_BT: Tensor, reduction: str = "mean") -> Tensor:
-    """Compute the cross-entropy of the next tokens, in nats, in float32 at least."""
+    """Compute the cross-entropy of the next tokens, in nats, in at least float32."""
     dtype = torch.promote_types(logits_BTV.dtype, torch.float32)
     return F.cross_entropy(
         logits_BTV.flatten(0, -2).to(dtype), targets_BT.flatten(), reduction=reduction

@@ -1,6 +1,6 @@
-"""The layers of the model, each equal to a textbook formula up to rounding, but faster.
+"""The layers of the model, each a faster form of a textbook formula, equal up to rounding.
 
-The first line of each docstring says what it equals; `tests/model/test_layers.py` compares.
+The first line of each docstring is the formula; `tests/model/test_layers.py` compares them.
 """
 
 import math
@@ -14,8 +14,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 # --- Mixed precision: layers that compute in the type of their input ------------------------------
-# The weights, and so their gradients, stay float32 where the activations are bfloat16. This is in
-# place of torch.autocast.
+# If the activations are bfloat16, the weights and their gradients stay float32. This replaces
+# torch.autocast.
 
 
 class Linear(nn.Linear):
@@ -56,9 +56,10 @@ def cast(x: Tensor, *weights: Tensor | None) -> Any:
 
 
 def joint_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-    """[layer(x) for layer in layers], as one matmul; a small training step takes a tenth less.
+    """[layer(x) for layer in layers], as one matmul, which saves a tenth of a small training step.
 
-    Without gradients one by one: for a few rows, joining the weights costs more than it saves.
+    Without gradients, the layers are computed separately: for a few rows, joining the weights takes
+    longer than it saves.
     """
     if not torch.is_grad_enabled():
         return tuple(layer(x) for layer in layers)
@@ -73,9 +74,9 @@ def joint_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
 def causal_attention(q_BHTD: Tensor, k_BHTD: Tensor, v_BHTD: Tensor, dropout_p: float) -> Tensor:
     """attention(q, k, v, causal_mask(T, T), dropout_p)[0].
 
-    Two matmuls and a softmax, with the scale and the mask in the first. In bfloat16 on a CPU they
-    take a third of the time of PyTorch's fused kernel, forward and backward; but they store the
-    (B, H, T, T) weights.
+    Computes two matmuls and a softmax, with the scale and the mask in the first matmul. In bfloat16
+    on a CPU, this takes a third of the time of PyTorch's fused kernel, forward and backward, but
+    stores the (B, H, T, T) weights.
     """
     B, H, T, D = q_BHTD.shape
     q, k, v = (x.reshape(B * H, T, D) for x in (q_BHTD, k_BHTD, v_BHTD))
@@ -106,22 +107,22 @@ class SquaredReLU(torch.autograd.Function):
 # By the name that `--model.activation` gives. Add one here.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # Hendrycks & Gimpel 2016
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's; on a CPU six times slower
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's; six times slower on a CPU
     "relu": F.relu,
     "relu2": SquaredReLU.apply,
     "swiglu": F.silu,
 }
-GATED = {"swiglu"}  # whose output is multiplied by a second projection (Shazeer 2020)
+GATED = {"swiglu"}  # the output is multiplied by a second projection (Shazeer 2020)
 
 
 # --- Dropout --------------------------------------------------------------------------------------
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """x * keep / (1 - p), keep being 0 with probability p, else 1 (Srivastava et al. 2014).
+    """x * keep / (1 - p), where keep is 0 with probability p, else 1 (Srivastava et al. 2014).
 
-    On a CPU four elements share a random number of 64 bits, sixteen each, so that p is rounded to
-    1 / 65,536; PyTorch draws a number for each element, which takes four times as long.
+    On a CPU, each element uses 16 bits of a 64-bit random number, so p is rounded to a multiple of
+    1 / 65,536. PyTorch draws a number for each element, which takes four times as long.
     """
     if p == 0 or x.device.type != "cpu":
         return F.dropout(x, p)
@@ -132,7 +133,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 
 class Dropout(nn.Dropout):
-    """`dropout` in training, nothing in evaluation."""
+    """`dropout` in training, and the identity in evaluation."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The same shape."""
