@@ -1,4 +1,4 @@
-"""Files that are whole or absent."""
+"""Atomic writes: a file is complete or absent."""
 
 import os
 import secrets
@@ -9,9 +9,9 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write to a scratch file in the same folder, sync it, and rename it to `path`.
 
     Raises:
-        OSError: if it cannot be written; the previous file is untouched.
+        OSError: if it cannot be written; the previous file is unchanged.
     """
-    # A name that nobody can guess, opened exclusively: no link planted there is followed.
+    # The name is random and the file is opened exclusively, so that no planted link is followed.
     scratch = path.with_name(f".writing-{secrets.token_hex(8)}-{path.name}")
     try:
         with open(scratch, "xb") as file:
@@ -20,11 +20,11 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(scratch, path)
     except OSError as error:
-        error.filename = str(path)  # the name that the user knows
+        error.filename = str(path)  # the name to show to the user
         raise
     finally:
         scratch.unlink(missing_ok=True)
-    if os.name == "posix":  # the rename is on the disk once its folder is
+    if os.name == "posix":  # sync the folder, so that the rename is on disk, too
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)

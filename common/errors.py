@@ -1,4 +1,4 @@
-"""How a command ends: in one clear line for whatever a user can cause, never in a traceback."""
+"""Errors: whatever a user can cause ends a command with one line, not with a traceback."""
 
 import functools
 import io
@@ -10,23 +10,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 OUT_OF_MEMORY = "out of memory|can't allocate memory|not enough memory"
-LONGEST = 600  # characters of a message; a value in it may have a million
+LONGEST = 600  # maximum number of characters in a message, which may contain a long value
 
 
 class UserError(Exception):
-    """An error the user can fix. The message says what is wrong, where, and what to do."""
+    """An error that the user can fix. The message says what is wrong, where, and how to fix it."""
 
     def _render_traceback_(self) -> list[str]:
-        """Show one line in a notebook, too; IPython asks for this."""
+        """Return one line for a notebook; IPython calls this method."""
         return [f"error: {printable(str(self))}"]
 
 
 @contextmanager
 def reading(path: Path | str, what: str = "is damaged") -> Iterator[None]:
-    """Turn whatever reading a file from outside raises into one line that names the file.
+    """Convert any error while reading an untrusted file into one line that names the file.
 
-    Every format is read by a library, and each library has exceptions of its own for a file that
-    is not what it should be.
+    Each format is read by a library with its own exceptions for invalid files.
 
     Raises:
         UserError: for any error inside the `with` block.
@@ -40,26 +39,26 @@ def reading(path: Path | str, what: str = "is damaged") -> Iterator[None]:
 
 
 def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
-    """Turn `main(arguments) -> exit code` into a command that reports errors in one line.
+    """Convert `main(arguments) -> exit code` into a command that reports errors in one line.
 
-    A `UserError` and what the operating system rejects (no such file, no permission, disk full)
-    exit with 2, Ctrl-C with 130. Anything else is a bug and keeps its traceback.
+    A `UserError` and errors of the operating system (no such file, no permission, disk full) exit
+    with 2, Ctrl-C exits with 130. Any other exception is a bug and keeps its traceback.
     """
 
     @functools.wraps(main)
     def run(argv: list[str] | None = None) -> int:
         if isinstance(sys.stdout, io.TextIOWrapper):
-            # Lines appear at once, also in a file; a character that the terminal cannot show is
-            # shown by its number.
+            # Lines appear at once, also in a file. A character that the terminal cannot show is
+            # escaped.
             sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
         try:
             code = main(sys.argv[1:] if argv is None else argv)
-            print(end="", flush=True)  # meet a closed pipe here, not while Python exits
+            print(end="", flush=True)  # detect a closed pipe here, not while Python exits
             return code
         except KeyboardInterrupt:
             print("\ninterrupted", file=sys.stderr)
             return 130
-        except BrokenPipeError:  # `python sample.py | head`: the reader has seen enough
+        except BrokenPipeError:  # as in `python sample.py | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         except Exception as error:
@@ -85,6 +84,6 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
 
 
 def printable(text: str) -> str:
-    """Return the text in one line without characters that act on a terminal: names and values in
-    messages come from files that anyone may have made. A long text is cut."""
+    """Return the text in one line, with control characters escaped, because names and values in
+    messages may come from untrusted files. A long text is cut."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)[:LONGEST]

@@ -1,4 +1,4 @@
-"""The types of options and configs: pydantic dataclasses, which check what they are made of.
+"""The types of options and configs: pydantic dataclasses, which validate their fields.
 
 @dataclass(frozen=True, config=STRICT)
 class ModelConfig:
@@ -13,8 +13,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 Made = TypeVar("Made")
 
-# Nothing is converted: 3.0 is not a whole number, and "yes" is not a boolean. Any limit on the
-# length of texts makes pydantic reject bytes that are not Unicode, which JSON could not save.
+# Nothing is converted: 3.0 is not an integer, and "yes" is not a boolean. Any limit on the length
+# of strings makes pydantic reject bytes that are not Unicode, which JSON cannot represent.
 STRICT = ConfigDict(
     strict=True,
     extra="forbid",
@@ -30,7 +30,7 @@ NonNegative = Annotated[float, Field(ge=0)]
 
 
 def read_json(kind: type[Made], text: str) -> Made:
-    """Read a dataclass from JSON. A missing field takes its default; an unknown one is an error.
+    """Read a dataclass from JSON. A missing field has its default; an unknown field is an error.
 
     Raises:
         ValueError: naming the field, in one line.
@@ -44,7 +44,7 @@ def read_json(kind: type[Made], text: str) -> Made:
 def first_error(error: ValidationError) -> tuple[str, str]:
     """Return the field of the first error, such as "train.seed", and what is wrong with it.
 
-    An error of a whole dataclass begins with the name of the field that is to blame.
+    An error of a whole dataclass begins with the name of the wrong field.
     """
     first = error.errors(include_url=False)[0]
     place = ".".join(map(str, first["loc"]))

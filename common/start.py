@@ -1,4 +1,4 @@
-"""Imports PyTorch for every command, after settings that must precede it."""
+"""Import PyTorch for every command, after settings that must precede the import."""
 
 import ctypes
 import gc
@@ -6,23 +6,23 @@ import os
 import sys
 import time
 
-BEGAN = time.perf_counter()  # when the process did, nearly
+BEGAN = time.perf_counter()  # approximate start of the process
 
-# Threads that wait for each other soon sleep: where another program keeps a core busy, one that
-# spins keeps the other from its work. PyTorch's OpenMP reads it when it is loaded.
+# Let waiting threads sleep soon: if another program keeps a core busy, a spinning thread delays the
+# thread that it waits for. PyTorch's OpenMP reads this variable when it is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-# The C library keeps what is freed for what comes next, if it can be told to. A training step
-# allocates what the step before it freed: returned to the system, its pages would have to be mapped
-# and zeroed again, which takes a tenth to a fifth of a step.
+# Let the C library keep freed memory. A training step allocates what the previous step freed. If
+# this memory were returned to the system, mapping and zeroing its pages again would take a tenth to
+# a fifth of a step.
 mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
 if mallopt:
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-    mallopt(M_MMAP_THRESHOLD, 2**30) or mallopt(M_MMAP_THRESHOLD, 2**25)  # most, in older ones
+    mallopt(M_MMAP_THRESHOLD, 2**30) or mallopt(M_MMAP_THRESHOLD, 2**25)  # older glibc's maximum
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
-# The 250,000 objects that PyTorch makes live until the end: scanning them takes a seventh of the
-# time of the import, and 0.1 s at every full garbage collection later.
+# The 250,000 objects of PyTorch live until the end. Scanning them would take a seventh of the
+# import time, and 0.1 s in every full garbage collection later.
 gc.disable()
 import torch  # noqa: E402, F401
 

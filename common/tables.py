@@ -1,4 +1,4 @@
-"""Tables in a terminal: aligned columns, the first of words, the others of numbers."""
+"""Tables in a terminal: aligned columns, first words, then numbers."""
 
 import shutil
 import sys
@@ -9,10 +9,10 @@ from common.errors import printable
 
 
 def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
-    """Print rows of cells under the first row, the heading.
+    """Print rows of cells, of which the first is the heading.
 
     Args:
-        words: number of columns that are aligned to the left; the others are to the right.
+        words: number of left-aligned columns; the others are right-aligned.
     """
     rows = [list(map(printable, row)) for row in rows]
     widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
@@ -30,8 +30,8 @@ def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
 
 def parts_that_fit(widths: Sequence[int]) -> list[list[int]]:
     """Return the columns to print side by side: all of them, or, if the terminal is too narrow,
-    groups of as many as it has room for, each led by the first column."""
-    room = shutil.get_terminal_size((sys.maxsize, 0)).columns  # a file has room for all
+    groups that fit, each with the first column."""
+    room = shutil.get_terminal_size((sys.maxsize, 0)).columns  # all columns fit in a file
     parts = [[0]]
     for place in range(1, len(widths)):
         part = parts[-1]
@@ -42,10 +42,10 @@ def parts_that_fit(widths: Sequence[int]) -> list[list[int]]:
 
 
 def width_of(text: str) -> int:
-    """Return the columns that a text takes in a terminal: a Chinese character takes two."""
+    """Return the width of a text in a terminal, where a Chinese character takes two columns."""
     return sum(1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
 def visible(token: str) -> str:
-    """Return a token with its white space made visible: a space is ␣, a newline ↵, a tab ⇥."""
+    """Return a token with visible white space: ␣ for a space, ↵ for a newline, ⇥ for a tab."""
     return printable(token.translate(str.maketrans(" \n\t", "␣↵⇥")))

@@ -1,4 +1,4 @@
-"""Checkpoints: all that training resumes from, and the run that is opened from one.
+"""Checkpoints: the state that training resumes from, and runs opened from a checkpoint.
 
 A checkpoint is a safetensors file with a header; no pickle anywhere. It holds
 
@@ -40,12 +40,12 @@ FORMAT = "glassgpt 7"
 
 @dataclass(frozen=True, config=STRICT)
 class Header:
-    """What a checkpoint says of itself, so that it can be opened without the text."""
+    """The description of a checkpoint, with which it can be opened without the text."""
 
     config: Config
 
     tokenizer: dict[str, Any]
-    """What `load_tokenizer` reads."""
+    """Plain data for `load_tokenizer`."""
 
     corpus: dict[str, Any]
     """The text: source, sha256, number of characters and tokens, and the `start_token` that
@@ -56,12 +56,12 @@ class Header:
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights, by their names in a checkpoint."""
+    """Return the weights by their names in a checkpoint."""
     return {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
 
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer's state of each weight, by its names in a checkpoint."""
+    """Return the optimizer's state of each weight by its names in a checkpoint."""
     return {
         f"optimizer.{name}.{key}": tensor
         for name, state in optimizer.state.items()
@@ -76,13 +76,13 @@ def check_finite(tensors: dict[str, Tensor]) -> None:
         FloatingPointError: naming the first tensor that is not finite.
     """
     for name, tensor in tensors.items():
-        # Minimum and maximum are NaN if any number is: a ninth of the time of testing each.
+        # Minimum and maximum are NaN if any number is. This takes a ninth of the time of isfinite.
         if tensor.numel() and not all(map(math.isfinite, tensor.aminmax())):
             raise FloatingPointError(f"{name} is not finite")
 
 
 def shape_of(tensor: Tensor) -> str:
-    """Return type and shape, for a message."""
+    """Return the type and shape for a message."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
@@ -90,19 +90,19 @@ def shape_of(tensor: Tensor) -> str:
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], header: Header) -> None:
-    """Write a checkpoint, whole or not at all.
+    """Write a checkpoint atomically.
 
     Raises:
-        OSError: if it cannot be written; the previous one is untouched.
+        OSError: if it cannot be written; the previous checkpoint is unchanged.
     """
-    path.parent.mkdir(exist_ok=True)  # of snapshots
+    path.parent.mkdir(exist_ok=True)  # the folder of snapshots
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {"format": FORMAT, "header": json.dumps(dataclasses.asdict(header))}
     write_atomically(path, save(tensors, metadata))
 
 
 def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
-    """Read a checkpoint; nothing in it is executed.
+    """Read a checkpoint without executing anything in it.
 
     Raises:
         UserError: for a file that is missing, damaged, or not a checkpoint of this project.
@@ -111,7 +111,7 @@ def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
             raise UserError(f"{path} is not a checkpoint of this version ({FORMAT})")
-        # Copies: a mapped file could not be replaced on Windows, and would change under us.
+        # Copy the tensors: Windows cannot replace a mapped file, and its content could change.
         tensors = {name: file.get_tensor(name).clone() for name in list(file.keys())}
         check_finite(tensors)
         return read_json(Header, metadata["header"]), tensors
@@ -124,7 +124,7 @@ def copy_into(
     """Copy the tensors whose names begin with `prefix` into the expected ones.
 
     Raises:
-        UserError: naming the first that is missing, unknown, or of another shape or type.
+        UserError: naming the first tensor that is missing, unknown, or has the wrong shape or type.
     """
     want = {name: shape_of(tensor) for name, tensor in expected.items()}
     have = {name: shape_of(tensor) for name, tensor in tensors.items() if name.startswith(prefix)}
@@ -146,10 +146,10 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> No
 
 
 def snapshot_steps(config: TrainConfig, parameters: int) -> set[int]:
-    """Return the steps at which weights are kept: the i-th of n at (i / n)^3 of the run.
+    """Return the steps of the snapshots: the i-th of n at (i / n)^3 of the run.
 
-    They are close together in the beginning, because heads form early and fast and then refine
-    slowly. There are `snapshots` of them, or fewer if these would take more than `snapshot_mb`.
+    They are close together at the beginning, because heads form early and quickly and then change
+    slowly. There are `snapshots` of them, or fewer if they would exceed `snapshot_mb`.
     """
     count = int(min(config.snapshots, config.snapshot_mb * 1e6 / (2 * parameters)))
     return {
@@ -158,7 +158,7 @@ def snapshot_steps(config: TrainConfig, parameters: int) -> set[int]:
 
 
 def half_precision(model: nn.Module) -> dict[str, Tensor]:
-    """Return what a snapshot keeps of a model."""
+    """Return the weights of a model as a snapshot keeps them."""
     limit = torch.finfo(torch.float16).max
     weights = model_tensors(model)
     return {name: weight.clamp(-limit, limit).half() for name, weight in weights.items()}
@@ -173,7 +173,7 @@ def load_snapshot(model: nn.Module, path: Path) -> None:
     """Copy the weights of a snapshot into a model.
 
     Raises:
-        UserError: for a file that is damaged, or of another model.
+        UserError: for a file that is damaged or has another model.
     """
     _, tensors = load_checkpoint(path)
     load_weights(model, {name: tensor.float() for name, tensor in tensors.items()}, path)
@@ -184,7 +184,7 @@ def load_snapshot(model: nn.Module, path: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class SavedRun:
-    """A checkpoint, opened; it needs no other file."""
+    """An opened checkpoint, which needs no other file."""
 
     path: Path
     """The checkpoint."""
@@ -203,7 +203,7 @@ class SavedRun:
         return int(self.header.corpus["start_token"])
 
     def __str__(self) -> str:
-        """The checkpoint, its step and its loss in one line."""
+        """Describe the checkpoint, its step and its loss in one line."""
         state = self.header.state
         loss = "not evaluated yet"
         if state.val_loss is not None:
@@ -211,14 +211,14 @@ class SavedRun:
         return printable(f"{self.path}, step {state.step}, {loss}")
 
     def trained_on(self, info: dict[str, Any]) -> bool:
-        """Return whether a text is the one that it was trained on."""
+        """Return whether the run was trained on this text."""
         return bool(info.get("sha256") == self.header.corpus.get("sha256"))
 
     def model(self, device: torch.device) -> GPT:
         """Return the model for inference.
 
         Raises:
-            UserError: if the weights are not what the config describes.
+            UserError: if the weights do not match the config.
         """
         model = GPT(self.config.model, self.tokenizer.vocab_size)
         load_weights(model, self.tensors, self.path)
@@ -229,7 +229,7 @@ def open_run(run: Path, which: str = "best") -> SavedRun:
     """Open a checkpoint of a run.
 
     Args:
-        which: "best" or "last"; a run that was never evaluated has only a last one.
+        which: "best" or "last"; a run without evaluations has only a last checkpoint.
 
     Raises:
         UserError: for a checkpoint that is missing or damaged.

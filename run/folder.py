@@ -1,11 +1,11 @@
-"""A run is a folder, runs/NAME: what was run, what it measured, what it learned.
+"""The folder of a run, runs/NAME.
 
-config.yaml         the whole config, to read and to run again; the text and the machine
-metrics.jsonl       one object a line
-events.out.*        the same for TensorBoard
-last.safetensors    everything that training resumes from
-best.safetensors    the weights of the lowest validation loss
-snapshots/          the weights along the way, in half precision
+config.yaml         the whole config, with the text and the machine in comments
+metrics.jsonl       one JSON object per line
+events.out.*        the same metrics for TensorBoard
+last.safetensors    the state that training resumes from
+best.safetensors    the weights with the lowest validation loss
+snapshots/          weights during training, in half precision
 .lock               held by the process that trains
 """
 
@@ -30,10 +30,10 @@ def make_folder(name: str | None, stem: str) -> Path:
     """Make the folder of a new run.
 
     Args:
-        name: of the folder; None makes one of `stem` and the time.
+        name: name of the folder; if None, `stem` and the time.
 
     Raises:
-        UserError: if a run of that name exists; none is ever overwritten.
+        UserError: if a run of that name has a checkpoint.
     """
     run = RUNS / (f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name)
     if run.parent != RUNS:
@@ -44,8 +44,8 @@ def make_folder(name: str | None, stem: str) -> Path:
 
 
 def check_unused(run: Path) -> None:
-    """Reject the folder of a run. One that never saved a checkpoint cannot be resumed, and should
-    not keep its name.
+    """Check that a folder has no checkpoint. The name of a run without one can be used again,
+    because the run cannot be resumed.
 
     Raises:
         UserError: if it has a checkpoint.
@@ -58,11 +58,11 @@ def check_unused(run: Path) -> None:
 def lock_run(run: Path) -> Iterator[None]:
     """Keep other processes from training in this folder inside the `with` block.
 
-    The system releases the lock however the process ends. What a killed process left of a
-    checkpoint is removed.
+    The system releases the lock when the process ends for any reason. Incomplete checkpoints of a
+    killed process are removed.
 
     Raises:
-        UserError: if another process has it.
+        UserError: if another process holds the lock.
     """
     try:
         with FileLock(run / ".lock", blocking=False):
@@ -74,10 +74,10 @@ def lock_run(run: Path) -> Iterator[None]:
 
 
 def save_config(run: Path, config: Config, about: str) -> None:
-    """Write the whole config, so that `python train.py RUN/config.yaml` does the same again.
+    """Write the whole config, so that `python train.py RUN/config.yaml` repeats the run.
 
     Args:
-        about: the text and the machine, in lines of comments.
+        about: the text and the machine, which become comments.
     """
     about += "\nThis file is not read by --resume; to change the run, give flags."
     comments = "".join(f"# {line}\n" for line in about.splitlines())
@@ -103,12 +103,12 @@ def find_run(name: str | None) -> Path:
     raise UserError(f"there is no run {name} (a folder with last.safetensors){hint}")
 
 
-# --- what may change of its config ---
+# --- the config fields that may change -----------------------------------------------------------
 
-# What gives the weights of a run their meaning, and the splits of its text, stay.
+# The model, the vocabulary and the splits of the text may not change.
 SAFE = ["data.source", "data.hub_*", "data.repeat_*", "model.*dropout", "model.attention"]
-# A run that is resumed may change where and how long it computes, how often it evaluates, logs and
-# saves; not what it learns. (The text may have moved; another text has another hash.)
+# A resumed run may change its device, its length, and how often it evaluates, logs and saves, but
+# not what it learns. (The text may have moved; a different text has a different hash.)
 MAY_CHANGE = {
     "--evaluate": [*SAFE, "train.*"],
     "--init_from": [*SAFE, "train.*", "data.*_fraction", "data.separator"],
@@ -135,7 +135,7 @@ def check_changes(old: Config, new: Config, flag: str) -> None:
     """Reject changes of the config that `flag` does not allow.
 
     Raises:
-        UserError: naming the first such field.
+        UserError: naming the first field that may not change.
     """
     after = dataclasses.asdict(new)
     for section, values in dataclasses.asdict(old).items():

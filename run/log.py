@@ -1,4 +1,4 @@
-"""What a run says while it trains: lines, a progress bar, metrics.jsonl and TensorBoard events."""
+"""The output of training: printed lines, a progress bar, metrics.jsonl and TensorBoard events."""
 
 import json
 import threading
@@ -18,8 +18,8 @@ Numbers = dict[str, Any]  # by name; `step` is one of them
 
 
 class Logger(ExitStack):
-    """Prints and writes what was measured; silent in all processes but the first. As an ExitStack
-    it closes its files and the progress bar."""
+    """Prints and writes the measurements of the first process. As an ExitStack, it closes its files
+    and the progress bar."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class Logger(ExitStack):
     ) -> None:
         """
         Args:
-            state: where the run stands, which is only read here.
+            state: the progress of the run, which is only read.
             baselines: losses of simple models, in nats per token.
-            stop: is set when the output is closed.
+            stop: is set if the output is closed.
         """
         super().__init__()
         self.settings, self.unit = config.train, config.data.unit
@@ -60,8 +60,8 @@ class Logger(ExitStack):
         self.print(f"to beat: {to_beat} nats/{self.unit}")
 
     def open_metrics(self, run: Path) -> None:
-        """Continue after the state: what was written of later steps is removed, and so is an
-        evaluation that was stopped or will be repeated."""
+        """Continue the metrics from `state`: remove later steps, and an evaluation that was stopped
+        or will be repeated."""
         state = self.state
         kept = [
             numbers
@@ -72,12 +72,13 @@ class Logger(ExitStack):
         write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
         self.file = self.enter_context(path.open("a", buffering=1))
         if self.settings.tensorboard:
-            # Here, because runs without it need not wait for its import.
+            # Imported here, because runs without TensorBoard need not wait for it.
             from torch.utils.tensorboard import SummaryWriter
 
             writer = SummaryWriter(str(run), purge_step=state.step + 1)
             self.events = self.enter_context(writer)
-            # On a full disk its thread would print a traceback; `flush` raises the error here too.
+            # On a full disk, its thread would print a traceback; `flush` also raises the error
+            # here.
             self.callback(setattr, threading, "excepthook", threading.excepthook)
             threading.excepthook = lambda _: None
 
@@ -85,7 +86,7 @@ class Logger(ExitStack):
         """Print a line above the progress bar."""
         try:
             self.bar.write(line)
-        except OSError:  # the reader of a pipe has left, or the terminal is gone: save and stop
+        except OSError:  # the pipe or the terminal was closed: save and stop
             self.stop.number = 13  # SIGPIPE, which Windows does not have
 
     def write(self, numbers: Numbers) -> None:
@@ -123,7 +124,7 @@ class Logger(ExitStack):
         self.write({"val_loss": result.loss, "bits_per_char": result.bits_per_char})
         beaten = [(n, name) for name, n in self.baselines.items() if result.loss < n]
         verdict = "beats {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
-        # The limit was reached: a whole split is smaller, or as large.
+        # If true, the limit was reached; a whole split would be at most as large.
         limited = result.tokens > self.settings.eval_tokens - self.block_size
         sampled = f" on {result.tokens:,} tokens" * limited
         best = f"  (best {state.best_val_loss:.4f})" * (result.loss != state.best_val_loss)
@@ -138,7 +139,7 @@ class Logger(ExitStack):
 
 
 def read_metrics(run: Path) -> list[Numbers]:
-    """Read metrics.jsonl, a dictionary a line; a line that was cut short is skipped."""
+    """Read metrics.jsonl, one dictionary per line; skip a line that was cut short."""
     path, numbers = run / "metrics.jsonl", list[Numbers]()
     for line in path.read_bytes().splitlines() if path.exists() else []:
         with suppress(ValueError):

@@ -1,7 +1,7 @@
 """Optimizers and their schedules: Muon for the hidden matrices and AdamW for the rest, or AdamW.
 
-To add an optimizer, write a class with what `Optimizer` lists, and name it in `OPTIMIZERS` and in
-the `optimizer` of training/config.py.
+To add an optimizer, write a class with the members of `Optimizer`, and name it in `OPTIMIZERS` and
+in the `optimizer` field of training/config.py.
 """
 
 import math
@@ -15,33 +15,32 @@ from torch.optim.adamw import adamw
 
 from training.config import TrainConfig
 
-# Coefficients of Jordan et al. 2024: five such steps take any singular value in [0.0015, 1] to
-# between 0.68 and 1.21, which is near enough to 1, and they are stable in bfloat16.
+# Coefficients of Jordan et al. 2024: five steps map any singular value in [0.0015, 1] to between
+# 0.68 and 1.21, which is close enough to 1, and they are stable in bfloat16.
 NEWTON_SCHULZ = [(3.4445, -4.7750, 2.0315)] * 5
 
-Weights = dict[str, nn.Parameter]  # by their names in the model
+Weights = dict[str, nn.Parameter]  # by name in the model
 
 
 class Optimizer(Protocol):
-    """What training and checkpoints need of an optimizer.
+    """The interface of an optimizer for training and checkpoints.
 
-    (Not a `torch.optim.Optimizer`, whose first use imports PyTorch's compiler, which takes as long
-    as a hundred steps of a small model; one of those fits behind this in a few lines.)
+    It is not a `torch.optim.Optimizer`, whose first use imports PyTorch's compiler, which takes as
+    long as a hundred steps of a small model. A few lines can wrap such an optimizer.
     """
 
     weights: Weights
-    """What it updates."""
+    """The weights to update."""
 
     state: dict[str, dict[str, Tensor]]
-    """The tensors kept for each weight: a checkpoint saves them, and copies what it saved into
-    them."""
+    """The tensors kept for each weight, which a checkpoint saves and restores in place."""
 
     def step(self, lr_scale: float) -> None:
-        """Update the weights by their gradients, at this multiple of the peak learning rates."""
+        """Update the weights with their gradients, at this multiple of the peak learning rates."""
 
 
 class AdamW:
-    """AdamW (Loshchilov & Hutter 2019). Weight decay acts on matrices, not on scales and biases."""
+    """AdamW (Loshchilov & Hutter 2019), with weight decay only for matrices and embeddings."""
 
     def __init__(self, weights: Weights, config: TrainConfig, precision: torch.dtype) -> None:
         self.weights, self.config = weights, config
@@ -61,7 +60,7 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, lr_scale: float) -> None:
-        """See `Optimizer`. In PyTorch's fused kernel, if the device has one."""
+        """See `Optimizer`. Uses PyTorch's fused kernel if the device has one."""
         for weight_decay, names in self.names.items():
             weights: list[Tensor] = [self.weights[name] for name in names]
             states = [self.state[name] for name in names]
@@ -86,15 +85,14 @@ class AdamW:
 class Muon:
     """Muon (Jordan et al. 2024) for the matrices inside the blocks, AdamW for the rest.
 
-    Muon is momentum whose updates are made orthogonal, so that every direction of a matrix is
-    learned at the same rate. It is for matrices that map the residual stream to itself or to a
-    hidden layer; embeddings, head, scales and biases are AdamW's.
+    Muon orthogonalizes the updates of momentum SGD, so that every direction of a matrix is learned
+    at the same rate. It is meant for matrices inside the blocks, not for embeddings and the head.
     """
 
     def __init__(self, weights: Weights, config: TrainConfig, precision: torch.dtype) -> None:
         """
         Args:
-            precision: type of the matmuls of Newton-Schulz.
+            precision: type of the matmuls in the Newton-Schulz iteration.
         """
         self.weights, self.config, self.precision = weights, config, precision
         shapes: dict[torch.Size, list[str]] = defaultdict(list)
@@ -106,8 +104,8 @@ class Muon:
                 rest[name] = weight
         self.adamw = AdamW(rest, config, precision)
         self.state = dict(self.adamw.state)
-        # The weights of one shape lie in one tensor, and so do their momenta, so that a step calls
-        # each operation once a shape instead of once a weight.
+        # All weights of one shape share one tensor, and so do their momenta, so that a step calls
+        # each operation once per shape instead of once per weight.
         self.stacks: list[tuple[list[str], Tensor, Tensor]] = []
         for names in shapes.values():
             stack = torch.stack([weights[name].detach() for name in names])
@@ -124,7 +122,7 @@ class Muon:
         for names, stack, momenta in self.stacks:
             gradients = torch.stack([gradient(name, self.weights[name]) for name in names])
             momenta.lerp_(gradients, 1 - beta)
-            updates = gradients.lerp_(momenta, beta)  # Nesterov's: one step ahead
+            updates = gradients.lerp_(momenta, beta)  # Nesterov momentum
             rows, columns = stack.shape[1:]
             scaled = rate * math.sqrt(max(1, rows / columns))
             orthogonal = orthogonalize(updates.to(self.precision))
@@ -146,20 +144,19 @@ def make_optimizer(
 
 
 def gradient(name: str, weight: Tensor) -> Tensor:
-    """Return the gradient of a weight, which must have one."""
+    """Return the gradient of a weight, which must exist."""
     assert weight.grad is not None, f"{name} has no gradient"
     return weight.grad
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Return matrices, (n, rows, columns), with the same singular vectors and singular values near
-    1.
+    """Return matrices (n, rows, columns) with the same singular vectors and singular values near 1.
 
-    Newton-Schulz iteration: an odd polynomial of the matrix, which acts on each singular value by
-    itself (Jordan et al. 2024, "Muon").
+    This is a Newton-Schulz iteration: an odd polynomial of the matrix acts on each singular value
+    separately (Jordan et al. 2024, "Muon").
     """
     tall = matrices.size(-2) > matrices.size(-1)
-    X = matrices.mT if tall else matrices  # the products below are of the shorter side
+    X = matrices.mT if tall else matrices  # so that A has the size of the shorter side
     X = X / (X.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for a, b, c in NEWTON_SCHULZ:
         A = X @ X.mT
@@ -167,7 +164,7 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     return X.mT if tall else X
 
 
-# How the learning rates fall over the progress x of the decay, from 1 at 0 to 0 at 1.
+# The learning-rate multiplier over the progress x of the decay, from 1 at x = 0 to 0 at x = 1.
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "cosine": lambda x: 0.5 * (1 + math.cos(math.pi * x)),
     "linear": lambda x: 1 - x,
@@ -178,8 +175,8 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 def get_lr_scale(step: int, config: TrainConfig) -> float:
     """Return the learning-rate multiplier for `step` (counted from 0), in [0, 1].
 
-    It rises linearly over the warmup, reaching 1 at its last step, stays there, and over the
-    last `decay_fraction` of the run falls along the schedule to `final_lr_fraction` at `max_steps`.
+    It rises linearly during the warmup, reaches 1 at its last step, and stays at 1. Over the last
+    `decay_fraction` of the run, it falls with the schedule to `final_lr_fraction` at `max_steps`.
     """
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
@@ -190,6 +187,6 @@ def get_lr_scale(step: int, config: TrainConfig) -> float:
 
 
 def get_multi_token_weight(step: int, config: TrainConfig) -> float:
-    """Return the weight of the loss of the token after the next, for `step`: it falls linearly from
-    `multi_token` to zero in the middle of the run."""
+    """Return the weight at `step` of the loss for the token after the next, which falls linearly
+    from `multi_token` to zero in the middle of the run."""
     return config.multi_token * max(0.0, 1 - 2 * step / config.max_steps)

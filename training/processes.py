@@ -1,8 +1,8 @@
-"""One run on several processes, started by torchrun: which one this is, and what all agree on.
+"""One run on several processes, which torchrun starts.
 
-Each process reads its shard of every batch and of the validation split; DistributedDataParallel
-averages gradients, so that all hold the same weights. Without torchrun there is one process, and
-every method here returns what it was given.
+Each process reads its shard of every batch and of the validation split. DistributedDataParallel
+averages gradients, so that all processes have the same weights. Without torchrun there is one
+process, and each method returns its argument.
 """
 
 import os
@@ -22,7 +22,7 @@ from common.errors import UserError
 from training.config import TrainConfig
 from training.runtime import StopSignal
 
-TIMEOUT = timedelta(minutes=10)  # of waiting for another process, which may be gone
+TIMEOUT = timedelta(minutes=10)  # for other processes, which may have ended
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Processes:
     """The processes of a run."""
 
     rank: int = 0
-    """Of this one."""
+    """Rank of this process."""
 
     world_size: int = 1
 
@@ -48,15 +48,15 @@ class Processes:
         return total.tolist()
 
     def stop_requested(self, stop: StopSignal) -> bool:
-        """Return whether any process was told to stop; all answer alike. A signal that comes
-        meanwhile is kept for the next time."""
+        """Return whether any process was told to stop, the same answer in all of them. A signal
+        that arrives during the call counts in the next call."""
         requested = self.sum(stop.number)[0] > 0
         if requested:
             stop.number = stop.number or signal.SIGTERM
         return requested
 
     def wrap_ddp(self, model: nn.Module) -> nn.Module:
-        """Return the model with a backward pass that leaves the mean gradient of all processes."""
+        """Wrap the model so that its backward pass averages gradients over all processes."""
         return model if self.world_size == 1 else DistributedDataParallel(model)
 
 
@@ -65,8 +65,7 @@ ALONE = Processes()
 
 @contextmanager
 def join_processes(config: TrainConfig, device: torch.device) -> Iterator[Processes]:
-    """Meet the other processes if torchrun started this one. All but the first print nothing from
-    then on.
+    """Join the other processes if torchrun started this one; then only the first one prints.
 
     Raises:
         UserError: for a batch that cannot be split evenly.
@@ -86,7 +85,7 @@ def join_processes(config: TrainConfig, device: torch.device) -> Iterator[Proces
         if rank:
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to the end
         yield Processes(rank, size)
-    # Exit at once: a sum that processes which are gone do not join can block Python's end forever.
+    # Exit at once: a sum that waits for a process that has ended can block Python's exit forever.
     except KeyboardInterrupt:
         os._exit(130)
     except RuntimeError as error:
@@ -95,6 +94,6 @@ def join_processes(config: TrainConfig, device: torch.device) -> Iterator[Proces
         line = "another process is gone; resume the run from its last checkpoint"
         print(f"error: {line}", file=sys.stderr)
         os._exit(2)
-    # Not after an error, whose traceback holds what averages gradients: destroying the group before
-    # it can hang forever (seen with PyTorch 2.13 and gloo).
+    # Not after an error: its traceback refers to the wrapped model, and destroying the group before
+    # that model can hang forever (seen with PyTorch 2.13 and gloo).
     dist.destroy_process_group()

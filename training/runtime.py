@@ -1,4 +1,4 @@
-"""The machine: device, precision, threads, and the signals that ask a run to stop."""
+"""The machine: device, precision, threads, and the signals that stop a run."""
 
 import dataclasses
 import os
@@ -14,25 +14,25 @@ from common.errors import UserError
 from common.fields import STRICT, Count
 from training.config import TrainConfig
 
-# Ctrl-C, a polite end, and a closed terminal, which is unknown to Windows.
+# Ctrl-C, a request to terminate, and a closed terminal, which Windows does not signal.
 SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 
 
 @dataclass(frozen=True, config=STRICT)
 class Machine:
-    """What rounding depends on; a checkpoint keeps it, to warn when it changes on resuming."""
+    """The properties that rounding depends on. If they change, a resumed run prints a note."""
 
     device: str
     """cpu, cuda or mps."""
 
     processor: str
-    """Which GPU, or the instructions that the CPU has."""
+    """The GPU's name, or the instruction set of the CPU."""
 
     threads: Count
-    """CPU threads."""
+    """Number of CPU threads."""
 
     processes: Count
-    """Processes that average their gradients."""
+    """Number of processes that average their gradients."""
 
     precision: str
     """float32 or bfloat16."""
@@ -46,7 +46,7 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """What a run computes on, and in which type."""
+    """The device and the type of a run's computation."""
 
     device: torch.device
     precision: torch.dtype
@@ -54,14 +54,14 @@ class Runtime:
 
 
 def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
-    """Choose what the config leaves open, and set the number of threads.
+    """Resolve the `auto` values of the config, and set the number of threads.
 
     Args:
-        threads_before: threads of the run that is resumed; used if the config names no number and
-            this machine has as many cores.
+        threads_before: number of threads of the resumed run; used if the config does not set it and
+            this machine has that many cores.
 
     Raises:
-        UserError: if the device is not there.
+        UserError: if the device does not exist.
     """
     device = pick_device(config.device)
     if config.threads or 0 < threads_before <= (os.cpu_count() or 1):
@@ -84,7 +84,7 @@ def pick_device(name: str) -> torch.device:
     """Return the device of that name; `auto` is a GPU if there is one.
 
     Raises:
-        UserError: if it is not there.
+        UserError: if it does not exist.
     """
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     present = ["cuda"] * cuda + ["mps"] * mps + ["cpu"]
@@ -97,7 +97,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def computes_in_bfloat16(device: torch.device) -> bool:
-    """Return whether the device multiplies bfloat16 matrices in hardware, and so faster."""
+    """Return whether the device has hardware for bfloat16 matmuls."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
@@ -105,9 +105,9 @@ def computes_in_bfloat16(device: torch.device) -> bool:
 
 
 class StopSignal:
-    """Inside the `with` block Ctrl-C, SIGTERM and a closed terminal are noted instead of obeyed.
+    """Records Ctrl-C, SIGTERM and a closed terminal inside the `with` block.
 
-    The first one lets the step finish; a second one stops at once, by a KeyboardInterrupt.
+    After the first signal, the step finishes; a second one raises KeyboardInterrupt at once.
     """
 
     def __init__(self) -> None:

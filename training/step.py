@@ -1,4 +1,4 @@
-"""Where a run stands, a step of training, an evaluation, and the size of both."""
+"""The progress of a run, a training step, an evaluation, and the size of a run."""
 
 import itertools
 import math
@@ -20,13 +20,13 @@ from training.processes import ALONE, Processes
 
 @dataclass(config=STRICT)
 class TrainState:
-    """Where a run stands."""
+    """The progress of a run."""
 
     step: Natural = 0
-    """Steps made. `train` counts one before it makes it, so that an error names it."""
+    """Number of training steps so far, including the current one, so that an error names it."""
 
     seconds: NonNegative = 0.0
-    """Wall time of the loop, evaluations included, over all sessions."""
+    """Wall-clock time of the loop, including evaluations, over all sessions."""
 
     train_loss: NonNegative | None = None
     """Loss of the last step, in nats per token."""
@@ -35,18 +35,19 @@ class TrainState:
     """Step of the last evaluation; 0 before the first."""
 
     val_loss: NonNegative | None = None
-    """Of that evaluation, in nats per token."""
+    """Loss of the last evaluation, in nats per token."""
 
     best_val_loss: NonNegative | None = None
-    """The lowest so far."""
+    """Lowest loss of all evaluations."""
 
     def evaluation_due(self, config: TrainConfig) -> bool:
-        """Return whether to evaluate before the next step: at intervals, and at the end."""
+        """Return whether to evaluate before the next step, which is done at intervals and at the
+        end."""
         due = self.step % config.eval_every == 0 or self.step >= config.max_steps
         return due and self.step > self.last_eval_step
 
     def record(self, val_loss: float) -> bool:
-        """Note an evaluation; return whether it is the best so far."""
+        """Record an evaluation, and return whether it is the best so far."""
         self.last_eval_step, self.val_loss = self.step, val_loss
         best = self.best_val_loss is None or val_loss < self.best_val_loss
         if best:
@@ -54,7 +55,7 @@ class TrainState:
         return best
 
     def ended(self, config: TrainConfig) -> bool:
-        """Return whether training is over: at its last step, or at its target loss."""
+        """Return whether training has reached its last step or its target loss."""
         reached = self.val_loss is not None and self.val_loss <= config.target_loss
         return reached or self.step >= config.max_steps
 
@@ -71,22 +72,22 @@ def train_step(
     """Compute the loss and its gradient, and update the weights.
 
     Args:
-        model: perhaps compiled, or wrapped in DistributedDataParallel.
-        batch: sequences of tokens, (b, block_size + 1); this process's shard.
+        model: may be compiled or wrapped in DistributedDataParallel.
+        batch: this process's shard of the sequences, (b, block_size + 1).
         lr_scale: multiplies the peak learning rates; see training.optim.get_lr_scale.
-        multi_token_weight: weight of the loss of the token after the next, which is added before
-            the backward pass; see training.optim.get_multi_token_weight.
+        multi_token_weight: weight of the loss for the token after the next; see
+            training.optim.get_multi_token_weight.
 
     Returns:
-        The mean loss of the next token, in nats, and the norm of the gradient before clipping.
+        The mean loss for the next token, in nats, and the norm of the gradient before clipping.
 
     Raises:
-        FloatingPointError: when either is not finite; the weights are as they were.
+        FloatingPointError: if either is not finite; the weights are unchanged.
     """
     micro_batches = batch.chunk(config.gradient_accumulation_steps)
     total = torch.zeros((), device=batch.device)
     for i, micro_batch in enumerate(micro_batches, start=1):
-        if isinstance(model, DistributedDataParallel):  # averages gradients with the last one
+        if isinstance(model, DistributedDataParallel):  # average gradients only after the last one
             model.require_backward_grad_sync = i == len(micro_batches)
         logits_BTV = model(micro_batch[:, :-1])
         objective = next_token_loss(logits_BTV, micro_batch[:, 1:])
@@ -128,8 +129,7 @@ class Evaluation:
     """Number of tokens that were predicted."""
 
     def in_units(self, unit: str) -> str:
-        """Return both with their units; for bytes also bits per byte, which others call bits per
-        character."""
+        """Return both losses with their units, and for byte tokens also bits per byte."""
         per_byte = f"{self.loss / math.log(2):.3f} bits/byte  " if unit == "byte" else ""
         return f"{self.loss:.4f} nats/{unit}  {per_byte}{self.bits_per_char:.3f} bits/char"
 
@@ -144,11 +144,11 @@ def evaluate(
 ) -> Evaluation:
     """Return the loss over the sequences of a split, in one deterministic pass.
 
-    Every token but the first is predicted once, from what precedes it in its sequence. Several
-    processes take batches in turn and sum what they found.
+    Every token but the first is predicted once, from the earlier tokens of its sequence. Several
+    processes take alternating batches and sum their losses.
 
     Raises:
-        FloatingPointError: when the loss is not finite.
+        FloatingPointError: if the loss is not finite.
     """
     model.eval()
     nats = tokens = characters = 0.0
@@ -162,17 +162,16 @@ def evaluate(
     nats, tokens, characters = processes.sum(nats, tokens, characters)
     if not math.isfinite(nats):
         raise FloatingPointError(f"the validation loss is {nats}")
-    bits = nats / math.log(2) / max(1, characters)  # a text of bytes may have no character
-    # A split that was cut short has perhaps no token.
+    bits = nats / math.log(2) / max(1, characters)  # arbitrary bytes may have no character
+    # If the evaluation was stopped, there may be no tokens.
     return Evaluation(nats / max(1, tokens), bits, int(tokens))
 
 
 def flops_per_token(model: GPT) -> int:
-    """Return the FLOPs of forward and backward pass for a token (Chowdhery et al. 2022, appendix
-    B).
+    """Return the FLOPs per token, forward and backward (Chowdhery et al. 2022, appendix B).
 
-    Six for each weight of the matrices that a token is multiplied by (not the embeddings), and
-    12 L C T for the two matmuls of attention, including what the causal mask hides.
+    They are 6 for each weight of the matrices, except the embeddings, and 12 L C T for the two
+    matmuls of attention, including masked positions.
     """
     config = model.config
     matrices = sum(p.numel() for p in model.blocks.parameters() if p.dim() == 2)
@@ -181,11 +180,11 @@ def flops_per_token(model: GPT) -> int:
 
 
 def describe_size(config: ModelConfig, train: TrainConfig, vocab_size: int) -> str:
-    """Return what `--dry_run` prints, from a model on the meta device: shapes without numbers."""
+    """Return the text for `--dry_run`, computed from a model on the meta device."""
     with torch.device("meta"):
         model = GPT(config, vocab_size)
         batch = torch.zeros(train.micro_batch_size, config.block_size + 1, dtype=torch.long)
-    kept = {}  # storage of all that the backward pass needs, the weights too
+    kept = {}  # storage of all tensors for the backward pass, including weights
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -194,7 +193,7 @@ def describe_size(config: ModelConfig, train: TrainConfig, vocab_size: int) -> s
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         next_token_loss(model(batch[:, :-1]), batch[:, 1:])
-    # A gradient, and at most two numbers of the optimizer, for each weight.
+    # For each weight, a gradient and at most two numbers of optimizer state.
     memory = 12 * model.num_parameters() + sum(storage.nbytes() for storage in kept.values())
     step = flops_per_token(model) * train.batch_size * config.block_size
     return (
