@@ -1,9 +1,9 @@
 /* The model (model/gpt.py) on new positions of each sequence, for `CompiledGPT` of model/decode.py. It
-computes in float32, and reads all weights once, in the order in which they lie in memory. Those of
-matrices are bfloat16 if this is compiled with -DBFLOAT16=1.
+computes in float32, and reads all weights once, in their order in memory. With -DBFLOAT16=1, the
+weights of matrices are bfloat16.
 
-A matrix lies in panels of 16 outputs: for each input the 16 weights that multiply it, so that no
-product needs a sum across a vector. Letters as in model/attention.py; rows are B times T. */
+A matrix is stored in panels of 16 outputs: for each input, the 16 weights that multiply it, so that
+no product needs a sum across a vector. Letters as in model/attention.py; rows are B times T. */
 
 #include <math.h>
 #include <stdint.h>
@@ -42,8 +42,8 @@ static inline Vector load(const char *panel, long i, int bytes) {
     return (Vector)(__builtin_convertvector(((const Half *)panel)[i], Bits) << 16);
 }
 
-/* sums[r] += the panel, of `bytes` for each input, times row r of x. A single row is summed in `steps`
-parts, which do not wait for each other; while there are more, the next panel is fetched. */
+/* sums[r] += the panel, with `bytes` per input, times row r of x. The sum has `steps` independent
+parts. With several rows, the next panel is prefetched. */
 static inline __attribute__((always_inline)) void multiply(
     Vector *sums, const void *panel, const int bytes, const float *x, int in, const int rows,
     const int steps) {
@@ -64,7 +64,7 @@ static inline __attribute__((always_inline)) void multiply(
         for (int k = 0; k < steps; k++) sums[r] += parts[r * steps + k];
 }
 
-/* y = what a product x becomes: a sum with y, an activation, of SwiGLU the gate in y times x. */
+/* Finish a product x: add it to y, apply an activation, or multiply it by the SwiGLU gate in y. */
 static void finish(enum activation how, const float *restrict x, float *restrict y, int n) {
 #define EACH(value)                                                                                \
     _Pragma("omp simd") for (int i = 0; i < n; i++) {                                              \
@@ -83,7 +83,7 @@ static void finish(enum activation how, const float *restrict x, float *restrict
     }
 }
 
-/* y = x W^T + b for each row, finished. p: panels, each of b, then W; returns what follows. */
+/* y = finish(x W^T + b) for each row. p: panels, each with b, then W; returns the address after them. */
 static const char *linear(const char *p, const float *x, float *y, int rows, int in, int out,
                           enum activation how) {
 #pragma omp for
@@ -136,8 +136,8 @@ static void rotate(const float *table, float *x, int D, int positions, int at) {
     }
 }
 
-/* z = what one head attends to at position `at`, its key k and value v kept. Both lie in panels, keys
-as if scores were the outputs of a linear layer, values as if z were. weights: scratch. */
+/* z = the output of one head at position `at`, whose key k and value v are stored. Keys are in panels
+as if the scores were the outputs of a linear layer, values as if z were. weights: scratch. */
 static void attend(const float *q, const float *k, const float *v, float *z, float *keys,
                    float *values, float *weights, int D, int positions, int at) {
     for (int d = 0; d < D; d++) {
@@ -162,15 +162,15 @@ static void attend(const float *q, const float *k, const float *v, float *z, flo
     }
 }
 
-/* How many numbers the keys of a head take, and its values: (positions, D), both rounded up to 16. */
+/* The size of the keys, or the values, of a head in numbers: (positions, D), both rounded up to 16. */
 static int64_t count_kept(const Shape *m) {
     return (int64_t)panels(m->positions) * panels(m->C / m->H) * LANES * LANES;
 }
 
-/* How many numbers `forward` keeps of a sequence. */
+/* The number of numbers that `forward` keeps for a sequence. */
 int64_t count_cache(const Shape *m) { return 2 * m->layers * m->H * count_kept(m); }
 
-/* How many bytes `forward` reads of the weights. */
+/* The number of bytes of weights that `forward` reads. */
 int64_t count_weights(const Shape *shape) {
     Shape m = *shape;
     int64_t C = m.C, D = C / m.H, up = (m.activation == SWIGLU ? 2 : 1) * panels(m.hidden);
@@ -180,10 +180,10 @@ int64_t count_weights(const Shape *shape) {
     return 4 * vectors + WEIGHT * (m.layers * layer + panels(m.V) * (C + 1));
 }
 
-/* The logits (B, T, V) of x (B, T, C), at positions `start` on; x is overwritten.
+/* Compute the logits (B, T, V) of x (B, T, C), at the positions from `start`; x is overwritten.
 
-weights: as `laid_out` in model/decode.py says. cache: keys, then values, of each layer, sequence and
-head, filled up to `start`. Returns 0 if there is no memory. */
+weights: see `laid_out` in model/decode.py. cache: keys, then values, of each layer, sequence and head,
+filled up to `start`. Returns 0 if there is not enough memory. */
 int forward(const Shape *shape, const char *weights, float *x, float *logits, float *cache, int B,
             int T, int start, int threads) {
     Shape m = *shape;

@@ -1,9 +1,9 @@
-// The model of a run: what model/gpt.py computes, one row at a time, so that an edit
-// costs what it changes. Rows before a changed position, and layers below a changed layer, stay.
+// The model of model/gpt.py, computed row by row, so that only what an edit changes is computed again.
+// Rows before a changed position, and layers below a changed layer, are kept.
 //
 // Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, L layers,
-// V vocabulary. Everything lies in the memory of kernels.js, which has the matmul; norms and
-// softmax are made in double precision.
+// V vocabulary. All numbers are in the memory of kernels.js, which has the matmul. Norms and softmax
+// use double precision.
 
 const EPS = 1e-5; // of every norm
 const NGRAM_ROWS = 16381;
@@ -14,7 +14,7 @@ const shelves = []; // weights in memory: {key, start, count, users}
 class Engine {
   /**
    * @param config the fields of model/config.py
-   * @param shapes [name, shape] of each weight, in the order in which `load` has them written
+   * @param shapes [name, shape] of each weight, in the order in which `load` writes them
    */
   constructor(config, shapes) {
     const { n_layer: L, n_head: H, n_embd: C, block_size: B } = config;
@@ -24,7 +24,7 @@ class Engine {
     this.unembedding = config.tie_embeddings ? "token_embedding" : "head";
     this.hidden = config.activation === "swiglu" ? Math.ceil((8 * C) / 3) : 4 * C;
     this.at = {}; // where each tensor begins
-    this.rows = {}; // of the weights that are tables
+    this.rows = {}; // number of rows of each matrix
     let end = 0;
     const place = (name, size) => {
       this.at[name] = end;
@@ -54,16 +54,16 @@ class Engine {
     this.means = null; // of each head's output, (L, H, D), for edits that put it there
     this.tokens = [];
     this.edits = [];
-    this.valid = new Array(L + 2).fill(0); // rows that are right: of x0 to xL, and of the logits
+    this.valid = new Array(L + 2).fill(0); // number of valid rows of x0 to xL, and of the logits
   }
 
-  /** All numbers, of all engines. A view of the memory: not to be kept. */
+  /** A view of the numbers of all engines. Do not keep it, because the memory may grow. */
   get memory() {
     return arena.floats;
   }
 
-  /** Take the weights that `key` stands for, one tensor after the other. Engines share them, and
-   * `fill` is asked to write them, over zeros, only where no engine had them. */
+  /** Use the weights with the name `key`, one tensor after the other. Engines share them; `fill`
+   * writes them, over zeros, only if no engine has them yet. */
   load(key, fill, means = null) {
     const count = this.weightCount;
     this.shelf?.users.delete(this);
@@ -98,15 +98,15 @@ class Engine {
     }
   }
 
-  // ------------------------------------------------------------------------- what is computed
+  // ------------------------------------------------------------------------- computing
 
   /**
-   * What to compute next: `block_size` tokens at most, and edits of what the model does with them.
+   * Set what to compute next: at most `block_size` tokens, and edits of the computation:
    *
    *     {layer, head, off: "zero" or "mean"}    a head's output, before W_O
    *     {layer, off: "mlp"}                     the MLP of a layer
-   *     {layer, neuron, position}               a neuron of the MLP, at a position: zero
-   *     {hide}                                  a position that no later one may attend to
+   *     {layer, neuron, position}               a neuron of the MLP at a position, set to zero
+   *     {hide}                                  a position that no later position may attend to
    *     {layer, position, row}                  the residual stream before a layer, C numbers
    *     {layer, head, position, row}            a head's output before W_O, D numbers
    */
@@ -137,20 +137,20 @@ class Engine {
     this.edits = [...edits];
   }
 
-  /** Put a row into the residual stream, and keep what was there. */
+  /** Write a row into the residual stream, and keep the previous row. */
   put(edit) {
     const x = this.at[`x${edit.layer}`] + edit.position * this.C;
     edit.under = this.memory.slice(x, x + this.C);
     this.memory.set(edit.row, x);
   }
 
-  /** Rows from `row` on are to be computed again, from `x<layer>` upwards. */
+  /** Mark the rows from `row` to be computed again, from `x<layer>` upwards. */
   forget(layer, row) {
     for (let l = layer; l < this.valid.length; l++) this.valid[l] = Math.min(this.valid[l], row);
   }
 
-  /** Compute what is missing; a generator, so that a page can do other things in between. It ends
-   * when `set` is called meanwhile. */
+  /** Compute what is missing. This is a generator, so that the page can handle events in between. It
+   * ends if `set` is called. */
   *compute() {
     const { tokens, edits, L, C, V, valid, at } = this;
     const T = tokens.length;
@@ -173,7 +173,7 @@ class Engine {
     }
   }
 
-  /** The logits of every position, (T, V), at once. */
+  /** Return the logits of every position, (T, V), without yielding. */
   run(tokens, edits = []) {
     this.set(tokens, edits);
     for (const _ of this.compute());
@@ -212,7 +212,7 @@ class Engine {
     }
   }
 
-  /** A block: attention, then MLP; rows from `from` to `to` of the residual stream after it. */
+  /** Compute a block, attention and MLP, for the rows `from` to `to` of the residual stream. */
   block(l, from, to) {
     const { memory, at, B, C, hidden } = this;
     const rows = to - from;
@@ -253,7 +253,7 @@ class Engine {
     this.add(next, mlp, rows * C);
   }
 
-  /** Positions attend, head by head; and what edits make of it. */
+  /** Compute attention head by head, with the edits. */
   attend(l, from, to) {
     const { memory, at, B, C, D, H, triangle } = this;
     const edits = this.edits.filter(({ layer }) => layer === undefined || layer === l);
@@ -285,7 +285,7 @@ class Engine {
     this.linear(this.unembedding, this.at.normed, logits, rows, this.C, this.V);
   }
 
-  /** Norm of rows at x, into `normed`. */
+  /** Normalize rows at x into `normed`. */
   norm(name, x, rows) {
     this.normalize(name, x, this.at.normed, rows, this.C, this.config.norm === "layernorm");
   }
@@ -303,7 +303,7 @@ class Engine {
     }
   }
 
-  /** What a norm subtracts from the numbers at x, and then multiplies them by. */
+  /** Return the mean that a norm subtracts from the numbers at x, and the scale it applies then. */
   moments(x, width, centered) {
     const { memory } = this;
     let [mean, variance] = [0, 0];
@@ -312,7 +312,7 @@ class Engine {
     return { mean, scale: 1 / Math.sqrt(variance + EPS) };
   }
 
-  /** Queries or keys of each head, normalized and rotated where the config says so, in place. */
+  /** Normalize and rotate the queries or keys of each head in place, if the config says so. */
   normAndRotate(name, y, from, to) {
     const { memory, at: { cos, sin }, D, H } = this;
     const half = D / 2;
@@ -340,21 +340,21 @@ class Engine {
     for (let r = 0; r < rows; r++) this.add(y + r * N, bias, N);
   }
 
-  // -------------------------------------------------------------------------- what can be asked
+  // -------------------------------------------------------------------------- results
 
-  /** Numbers that are computed, as a copy: those of the first T rows. */
+  /** Return a copy of the first T rows of a result. */
   take(name, width) {
     const from = this.at[name];
     return this.memory.slice(from, from + this.tokens.length * width);
   }
 
-  /** Attention weights of a head: for t = 0 to T - 1 the t + 1 weights of query t. */
+  /** Return the attention weights of a head: for t = 0 to T - 1, the t + 1 weights of query t. */
   attention(l, h) {
     const from = this.at[`weights${l}`] + h * this.triangle;
     return this.memory.slice(from, from + (this.tokens.length * (this.tokens.length + 1)) / 2);
   }
 
-  /** Logits (T, V) if the model ended after the first `layers` layers: the logit lens. */
+  /** Return the logit lens: the logits (T, V) of a model that ends after `layers` layers. */
   lens(layers) {
     const { memory, at, C, V } = this;
     const T = this.tokens.length;
@@ -367,19 +367,19 @@ class Engine {
     return logits;
   }
 
-  /** What a norm multiplies the numbers at x by, before its weights. */
+  /** Return the scale that a norm applies to the numbers at x, before its weights. */
   normScale(x) {
     return this.moments(x, this.C, this.config.norm === "layernorm").scale;
   }
 
-  /** What channels inside a layer, from `first` of `width` on, write into the residual stream. */
+  /** Return what the channels from `first` of `width` write into the residual stream. */
   written(name, width, first, values) {
     const { memory, at, C } = this, weight = at[`${name}.weight`] + first;
     return Float64Array.from({ length: C }, (_, c) =>
       product(values, memory.subarray(weight + c * width)));
   }
 
-  /** What a vector in the residual stream adds to each logit, the final norm's scale left out. */
+  /** Return what a vector in the residual stream adds to each logit, without the final norm's scale. */
   logitsOf(x) {
     const { memory, at, C, V } = this, table = at[`${this.unembedding}.weight`];
     const mean = this.config.norm === "layernorm" ? x.reduce((a, b) => a + b) / C : 0;
@@ -387,18 +387,18 @@ class Engine {
     return Float64Array.from({ length: V }, (_, id) => product(y, memory.subarray(table + id * C)));
   }
 
-  /** A direction in what a norm gives, seen before the norm, whose scale is left out. */
+  /** Map a direction in a norm's output to its input, without the norm's scale. */
   before(name, direction) {
     const { memory, at, C } = this;
     const seen = direction.map((x, c) => x * memory[at[`${name}.weight`] + c]);
     if (this.config.norm !== "layernorm") return seen;
-    // Subtracting the mean from what is read is the same as subtracting it from the direction.
+    // Subtracting the mean from the input is the same as subtracting it from the direction.
     const mean = seen.reduce((a, b) => a + b, 0) / C;
     return seen.map((x) => x - mean);
   }
 
-  /** Queries, keys or values, as "query", that layer 0 makes of tokens at a position, (tokens, C),
-   * not rotated. */
+  /** Return the queries, keys or values ("query") of tokens at a position in layer 0, (tokens, C),
+   * before the rotation. */
   layer0(kind, tokens, position) {
     const { memory, at, C, D, H, config } = this;
     const found = new Float32Array(tokens.length * C);
@@ -422,8 +422,8 @@ class Engine {
   }
 
   /**
-   * What embedding, heads, MLPs and biases add to a logit, the scale of the final norm held fixed.
-   * They sum to the logit.
+   * Return what embedding, heads, MLPs and biases add to a logit. With the scale of the final norm
+   * held fixed, they sum to the logit.
    */
   votes(t, token) {
     const { memory, at, C, D, L } = this;
@@ -450,17 +450,17 @@ class Engine {
   }
 }
 
-/** Whether an edit is one of the residual stream. */
+/** Whether an edit changes the residual stream. */
 const isPatch = ({ row, head }) => row !== undefined && head === undefined;
 
-// The choices of model/config.py that the engine knows.
+// The choices of model/config.py that the engine supports.
 const CHOICES = {
   activation: Object.keys(ACTIVATIONS),
   norm: ["layernorm", "rmsnorm"],
   positions: ["learned", "rotary", "none"],
 };
 
-/** The first choice in a config that the engine does not know, as "activation silu", or null. */
+/** The first choice in a config that the engine does not support, as "activation silu", or null. */
 function unknownChoice(config) {
   const name = Object.keys(CHOICES).find((each) => !CHOICES[each].includes(config[each]));
   return name ? `${name} ${config[name]}` : null;

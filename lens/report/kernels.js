@@ -1,13 +1,13 @@
-// What the engine computes with: one memory for all engines, the matmul over it, softmax and
-// activations. The matmul is WebAssembly with SIMD, four products in one instruction, whose bytes
-// are assembled here; where a browser refuses to run it, plain JavaScript takes its place.
+// The kernels of the engine: one memory for all engines, the matmul over it, softmax and activations.
+// The matmul is WebAssembly with SIMD, four products per instruction, whose bytes are assembled here.
+// If a browser does not run it, plain JavaScript replaces it.
 
 // ---------------------------------------------------------------------------- an assembler
 
 // Instructions of a stack machine, as nested lists of bytes: the operands first, then the code.
 // See "Binary Format, Instructions" in the WebAssembly Core Specification.
 
-/** A whole number from 0 to 2^31 in LEB128: seven bits a byte, lowest first. */
+/** An integer from 0 to 2^31 in LEB128: seven bits per byte, lowest first. */
 const whole = (n) => (n < 128 ? [n] : [(n & 127) | 128, whole(n >> 7)]);
 const vector = (items) => [whole(items.length), items];
 const name = (text) => vector([...text].map((char) => char.charCodeAt(0)));
@@ -32,7 +32,7 @@ const lane = (four, i) => [four, 0xfd, 0x1f, i];
 const addFloats = (a, b) => [a, b, 0x92];
 const storeFloat = (address, offset, value) => [address, value, 0x38, inMemory(offset)];
 
-/** While `left` is at least `step`: the body, which counts it down. */
+/** Run the body, which decreases `left`, while `left` is at least `step`. */
 const whileAtLeast = (left, step, body) => [
   [0x02, 0x40], [0x03, 0x40], // a block, to leave, and in it a loop, to begin again
   isBelow(get(left), constant(step)), [0x0d, 1],
@@ -41,14 +41,13 @@ const whileAtLeast = (left, step, body) => [
 ];
 
 /**
- * A function that multiplies tiles of R rows by S outputs, where `rows` and `outputs` are whole
- * tiles: y[r][n] = sum over k of x[r][k] w[n][k]. Its parameters are in bytes, but for these two.
+ * A function that multiplies tiles of R rows by S outputs: y[r][n] = sum over k of x[r][k] w[n][k].
+ * `rows` and `outputs` are multiples of a tile; the other parameters are in bytes.
  *
- * A tile has R * S sums, each of them four: of the products k = 0, 4, 8, ..., of k = 1, 5, 9, ...,
- * and so on, which are added at the end. What is left of a width that four does not divide goes to
- * the first of the four. This order is the same in every tile, so that a row comes out bitwise
- * the same whichever rows are computed with it. Sixteen registers of a processor hold a tile of
- * 4 x 2 with the numbers that it is multiplied from; larger tiles are slower.
+ * A tile has R * S sums. Each has four parts, for k = 0, 4, 8, ..., for k = 1, 5, 9, ..., and so on,
+ * which are added at the end. If four does not divide the width, the rest goes to the first part.
+ * The order is the same in every tile, so that a row is bitwise identical whichever rows are computed
+ * with it. Sixteen registers hold a tile of 4 x 2 and its inputs; larger tiles are slower.
  */
 function tileFunction(R, S) {
   const PARAMETERS = ["x", "w", "y", "rows", "outputs", "width", "wStride", "yStride"];
@@ -64,7 +63,7 @@ function tileFunction(R, S) {
   const weights = local("weights"); // from w
   const sums = many(R, (r) => many(S, (s) => local(`sum${r},${s}`)));
 
-  /** Products of four numbers of each row, from `offset` bytes after the addresses on. */
+  /** Multiply four numbers of each row, `offset` bytes after the addresses. */
   const products = (load, offset) => [
     four.map((each, r) => put(each, load(get(xs[r]), offset))),
     ws.map((address, s) => [
@@ -115,12 +114,12 @@ function assemble(tiles) {
 // --------------------------------------------------------------------------------- matmuls
 
 /**
- * The memory of all engines, which grows as they ask for more, and the matmul over it:
+ * The memory of all engines, which grows as needed, and the matmul over it:
  *
  *     multiply(x, w, y, rows, K, N, stride)
  *
  * writes x W^T, from (rows, K) to (rows, N), at y; row n of W begins `stride` numbers after the one
- * before. `floats` is another array after each `reserve`.
+ * before. `floats` is a new array after each `reserve`.
  */
 class Arena {
   constructor() {
@@ -134,7 +133,7 @@ class Arena {
       this.tiles = [exports["4x2"], exports["1x4"], exports["1x1"]];
       this.memory = memory;
       this.multiply = this.multiplyInTiles;
-    } catch {} // not there, without SIMD, or not allowed
+    } catch {} // WebAssembly is missing, has no SIMD, or is not allowed
   }
 
   /** Reserve `count` numbers, all zero, and return where they begin. */
@@ -191,7 +190,7 @@ function product(a, b) {
   return sum;
 }
 
-/** softmax of `count` scores, each times `scale`, in place. */
+/** Compute the softmax of `count` scores, each times `scale`, in place. */
 function softmax(memory, row, count, scale = 1) {
   let largest = -Infinity;
   let total = 0;
@@ -204,7 +203,7 @@ function softmax(memory, row, count, scale = 1) {
   for (let s = 0; s < count; s++) memory[row + s] /= total;
 }
 
-/** The MLP's nonlinearities, of what `up` gives and, if it is gated, what `gate` gives. */
+/** The MLP's nonlinearities, functions of `up` and, if gated, of `gate`. */
 const ACTIVATIONS = {
   gelu: (u) => 0.5 * u * (1 + erf(u * Math.SQRT1_2)),
   // GPT-2's approximation of GELU (Hendrycks & Gimpel 2016, section 2)
@@ -214,7 +213,7 @@ const ACTIVATIONS = {
   swiglu: (u, g) => (g / (1 + Math.exp(-g))) * u,
 };
 
-/** Put what the nonlinearity gives in the place of `count` numbers at `up`. */
+/** Apply the nonlinearity to `count` numbers at `up`, in place. */
 function activate(name, memory, up, gate, count) {
   const activation = ACTIVATIONS[name] ?? (() => NaN);
   for (let i = 0; i < count; i++) memory[up + i] = activation(memory[up + i], memory[gate + i]);
