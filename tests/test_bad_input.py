@@ -8,39 +8,70 @@ from pathlib import Path
 
 import pytest
 
+import convert
 import sample
 import study
 import train
 from benchmarks import compare, page
-from tests.conftest import DEBUG, ROOT
+from tests.conftest import DEBUG, ROOT, make_run
 
 COMMANDS = {
     "train": train.main,
     "sample": sample.main,
     "study": study.main,
+    "convert": convert.main,
     "compare": compare.main,
     "page": page.main,
 }
 LINES = {  # what is typed, and the line that it ends with
     "train --data.source=short.txt": "the splits have [8, 1, 0] tokens, but a sequence has 129",
     "train --data.source=\udcff.txt": "--data.source must be a valid",
-    "sample": "there is no run in runs/ yet",
-    "study tarce": "name a command: trace, verify, compare, heads, report; did you mean trace?",
-    "compare a": "there is no run a",
+    "sample b": "there is no run b",
+    "compare b": "there is no run b",
     "page absent.html": "no report given; name the file that python study.py report wrote",
+    "study tarce": "name a command: trace, verify, compare, heads, report; did you mean trace?",
+    "study --prompt=x": "name a command: trace, verify",
+    "study heads --source=text.txt --without=L9H0": "--without L9H0: name heads from L0H0 to L2H1",
+    "study heads --source=text.txt --period=7": "--period 7 must be from 2 to 6",
+    "study heads --source=absent.txt": "absent.txt",
+    "study trace --source=text.txt --layer=3": "--layer 3 must be from 0 to 2",
+    "study trace --source=text.txt --head=2": "--head 2 must be from 0 to 1",
+    "study trace --source=text.txt --prompt=t": "--prompt must have at least 2 tokens",
+    "study trace --random=4,10": "--random 4,10 must be B,T,C",
+    "study trace --random=4,10,510": "with C divisible by --n_head",
+    "study compare --source=text.txt --only=scales": "--only scales must be one of heads, output",
+    "convert": "name what to do: python convert.py export RUN FOLDER, or python convert.py import",
+    "convert exprot": "WHAT; did you mean export?",
+    "convert export a": "export takes RUN and FOLDER: python convert.py export RUN FOLDER [--fl",
+    "convert import --run=g": "import takes FOLDER, hub:OWNER/NAME, ckpt.pt or model.pt: python",
+    "convert export a b --checkpont=last": "--checkpont; did you mean --checkpoint?",
+    "convert export a b --checkpoint=first": "--checkpoint must be 'best' or 'last'",
+    "convert import absent": "there is no absent; name a folder, hub:OWNER/NAME, or a file",
+    "convert import full --run=a": "runs/a exists; resume it",
+    "convert import full --chars=a --tokenizer=b": "give --tokenizer or --chars",
+    "convert export a full": "full exists; name a new folder",
+    "convert export a no/such": "No such file or directory: ",
 }
 
 
+def left() -> set[Path]:
+    return {*Path().glob("[!c]*"), *Path("runs").rglob("*")}  # all but the cache
+
+
 @pytest.mark.parametrize("words", LINES)
-def test_a_command_ends_with_one_line(
+def test_a_mistake_is_one_line_and_leaves_nothing(
     workplace: Path, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (workplace / "short.txt").write_text("too short")
+    make_run(Path("runs/a"))
+    Path("full").mkdir()
+    Path("short.txt").write_text("too short")
+    Path("text.txt").write_text("the value of the object is returned\n" * 60)
+    before = left()
     command, *argv = words.split()
     assert COMMANDS[command](argv) == 2
-    said = capsys.readouterr().err
-    assert said.splitlines()[-1].startswith(f"error: {LINES[words]}")
-    assert not Path("runs").exists()
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("error: ") and LINES[words] in line
+    assert left() == before
 
 
 @pytest.mark.slow

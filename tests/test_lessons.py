@@ -20,20 +20,15 @@ LESSON_MEASURE = ROOT / "docs" / "learn" / "14_measure.md"
 PAGES = [*sorted((ROOT / "docs" / "learn").glob("[0-9]*.md")), ROOT / "docs" / "induction.md"]
 SOLUTIONS = ROOT / "docs" / "learn" / "solutions.md"
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SHORT = {
-    "--train.max_steps": "2",
-    "--train.eval_every": "2",
-    "--train.sample_tokens": "1",
-    "--model.n_embd": "16",
-    "--data.val_fraction": "0.01",
-}
+SHORT = ["--train.max_steps=2", "--train.eval_every=2", "--train.sample_tokens=1"]
+SHORT += ["--model.n_embd=16", "--data.val_fraction=0.01"]
 
 
 def read(page: Path) -> str:
     """The lesson and the answer to its exercise."""
     _, *answers = re.split(r"^## ", SOLUTIONS.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    number = page.stem.split("_")[0]
-    answer = [text for text in answers if text.startswith(f"{number}. ")]
+    start = page.stem.split("_")[0] + ". "
+    answer = [text for text in answers if text.startswith(start)]
     return page.read_text(encoding="utf-8") + "".join(answer)
 
 
@@ -56,12 +51,8 @@ def run(words: list[str]) -> None:
     if script == "train.py":
         if Path("runs", name(words)).exists():
             return  # "unless it is there already"
-        if name(words) != "debug":  # whose samples and losses are shown
-            for flag, value in SHORT.items():
-                if flag in argv:
-                    del argv[argv.index(flag) : argv.index(flag) + 2]
-                argv += [flag, value]
-        assert train.main(argv) == 0
+        short = SHORT if name(words) != "debug" else []  # whose samples and losses are shown
+        assert train.main([*argv, *short]) == 0
     elif script == "study.py":
         if "never_masked" in argv and "--steps" not in argv:
             argv += ["--steps", "2"]
@@ -74,10 +65,7 @@ def run(words: list[str]) -> None:
             runpy.run_path(script)
     else:
         assert words[:2] == ["-m", "benchmarks.compare"]
-        assert (
-            compare.main([run for word in words[2:] for run in sorted(glob.glob(word)) or [word]])
-            == 0
-        )
+        assert compare.main([run for word in words[2:] for run in glob.glob(word) or [word]]) == 0
 
 
 def skeleton(line: str) -> list[str]:
@@ -117,12 +105,10 @@ for words in commands(LESSON_MEASURE.read_text(encoding="utf-8")):
 sample.main(["after-1", "--max_new_tokens=5"])
 """
     python = [sys.executable, "-c", script]  # which imports from the current folder first
-    result = subprocess.run(
-        python, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr
-    assert_prints_what_it_shows(page, result.stdout)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run(python, env=environment, capture_output=True, text=True)
     assert "note: decoding is not compiled" in result.stderr
+    assert_prints_what_it_shows(page, result.stdout)
 
 
 @pytest.mark.parametrize(

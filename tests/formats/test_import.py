@@ -14,8 +14,7 @@ import convert
 import sample
 import study
 import train
-from model.gpt import GPT
-from run.checkpoint import SavedRun, open_run
+from run.checkpoint import open_run
 from tests.formats.models import (
     LINES,
     ODD,
@@ -28,15 +27,7 @@ from tests.formats.models import (
     save_tokenizer,
 )
 
-
-def imported(name: str = "g") -> SavedRun:
-    return open_run(Path("runs") / name)
-
-
-def model_of(saved: SavedRun) -> GPT:
-    return saved.model(torch.device("cpu"))
-
-
+RUN, CPU = Path("runs/g"), torch.device("cpu")
 # --- in each form --------------------------------------------------------------------------------
 
 
@@ -53,8 +44,8 @@ def test_it_computes_the_same(
     assert "python sample.py runs/g\n" in out
     found = re.search(r"relative to the largest logit: (\S+)\n", out)
     assert found is not None and float(found[1]) < 1e-5
-    saved = imported()
-    assert difference(model_of(saved), load(Path("theirs"))) < 1e-5
+    saved = open_run(RUN)
+    assert difference(saved.model(CPU), load(Path("theirs"))) < 1e-5
     config = saved.config.model
     assert (config.activation, config.tie_embeddings, config.dropout) == (ours, tied, 0)
     for text in ODD:
@@ -79,9 +70,9 @@ def test_as_on_the_hub(workplace: Path, gpt2: Path) -> None:
     rest = {"model_type": "gpt2", "vocab_size": 300, "n_ctx": 32, "eos_token_id": 299}
     Path("theirs/config.json").write_text(json.dumps(SIZES | rest))
     assert convert.main(["import", "theirs", "--run", "g"]) == 0
-    saved = imported()
+    saved = open_run(RUN)
     assert saved.config.model.activation == "gelu_tanh" and saved.config.model.tie_embeddings
-    assert difference(model_of(saved), load(Path("theirs"))) < 1e-5
+    assert difference(saved.model(CPU), load(Path("theirs"))) < 1e-5
     for text in ODD[3:8]:
         assert saved.tokenizer.encode(text).tolist() == library_tokens(gpt2, text)
 
@@ -92,7 +83,7 @@ def test_where_generation_starts(workplace: Path, gpt2: Path) -> None:
     for given, start in ((7, 7), (..., 299), (300, 299)):
         edit_json(Path("theirs/config.json"), bos_token_id=given)
         assert convert.main(["import", "theirs", "--run", f"{given}"]) == 0
-        assert imported(f"{given}").start_token == start
+        assert open_run(Path(f"runs/{given}")).start_token == start
 
 
 # --- every command takes it ----------------------------------------------------------------------
@@ -108,13 +99,13 @@ def test_every_command_takes_it(
     assert sample.main(["g", "--prompt=the man", "--temperature=0", "--max_new_tokens=9"]) == 0
     prompt = torch.tensor([library_tokens(gpt2, "the man")])
     drawn = load(gpt2).generate(prompt, do_sample=False, max_new_tokens=9, eos_token_id=None)
-    assert capsys.readouterr().out == imported().tokenizer.decode(drawn[0].tolist()) + "\n"
+    assert capsys.readouterr().out == open_run(RUN).tokenizer.decode(drawn[0].tolist()) + "\n"
     assert study.main(["verify", "g", "--source=text.txt"]) == 0
     flags = ["--train.max_steps=3", "--train.batch_size=2", "--train.sample_tokens=4"]
     flags += ["--data.source=text.txt", "--train.eval_every=3", "--train.tensorboard=false"]
     assert train.main(["--init_from=g", "--run=tuned", *flags]) == 0
-    tuned = imported("tuned")
-    assert tuned.tokenizer == imported().tokenizer and tuned.header.state.step == 3
+    tuned = open_run(Path("runs/tuned"))
+    assert tuned.tokenizer == open_run(RUN).tokenizer and tuned.header.state.step == 3
     assert train.main(["--resume=g"]) == 2
 
 
@@ -145,7 +136,7 @@ def test_what_is_fetched_from_the_hub_is_what_is_read(
     assert "never" not in [path.read_text("latin1") for path in Path("fetched").iterdir()]
     (run,) = Path("runs").iterdir()
     assert re.fullmatch(r"tiny-\d{8}-\d{6}", run.name)
-    assert difference(model_of(open_run(run)), load(gpt2)) < 1e-5
+    assert difference(open_run(run).model(CPU), load(gpt2)) < 1e-5
 
 
 def test_a_model_that_the_hub_does_not_have(

@@ -2,7 +2,6 @@
 characters."""
 
 import pickle
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -84,14 +83,13 @@ def test_it_computes_the_same(
         monkeypatch.setitem(sys.modules, "transformers", None)
     assert convert.main(["import", "nanoGPT/out/ckpt.pt", "--run", "g"]) == 0
     out = capsys.readouterr().out
-    found = re.search(r"relative to the largest logit: (\S+)\n", out)
-    assert float(found[1]) < 1e-5 if found else "logits not compared: transformers is not" in out
-    assert installed == bool(found)
+    compared = "relative to the largest logit: "
+    assert (compared if installed else "logits not compared: transformers is not") in out
     saved = open_run(Path("runs/g"))
     assert difference(saved.model(torch.device("cpu")), theirs) < 1e-5
     assert saved.tokenizer == CharTokenizer(CHARS) and CHARS[saved.start_token] == "\n"
     assert saved.config.model.bias == bias
-    assert saved.config.data.source == "pydocs", "there is no text beside its meta.pkl"
+    assert saved.config.data.source == "pydocs"  # there is no text beside its meta.pkl
 
 
 def test_another_model_than_the_librarys_is_no_run(
@@ -100,7 +98,7 @@ def test_another_model_than_the_librarys_is_no_run(
     save(SIZES, weights_of(SIZES))
     save_meta()
     unembed = GPT.unembed
-    monkeypatch.setattr(GPT, "unembed", lambda self, x: unembed(self, 1.01 * x).exp())
+    monkeypatch.setattr(GPT, "unembed", lambda self, x: unembed(self, x).exp())
     assert convert.main(["import", "nanoGPT/out/ckpt.pt", "--run=g"]) == 2
     assert "error: GPT2LMHeadModel computes different logits" in capsys.readouterr().err
     assert not Path("runs").exists()

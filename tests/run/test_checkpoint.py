@@ -37,13 +37,11 @@ from run.checkpoint import (
 )
 from tests.run.conftest import rewrite
 from training.config import TrainConfig
-from training.optim import Optimizer, make_optimizer
 from training.runtime import Machine
 from training.step import TrainState
 
 CPU = torch.device("cpu")
 CHARS = "aé日de"
-AVERAGE = "optimizer.final_norm.weight.exp_avg"
 MODEL = ModelConfig(
     n_layer=3, n_head=2, n_embd=12, block_size=7, dropout=0.5, attn_dropout=0.5, zero_init=False
 )
@@ -65,10 +63,9 @@ TENSORS = {
 EACH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 
 
-def make(seed: int = 0, config: ModelConfig = MODEL) -> tuple[GPT, Optimizer]:
+def make(seed: int = 0, config: ModelConfig = MODEL) -> GPT:
     torch.manual_seed(seed)
-    model = GPT(config, len(CHARS))
-    return model, make_optimizer(model, TrainConfig())
+    return GPT(config, len(CHARS))
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -127,13 +124,13 @@ def test_a_new_field_takes_its_default_and_an_unknown_one_is_named(path: Path) -
     assert load_checkpoint(path)[0].config == Config()
     for place in ("odd", "config.odd", "config.model.odd", "config.train.odd", "state.odd"):
         save_checkpoint(path, TENSORS, HEADER)
-        rewrite(path, lambda plain: put(plain, place.split("."), 1))  # noqa: B023
+        rewrite(path, lambda plain: put(plain, place, 1))  # noqa: B023
         with pytest.raises(UserError, match=f"last.safetensors is damaged: {place} is unknown"):
             load_checkpoint(path)
 
 
-def put(plain: dict[str, Any], place: list[str], value: Any) -> None:
-    *sections, name = place
+def put(plain: dict[str, Any], place: str, value: Any) -> None:
+    *sections, name = place.split(".")
     for section in sections:
         plain = plain[section]
     plain[name] = value
@@ -153,7 +150,7 @@ WRONG = [
 def test_a_forged_header_is_rejected_by_name(
     path: Path, place: str, value: Any, message: str
 ) -> None:
-    rewrite(path, lambda plain: put(plain, place.split("."), value))
+    rewrite(path, lambda plain: put(plain, place, value))
     with pytest.raises(UserError, match=f"last.safetensors is damaged: .*{message}") as error:
         open_run(path.parent)
     assert len(str(error.value)) < 500
@@ -187,13 +184,13 @@ def test_tensors_fit_by_name_shape_and_type() -> None:
         "a.z is float32 (2,), should be absent": torch.ones(2),
     }
     for message, tensor in misfits.items():
-        tensors = there | {message[:3]: tensor}
+        tensors = {k: v for k, v in there.items() if k != message[:3]}
+        if tensor is not None:
+            tensors[message[:3]] = tensor
         with pytest.raises(UserError) as error:
-            copy_into(
-                expected, "a.", {k: v for k, v in tensors.items() if v is not None}, Path("f")
-            )
+            copy_into(expected, "a.", tensors, Path("f"))
         assert str(error.value) == f"f does not fit its own config: {message}"
-    assert not any(tensor.any() for tensor in expected.values()), "something was copied"
+    assert not any(tensor.any() for tensor in expected.values())
     copy_into(expected, "a.", there, Path("f"))
     assert all(torch.equal(expected[name], there[name]) for name in expected)
 
@@ -211,9 +208,9 @@ def test_snapshots_are_at_these_steps() -> None:
 
 
 def test_snapshots_come_back_in_half_precision(tmp_path: Path) -> None:
-    models, other = {}, make()[0]
+    models, other = {}, make()
     for step in (12345, 0):
-        models[step] = model = make(step)[0]
+        models[step] = model = make(step)
         with torch.no_grad():
             model.token_embedding.weight[0, 0] = 1e9
         path = tmp_path / "snapshots" / f"{step:08d}.safetensors"
@@ -234,18 +231,14 @@ def test_snapshots_come_back_in_half_precision(tmp_path: Path) -> None:
 
 
 def test_its_model_computes_what_was_saved(path: Path) -> None:
-    choices: dict[str, Any] = {"positions": "learned", "tie_embeddings": True, "ngrams": 3}
-    config = Config(model=dataclasses.replace(MODEL, **choices))
-    original = make(1, config.model)[0].eval()
-    save_checkpoint(path, model_tensors(original), dataclasses.replace(HEADER, config=config))
-    saved = open_run(path.parent)
-    model = saved.model(CPU)
+    config = dataclasses.replace(MODEL, positions="learned", tie_embeddings=True, ngrams=3)
+    original = make(1, config).eval()
+    header = dataclasses.replace(HEADER, config=Config(model=config))
+    save_checkpoint(path, model_tensors(original), header)
+    model = open_run(path.parent).model(CPU)
     assert not model.training
     tokens = torch.tensor([[0, 1, 2, 3, 4], [4, 4, 3, 0, 1]])
     assert torch.equal(model(tokens), original(tokens))
-    deeper = dataclasses.replace(config, model=dataclasses.replace(config.model, n_layer=4))
-    misfit = dataclasses.replace(saved, header=dataclasses.replace(HEADER, config=deeper))
-    with pytest.raises(
-        UserError, match=r"does not fit its own config: model.blocks.3\S* is absent"
-    ):
-        misfit.model(CPU)
+    rewrite(path, lambda plain: put(plain, "config.model.n_layer", 4))
+    with pytest.raises(UserError, match=r"not fit its own config: model.blocks.3\S* is absent"):
+        open_run(path.parent).model(CPU)
