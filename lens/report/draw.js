@@ -16,11 +16,9 @@ function svg(tag, attributes = {}, ...children) {
   return element;
 }
 
-/**
- * The panels under "More", in their order; one is open at a time, and the address names it by `key`.
+/** The panels under "More", in order; one is open at a time, and the address names it by `key`.
  * `show(isCurrent)` fills its section, `${key}-section`, after each change of `view` while it is
- * open, and may be async; it returns false if it gave up because `isCurrent()` became false.
- */
+ * open, and may be async; it returns false if it gave up because `isCurrent()` became false. */
 const PANELS = [];
 
 /** Replace the children of an element, and keep the focus on the child with the same index. */
@@ -77,9 +75,8 @@ const withArrows = (move) => (event) => {
 };
 
 // ------------------------------------------------------------------------------------- colors
-
-// 256 colors through the anchors: as pixels of an image, as CSS, and for each the ink, black or white,
-// with the higher contrast, which is at least 4.5.
+// 256 colors through the anchors: as pixels of an image, as CSS, and for each the ink, black or
+// white, with the higher contrast, which is at least 4.5.
 function ramp(...anchors) {
   const stops = anchors.map((a) => [1, 3, 5].map((i) => parseInt(a.slice(i, i + 2), 16)));
   const colors = { pixels: new Uint32Array(256), css: [], ink: [] };
@@ -139,7 +136,6 @@ const scoreBar = (limit) =>
 const maskedSwatch = () => el("span", {}, el("span", { className: "swatch masked" }), " masked");
 
 // -------------------------------------------------------------------------------- grids of cells
-
 // Draw one pixel per cell; a clear pixel shows the background.
 function picture(canvas, width, height, painter) {
   canvas.width = width;
@@ -149,10 +145,8 @@ function picture(canvas, width, height, painter) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-/**
- * Enlarge `source`, a canvas with one pixel per cell, with names along it: `across` and `down` are
- * functions of an index. Cells are square unless `tall` is set; `look` is the [column, row] to frame.
- */
+/** Enlarge `source`, a canvas with one pixel per cell, with names along it: `across` and `down` are
+ * functions of an index. Cells are square unless `tall` is set; `look`: [column, row] to frame. */
 function drawCells(canvas, source, { across, down, tall, look, margin }) {
   const sharp = devicePixelRatio;
   const { width: columns, height: rows } = source;
@@ -214,12 +208,9 @@ function cellUnder(canvas, event) {
 }
 
 // ---------------------------------------------------------------------------- lines
-
-/**
- * Lines of evenly spaced values: `lines` have {y, kind, title}, and `names` label the horizontal axis,
+/** Lines of evenly spaced values: `lines` have {y, kind, title}; `names` label the horizontal axis,
  * by default with the steps of the snapshots. `level` is dashed; `here` is the selected snapshot;
- * `marks` are {at, label}; `values` adds a vertical axis. A click calls `choose`.
- */
+ * `marks` are {at, label}; `values` adds a vertical axis. A click calls `choose`. */
 function lineChart(box, lines, { label, names = snapshots.map(({ step }) => count(step)),
   here = null, choose, values, level = null, dots = [], marks = [] }) {
   const width = box.clientWidth, height = box.clientHeight;

@@ -1,8 +1,8 @@
-// The model of model/gpt.py, computed row by row, so that only what an edit changes is computed again.
-// Rows before a changed position, and layers below a changed layer, are kept.
+// The model of model/gpt.py, computed row by row, so that only what an edit changes is computed
+// again. Rows before a changed position, and layers below a changed layer, are kept.
 //
-// Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, L layers,
-// V vocabulary. All numbers are in the memory of kernels.js, which has the matmul. Norms and softmax
+// Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, L layers, V
+// vocabulary. All numbers are in the memory of kernels.js, which has the matmul. Norms and softmax
 // use double precision.
 
 const EPS = 1e-5; // of every norm
@@ -12,10 +12,8 @@ const CHUNK = 12; // rows between two yields: tiles of four
 const shelves = []; // weights in memory: {key, start, count, users}
 
 class Engine {
-  /**
-   * @param config the fields of model/config.py
-   * @param shapes [name, shape] of each weight, in the order in which `load` writes them
-   */
+  /** @param config the fields of model/config.py
+   * @param shapes [name, shape] of each weight, in the order in which `load` writes them */
   constructor(config, shapes) {
     const { n_layer: L, n_head: H, n_embd: C, block_size: B } = config;
     Object.assign(this, { config, L, H, C, B, D: C / H });
@@ -58,9 +56,7 @@ class Engine {
   }
 
   /** A view of the numbers of all engines. Do not keep it, because the memory may grow. */
-  get memory() {
-    return arena.floats;
-  }
+  get memory() { return arena.floats; }
 
   /** Use the weights with the name `key`, one tensor after the other. Engines share them; `fill`
    * writes them, over zeros, only if no engine has them yet. */
@@ -99,17 +95,14 @@ class Engine {
   }
 
   // ------------------------------------------------------------------------- computing
-
-  /**
-   * Set what to compute next: at most `block_size` tokens, and edits of the computation:
+  /** Set what to compute next: at most `block_size` tokens, and edits of the computation:
    *
    *     {layer, head, off: "zero" or "mean"}    a head's output, before W_O
    *     {layer, off: "mlp"}                     the MLP of a layer
    *     {layer, neuron, position}               a neuron of the MLP at a position, set to zero
    *     {hide}                                  a position that no later position may attend to
    *     {layer, position, row}                  the residual stream before a layer, C numbers
-   *     {layer, head, position, row}            a head's output before W_O, D numbers
-   */
+   *     {layer, head, position, row}            a head's output before W_O, D numbers */
   set(tokens, edits = []) {
     if (tokens.length > this.B) throw new Error(`${tokens.length} tokens, block_size ${this.B}`);
     let same = 0;
@@ -149,8 +142,8 @@ class Engine {
     for (let l = layer; l < this.valid.length; l++) this.valid[l] = Math.min(this.valid[l], row);
   }
 
-  /** Compute what is missing. This is a generator, so that the page can handle events in between. It
-   * ends if `set` is called. */
+  /** Compute what is missing. This is a generator, so that the page can handle events in between.
+   * It ends if `set` is called. */
   *compute() {
     const { tokens, edits, L, C, V, valid, at } = this;
     const T = tokens.length;
@@ -341,7 +334,6 @@ class Engine {
   }
 
   // -------------------------------------------------------------------------- results
-
   /** Return a copy of the first T rows of a result. */
   take(name, width) {
     const from = this.at[name];
@@ -368,9 +360,7 @@ class Engine {
   }
 
   /** Return the scale that a norm applies to the numbers at x, before its weights. */
-  normScale(x) {
-    return this.moments(x, this.C, this.config.norm === "layernorm").scale;
-  }
+  normScale(x) { return this.moments(x, this.C, this.config.norm === "layernorm").scale; }
 
   /** Return what the channels from `first` of `width` write into the residual stream. */
   written(name, width, first, values) {
@@ -379,7 +369,7 @@ class Engine {
       product(values, memory.subarray(weight + c * width)));
   }
 
-  /** Return what a vector in the residual stream adds to each logit, without the final norm's scale. */
+  /** Return what a vector in the residual stream adds to each logit, before the final norm's scale. */
   logitsOf(x) {
     const { memory, at, C, V } = this, table = at[`${this.unembedding}.weight`];
     const mean = this.config.norm === "layernorm" ? x.reduce((a, b) => a + b) / C : 0;
@@ -388,13 +378,19 @@ class Engine {
   }
 
   /** Map a direction in a norm's output to its input, without the norm's scale. */
-  before(name, direction) {
-    const { memory, at, C } = this;
+  before(name, direction, centered = this.config.norm === "layernorm") {
+    const { memory, at } = this;
     const seen = direction.map((x, c) => x * memory[at[`${name}.weight`] + c]);
-    if (this.config.norm !== "layernorm") return seen;
+    if (!centered) return seen;
     // Subtracting the mean from the input is the same as subtracting it from the direction.
-    const mean = seen.reduce((a, b) => a + b, 0) / C;
+    const mean = seen.reduce((a, b) => a + b, 0) / seen.length;
     return seen.map((x) => x - mean);
+  }
+
+  /** Return the product of a direction with a bias of the model, or 0. */
+  biased(name, direction) {
+    const bias = this.at[`${name}.bias`];
+    return bias === undefined ? 0 : product(direction, this.memory.subarray(bias));
   }
 
   /** Return the queries, keys or values ("query") of tokens at a position in layer 0, (tokens, C),
@@ -421,10 +417,8 @@ class Engine {
     return found;
   }
 
-  /**
-   * Return what embedding, heads, MLPs and biases add to a logit. With the scale of the final norm
-   * held fixed, they sum to the logit.
-   */
+  /** Return what embedding, heads, MLPs and biases add to a logit. With the scale of the final norm
+   * held fixed, they sum to the logit. */
   votes(t, token) {
     const { memory, at, C, D, L } = this;
     const scale = this.normScale(at[`x${L}`] + t * C);

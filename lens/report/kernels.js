@@ -1,9 +1,8 @@
-// The kernels of the engine: one memory for all engines, the matmul over it, softmax and activations.
-// The matmul is WebAssembly with SIMD, four products per instruction, whose bytes are assembled here.
-// If a browser does not run it, plain JavaScript replaces it.
+// The kernels of the engine: one memory for all engines, the matmul over it, softmax and
+// activations. The matmul is WebAssembly with SIMD, four products per instruction, whose bytes are
+// assembled here. If a browser does not run it, plain JavaScript replaces it.
 
 // ---------------------------------------------------------------------------- an assembler
-
 // Instructions of a stack machine, as nested lists of bytes: the operands first, then the code.
 // See "Binary Format, Instructions" in the WebAssembly Core Specification.
 
@@ -44,11 +43,10 @@ const whileAtLeast = (left, step, body) => [
  * A function that multiplies tiles of R rows by S outputs: y[r][n] = sum over k of x[r][k] w[n][k].
  * `rows` and `outputs` are multiples of a tile; the other parameters are in bytes.
  *
- * A tile has R * S sums. Each has four parts, for k = 0, 4, 8, ..., for k = 1, 5, 9, ..., and so on,
- * which are added at the end. If four does not divide the width, the rest goes to the first part.
- * The order is the same in every tile, so that a row is bitwise identical whichever rows are computed
- * with it. Sixteen registers hold a tile of 4 x 2 and its inputs; larger tiles are slower.
- */
+ * A tile has R * S sums. Each has four parts, for k = 0, 4, 8, ..., for k = 1, 5, 9, ..., and so
+ * on, which are added at the end. If four does not divide the width, the rest goes to the first
+ * part. The order is the same in every tile, so that a row is bitwise identical whichever rows are
+ * computed with it. Sixteen registers hold a tile of 4 x 2 and its inputs; larger tiles are slower. */
 function tileFunction(R, S) {
   const PARAMETERS = ["x", "w", "y", "rows", "outputs", "width", "wStride", "yStride"];
   const locals = new Map(PARAMETERS.map((each, i) => [each, i]));
@@ -112,15 +110,12 @@ function assemble(tiles) {
 }
 
 // --------------------------------------------------------------------------------- matmuls
-
-/**
- * The memory of all engines, which grows as needed, and the matmul over it:
+/** The memory of all engines, which grows as needed, and the matmul over it:
  *
  *     multiply(x, w, y, rows, K, N, stride)
  *
  * writes x W^T, from (rows, K) to (rows, N), at y; row n of W begins `stride` numbers after the one
- * before. `floats` is a new array after each `reserve`.
- */
+ * before. `floats` is a new array after each `reserve`. */
 class Arena {
   constructor() {
     this.end = 0;
@@ -183,7 +178,6 @@ class Arena {
 const arena = new Arena();
 
 // ------------------------------------------------------- products, softmax and activations
-
 function product(a, b) {
   let sum = 0;
   for (let i = 0; i < a.length; i++) sum += a[i] * b[i];

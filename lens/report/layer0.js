@@ -1,5 +1,5 @@
 // Heads of layer 0, read from the weights alone. Without n-gram embeddings, what layer 0 reads at a
-// position depends on the token there alone (and on the position, if positions are embedded): scores
+// position depends on the token there alone (and on the position, if that is embedded): scores
 // of its heads, and what they add to the logits, are tables over the vocabulary.
 
 const MOST_TOKENS = 300; // of a vocabulary whose tables can be drawn
@@ -51,7 +51,7 @@ class Layer0 {
       product(ofHead(Q, Math.floor(i / length)), ofHead(K, i % length)) / Math.sqrt(D));
   }
 
-  /** What a head adds to each logit, (tokens, V), per unit of weight on a token at a position, by the
+  /** What a head adds to each logit, (tokens, V), per unit of weight on a token at a position, by
    * direct path: through W_O, the final norm's weights and the unembedding. The final norm's
    * scale, which depends on the text, is left out. */
   logits(h, position) {

@@ -2,7 +2,8 @@
 
 /** A panel under "More". */
 function addPanel(id, about, ...children) {
-  $("panels").append(el("section", { id }, el("p", { className: "quiet small" }, about), ...children));
+  const note = el("p", { className: "quiet small" }, about);
+  $("panels").append(el("section", { id }, note, ...children));
 }
 
 let pairAlone = []; // ids of a query and a key
@@ -26,9 +27,9 @@ const readAlone = el("output", { id: "alone-readout" });
 
 addPanel("alone-section", whyNot
   ? `The heads of layer 0 cannot be read from the weights alone: ${whyNot}.`
-  : "What layer 0 reads at a position depends only on the token there. So a head's scores, and its " +
-    "logit contributions, are tables over tokens, and no text is needed. Click a cell to choose a " +
-    "query and a key.",
+  : "What layer 0 reads at a position depends only on the token there. So a head's scores and " +
+    "its logit contributions are tables over tokens, and no text is needed. Click a cell to " +
+    "choose a query and a key.",
 ...(whyNot ? [] : [
   el("div", { className: "controls" }, el("label", {}, "head ", headChoice), ...sliders,
     ...(sliders.length ? [el("label", {}, averaged,

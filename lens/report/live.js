@@ -1,4 +1,4 @@
-// The model of a run in the page: tokenization, the weights of a snapshot, edits by name, generation,
+// The model of a run in the page: tokenization, the weights of a snapshot, edits by name, sampling,
 // and the check against PyTorch. It draws nothing except error messages.
 
 function trouble(reason) {
@@ -30,7 +30,6 @@ const ranked = (numbers, count) =>
   [...numbers.keys()].sort((a, b) => numbers[b] - numbers[a] || a - b).slice(0, count);
 
 // -------------------------------------------------------------------------------------- weights
-
 const bytesOf = (base64) => Uint8Array.fromBase64?.(base64) ??
   Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
 
@@ -93,7 +92,6 @@ function engineFor(purpose, snapshot) {
 }
 
 // --------------------------------------------------------------------------------------- tokens
-
 // A text is a list of tokens, each {id, token}; id is null for a token that the model never saw.
 
 const { kind } = data.tokenizer;
@@ -146,7 +144,8 @@ const bpe = kind === "bpe" ? new (class {
     this.bytes = [...tokens.map((token) => Array.from(token, (char) => this.byteOf.get(char))),
       ...special.map(utf8Of)];
     this.words = new RegExp("'(?:s|t|re|ve|m|ll|d)| ?\\p{L}+| ?\\p{N}+|" +
-      " ?[^\\p{White_Space}\\p{L}\\p{N}]+|\\p{White_Space}+(?!\\P{White_Space})|\\p{White_Space}+", "gu");
+      " ?[^\\p{White_Space}\\p{L}\\p{N}]+|\\p{White_Space}+(?!\\P{White_Space})|" +
+      "\\p{White_Space}+", "gu");
   }
 
   ids(text) {
@@ -177,15 +176,14 @@ function decode(tokens) {
   return textOf(Uint8Array.from(tokens.flatMap(({ id }) => (bpe ? bpe.bytes[id] : id))));
 }
 
-/** A text in the address: its characters, or the ids of its tokens, which may differ from those that
- * the tokenizer would choose. */
+/** A text in the address: its characters, or the ids of its tokens, which may differ from those
+ * that the tokenizer would choose. */
 const toAddress = (tokens) =>
   (kind === "char" ? decode(tokens) : tokens.map(({ id }) => id).join("."));
 const fromAddress = (text) => (kind === "char" ? encode(text)
   : (text.match(/\d+/g) ?? []).filter((id) => id in vocab).map((id) => known(Number(id))));
 
 // ---------------------------------------------------------------------------------------- edits
-
 // An edit is a word, which also stands in the page's address:
 //   L0H1=zero  L0H1=mean     the output of a head
 //   L0.attn  L0.mlp          all heads of a layer; its MLP
@@ -231,7 +229,6 @@ function toEngine(words, other) {
 }
 
 // ------------------------------------------------------------------------------------ computing
-
 /** Let the browser handle events. (A timer would wait 4 ms; scheduler.yield starves timers.) */
 const breathe = () => new Promise((resolve) => {
   const { port1, port2 } = new MessageChannel();
@@ -284,11 +281,8 @@ function passOf(engine) {
 }
 
 // ------------------------------------------------------------------------------------- checking
-
-/**
- * The engine's logits of the reference text against PyTorch's, after another text and an edit, so
- * that a row that should have been computed again would show: {error, allowed, agrees}.
- */
+/** The engine's logits of the reference text against PyTorch's, after another text and an edit, so
+ * that a row that should have been computed again would show: {error, allowed, agrees}. */
 async function checkAgainstPyTorch(snapshot) {
   const engine = engineFor("check", snapshot);
   const { reference } = data;
@@ -320,7 +314,6 @@ function check(snapshot) {
 }
 
 // ----------------------------------------------------------------------------------- generating
-
 /** A number in [0, 1) that depends on the seed and the position and on nothing else, so that what
  * was shown of a continuation is what is written. */
 function chance(seed, position) {
@@ -358,7 +351,6 @@ function* generate(engine, ids, settings, edits = []) {
 }
 
 // ---------------------------------------------------------------------------- for the console
-
 function read(text, { step = snapshots[LAST].step } = {}) {
   const snapshot = snapshots.findIndex((each) => each.step === step);
   if (snapshot >= 0) return { engine: engineFor("console", snapshot), ids: idsOf(text) };
@@ -372,10 +364,8 @@ function idsOf(text) {
   return tokens.map(({ id }) => id);
 }
 
-/**
- * The page's only global. A text is a string or a list of at most block_size token ids. The option
- * `step` selects a snapshot.
- */
+/** The page's only global. A text is a string or a list of at most block_size token ids. The option
+ * `step` selects a snapshot. */
 globalThis.glassgpt = Object.freeze({
   config,
   vocab,

@@ -11,7 +11,6 @@ const settings = () => ({
 });
 
 // ------------------------------------------------------------------------------------ computing
-
 const ofOther = (word) => word.startsWith("patch"); // needs the other text
 
 /** Compute what the state requires, and show it; stop if the state changes meanwhile. */
@@ -128,7 +127,6 @@ async function redraw() {
 }
 
 // ---------------------------------------------------------------------------------- the actions
-
 function setText(text) {
   state.text = text;
   state.pin = state.hover = null;
@@ -260,7 +258,6 @@ function setStage(name) {
 }
 
 // ------------------------------------------------------------------------------------- patching
-
 /** The text with one token in the middle replaced by the most likely other token. */
 function madeOther(pass, text) {
   const at = data.copies ? Math.floor(text.length / 2) : Math.max(0, text.length - 4);
@@ -334,7 +331,6 @@ function clickPatch(event) {
 }
 
 // ----------------------------------------------------------------------------------- the address
-
 /** The part of the address after #: what differs from the initial state. */
 function address() {
   const first = shipped(), parts = new URLSearchParams();
@@ -392,7 +388,6 @@ function explain(event) {
 }
 
 // --------------------------------------------------------------------------- pointer and keys
-
 function listen() {
   $("measure").append(...measures.map(({ key, name }) => el("option", { value: key }, name)));
   $("measure").onchange = () => {
@@ -553,12 +548,12 @@ function onKey(event) {
 }
 
 // --------------------------------------------------------------------------------------- start
-
 theme = darkness.matches ? THEMES.dark : THEMES.light;
 $("slider").max = LAST;
 $("heads").style.setProperty("--heads", H);
 $("heads").style.setProperty("--layers", L);
-$("heads").append(...layers.flatMap((layer, l) => [layer, ...thumbnails.slice(l * H, (l + 1) * H)]));
+$("heads").append(...layers.flatMap((layer, l) =>
+  [layer, ...thumbnails.slice(l * H, (l + 1) * H)]));
 $("text").classList.toggle("subwords", kind !== "char");
 showHeader();
 listSteps();

@@ -38,7 +38,8 @@ const HEAD = indexOfLargest(data.copies ? snapshots[LAST].scores.induction : dat
  * of the validation texts, the first one with the most words. */
 function openingText() {
   const length = Math.min(data.copies ? 40 : 32, Math.ceil(B * 0.75));
-  if (data.copies || !data.texts.length) return data.texts.length ? prompt.slice(0, length) : prompt;
+  if (!data.texts.length) return prompt;
+  if (data.copies) return prompt.slice(0, length);
   const isBlank = vocab.map((token) => /^\s+$/.test(token));
   const stretches = data.texts.flatMap((ids) => range(Math.max(0, ids.length - length))
     .filter((start) => !isBlank[ids[start]] && (!start || isBlank[ids[start - 1]]))
@@ -52,7 +53,7 @@ const shipped = () =>
   ({ text: opening.map(known), snapshot: LAST, head: HEAD, edits: [], other: null, panel: null });
 
 const state = {
-  ...shipped(), // other: the text that patches come from, or null for one made from the text; panel: which is open
+  ...shipped(), // other: the text that patches come from, or null for one made from the text
   measure: measures[0],
   stage: "weights", // or "scores", "masked"
   hover: null, // {q, k} under the pointer; k is null where only a query is meant
@@ -74,7 +75,6 @@ const queryOnShow = () => Math.min(looking()?.q ?? Infinity, view.pass.T - 1);
 const edited = () => view.before !== view.pass;
 
 // -------------------------------------------------------------------------------------- header
-
 const ABOUT = { repeat: "random strings, each repeated", pydocs: "Python's reference manual" };
 
 function showHeader() {
@@ -84,8 +84,8 @@ function showHeader() {
   $("name").textContent = run.name;
   $("lead").textContent = `${L} layers of ${H} heads, ${count(run.parameters)} parameters`;
   $("source").textContent = "This page runs a language model that was trained on " +
-    `${ABOUT[source] ?? source}. Type a text to see what each attention head attends to, what the ` +
-    "model predicts next, and how both change when you edit the model.";
+    `${ABOUT[source] ?? source}. Type a text to see what each attention head attends to, what ` +
+    "the model predicts next, and how both change when you edit the model.";
   $("result").textContent = `${L} layers x ${C} wide, ${H} heads, context ${B} · ` +
     `${count(run.parameters)} parameters · step ${count(run.step)} · loss on the whole ` +
     `validation split ${number(run.val_loss)} ${UNIT} · ${run.made} · PyTorch ${run.torch}`;
@@ -130,9 +130,8 @@ function showEquality({ error, allowed, agrees }) {
 }
 
 // --------------------------------------------------------------------------------------- legends
-
 function weightScale() {
-  // The color scales with the square root of the weight, so that small weights can be distinguished.
+  // The color scales with the square root of the weight, to distinguish small weights.
   const ticks = [0, 0.05, 0.25, 0.5, 1].map((weight) => [Math.sqrt(weight), `${weight}`]);
   return [scale(theme.weight, ticks), maskedSwatch(), el("p", {}, "attention weight")];
 }
@@ -158,7 +157,6 @@ function showLegends() {
 }
 
 // ------------------------------------------------------------------------------ rows of attention
-
 const triangle = (q) => (q * (q + 1)) / 2;
 
 const weightsOf = (head, q) => view.pass.attention[head].subarray(triangle(q), triangle(q + 1));
@@ -202,7 +200,6 @@ function paintMap(canvas, head, stage) {
 }
 
 // ----------------------------------------------------------------------------- the grid of heads
-
 const isOff = (word) => state.edits.includes(word);
 const offWord = (head) => ["zero", "mean"].map((how) => `${headName(head)}=${how}`).find(isOff);
 
@@ -235,7 +232,8 @@ function showGrid() {
   const focused = document.activeElement.matches?.(".pick");
   thumbnails.forEach((pick, head) => {
     const value = state.measure.text(valueOf(head)), off = isHeadOff(head) ? ", ablated" : "";
-    pick.lastChild.replaceChildren(el("b", {}, headName(head)), el("span", {}, value), el("i", {}, labelOf(head)));
+    pick.lastChild.replaceChildren(el("b", {}, headName(head)), el("span", {}, value),
+      el("i", {}, labelOf(head)));
     pick.ariaPressed = head === state.head;
     pick.ariaLabel = `layer ${Math.floor(head / H)} head ${head % H}, ` +
       `${state.measure.name} ${value} ${labelOf(head)}${off}`;
@@ -257,7 +255,6 @@ function moveHead([across, down]) {
 }
 
 // -------------------------------------------------------------------------- the selected head
-
 const map = document.createElement("canvas"); // the map at one pixel a pair
 
 function showHead() {
@@ -313,7 +310,6 @@ function showLook() {
 }
 
 // ------------------------------------------------------------------------------------ the text
-
 let spans = []; // an element a token of the window
 
 function buildText() {
@@ -332,7 +328,7 @@ const unread = ({ id, token }) =>
 function showTextState() {
   const unseen = state.text.find(({ id }) => id === null), { start, same, pass: { T } } = view;
   $("text-state").textContent = [
-    unseen && `The model never saw ${quoted(unseen.token)} in training; it reads the text before it.`,
+    unseen && `The model never saw ${quoted(unseen.token)} in training; it reads the text before.`,
     start && `The model reads the last ${T} of ${start + T} tokens: its context is ${B}, and ` +
       "moves forward by half.",
     same > 0 && !start &&
@@ -375,7 +371,8 @@ function drawArcs() {
     const [to, up] = top(k), lift = Math.min(34, 12 + Math.abs(x - to) / 8);
     const loop = k === q ? 6 : 0; // to itself
     return svg("path", {
-      d: `M${x + loop} ${y}C${x + 2 * loop} ${y - lift} ${to - 2 * loop} ${up - lift} ${to - loop} ${up}`,
+      d: `M${x + loop} ${y}C${x + 2 * loop} ${y - lift} ` +
+        `${to - 2 * loop} ${up - lift} ${to - loop} ${up}`,
       "stroke-width": 1 + 5 * weights[k], opacity: 0.35 + 0.65 * weights[k],
     }, svg("title", {}, number(weights[k])));
   }));
@@ -460,7 +457,8 @@ function showVotes(t) {
     state.relative = choice.checked;
     showNext();
   } });
-  const names = `${quoted(vocab[state.bar])}${state.relative ? ` minus ${quoted(vocab[rival])}` : ""}`;
+  const names = (state.relative ? [state.bar, rival] : [state.bar])
+    .map((id) => quoted(vocab[id])).join(" minus ");
   refill($("votes"),
     el("div", { className: "controls" }, el("b", {}, `Logit contributions to ${names}`),
       el("label", {}, choice, " minus runner-up"),
@@ -476,7 +474,6 @@ function showVotes(t) {
 }
 
 // ------------------------------------------------------------------------------------ training
-
 function showMoment() {
   const { step, lens_loss } = snapshots[view.snapshot];
   refill($("moment"), `step ${count(step)} · `, term("loss"),
@@ -490,7 +487,7 @@ const MARKS = stagesOf(snapshots, data.baselines); // on the slider
 function showLoss() {
   if (LAST === 0 || !view) return;
   const y = snapshots.map(({ lens_loss }) => lens_loss[L]);
-  const title = `validation loss at each snapshot, from ${number(y[0], 2)} to ${number(y[LAST], 2)}`;
+  const title = `validation loss per snapshot, from ${number(y[0], 2)} to ${number(y[LAST], 2)}`;
   lineChart($("loss"), [{ y, kind: "", title }],
     { label: title, here: view.snapshot, dots: y, marks: MARKS });
 }
@@ -529,13 +526,12 @@ function showScores() {
     row(header("score"), header(`${count(data.sequences)} validation sequences`),
       header("uniform")), ...rows);
   const { period, first, second } = snapshots[view.snapshot].copying;
-  $("copying").replaceChildren(`Copying: on random strings of ${count(period)} distinct tokens, each ` +
-    `repeated, the loss is ${number(first)} ${UNIT} on the first copy and ${number(second)} on the ` +
-    "second. An ", term("induction"), " score measures a pattern; copying is the behavior.");
+  $("copying").replaceChildren(`Copying: on random strings of ${count(period)} distinct tokens, ` +
+    `each repeated, the loss is ${number(first)} ${UNIT} on the first copy and ${number(second)} ` +
+    "on the second. An ", term("induction"), " score measures a pattern; copying is the behavior.");
 }
 
 // ---------------------------------------------------------------------------------------- edits
-
 function showEdits() {
   const { edits } = state;
   $("edits").hidden = !edits.length;
@@ -569,7 +565,6 @@ function inPlainWords({ kind, layer, head, position, instead }) {
 }
 
 // ------------------------------------------------------------------------------------ the lens
-
 const LENS_CANDIDATES = 3;
 let lens; // {logP of each layer}, of the view
 
@@ -635,7 +630,6 @@ function readLens(spot) {
 }
 
 // ------------------------------------------------------------------------------------- patching
-
 const patches = { canvas: document.createElement("canvas"), shares: null, look: null, said: "" };
 
 function showPatchState() {
@@ -683,12 +677,11 @@ function drawPatches() {
 }
 
 // -------------------------------------------------------------------------------- the ablation
-
 function showAblation() {
   $("ablation-note").textContent =
     `Change in validation loss (${number(data.ablation.loss)} ${UNIT} at step ` +
-    `${count(snapshots[LAST].step)}) if one head's output is replaced by zero or by its mean, with ` +
-    `the standard error over ${count(data.sequences)} sequences.`;
+    `${count(snapshots[LAST].step)}) if one head's output is replaced by zero or by its mean, ` +
+    `with the standard error over ${count(data.sequences)} sequences.`;
   const kinds = measures.filter((measure) => measure.error);
   const most = largestOf(kinds.flatMap(({ at }) => at(LAST).map(Math.abs))) || 1;
   const value = ({ at, error }, head) => {

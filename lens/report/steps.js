@@ -17,7 +17,7 @@ function goToStep(i) {
   update();
 }
 
-/** The selected query and key; the key under the pointer, or else the one with the largest weight. */
+/** The selected query and key; if no key is selected, the one with the largest weight. */
 function pairOnShow() {
   const q = queryOnShow(), weights = weightsOf(state.head, q), k = looking()?.k ?? Infinity;
   return { q, k: k <= q ? k : indexOfLargest(weights), weights };
@@ -29,8 +29,8 @@ const p = (...content) => el("p", {}, ...content);
 
 function showTyping() {
   const { T, logP, loss } = view.pass, row = rowOf(logP, T - 1), best = indexOfLargest(row);
-  return [p("Type at the end of the text, or change a token in the middle: the results for earlier " +
-    "tokens stay the same."),
+  return [p("Type at the end of the text, or change a token in the middle: the results for " +
+    "earlier tokens stay the same."),
   p(`After ${tokensOf(T)} the model gives ${quoted(vocab[best])} a probability of ` +
     `${number(Math.exp(row[best]))}. The mean loss on this text is ${number(loss)} nats; ` +
     `a uniform guess among ${count(V)} tokens has ${number(UNIFORM_GUESS)}.`)];
@@ -38,8 +38,9 @@ function showTyping() {
 
 function showAttending() {
   const { q, k, weights } = pairOnShow();
-  return [p("Point at a token of the text. The arcs show where the selected head attends from it; in " +
-    "the map, that is one row. Each row is a ", term("query"), ", each column a ", term("key"), "."),
+  return [p("Point at a token of the text. The arcs show where the selected head attends from " +
+    "it; in the map, that is one row. A row is a ", term("query"), ", a column a ", term("key"),
+  "."),
   p(`${headName(state.head)} attends from ${place("query", q)} to ${place("key", k)} with weight ` +
     `${number(weights[k])}. The ${tokensOf(q + 1)} it can attend to share a weight of 1.`)];
 }
@@ -95,8 +96,8 @@ function showCopying() {
       `${quoted(vocab[id])} by `, el("b", {}, signed(logits[id], 2)),
       ` relative to the mean of all logits: rank ${rank} of ${count(V)}.`),
     p("Raised most: ", ...raised),
-    el("p", { className: "quiet small" }, "This is the direct path: value, W_O, final norm with a " +
-      "fixed scale, unembedding. Later layers may use the value in other ways."),
+    el("p", { className: "quiet small" }, "This is the direct path: value, W_O, final norm with " +
+      "a fixed scale, unembedding. Later layers may use the value in other ways."),
   ];
 }
 

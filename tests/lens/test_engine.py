@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lens import report
 from lens.capture import attends_of, blocks_of, capture, hooked
@@ -59,9 +59,10 @@ TABLES = """(h) => {
 
 CIRCUIT = """([text, ...asked]) => {
   engine.run(text);
-  const circuit = new Circuit(engine, ...asked), { nodes } = circuit;
+  const goal = asked.length > 3 ? scoreGoal : logitGoal;
+  const circuit = new Circuit(engine, goal(engine, ...asked)), { nodes } = circuit;
   const read = nodes.filter(({ rank }) => rank >= 0).slice(0, 30);
-  const gaps = [circuit.logit, ...read].map((to) => {
+  const gaps = [circuit.goal, ...read].map((to) => {
     const { edges, biases } = circuit.edges(to, nodes);
     return edges.reduce((sum, { value }) => sum + value, biases) - to.value;
   });
@@ -229,17 +230,18 @@ def test_a_head_of_layer_0_is_its_tables(tab: Any, config: ModelConfig) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        replace(CLASSICAL, positions="rotary"),
+        replace(CLASSICAL, positions="rotary", head_bias=True),
         replace(MODERN, norm="rmsnorm", activation="swiglu", ngrams=2, tie_embeddings=True),
     ],
     ids=["layernorm", "rmsnorm"],
 )
-def test_a_circuit_sums_to_its_logit(tab: Any, config: ModelConfig) -> None:
+@pytest.mark.parametrize("asked", [(7, 2, 5), (2, 1, 8, 6)], ids=["logit", "score"])
+def test_a_circuit_sums_to_its_goal(tab: Any, config: ModelConfig, asked: tuple[int, ...]) -> None:
     """A node's value is gradient times activation, with all detached that is not linear."""
-    text_BT, t, plus, minus = some_tokens(1, 9), 7, 2, 5
+    text_BT = some_tokens(1, 9)
     model: Any = make_model(config)
     make(tab, model)
-    nodes, gaps = tab.evaluate(CIRCUIT, [text_BT[0].tolist(), t, plus, minus])
+    nodes, gaps = tab.evaluate(CIRCUIT, [text_BT[0].tolist(), *asked])
     assert max(map(abs, gaps)) < 1e-4
     written: list[Tensor] = []
 
@@ -249,21 +251,33 @@ def test_a_circuit_sums_to_its_logit(tab: Any, config: ModelConfig) -> None:
         return x
 
     def norm(layer: Any, x: Tensor) -> Tensor:
-        x = x - x.mean(-1, keepdim=True) if config.norm == "layernorm" else x
+        x = x - x.mean(-1, keepdim=True) if isinstance(layer, nn.LayerNorm) else x
         scale = (x.detach().square().mean(-1, keepdim=True) + 1e-5).rsqrt()
-        return x * scale * layer.weight + (layer.bias if config.bias else 0)
+        bias = getattr(layer, "bias", None)
+        return x * scale * layer.weight + (0 if bias is None else bias)
 
     x_BTC = kept(model.embed(text_BT))
-    for block, seen in zip(model.blocks, capture(model, text_BT).layers, strict=True):
-        v_BHSD = seen.attn.split_heads(seen.attn.value(norm(block.attn_norm, x_BTC)))
+    layers = capture(model, text_BT).layers
+    for i, (block, seen) in enumerate(zip(model.blocks, layers, strict=True)):
+        attn, read_BTC = seen.attn, norm(block.attn_norm, x_BTC)
+        if asked[:-3] == (i,):
+            k_BHSD = attn.split_heads(attn.key(read_BTC))
+            k_BHSD = norm(attn.k_norm, k_BHSD) if config.qk_norm else k_BHSD
+            _, h, q, k = asked
+            goal = seen.q_BHTD[0, h, q] @ attn.rotary(k_BHSD, 0)[0, h, k] / D**0.5
+            break
+        v_BHSD = attn.split_heads(attn.value(read_BTC))
         z_BHTD = kept(seen.weights_BHTS @ v_BHSD)
-        x_BTC = x_BTC + seen.attn.out(seen.attn.merge_heads(z_BHTD))
+        x_BTC = x_BTC + attn.out(attn.merge_heads(z_BHTD))
         y_BTC, mlp = norm(block.mlp_norm, x_BTC), block.mlp
         u = mlp.up(y_BTC)
         gate = mlp.activation(mlp.gate(y_BTC)) if mlp.gate else mlp.activation(u) / u
         x_BTC = x_BTC + mlp.down(kept(u * gate.detach()))
-    logits_V = norm(model.final_norm, x_BTC)[0, t] @ (model.head or model.token_embedding).weight.T
-    (logits_V[plus] - logits_V[minus]).backward()
+    else:
+        t, plus, minus = asked
+        weight_VC = (model.head or model.token_embedding).weight
+        goal = norm(model.final_norm, x_BTC)[0, t] @ (weight_VC[plus] - weight_VC[minus])
+    goal.backward()
     embedding, *values = [(x.grad * x)[0].detach() for x in written]  # type: ignore[operator]
     left = [embedding.sum(-1, keepdim=True)]
     for heads, neurons in zip(values[::2], values[1::2], strict=True):
