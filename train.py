@@ -143,7 +143,7 @@ class Job:
         """Make the model, with weights drawn from the seed, and its optimizer."""
         self.config, self.batches = config, batches
         self.runtime, self.processes = runtime, processes
-        self.run = Path("the run")  # its folder, of which only the first process knows
+        self.run = Path("the run")  # the run's folder, known only to the first process
         self.state, self.stop = TrainState(), StopSignal()
         seed = config.train.seed
         torch.manual_seed(seed)
@@ -306,7 +306,7 @@ def main(argv: list[str]) -> int:
                 load_weights(job.model, saved.tensors, saved.path)
         if processes.is_main:
             save_config(job.run, job.config, about)
-        del saved  # its tensors are copies of what is in the model now
+        del saved  # the model now has its own copies of these tensors
         return run_training(job)
 
 

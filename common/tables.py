@@ -9,7 +9,7 @@ from common.errors import printable
 
 
 def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
-    """Print rows of cells, of which the first is the heading.
+    """Print rows of cells; the first row is the heading.
 
     Args:
         words: number of left-aligned columns; the others are right-aligned.

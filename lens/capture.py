@@ -1,8 +1,7 @@
-"""A forward pass as it happened: what each layer read, compared and added; and passes in which one
-thing is changed.
+"""Capture the activations of a forward pass, and run passes with one change.
 
-Nothing here is a second model: hooks read, or replace, what the model itself computes, with
-whichever kernel it runs. Letters as in `model/attention.py`.
+There is no second model here: hooks read or replace what the model computes, with any kernel.
+Letters as in `model/attention.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,15 +20,15 @@ Hook = Callable[[nn.Module, Any, Tensor], Tensor | None]
 
 @dataclass
 class LayerPass:
-    """What one attention layer did in one forward pass."""
+    """The activations of one attention layer in one forward pass."""
 
     attn: MultiHeadAttention
 
     x_BTC: Tensor
-    """What it read: the normalized residual stream."""
+    """The input: the normalized residual stream."""
 
     q_BHTD: Tensor
-    """Queries as they were compared: after QK-norm and rotation, if the model has them."""
+    """Queries after QK-norm and rotation, if the model has them."""
 
     k_BHSD: Tensor
     v_BHSD: Tensor
@@ -38,14 +37,14 @@ class LayerPass:
     """True may attend; None hides nothing."""
 
     z_BHTD: Tensor
-    """Each head's output, by the model's own kernel."""
+    """Each head's output, from the model's kernel."""
 
     output_BTC: Tensor
-    """What it added to the residual stream: the heads merged, times W_O."""
+    """What the layer added to the residual stream: the merged heads times W_O."""
 
     @property
     def weights_BHTS(self) -> Tensor:
-        """The attention weights: the textbook formula on the q and k that were used."""
+        """The attention weights, by the textbook formula from the queries and keys."""
         return attention(self.q_BHTD, self.k_BHSD, self.v_BHSD, self.mask)[1]
 
 
@@ -53,14 +52,14 @@ class LayerPass:
 class Pass:
     """One forward pass of a model.
 
-    It holds 7 x L x B x T x C numbers and the logits. Attention weights, B x H x T x S numbers a
-    layer, are computed on demand, so that they are in memory for one layer at a time.
+    It holds 7 x L x B x T x C numbers and the logits. Attention weights, B x H x T x S numbers per
+    layer, are computed on demand, so that only one layer's weights are in memory at a time.
     """
 
     layers: list[LayerPass]
 
     residual: list[Tensor]
-    """The residual stream (B, T, C) before each block, and after the last."""
+    """The residual stream (B, T, C) before each block, and after the last one."""
 
     logits_BTV: Tensor
 
@@ -77,8 +76,8 @@ def attends_of(model: nn.Module) -> list[Attend]:
 
 @contextmanager
 def hooked(modules: Iterable[nn.Module], hook: Hook) -> Iterator[None]:
-    """Call `hook(module, arguments, output)` after each of the modules inside the `with` block;
-    what it returns, if anything, replaces the output."""
+    """Call `hook(module, arguments, output)` after each of the modules inside the `with` block. If
+    it returns a tensor, this replaces the output."""
     handles = [module.register_forward_hook(hook) for module in modules]
     try:
         yield
@@ -89,10 +88,10 @@ def hooked(modules: Iterable[nn.Module], hook: Hook) -> Iterator[None]:
 
 @torch.no_grad()
 def capture(model: GPT, tokens_BT: Tensor) -> Pass:
-    """Run the model on tokens, without gradients, and keep what its layers did.
+    """Run the model on tokens, without gradients, and return its activations.
 
     Raises:
-        FloatingPointError: when the residual stream or the logits are not finite.
+        FloatingPointError: if the residual stream or the logits are not finite.
     """
     attended: list[Any] = []  # arguments and output of each layer's kernel
     layers, residual, blocks = [], [], blocks_of(model)
@@ -116,10 +115,10 @@ def capture(model: GPT, tokens_BT: Tensor) -> Pass:
 def head_replaced(model: GPT, layer: int, head: int, value: Tensor | float) -> Iterator[None]:
     """Set a head's output z, before W_O, to `value` at every position inside the `with` block.
 
-    (After W_O the heads are summed already, so that none could be ablated alone.)
+    (After W_O, the heads are already summed, so a single head could not be ablated.)
 
     Args:
-        value: a number, or a vector of (D,).
+        value: a number, or a vector of shape (D,).
     """
 
     def replace(module: nn.Module, args: Any, z_BHTD: Tensor) -> Tensor:
@@ -133,10 +132,9 @@ def head_replaced(model: GPT, layer: int, head: int, value: Tensor | float) -> I
 
 @contextmanager
 def without_mask(model: nn.Module) -> Iterator[None]:
-    """Let every position attend to all, also to later ones, inside the `with` block; gradients
-    flow.
+    """Let every position attend to all positions inside the `with` block; gradients flow.
 
-    `capture` there still has the mask that the model passed on, and weights under it.
+    `capture` still returns the mask of the model there, and the weights with this mask.
     """
     with hooked(attends_of(model), lambda module, args, z_BHTD: attention(*args[:3])[0]):
         yield

@@ -1,14 +1,14 @@
-"""How much a head reads what a head of a layer below wrote: composition (Elhage et al. 2021, "A
+"""Composition: how much a head reads from what an earlier head wrote (Elhage et al. 2021, "A
 Mathematical Framework for Transformer Circuits").
 
-With M = W_O W_V what the earlier head writes into the residual stream and R what the later head
-reads from there, the score is |R M| / (|R| |M|), in Frobenius norms: Q-composition with
-R = W_Q^T W_K read on the side of the query, K-composition on the side of the key, V-composition
-with R = W_O W_V of the later head. For a random M the root mean square
-of the score is 1 / sqrt(C), whatever R: each column of M then points in a random direction.
+Let M = W_O W_V be what the earlier head writes into the residual stream, and R what the later head
+reads. The score is |R M| / (|R| |M|), in Frobenius norms: for Q-composition, R = W_Q^T W_K on the
+side of the query; for K-composition, on the side of the key; for V-composition, R = W_O W_V of the
+later head. For a random M, whose columns point in random directions, the root mean square of the
+score is 1 / sqrt(C) for any R.
 
-It is about the weights alone: the weights of the norms are multiplied in, but rotary positions,
-QK-norm and the MLPs between the heads are left out.
+The score uses only the weights, including the weights of the norms. It ignores rotary positions,
+QK-norm and the MLPs between the heads.
 """
 
 import itertools
@@ -25,20 +25,20 @@ Product = tuple[Tensor, Tensor]  # left^T right, (C, C) of rank D, kept as its (
 
 
 def norm(left: Tensor, middle: Tensor, right: Tensor) -> Tensor:
-    """|left^T middle right|, by way of (D, D) matrices alone."""
+    """Return |left^T middle right|, computed from (D, D) matrices only."""
     squares = (left @ left.T @ middle) * (middle @ right @ right.T)
     return squares.sum().clamp(min=0).sqrt()
 
 
 def unit(left: Tensor, right: Tensor) -> Product:
-    """Divide left^T right by its norm; it may be 0."""
+    """Divide left^T right by its norm, which may be 0."""
     size = norm(left, torch.eye(len(left), dtype=left.dtype), right)
     return left / size.clamp(min=torch.finfo(left.dtype).tiny), right
 
 
 @torch.no_grad()
 def composition(model: GPT) -> Iterator[tuple[Head, Head, dict[str, float]]]:
-    """Score every pair of heads in different layers: the earlier, the later, a score per kind."""
+    """Yield every pair of heads in different layers, the earlier one first, with their scores."""
     layers = [circuits_of(block) for block in blocks_of(model)]
     for i, j in itertools.combinations(range(len(layers)), 2):
         for a, earlier in enumerate(layers[i]):
@@ -49,7 +49,7 @@ def composition(model: GPT) -> Iterator[tuple[Head, Head, dict[str, float]]]:
 
 
 def circuits_of(block: Block) -> list[dict[str, Product]]:
-    """Return what each head reads, by kind; what it reads as a value is what it writes."""
+    """Return the matrices of each head by kind; the V matrix is also what the head writes."""
     attn, weight = block.attn, getattr(block.attn_norm, "weight", None)
     weight_C = torch.ones(()) if weight is None else weight.double()
     matrices = [layer.weight.double() * weight_C for layer in (attn.query, attn.key, attn.value)]

@@ -1,6 +1,6 @@
-"""One attention layer as the textbook computes it, in named steps, and as PyTorch's module does.
+"""One attention layer by the textbook formula, in named steps, and by PyTorch's module.
 
-`trace` prints the steps, `verify` compares the model with them, `compare` changes one of them.
+`trace` prints the steps, `verify` compares the model with them, and `compare` changes one of them.
 """
 
 import math
@@ -14,20 +14,20 @@ from torch.nn import functional as F
 
 from model.attention import MultiHeadAttention, causal_mask
 
-FINITE = -10_000.0  # added to hidden scores by the third write-up; everything else here uses -inf
+FINITE = -10_000.0  # added to hidden scores in the third write-up; all other code uses -inf
 
 
 @dataclass(frozen=True)
 class Step:
-    """One line of the table."""
+    """A step of the computation, which is one line of the table."""
 
     formula: str
     letters: str
-    """The shape in letters; its numbers are the tensor's."""
+    """The shape in letters."""
 
     value: Tensor
     hidden: Tensor | None = None
-    """Where a cell is masked, of the shape of the value; such cells count in no statistic."""
+    """True where a cell is masked, in the shape of the value; statistics exclude these cells."""
 
 
 def layer_steps(
@@ -41,12 +41,12 @@ def layer_steps(
 ) -> dict[str, Step]:
     """Compute self-attention from x (B, T, C) to the output (B, T, C), step by step.
 
-    Written without `model.attention.attention`, so that it can catch a mistake there.
+    It does not use `model.attention.attention`, so that it can detect an error there.
 
     Args:
         scaled: divide the scores by sqrt(D).
-        masked_by: what is added to the scores of later positions.
-        per_head: project with W_q, W_k and W_v of its own for each head, instead of once.
+        masked_by: number to add to the scores of later positions.
+        per_head: use separate projections W_q, W_k and W_v for each head.
     """
     steps: dict[str, Step] = {}
 
@@ -97,20 +97,20 @@ def plus_bias(layer: nn.Linear, name: str) -> str:
 
 
 def project_per_head(attn: MultiHeadAttention, layer: nn.Linear, x_BTC: Tensor) -> Tensor:
-    """Project x as the paper does, (B, H, T, D): head h has a (D, C) matrix of its own, which is
-    rows h * D to (h + 1) * D of the layer's."""
+    """Project x as in the paper, (B, H, T, D): the (D, C) matrix of head h is rows h * D to
+    (h + 1) * D of the layer's weight."""
     x_BHTD = torch.einsum("btc,hdc->bhtd", x_BTC, layer.weight.unflatten(0, (attn.n_head, -1)))
     return x_BHTD if layer.bias is None else x_BHTD + layer.bias.view(attn.n_head, 1, -1)
 
 
 def layer_per_head(attn: MultiHeadAttention, x_BTC: Tensor) -> Tensor:
-    """Compute the output as the paper writes it, with projections of its own for each head."""
+    """Compute the output as in the paper, with separate projections for each head."""
     return layer_steps(attn, x_BTC, per_head=True)["output"].value
 
 
 def layer_by_torch(attn: MultiHeadAttention, x_BTC: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Compute `torch.nn.MultiheadAttention` with the layer's weights: its three projections are one
-    matrix, and its mask has the other polarity. It has no rotary positions and no QK-norm."""
+    """Compute `torch.nn.MultiheadAttention` with the layer's weights. Its three projections are one
+    matrix, its mask has the opposite polarity, and it has no rotary positions and no QK-norm."""
     C, bias, weights = attn.out.out_features, attn.out.bias is not None, {}
     for kind in ("weight", "bias") if bias else ("weight",):
         projections = [getattr(layer, kind) for layer in (attn.query, attn.key, attn.value)]
@@ -123,8 +123,8 @@ def layer_by_torch(attn: MultiHeadAttention, x_BTC: Tensor, mask: Tensor | None 
 
 
 def third_write_up(attn: MultiHeadAttention, x_BTC: Tensor, masked: bool) -> dict[str, Step]:
-    """Compute attention with scores not divided by sqrt(D), -10000 added above the diagonal if
-    masked, and a ReLU after the output projection."""
+    """Compute attention without the division by sqrt(D), with -10000 added above the diagonal if
+    `masked`, and with a ReLU after the output projection."""
     steps = layer_steps(attn, x_BTC, causal=masked, scaled=False, masked_by=FINITE)
     return steps | {"ReLU": Step("max(output, 0)", "B,T,C", F.relu(steps["output"].value))}
 
@@ -132,8 +132,8 @@ def third_write_up(attn: MultiHeadAttention, x_BTC: Tensor, masked: bool) -> dic
 def with_gradients(
     compute: Callable[[Tensor], Tensor], attn: MultiHeadAttention, x_BTC: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output for x, and the gradients of a fixed random projection of it: of x, and of
-    the layer's weights by head, (4, H, D, C): W_q, W_k, W_v, and W_O transposed."""
+    """Return the output for x, and the gradients of a fixed random projection of the output: for x,
+    and for the layer's weights by head, (4, H, D, C): W_q, W_k, W_v, and W_O transposed."""
     x_BTC = x_BTC.detach().requires_grad_()
     output = compute(x_BTC)
     generator = torch.Generator().manual_seed(0)
@@ -145,8 +145,8 @@ def with_gradients(
 
 
 def relative_error(got: Tensor, want: Tensor, scale: Tensor | None = None) -> Tensor:
-    """|got - want|, elementwise, over the largest |want|, or over the largest of `scale`; infinite
-    where numbers are not finite."""
+    """Return |got - want| elementwise, divided by the largest |want|, or by the largest of `scale`.
+    The error of a number that is not finite is infinite."""
     largest = (want if scale is None else scale).double().abs().max()
     errors = (got.double() - want.double()).abs() / largest.clamp(min=1e-300)
     return errors.nan_to_num(nan=torch.inf, posinf=torch.inf)
@@ -158,5 +158,5 @@ def error(got: Tensor, want: Tensor) -> float:
 
 
 def change(got: Tensor, want: Tensor) -> float:
-    """|got - want| / |want|, of all numbers together."""
+    """Return |got - want| / |want| in Euclidean norms."""
     return ((got - want).norm() / want.norm().clamp(min=1e-30)).item()

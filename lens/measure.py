@@ -1,5 +1,5 @@
-"""What a trained model does on sequences of tokens: its loss, the scores of its heads, the loss
-with each of them ablated, copying, and the logit lens. Losses are in nats per token."""
+"""Measurements of a trained model on sequences of tokens: loss, scores of heads, ablation, copying,
+and the logit lens. Losses are in nats per token."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ from lens.capture import capture, head_replaced
 from lens.metrics import SCORES
 from model.gpt import GPT, next_token_loss
 
-# Attention weights of a layer, or logits, that are in memory at a time: 16 MB in float32, of which
-# there are a few copies while they are scored; or those of one sequence, if they are more.
+# Maximum number of attention weights of a layer, or logits, in memory at a time, except for a
+# single sequence. In float32 they are 16 MB, and scoring makes a few copies.
 NUMBERS_AT_ONCE = 2**22
 
 
 def micro_batches(model: GPT, tokens_BT: Tensor) -> Sequence[Tensor]:
-    """Split into as many sequences at a time as `NUMBERS_AT_ONCE` allows."""
+    """Split the sequences into micro-batches that are as large as `NUMBERS_AT_ONCE` allows."""
     T, H, V = tokens_BT.size(1), model.config.n_head, model.token_embedding.num_embeddings
     return tokens_BT.split(max(1, NUMBERS_AT_ONCE // (T * max(H * T, V))))
 
@@ -26,7 +26,7 @@ def losses_of(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
     """Return the loss of each prediction, (B, T).
 
     Raises:
-        FloatingPointError: when one is not finite.
+        FloatingPointError: if a loss is not finite.
     """
     losses = next_token_loss(logits_BTV, targets_BT, reduction="none").view(targets_BT.shape)
     if not losses.isfinite().all():
@@ -52,7 +52,8 @@ def score_heads(model: GPT, tokens_BT: Tensor, repeats: bool) -> dict[str, Tenso
     """Return scores of every head, (L, H) each, a mean over sequences.
 
     Args:
-        repeats: the tokens are from `repeated`: return the scores of copying, else the others.
+        repeats: whether the tokens are from `repeated`; return the scores for these, or else the
+            other scores.
     """
     scores_LH = {
         score: torch.zeros(model.config.n_layer, model.config.n_head).double()
@@ -80,12 +81,12 @@ def mean_outputs(model: GPT, tokens_BT: Tensor) -> Tensor:
 def ablate(model: GPT, tokens_BT: Tensor) -> dict[str, Tensor]:
     """Measure the change in loss when the output of one head, before W_O, is replaced, (L, H) each.
 
-    `zero`: by zero; `mean`: by its mean over the positions and sequences of this evaluation, which
-    removes what depends on the text and keeps what the head always adds. `zero_error` and
-    `mean_error`: their standard errors over sequences.
+    `zero` replaces it by zero. `mean` replaces it by its mean over the positions and sequences of
+    this evaluation, which removes what depends on the text and keeps the constant part.
+    `zero_error` and `mean_error` are the standard errors over sequences.
 
     Args:
-        tokens_BT: two or more sequences of block_size + 1 tokens.
+        tokens_BT: at least two sequences of block_size + 1 tokens.
     """
     whole_BT, mean_LHD, changes = token_losses(model, tokens_BT), mean_outputs(model, tokens_BT), {}
     for kind, values_LHD in (("zero", torch.zeros_like(mean_LHD)), ("mean", mean_LHD)):
@@ -101,19 +102,20 @@ def ablate(model: GPT, tokens_BT: Tensor) -> dict[str, Tensor]:
 
 
 def repeated(vocab_size: int, period: int, count: int) -> Tensor:
-    """Draw random strings of P distinct tokens, each twice, one after the other, (count, 2P); the
-    same each time."""
+    """Draw random strings of P distinct tokens, each repeated once, (count, 2P). Every call returns
+    the same strings."""
     generator = torch.Generator().manual_seed(0)
     strings = torch.rand(count, vocab_size, generator=generator).argsort(dim=1)[:, :period]
     return torch.cat((strings, strings), dim=1)
 
 
 def measure_copying(model: GPT, period: int, count: int) -> tuple[float, float, Tensor]:
-    """Measure how a model reads `count` strings of `repeated`.
+    """Measure how well a model copies `count` strings of `repeated`.
 
     Returns:
         The loss on the first copy, the loss on the second, and the induction score of each head,
-        (L, H). A copy's first token is not counted: nothing says when a string ends.
+        (L, H). The losses exclude a copy's first token, because the end of a string cannot be
+        predicted.
     """
     tokens_BT = repeated(model.token_embedding.num_embeddings, period, count)
     losses_BT = token_losses(model, tokens_BT)
@@ -123,11 +125,11 @@ def measure_copying(model: GPT, period: int, count: int) -> tuple[float, float, 
 
 @torch.no_grad()
 def logit_lens(model: GPT, tokens_BT: Tensor) -> list[float]:
-    """Return the loss of what could be predicted after the embedding and after each layer: the
-    final norm and the unembedding applied to the residual stream there (nostalgebraist 2020).
+    """Return the loss after the embedding and after each layer, with the final norm and the
+    unembedding applied to the residual stream (nostalgebraist 2020).
 
     Raises:
-        UserError: when the model's logits are not those of the last layer.
+        UserError: if the logits after the last layer are not the model's logits.
     """
     totals = [0.0] * (model.config.n_layer + 1)
     for batch in micro_batches(model, tokens_BT):

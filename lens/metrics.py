@@ -1,8 +1,9 @@
-"""Scores of attention patterns: what a head does, as a number.
+"""Scores of attention patterns.
 
-`A` are attention weights after the softmax, (..., T, T): A[q, k] is how much query q takes from key
-k; indices count from 0. Each score is a mean over queries, (...), of one head; further averages are
-over sequences, never over heads. A docstring's first line is the formula, its last line the source.
+`A` has the attention weights after the softmax, (..., T, T): A[q, k] is the weight of key k for
+query q, with indices from 0. Each score is a mean over the queries of one head, (...); further
+averages are over sequences, never over heads. A docstring's first line is the formula, its last
+line the source.
 """
 
 import inspect
@@ -15,14 +16,14 @@ SINK = 0.3  # a head above this first-token score is called a sink (Gu et al. 20
 
 
 def uniform_attention(T: int) -> Tensor:
-    """Return (T, T) weights: each query attends alike to itself and to all before it."""
+    """Return (T, T) weights: each query attends equally to itself and to all earlier positions."""
     return torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
 
 
 def entropy(A: Tensor) -> Tensor:
     """-sum_k A ln A / ln(q + 1), mean over q >= 1
 
-    1 is uniform, 0 is all on one key; 0 ln 0 = 0.
+    1 is uniform attention, 0 attention to a single key; 0 ln 0 = 0.
 
     Shannon 1948
     """
@@ -74,7 +75,7 @@ def mean_distance(A: Tensor) -> Tensor:
 def induction(A: Tensor) -> Tensor:
     """on [r, r]: A[q, q-P+1], mean over q = P .. 2P-1
 
-    To the token after the previous occurrence of this one. A pattern is not yet copying.
+    The weight of the token after the previous occurrence. It measures a pattern, not copying.
 
     Olsson et al. 2022
     """
@@ -85,7 +86,7 @@ def induction(A: Tensor) -> Tensor:
 def duplicate_token(A: Tensor) -> Tensor:
     """on [r, r]: A[q, q-P], mean over q = P .. 2P-1
 
-    To the previous occurrence of this token.
+    The weight of the previous occurrence of the token.
 
     Wang et al. 2022
     """
@@ -99,14 +100,14 @@ class Score:
     def __init__(self, measure: Callable[[Tensor], Tensor], repeats: bool = False) -> None:
         """
         Args:
-            repeats: measure on [r, r], r of P distinct random tokens, instead of on text.
+            repeats: measure on [r, r], with r of P distinct random tokens, instead of on text.
         """
         self.measure, self.repeats, self.key = measure, repeats, measure.__name__
         self.name = self.key.replace("_", " ")
         self.formula, *_, self.source = (inspect.getdoc(measure) or "").splitlines()
 
     def uniform(self, T: int) -> float:
-        """Score uniform causal attention over T positions."""
+        """Return the score of uniform causal attention over T positions."""
         return float(self.measure(uniform_attention(T)))
 
 

@@ -128,7 +128,7 @@ class StopSignal:
         self.number = number
         for each in self.before:
             signal.signal(each, signal.default_int_handler)
-        with suppress(OSError):  # the terminal may be what is gone
+        with suppress(OSError):  # the terminal may have been closed
             # Not print: the signal may have come in the middle of one.
             os.write(2, b"\nstopping after this step; repeat to stop at the last checkpoint\n")
 

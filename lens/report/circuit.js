@@ -105,13 +105,13 @@ class Circuit {
     return part;
   }
 
-  /** How much of what a channel reads at s it gives at t. */
+  /** Return the fraction of a channel's input at s that it passes to t. */
   passes({ mlp, gates, weights, width }, channel, s, t) {
     if (mlp) return s === t ? gates[t * width + channel] : 0;
     return weights[Math.floor(channel / this.engine.D)][(t * (t + 1)) / 2 + s];
   }
 
-  /** From the direction after heads or neurons to that before them, in place; and their nodes. */
+  /** Map the direction after heads or neurons to the one before them, in place; add their nodes. */
   back(part, seen) {
     const { T, engine } = this, { memory, at, C } = engine, { rank, mlp, width, size, to } = part;
     const [read, written] = [at[`${part.reading}.weight`], at[`${part.writing}.weight`]];
@@ -140,7 +140,7 @@ class Circuit {
     }
   }
 
-  /** What a node writes into the residual stream, C numbers. */
+  /** Return what a node writes into the residual stream, C numbers. */
   written({ rank, index, position }) {
     const { C } = this.engine;
     if (rank < 0) return this.x0.subarray(position * C, (position + 1) * C);

@@ -2,7 +2,7 @@
 // position depends on the token there alone (and on the position, if that is embedded): scores
 // of its heads, and what they add to the logits, are tables over the vocabulary.
 
-const MOST_TOKENS = 300; // of a vocabulary whose tables can be drawn
+const MOST_TOKENS = 300; // the largest vocabulary whose tables can be drawn
 
 /** The reason why the heads of layer 0 cannot be read from the weights, or null. */
 function unreadable({ ngrams }, V) {
@@ -11,12 +11,12 @@ function unreadable({ ngrams }, V) {
 }
 
 class Layer0 {
-  /** @param tokens which the tables have as rows and columns */
+  /** @param tokens the rows and columns of the tables */
   constructor(engine, tokens) {
     Object.assign(this, { engine, tokens, made: {} });
   }
 
-  /** "query", "key" or "value" of each token, (tokens, C), the mean over positions. */
+  /** Return the "query", "key" or "value" of each token, (tokens, C), averaged over positions. */
   rows(kind, positions) {
     const { engine, tokens, made } = this;
     const learned = engine.config.positions === "learned";
@@ -28,7 +28,7 @@ class Layer0 {
     return rotary ? this.rotated(mean, positions) : mean;
   }
 
-  /** Rows rotated as at each of the positions, and averaged. */
+  /** Rotate rows as at each of the positions, and average. */
   rotated(rows, positions) {
     const { memory, at, D } = this.engine;
     const half = D / 2;

@@ -243,7 +243,7 @@ async function mayGoOn(isCurrent) {
   if (performance.now() - breath > 8) {
     await breathe();
     breath = performance.now();
-  } else await null; // what is being done finishes before it is asked
+  } else await null; // so that the current event finishes first
   return isCurrent();
 }
 
@@ -264,7 +264,7 @@ function logProbabilities(logits) {
   return logits;
 }
 
-/** A copy of the results of a pass, which stays while the engine computes the next one. */
+/** Copy the results of a pass, because the engine overwrites them in the next pass. */
 function passOf(engine) {
   const ids = engine.tokens;
   const T = ids.length;
@@ -305,7 +305,7 @@ async function checkAgainstPyTorch(snapshot) {
   return { error, allowed, agrees: error <= allowed };
 }
 
-const checks = []; // a promise for each snapshot; the engine is used by one at a time
+const checks = []; // a promise for each snapshot; only one uses the engine at a time
 let lastCheck = Promise.resolve();
 
 function check(snapshot) {

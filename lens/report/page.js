@@ -32,7 +32,7 @@ async function update() {
   const before = passOf(plain);
   const other = state.other ?? (start ? seen : madeOther(before, seen));
   const now = { turn: mine, snapshot, start, tokens, other, before, pass: before, engine: plain };
-  now.made = [snapshot, start, ...edits, edits.some(ofOther) && decode(other)].join(); // with what
+  now.made = [snapshot, start, ...edits, edits.some(ofOther) && decode(other)].join(); // the inputs
   const words = edits.filter((word) => hasEffect(readEdit(word), now));
   now.edits = [];
   if (edits.length) {
@@ -319,7 +319,7 @@ function lookAtPatch(look) {
 
 function applyPatch() {
   if (!patches.look || !settled()) return;
-  state.other = view.other; // which no longer follows the text
+  state.other = view.other; // so that it no longer changes with the text
   toggleEdit(patchWord(patches.look[1], patches.look[0]));
 }
 
@@ -344,7 +344,7 @@ function address() {
 }
 
 let keeping; // browsers refuse an address that changes too often
-let keptEdits = ""; // of the last address: Back undoes edits, and the first change of anything
+let keptEdits = ""; // of the last address: Back undoes edits, and the first change
 
 function keepAddress() {
   clearTimeout(keeping);
@@ -355,7 +355,7 @@ function keepAddress() {
     if (address() === location.hash) return;
     try {
       history[way](null, "", address() || location.pathname);
-    } catch { // a frame without an address of its own, as in a notebook
+    } catch { // a frame without an address, as in a notebook
     }
   }, 300);
 }
@@ -380,7 +380,7 @@ function explain(event) {
   const term = event.target.closest?.("[data-term]");
   if (!term) return;
   $("term").hidden = /out$/.test(event.type);
-  if (event.type === "click") event.preventDefault(); // a label would send the focus elsewhere
+  if (event.type === "click") event.preventDefault(); // a label would move the focus
   $("term").textContent = GLOSSARY[term.dataset.term];
   const { left, bottom } = term.getBoundingClientRect();
   $("term").style.left = `${clamp(left, 8, Math.max(8, innerWidth - $("term").offsetWidth - 8))}px`;
@@ -437,7 +437,7 @@ function listen() {
     onkeydown: withArrows((_, across, down) => {
       const last = view.pass.T - 1;
       const { q, k } = looking() ?? { q: last, k: last };
-      state.pin = null; // at the edge it stays
+      state.pin = null; // so that the cell at an edge stays selected
       pin({ q: clamp(q + down, 0, last), k: clamp((k ?? q) + across, 0, last) });
     }),
   });

@@ -56,17 +56,17 @@ const state = {
   ...shipped(), // other: the text that patches come from, or null for one made from the text
   measure: measures[0],
   stage: "weights", // or "scores", "masked"
-  hover: null, // {q, k} under the pointer; k is null where only a query is meant
+  hover: null, // {q, k} under the pointer; k is null if only a query is selected
   pin: null, // {q, k} that was clicked
   bar: null, // id of the token whose logit contributions are shown
   relative: false, // to the runner-up
   step: 0, // of the five
-  seed: 1337, // of what is written
+  seed: 1337, // of the continuation
 };
 let view; // {snapshot, start, tokens, other, pass, before, same, engine, edits}, from `update`
 
 const UNIT = `nats/${data.run.unit}`;
-const UNIFORM_GUESS = Math.log(V); // surprisal when every token is as likely
+const UNIFORM_GUESS = Math.log(V); // surprisal if all tokens are equally likely
 const headName = (head) => `L${Math.floor(head / H)}H${head % H}`;
 const place = (letter, t) => `${letter} ${t} ${quoted(view.tokens[t])}`;
 const looking = () => state.hover ?? state.pin;
@@ -161,14 +161,14 @@ const triangle = (q) => (q * (q + 1)) / 2;
 
 const weightsOf = (head, q) => view.pass.attention[head].subarray(triangle(q), triangle(q + 1));
 
-/** A function that says whether query q cannot attend to k. */
+/** Return a function that tests whether k is masked for query q. */
 function maskNow() {
   const hidden = new Set(state.edits.map(readEdit)
     .filter(({ kind }) => kind === "hide").map(({ position }) => position));
   return (q, k) => k > q || (k < q && hidden.has(k));
 }
 
-// q.k / sqrt(D) of every pair, also of those that the mask takes out: T * T, kept for one head.
+// q.k / sqrt(D) of every pair, including masked pairs: T * T numbers, cached for one head.
 let scored = {};
 
 function scoresOf(head) {
@@ -184,7 +184,7 @@ function scoresOf(head) {
 
 const largestScore = () => largestOf(scoresOf(state.head).map(Math.abs)) || 1;
 
-/** A head's map at a stage, a pixel a pair; what is masked stays clear. */
+/** Paint a head's map at a stage with one pixel per pair; masked pairs stay clear. */
 function paintMap(canvas, head, stage) {
   const { T, attention } = view.pass, isMasked = stage === "scores" ? () => false : maskNow();
   const [scores, half] = stage === "weights" ? [] : [scoresOf(head), 127.5 / largestScore()];
@@ -237,7 +237,7 @@ function showGrid() {
     pick.ariaPressed = head === state.head;
     pick.ariaLabel = `layer ${Math.floor(head / H)} head ${head % H}, ` +
       `${state.measure.name} ${value} ${labelOf(head)}${off}`;
-    pick.tabIndex = head === state.head ? 0 : -1; // arrows do the rest
+    pick.tabIndex = head === state.head ? 0 : -1; // arrow keys select the others
     pick.classList.toggle("off", Boolean(off));
   });
   if (focused) thumbnails[state.head].focus();
@@ -279,7 +279,7 @@ function drawMap() {
   const options = { across: name, down: name, look: look && [look.k, look.q] };
   const context = drawCells($("map"), map, options);
   const { left, top, side } = $("map").dataset;
-  if (view.same > 0 && document.activeElement === $("typed")) { // rows above are as they were
+  if (view.same > 0 && document.activeElement === $("typed")) { // mark the unchanged rows
     context.fillStyle = theme.kept;
     context.fillRect(0, Number(top), 4, view.same * side);
   }
@@ -378,7 +378,7 @@ function drawArcs() {
   }));
 }
 
-/** The token that hiding is about: the key of a selected cell, or the selected token; or null. */
+/** The token to hide: the key of the selected cell, or the selected token; or null. */
 function hideable() {
   const at = state.pin && (state.pin.k ?? state.pin.q);
   return at !== null && at < view.pass.T - 1 && !view.start ? at : null;

@@ -1,12 +1,12 @@
-// The stages of learning, from what was measured of each snapshot:
+// The stages of learning, each a snapshot:
 //
 //     below unigram, below bigram    the first whose validation loss is below the baseline's
-//     previous-token, induction head the first where the head that scores highest in the end, at
-//                                    0.3 or more, has half of that score
+//     previous-token, induction head the first in which the head with the highest final score, if
+//                                    this is at least 0.3, has half of that score
 
 const FORMED = 0.3;
 
-/** [{at, label}], `at` being a snapshot that is not the first. */
+/** Return [{at, label}], where `at` is the index of a snapshot after the first. */
 function stagesOf(snapshots, baselines) {
   const stages = ["unigram", "bigram"].map((name) =>
     [`below ${name}`, ({ lens_loss }) => lens_loss.at(-1) < baselines[name]]);
