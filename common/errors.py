@@ -73,7 +73,7 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
             elif type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 reason = " ".join(message.split())
                 message = (
-                    f"--train.compile false trains without torch.compile, which failed: {reason}"
+                    f"torch.compile failed; use --train.compile false to train without it: {reason}"
                 )
             elif not isinstance(error, OSError | UserError | FloatingPointError):
                 raise

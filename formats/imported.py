@@ -32,13 +32,13 @@ class Imported:
     """The token that generation starts from without a prompt."""
 
     source: str
-    """The text to study it on; see DataConfig."""
+    """The text on which the model is studied; see DataConfig."""
 
     original: Any
     """The original torch.nn.Module; None if its program is not installed."""
 
     def saved(self, run: Path, word: str) -> SavedRun:
-        """Return it as the last checkpoint of a run that began with `word`."""
+        """Return the model as the last checkpoint of a run imported from `word`."""
         tokenizer = self.tokenizer.to_dict()
         values = {"source": self.source, "tokenizer": tokenizer["kind"]}
         if tokenizer["kind"] == "bpe":

@@ -73,7 +73,7 @@ class Case(NamedTuple):
 
 
 def compare(word: str | None, options: Compare) -> int:
-    """Print every comparison."""
+    """Run the comparisons and print their results."""
     if options.only not in (None, *COMPARISONS):
         raise UserError(f"--only {options.only} must be one of {', '.join(COMPARISONS)}")
     subject = Subject(word, options)
@@ -95,7 +95,7 @@ def print_numbers(found: Found) -> None:
     """Print a line for each number or text.
 
     Raises:
-        FloatingPointError: when a number is not finite.
+        FloatingPointError: if a number is not finite.
     """
     width = max(map(len, found))
     for name, value in found.items():
@@ -278,7 +278,7 @@ def polarity(case: Case) -> Found:
 def unmasked(case: Case) -> Found:
     """the mask removed after training
 
-    The heads never attended to later tokens in training, so information from those is noise.
+    The heads never attended to later tokens in training, so these only add noise.
     """
     model, sequences_BT = case.subject.model, case.sequences_BT
     found: Found = {"validation loss, with the mask": mean_loss(model, sequences_BT)}

@@ -49,11 +49,11 @@ def mean_loss(model: GPT, tokens_BT: Tensor) -> float:
 
 @torch.no_grad()
 def score_heads(model: GPT, tokens_BT: Tensor, repeats: bool) -> dict[str, Tensor]:
-    """Return scores of every head, (L, H) each, a mean over sequences.
+    """Return the scores of every head, (L, H) each, averaged over sequences.
 
     Args:
-        repeats: whether the tokens are from `repeated`; return the scores for these, or else the
-            other scores.
+        repeats: return the scores on repeated strings, for tokens from `repeated`, instead of the
+            scores on text.
     """
     scores_LH = {
         score: torch.zeros(model.config.n_layer, model.config.n_head).double()
@@ -135,7 +135,7 @@ def logit_lens(model: GPT, tokens_BT: Tensor) -> list[float]:
     for batch in micro_batches(model, tokens_BT):
         seen = capture(model, batch[:, :-1])
         if not torch.allclose(model.unembed(seen.residual[-1]), seen.logits_BTV):
-            raise UserError("GPT.unembed must give the logits that GPT.forward returns")
+            raise UserError("GPT.unembed must return the same logits as GPT.forward")
         for place, x_BTC in enumerate(seen.residual):
             totals[place] += losses_of(model.unembed(x_BTC), batch[:, 1:]).sum().item()
     return [total / tokens_BT[:, 1:].numel() for total in totals]

@@ -33,8 +33,8 @@ from model.gpt import GPT
 
 # The relative error that rounding explains in one layer.
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 8e-2}
-NAMES = {"H": "head", "T": "position", "S": "from position"}  # of dimensions, where a check fails
-PROBES = 6  # positions that are changed, or whose gradient is taken, to find leaks
+NAMES = {"H": "head", "T": "position", "S": "from position"}  # dimensions, as messages name them
+PROBES = 6  # number of positions at which leaks are tested
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -80,7 +80,7 @@ def verify(word: str | None, options: Verify) -> int:
     """Print every check; return 1 if one fails."""
     subject = Subject(word, options)
     checks = check_model(subject.model, subject.prompt_T, subject.dtype)
-    rows = [["check", "in", "verdict", "relative error", "tolerance", "largest at"]]
+    rows = [["check", "dtype", "verdict", "relative error", "tolerance", "largest at"]]
     for check in checks:
         numbers = ["" if n is None else f"{n:.1e}" for n in (check.error, check.tolerance)]
         rows.append([check.name, check.dtype, check.verdict, *numbers, check.where])
@@ -172,7 +172,7 @@ def layers(case: Case, way: Callable[[MultiHeadAttention, Tensor], Tensor]) -> P
 
 
 def probes(count: int) -> list[int]:
-    """Choose at most `PROBES` of `count` positions, the first and the last among them."""
+    """Choose at most `PROBES` of `count` positions, including the first and the last."""
     return sorted({int(i) for i in torch.linspace(0, count - 1, PROBES).round()})
 
 
@@ -225,7 +225,7 @@ def lens(case: Case) -> Pairs:
 
 def decoding(case: Case) -> Pairs:
     """decoding with the cache = full pass"""
-    # Token by token, against a full pass over the window that `window_start` gives.
+    # Decode token by token, and compare with a full pass over the window of `window_start`.
     model, block_size, decoder = case.model, case.model.config.block_size, Decoder(case.model)
     length = block_size + block_size // 2 + 2  # the window moves twice
     text_BT = case.tokens_T.repeat(length // len(case.tokens_T) + 1)[None, :length]
@@ -243,7 +243,7 @@ def decoding(case: Case) -> Pairs:
         yield Pair(f"logits, position {t}", logits[t], want_V, "V", seen.logits_BTV)
 
 
-# In units of what rounding explains in a layer; 0 is bitwise.
+# Tolerances, as multiples of `TOLERANCE`; 0 requires bitwise identical numbers.
 CHECKS = {
     heads: 1,
     per_head: 1,

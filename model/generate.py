@@ -59,7 +59,7 @@ def generate(
     numbers for every device.
 
     Raises:
-        FloatingPointError: when the logits are not finite.
+        FloatingPointError: if the logits are not finite.
     """
     was_training = model.training
     model.eval()

@@ -1,6 +1,6 @@
-// Heads of layer 0, read from the weights alone. Without n-gram embeddings, what layer 0 reads at a
-// position depends on the token there alone (and on the position, if that is embedded): scores
-// of its heads, and what they add to the logits, are tables over the vocabulary.
+// The heads of layer 0, from the weights alone. Without n-gram embeddings, the input of layer 0 at
+// a position depends only on the token (and on the position, if it is embedded). So the scores of
+// its heads, and their logit contributions, are tables over the vocabulary.
 
 const MOST_TOKENS = 300; // the largest vocabulary whose tables can be drawn
 
@@ -41,8 +41,8 @@ class Layer0 {
     });
   }
 
-  /** Scores q.k / sqrt(D) of a head, (query tokens, key tokens). One of the lists of positions may
-   * have several, to average over. If positions are rotated, only the distance counts. */
+  /** Return the scores q.k / sqrt(D) of a head, (query tokens, key tokens), averaged over one of the
+   * lists of positions. With rotary positions, only the distance matters. */
   scores(h, queryPositions, keyPositions) {
     const { engine: { C, D }, tokens: { length } } = this;
     const [Q, K] = [this.rows("query", queryPositions), this.rows("key", keyPositions)];
@@ -51,9 +51,9 @@ class Layer0 {
       product(ofHead(Q, Math.floor(i / length)), ofHead(K, i % length)) / Math.sqrt(D));
   }
 
-  /** What a head adds to each logit, (tokens, V), per unit of weight on a token at a position, by
-   * direct path: through W_O, the final norm's weights and the unembedding. The final norm's
-   * scale, which depends on the text, is left out. */
+  /** Return what a head adds to each logit, (tokens, V), per unit of weight on a token at a position,
+   * by the direct path: W_O, the final norm's weights and the unembedding. The final norm's scale,
+   * which depends on the text, is left out. */
   logits(h, position) {
     const { engine, tokens, engine: { C, D } } = this;
     const values = this.rows("value", [position]);

@@ -87,7 +87,7 @@ def test_the_logit_lens_goes_from_the_embedding_to_the_loss(model: GPT) -> None:
 
 def test_what_is_not_finite_or_not_the_logits_of_unembed_is_an_error(model: GPT) -> None:
     model.register_forward_hook(lambda module, args, logits: logits.tanh())
-    with pytest.raises(UserError, match="unembed must give the logits"):
+    with pytest.raises(UserError, match="unembed must return the same logits"):
         logit_lens(model, TEXT)
     blocks_of(model)[0].mlp.up.weight.data *= 1e38
     for measure_it in (mean_loss, logit_lens, ablate):
