@@ -89,4 +89,4 @@ def test_nothing_is_fetched_unless_a_config_names_the_hub(
     assert sample.main(["--max_new_tokens=2"]) == 0
     assert study.main(["report", "--sequences=2"]) == 0
     assert train.main([DEBUG, "--data.source=hub:nobody/nothing"]) == 2
-    assert "hub:nobody/nothing could not be loaded" in capsys.readouterr().err, "and this one does"
+    assert "hub:nobody/nothing could not be loaded" in capsys.readouterr().err  # and this one does

@@ -54,7 +54,7 @@ def test_four_processes_follow_the_losses_of_one(workplace: Path) -> None:
         assert read(run, key) == pytest.approx(read(alone, key), rel=TOLERANCE), key
     assert {path.name for path in run.iterdir()} == {path.name for path in alone.iterdir()}
     assert "processes 4" in said(0)
-    assert "step" not in said(1), "only the first speaks"
+    assert "step" not in said(1)  # only the first speaks
     header, _ = load_checkpoint(run / "last.safetensors")
     assert header.machine.processes == 4
     assert run_job(2, ["--evaluate=four"]) == [0, 0]

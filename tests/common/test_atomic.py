@@ -24,7 +24,7 @@ def test_killed_at_a_moment_the_old_file_is_whole(tmp_path: Path, moment: str) -
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert path.read_bytes() == b"old"
     left = [other.name for other in tmp_path.glob(".writing-*-file")]
-    assert len(left) == 2, "no two writers share a scratch file"
+    assert len(left) == 2  # no two writers share a scratch file
 
 
 @posix

@@ -229,7 +229,7 @@ def test_help_says_every_field_its_default_and_meaning(
         parse("--help")
     assert exit_.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "--prompt VALUE A text." in text and "100% of it" in text, "inherited fields, too"
+    assert "--prompt VALUE A text." in text and "100% of it" in text  # inherited fields, too
     for key, (section, name, field) in FIELDS.items():
         default = getattr(SECTIONS[section](), name)
         entry = re.split(r" --\w+\.", text.split(f"--{key} ")[1])[0]

@@ -50,7 +50,7 @@ def test_an_epoch_is_each_sequence_of_a_cut_once(
     sequences = sequences[epoch * count - first * B :][:count]
     assert sequences.dtype == torch.int64 and sequences.shape == (count, T + 1)
     assert (sequences.diff(dim=1) == 1).all()
-    assert sequences.max() < split, "it reaches into validation"
+    assert sequences.max() < split  # it reaches into validation
     first, *_ = starts = sorted(sequences[:, 0].tolist())
     assert starts == [first + T * i for i in range(count)] and first < T
 
@@ -150,7 +150,7 @@ def test_what_is_held_out_is_the_same_for_every_seed_and_never_trained_on() -> N
     )
     trained = [repeats(seed).train_batch(step, 256) for seed, step in ((0, 0), (0, 1), (1, 0))]
     for one, other in combinations([*trained, validation, test], 2):
-        assert (one == other).all(1).sum() < 3, "drawn twice"
+        assert (one == other).all(1).sum() < 3  # drawn twice
     assert torch.equal(validation, again)
 
 

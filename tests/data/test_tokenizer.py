@@ -45,7 +45,7 @@ def test_any_tokens_decode_alike_at_once_and_one_by_one(ids: list[int]) -> None:
 
 def test_a_character_is_streamed_as_soon_as_it_is_complete() -> None:
     assert list(ByteTokenizer().stream("aé".encode())) == ["a", "", "é", ""]
-    assert ByteTokenizer().labels[0xC3] == r"\xc3", "half of it is shown by number"
+    assert ByteTokenizer().labels[0xC3] == r"\xc3"  # half of it is shown by number
 
 
 def test_ids_are_of_the_smallest_type_that_holds_them() -> None:
@@ -73,7 +73,7 @@ def test_the_most_frequent_pair_is_joined_first() -> None:
     larger, smaller = (train_bpe([LINES * 9], size) for size in (299, 270))
     assert (larger.vocab_size, smaller.vocab_size) == (299, 270)
     assert larger.merges.startswith(smaller.merges)
-    assert not any(" " in label[1:] for label in larger.labels), "a token crosses a word"
+    assert not any(" " in label[1:] for label in larger.labels)  # a token crosses a word
 
 
 def test_a_description_is_read_back() -> None:

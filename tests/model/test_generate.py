@@ -25,8 +25,8 @@ def test_window_start(position: int, block_size: int) -> None:
     start, before = (window_start(p, block_size) for p in (position, position - 1))
     assert before <= start <= position < start + block_size
     if start != before:
-        assert position - before == block_size, "the window moves when it is full"
-        assert position - start == block_size // 2, "its last half is kept"
+        assert position - before == block_size  # the window moves when it is full
+        assert position - start == block_size // 2  # its last half is kept
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=8), st.integers(1, 4), st.integers(1, 16))
@@ -88,7 +88,7 @@ def test_probabilities_are_those_of_the_definition(
     found = sampling.probabilities(rows)
     torch.testing.assert_close(found[0].tolist(), expected, rtol=0, atol=1e-9)
     torch.testing.assert_close(found[1].tolist(), expected[::-1], rtol=0, atol=1e-9)
-    assert rows[0].tolist() == logits, "the logits are as they were"
+    assert rows[0].tolist() == logits  # the logits are as they were
 
 
 def test_limits() -> None:

@@ -88,7 +88,7 @@ def test_what_is_saved_is_loaded(path: Path) -> None:
     assert header == HEADER and same(tensors, TENSORS)
     with open(path, "r+b") as file:
         file.write(bytes(path.stat().st_size))
-    assert same(tensors, TENSORS), "a copy, and no window into the file"
+    assert same(tensors, TENSORS)  # a copy, and no window into the file
 
 
 @given(st.data())

@@ -74,7 +74,7 @@ def test_a_run_is_found_by_path_by_name_and_as_the_newest(workplace: Path) -> No
     assert find_run(None) == Path("runs/newest")
     assert find_run("old") == find_run("runs/old") == Path("runs/old")
     (Path("old") / "last.safetensors").touch()
-    assert find_run("old") == Path("old"), "a path comes first"
+    assert find_run("old") == Path("old")  # a path comes first
     for name, hint in (("runs/empty", ""), ("runs/newets", "; did you mean newest?")):
         with pytest.raises(UserError) as error:
             find_run(name)

@@ -19,9 +19,9 @@ def test_a_run_ends_at_its_target_or_with_its_steps(losses: list[float], target:
     state = TrainState()
     for i, loss in enumerate(losses):
         state.step = 2 * i + 1
-        assert not state.ended(config), "between evaluations nothing ends it"
+        assert not state.ended(config)  # between evaluations nothing ends it
         state.step = 2 * i + 2
-        assert state.record(loss) == (loss < min(losses[:i], default=math.inf)), "an equal is not"
+        assert state.record(loss) == (loss < min(losses[:i], default=math.inf))  # an equal is not
         best = min(losses[: i + 1])
         assert state == TrainState(state.step, 0.0, None, state.step, loss, best)
         assert state.ended(config) == (loss <= target or i + 1 == len(losses))

@@ -1,7 +1,6 @@
 """The update and the evaluation, each compared with its definition; the sizes counted."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -81,10 +80,10 @@ def test_an_update_is_the_clipped_gradient_of_the_mean_loss(
     before = [p.detach().clone() for p in model.parameters()]
     loss, norm = train_step(model, Descent(model), batch, config, 0.5, multi_token)
     assert loss == pytest.approx(expected_loss.item(), rel=1e-5)
-    assert norm == pytest.approx(expected_norm, rel=1e-4), "as it was before clipping"
+    assert norm == pytest.approx(expected_norm, rel=1e-4)  # as it was before clipping
     for old, new, g in zip(before, model.parameters(), gradients, strict=True):
         torch.testing.assert_close(new, old - 0.5 * scale * g, rtol=1e-4, atol=1e-6)
-        assert new.grad is None, "nothing is left for the next update"
+        assert new.grad is None  # nothing is left for the next update
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient", "elsewhere"])
@@ -113,12 +112,11 @@ def test_what_is_not_finite_is_never_learned(where: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # PyTorch 2.13, of its own doing
-def test_compiled_is_the_same_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+def test_compiled_is_the_same_model() -> None:
     model, results = make(), []
     model.compute_dtype = torch.bfloat16
-    for compiled in (False, True):
-        forward: Any = torch.compile(model) if compiled else model
+    forwards: Any = model, torch.compile(model, backend="eager")
+    for forward in forwards:
         results.append(train_step(forward, Descent(model), batch_of(4), TrainConfig(), 0.0))
         assert all(p.grad is None for p in model.parameters())
     assert results[0] == pytest.approx(results[1], rel=1e-5)
