@@ -345,7 +345,7 @@ def restore(job: Job, saved: SavedRun) -> None:
     copy_into(optimizer_tensors(job.optimizer), "optimizer.", saved.tensors, saved.path)
     if saved.header.machine != job.runtime.machine:
         before = printable(str(saved.header.machine))
-        print(f"note: sums round differently from here on; before: {before}")
+        print(f"note: rounding may differ from the previous session: {before}")
 
 
 def run_training(job: Job) -> int:

@@ -44,8 +44,8 @@ def open_batches(
     batches = GENERATED[config.source](config, block_size, seed)
     if config.tokenizer != "char" or tokenizer not in (None, batches.tokenizer):
         raise UserError(
-            f"--data.source {config.source} has its own vocabulary; leave out --data.tokenizer, "
-            f"and weights of another vocabulary"
+            f"--data.source {config.source} has its own vocabulary; omit --data.tokenizer and "
+            f"weights of another vocabulary"
         )
     return batches
 
@@ -149,8 +149,8 @@ class RepeatBatches(GeneratedBatches):
         self.low, self.high = config.repeat_min_period, config.repeat_max_period
         if not self.low <= self.high <= min(config.repeat_vocab, block_size // 2):
             raise UserError(
-                "--data.repeat_min_period must be at most --data.repeat_max_period, and this at "
-                "most --data.repeat_vocab and half of --model.block_size"
+                "--data.repeat_min_period must be at most --data.repeat_max_period, which must be "
+                "at most --data.repeat_vocab and half of --model.block_size"
             )
         visible = [*range(0x21, 0x7F), *range(0x100, 0xD000)]
         self.tokenizer = CharTokenizer("".join(map(chr, visible[: config.repeat_vocab])))

@@ -24,7 +24,7 @@ NONE_YET, FORMED = 0.15, 0.5  # induction scores: at most, at least
 
 
 def show(tab: Any, snapshot: int) -> None:
-    """Drag the slider to a snapshot, and wait until everything is computed."""
+    """Move the slider to a snapshot, and wait until everything is computed."""
     tab.evaluate(ACT, ["snapshot", "slider", str(snapshot)])
     tab.wait_for_selector(DONE)
 
@@ -43,7 +43,7 @@ def take_stills(browser: Any, page: Path, scores: list[float]) -> None:
 
 
 def film(browser: Any, page: Path, scores: list[float], image: Any) -> None:
-    """Film the whole of training under a word that is typed twice."""
+    """Record a GIF of the training, with a text that repeats a word."""
     look = {"viewport": {"width": 1100, "height": 800}, "device_scale_factor": 900 / 1100}
     tab = open_report(browser, page, **look)
     tab.evaluate(HIDE, ["header", "#steps-section", "#more"])
@@ -54,7 +54,7 @@ def film(browser: Any, page: Path, scores: list[float], image: Any) -> None:
         frames.append(image.open(io.BytesIO(tab.screenshot())).convert("RGB"))
     durations = [150 if score <= NONE_YET else 450 for score in scores]
     durations[0], durations[-1] = 800, 3000
-    some = frames[::5]  # whose colors stand for those of all
+    some = frames[::5]  # frames from which the colors are chosen
     width, height = some[0].size
     strip = image.new("RGB", (width, len(some) * height))
     for i, frame in enumerate(some):
@@ -67,7 +67,7 @@ def film(browser: Any, page: Path, scores: list[float], image: Any) -> None:
 
 @command
 def main(argv: list[str]) -> int:
-    """Take all of them."""
+    """Take all pictures."""
     page = find_report(argv[0] if argv else None)
     image = importlib.import_module("PIL.Image")  # pip install pillow
     with start_browser() as browser:

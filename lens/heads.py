@@ -75,7 +75,7 @@ def print_heads(subject: Subject, options: Heads, sequences_BT: Tensor) -> None:
     model, period = subject.model, subject.period(options.period)
     text_BT = sequences_BT[:, :-1] if options.prompt is None else subject.prompt_T[None]
     print(f"scores over {len(text_BT)} x {text_BT.size(1)} tokens; copying over", end=" ")
-    print(f"{REPEATS} random strings of {period} distinct tokens, each twice\n")
+    print(f"{REPEATS} random strings of {period} distinct tokens, each repeated\n")
     scores = score_heads(model, text_BT, repeats=False)
     scores |= score_heads(model, repeated(subject.V, period, REPEATS), repeats=True)
     uniform = {s.key: s.uniform(2 * period if s.repeats else text_BT.size(1)) for s in SCORES}

@@ -75,7 +75,7 @@ class ModelConfig:
             raise ValueError("head_bias must be false with tie_embeddings")
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(
-                f"n_embd / n_head must be even for positions rotary, not {self.head_width}"
+                f"n_embd / n_head must be even for rotary positions, got {self.head_width}"
             )
 
     @property

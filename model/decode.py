@@ -61,11 +61,11 @@ def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> GPT
     try:
         compiled = CompiledGPT(model, dtype)
         if not (error := compiled.error(model)) <= TOLERANCE:  # also if it is NaN
-            raise ValueError(f"decode.c computes other logits than the model, by {error:.0e}")
+            raise ValueError(f"decode.c computes different logits, by {error:.0e}")
         return compiled
     except Exception as error:  # an edited model may raise anything
         why = printable(str(error))
-        print(f"note: decoding is not compiled, and so slower: {why}", file=sys.stderr)
+        print(f"note: decoding is not compiled, and therefore slower: {why}", file=sys.stderr)
         return model
 
 
@@ -91,7 +91,7 @@ class CompiledGPT(GPT):
         shape += [config.block_size, config.qk_norm, config.positions == "rotary"]
         for field, known in KNOWN.items():
             if (choice := getattr(config, field)) not in known:
-                raise ValueError(f"decode.c does not know model.{field} {choice}")
+                raise ValueError(f"decode.c does not support model.{field} {choice}")
             shape.append(known.index(choice))
         self.shape = (ctypes.c_int * len(shape))(*shape)
         self.library = compile_library(dtype)
@@ -100,7 +100,7 @@ class CompiledGPT(GPT):
         self.cache_size = count_cache(self.shape)
         sizes = [part.nbytes for part in laid_out(model, dtype)]  # twice, to hold one at a time
         if sum(sizes) != count_weights(self.shape):
-            raise ValueError("the weights have other shapes than decode.c reads")
+            raise ValueError("the weights do not have the shapes that decode.c reads")
         self.weights = huge(sum(sizes))
         for to, part in zip(self.weights.split(sizes), laid_out(model, dtype), strict=True):
             to.copy_(part.flatten().view(torch.uint8))

@@ -130,7 +130,7 @@ def copy_into(
     have = {name: shape_of(tensor) for name, tensor in tensors.items() if name.startswith(prefix)}
     for name, _ in sorted(want.items() ^ have.items()):
         raise UserError(
-            f"{path} does not fit its own config: {name} is {have.get(name, 'absent')}, should be "
+            f"{path} does not match its config: {name} is {have.get(name, 'absent')}, expected "
             f"{want.get(name, 'absent')}"
         )
     for name, tensor in expected.items():

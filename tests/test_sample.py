@@ -81,7 +81,7 @@ def test_a_model_that_was_edited_is_the_one_that_is_sampled(
     assert sample.main(["--max_new_tokens=25"]) == 0
     out, err = capsys.readouterr()
     assert out == expected(run, {"max_new_tokens": 25}) != plain
-    assert err.startswith("note: decoding is not compiled, and so slower: ")
+    assert err.startswith("note: decoding is not compiled, and therefore slower: ")
 
 
 def test_text_appears_as_it_is_sampled(

@@ -90,7 +90,7 @@ def pick_device(name: str) -> torch.device:
     present = ["cuda"] * cuda + ["mps"] * mps + ["cpu"]
     name = present[0] if name == "auto" else name
     if name not in present:
-        raise UserError(f"there is no {name} device here, only: {', '.join(present)}")
+        raise UserError(f"there is no {name} device; available: {', '.join(present)}")
     if name == "cuda":  # torchrun numbers the processes of a machine: a GPU for each
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     return torch.device(name)

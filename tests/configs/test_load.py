@@ -187,7 +187,7 @@ BAD_FLAGS = [
     ("--model.n_layer", "--model.n_layer: expected one argument"),
     ("--model.n_embd=30", "--model.n_embd 30 must be divisible by n_head 4"),
     ("--model.head_bias=true --model.tie_embeddings=true", "--model.head_bias must be false"),
-    ("--model.n_embd=12", "--model.n_embd / n_head must be even for positions rotary"),
+    ("--model.n_embd=12", "--model.n_embd / n_head must be even for rotary positions"),
     ("--train.gradient_accumulation_steps=7", "must be divisible by gradient_accumulation_steps 7"),
     ("--train.minutes=1 --train.max_steps=9", "--train.max_steps and minutes both set the"),
     ("--data.source=", "--data.source is empty"),

@@ -72,9 +72,9 @@ def sliding_window(attend: Attend, q: Tensor, k: Tensor, v: Tensor, *rest: Any) 
 
 Edit = Callable[[pytest.MonkeyPatch, Any], None]
 EDITS = [
-    ("other logits", lambda patch, gpt: patch.setattr(Attend, "forward", sliding_window)),
-    ("other shapes", lambda patch, gpt: setattr(gpt.blocks[1], "mlp", make(n_embd=32).blocks[0])),
-    ("not know model.norm layernorm", lambda patch, gpt: patch.setitem(KNOWN, "norm", [])),
+    ("different logits", lambda patch, gpt: patch.setattr(Attend, "forward", sliding_window)),
+    ("the shapes", lambda patch, gpt: setattr(gpt.blocks[1], "mlp", make(n_embd=32).blocks[0])),
+    ("not support model.norm layernorm", lambda patch, gpt: patch.setitem(KNOWN, "norm", [])),
 ]
 
 

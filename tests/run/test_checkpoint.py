@@ -178,10 +178,10 @@ def test_tensors_fit_by_name_shape_and_type() -> None:
     expected = {"a.x": torch.zeros(2, 3), "a.y": torch.zeros(())}
     there = {"a.x": torch.ones(2, 3), "a.y": torch.ones(()), "b.z": torch.ones(9)}
     misfits = {
-        "a.x is absent, should be float32 (2, 3)": None,
-        "a.x is float32 (3, 2), should be float32 (2, 3)": torch.ones(3, 2),
-        "a.x is float16 (2, 3), should be float32 (2, 3)": torch.ones(2, 3).half(),
-        "a.z is float32 (2,), should be absent": torch.ones(2),
+        "a.x is absent, expected float32 (2, 3)": None,
+        "a.x is float32 (3, 2), expected float32 (2, 3)": torch.ones(3, 2),
+        "a.x is float16 (2, 3), expected float32 (2, 3)": torch.ones(2, 3).half(),
+        "a.z is float32 (2,), expected absent": torch.ones(2),
     }
     for message, tensor in misfits.items():
         tensors = {k: v for k, v in there.items() if k != message[:3]}
@@ -189,7 +189,7 @@ def test_tensors_fit_by_name_shape_and_type() -> None:
             tensors[message[:3]] = tensor
         with pytest.raises(UserError) as error:
             copy_into(expected, "a.", tensors, Path("f"))
-        assert str(error.value) == f"f does not fit its own config: {message}"
+        assert str(error.value) == f"f does not match its config: {message}"
     assert not any(tensor.any() for tensor in expected.values())
     copy_into(expected, "a.", there, Path("f"))
     assert all(torch.equal(expected[name], there[name]) for name in expected)
@@ -223,7 +223,7 @@ def test_snapshots_come_back_in_half_precision(tmp_path: Path) -> None:
         for name, weight in models[step].named_parameters():
             rounded = weight.clamp(-65504, 65504).half().float()
             assert torch.equal(other.get_parameter(name), rounded), name
-    with pytest.raises(UserError, match=r"head.weight is float32 \(5, 12\), should be .* \(6, 12"):
+    with pytest.raises(UserError, match=r"head.weight is float32 \(5, 12\), expected .* \(6, 12"):
         load_snapshot(GPT(MODEL, 6), found[0])
 
 
@@ -240,5 +240,5 @@ def test_its_model_computes_what_was_saved(path: Path) -> None:
     tokens = torch.tensor([[0, 1, 2, 3, 4], [4, 4, 3, 0, 1]])
     assert torch.equal(model(tokens), original(tokens))
     rewrite(path, lambda plain: put(plain, "config.model.n_layer", 4))
-    with pytest.raises(UserError, match=r"not fit its own config: model.blocks.3\S* is absent"):
+    with pytest.raises(UserError, match=r"not match its config: model.blocks.3\S* is absent"):
         open_run(path.parent).model(CPU)

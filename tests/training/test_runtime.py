@@ -38,7 +38,7 @@ def test_auto_takes_a_gpu_and_each_process_its_own(monkeypatch: pytest.MonkeyPat
         assert pick_device("auto").type == best and pick_device("cpu").type == "cpu"
     assert chosen == [3]
     for name in ("cuda", "mps"):
-        with pytest.raises(UserError, match=f"there is no {name} device here, only: cpu$"):
+        with pytest.raises(UserError, match=f"there is no {name} device; available: cpu$"):
             pick_device(name)
 
 
