@@ -26,7 +26,7 @@ from model.config import ModelConfig
 from training.config import TrainConfig
 
 Options = TypeVar("Options")
-# By section; "" holds a command's own flags.
+# Values by section and name; the section "" has a command's own flags.
 Values = dict[str, dict[str, Any]]
 
 
@@ -128,7 +128,7 @@ def build(kind: type[Options], values: dict[str, Any], prefix: str = "--") -> Op
     """Make a dataclass from values and defaults.
 
     Args:
-        prefix: what precedes the name of a field in messages.
+        prefix: text before the name of a field in messages.
 
     Raises:
         UserError: naming the field whose value is wrong.
@@ -137,16 +137,16 @@ def build(kind: type[Options], values: dict[str, Any], prefix: str = "--") -> Op
         return kind(**values)
     except ValidationError as error:
         field, message = first_error(error)
-        name = field.split(".")[0]  # without the choices of a union
+        name = field.split(".")[0]  # without the member of a union
         # An error of the whole dataclass begins with the name of a field.
         raise UserError(f"{prefix}{name} {message}" if name else prefix + message) from None
 
 
 def read_config(values: Values, file: str | None, base: Config | None = None) -> Config:
-    """Read the config from the flags, over a file, over `base` or the defaults.
+    """Read the config: flags override the file, which overrides `base` or the defaults.
 
     Raises:
-        UserError: naming what is wrong in the file or the flags.
+        UserError: naming the error in the file or the flags.
     """
     config = base or Config()
     if file:
@@ -160,7 +160,7 @@ def override(config: Config, values: Values, prefix: str) -> Config:
     `minutes` and `max_steps` both set the length of a run: the last one given counts.
 
     Args:
-        prefix: what precedes the name of a field in messages.
+        prefix: text before the name of a field in messages.
     """
     train = values.get("train", {})
     if "max_steps" in train:
@@ -180,7 +180,7 @@ def read_yaml(path: Path) -> Values:
     """Read the values of a config file.
 
     Raises:
-        UserError: naming the file and what is wrong in it.
+        UserError: naming the file and the error in it.
     """
     if not path.is_file():
         shipped = sorted(f"configs/{p.name}" for p in Path(__file__).parent.glob("*.yaml"))
@@ -190,7 +190,7 @@ def read_yaml(path: Path) -> Values:
         # This loader reads every scalar as text and ignores tags.
         plain = yaml.load(content, yaml.BaseLoader)
     if not isinstance(plain, dict) or not all(isinstance(x, dict) for x in plain.values()):
-        raise UserError(f"{path} must hold fields in sections: {', '.join(SECTIONS)}")
+        raise UserError(f"{path} must have fields in the sections {', '.join(SECTIONS)}")
     fields = all_fields(SECTIONS)
     for section, given in plain.items():
         for name, value in given.items():
@@ -202,6 +202,6 @@ def read_yaml(path: Path) -> Values:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return '; did you mean ...?' for a word close to a known one."""
+    """Return '; did you mean ...?' if a known word is similar, else an empty text."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""

@@ -20,7 +20,7 @@ WORD = "UNCOPYRIGHTABLE"  # no letter twice
 SCORES = """JSON.parse(document.getElementById("data").textContent)
   .snapshots.map((each) => Math.max(...each.scores.induction))"""
 HIDE = "(ids) => ids.forEach((id) => { document.querySelector(id).hidden = true; })"
-NONE_YET, FORMED = 0.15, 0.5  # induction scores: at most, at least
+NONE_YET, FORMED = 0.15, 0.5  # maximum and minimum induction score, before and after it forms
 
 
 def show(tab: Any, snapshot: int) -> None:

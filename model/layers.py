@@ -30,7 +30,7 @@ class LayerNorm(nn.LayerNorm):
     """(x - mean) / sqrt(variance + eps) * w + b (Ba et al. 2016), w and b cast to the type of x."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape."""
+        """Return a tensor of the same shape."""
         weight, bias = cast(x, self.weight, self.bias)
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
@@ -39,7 +39,7 @@ class RMSNorm(nn.RMSNorm):
     """x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019), w cast to the type of x; no bias."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape."""
+        """Return a tensor of the same shape."""
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
@@ -136,5 +136,5 @@ class Dropout(nn.Dropout):
     """`dropout` in training, and the identity in evaluation."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape."""
+        """Return a tensor of the same shape."""
         return dropout(x, self.p if self.training else 0.0)

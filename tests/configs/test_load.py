@@ -199,9 +199,9 @@ BAD_FLAGS = [
 BAD_FILES = [
     ("model: {n_layer: 0}", "bad.yaml: model.n_layer must be greater than or equal to 1, got 0"),
     ("model: {n_lay: 1}", "bad.yaml: unknown key model.n_lay; did you mean model.n_layer?"),
-    ("model: 3\n", "must hold fields in sections"),
-    ("", "bad.yaml must hold fields in sections: data, model, train"),
-    ("!!python/object/apply:os.system ['touch exploded']\n", "must hold fields"),
+    ("model: 3\n", "must have fields in the sections"),
+    ("", "bad.yaml must have fields in the sections data, model, train"),
+    ("!!python/object/apply:os.system ['touch exploded']\n", "must have fields"),
     ("model: &a {n_layer: *a}\n", "is damaged"),
     ("model: " + "[" * 3000, "is damaged"),
     ("train:\n  compile: !!bool maybe\n", "train.compile must be a valid boolean, got 'maybe'"),
