@@ -36,7 +36,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no fork, name
 # transformers and PyTorch's compiler, the server of processes. One worker has all tests of each.
 GROUPS = {"browser": "pages", "report": "pages"}
 GROUPS |= {"formats": "libraries", "FlopCounterMode": "libraries", "nanogpt": "libraries"}
-GROUPS |= {"start_command": "processes", "run_command": "processes", "debug_run": "processes"}
+GROUPS |= {"start_command": "processes", "debug_run": "processes"}
 
 ROOT = Path(__file__).parent.parent
 DEBUG = str(ROOT / "configs" / "debug.yaml")

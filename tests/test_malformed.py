@@ -36,8 +36,8 @@ def test_an_untrusted_run_is_only_data(workplace: Path, capsys: pytest.CaptureFi
         (run / name).write_bytes(pickle.dumps(Bomb()))
     commands = [
         (sample.main, [ODD, "--max_new_tokens=1"]),
-        (study.main, ["trace", ODD, "--prompt=a text"]),
-        (study.main, ["verify", ODD, "--prompt=a text"]),
+        (study.main, ["trace", ODD, "--prompt=text"]),
+        (study.main, ["verify", ODD, "--prompt=text"]),
         (study.main, ["heads", ODD, "--sequences=2"]),
         (study.main, ["report", ODD, "--sequences=2"]),
         (study.main, ["compare", ODD, "--sequences=2", "--steps=1"]),

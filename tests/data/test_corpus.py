@@ -139,19 +139,15 @@ def test_a_source_that_is_no_text(workplace: Path, source: str, message: str) ->
 # --- once --------------------------------------------------------------------------------------
 
 
-def rewrite(path: str, text: str) -> None:
-    """Change a text unseen: of the same size and time, it is the one in the cache."""
-    time = os.stat(path).st_mtime_ns
-    Path(path).write_text(text)
-    os.utime(path, ns=(time, time))
-
-
 def test_the_same_source_is_read_once(workplace: Path) -> None:
+    """A text of the same size and time is the one in the cache."""
     for kind in KINDS:
         Path("t.txt").write_text("some text")
+        os.utime("t.txt", ns=(0, 0))
         first = load("t.txt", tokenizer=kind)
         before = kept()
-        rewrite("t.txt", "SOME TEXT")
+        Path("t.txt").write_text("SOME TEXT")
+        os.utime("t.txt", ns=(0, 0))
         for tokenizer in (None, first.tokenizer):  # as when a run is resumed
             again = load("t.txt", tokenizer, tokenizer=kind)
             assert text_of(again) == "some text"
@@ -280,6 +276,10 @@ def tiny(workplace: Path) -> str:
 
 
 def test_a_dataset_is_joined_and_read_once(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for absent in ({"hub_column": "number"}, {"hub_column": "absent"}, {"hub_split": "absent"}):
+        with pytest.raises(UserError, match="hub:acme/tiny could not be loaded"):
+            load(tiny, **absent)
+    assert not list(Path("cache").glob("tokens/*/*"))
     monkeypatch.setattr(data.sources, "ROWS", 2)
     assert text_of(load(tiny, separator="|")) == "one\r\n||two |é"
     assert text_of(load(tiny, hub_split="train+validation")) == "one\r\ntwo éthree"
@@ -295,10 +295,3 @@ def test_a_dataset_is_joined_and_read_once(tiny: str, monkeypatch: pytest.Monkey
         (("acme/tiny", "0123abc"), named),
         (("acme/tiny", None), named | {"revision": "0123abc"}),
     ]
-
-
-def test_what_a_dataset_has_not(tiny: str) -> None:
-    for option in ({"hub_column": "number"}, {"hub_column": "absent"}, {"hub_split": "absent"}):
-        with pytest.raises(UserError, match="hub:acme/tiny could not be loaded"):
-            load(tiny, **option)
-    assert not list(Path("cache").glob("tokens/*/*"))

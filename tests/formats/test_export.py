@@ -262,20 +262,3 @@ def test_a_weight_that_differs_is_seen(exported: dict[str, Exported]) -> None:
     model.state_dict()["blocks.1.attn.key.weight"][3] += 0.1
     with pytest.raises(UserError, match="computes different logits"):
         compare_logits(model, theirs)
-
-
-# --- whole or not at all -------------------------------------------------------------------------
-
-
-def test_a_full_disk_leaves_nothing(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_run(Path("runs/a"))
-
-    def full(*args: Any, **options: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    assert convert.main(["export", "a", "out"]) == 2
-    assert capsys.readouterr().err.startswith("error: No space left on device")
-    assert [path.name for path in workplace.iterdir()] == ["runs"]

@@ -98,10 +98,6 @@ def softcap(model: GPTLanguageModel) -> None:
     setattr(model, "forward", lambda x: (9 * (forward(x)[0] / 9).tanh(),))  # noqa: B010
 
 
-def third_norm(model: GPTLanguageModel) -> None:
-    model.blocks[1].add_module("ln3", nn.LayerNorm(24))
-
-
 class WithoutMean(nn.LayerNorm):
     """RMSNorm with the names of LayerNorm."""
 
@@ -112,9 +108,11 @@ class WithoutMean(nn.LayerNorm):
 Change = Callable[[GPTLanguageModel], Any]
 CHANGES = [
     ("computes different logits from the same weights: largest", softcap),
-    ("blocks.1.ln3.weight is not a tensor of the lecture's GPT", third_norm),
     ("computes different logits", lambda m: setattr(m, "blocks", lecture(nn.SiLU()).blocks)),
-    ("lm_head.gain is not a tensor", lambda m: m.lm_head.register_buffer("gain", torch.ones(1))),
+    (
+        "lm_head.ln3.weight is not a tensor of",
+        lambda m: m.lm_head.add_module("ln3", nn.LayerNorm(9)),
+    ),
     ("ln_f.weight is missing", lambda m: setattr(m, "ln_f", nn.Identity())),
     ("return the logits of each position", lambda m: setattr(m, "forward", lambda *args: args[0])),
     ("is not in float32; call model", lambda m: m.bfloat16()),

@@ -69,11 +69,10 @@ def change(got: Tensor, want: Tensor) -> float:
 
 def gap(dtype: torch.dtype) -> float:
     """The first whole number at which a mask of -10000 lets anything through."""
-    mask = torch.tensor([0.0, -10_000.0], dtype=dtype)
-    gaps = (
-        n for n in range(9000, 11000) if (torch.tensor([0.0, n]).to(dtype) + mask).softmax(-1)[1]
-    )
-    return float(next(gaps))
+    mask, n = torch.tensor([0.0, -10_000.0], dtype=dtype), 9000
+    while not (mask + torch.tensor([0, n])).softmax(-1)[1]:
+        n += 1
+    return n
 
 
 @torch.no_grad()
@@ -89,9 +88,9 @@ def recomputed(case: Case) -> dict[str, list[float]]:
     moved = float((many[0, 0] - many[0, 1]).clamp(min=0).sum(-1).mean())
     apart = change(one @ wide_v, merged)
     found = {"heads": [float(entropy(one)), min(entropies), max(entropies), apart, moved]}
-    squares = {(i, j): float(attn.out.weight[i, j]) ** 2 for i in range(C) for j in range(C)}
-    mixed = sum(square for (i, j), square in squares.items() if i // D != j // D)
-    found["output"] = [change(merged, out), mixed / sum(squares.values())]
+    squares_HDHD = attn.out.weight.square().view(H, D, H, D)
+    own = sum(squares_HDHD[h, :, h].sum() for h in range(H))
+    found["output"] = [change(merged, out), float(1 - own / squares_HDHD.sum())]
     found["split"] = [0.0, 0.0, float((interleaved(attn, x) - out).abs().max() / out.abs().max())]
     plain, causal = layer_of(attn, x, x, PAST | True), layer_of(attn, x, x, PAST)
     at = [change(causal[:, t], plain[:, t]) for t in (0, -1)]

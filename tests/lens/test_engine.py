@@ -264,7 +264,7 @@ def test_a_circuit_sums_to_its_goal(tab: Any, config: ModelConfig, asked: tuple[
             k_BHSD = attn.split_heads(attn.key(read_BTC))
             k_BHSD = norm(attn.k_norm, k_BHSD) if config.qk_norm else k_BHSD
             _, h, q, k = asked
-            goal = seen.q_BHTD[0, h, q] @ attn.rotary(k_BHSD, 0)[0, h, k] / D**0.5
+            goal = seen.q_BHTD[0, h, q] @ block.attn.rotary(k_BHSD, 0)[0, h, k] / D**0.5
             break
         v_BHSD = attn.split_heads(attn.value(read_BTC))
         z_BHTD = kept(seen.weights_BHTS @ v_BHSD)

@@ -2,16 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
+from data.tokenizer import ByteTokenizer, CharTokenizer
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
 from training.config import TrainConfig
@@ -130,21 +128,10 @@ def split() -> list[Tensor]:
     return [batch_of(3), batch_of(1, 7, 2), batch_of(2, 4, 3), batch_of(1, 2, 4)]
 
 
-def measured(
-    model: nn.Module,
-    batches: Sequence[Tensor] = (),
-    tokenizer: Tokenizer | None = None,
-    processes: Processes = Processes(),  # noqa: B008 - immutable
-) -> Evaluation:
-    tokenizer = tokenizer or CharTokenizer("abcdefg")
-    each = iter(batches or split())
-    return evaluate(model, each, tokenizer, CPU, processes)
-
-
 def test_evaluation_is_the_mean_over_every_token_and_draws_nothing() -> None:
     model = make(dropout=0.5, attn_dropout=0.5)
     state = torch.get_rng_state()
-    result = measured(model)
+    result = evaluate(model, iter(split()), CharTokenizer("abcdefg"), CPU)
     assert torch.equal(state, torch.get_rng_state()) and model.training
     losses = [nats(model.eval(), row[None]) for batch in split() for row in batch]
     assert result.loss == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
@@ -154,17 +141,13 @@ def test_evaluation_is_the_mean_over_every_token_and_draws_nothing() -> None:
 
 def test_bits_are_per_character_where_a_token_is_a_byte() -> None:
     """Counted from the second byte on, which is the first that is predicted."""
-    text = "a日é b語"
-    bytes_ = np.frombuffer(text.encode(), np.uint8)
-    model = GPT(SMALL, 256)
-    tokens = torch.from_numpy(bytes_.astype(np.int64))
-    batches = [tokens[None, :6], tokens[None, 5:]]
-    result = measured(model, batches, ByteTokenizer())
+    model, tokens = GPT(SMALL, 256), torch.tensor([[*"a日é b語".encode()]])  # 6 in 11 bytes
+    batches = [tokens[:, :6], tokens[:, 5:]]
+    result = evaluate(model, iter(batches), ByteTokenizer(), CPU)
     total = sum(nats(model, batch).sum().item() for batch in batches)
-    assert len(text) == 6 and len(bytes_) == 11
     assert result.loss == pytest.approx(total / 10, rel=1e-5)
     assert result.bits_per_char == pytest.approx(total / math.log(2) / 5, rel=1e-5)
-    no_character = measured(model, [torch.full((1, 5), 0x80)], ByteTokenizer())
+    no_character = evaluate(model, iter([torch.full((1, 5), 0x80)]), ByteTokenizer(), CPU)
     assert math.isfinite(no_character.bits_per_char)
     assert Evaluation(2 * math.log(2), 3.0).in_units("byte") == (
         "1.3863 nats/byte  2.000 bits/byte  3.000 bits/char"
