@@ -369,7 +369,7 @@ class Engine {
       product(values, memory.subarray(weight + c * width)));
   }
 
-  /** Return what a vector in the residual stream adds to each logit, before the final norm's scale. */
+  /** Return what a residual vector adds to each logit, before the final norm's scale. */
   logitsOf(x) {
     const { memory, at, C, V } = this, table = at[`${this.unembedding}.weight`];
     const mean = this.config.norm === "layernorm" ? x.reduce((a, b) => a + b) / C : 0;

@@ -46,7 +46,7 @@ const whileAtLeast = (left, step, body) => [
  * A tile has R * S sums. Each has four parts, for k = 0, 4, 8, ..., for k = 1, 5, 9, ..., and so
  * on, which are added at the end. If four does not divide the width, the rest goes to the first
  * part. The order is the same in every tile, so that a row is bitwise identical whichever rows are
- * computed with it. Sixteen registers hold a tile of 4 x 2 and its inputs; larger tiles are slower. */
+ * computed with it. Sixteen registers hold a tile of 4 x 2 and its inputs; more are slower. */
 function tileFunction(R, S) {
   const PARAMETERS = ["x", "w", "y", "rows", "outputs", "width", "wStride", "yStride"];
   const locals = new Map(PARAMETERS.map((each, i) => [each, i]));

@@ -41,8 +41,8 @@ class Layer0 {
     });
   }
 
-  /** Return the scores q.k / sqrt(D) of a head, (query tokens, key tokens), averaged over one of the
-   * lists of positions. With rotary positions, only the distance matters. */
+  /** Return the scores q.k / sqrt(D) of a head, (query tokens, key tokens), averaged over one of
+   * the lists of positions. With rotary positions, only the distance matters. */
   scores(h, queryPositions, keyPositions) {
     const { engine: { C, D }, tokens: { length } } = this;
     const [Q, K] = [this.rows("query", queryPositions), this.rows("key", keyPositions)];
@@ -51,9 +51,9 @@ class Layer0 {
       product(ofHead(Q, Math.floor(i / length)), ofHead(K, i % length)) / Math.sqrt(D));
   }
 
-  /** Return what a head adds to each logit, (tokens, V), per unit of weight on a token at a position,
-   * by the direct path: W_O, the final norm's weights and the unembedding. The final norm's scale,
-   * which depends on the text, is left out. */
+  /** Return what a head adds to each logit, (tokens, V), per unit of weight on a token at a
+   * position, by the direct path: W_O, the final norm's weights and the unembedding. The final
+   * norm's scale, which depends on the text, is left out. */
   logits(h, position) {
     const { engine, tokens, engine: { C, D } } = this;
     const values = this.rows("value", [position]);

@@ -71,7 +71,7 @@ function unpackWeights(bytes, eightBits, weights) {
   }
 }
 
-const packedWeights = []; // of each snapshot that has been shown
+const packedWeights = []; // of each snapshot shown; in the page, the last comes first
 const means = []; // of each head's output, for the same snapshots
 
 // Engines by purpose. Each keeps its last results, and computes only what changes.
@@ -81,7 +81,7 @@ function engineFor(purpose, snapshot) {
   const engine = (engines[purpose] ??= new Engine(config, data.shapes));
   if (engine.snapshot !== snapshot) {
     packedWeights[snapshot] ??=
-      bytesOf(document.getElementsByClassName("weights")[snapshot].textContent);
+      bytesOf(document.getElementsByClassName("weights")[(snapshot + 1) % (LAST + 1)].textContent);
     means[snapshot] ??= floats(snapshots[snapshot].means);
     const { eight_bits } = snapshots[snapshot];
     engine.load(snapshot, (weights) => unpackWeights(packedWeights[snapshot], eight_bits, weights),

@@ -12,6 +12,8 @@ const settings = () => ({
 
 // ------------------------------------------------------------------------------------ computing
 const ofOther = (word) => word.startsWith("patch"); // needs the other text
+const loaded = new Promise((resolve) => (document.readyState === "loading"
+  ? addEventListener("DOMContentLoaded", resolve) : resolve()));
 
 /** Compute what the state requires, and show it; stop if the state changes meanwhile. */
 async function update() {
@@ -23,6 +25,7 @@ async function update() {
   const seen = end < 0 ? state.text : state.text.slice(0, end);
   document.body.classList.toggle("empty", !seen.length);
   if (!seen.length) return showNothing();
+  if (snapshot !== LAST && !(await loaded.then(isCurrent))) return;
   const start = windowStart(seen.length - 1, B);
   const tokens = seen.slice(start).map(({ token }) => token);
   const ids = seen.slice(start).map(({ id }) => id);

@@ -35,7 +35,10 @@ def page(data: dict[str, Any], weights: Sequence[bytes]) -> str:
         "script": script,
         "script_hash": content_hash(script),
         "data": to_json(data),
-        "weights": "\n".join(inert.format(in_base64(each)) for each in weights),
+        # The last snapshot is shown first: it stands before the script, which need not wait for
+        # the browser to have read the others.
+        "last_weights": "".join(inert.format(in_base64(each)) for each in weights[-1:]),
+        "weights": "\n".join(inert.format(in_base64(each)) for each in weights[:-1]),
     }
     template = (PARTS / "page.html").read_text(encoding="utf-8")
     # In one pass, so that no text inside the data is treated as a placeholder.

@@ -78,8 +78,8 @@ def taken_apart(run: Path) -> tuple[dict[str, Any], list[bytes]]:
     """The data and the packed weights of a run's page."""
     html = (run / "report.html").read_text(encoding="utf-8")
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
-    weights = re.findall(r'class="weights">(.*?)</script>', html)
-    return json.loads(data), [base64.b64decode(each) for each in weights]
+    last, *others = re.findall(r'class="weights">(.*?)</script>', html)
+    return json.loads(data), [base64.b64decode(each) for each in (*others, last)]
 
 
 @pytest.fixture(scope="session")

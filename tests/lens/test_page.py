@@ -183,7 +183,7 @@ def test_characters_are_sampled_by_their_probabilities(tab: Any, report: Report)
 
 
 def altered(html: str, right: str, wrong: str) -> str:
-    (script,) = re.findall(r'<script type="module">(.*?)</script>', html, re.S)
+    (script,) = re.findall(r'<script type="module" async>(.*?)</script>', html, re.S)
     assert right in script
     changed = script.replace(right, wrong)
     return html.replace(script, changed).replace(content_hash(script), content_hash(changed))
