@@ -18,19 +18,22 @@ from formats.own import open_module
 from lens.report.data import make_page
 from lens.subject import MeasureOptions, Subject
 
+# The height of the whole page, so that nothing scrolls inside the notebook: the font grows with the
+# width, and a page narrower than 1000px has fewer columns.
+FITS = "max(880px, 64cqw, min(1480px, (1000px - 100cqw) * 9999))"
+
 
 @dataclass(frozen=True)
 class Page:
     """The page, which a notebook displays."""
 
     content: str = field(repr=False)
-    height: int
+    height: str
 
     def _repr_html_(self) -> str:
-        page = html.escape(self.content)
-        return (
-            f'<iframe srcdoc="{page}" width="100%" height="{self.height}" frameborder="0"></iframe>'
-        )
+        style = f"border: 0; width: 100%; height: {self.height}"
+        frame = f'<iframe srcdoc="{html.escape(self.content)}" style="{style}"></iframe>'
+        return f'<div style="container-type: inline-size">{frame}</div>'
 
 
 def show(
@@ -39,7 +42,7 @@ def show(
     *,
     tokenizer: Any = None,
     max_mb: float = 4.0,
-    height: int = 720,
+    height: str = FITS,
     **flags: Any,
 ) -> Page:
     """Return the report page of a run, or of a GPT module of a known format.
@@ -50,6 +53,7 @@ def show(
         text: the text to measure on; for a module, its training text.
         tokenizer: the module's tokenizer; if omitted, tokens are the sorted characters of the text.
         max_mb: maximum size of the page in megabytes; a smaller page has fewer snapshots.
+        height: height of the page as a CSS length, such as "700px".
         flags: other flags of `study.py report`, such as prompt="to be".
 
     Raises:
