@@ -13,7 +13,7 @@ is executed.
 import signal
 
 if __name__ == "__main__":  # Ctrl-C ends at once and quietly, also while libraries are loaded
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a script
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import common.start  # noqa: F401 - loads PyTorch
@@ -24,7 +24,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-import torch
 from pydantic.dataclasses import dataclass
 
 from common.errors import UserError, command, printable
@@ -66,7 +65,7 @@ class Import:
 def export(run: str, folder: str, options: Export) -> None:
     """Write the folder, and compare the logits that transformers computes from it."""
     saved = open_run(find_run(run), options.checkpoint)
-    model = saved.model(torch.device("cpu"))
+    model = saved.model()
     said = write_folder(model, saved.tokenizer, saved.start_token, Path(folder))
     print(f"{saved}, as {said}")
     print(

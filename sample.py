@@ -8,7 +8,7 @@ python sample.py --help                               every flag
 import signal
 
 if __name__ == "__main__":  # there is nothing to save: Ctrl-C ends at once and quietly
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a script
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import common.start  # noqa: F401 - loads PyTorch

@@ -8,7 +8,7 @@ python study.py trace --help                             every flag of a command
 import signal
 
 if __name__ == "__main__":  # Ctrl-C ends at once and quietly, also while libraries are loaded
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a script
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import common.start  # noqa: F401 - loads PyTorch

@@ -11,7 +11,7 @@ python train.py --help                                explain every field
 import signal
 
 if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at once and quietly
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as under nohup
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a script
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import common.start  # loads PyTorch
@@ -25,11 +25,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import Tensor
 
 from common.errors import UserError, command, printable
 from common.fields import STRICT
@@ -54,10 +53,11 @@ from run.folder import check_changes, find_run, lock_run, make_folder, save_conf
 from run.log import Logger
 from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
 from training.processes import Processes, join_processes
-from training.runtime import Runtime, StopSignal, start_runtime
+from training.runtime import Machine, StopSignal, start_machine
 from training.step import Evaluation, TrainState, describe_size, evaluate, train_step
 
-LOADING = time.perf_counter() - common.start.BEGAN  # seconds
+# Counted in `minutes`. `main` may be called long after the import, as in the tests.
+IMPORT_SECONDS = time.perf_counter() - common.start.BEGAN
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -96,7 +96,7 @@ def train(job: "Job") -> bool:
     state, settings, processes, stop = job.state, job.config.train, job.processes, job.stop
     dropout = job.config.model.dropout + job.config.model.attn_dropout
     silent = not processes.is_main
-    ddp_model = processes.wrap_ddp(job.compiled_model)
+    ddp_model = processes.wrap_ddp(job.model)
     snapshots = snapshot_steps(settings, job.model.num_parameters())
     began = time.perf_counter() - state.seconds
     with Logger(job.run, job.config, state, job.batches.baselines(), stop, silent) as log:
@@ -111,7 +111,7 @@ def train(job: "Job") -> bool:
                     job.save("best", model_tensors(job.model))
                 log.evaluation(result, sample)
             ended = state.ended(settings)
-            if ended or state.step % settings.save_every == 0:
+            if ended or state.step % settings.save_every == 0:  # at step 0 too: any stop is resumed
                 job.save_last()
             if state.step in snapshots:
                 job.save(f"snapshots/{state.step:08d}", half_precision(job.model))
@@ -138,27 +138,26 @@ class Job:
     """A training run: config, data, model, optimizer, state."""
 
     def __init__(
-        self, config: Config, batches: Batches, runtime: Runtime, processes: Processes
+        self, config: Config, batches: Batches, machine: Machine, processes: Processes
     ) -> None:
         """Make the model, with weights drawn from the seed, and its optimizer."""
         self.config, self.batches = config, batches
-        self.runtime, self.processes = runtime, processes
+        self.machine, self.processes = machine, processes
         self.run = Path("the run")  # the run's folder, known only to the first process
         self.state, self.stop = TrainState(), StopSignal()
         seed = config.train.seed
         torch.manual_seed(seed)
-        self.model = GPT(config.model, batches.tokenizer.vocab_size).to(runtime.device)
-        self.model.compute_dtype = runtime.precision
-        # With `compile` a function, which is called like the module.
-        compiled: Any = torch.compile(self.model) if config.train.compile else self.model
-        self.compiled_model: nn.Module = compiled
-        self.optimizer = make_optimizer(self.model, config.train, runtime.precision)
+        self.model = GPT(config.model, batches.tokenizer.vocab_size).to(machine.device)
+        self.model.compute_dtype = precision = getattr(torch, machine.precision)
+        if config.train.compile:
+            self.model.compile()
+        self.optimizer = make_optimizer(self.model, config.train, precision)
 
     def batch(self, step: int) -> Tensor:
         """Return this process's shard of the batch for `step`, (b, block_size + 1)."""
         batch = self.batches.train_batch(step, self.config.train.batch_size)
         shard = batch.chunk(self.processes.world_size)[self.processes.rank]
-        return shard.to(self.runtime.device)
+        return shard.to(self.machine.device)
 
     def evaluate(
         self, split: Callable[..., Iterator[Tensor]], limit: int | None = None
@@ -171,16 +170,16 @@ class Job:
         """
         rows = self.config.train.micro_batch_size // self.processes.world_size
         return evaluate(
-            self.compiled_model,
+            self.model,
             itertools.takewhile(lambda _: not self.stop, split(rows, limit)),
             self.batches.tokenizer,
-            self.runtime.device,
+            self.machine.device,
             self.processes,
         )
 
     def sample(self) -> str:
         """Generate `sample_tokens` with a separate RNG, so that training is unaffected."""
-        prompt = torch.tensor([[self.batches.info["start_token"]]], device=self.runtime.device)
+        prompt = torch.tensor([[self.batches.info["start_token"]]], device=self.machine.device)
         generator = torch.Generator().manual_seed(self.config.train.seed)
         length = self.config.train.sample_tokens
         tokens = generate(self.model, prompt, length, Sampling(), generator)
@@ -202,7 +201,7 @@ class Job:
                 config=self.config,
                 tokenizer=self.batches.tokenizer.to_dict(),
                 corpus=self.batches.info,
-                machine=self.runtime.machine,
+                machine=self.machine,
                 state=self.state,
             )
             save_checkpoint(self.run / f"{name}.safetensors", tensors, header)
@@ -218,7 +217,7 @@ def fit_steps(job: Job, began: float) -> Job:
     one with `--train.max_steps` set to this value.
     """
     settings, processes = job.config.train, job.processes
-    model, batch = processes.wrap_ddp(job.compiled_model), job.batch(0)
+    model, batch = processes.wrap_ddp(job.model), job.batch(0)
 
     def seconds_since(start: float) -> float:  # the mean, so that all processes agree
         return processes.sum(time.perf_counter() - start)[0] / processes.world_size
@@ -226,25 +225,25 @@ def fit_steps(job: Job, began: float) -> Job:
     for steps in itertools.count(-1):
         # A learning rate of 0 cannot diverge.
         train_step(model, job.optimizer, batch, settings, 0.0, processes=processes)
-        if steps < 1:  # the first two are slower than the rest
+        if steps < 1:  # steps -1 and 0 are warmup
             start = time.perf_counter()
-        elif seconds_since(start) > min(5.0, 1.8 * settings.minutes):
+        elif seconds_since(start) > min(5.0, 1.8 * settings.minutes):  # 3%, at most 5 s
             break
     step = seconds_since(start) / steps
     start = time.perf_counter()
     job.sample()
-    # The forward pass over a token is a third of its part in a step.
+    # A forward pass costs a third of a training step.
     tokens = min(job.batches.validation_tokens, settings.eval_tokens)
     per_step = settings.batch_size * job.config.model.block_size
     evaluation = seconds_since(start) + step * tokens / (3 * per_step)
-    left = 60 * settings.minutes - seconds_since(began) - 1.0  # for checkpoints and the end
+    left = 60 * settings.minutes - seconds_since(began) - 1.0  # 1 s for checkpoints and exit
     fitting = max(1, int((left - evaluation) / (step + evaluation / settings.eval_every)))
     print(
         f"{fitting:,} steps, {1000 * step:,.1f} ms each, fit into {settings.minutes:g} min here; "
         f"to repeat this run: --train.max_steps {fitting}"
     )
     config = replace(job.config, train=replace(settings, max_steps=fitting, minutes=0.0))
-    return Job(config, job.batches, job.runtime, processes)
+    return Job(config, job.batches, job.machine, processes)
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -253,7 +252,7 @@ def fit_steps(job: Job, began: float) -> Job:
 @command
 def main(argv: list[str]) -> int:
     """Read the command line, open the data and the run, train, and print the next commands."""
-    began = time.perf_counter() - LOADING
+    began = time.perf_counter() - IMPORT_SECONDS
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
     sections = {"": Options} | SECTIONS
     file, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
@@ -263,7 +262,7 @@ def main(argv: list[str]) -> int:
         config = read_config(values, file, saved.config if saved else None)
         if saved:
             check_changes(saved.config, config, flag)
-        runtime = start_runtime(
+        machine = start_machine(
             config.train, saved.header.machine.threads if saved and options.resume else 0
         )
         source = config.data.source
@@ -275,15 +274,15 @@ def main(argv: list[str]) -> int:
             # An untrusted checkpoint must not choose the file that is read.
             named=saved is None or "source" in values["data"] or source != saved.config.data.source,
         )
-        processes = stack.enter_context(join_processes(config.train, runtime.device))
-        about = f"{runtime.machine}\ntext: {batches}"
+        processes = stack.enter_context(join_processes(config.train, machine.device))
+        about = f"{machine}\ntext: {batches}"
         if saved:
             about += f"\nweights: {saved}"
         print(about)
         if options.dry_run:
             print(describe_size(config.model, config.train, batches.tokenizer.vocab_size))
             return 0
-        job = Job(config, batches, runtime, processes)
+        job = Job(config, batches, machine, processes)
         c = config.model
         print(
             f"model: {c.n_layer} layers x {c.n_embd} wide, {c.n_head} heads, context "
@@ -320,12 +319,12 @@ def open_saved(options: Options, stack: ExitStack) -> tuple[SavedRun | None, str
     given = [name for name in names if getattr(options, name) is not None]
     if len(given) > 1 or (options.run is not None and given not in ([], ["init_from"])):
         raise UserError("give one of --resume, --evaluate, --init_from; only the last takes --run")
-    for name in given:
-        run = find_run(getattr(options, name))
-        if options.resume and os.environ.get("RANK", "0") == "0":
-            stack.enter_context(lock_run(run))
-        return open_run(run, "last" if options.resume else "best"), f"--{name}"
-    return None, ""
+    if not given:
+        return None, ""
+    run = find_run(getattr(options, given[0]))
+    if options.resume and os.environ.get("RANK", "0") == "0":
+        stack.enter_context(lock_run(run))
+    return open_run(run, "last" if options.resume else "best"), f"--{given[0]}"
 
 
 def restore(job: Job, saved: SavedRun) -> None:
@@ -343,7 +342,7 @@ def restore(job: Job, saved: SavedRun) -> None:
     job.state = saved.header.state
     load_weights(job.model, saved.tensors, saved.path)
     copy_into(optimizer_tensors(job.optimizer), "optimizer.", saved.tensors, saved.path)
-    if saved.header.machine != job.runtime.machine:
+    if saved.header.machine != job.machine:
         before = printable(str(saved.header.machine))
         print(f"note: rounding may differ from the previous session: {before}")
 

@@ -189,9 +189,9 @@ def train(file: str, flags: list[str], seed: int, folder: str) -> float:
     return run_command(list(filter(None, arguments)), Path(folder))[0]
 
 
-def seconds_of(function: Callable[[], Any], device: torch.device, repetitions: int) -> list[float]:
+def seconds_of(function: Callable[[], Any], device: str, repetitions: int) -> list[float]:
     """Return the seconds of each call of a function, after a warmup call."""
-    synchronize = getattr(torch, device.type).synchronize
+    synchronize = getattr(torch, device).synchronize
     seconds = []
     for _ in range(repetitions + 1):
         synchronize()
@@ -202,9 +202,9 @@ def seconds_of(function: Callable[[], Any], device: torch.device, repetitions: i
     return seconds[1:]
 
 
-def peak_memory(device: torch.device) -> float:
+def peak_memory(device: str) -> float:
     """Return the peak memory of this process on the device so far, in MB."""
-    if device.type == "cuda":
+    if device == "cuda":
         return torch.cuda.max_memory_allocated() / 1e6
     import resource  # which Windows lacks
 
@@ -212,9 +212,9 @@ def peak_memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
-def matmul_gflops(device: torch.device, dtype: torch.dtype) -> float:
+def matmul_gflops(device: str, dtype: torch.dtype) -> float:
     """Return the throughput of large matmuls on this device: the best of several."""
-    n = 2048 if device.type == "cpu" else 8192
+    n = 2048 if device == "cpu" else 8192
     a = torch.randn(n, n, device=device).to(dtype)
     return 2 * n**3 / min(seconds_of(lambda: a @ a, device, 10)) / 1e9
 
@@ -230,7 +230,7 @@ def describe_machine() -> Row:
     narrow = computes_in_bfloat16(device)
     return {
         "processor": processor(),
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else device.type,
+        "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
         "PyTorch": torch.__version__,
         "float32_GFLOP/s": round(matmul_gflops(device, torch.float32)),

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -26,7 +25,7 @@ from model.config import ModelConfig
 from model.gpt import GPT
 from training.config import TrainConfig
 from training.optim import make_optimizer
-from training.runtime import Runtime, start_runtime
+from training.runtime import Machine, start_machine
 from training.step import flops_per_token, train_step
 
 VOCAB = 65  # Tiny Shakespeare's characters
@@ -93,17 +92,17 @@ def measure(
     FLOPs come from `flops_per_token`, the peak from large matmuls in the same process and
     precision, and memory is what training needed in addition to PyTorch.
     """
-    runtime = start_runtime(settings)
-    device, before = runtime.device, frame.peak_memory(runtime.device)
+    machine = start_machine(settings)
+    device, before = machine.device, frame.peak_memory(machine.device)
     step: Callable[[], object]
-    precision = runtime.precision
+    precision = getattr(torch, machine.precision)
     if checkout:
-        precision = torch.bfloat16 if device.type == "cuda" else torch.float32
+        precision = torch.bfloat16 if device == "cuda" else torch.float32
         step = nanogpt_step(checkout, config, settings, device)
     else:
         import common.start  # noqa: F401 - keeps freed memory, as the commands do
 
-        step = make_step(config, settings, runtime)
+        step = make_step(config, settings, machine)
     (once,) = frame.seconds_of(step, device, 1)
     seconds = statistics.median(frame.seconds_of(step, device, max(3, round(at_least / once))))
     megabytes = frame.peak_memory(device) - before
@@ -120,28 +119,29 @@ def measure(
     }
 
 
-def make_step(config: ModelConfig, settings: TrainConfig, runtime: Runtime) -> Callable[[], object]:
+def make_step(config: ModelConfig, settings: TrainConfig, machine: Machine) -> Callable[[], object]:
     """Return a function that trains a new model for one step on random tokens."""
-    model = GPT(config, VOCAB).to(runtime.device)
-    optimizer = make_optimizer(model, settings, runtime.precision)
-    model.compute_dtype = runtime.precision
-    forward: Any = torch.compile(model) if settings.compile else model
+    model = GPT(config, VOCAB).to(machine.device)
+    model.compute_dtype = precision = getattr(torch, machine.precision)
+    if settings.compile:
+        model.compile()
+    optimizer = make_optimizer(model, settings, precision)
     shape = settings.batch_size, config.block_size + 1
-    batch = torch.randint(VOCAB, shape, device=runtime.device)
-    return lambda: train_step(forward, optimizer, batch, settings, 1.0)
+    batch = torch.randint(VOCAB, shape, device=machine.device)
+    return lambda: train_step(model, optimizer, batch, settings, 1.0)
 
 
 def nanogpt_step(
-    checkout: str, config: ModelConfig, settings: TrainConfig, device: torch.device
+    checkout: str, config: ModelConfig, settings: TrainConfig, device: str
 ) -> Callable[[], object]:
     """Return a function that trains nanoGPT's model for one step, as its train.py does."""
     sequences = torch.randint(VOCAB, (settings.batch_size, config.block_size + 1), device=device)
     inputs, targets = sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()
     model = frame.nanogpt(checkout, config, VOCAB).to(device)
-    optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), device.type)
+    optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), device)
 
     def step() -> None:
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             _, loss = model(inputs, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -124,6 +124,7 @@ class GeneratedBatches:
         raise NotImplementedError
 
     def train_batch(self, step: int, batch_size: int) -> Tensor:
+        # The middle number is not a part that is held out, or evaluation could repeat a batch.
         return self.draw([self.seed, 1, step], batch_size)
 
     def held_out(self, part: int, batch_size: int, limit: int | None = None) -> Iterator[Tensor]:
@@ -178,7 +179,7 @@ Batches = TextBatches | GeneratedBatches
 def epoch_starts(length: int, T: int, count: int, seed: int, epoch: int) -> npt.NDArray[Any]:
     """Return the starts of an epoch's sequences, in their shuffled order."""
     random = np.random.default_rng([seed, epoch])
-    offset = random.integers(min(T, length - count * T))
+    offset = random.integers(min(T, length - count * T))  # less than T only for a short text
     return np.asarray(offset + T * random.permutation(count))
 
 

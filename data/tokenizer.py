@@ -162,7 +162,11 @@ class BPETokenizer(Tokenizer):
         return {"kind": "bpe", "merges": self.merges, "special": list(self.special)}
 
 
-KINDS: dict[str, Any] = {"char": CharTokenizer, "byte": ByteTokenizer, "bpe": BPETokenizer}
+KINDS: dict[str, type[Tokenizer]] = {
+    "char": CharTokenizer,
+    "byte": ByteTokenizer,
+    "bpe": BPETokenizer,
+}
 
 
 def load_tokenizer(plain: dict[str, Any]) -> Tokenizer:
@@ -172,8 +176,7 @@ def load_tokenizer(plain: dict[str, Any]) -> Tokenizer:
         ValueError, LookupError, TypeError: if `plain` is not a description of a tokenizer.
     """
     fields = dict(plain)
-    made: Tokenizer = KINDS[fields.pop("kind")](**fields)
-    return made
+    return KINDS[fields.pop("kind")](**fields)
 
 
 def byte_level_bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Any:

@@ -62,7 +62,7 @@ class Subject:
         self.run = self.saved.path.parent
         self.config, self.tokenizer = self.saved.config, self.saved.tokenizer
         self.header, self.V = self.saved.header, self.tokenizer.vocab_size
-        self.model = self.saved.model(torch.device("cpu"))
+        self.model = self.saved.model()
         # Tokens of a sequence that is measured; the longest string that fits twice into it.
         self.window = min(self.config.model.block_size, MAX_TOKENS)
         self.longest_period = min(self.window // 2, self.V)

@@ -93,6 +93,8 @@ class Rotary(nn.Module):
         super().__init__()
         frequencies = 10_000 ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
         positions = torch.arange(block_size, dtype=torch.float64)
+        # A rotation is x1 cos - x2 sin and x2 cos + x1 sin: the first half of the channels turns by
+        # the negative angle, whose cosine is the same and whose sine has the minus sign.
         angles_TD = torch.outer(positions, torch.cat((-frequencies, frequencies)))
         table_2TD = torch.stack((angles_TD.cos(), angles_TD.sin())).float()
         self.table_2TD = nn.Buffer(table_2TD, persistent=False)
@@ -204,6 +206,7 @@ class MultiHeadAttention(nn.Module):
             k_BHSD, v_BHSD = cache.append(k_BHSD, v_BHSD)
         T, S = q_BHTD.size(2), k_BHSD.size(2)
         triangle = causal and mask is None and T == S
+        # A mask is made even for a kernel that does not read it, because hooks on `attend` do.
         if causal and T > 1:  # a single query is the last position and may attend to all keys
             past_TS = causal_mask(T, S, x_BTC.device)
             mask = past_TS if mask is None else mask & past_TS

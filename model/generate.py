@@ -92,7 +92,8 @@ class Decoder:
         if start != self.start:  # the cache has no room: read the new window from its start
             tokens_BT, self.cache = self.window_BT, self.model.new_cache()
         self.start = start
-        return self.model(tokens_BT, self.cache)[:, -1]
+        # Not compiled, if the model is: its shapes change at every token.
+        return self.model.forward(tokens_BT, self.cache)[:, -1]
 
 
 def window_start(position: int, block_size: int) -> int:

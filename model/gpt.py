@@ -93,6 +93,7 @@ class NgramEmbeddings(nn.ModuleList):
         number_BT = tokens_BT
         for i, table in enumerate(self, start=1):
             previous_BT = history.narrow(1, N - i, T)  # the token i positions back
+            # V^i modulo the rows gives the same row, and the number fits into 64 bits.
             number_BT = number_BT + previous_BT * pow(self.vocab_size, i, NGRAM_ROWS)
             x_BTC = x_BTC + table(number_BT % NGRAM_ROWS)
         return x_BTC
@@ -103,8 +104,8 @@ class GPT(nn.Module):
 
     compute_dtype: torch.dtype | None = None
     """Type of the activations, `--train.precision` in training; None is the type of the weights.
-    The weights keep their type. The embeddings are summed in it and then cast, because their
-    gradients are long sums over tokens."""
+    The weights keep their type. The embeddings are summed in that type and then cast, because
+    their gradients are long sums over tokens."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -124,9 +125,9 @@ class GPT(nn.Module):
         """Initialize the weights as in GPT-2, but embeddings and head at half the scale.
 
         Matrices are normal with standard deviation 0.02. Matrices that write to the residual stream
-        are divided by the square root of their number, or zero with `zero_init`. Biases and n-gram
-        embeddings are zero, because most n-grams are rare. A small head gives small initial logits
-        (standard deviation 0.01 sqrt(C)), and a loss near ln V.
+        are divided by the square root of their number, or zero with `zero_init`. Biases are zero,
+        and so are n-gram embeddings: most n-grams are too rare to unlearn noise. A small head gives
+        small initial logits (standard deviation 0.01 sqrt(C)), and a loss near ln V.
         """
         to_residual = 0.0 if self.config.zero_init else 0.02 / math.sqrt(2 * self.config.n_layer)
         for name, weight in self.named_parameters():

@@ -14,8 +14,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 # --- Mixed precision: layers that compute in the type of their input ------------------------------
-# If the activations are bfloat16, the weights and their gradients stay float32. This replaces
-# torch.autocast.
+# If the activations are bfloat16, the weights and their gradients stay float32. torch.autocast
+# would also keep norms and softmax in float32.
 
 
 class Linear(nn.Linear):

@@ -48,7 +48,7 @@ class Header:
     """Plain data for `load_tokenizer`."""
 
     corpus: dict[str, Any]
-    """The text: source, sha256, number of characters and tokens, and the `start_token` that
+    """The text: source, sha256, number of tokens, and the `start_token` that
     generation starts from without a prompt."""
 
     machine: Machine
@@ -146,7 +146,7 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> No
 
 
 def snapshot_steps(config: TrainConfig, parameters: int) -> set[int]:
-    """Return the steps of the snapshots: the i-th of n at (i / n)^3 of the run.
+    """Return the steps of the snapshots: the i-th of n at (i / (n - 1))^3 of the run.
 
     They are close together at the beginning, because heads form early and quickly and then change
     slowly. There are `snapshots` of them, or fewer if they would exceed `snapshot_mb`.
@@ -214,7 +214,7 @@ class SavedRun:
         """Return whether the run was trained on this text."""
         return bool(info.get("sha256") == self.header.corpus.get("sha256"))
 
-    def model(self, device: torch.device) -> GPT:
+    def model(self, device: str = "cpu") -> GPT:
         """Return the model for inference.
 
         Raises:

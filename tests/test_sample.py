@@ -40,7 +40,7 @@ def expected(run: Path, changes: dict[str, Any]) -> str:
     o: dict[str, Any] = {"prompt": "", "num_samples": 1, "seed": 1337, "checkpoint": "best"}
     o |= changes
     saved = open_run(run, o["checkpoint"])
-    model = saved.model(torch.device("cpu"))
+    model = saved.model()
     if "dtype" in o:
         model = model.bfloat16().float()
     prompt = saved.tokenizer.encode(o["prompt"]).tolist() or [saved.start_token]

@@ -61,7 +61,7 @@ def open_model(
     tokens, prompt_T = (torch.tensor(saved.tokenizer.encode(x).tolist()) for x in (text, PROMPT))
     full = tokens[int(round(len(tokens) * 0.9, 3)) :].unfold(0, T + 1, T)
     places = np.linspace(0, len(full) - 1, count).round().astype(int)
-    return saved.model(torch.device("cpu")), prompt_T, full[places]
+    return saved.model(), prompt_T, full[places]
 
 
 def numbers(text: str) -> list[float]:

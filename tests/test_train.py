@@ -44,7 +44,6 @@ SHORT += ["--train.precision=float32", "--data.source=short.txt"]
 # With dropout, and several batches in an evaluation: what is stopped and resumed in these tests.
 DROPOUT = [*SHORT, "--model.dropout=0.2", "--model.attn_dropout=0.1", "--train.batch_size=4"]
 DROPOUT += ["--train.gradient_accumulation_steps=2"]
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +142,7 @@ def test_a_run_is_its_seed_its_batches_and_its_schedule(
             numbers["learning_rate"][step] = lr_scale * 1e-2
         weights[step] = {name: tensor.half() for name, tensor in model_tensors(model).items()}
         if step in (7, 14, 21, 24):
-            result = evaluate(model, batches.validation_batches(8), batches.tokenizer, CPU)
+            result = evaluate(model, batches.validation_batches(8), batches.tokenizer, "cpu")
             val_loss[step] = result.loss
             prompt = torch.tensor([[batches.info["start_token"]]])
             generator = torch.Generator().manual_seed(5)
@@ -195,7 +194,7 @@ def test_a_run_is_measured_on_what_is_held_out(
     expected = ""
     for name in ("validation", "test")[: 1 if source == "repeat" else 2]:
         split = getattr(batches, f"{name}_batches")(16)
-        result = evaluate(saved.model(CPU), split, saved.tokenizer, CPU)
+        result = evaluate(saved.model(), split, saved.tokenizer, "cpu")
         expected += f"{name:10} {result.in_units(saved.config.data.unit)}\n"
     assert lines == expected
 
@@ -225,7 +224,7 @@ def test_a_minute_is_all_that_a_run_does(
 
     began = now[0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(train, "LOADING", 7.0)
+    monkeypatch.setattr(train, "IMPORT_SECONDS", 7.0)
     monkeypatch.setattr(train, "train_step", slow_step)
     monkeypatch.setattr(train.Job, "sample", slow_sample)
     monkeypatch.setattr(train, "evaluate", slow_evaluation)

@@ -44,13 +44,13 @@ class AdamW:
 
     def __init__(self, weights: Weights, config: TrainConfig, precision: torch.dtype) -> None:
         self.weights, self.config = weights, config
-        self.names: dict[float, list[str]] = defaultdict(list)  # by weight decay
+        self.groups: dict[float, list[str]] = defaultdict(list)  # names by weight decay
         self.state: dict[str, dict[str, Tensor]] = {}
         for name, weight in weights.items():
             weight_decay = config.weight_decay if weight.dim() >= 2 else 0.0
             if name.startswith("ngram") and config.ngram_decay is not None:
                 weight_decay = config.ngram_decay
-            self.names[weight_decay].append(name)
+            self.groups[weight_decay].append(name)
             zeros = torch.zeros_like(weight.detach())
             self.state[name] = {
                 "step": weight.new_zeros(()),
@@ -61,7 +61,7 @@ class AdamW:
     @torch.no_grad()
     def step(self, lr_scale: float) -> None:
         """See `Optimizer`. Uses PyTorch's fused kernel if the device has one."""
-        for weight_decay, names in self.names.items():
+        for weight_decay, names in self.groups.items():
             weights: list[Tensor] = [self.weights[name] for name in names]
             states = [self.state[name] for name in names]
             adamw(
@@ -124,6 +124,7 @@ class Muon:
             momenta.lerp_(gradients, 1 - beta)
             updates = gradients.lerp_(momenta, beta)  # Nesterov momentum
             rows, columns = stack.shape[1:]
+            # So that a tall matrix changes its outputs as much as a square one does.
             scaled = rate * math.sqrt(max(1, rows / columns))
             orthogonal = orthogonalize(updates.to(self.precision))
             stack.mul_(1 - rate * self.config.weight_decay).add_(orthogonal, alpha=-scaled)
@@ -159,7 +160,7 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     X = matrices.mT if tall else matrices  # so that A has the size of the shorter side
     X = X / (X.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for a, b, c in NEWTON_SCHULZ:
-        A = X @ X.mT
+        A = X @ X.mT  # X becomes a X + (b A + c A^2) X
         X = torch.baddbmm(X, torch.baddbmm(A, A, A, beta=b, alpha=c), X, beta=a)
     return X.mT if tall else X
 

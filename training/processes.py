@@ -64,7 +64,7 @@ ALONE = Processes()
 
 
 @contextmanager
-def join_processes(config: TrainConfig, device: torch.device) -> Iterator[Processes]:
+def join_processes(config: TrainConfig, device: str) -> Iterator[Processes]:
     """Join the other processes if torchrun started this one; then only the first one prints.
 
     Raises:
@@ -80,7 +80,7 @@ def join_processes(config: TrainConfig, device: torch.device) -> Iterator[Proces
             f"--train.gradient_accumulation_steps {config.gradient_accumulation_steps}"
         )
     try:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+        dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=TIMEOUT)
         rank = dist.get_rank()
         if rank:
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to the end

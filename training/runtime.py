@@ -44,16 +44,7 @@ class Machine:
         return ", ".join(f"{name} {value}" for name, value in dataclasses.asdict(self).items())
 
 
-@dataclasses.dataclass(frozen=True)
-class Runtime:
-    """The device and the type of a run's computation."""
-
-    device: torch.device
-    precision: torch.dtype
-    machine: Machine
-
-
-def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
+def start_machine(config: TrainConfig, threads_before: int = 0) -> Machine:
     """Resolve the `auto` values of the config, and set the number of threads.
 
     Args:
@@ -69,18 +60,17 @@ def start_runtime(config: TrainConfig, threads_before: int = 0) -> Runtime:
     precision = config.precision
     if precision == "auto":
         precision = "bfloat16" if computes_in_bfloat16(device) else "float32"
-    machine = Machine(
-        device=device.type,
-        processor=torch.cuda.get_device_name() if device.type == "cuda" else get_cpu_capability(),
+    return Machine(
+        device=device,
+        processor=torch.cuda.get_device_name() if device == "cuda" else get_cpu_capability(),
         threads=torch.get_num_threads(),
         processes=int(os.environ.get("WORLD_SIZE", 1)),
         precision=precision,
         torch=torch.__version__,
     )
-    return Runtime(device, getattr(torch, precision), machine)
 
 
-def pick_device(name: str) -> torch.device:
+def pick_device(name: str) -> str:
     """Return the device of that name; `auto` is a GPU if there is one.
 
     Raises:
@@ -93,14 +83,14 @@ def pick_device(name: str) -> torch.device:
         raise UserError(f"there is no {name} device; available: {', '.join(present)}")
     if name == "cuda":  # torchrun numbers the processes of a machine: a GPU for each
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    return torch.device(name)
+    return name
 
 
-def computes_in_bfloat16(device: torch.device) -> bool:
+def computes_in_bfloat16(device: str) -> bool:
     """Return whether the device has hardware for bfloat16 matmuls."""
-    if device.type == "cuda":
+    if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    capabilities = torch.cpu.get_capabilities() if device == "cpu" else {}
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 

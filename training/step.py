@@ -41,8 +41,8 @@ class TrainState:
     """Lowest loss of all evaluations."""
 
     def evaluation_due(self, config: TrainConfig) -> bool:
-        """Return whether to evaluate before the next step, which is done at intervals and at the
-        end."""
+        """Return whether to evaluate before the next step: at intervals and at the end, but not at
+        step 0, where the loss is near ln V."""
         due = self.step % config.eval_every == 0 or self.step >= config.max_steps
         return due and self.step > self.last_eval_step
 
@@ -139,7 +139,7 @@ def evaluate(
     model: nn.Module,
     split: Iterator[Tensor],
     tokenizer: Tokenizer,
-    device: torch.device,
+    device: str,
     processes: Processes = ALONE,
 ) -> Evaluation:
     """Return the loss over the sequences of a split, in one deterministic pass.
@@ -196,6 +196,7 @@ def describe_size(config: ModelConfig, train: TrainConfig, vocab_size: int) -> s
     # For each weight, a gradient and at most two numbers of optimizer state.
     memory = 12 * model.num_parameters() + sum(storage.nbytes() for storage in kept.values())
     step = flops_per_token(model) * train.batch_size * config.block_size
+    # 250 MB for Python and PyTorch.
     return (
         f"parameters  {model.num_parameters():,}\n"
         f"memory      about {memory / 1e6 + 250:,.0f} MB\n"

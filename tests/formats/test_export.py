@@ -71,7 +71,7 @@ class Exported:
 
     @property
     def model(self) -> GPT:
-        return self.saved.model(torch.device("cpu"))
+        return self.saved.model()
 
 
 @pytest.fixture(scope="session")
@@ -158,7 +158,7 @@ def test_the_last_checkpoint_can_be_chosen(exported: dict[str, Exported], workpl
     run = exported["GPT2-char"].saved.path.parent
     assert convert.main(["export", str(run), "last", "--checkpoint=last"]) == 0
     weights = read_folder(Path("last")).model.state_dict()
-    expected = open_run(run, "last").model(torch.device("cpu")).state_dict()
+    expected = open_run(run, "last").model().state_dict()
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
@@ -172,7 +172,7 @@ def test_out_and_in_again_nothing_has_changed(
     run, saved = exported[name], exported[name].saved
     assert convert.main(["import", str(run.folder), "--run", "back"]) == 0
     back = open_run(Path("runs/back"))
-    weights, again = run.model.state_dict(), back.model(torch.device("cpu")).state_dict()
+    weights, again = run.model.state_dict(), back.model().state_dict()
     assert weights.keys() == again.keys()
     assert all(torch.equal(weight, again[key]) for key, weight in weights.items())
     assert (back.tokenizer, back.start_token) == (saved.tokenizer, saved.start_token)

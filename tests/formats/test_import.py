@@ -27,7 +27,7 @@ from tests.formats.models import (
     save_tokenizer,
 )
 
-RUN, CPU = Path("runs/g"), torch.device("cpu")
+RUN = Path("runs/g")
 # --- in each form --------------------------------------------------------------------------------
 
 
@@ -45,7 +45,7 @@ def test_it_computes_the_same(
     found = re.search(r"relative to the largest logit: (\S+)\n", out)
     assert found is not None and float(found[1]) < 1e-5
     saved = open_run(RUN)
-    assert difference(saved.model(CPU), load(Path("theirs"))) < 1e-5
+    assert difference(saved.model(), load(Path("theirs"))) < 1e-5
     config = saved.config.model
     assert (config.activation, config.tie_embeddings, config.dropout) == (ours, tied, 0)
     for text in ODD:
@@ -72,7 +72,7 @@ def test_as_on_the_hub(workplace: Path, gpt2: Path) -> None:
     assert convert.main(["import", "theirs", "--run", "g"]) == 0
     saved = open_run(RUN)
     assert saved.config.model.activation == "gelu_tanh" and saved.config.model.tie_embeddings
-    assert difference(saved.model(CPU), load(Path("theirs"))) < 1e-5
+    assert difference(saved.model(), load(Path("theirs"))) < 1e-5
     for text in ODD[3:8]:
         assert saved.tokenizer.encode(text).tolist() == library_tokens(gpt2, text)
 
@@ -136,7 +136,7 @@ def test_what_is_fetched_from_the_hub_is_what_is_read(
     assert "never" not in [path.read_text("latin1") for path in Path("fetched").iterdir()]
     (run,) = Path("runs").iterdir()
     assert re.fullmatch(r"tiny-\d{8}-\d{6}", run.name)
-    assert difference(open_run(run).model(CPU), load(gpt2)) < 1e-5
+    assert difference(open_run(run).model(), load(gpt2)) < 1e-5
 
 
 def test_a_model_that_the_hub_does_not_have(

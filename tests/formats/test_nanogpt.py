@@ -86,7 +86,7 @@ def test_it_computes_the_same(
     compared = "relative to the largest logit: "
     assert (compared if installed else "logits not compared: transformers is not") in out
     saved = open_run(Path("runs/g"))
-    assert difference(saved.model(torch.device("cpu")), theirs) < 1e-5
+    assert difference(saved.model(), theirs) < 1e-5
     assert saved.tokenizer == CharTokenizer(CHARS) and CHARS[saved.start_token] == "\n"
     assert saved.config.model.bias == bias
     assert saved.config.data.source == "pydocs"  # there is no text beside its meta.pkl
@@ -126,6 +126,6 @@ def test_subwords_in_a_vocabulary_that_may_be_padded(workplace: Path, V: int) ->
     save_tokenizer(Path("tokens"))
     assert convert.main(["import", "ckpt.pt", "--run", "g", "--tokenizer", "tokens"]) == 0
     saved = open_run(Path("runs/g"))
-    assert difference(saved.model(torch.device("cpu")), original(args)) < 1e-5
+    assert difference(saved.model(), original(args)) < 1e-5
     assert isinstance(saved.tokenizer, BPETokenizer) and saved.tokenizer.vocab_size == V
     assert saved.tokenizer.decode([299]) == "<|endoftext|>" and saved.start_token == 299

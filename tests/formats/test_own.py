@@ -68,7 +68,7 @@ def test_a_file(workplace: Path) -> None:
     torch.save(dict(sorted(model.state_dict().items())), "model.pt")
     Path("input.txt").write_text(TEXT, encoding="utf-8")
     assert convert.main(["import", "model.pt", "--chars=input.txt", "--run=g"]) == 0
-    assert_same(open_run(Path("runs/g")).model(torch.device("cpu")), model.eval()(TOKENS)[0])
+    assert_same(open_run(Path("runs/g")).model(), model.eval()(TOKENS)[0])
 
 
 @pytest.mark.parametrize(("tied", "activation"), [(True, "gelu"), (False, "gelu_tanh")])

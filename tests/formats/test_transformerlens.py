@@ -20,7 +20,7 @@ def test_it_computes_the_same_logits_and_patterns(workplace: Path) -> None:
     bridge = TransformerBridge.boot_transformers("folder", device="cpu")
     bridge.cfg.default_prepend_bos = False
     saved = open_run(run)
-    model = saved.model(torch.device("cpu"))
+    model = saved.model()
     tokens_BT = torch.tensor([saved.tokenizer.encode("to be or not to be").tolist()])
     assert torch.equal(bridge.to_tokens("to be or not to be"), tokens_BT)
     logits, cache = bridge.run_with_cache(tokens_BT)

@@ -43,7 +43,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
         Path("text.txt").write_text(text, newline="\n")
         run = make_run(Path("runs/plain"), CHARS, "text.txt", ngrams=2)
         saved = open_run(run, "last")
-        exact = {step: saved.model(torch.device("cpu")) for step in (0, 1, 3)}
+        exact = {step: saved.model() for step in (0, 1, 3)}
         for step in (0, 1):
             with torch.no_grad():
                 for weight in exact[step].parameters():

@@ -115,7 +115,7 @@ def test_a_page_keeps_to_its_room_and_overwrites_only_pages(
     run = make_run(Path("runs/a"), CHARS, "text.txt", n_embd=32, block_size=13)
     saved = open_run(run)
     header = replace(saved.header, state=TrainState(0, train_loss=1.0))
-    save_snapshot(run, saved.model(torch.device("cpu")), header)
+    save_snapshot(run, saved.model(), header)
     report = ["report", "--source=text.txt", "--sequences=2", "--prompt=to be"]
     assert study.main([*report, "--max_mb=0.1"]) == 2
     enough = float(capsys.readouterr().err.split("--max_mb ")[1].split()[0])

@@ -40,7 +40,6 @@ from training.config import TrainConfig
 from training.runtime import Machine
 from training.step import TrainState
 
-CPU = torch.device("cpu")
 CHARS = "aé日de"
 MODEL = ModelConfig(
     n_layer=3, n_head=2, n_embd=12, block_size=7, dropout=0.5, attn_dropout=0.5, zero_init=False
@@ -235,10 +234,10 @@ def test_its_model_computes_what_was_saved(path: Path) -> None:
     original = make(1, config).eval()
     header = dataclasses.replace(HEADER, config=Config(model=config))
     save_checkpoint(path, model_tensors(original), header)
-    model = open_run(path.parent).model(CPU)
+    model = open_run(path.parent).model()
     assert not model.training
     tokens = torch.tensor([[0, 1, 2, 3, 4], [4, 4, 3, 0, 1]])
     assert torch.equal(model(tokens), original(tokens))
     rewrite(path, lambda plain: put(plain, "config.model.n_layer", 4))
     with pytest.raises(UserError, match=r"not match its config: model.blocks.3\S* is absent"):
-        open_run(path.parent).model(CPU)
+        open_run(path.parent).model()

@@ -8,7 +8,7 @@ import torch
 
 from common.errors import UserError
 from training.config import TrainConfig
-from training.runtime import SIGNALS, StopSignal, pick_device, start_runtime
+from training.runtime import SIGNALS, StopSignal, pick_device, start_machine
 
 
 def test_the_config_chooses_or_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,16 +16,15 @@ def test_the_config_chooses_or_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     for threads, before, expected in ((2, [1], 2), (0, [2], 2), (0, [3], 1), (0, [], 1)):
         torch.set_num_threads(1)
-        chosen = start_runtime(TrainConfig(device="cpu", threads=threads), *before)
-        assert chosen.machine.threads == torch.get_num_threads() == expected
+        chosen = start_machine(TrainConfig(device="cpu", threads=threads), *before)
+        assert chosen.threads == torch.get_num_threads() == expected
     for fast in (True, False):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda fast=fast: {"amx_bf16": fast})
-        auto = start_runtime(TrainConfig(device="cpu")).precision
-        assert auto == (torch.bfloat16 if fast else torch.float32)
+        auto = start_machine(TrainConfig(device="cpu")).precision
+        assert auto == ("bfloat16" if fast else "float32")
         for name in ("float32", "bfloat16"):
             config = TrainConfig(device="cpu", precision=name)
-            chosen = start_runtime(config)
-            assert (chosen.precision, chosen.machine.precision) == (getattr(torch, name), name)
+            assert start_machine(config).precision == name
 
 
 def test_auto_takes_a_gpu_and_each_process_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +34,7 @@ def test_auto_takes_a_gpu_and_each_process_its_own(monkeypatch: pytest.MonkeyPat
     for cuda, mps, best in ((1, 1, "cuda"), (0, 1, "mps"), (0, 0, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: bool(cuda))
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: bool(mps))
-        assert pick_device("auto").type == best and pick_device("cpu").type == "cpu"
+        assert pick_device("auto") == best and pick_device("cpu") == "cpu"
     assert chosen == [3]
     for name in ("cuda", "mps"):
         with pytest.raises(UserError, match=f"there is no {name} device; available: cpu$"):
@@ -62,7 +61,7 @@ def test_the_first_signal_is_noted_and_the_second_acts(
                 signal.raise_signal(second)
         assert signal.getsignal(number) == signal.SIG_DFL
         signal.signal(number, signal.SIG_IGN)
-        with StopSignal() as stop:  # as under nohup
+        with StopSignal() as stop:  # as in the background of a script
             signal.raise_signal(number)
             assert not stop
     finally:

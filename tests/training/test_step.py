@@ -17,7 +17,7 @@ from training.optim import gradient, make_optimizer
 from training.processes import Processes
 from training.step import Evaluation, describe_size, evaluate, flops_per_token, train_step
 
-CPU, V = torch.device("cpu"), 7
+V = 7
 SMALL = ModelConfig(block_size=6, n_layer=3, n_head=2, n_embd=12, zero_init=False)
 
 
@@ -131,7 +131,7 @@ def split() -> list[Tensor]:
 def test_evaluation_is_the_mean_over_every_token_and_draws_nothing() -> None:
     model = make(dropout=0.5, attn_dropout=0.5)
     state = torch.get_rng_state()
-    result = evaluate(model, iter(split()), CharTokenizer("abcdefg"), CPU)
+    result = evaluate(model, iter(split()), CharTokenizer("abcdefg"), "cpu")
     assert torch.equal(state, torch.get_rng_state()) and model.training
     losses = [nats(model.eval(), row[None]) for batch in split() for row in batch]
     assert result.loss == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
@@ -143,11 +143,11 @@ def test_bits_are_per_character_where_a_token_is_a_byte() -> None:
     """Counted from the second byte on, which is the first that is predicted."""
     model, tokens = GPT(SMALL, 256), torch.tensor([[*"a日é b語".encode()]])  # 6 in 11 bytes
     batches = [tokens[:, :6], tokens[:, 5:]]
-    result = evaluate(model, iter(batches), ByteTokenizer(), CPU)
+    result = evaluate(model, iter(batches), ByteTokenizer(), "cpu")
     total = sum(nats(model, batch).sum().item() for batch in batches)
     assert result.loss == pytest.approx(total / 10, rel=1e-5)
     assert result.bits_per_char == pytest.approx(total / math.log(2) / 5, rel=1e-5)
-    no_character = evaluate(model, iter([torch.full((1, 5), 0x80)]), ByteTokenizer(), CPU)
+    no_character = evaluate(model, iter([torch.full((1, 5), 0x80)]), ByteTokenizer(), "cpu")
     assert math.isfinite(no_character.bits_per_char)
     assert Evaluation(2 * math.log(2), 3.0).in_units("byte") == (
         "1.3863 nats/byte  2.000 bits/byte  3.000 bits/char"
