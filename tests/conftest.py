@@ -32,9 +32,10 @@ if os.name == "nt":
 
 posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no fork, named pipes or killpg")
 
-# What takes seconds to start, by what a test names or the folder it is in: a browser and its pages,
-# transformers and PyTorch's compiler, the server of processes. One worker has all tests of each.
-GROUPS = {"browser": "pages", "report": "pages"}
+# What takes seconds to start, by what a test names or the folder it is in: the report and its page,
+# a browser, transformers and PyTorch's compiler, the server of processes. One worker has all tests
+# of each; the first that a test names counts.
+GROUPS = {"report": "pages", "browser": "browser"}
 GROUPS |= {"formats": "libraries", "FlopCounterMode": "libraries", "nanogpt": "libraries"}
 GROUPS |= {"start_command": "processes", "debug_run": "processes"}
 
@@ -45,8 +46,9 @@ DEBUG = str(ROOT / "configs" / "debug.yaml")
 def pytest_collection_modifyitems(items: list[Any]) -> None:
     for item in items:
         names = {*getattr(item, "fixturenames", ()), *vars(item.module), item.path.parent.name}
-        for group in {GROUPS[name] for name in names & GROUPS.keys()}:
-            item.add_marker(pytest.mark.xdist_group(group))
+        groups = [GROUPS[name] for name in GROUPS if name in names]
+        if groups:
+            item.add_marker(pytest.mark.xdist_group(groups[0]))
 
 
 @pytest.fixture

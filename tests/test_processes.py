@@ -94,7 +94,7 @@ def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(
     assert run_job(2, ["--resume=parts", "--train.max_steps=10"]) == [0, 0]
     same_bits("whole", "parts")
     assert train.main(["--resume=alone", "--train.max_steps=6"]) == 0
-    assert "; before: device cpu, " in capsys.readouterr().out
+    assert "previous session: device cpu, " in capsys.readouterr().out
 
 
 def test_all_agree_on_what_fits_and_repeat_it_to_the_last_bit(workplace: Path) -> None:

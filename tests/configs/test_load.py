@@ -203,7 +203,7 @@ BAD_FILES = [
     ("", "bad.yaml must have fields in the sections data, model, train"),
     ("!!python/object/apply:os.system ['touch exploded']\n", "must have fields"),
     ("model: &a {n_layer: *a}\n", "is damaged"),
-    ("model: " + "[" * 3000, "is damaged"),
+    ("model: " + "[" * 999, "is damaged"),
     ("train:\n  compile: !!bool maybe\n", "train.compile must be a valid boolean, got 'maybe'"),
 ]
 
