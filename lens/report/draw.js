@@ -246,7 +246,7 @@ function lineChart(box, lines, { label, names = snapshots.map(({ step }) => coun
     const mark = upright(at, "mark");
     mark.append(svg("title", {}, label));
     chart.append(mark);
-    const words = text(x(at) + along, top * (1 + i % 4), anchor, label);
+    const words = text(x(at) + along, 0.75 * rem() * (1 + i % 4), anchor, label);
     words.classList.add("label");
     if (width > 500) front.push(words);
   });

@@ -455,6 +455,10 @@ function listen() {
     }),
   });
 
+  $("next").onkeydown = withArrows((spot, across, down) => {
+    const stops = [...$("next").querySelectorAll("button")];
+    stops[clamp(stops.indexOf(spot) + across + 2 * down, 0, stops.length - 1)].focus();
+  });
   const tokenAt = ({ target: { dataset } }) =>
     (dataset.t ? { q: Number(dataset.t), k: null } : null);
   Object.assign($("text"), {

@@ -403,15 +403,15 @@ function showNext() {
     bar.style.width = `${100 * Math.exp(logP)}%`;
     return bar;
   };
-  const rows = best.map((id) => {
-    const token = visible(vocab[id]);
+  const rows = best.map((id, i) => {
+    const token = visible(vocab[id]), tabIndex = i ? -1 : 0; // arrows do the rest
     const bar = el("button", { type: "button", className: "bar-button", onclick: () => vote(id),
       title: "logit contributions", ariaLabel: `logit contributions to ${token}`,
-      ariaPressed: id === state.bar }, gauge("gauge", now[id]));
+      ariaPressed: id === state.bar, tabIndex }, gauge("gauge", now[id]));
     if (edited()) bar.append(gauge("gauge ghost", before[id]));
     return el("tr", { className: id === next ? "came" : "" },
       cell(el("button", { type: "button", className: "write", title: "append",
-        onclick: () => choose(id) }, token)),
+        onclick: () => choose(id), tabIndex }, token)),
       numeral(number(Math.exp(now[id]))),
       ...(edited() ? [numeral(number(Math.exp(before[id])))] : []),
       cell(bar));
@@ -476,9 +476,10 @@ function showVotes(t) {
 // ------------------------------------------------------------------------------------ training
 function showMoment() {
   const { step, lens_loss } = snapshots[view.snapshot];
-  refill($("moment"), `step ${count(step)} · `, term("loss"),
-    ` ${number(lens_loss[L])} ${UNIT} on ${count(data.sequences)} `, term("validation sequences"),
-    `${edited() ? " without the edits" : ""}, ${number(view.pass.loss)} on this text`);
+  const reached = MARKS.filter(({ at }) => at === view.snapshot).map(({ label }) => ` · ${label}`);
+  refill($("moment"), `step ${count(step)} · `, term("loss"), ` ${number(lens_loss[L])} ${UNIT} on `,
+    term("validation sequences"), // of a text with edits, the loss stands beside them
+    edited() ? " without the edits" : `, ${number(view.pass.loss)} on this text`, ...reached);
   $("slider").ariaValueText = $("moment").textContent;
 }
 

@@ -568,13 +568,13 @@ def test_one_screen_for_the_eye_and_for_the_keyboard(tab: Any) -> None:
     for place in ("#text", "#next", "#next"):
         press(tab, "Tab")
         assert tab.evaluate(f"document.querySelector('{place}').contains(document.activeElement)")
-    press(tab, "Enter")  # on a bar
+    press(tab, "ArrowDown", "Enter")  # on the bar below
     before = said(tab, "#votes .number")
     tab.focus("#votes td button")
     press(tab, "Enter")
     assert tab.inner_text(SELECTED) == "L0H0"
     tab.check("#votes input")  # relative to the runner-up
-    name = tab.inner_text(".write >> nth=1")
+    name = tab.inner_text(".write >> nth=0")
     assert f"minus '{name}'" in tab.inner_text("#votes") and said(tab, "#votes .number") != before
 
 
