@@ -30,8 +30,8 @@ def shown(notebook: Any) -> list[set[str]]:
 
 
 def test_it_runs_from_top_to_bottom(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = os.environ["PATH"].replace(os.path.dirname(sys.executable), "")
-    monkeypatch.setenv("PATH", path)  # as if the environment were not activated
+    others = os.environ["PATH"].replace(os.path.dirname(sys.executable), "")
+    monkeypatch.setenv("PATH", others)  # as if the environment were not activated
     for path in ROOT.iterdir():
         if path.name not in ("runs", "cache"):
             (workplace / path.name).symlink_to(path)
