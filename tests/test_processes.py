@@ -12,13 +12,12 @@ import pytest
 import train
 from run.checkpoint import load_checkpoint
 from run.log import read_metrics
-from tests.conftest import posix
+from tests.conftest import DEBUG, ROOT, posix
 from tests.jobs import run_job, start_job
 from tests.test_train import read, same_tensors
 
 pytestmark = posix  # gloo in PyTorch's wheels for Windows does not find the other processes
-ROOT = Path(__file__).parent.parent
-FLAGS = [str(ROOT / "configs" / "debug.yaml"), f"--data.source={ROOT / 'README.md'}"]
+FLAGS = [DEBUG, f"--data.source={ROOT / 'README.md'}"]
 FLAGS += ["--train.max_steps=20", "--train.eval_every=8", "--train.log_every=1"]
 FLAGS += ["--train.save_every=5", "--train.sample_tokens=5", "--train.tensorboard=false"]
 FLAGS += ["--train.precision=float32", "--train.threads=1", "--train.schedule=constant"]
