@@ -67,11 +67,12 @@ def export(run: str, folder: str, options: Export) -> None:
     saved = open_run(find_run(run), options.checkpoint)
     model = saved.model()
     said = write_folder(model, saved.tokenizer, saved.start_token, Path(folder))
+    prompt = saved.tokenizer.decode([saved.start_token])
     print(f"{saved}, as {said}")
     print(
         f"next, in Python:\n"
         f"  from transformers import pipeline\n"
-        f'  print(pipeline("text-generation", "{folder}")("the ")[0]["generated_text"])'
+        f'  print(pipeline("text-generation", "{folder}")({prompt!r})[0]["generated_text"])'
     )
 
 

@@ -120,7 +120,7 @@ class GeneratedBatches:
         self.test_batches = functools.partial(self.held_out, 3)
 
     def draw(self, seed: list[int], count: int) -> Tensor:
-        """Draw `count` sequences, shape (count, T + 1)."""
+        """Draw `count` sequences, shape (count, T + 1), of 64-bit integers."""
         raise NotImplementedError
 
     def train_batch(self, step: int, batch_size: int) -> Tensor:

@@ -33,7 +33,8 @@ class Optimizer(Protocol):
     """The weights to update."""
 
     state: dict[str, dict[str, Tensor]]
-    """The tensors kept for each weight, which a checkpoint saves and restores in place."""
+    """The tensors of each weight, made in `__init__`: a checkpoint saves and restores them in
+    place."""
 
     def step(self, lr_scale: float) -> None:
         """Update the weights with their gradients, at this multiple of the peak learning rates."""

@@ -143,7 +143,8 @@ def test_the_lines_that_it_prints_run(
     assert float(found.rpartition(": ")[2]) < 1e-5
     with redirect_stdout(io.StringIO()) as said:
         exec("\n".join(line.strip() for line in lines))
-    assert said.getvalue().startswith("the ")
+    start = run.saved.tokenizer.decode([run.saved.start_token])
+    assert said.getvalue().startswith(start) and len(said.getvalue()) > len(start) + 1
 
 
 def test_transformers_4_reads_it_and_trains_on(exported: dict[str, Exported]) -> None:
