@@ -1,11 +1,12 @@
 """Every shipped config loads, builds and learns, on the meta device: shapes without numbers."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 
-from configs.load import read_config
+from configs.load import Config, read_config
 from model.gpt import GPT, next_token_loss
 from tests.conftest import ROOT
 from training.optim import make_optimizer
@@ -22,3 +23,17 @@ def test_loads_builds_and_learns(path: Path) -> None:
         text = torch.zeros(2, config.model.block_size + 1, dtype=torch.long)
         next_token_loss(model(text[:, :-1]), text[:, 1:]).backward()
         assert all(p.grad is not None for p in model.parameters())
+
+
+def test_the_defaults_are_those_that_the_docs_measure() -> None:
+    """Measure their numbers again before you change one."""
+    default = Config()
+    plain = dataclasses.asdict(default.model) | dataclasses.asdict(default.train)
+    size = {"block_size": 128, "n_layer": 4, "n_head": 4, "n_embd": 128, "batch_size": 16}
+    block = {"positions": "rotary", "ngrams": 1, "activation": "relu2", "bias": False}
+    block |= {"qk_norm": True, "zero_init": True, "tie_embeddings": False, "dropout": 0.0}
+    recipe = {"optimizer": "muon", "muon_learning_rate": 0.012, "muon_momentum": 0.95}
+    recipe |= {"warmup_steps": 10, "schedule": "linear", "decay_fraction": 0.6, "multi_token": 0.0}
+    recipe |= {"weight_decay": 0.1, "beta1": 0.9, "beta2": 0.99, "grad_clip": 1.0}
+    assert (size | block | recipe).items() <= plain.items()
+    assert default.train.adamw_learning_rate == 1e-2
