@@ -107,7 +107,7 @@ function showHeader() {
   const omitted = data.saved - snapshots.length;
   $("omitted").hidden = LAST > 0 && !omitted;
   $("omitted").textContent = omitted
-    ? `${snapshots.length} of ${data.saved} snapshots fit in this page; increase --max_mb for more.`
+    ? `${snapshots.length} of ${data.saved} snapshots are in this page.`
     : "This run has one snapshot. To see heads form, train with --train.snapshots.";
 }
 
