@@ -1,6 +1,7 @@
 """The benchmarks measure what they say: rates and ratios are recomputed on a clock of our own."""
 
 import json
+import sys
 import time
 from contextlib import chdir, nullcontext
 from functools import partial
@@ -14,7 +15,7 @@ import torch
 
 import study
 import train
-from benchmarks import common, compare, page, recipe, sampling, throughput, time_to_loss
+from benchmarks import common, compare, llama2c, page, recipe, sampling, throughput, time_to_loss
 from configs.load import SECTIONS, Config, read_command_line, read_config
 from model.config import ModelConfig
 from model.gpt import GPT
@@ -148,12 +149,29 @@ def test_rows_of_throughput(monkeypatch: pytest.MonkeyPatch, results: Any) -> No
     assert all(weight.any() for weight in model.parameters())
 
 
-def test_sampling(clock: None, monkeypatch: pytest.MonkeyPatch, results: Any, nanogpt: str) -> None:
-    monkeypatch.setattr(sampling, "WIDER", TINY)
-    flags = [f"--nanogpt={nanogpt}", "--repetitions=2", "--tokens=20"]
+# In place of C; it reads the sizes of the model as llama2.c's run.c does.
+RUN = f"""#!{sys.executable}
+import struct, sys
+content = open("model.bin", "rb").read()
+dim, hidden, layers, heads, _, vocab, context = struct.unpack("7i", content[:28])
+size = vocab * dim + layers * (2 * dim + 4 * dim * dim + 3 * dim * hidden) + dim
+assert len(content) == 28 + 4 * (size + context * (dim // heads))
+print(f"achieved tok/s: {{sys.argv[-1]}}.5", file=sys.stderr)
+"""
+
+
+def test_sampling(
+    clock: None, monkeypatch: pytest.MonkeyPatch, results: Any, nanogpt: str, tmp_path: Path
+) -> None:
+    (tmp_path / "run.c").write_text(RUN)
+    monkeypatch.setattr(llama2c, "COMPILER", ("sh", "-c", 'cp "$0" "$3"; chmod +x "$3"'))
+    for module in (sampling, llama2c):
+        monkeypatch.setattr(module, "WIDER", TINY)
+    flags = [f"--nanogpt={nanogpt}", f"--llama2c={tmp_path}", "--repetitions=2", "--tokens=20"]
     rows = results(sampling.main, *flags)["rows"]
     speeds = {(row["by"], row["batch"]): row["tokens_per_second"][1] for row in rows}
-    assert speeds == {(by, n): 10 * int(n) for by in ("ours", "nanoGPT") for n in ("1", "16")}
+    both = {(by, n): 10 * int(n) for by in ("ours", "nanoGPT") for n in ("1", "16")}
+    assert speeds == both | {("llama2.c", "1"): TINY.block_size + 0.5}  # whatever --tokens says
 
 
 @pytest.fixture

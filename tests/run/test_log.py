@@ -95,6 +95,7 @@ def test_a_resumed_run_has_no_gap_and_no_step_twice(
         for state.step in (1, 2, 3, 4):
             log.write({"train_loss": float(state.step)})
             log.write({"val_loss": -float(state.step)})
+            assert events_of(tmp_path, "val_loss")[-1][0] == state.step, "while it trains"
     with open(tmp_path / "metrics.jsonl", "a", errors="surrogateescape") as file:
         file.write(cut)
     now = time.time() + 2  # TensorBoard orders its files by the second in their names
