@@ -370,7 +370,7 @@ def test_an_address_of_no_text_and_of_ablation_with_means(tab: Any, show: Show) 
     act(tab, "#typed", "so be it")
     wait_for_address(tab, "so+be")
     switch(tab, "L0H1")
-    wait_for_address(tab, "L0H1")
+    wait_for_address(tab, "edit=")
     typed = "value => document.querySelector('#typed').value === value"
     tab.go_back()  # takes back the edit, and then the text
     tab.wait_for_function(typed, arg="so be it")
