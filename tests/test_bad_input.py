@@ -38,6 +38,7 @@ LINES = {  # what is typed, and the line that it ends with
     "study trace --source=text.txt --head=2": "--head 2 must be from 0 to 1",
     "study trace --source=text.txt --prompt=t": "--prompt must have at least 2 tokens",
     "study trace --random=4,10": "--random 4,10 must be B,T,C",
+    "study report a --out=no/page": "'no/page' must name a file in an existing folder",
     "study trace --random=4,10,510": "with C divisible by --n_head",
     "study compare --source=text.txt --only=scales": "--only scales must be one of heads, output",
     "convert": "name what to do: python convert.py export RUN FOLDER, or python convert.py import",

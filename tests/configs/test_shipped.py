@@ -30,10 +30,7 @@ def test_the_defaults_are_those_that_the_docs_measure() -> None:
     default = Config()
     plain = dataclasses.asdict(default.model) | dataclasses.asdict(default.train)
     size = {"block_size": 128, "n_layer": 4, "n_head": 4, "n_embd": 128, "batch_size": 16}
-    block = {"positions": "rotary", "ngrams": 1, "activation": "relu2", "bias": False}
-    block |= {"qk_norm": True, "zero_init": True, "tie_embeddings": False, "dropout": 0.0}
-    recipe = {"optimizer": "muon", "muon_learning_rate": 0.012, "muon_momentum": 0.95}
-    recipe |= {"warmup_steps": 10, "schedule": "linear", "decay_fraction": 0.6, "multi_token": 0.0}
-    recipe |= {"weight_decay": 0.1, "beta1": 0.9, "beta2": 0.99, "grad_clip": 1.0}
-    assert (size | block | recipe).items() <= plain.items()
-    assert default.train.adamw_learning_rate == 1e-2
+    recipe = {"positions": "rotary", "activation": "relu2", "qk_norm": True, "zero_init": True}
+    recipe |= {"optimizer": "muon", "muon_learning_rate": 0.012, "decay_fraction": 0.6}
+    recipe |= {"weight_decay": 0.1, "beta2": 0.99, "grad_clip": 1.0}
+    assert (size | recipe).items() <= plain.items()

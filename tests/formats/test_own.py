@@ -72,7 +72,9 @@ def test_a_file(workplace: Path) -> None:
 
 
 @pytest.mark.parametrize(("tied", "activation"), [(True, "gelu"), (False, "gelu_tanh")])
-def test_a_file_of_nanogpt_or_mingpt(workplace: Path, tied: bool, activation: str) -> None:
+def test_a_file_of_nanogpt_or_mingpt(
+    workplace: Path, tied: bool, activation: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The number of heads is the one with the lowest loss on the text, which the model wrote."""
     args = SIZES | {"vocab_size": len(CHARS)}
     weights = {name: 8 * tensor for name, tensor in weights_of(args).items()}
@@ -86,7 +88,7 @@ def test_a_file_of_nanogpt_or_mingpt(workplace: Path, tied: bool, activation: st
     text = "".join(CHARS[i] for i in ids.flatten()) + TEXT
     Path("input.txt").write_text(text, encoding="utf-8")
     words = ["import", "model.pt", "--chars=input.txt"]
-    assert convert.main([*words, "--run=g"]) == 0
+    assert convert.main([*words, "--run=g"]) == 0 and "  3 heads: " in capsys.readouterr().out
     config = open_run(Path("runs/g")).config.model
     assert (config.n_head, config.activation, config.tie_embeddings) == (3, activation, tied)
     Path("input.txt").write_bytes(b"\xff")
