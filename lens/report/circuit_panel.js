@@ -92,7 +92,7 @@ function drawCircuit() {
       text(x, y, node.rank < 0 ? visible(view.tokens[node.position])
         : node.rank & 1 ? "n" : `H${node.index}`));
     spot.onclick = () => ablateNode(node);
-    spot.onkeydown = ({ key }) => key === "Enter" && ablateNode(node);
+    spot.addEventListener("keydown", ({ key }) => key === "Enter" && ablateNode(node));
     return spot;
   });
   const rows = ["embedding", ...range(L).flatMap((l) => [`L${l} heads`, `L${l} MLP`])];

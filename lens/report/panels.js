@@ -332,7 +332,7 @@ function showTextState() {
     start && `The model reads the last ${T} of ${start + T} tokens: its context is ${B}, and ` +
       "moves forward by half.",
     same > 0 && !start &&
-      `The first ${tokensOf(same)} are unchanged: no information flows back from later tokens.`,
+      `The results for ${tokensOf(same)} did not change: later tokens do not affect earlier ones.`,
   ].filter(Boolean).join(" ");
 }
 

@@ -141,7 +141,7 @@ function showAblating() {
   const below = range(Math.floor(state.head / H) * H);
   const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
   return [
-    p("Click a head to ablate it. It changes the loss on this text by (nats):"),
+    p("Click a button to ablate its head. Largest increases of the loss on this text (nats):"),
     el("div", { className: "controls" },
       ...ranked(rise, 4).map((head) => ofHead(head, signed(rise[head], 2)))),
     ...(was >= HIGH && lowest.length ? [

@@ -362,6 +362,9 @@ def test_ablating_a_node_of_a_circuit(tab: Any, report: Report) -> None:
     a, b = logits_of(model, TEXT)[-1].topk(2).indices
     difference = float(after_V[a] - after_V[b])
     assert said(tab, "#circuit-section output")[-1] == pytest.approx(difference, abs=6e-3)
+    tab.focus(".node")
+    press(tab, "Tab")
+    assert tab.query_selector(".node ~ .node:focus")
 
 
 def test_an_address_of_no_text_and_of_ablation_with_means(tab: Any, show: Show) -> None:
