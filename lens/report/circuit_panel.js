@@ -3,7 +3,7 @@
 let traced = {}; // {key, circuit, name of the goal, says: what is traced, said: of a node}
 const countChoice = el("select", {}, ...[10, 20, 40, 100].map((n) => el("option", {}, `${n}`)));
 countChoice.value = 20;
-const goalChoice = el("select", {}, ...["logit minus runner-up", "logit", "score of the head"]
+const goalChoice = el("select", {}, ...["logit minus runner-up", "logit", "attention score"]
   .map((goal) => el("option", {}, goal)));
 const graph = el("div", { className: "scroll" });
 const readCircuit = el("output");
@@ -11,8 +11,9 @@ const readCircuit = el("output");
 addPanel("circuit-section", "With fixed attention weights, normalization factors and activation " +
   "gates, the model is linear: each edge from an embedding, a head or a neuron to a later one or " +
   "to the logit has a number, and the edges into the logit and the biases sum to it. This shows " +
-  "what was added. To see why a head attended to a token, trace its score. Select a token, a bar " +
-  "or a head above to trace another logit or score; click a node to ablate it.",
+  "what was added. To see why a head attended to a token, trace its attention score. Select a " +
+  "token, a bar or a head above to trace another goal; click a node to ablate it. Orange adds to " +
+  "the goal, blue subtracts from it.",
 el("div", { className: "controls" }, el("label", {}, "trace ", goalChoice),
   el("label", {}, "strongest nodes ", countChoice)),
 readCircuit, graph);
@@ -35,9 +36,9 @@ function showCircuit() {
     const goal = ofScore ? scoreGoal(engine, Math.floor(state.head / H), state.head % H, q, k)
       : logitGoal(engine, t, plus, minus);
     const rival = minus === null ? "" : ` minus logit of ${quoted(vocab[minus])}`;
-    traced = { key, circuit: new Circuit(engine, goal), said: "", name: ofScore ? "score" : "logit",
-      sign: ofScore ? head : quoted(vocab[plus]),
-      says: ofScore ? `Score of ${head}, ${place("query", q)}, ${place("key", k)}`
+    traced = { key, circuit: new Circuit(engine, goal), said: "",
+      name: ofScore ? "attention score" : "logit", sign: ofScore ? head : quoted(vocab[plus]),
+      says: ofScore ? `Attention score of ${head}, ${place("query", q)}, ${place("key", k)}`
         : `Logit of ${quoted(vocab[plus])}${rival} after ${place("token", t)}` };
   }
   drawCircuit();
@@ -52,10 +53,9 @@ function drawCircuit() {
   const edges = [...into.edges, ...between].sort((a, b) => Math.abs(b.value) - Math.abs(a.value))
     .slice(0, 3 * nodes.length);
   const shown = sum(into.edges.map((edge) => edge.value));
-  readCircuit.textContent = `${says}: ${signed(goal.value, 2)}. Shown: ${nodes.length} of ` +
-    `${count(circuit.nodes.length)} nodes, whose direct edges sum to ${signed(shown, 2)}` +
-    `${hasBiases ? `; biases ${signed(into.biases, 2)}` : ""}. ` +
-    `${said || "Point at a node or an edge to see its number."}`;
+  readCircuit.textContent = `${says}: ${signed(goal.value, 2)}. The direct edges of ` +
+    `${nodes.length} of ${count(circuit.nodes.length)} nodes add ${signed(shown, 2)}, the rest ` +
+    `${signed(goal.value - shown, 2)}. ${said || "Point at a node or an edge for its number."}`;
 
   // A column for each position with a node, as wide as its fullest row; a row for each rank.
   const cells = Map.groupBy(nodes, (node) => `${node.position},${node.rank}`);
@@ -85,17 +85,17 @@ function drawCircuit() {
   });
   const spots = nodes.map((node) => {
     const [x, y] = at.get(node);
-    const label = `${nodeName(node)}: ${signed(node.value, 3)} over all paths`;
+    const label = `${nodeName(node)}: ${signed(node.value, 3)} directly and through others`;
     const spot = svg("g", { class: "node", role: "button", tabindex: 0, "aria-label": label },
       svg("title", {}, label), svg("circle", { cx: x, cy: y, r: 0.62 * rem(),
         stroke: colorOf(node.value) }),
       text(x, y, node.rank < 0 ? visible(view.tokens[node.position])
-        : node.rank & 1 ? "n" : `H${node.index}`));
+        : node.rank & 1 ? node.index : `H${node.index}`));
     spot.onclick = () => ablateNode(node);
     spot.addEventListener("keydown", ({ key }) => key === "Enter" && ablateNode(node));
     return spot;
   });
-  const rows = ["embedding", ...range(L).flatMap((l) => [`L${l} heads`, `L${l} MLP`])];
+  const rows = ["embedding", ...range(L).flatMap((l) => [`L${l} heads`, `L${l} neurons`])];
   const size = { viewBox: `0 0 ${width} ${height}`, width, height };
   graph.replaceChildren(svg("svg", { ...size, class: "circuit" },
     ...[...rows.slice(0, goal.rank + 1), name].map((row, i) => text(0, y(i - 1), row, "rank")),

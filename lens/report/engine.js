@@ -142,8 +142,7 @@ class Engine {
     for (let l = layer; l < this.valid.length; l++) this.valid[l] = Math.min(this.valid[l], row);
   }
 
-  /** Compute what is missing. This is a generator, so that the page can handle events in between.
-   * It ends if `set` is called. */
+  /** Compute what is missing; yield to let the page handle events; stop if `set` is called. */
   *compute() {
     const { tokens, edits, L, C, V, valid, at } = this;
     const T = tokens.length;
@@ -417,8 +416,7 @@ class Engine {
     return found;
   }
 
-  /** Return what embedding, heads, MLPs and biases add to a logit. With the scale of the final norm
-   * held fixed, they sum to the logit. */
+  /** Return what each part adds to a logit, with the scale of the final norm held fixed. */
   votes(t, token) {
     const { memory, at, C, D, L } = this;
     const scale = this.normScale(at[`x${L}`] + t * C);

@@ -15,8 +15,8 @@ const sliders = { none: [], rotary: ["distance"], learned: ["query position", "k
   el("span")));
 const averaged = el("input", { type: "checkbox" });
 const allTokens = el("input", { type: "checkbox" });
-const headChoice = el("select", {},
-  ...range(H).map((h) => el("option", { value: h }, headName(h))));
+const headOptions = range(H).map((h) => el("option", { value: h }, headName(h)));
+const headChoice = el("select", {}, ...headOptions);
 const tables = ["scores", "logits"].map((what) => {
   const canvas = el("canvas", { tabIndex: 0, role: "img" });
   canvas.id = `alone-${what}`;
@@ -27,9 +27,9 @@ const readAlone = el("output", { id: "alone-readout" });
 
 addPanel("alone-section", whyNot
   ? `The heads of layer 0 cannot be read from the weights alone: ${whyNot}.`
-  : "What layer 0 reads at a position depends only on the token there. So a head's scores and " +
-    "its logit contributions are tables over tokens, and no text is needed. Click a cell to " +
-    "choose a query and a key.",
+  : "What layer 0 reads at a position depends only on the token there, so the attention scores " +
+    "and logit contributions of its heads are tables over tokens, and no text is needed. Later " +
+    "layers read more than one token and have no such table. Click a cell to choose a pair.",
 ...(whyNot ? [] : [
   el("div", { className: "controls" }, el("label", {}, "head ", headChoice), ...sliders,
     ...(sliders.length ? [el("label", {}, averaged,
@@ -39,7 +39,7 @@ addPanel("alone-section", whyNot
     el("figcaption", { className: "small" }, i
       ? "What the head adds to each logit (column) when it attends to a token (row), per unit of " +
         "weight, by the direct path, without the scale of the final norm"
-      : "Score of a query (row) with a key (column), before the softmax"),
+      : "Attention score of a query (row) with a key (column), before the softmax"),
     canvas, legend))),
   readAlone, curve,
 ]));

@@ -176,8 +176,7 @@ function decode(tokens) {
   return textOf(Uint8Array.from(tokens.flatMap(({ id }) => (bpe ? bpe.bytes[id] : id))));
 }
 
-/** A text in the address: its characters, or the ids of its tokens, which may differ from those
- * that the tokenizer would choose. */
+/** A text in the address: its characters, or ids, which the tokenizer might choose otherwise. */
 const toAddress = (tokens) =>
   (kind === "char" ? decode(tokens) : tokens.map(({ id }) => id).join("."));
 const fromAddress = (text) => (kind === "char" ? encode(text)
@@ -314,8 +313,7 @@ function check(snapshot) {
 }
 
 // ----------------------------------------------------------------------------------- generating
-/** A number in [0, 1) that depends on the seed and the position and on nothing else, so that what
- * was shown of a continuation is what is written. */
+/** A number in [0, 1) from seed and position alone, so that what was shown is what is written. */
 function chance(seed, position) {
   let x = Math.imul(seed + 1, 0x9e3779b1) ^ Math.imul(position + 1, 0x85ebca6b);
   x = Math.imul(x ^ (x >>> 15), 0x2c1b3c6d);
@@ -364,11 +362,9 @@ function idsOf(text) {
   return tokens.map(({ id }) => id);
 }
 
-/** The page's only global. A text is a string or a list of at most block_size token ids. The option
- * `step` selects a snapshot. */
+/** The page's only global. A text is a string, or at most block_size ids; `step`, a snapshot. */
 globalThis.glassgpt = Object.freeze({
-  config,
-  vocab,
+  config, vocab,
   steps: snapshots.map(({ step }) => step),
 
   /** Logits of the next token at every position, [T][V]. */

@@ -62,6 +62,8 @@ async function update() {
   showAll();
   keepAddress();
   if ((await showPanel(isCurrent)) === false && !isCurrent()) return;
+  if (state.opened) $(`${state.opened}-section`).scrollIntoView({ block: "nearest" });
+  state.opened = null;
   if (state.step === STEPS.length - 1 && !(await measureHeads(isCurrent))) return;
   const verdict = await check(snapshot);
   if (!isCurrent()) return;
@@ -250,9 +252,8 @@ function refreshPanel() {
 }
 
 function openPanel(key) {
-  state.panel = key;
+  state.panel = state.opened = key;
   update();
-  if (key) $(`${key}-section`).scrollIntoView({ block: "nearest" });
 }
 
 function setStage(name) {
@@ -512,6 +513,7 @@ const KEYS = [
   ["← → ↑ ↓", "select another head; in the text, a map or a table, another token"],
   ["t", "type in the text; Esc leaves it", () => $("typed").focus()],
   ["Ctrl-Z", "undo typing and appended tokens"],
+  ["1 … 5", "go to a step"],
   ["[", "previous snapshot", () => goTo(position() - 1)],
   ["]", "next snapshot", () => goTo(position() + 1)],
   ["p", "play or stop the training", () => LAST && play()],
@@ -548,7 +550,8 @@ function onKey(event) {
     event.preventDefault();
     return;
   }
-  const act = KEYS.find(([key]) => key === event.key)?.[2];
+  const step = Number(event.key) - 1;
+  const act = STEPS[step] ? () => goToStep(step) : KEYS.find(([key]) => key === event.key)?.[2];
   if (!act) return;
   act();
   event.preventDefault();

@@ -4,19 +4,16 @@
 const FIRST = data.copies ? "induction" : "previous_token";
 data.scores.sort((a, b) => (b.key === FIRST) - (a.key === FIRST));
 const measures = data.scores.map(({ key, source, formula, repeats, uniform }) => ({
-  key,
-  source,
+  key, source, uniform,
   name: key.replaceAll("_", " "),
   formula: repeats ? `${formula}; P = ${snapshots[LAST].copying.period}` : formula,
   at: (i) => snapshots[i].scores[key],
-  uniform,
   text: (value) => number(value, 2),
 }));
 for (const kind of ["zero", "mean"]) {
   const instead = kind === "zero" ? "zero" : "its mean";
   measures.push({
-    key: `ablation ${kind}`,
-    kind,
+    key: `ablation ${kind}`, kind,
     name: `ablation (${kind})`,
     formula: `change in validation loss, in nats, if ${instead} replaces the head's output`,
     source: `measured at step ${snapshots[LAST].step}`,
@@ -61,6 +58,7 @@ const state = {
   bar: null, // id of the token whose logit contributions are shown
   relative: false, // to the runner-up
   step: 0, // of the five
+  opened: null, // panel to scroll to once it is shown
   seed: 1337, // of the continuation
 };
 let view; // {snapshot, start, tokens, other, pass, before, same, engine, edits}, from `update`
@@ -69,7 +67,9 @@ const UNIT = `nats/${data.run.unit}`;
 const UNIFORM_GUESS = Math.log(V); // surprisal if all tokens are equally likely
 const headName = (head) => `L${Math.floor(head / H)}H${head % H}`;
 const place = (letter, t) => `${letter} ${t} ${quoted(view.tokens[t])}`;
-const looking = () => state.hover ?? state.pin;
+// In the first step the text shows surprisal; in the others, attention from its last token.
+const looking = () =>
+  state.hover ?? state.pin ?? (state.step ? { q: view.pass.T - 1, k: null } : null);
 const rowOf = (numbers, t) => numbers.subarray(t * V, (t + 1) * V);
 const queryOnShow = () => Math.min(looking()?.q ?? Infinity, view.pass.T - 1);
 const edited = () => view.before !== view.pass;
@@ -260,6 +260,7 @@ const map = document.createElement("canvas"); // the map at one pixel a pair
 function showHead() {
   const name = headName(state.head);
   const label = labelOf(state.head), off = offWord(state.head) !== undefined;
+  $("map").classList.toggle("off", isHeadOff(state.head));
   $("head-title").textContent = `${name}${label && ` ${label}`}`;
   $("ablate").textContent = `${off ? "Restore" : "Ablate"} ${name}`;
   $("ablate").ariaPressed = off;
@@ -294,7 +295,7 @@ function inWords({ q, k }) {
   const parts = [k > q ? "masked (a later key)"
     : maskNow()(q, k) ? "hidden" : `weight ${number(weights[k])}`];
   if (k <= q || state.stage === "scores") {
-    parts.push(`score ${number(scoresOf(state.head)[q * view.pass.T + k])}`);
+    parts.push(`attention score ${number(scoresOf(state.head)[q * view.pass.T + k])}`);
   }
   return `${place("q", q)} → ${place("k", k)}: ${parts.join(", ")}`;
 }
@@ -354,7 +355,7 @@ function showText() {
   });
   $("text-note").textContent = look
     ? `Color: attention of ${headName(state.head)} from ${place("token", look.q)}.`
-    : "Color: surprisal. Point at a token to see what the head attends to; click to select it.";
+    : "Color: surprisal. Point at a token of this line for attention; click to select it.";
   drawArcs();
   showNext();
 }
@@ -363,7 +364,7 @@ function showText() {
 function drawArcs() {
   const arcs = $("arcs");
   if (!view || !arcs) return;
-  const q = queryOnShow(), weights = weightsOf(state.head, q);
+  const q = queryOnShow(), weights = looking() ? weightsOf(state.head, q) : [];
   const top = (t) => [spans[t].offsetLeft + spans[t].offsetWidth / 2, spans[t].offsetTop];
   const [x, y] = top(q);
   arcs.setAttribute("height", $("text").scrollHeight);
@@ -391,7 +392,7 @@ function showHiding() {
   button.textContent = `${isOff(`hide@${at}`) ? "Show" : "Hide"} ${place("token", at)}`;
 }
 
-const BARS = 8;
+const BARS = 7;
 
 function showNext() {
   const t = queryOnShow(), { T, logP, surprisal } = view.pass;
@@ -429,8 +430,7 @@ function showNext() {
 
 const hasBiases = data.shapes.some(([name]) => /(out|final_norm|head)\.bias$/.test(name));
 
-/** What each part adds to a logit, or to its difference from the runner-up's. With the scale of the
- * final norm held fixed, the parts sum to it. */
+/** Show what each part adds to a logit, or to its difference from the runner-up's. */
 function showVotes(t) {
   $("votes").hidden = state.bar === null;
   $("writing").hidden = state.bar !== null;
@@ -476,7 +476,8 @@ function showVotes(t) {
 // ------------------------------------------------------------------------------------ training
 function showMoment() {
   const { step, lens_loss } = snapshots[view.snapshot];
-  const reached = MARKS.filter(({ at }) => at === view.snapshot).map(({ label }) => ` · ${label}`);
+  const reached = MARKS.filter(({ at }) => at === view.snapshot)
+    .flatMap(({ label }) => [" · ", term(label)]);
   refill($("moment"), `step ${count(step)} · `, term("loss"), ` ${number(lens_loss[L])} ${UNIT} on `,
     term("validation sequences"), // of a text with edits, the loss stands beside them
     edited() ? " without the edits" : `, ${number(view.pass.loss)} on this text`, ...reached);
@@ -524,7 +525,7 @@ function showScores() {
     numeral(each.error ? withError(each) : number(each.at(view.snapshot)[head])),
     numeral(each.error ? "" : number(each.uniform))));
   $("scores").replaceChildren(
-    row(header("score"), header(`${count(data.sequences)} validation sequences`),
+    row(header("head score"), header(`${count(data.sequences)} validation sequences`),
       header("uniform")), ...rows);
   const { period, first, second } = snapshots[view.snapshot].copying;
   $("copying").replaceChildren(`Copying: on random strings of ${count(period)} distinct tokens, ` +
@@ -702,7 +703,7 @@ PANELS.push(
   { key: "lens", title: "Logit lens", show: showLens },
   { key: "patch", title: "Patching",
     show: () => showPatchState() && !patches.shares && void fillPatches() },
-  { key: "scores", title: "Scores", show: () => (showScores(), showFormation()) },
+  { key: "scores", title: "Head scores", show: () => (showScores(), showFormation()) },
   { key: "ablation", title: "Ablation", show: showAblation },
 );
 

@@ -1,8 +1,5 @@
-// The stages of learning, each a snapshot:
-//
-//     below unigram, below bigram    the first whose validation loss is below the baseline's
-//     previous-token, induction head the first in which the head with the highest final score, if
-//                                    this is at least 0.3, has half of that score
+// The stages of learning: the first snapshot whose validation loss is below a baseline's, or whose
+// head with the highest final score, if that is at least 0.3, has half of it.
 
 const FORMED = 0.3;
 

@@ -31,16 +31,16 @@ function showTyping() {
   const { T, logP, loss } = view.pass, row = rowOf(logP, T - 1), best = indexOfLargest(row);
   return [p("Type at the end of the text, or change a token in the middle: the results for " +
     "earlier tokens stay the same."),
-  p(`After ${tokensOf(T)} the model gives ${quoted(vocab[best])} a probability of ` +
+  p(`After ${place("token", T - 1)} the model gives ${quoted(vocab[best])} a probability of ` +
     `${number(Math.exp(row[best]))}. The mean loss on this text is ${number(loss)} nats; ` +
     `a uniform guess among ${count(V)} tokens has ${number(UNIFORM_GUESS)}.`)];
 }
 
 function showAttending() {
   const { q, k, weights } = pairOnShow();
-  return [p("Point at a token of the text. The arcs show where the selected head attends from " +
-    "it; in the map, that is one row. A row is a ", term("query"), ", a column a ", term("key"),
-  "."),
+  return [p("Point at a token in the line under the text field. The arcs show where the selected " +
+    "head attends from it. In the map, its row is the ", term("query"), ", the columns are ",
+  term("key", "keys"), "."),
   p(`${headName(state.head)} attends from ${place("query", q)} to ${place("key", k)} with weight ` +
     `${number(weights[k])}. The ${tokensOf(q + 1)} it can attend to share a weight of 1.`)];
 }
@@ -97,7 +97,7 @@ function showCopying() {
       ` relative to the mean of all logits: rank ${rank} of ${count(V)}.`),
     p("Raised most: ", ...raised),
     el("p", { className: "quiet small" }, "This is the direct path: value, W_O, final norm with " +
-      "a fixed scale, unembedding. Later layers may use the value in other ways."),
+      "a fixed scale, unembedding. Many heads do not copy: later layers use their values."),
   ];
 }
 
@@ -141,9 +141,10 @@ function showAblating() {
   const below = range(Math.floor(state.head / H) * H);
   const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
   return [
-    p("Click a button to ablate its head. Largest increases of the loss on this text (nats):"),
-    el("div", { className: "controls" },
-      ...ranked(rise, 4).map((head) => ofHead(head, signed(rise[head], 2)))),
+    p(`Click a button to ablate its head. Change of the loss on this text, in nats, for ${name} ` +
+      "and for the heads that increase it most:"),
+    el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 4)])]
+      .map((head) => ofHead(head, signed(rise[head], 2)))),
     ...(was >= HIGH && lowest.length ? [
       p(`Induction score of ${name} on this text: ${number(was)}` +
         `${edited() ? `, with the edits ${number(now)}` : ""}. If an earlier head is ablated:`),
