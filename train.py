@@ -126,7 +126,14 @@ def train(job: "Job") -> bool:
                 torch.manual_seed(hash((settings.seed, state.step, processes.rank)))
             state.step += 1  # before the weights change, so that an error names this step
             state.train_loss, grad_norm = train_step(
-                ddp_model, job.optimizer, batch, settings, lr_scale, multi_token_weight, processes
+                ddp_model,
+                job.optimizer,
+                batch,
+                settings,
+                lr_scale,
+                multi_token_weight,
+                processes,
+                job.teachers,
             )
             state.seconds = time.perf_counter() - began
             log.step(lr_scale, grad_norm, time.perf_counter() - step_began)
@@ -152,6 +159,23 @@ class Job:
         if config.train.compile:
             self.model.compile()
         self.optimizer = make_optimizer(self.model, config.train, precision)
+        self.teachers = [
+            self.open_teacher(name) for name in config.train.teachers.split(",") if name
+        ]
+
+    def open_teacher(self, name: str) -> GPT:
+        """Return the model of a run, whose predictions can be targets of this one.
+
+        Raises:
+            UserError: if it cannot be opened, or its vocabulary or context do not fit.
+        """
+        saved = open_run(find_run(name))
+        context = saved.config.model.block_size
+        if saved.tokenizer != self.batches.tokenizer or context < self.config.model.block_size:
+            raise UserError(f"teacher {name} has another vocabulary or shorter context")
+        teacher = saved.model(self.machine.device)
+        teacher.compute_dtype = self.model.compute_dtype
+        return teacher
 
     def batch(self, step: int) -> Tensor:
         """Return this process's shard of the batch for `step`, (b, block_size + 1)."""
@@ -224,7 +248,7 @@ def fit_steps(job: Job, began: float) -> Job:
 
     for steps in itertools.count(-1):
         # A learning rate of 0 cannot diverge.
-        train_step(model, job.optimizer, batch, settings, 0.0, processes=processes)
+        train_step(model, job.optimizer, batch, settings, 0.0, 0.0, processes, job.teachers)
         if steps < 1:  # steps -1 and 0 are warmup
             start = time.perf_counter()
         elif seconds_since(start) > min(5.0, 1.8 * settings.minutes):  # 3%, at most 5 s
@@ -257,6 +281,8 @@ def main(argv: list[str]) -> int:
     sections = {"": Options} | SECTIONS
     file, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
     options = build(Options, values[""])
+    if options.evaluate:
+        values["train"]["teachers"] = ""
     with ExitStack() as stack:  # the run's lock, and the group of processes
         saved, flag = open_saved(options, stack)
         config = read_config(values, file, saved.config if saved else None)
@@ -336,15 +362,15 @@ def restore(job: Job, saved: SavedRun) -> None:
     run = job.run = saved.path.parent
     if not saved.trained_on(job.batches.info):
         raise UserError(
-            f"{run} was trained on another text, {saved.header.corpus.get('source')}; to train "
-            f"on this one, use --init_from {run}"
+            f"{run} was trained on another text, {saved.header.corpus.get('source')}; for this "
+            f"one, use --init_from {run}"
         )
     job.state = saved.header.state
     load_weights(job.model, saved.tensors, saved.path)
     copy_into(optimizer_tensors(job.optimizer), "optimizer.", saved.tensors, saved.path)
     if saved.header.machine != job.machine:
-        before = printable(str(saved.header.machine))
-        print(f"note: rounding may differ from the previous session: {before}")
+        before = saved.header.machine
+        print(printable(f"note: rounding may differ from the previous session: {before}"))
 
 
 def run_training(job: Job) -> int:
@@ -373,8 +399,6 @@ def run_training(job: Job) -> int:
 
 def measure(job: Job, saved: SavedRun) -> int:
     """Print the loss over the validation and test splits; return the exit code."""
-    if not saved.trained_on(job.batches.info):
-        print("note: the run was trained on another text")
     load_weights(job.model, saved.tensors, saved.path)
     unit = job.config.data.unit
     print(f"validation {job.evaluate(job.batches.validation_batches).in_units(unit)}")

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 OUT_OF_MEMORY = "out of memory|can't allocate memory|not enough memory"
-LONGEST = 600  # maximum number of characters in a message, which may contain a long value
 
 
 class UserError(Exception):
@@ -67,14 +66,11 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
                 message = error.strerror + (f": {error.filename}" if error.filename else "")
             elif isinstance(error, MemoryError) or re.search(OUT_OF_MEMORY, message.lower()):
                 message = (
-                    "out of memory; use more --train.gradient_accumulation_steps, fewer samples, "
-                    "or a smaller model"
+                    "out of memory; use more --train.gradient_accumulation_steps or a smaller model"
                 )
             elif type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 reason = " ".join(message.split())
-                message = (
-                    f"torch.compile failed; use --train.compile false to train without it: {reason}"
-                )
+                message = f"torch.compile failed; use --train.compile false: {reason}"
             elif not isinstance(error, OSError | UserError | FloatingPointError):
                 raise
             print(f"error: {printable(message)}", file=sys.stderr)
@@ -86,4 +82,4 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
 def printable(text: str) -> str:
     """Return the text in one line, with control characters escaped, because names and values in
     messages may come from untrusted files. A long text is cut."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)[:LONGEST]
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)[:600]

@@ -184,9 +184,10 @@ class GPT(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
 
-def next_token_loss(logits_BTV: Tensor, targets_BT: Tensor, reduction: str = "mean") -> Tensor:
-    """Compute the cross-entropy of the next tokens, in nats, in at least float32."""
+def next_token_loss(logits_BTV: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """Compute the cross-entropy in nats, in at least float32, with the next tokens, (B, T), or with
+    probabilities for them, (B, T, V)."""
     dtype = torch.promote_types(logits_BTV.dtype, torch.float32)
     return F.cross_entropy(
-        logits_BTV.flatten(0, -2).to(dtype), targets_BT.flatten(), reduction=reduction
+        logits_BTV.flatten(0, -2).to(dtype), targets.flatten(0, 1), reduction=reduction
     )

@@ -205,9 +205,7 @@ class SavedRun:
     def __str__(self) -> str:
         """Describe the checkpoint, its step and its loss in one line."""
         state = self.header.state
-        loss = "not evaluated yet"
-        if state.val_loss is not None:
-            loss = f"validation loss {state.val_loss:.4f}"
+        loss = f"validation loss {state.val_loss:.4f}" if state.val_loss else "not evaluated yet"
         return printable(f"{self.path}, step {state.step}, {loss}")
 
     def trained_on(self, info: dict[str, Any]) -> bool:

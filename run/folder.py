@@ -70,7 +70,7 @@ def lock_run(run: Path) -> Iterator[None]:
                 scratch.unlink()
             yield
     except Timeout:
-        raise UserError(f"another process is training {run}; wait for it or stop it") from None
+        raise UserError(f"another process is training {run}; wait, or stop it") from None
 
 
 def save_config(run: Path, config: Config, about: str) -> None:

@@ -115,6 +115,19 @@ def ctrl_c() -> None:
 # --- what a run computes, and what it leaves -----------------------------------------------------
 
 
+def test_teachers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two of the same are one; they are not needed later, and must have the same vocabulary."""
+    for name, teachers in {"t": "", "one": "t", "two": "t,t"}.items():
+        assert train.main([*SHORT, f"--run={name}", f"--train.teachers={teachers}"]) == 0
+    same_bits(Path("runs/one"), Path("runs/two"))
+    assert read("runs/t", "train_loss")[24] != read("runs/one", "train_loss")[24]
+    Path("runs/t").rename("elsewhere")
+    assert train.main(["--evaluate=one"]) == 0
+    Path("short.txt").write_text(TEXT + "XYZ")
+    assert train.main([*SHORT, "--train.teachers=one"]) == 2
+    assert "teacher one has another vocabulary" in capsys.readouterr().err
+
+
 def test_a_run_is_its_seed_its_batches_and_its_schedule(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

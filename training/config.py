@@ -74,6 +74,10 @@ class TrainConfig:
     """Initial weight of the loss for the token after the next, which the same logits predict. It
     falls to zero by the middle of the run (multi-token prediction, Gloeckle et al. 2024)."""
 
+    teachers: str = ""
+    """Runs separated by commas. Their mean probabilities are the targets, instead of the next
+    tokens (distillation of an ensemble, Hinton et al. 2015)."""
+
     eval_every: Count = 200
     """Number of steps between evaluations on the validation split."""
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -68,6 +68,7 @@ def train_step(
     lr_scale: float,
     multi_token_weight: float = 0.0,
     processes: Processes = ALONE,
+    teachers: Sequence[GPT] = (),
 ) -> tuple[float, float]:
     """Compute the loss and its gradient, and update the weights.
 
@@ -77,6 +78,7 @@ def train_step(
         lr_scale: multiplies the peak learning rates; see training.optim.get_lr_scale.
         multi_token_weight: weight of the loss for the token after the next; see
             training.optim.get_multi_token_weight.
+        teachers: models whose mean probabilities are the targets.
 
     Returns:
         The mean loss for the next token, in nats, and the norm of the gradient before clipping.
@@ -92,6 +94,10 @@ def train_step(
         logits_BTV = model(micro_batch[:, :-1])
         objective = next_token_loss(logits_BTV, micro_batch[:, 1:])
         total += objective.detach() / len(micro_batches)
+        if teachers:
+            with torch.no_grad():
+                taught = [teacher(micro_batch[:, :-1]).float().softmax(-1) for teacher in teachers]
+            objective = next_token_loss(logits_BTV, torch.stack(taught).mean(0))
         if multi_token_weight:
             after_next = next_token_loss(logits_BTV[:, :-1], micro_batch[:, 2:])
             objective = objective + multi_token_weight * after_next
@@ -184,17 +190,13 @@ def describe_size(config: ModelConfig, train: TrainConfig, vocab_size: int) -> s
     with torch.device("meta"):
         model = GPT(config, vocab_size)
         batch = torch.zeros(train.micro_batch_size, config.block_size + 1, dtype=torch.long)
-    kept = {}  # storage of all tensors for the backward pass, including weights
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage._cdata] = storage
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    kept: dict[int, Tensor] = {}  # for the backward pass, one tensor per storage; also weights
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.setdefault(tensor.untyped_storage()._cdata, tensor), lambda kept: kept
+    ):
         next_token_loss(model(batch[:, :-1]), batch[:, 1:])
     # For each weight, a gradient and at most two numbers of optimizer state.
-    memory = 12 * model.num_parameters() + sum(storage.nbytes() for storage in kept.values())
+    memory = 12 * model.num_parameters() + sum(t.untyped_storage().nbytes() for t in kept.values())
     step = flops_per_token(model) * train.batch_size * config.block_size
     # 250 MB for Python and PyTorch.
     return (

@@ -119,10 +119,6 @@ STRANGE = {
     "an added token that texts have": lambda p: p.update(
         added_tokens=[END, END | {"content": "a", "id": p["model"]["vocab"]["a"]}]
     ),
-    "words": lambda p: p.update(
-        model={"type": "WordLevel", "unk_token": "x", "vocab": {f"a{i}": i for i in range(300)}},
-        added_tokens=[],
-    ),
 }
 
 

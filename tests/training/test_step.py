@@ -57,26 +57,30 @@ class Descent:
 
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("multi_token", [0.0, 0.3])
-@pytest.mark.parametrize("grad_clip", [0.0, 0.25, 1e3])
+@pytest.mark.parametrize(("grad_clip", "taught"), [(0.0, True), (0.25, False), (1e3, False)])
 def test_an_update_is_the_clipped_gradient_of_the_mean_loss(
-    micro_batches: int, multi_token: float, grad_clip: float
+    micro_batches: int, multi_token: float, grad_clip: float, taught: bool
 ) -> None:
-    """With the loss of the token after the next in what the gradient is of, and not in what is
-    reported."""
+    """With the loss of the token after the next, and the mean prediction of teachers, in what the
+    gradient is of, and not in what is reported."""
     model, batch = make(), batch_of(6)
+    teachers = [make(ngrams=2), make(positions="none")] if taught else []
     config = TrainConfig(
         batch_size=6, gradient_accumulation_steps=micro_batches, grad_clip=grad_clip
     )
     expected_loss = nats(model, batch).mean()
-    log_p = torch.log_softmax(model(batch[:, :-1])[:, :-1], -1)
-    after_next = -log_p.gather(-1, batch[:, 2:, None]).mean()
-    objective = expected_loss + multi_token * after_next
+    log_p = torch.log_softmax(model(batch[:, :-1]), -1)
+    after_next = -log_p[:, :-1].gather(-1, batch[:, 2:, None]).mean()
+    targets = [teacher(batch[:, :-1]).softmax(-1) for teacher in teachers]
+    learned = -(sum(targets) / 2 * log_p).sum(-1).mean() if taught else expected_loss
+    objective = learned + multi_token * after_next
     gradients = torch.autograd.grad(objective, list(model.parameters()))
     expected_norm = torch.cat([g.flatten() for g in gradients]).norm().item()
-    assert 0.25 < expected_norm < 1e3
+    assert taught or 0.25 < expected_norm < 1e3
     scale = 0.25 / expected_norm if grad_clip == 0.25 else 1.0
     before = [p.detach().clone() for p in model.parameters()]
-    loss, norm = train_step(model, Descent(model), batch, config, 0.5, multi_token)
+    descent, alone = Descent(model), Processes()
+    loss, norm = train_step(model, descent, batch, config, 0.5, multi_token, alone, teachers)
     assert loss == pytest.approx(expected_loss.item(), rel=1e-5)
     assert norm == pytest.approx(expected_norm, rel=1e-4)  # as it was before clipping
     for old, new, g in zip(before, model.parameters(), gradients, strict=True):
