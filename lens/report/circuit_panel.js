@@ -9,11 +9,11 @@ const graph = el("div", { className: "scroll" });
 const readCircuit = el("output");
 
 addPanel("circuit-section", "With fixed attention weights, normalization factors and activation " +
-  "gates, the model is linear: each edge from an embedding, a head or a neuron to a later one or " +
-  "to the logit has a number, and the edges into the logit and the biases sum to it. This shows " +
-  "what was added. To see why a head attended to a token, trace its attention score. Select a " +
-  "token, a bar or a head above to trace another goal; click a node to ablate it. Orange adds to " +
-  "the goal, blue subtracts from it.",
+  "gates (and a fixed query, for an attention score), the model is linear: each edge from an " +
+  "embedding, a head or a neuron to a later one or to the logit has a number, and the edges into " +
+  "the logit and the biases sum to it. This shows what was added. To see why a head attended to a " +
+  "token, trace its attention score. Select a token, a bar or a head above to trace another goal; " +
+  "click a node for the effect of ablating it. Orange adds to the goal, blue subtracts from it.",
 el("div", { className: "controls" }, el("label", {}, "trace ", goalChoice),
   el("label", {}, "strongest nodes ", countChoice)),
 readCircuit, graph);
@@ -112,8 +112,9 @@ function ablateNode(node) {
       : rank & 1 ? { layer, position, neuron: index }
         : { layer, position, head: index, row: new Float32Array(D) },
   ]);
-  traced.said = `Without ${nodeName(node)}, the graph predicts ` +
-    `${signed(goal.value - node.value, 2)}, and the model computes ${signed(goal.now(engine), 2)}.`;
+  const best = indexOfLargest(rowOf(engine.take("logits", V), queryOnShow()));
+  traced.said = `Without ${nodeName(node)}, the next token would be ${quoted(vocab[best])}; the ` +
+    `graph says ${signed(goal.value - node.value, 2)}, the model ${signed(goal.now(engine), 2)}.`;
   drawCircuit();
 }
 

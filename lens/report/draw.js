@@ -258,13 +258,13 @@ function lineChart(box, lines, { label, names = snapshots.map(({ step }) => coun
     const kind = `line ${line.kind}`;
     chart.append(svg("polyline", { class: kind, points }, svg("title", {}, line.title)));
   }
+  chart.append(...front);
   dots.forEach((value, i) => {
     const [kind, r] = i === here ? ["dot now", 6] : ["dot", 2.5];
     if (Number.isFinite(value)) {
       chart.append(svg("circle", { class: kind, cx: x(i), cy: y(value), r }));
     }
   });
-  chart.append(...front);
   box.replaceChildren(chart);
   if (!choose) return;
   box.onclick = (event) => {

@@ -15,8 +15,8 @@ const sliders = { none: [], rotary: ["distance"], learned: ["query position", "k
   el("span")));
 const averaged = el("input", { type: "checkbox" });
 const allTokens = el("input", { type: "checkbox" });
-const headOptions = range(H).map((h) => el("option", { value: h }, headName(h)));
-const headChoice = el("select", {}, ...headOptions);
+const headChoice = el("select", {}, ...range(H).map((h) =>
+  el("option", { value: h, selected: h === HEAD }, headName(h))));
 const tables = ["scores", "logits"].map((what) => {
   const canvas = el("canvas", { tabIndex: 0, role: "img" });
   canvas.id = `alone-${what}`;

@@ -82,7 +82,8 @@ function showNothing() {
   showAhead([]);
   keepAddress();
   $("text-state").textContent = state.text.length
-    ? `The model never saw ${quoted(state.text[0].token)} in training, and no token precedes it.`
+    ? `The model never saw ${quoted(state.text[0].token)} in training. It knows the tokens ` +
+      `${vocab.slice(0, 200).map(visible).join(" ")}`
     : "The text is empty. Type something.";
   $("text").replaceChildren(...state.text.map(unread));
   document.body.dataset.busy = "no";
@@ -177,6 +178,7 @@ function vote(id) {
 function selectHead(head) {
   if (!view) return;
   state.head = head;
+  if (head < H) headChoice.value = head;
   for (const show of [showGrid, showHead, showText]) show();
   if (state.step === STEPS.length - 1) return update(); // measures it
   refreshPanel();
@@ -262,11 +264,11 @@ function setStage(name) {
 }
 
 // ------------------------------------------------------------------------------------- patching
-/** The text with one token in the middle replaced by the most likely other token. */
+/** The text with one token replaced by the most likely one that does not occur in it. */
 function madeOther(pass, text) {
   const at = data.copies ? Math.floor(text.length / 2) : Math.max(0, text.length - 4);
-  const old = text[at].id;
-  const id = at ? ranked(rowOf(pass.logP, at - 1), 2).find((each) => each !== old) : (old + 1) % V;
+  const old = text[at].id, present = new Set(text.map(({ id }) => id));
+  const id = at ? ranked(rowOf(pass.logP, at - 1), V).find((each) => !present.has(each)) : null;
   return text.map((token, t) => (t === at ? known(id ?? old) : token));
 }
 
@@ -523,7 +525,6 @@ const KEYS = [
   ["r", "reset: last step, no edits", reset],
   ["s", "scores, mask, softmax",
     () => setStage(STAGES[(STAGES.indexOf(state.stage) + 1) % STAGES.length])],
-  ["Enter", "select a token"],
   ["Escape", "clear the selection", () => pin(null)],
   ["?", "show this list", () => $("about").showModal()],
 ];

@@ -14,7 +14,7 @@ for (const kind of ["zero", "mean"]) {
   const instead = kind === "zero" ? "zero" : "its mean";
   measures.push({
     key: `ablation ${kind}`, kind,
-    name: `ablation (${kind})`,
+    name: `ablation (${kind}, step ${snapshots[LAST].step})`,
     formula: `change in validation loss, in nats, if ${instead} replaces the head's output`,
     source: `measured at step ${snapshots[LAST].step}`,
     at: () => data.ablation[kind],
@@ -46,13 +46,12 @@ function openingText() {
     prompt.slice(0, length);
 }
 const opening = openingText();
-const shipped = () =>
-  ({ text: opening.map(known), snapshot: LAST, head: HEAD, edits: [], other: null, panel: null });
+const shipped = () => ({ text: opening.map(known), snapshot: LAST, head: HEAD, edits: [],
+  other: null, panel: null, stage: "weights" }); // or "scores", "masked"
 
 const state = {
   ...shipped(), // other: the text that patches come from, or null for one made from the text
   measure: measures[0],
-  stage: "weights", // or "scores", "masked"
   hover: null, // {q, k} under the pointer; k is null if only a query is selected
   pin: null, // {q, k} that was clicked
   bar: null, // id of the token whose logit contributions are shown
@@ -139,15 +138,13 @@ function weightScale() {
 function scoreScale() {
   const limit = largestScore(), masked = state.stage === "masked";
   return [scoreBar(limit), ...(masked ? [maskedSwatch()] : []),
-    el("p", {}, `q·k/√D ${masked ? "with later keys masked" : "before the mask"}; ` +
-      `from -${number(limit, 2)} to ${number(limit, 2)} in this head`)];
+    el("p", {}, `q·k/√D ${masked ? "with later keys masked" : "before the mask"}`)];
 }
 
 function surpriseScale() {
   const ticks = [0, 0.5, 1].map((part) => [part, number(part * UNIFORM_GUESS, 1)]);
   return [scale(theme.surprise, ticks),
-    el("p", {}, term("surprisal"), " in ", term("nat", "nats"),
-      `; right end: a uniform guess`)];
+    el("p", {}, term("surprisal"), " in ", term("nat", "nats"), "; at the right, a uniform guess")];
 }
 
 function showLegends() {
@@ -330,8 +327,8 @@ function showTextState() {
   const unseen = state.text.find(({ id }) => id === null), { start, same, pass: { T } } = view;
   $("text-state").textContent = [
     unseen && `The model never saw ${quoted(unseen.token)} in training; it reads the text before.`,
-    start && `The model reads the last ${T} of ${start + T} tokens: its context is ${B}, and ` +
-      "moves forward by half.",
+    start && `The model reads the last ${T} of ${start + T} tokens: its context of ${B} was full, ` +
+      "and it keeps the last half.",
     same > 0 && !start &&
       `The results for ${tokensOf(same)} did not change: later tokens do not affect earlier ones.`,
   ].filter(Boolean).join(" ");
@@ -423,8 +420,8 @@ function showNext() {
     el("table", {}, ...heads, ...rows),
     p(el("b", {}, `After ${place("token", t)}`), ". ", t + 1 < T
       ? `Came next: ${quoted(view.tokens[t + 1])}, probability ${number(Math.exp(-after))}. `
-      : "The text ends here. ", `Its own `, term("surprisal"), Number.isNaN(own)
-      ? " is undefined: it is the first token." : ` was ${number(own)} nats.`));
+      : "The model reads no further. ", `The `, term("surprisal"), Number.isNaN(own)
+      ? " of the first token is undefined." : ` of ${quoted(view.tokens[t])} was ${number(own)}.`));
   showVotes(t);
 }
 
@@ -478,8 +475,8 @@ function showMoment() {
   const { step, lens_loss } = snapshots[view.snapshot];
   const reached = MARKS.filter(({ at }) => at === view.snapshot)
     .flatMap(({ label }) => [" · ", term(label)]);
-  refill($("moment"), `step ${count(step)} · `, term("loss"), ` ${number(lens_loss[L])} ${UNIT} on `,
-    term("validation sequences"), // of a text with edits, the loss stands beside them
+  refill($("moment"), term("step"), ` ${count(step)} · `, term("loss"),
+    ` ${number(lens_loss[L])} ${UNIT} on ${count(data.sequences)} `, term("validation sequences"),
     edited() ? " without the edits" : `, ${number(view.pass.loss)} on this text`, ...reached);
   $("slider").ariaValueText = $("moment").textContent;
 }
@@ -525,8 +522,7 @@ function showScores() {
     numeral(each.error ? withError(each) : number(each.at(view.snapshot)[head])),
     numeral(each.error ? "" : number(each.uniform))));
   $("scores").replaceChildren(
-    row(header("head score"), header(`${count(data.sequences)} validation sequences`),
-      header("uniform")), ...rows);
+    row(header("head score"), header("value"), header("uniform")), ...rows);
   const { period, first, second } = snapshots[view.snapshot].copying;
   $("copying").replaceChildren(`Copying: on random strings of ${count(period)} distinct tokens, ` +
     `each repeated, the loss is ${number(first)} ${UNIT} on the first copy and ${number(second)} ` +
@@ -671,6 +667,7 @@ function drawPatches() {
     down: (r) => (byHead ? headName(r) : r ? `before layer ${r}` : "embedding"),
     tall: 1.4 * rem(), margin: (byHead ? 3 : 6) * rem(), look: patches.look,
   });
+  $("patch-legend").replaceChildren(scoreBar(1));
   if (!patches.look) return;
   const [t, r] = patches.look;
   $("patch-readout").textContent = `${place("token", t)}, ` +

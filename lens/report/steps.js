@@ -58,14 +58,14 @@ function showWorked() {
     row(header(name, "row"), ...keys.map((k) => numeral(value(k))), numeral(others));
   return [
     el("table", { id: "worked" },
-      line("key", (k) => `${k} ${visible(view.tokens[k])}`, `${q + 1 - best.length} others`),
+      line("key", (k) => `${k} ${quoted(view.tokens[k])}`, `${q + 1 - best.length} others`),
       line("score", (k) => number(all[k], 2), ""),
       line("mask", (k) => (isMasked(q, k) ? "−∞" : "0"), ""),
       line("exp", (k) => share(exps[k]), rest(exps)),
       line("weight", (k) => share(weights[k]), rest(weights))),
-    el("p", { className: "quiet small" }, `From ${place("query", q)}: score = q·k/√D; exp = ` +
+    el("p", { className: "quiet small" }, `From ${place("query", q)}: score = q·k/√${D}; exp = ` +
       `exp(score − the largest, ${number(largest, 2)}); weight = exp / the sum, ` +
-      `${number(sum(exps))}. Later keys are masked.`),
+      `${number(sum(exps))}. ${q + 1 < T ? "Later keys are masked." : "No later key is masked."}`),
   ];
 }
 
@@ -141,13 +141,13 @@ function showAblating() {
   const below = range(Math.floor(state.head / H) * H);
   const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
   return [
-    p(`Click a button to ablate its head. Change of the loss on this text, in nats, for ${name} ` +
-      "and for the heads that increase it most:"),
+    p("Click a button to ", term("ablate"), ` its head. Change of the loss on this text, in nats, ` +
+      `for ${name}, then for the heads that increase it most:`),
     el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 4)])]
       .map((head) => ofHead(head, signed(rise[head], 2)))),
     ...(was >= HIGH && lowest.length ? [
-      p(`Induction score of ${name} on this text: ${number(was)}` +
-        `${edited() ? `, with the edits ${number(now)}` : ""}. If an earlier head is ablated:`),
+      p(`Induction score of ${name} on this text: ${number(was)}` + (number(now) === number(was)
+        ? "" : `, with the edits ${number(now)}`) + ". If an earlier head is ablated:"),
       el("div", { className: "controls" },
         ...lowest.map((head) => ofHead(head, number(copying[head]))))] : []),
     el("p", { className: "quiet small" }, "Thin bars show probabilities without the edit. A head " +

@@ -2,13 +2,15 @@
 
 const GLOSSARY = {
   token: "what the model reads and writes one at a time: a character, a byte or a subword",
-  head: "a part of a layer that, at each token, attends to earlier tokens and copies from them",
+  head: "a part of a layer that moves information to each token from it and the tokens before",
+  ablate: "replace the output of a head with zeros, or with its mean on the validation sequences",
   query: "the vector of the token that attends; it is compared with the keys of all tokens so far",
   key: "the vector of a token that is attended to; a large q·k means a large weight",
   "residual stream": "the vector at a token's position that every head and MLP adds to",
   logit: "the number for a possible next token that the softmax turns into its probability",
   nat: "the unit of surprisal: −ln of a probability; 0.69 nats are one bit",
   surprisal: "how unlikely a token was to the model, in nats",
+  step: "the number of batches trained on; the slider has a dot for each snapshot, not each step",
   loss: "the mean surprisal of a text",
   "validation sequences": "texts, as long as the context, that the model was not trained on",
   "logit lens": "the output layer applied to an earlier residual stream (nostalgebraist 2020)",

@@ -24,7 +24,7 @@ def test_a_page_of_the_demo(name: str, browser: Any) -> None:
         assert tab.is_visible("#live")  # hidden if it does not reproduce PyTorch's logits
     if name == "induction.html":  # what its keys are made of, the previous-token head wrote
         tab.click("#show-circuit")
-        tab.select_option("#circuit-section select >> nth=0", "score of the head")
+        tab.select_option("#circuit-section select >> nth=0", "attention score")
         node = tab.get_attribute(".node[aria-label^=L0H]", "aria-label")
         scores = tab.evaluate("JSON.parse(data.textContent).snapshots.at(-1).scores.previous_token")
         assert node.startswith(f"L0H{scores.index(max(scores))} ")

@@ -353,6 +353,7 @@ def test_patching_if_both_texts_expect_the_same(tab: Any, report: Report) -> Non
 def test_ablating_a_node_of_a_circuit(tab: Any, report: Report) -> None:
     model = report.models[3]
     act(tab, "#show-circuit")
+    assert tab.evaluate("scrollY") > 0
     node = tab.locator(".node[aria-label*=H]").first
     layer, head, t = map(int, re.findall(r"\d+", node.get_attribute("aria-label"))[:3])
     node.press("Enter")
@@ -478,7 +479,7 @@ def test_what_is_pointed_at_is_read_out(tab: Any, report: Report) -> None:
     assert "q 10 'o' → k 4 'e'" in tab.inner_text("#readout")
     cell = [float(weights_TS[10, 4]), float(scores_TS[10, 4])]
     assert said(tab, "#readout") == pytest.approx(cell, abs=6e-4)
-    act(tab, "#steps button >> nth=2")
+    press(tab, "3")
     point_at(tab, 10, 4)
     exps_S = (scores_TS[10, :11] - scores_TS[10, :11].max()).exp()
     best = weights_TS[10, :11].argsort(descending=True)[:4]
@@ -492,7 +493,7 @@ def test_what_is_pointed_at_is_read_out(tab: Any, report: Report) -> None:
     limit = float(scores_TS.abs().max())
     for stage in ("scores", "masked"):
         act(tab, f"[data-stage={stage}]")
-        assert f"from -{limit:.2f} to {limit:.2f}" in tab.inner_text("[data-shows=stage]")
+        assert f"-{limit:.2f}\n0\n{limit:.2f}" in tab.inner_text("[data-shows=stage]")
     tab.hover("#text .token >> nth=9")
     p_TV = logits_TV.softmax(-1)
     own, after = (float(p_TV[t - 1, CHARS.index(TEXT[t])]) for t in (9, 10))
@@ -516,6 +517,7 @@ def test_the_steps_print_what_is_measured(show: Show, report: Report) -> None:
     act(tab, "#typed", text)
     select(tab, 5)
     act(tab, "#steps button >> nth=3")
+    assert "attention of L2H1" in tab.inner_text("#text-note")
     point_at(tab, 9, 4)
     seen, weight = capture(model, ids_of(text)), model.get_parameter
     layer, x_C = seen.layers[2], seen.residual[-1][0, 9]
