@@ -457,8 +457,6 @@ REFUSED = [
     (["--resume=a", "--data.source=other.txt"], "runs/a was trained on another text, "),
     (["--resume=a", "--train.minutes=2"], "0.0 to 2.0; --train.max_steps sets how far"),
     (["--resume=a", "--run=b"], "give one of --resume, --evaluate, --init_from; only the last"),
-    (["--init_from=resume"], "there is no run resume"),
-    ([DEBUG, "--run=a"], "runs/a exists; resume it with --resume runs/a"),
 ]
 
 

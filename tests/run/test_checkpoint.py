@@ -6,6 +6,7 @@ That training resumes from it bitwise is in tests/test_train.py.
 import dataclasses
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save
+from safetensors import safe_open
+from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
 from common.errors import UserError
@@ -35,7 +37,6 @@ from run.checkpoint import (
     save_checkpoint,
     snapshot_steps,
 )
-from tests.run.conftest import rewrite
 from training.config import TrainConfig
 from training.runtime import Machine
 from training.step import TrainState
@@ -59,7 +60,6 @@ TENSORS = {
     "step": torch.tensor(3.0),
     "nothing": torch.zeros(0, 4),
 }
-EACH = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 
 
 def make(seed: int = 0, config: ModelConfig = MODEL) -> GPT:
@@ -79,6 +79,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "last.safetensors"
 
 
+def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the header of a checkpoint, which is whole and says something else then."""
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    tensors, plain = load_file(path), json.loads(metadata["header"])
+    change(plain)
+    header = json.dumps(plain)
+    save_file(tensors, path, metadata | {"header": header})
+
+
 # --- the file ------------------------------------------------------------------------------------
 
 
@@ -91,7 +101,7 @@ def test_what_is_saved_is_loaded(path: Path) -> None:
 
 
 @given(st.data())
-@EACH
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 def test_a_cut_is_found(path: Path, data: st.DataObject) -> None:
     content = path.read_bytes()
     other = path.with_name("other")
@@ -138,7 +148,6 @@ def put(plain: dict[str, Any], place: str, value: Any) -> None:
 WRONG = [
     ("config.model.n_layer", 10**15, "config.model.n_layer must be less"),
     ("config.data.source", "\ud800", "Invalid JSON"),
-    ("tokenizer", {"kind": "bpe", "merges": "", "special": ["\ud800"]}, "Invalid JSON"),
     ("corpus.start_token", 5, "start_token"),
     ("state.step", 2**63, "state.step must be less"),
     ("state", json.loads("[" * 900 + "]" * 900), "recursion limit"),

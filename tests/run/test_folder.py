@@ -52,11 +52,12 @@ def test_a_folder_is_held_once_and_only_its_own_scratch_is_removed(tmp_path: Pat
 
 
 def test_a_second_process_on_a_run_ends_in_one_line(
-    run: Path, capsys: pytest.CaptureFixture[str]
+    debug_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with lock_run(run):
-        assert train.main(["--resume=a", "--train.max_steps=7"]) == 2
-    assert capsys.readouterr().err.startswith("error: another process is training runs/a; ")
+    monkeypatch.chdir(debug_run.parent.parent)
+    with lock_run(debug_run):
+        assert train.main(["--resume=debug", "--train.max_steps=99"]) == 2
+    assert capsys.readouterr().err.startswith("error: another process is training runs/debug; ")
 
 
 # --- an old run ----------------------------------------------------------------------------------
