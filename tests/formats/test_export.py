@@ -243,14 +243,15 @@ def test_what_the_config_does_not_tell_is_seen_by_comparison(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A softcap that was written into the model, say."""
-    run = exported["GPT2-char"].saved.path.parent
-    unembed = GPT.unembed
+    folder, unembed = exported["GPT2-char"].folder, GPT.unembed
     monkeypatch.setattr(GPT, "unembed", lambda self, x: 9 * (unembed(self, x) / 9).tanh())
-    assert convert.main(["export", str(run), "out"]) == 2
-    assert "error: GPT2LMHeadModel computes different logits" in capsys.readouterr().err
-    assert not list(workplace.iterdir())
+    export = ["export", str(exported["GPT2-char"].saved.path.parent), "out"]
+    for words in (export, ["import", str(folder)]):
+        assert convert.main(words) == 2
+        assert "error: GPT2LMHeadModel computes different logits" in capsys.readouterr().err
+        assert not list(workplace.iterdir())
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert convert.main(["export", str(run), "out"]) == 0
+    assert convert.main(export) == 0
     assert "not compared: transformers" in capsys.readouterr().out
 
 

@@ -2,7 +2,6 @@
 them is executed, and no run is left."""
 
 import json
-import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -16,19 +15,13 @@ from safetensors.torch import load_file, save_file
 import convert
 from tests.formats.models import edit_json
 from tests.formats.test_nanogpt import CHARS, SIZES, save, save_meta, weights_of
+from tests.test_malformed import Bomb
 
 Error = Callable[..., str]
 CONFIG, TOKENS, WEIGHTS = (
     Path("theirs") / name for name in ("config.json", "tokenizer.json", "model.safetensors")
 )
 CKPT, META = Path("nanoGPT/out/ckpt.pt"), Path("nanoGPT/data/shakespeare_char/meta.pkl")
-
-
-class Runs:
-    """A pickle that leaves a trace where it is loaded."""
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return os.system, ("touch exploded",)
 
 
 @pytest.fixture
@@ -102,7 +95,7 @@ def test_weights_that_do_not_fit(
 def test_code_in_a_folder_is_not_executed(theirs: Path) -> None:
     Path("theirs/modeling_gpt2.py").write_text("open('exploded', 'w')\nclass GPT2LMHeadModel: pass")
     edit_json(CONFIG, auto_map={"AutoModelForCausalLM": "modeling_gpt2.GPT2LMHeadModel"})
-    Path("theirs/pytorch_model.bin").write_bytes(pickle.dumps(Runs()))
+    Path("theirs/pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
     assert convert.main(["import", "theirs", "--run=g"]) == 0
     assert not list(Path().rglob("exploded"))
 
@@ -144,10 +137,10 @@ def ckpt(workplace: Path) -> dict[str, Any]:
 
 def test_a_checkpoint_that_is_none(ckpt: dict[str, Any], error: Error) -> None:
     whole = CKPT.read_bytes()
-    for content in (b"", whole[:-9], whole[999:], b"text", pickle.dumps(Runs())):
+    for content in (b"", whole[:-9], whole[999:], b"text", pickle.dumps(Bomb())):
         CKPT.write_bytes(content)
         assert f"{CKPT} is not a file of tensors and plain data" in error(CKPT)
-    torch.save(ckpt | {"more": Runs()}, CKPT)
+    torch.save(ckpt | {"more": Bomb()}, CKPT)
     assert f"{CKPT} is not a file of tensors and plain data" in error(CKPT)
     others = [[ckpt], {"model_args": SIZES}]
     for tensor in ("x", torch.empty(20, 18, device="meta")):
@@ -163,7 +156,7 @@ def test_characters_that_are_none(ckpt: dict[str, Any], error: Error) -> None:
     good = dict(enumerate(CHARS))
     damaged = [{}, {"itos": None}, {"itos": list(CHARS)[:-1]}]
     damaged += [{"itos": good | changed} for changed in ({3: "ab"}, {3: 5}, {3: CHARS[4]})]
-    damaged += [{"itos": good, "more": Runs()}, {"itos": good, "more": len}]
+    damaged += [{"itos": good, "more": Bomb()}, {"itos": good, "more": len}]
     contents = [pickle.dumps(plain) for plain in damaged]
     for content in (*contents, b"", contents[3][:-9], b"cos\nsystem\n(S'touch exploded'\ntR."):
         META.write_bytes(content)
