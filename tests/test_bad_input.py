@@ -40,7 +40,6 @@ LINES = {  # what is typed, and the line that it ends with
     "convert": "name what to do: python convert.py export RUN FOLDER, or python convert.py import",
     "convert exprot": "WHAT; did you mean export?",
     "convert export a": "export takes RUN and FOLDER: python convert.py export RUN FOLDER [--fl",
-    "convert import --run=g": "import takes FOLDER, hub:OWNER/NAME, ckpt.pt or model.pt: python",
     "convert export a b --checkpont=last": "--checkpont; did you mean --checkpoint?",
     "convert import absent": "there is no absent; name a folder, hub:OWNER/NAME, or a file",
     "convert import full --run=a": "runs/a exists; resume it",
