@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import data.corpus
@@ -48,7 +48,6 @@ def kept() -> list[Path]:
     separator=st.sampled_from(["", "\n", "é--"]),
     chunk=st.integers(1, 9),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_character_of_all_files_is_kept(
     workplace: Path, texts: list[str], separator: str, chunk: int
 ) -> None:
@@ -83,7 +82,6 @@ def test_subwords_in_chunks_are_those_of_the_whole(workplace: Path) -> None:
 
 
 @given(st.binary(min_size=1), st.integers(1, 9))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_bytes_that_are_no_text_are_tokens_of_one_kind_alone(
     workplace: Path, content: bytes, chunk: int
 ) -> None:
@@ -250,7 +248,6 @@ def test_a_saved_run_has_nothing_read_or_written(
         (train.main, "--evaluate=other", "--data.source"),
         (train.main, "--init_from=other", "--data.source"),
         (study.main, "heads other", "--source"),
-        (study.main, "trace other", "--source"),
     ):
         assert main(words.split()) == 2
         said = capsys.readouterr().err.splitlines()[-1]

@@ -17,8 +17,8 @@ from data.tokenizer import (
 )
 
 LINES = "the man said: there's a tree on the hill, and it's not the man's\nwhose, they asked, été\n"
-ODD = "a\r\nb\n\n \x85nul\0 \ufeffBOM e\u0301 👩\u200d👩\u200d👧 שלום <|end|>"
-BPE = BPETokenizer(train_bpe([LINES * 9], 299).merges, ("<|end|>",))
+ODD = "a\r\nb\n\n \x85nul\0 \ufeffBOM e\u0301 👩\u200d👩\u200d👧 שלום <|endoftext|>"
+BPE = BPETokenizer(train_bpe([LINES * 9], 299).merges, ("<|endoftext|>",))  # GPT-2's special token
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1))

@@ -1,6 +1,5 @@
 """Runs of random weights with each kind of tokens, and the library `transformers` beside them."""
 
-import functools
 import json
 import os
 from pathlib import Path
@@ -8,11 +7,10 @@ from typing import Any
 
 import torch
 
-from data.tokenizer import BPETokenizer, train_bpe
 from formats.imported import transformers
 from model.gpt import GPT
+from tests.data.test_tokenizer import LINES
 
-LINES = "the man said: there's a tree on the hill, and it's not the man's\nwhose, they asked, été\n"
 TEXT = LINES * 9
 # What goes wrong in tokenizers: combining marks, emoji of several code points, line ends, NUL, runs
 # of spaces, spaces before punctuation, what looks like a special token, and scripts without spaces.
@@ -37,14 +35,6 @@ HALVES = [b"\xff", b"a\xc3", b"\xe6\x97", b"\xe6\x97x\xf0\x9f\x98", b"\x80\x80a"
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 SIZES = {"n_positions": 32, "n_embd": 24, "n_layer": 2, "n_head": 2, "bos_token_id": 299}
-
-
-@functools.cache
-def bpe() -> BPETokenizer:
-    """Some sub-words, and GPT-2's special token as the last."""
-    trained = train_bpe([TEXT], 299)
-    assert trained.vocab_size == 299
-    return BPETokenizer(trained.merges, ("<|endoftext|>",))
 
 
 def load(folder: Path) -> Any:

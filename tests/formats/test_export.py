@@ -13,7 +13,7 @@ from typing import Any
 import pydantic.dataclasses
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import convert
@@ -28,7 +28,8 @@ from model.generate import Sampling, generate
 from model.gpt import GPT
 from run.checkpoint import SavedRun, open_run
 from tests.conftest import make_run
-from tests.formats.models import CHARS, HALVES, ODD, bpe, difference, load
+from tests.data.test_tokenizer import BPE
+from tests.formats.models import CHARS, HALVES, ODD, difference, load
 
 LEARNED: dict[str, Any] = {"positions": "learned", "qk_norm": False}
 # By the name of its folder: the class, and choices of the model.
@@ -57,7 +58,7 @@ class LongerConfig(ModelConfig):
 TOKENIZERS: dict[str, Tokenizer] = {
     "char": CharTokenizer(CHARS),
     "byte": ByteTokenizer(),
-    "bpe": bpe(),
+    "bpe": BPE,
 }
 
 
@@ -199,7 +200,7 @@ CHOICES: dict[str, list[Any]] = {
 
 
 @given(st.fixed_dictionaries({name: st.sampled_from(CHOICES[name]) for name in CHOICES}))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80)
+@settings(max_examples=80)
 def test_a_model_is_rejected_or_computed_alike(
     tmp_path_factory: pytest.TempPathFactory, choices: dict[str, Any]
 ) -> None:

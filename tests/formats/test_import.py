@@ -15,8 +15,8 @@ import sample
 import study
 import train
 from run.checkpoint import open_run
+from tests.data.test_tokenizer import LINES
 from tests.formats.models import (
-    LINES,
     ODD,
     SIZES,
     difference,
