@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # One thread, here and in the commands that tests start: models this small are no faster on more,
 # and where something else runs beside the tests, threads that wait for each other are far slower.
@@ -21,8 +21,14 @@ os.environ.pop("COLUMNS", None)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test asserts a time, and hypothesis' deadline would be one. The examples are the same each
-# time, so that the tests say the same of the same code.
-settings.register_profile("glassgpt", deadline=None, derandomize=True, max_examples=40)
+# time, so that the tests say the same of the same code. They may share a test's folder.
+settings.register_profile(
+    "glassgpt",
+    deadline=None,
+    derandomize=True,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 settings.load_profile("glassgpt")
 
 # Windows prints other separators than the tests expect.

@@ -92,8 +92,7 @@ def same_bits(run_a: Path, run_b: Path) -> None:
 
 
 def same_tensors(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
-    assert a.keys() == b.keys()
-    assert not [name for name in a if not torch.equal(a[name], b[name])]
+    torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], None]) -> None:

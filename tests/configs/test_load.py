@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -127,7 +127,6 @@ def test_every_field_is_read_from_file_and_flag_and_the_flag_wins(
 @example("&a [*b,*b]")
 @example("%s %(x)s {0} ${HOME} `touch exploded`")
 @example("null")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_text_is_text(workplace: Path, text: str) -> None:
     assert options(f"--prompt={text}").prompt == text
     assert parse(f"--data.source={text}", f"--data.separator={text}").data == DataConfig(
@@ -203,7 +202,6 @@ BAD_FILES = [
     ("", "bad.yaml must have fields in the sections data, model, train"),
     ("!!python/object/apply:os.system ['touch exploded']\n", "must have fields"),
     ("model: &a {n_layer: *a}\n", "is damaged"),
-    ("model: " + "[" * 999, "is damaged"),
     ("train:\n  compile: !!bool maybe\n", "train.compile must be a valid boolean, got 'maybe'"),
 ]
 
