@@ -26,7 +26,6 @@ def end(error: BaseException | None, code: int = 0) -> int:
 
 MEMORY = "error: out of memory; use more --train.gradient_"
 ENDS = [
-    (UserError("what is wrong"), 2, "error: what is wrong\n"),
     (FloatingPointError("not finite"), 2, "error: not finite\n"),
     (OSError(28, "No space left", "a file"), 2, "error: No space left: a file\n"),
     (UserError("\x1b[31mred\nnext\u202e日"), 2, "error: \\x1b[31mred\\nnext\\u202e日\n"),

@@ -129,7 +129,6 @@ BROKEN = {
             LAYER: "layer 1, pos",
         },
     ),
-    "wrong scale": (attending(lambda q, k, v: sound(q * 1.1, k, v)), {HEADS: "layer 1, head"}),
     "gradient from the next": (attending(gradient_from_the_next), {BACK: "position ., from"}),
     "beyond rounding": (attending(beyond_rounding), {HEADS: "layer 1, head ., position"}),
     "doubled gradient": (attending(doubled_gradient), {LAYER: "layer 1, grad", TORCH: "layer 1"}),
