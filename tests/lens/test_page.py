@@ -353,7 +353,7 @@ def test_patching_if_both_texts_expect_the_same(tab: Any, report: Report) -> Non
 def test_ablating_a_node_of_a_circuit(tab: Any, report: Report) -> None:
     model = report.models[3]
     act(tab, "#show-circuit")
-    assert tab.evaluate("scrollY") > 0
+    assert tab.evaluate("scrollY") > 0 and tab.locator(".node").count() == 20
     node = tab.locator(".node[aria-label*=H]").first
     layer, head, t = map(int, re.findall(r"\d+", node.get_attribute("aria-label"))[:3])
     node.press("Enter")

@@ -35,6 +35,7 @@ def test_metrics_are_of_the_steps_since_the_last_line(tmp_path: Path) -> None:
         for step in range(2, 8):
             state.step, state.train_loss, state.seconds = step, step / 4, step * 10.0
             log.step(lr_scale=step / 8, grad_norm=step * 2.0, seconds=0.5 if step < 4 else 0.25)
+        assert log.bar.postfix == "loss 1.750, 240 tokens/s"
         state.record(2.5)
         log.evaluation(Evaluation(2.5, 1.25), "")
     names = ("step", "train_loss", "learning_rate", "grad_norm", "tokens_per_second", "seconds")
