@@ -172,7 +172,7 @@ class Job:
         saved = open_run(find_run(name))
         context = saved.config.model.block_size
         if saved.tokenizer != self.batches.tokenizer or context < self.config.model.block_size:
-            raise UserError(f"teacher {name} has another vocabulary or shorter context")
+            raise UserError(f"teacher {name} needs the same vocabulary and context")
         teacher = saved.model(self.machine.device)
         teacher.compute_dtype = self.model.compute_dtype
         return teacher

@@ -48,6 +48,7 @@ def film(browser: Any, page: Path, scores: list[float], image: Any) -> None:
     tab = open_report(browser, page, **look)
     tab.evaluate(HIDE, ["header", "#steps-section", "#more"])
     tab.evaluate(ACT, ["snapshot", "typed", 2 * WORD])
+    tab.keyboard.press("2")  # the step that shows attention
     frames = []
     for snapshot in range(len(scores)):
         show(tab, snapshot)

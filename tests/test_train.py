@@ -124,7 +124,7 @@ def test_teachers(capsys: pytest.CaptureFixture[str]) -> None:
     assert train.main(["--evaluate=one"]) == 0
     Path("short.txt").write_text(TEXT + "XYZ")
     assert train.main([*SHORT, "--train.teachers=one"]) == 2
-    assert "teacher one has another vocabulary" in capsys.readouterr().err
+    assert "teacher one needs the same vocabulary" in capsys.readouterr().err
 
 
 def test_a_run_is_its_seed_its_batches_and_its_schedule(
