@@ -53,7 +53,7 @@ from run.folder import check_changes, find_run, lock_run, make_folder, save_conf
 from run.log import Logger
 from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
 from training.processes import Processes, join_processes
-from training.runtime import Machine, StopSignal, start_machine
+from training.runtime import Machine, start_machine
 from training.step import Evaluation, TrainState, describe_size, evaluate, train_step
 
 # Counted in `minutes`. `main` may be called long after the import, as in the tests.
@@ -93,18 +93,18 @@ def train(job: "Job") -> bool:
         FloatingPointError: if the loss, its gradient or the weights are not finite; the previous
             checkpoint is unchanged.
     """
-    state, settings, processes, stop = job.state, job.config.train, job.processes, job.stop
+    state, settings, processes = job.state, job.config.train, job.processes
     dropout = job.config.model.dropout + job.config.model.attn_dropout
     silent = not processes.is_main
     ddp_model = processes.wrap_ddp(job.model)
     snapshots = snapshot_steps(settings, job.model.num_parameters())
     began = time.perf_counter() - state.seconds
-    with Logger(job.run, job.config, state, job.batches.baselines(), stop, silent) as log:
-        while not processes.stop_requested(stop):
+    with Logger(job.run, job.config, state, job.batches.baselines(), processes.stop, silent) as log:
+        while not processes.stopping:
             if state.evaluation_due(settings):
                 result = job.evaluate(job.batches.validation_batches, settings.eval_tokens)
                 sample = "" if silent else job.sample()
-                if processes.stop_requested(stop):
+                if processes.stopping:
                     break  # evaluated again when the run is resumed
                 state.seconds = time.perf_counter() - began
                 if state.record(result.loss):
@@ -151,7 +151,7 @@ class Job:
         self.config, self.batches = config, batches
         self.machine, self.processes = machine, processes
         self.run = Path("the run")  # the run's folder, known only to the first process
-        self.state, self.stop = TrainState(), StopSignal()
+        self.state = TrainState()
         seed = config.train.seed
         torch.manual_seed(seed)
         self.model = GPT(config.model, batches.tokenizer.vocab_size).to(machine.device)
@@ -195,7 +195,7 @@ class Job:
         rows = self.config.train.micro_batch_size // self.processes.world_size
         return evaluate(
             self.model,
-            itertools.takewhile(lambda _: not self.stop, split(rows, limit)),
+            itertools.takewhile(lambda _: not self.processes.stop, split(rows, limit)),
             self.batches.tokenizer,
             self.machine.device,
             self.processes,
@@ -376,7 +376,7 @@ def restore(job: Job, saved: SavedRun) -> None:
 def run_training(job: Job) -> int:
     """Train, print the result and the next commands, and return the exit code."""
     state, run = job.state, printable(str(job.run))
-    with job.stop as stop:
+    with job.processes.stop as stop:
         try:
             ended = train(job)
         except FloatingPointError as error:

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
@@ -25,14 +25,19 @@ from training.runtime import StopSignal
 TIMEOUT = timedelta(minutes=10)  # for other processes, which may have ended
 
 
-@dataclass(frozen=True)
+@dataclass
 class Processes:
-    """The processes of a run."""
+    """The processes of a run, and the signal to stop, which all of them heed at the same step."""
 
     rank: int = 0
     """Rank of this process."""
 
     world_size: int = 1
+
+    stop: StopSignal = field(default_factory=StopSignal)
+
+    stopping: bool = False
+    """Whether any process had been told to stop at the last sum."""
 
     @property
     def is_main(self) -> bool:
@@ -40,20 +45,16 @@ class Processes:
         return self.rank == 0
 
     def sum(self, *numbers: float) -> list[float]:
-        """Return each number summed over the processes, the same in all of them."""
-        total = torch.tensor(numbers, dtype=torch.float64)
+        """Return each number summed over the processes, the same in all of them, and update
+        `stopping`. A signal that arrives during the call counts in the next call."""
+        total = torch.tensor([*numbers, self.stop.number], dtype=torch.float64)
         if self.world_size > 1:
             total = total.to("cuda" if dist.get_backend() == "nccl" else "cpu")
             dist.all_reduce(total)
-        return total.tolist()
-
-    def stop_requested(self, stop: StopSignal) -> bool:
-        """Return whether any process was told to stop, the same answer in all of them. A signal
-        that arrives during the call counts in the next call."""
-        requested = self.sum(stop.number)[0] > 0
-        if requested:
-            stop.number = stop.number or signal.SIGTERM
-        return requested
+        *sums, signals = total.tolist()
+        if signals:
+            self.stopping, self.stop.number = True, self.stop.number or signal.SIGTERM
+        return sums
 
     def wrap_ddp(self, model: nn.Module) -> nn.Module:
         """Wrap the model so that its backward pass averages gradients over all processes."""
@@ -72,7 +73,7 @@ def join_processes(config: TrainConfig, device: str) -> Iterator[Processes]:
     """
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size == 1:
-        yield ALONE
+        yield Processes()
         return
     if config.batch_size % (size * config.gradient_accumulation_steps):
         raise UserError(
