@@ -13,7 +13,8 @@ addPanel("circuit-section", "With fixed attention weights, normalization factors
   "embedding, a head or a neuron to a later one or to the logit has a number, and the edges into " +
   "the logit and the biases sum to it. This shows what was added. To see why a head attended to a " +
   "token, trace its attention score. Select a token, a bar or a head above to trace another goal; " +
-  "click a node for the effect of ablating it. Orange adds to the goal, blue subtracts from it.",
+  "click a node for the effect of ablating it. Orange adds to the goal, blue subtracts from it; " +
+  "paths may also run through nodes that are not shown.",
 el("div", { className: "controls" }, el("label", {}, "trace ", goalChoice),
   el("label", {}, "strongest nodes ", countChoice)),
 readCircuit, graph);

@@ -425,9 +425,8 @@ function listen() {
   $("by-head").onchange = () => patches.shares && fillPatches();
 
   $("typed").oninput = () => setText(encode($("typed").value));
-  for (const change of ["focus", "blur"]) {
-    $("typed").addEventListener(change, () => view && (showText(), drawMap()));
-  }
+  // A press on a button moves the focus; if this replaced the button, the click would be lost.
+  for (const change of ["focus", "blur"]) $("typed").addEventListener(change, drawMap);
   $("other").oninput = () => {
     state.other = $("other").value ? encode($("other").value) : null;
     update();

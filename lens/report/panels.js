@@ -230,7 +230,7 @@ function showGrid() {
   thumbnails.forEach((pick, head) => {
     const value = state.measure.text(valueOf(head)), off = isHeadOff(head) ? ", ablated" : "";
     pick.lastChild.replaceChildren(el("b", {}, headName(head)), el("span", {}, value),
-      el("i", {}, labelOf(head)));
+      el("i", { title: `a score of at least ${HIGH}` }, labelOf(head)));
     pick.ariaPressed = head === state.head;
     pick.ariaLabel = `layer ${Math.floor(head / H)} head ${head % H}, ` +
       `${state.measure.name} ${value} ${labelOf(head)}${off}`;
@@ -327,8 +327,8 @@ function showTextState() {
   const unseen = state.text.find(({ id }) => id === null), { start, same, pass: { T } } = view;
   $("text-state").textContent = [
     unseen && `The model never saw ${quoted(unseen.token)} in training; it reads the text before.`,
-    start && `The model reads the last ${T} of ${start + T} tokens: its context of ${B} was full, ` +
-      "and it keeps the last half.",
+    start && `The model reads the last ${T} of ${start + T} tokens: whenever its context of ${B} ` +
+      "is full, it drops the first half.",
     same > 0 && !start &&
       `The results for ${tokensOf(same)} did not change: later tokens do not affect earlier ones.`,
   ].filter(Boolean).join(" ");
@@ -343,7 +343,7 @@ function showText() {
     span.classList.toggle("masked", masked);
     span.classList.toggle("here", t === here);
     span.classList.toggle("pinned", t === (state.pin?.k ?? state.pin?.q));
-    span.classList.toggle("kept", t < view.same && document.activeElement === $("typed"));
+    span.classList.toggle("kept", t < view.same); // visible while one types
     if (masked) shade(span, theme.weight, NaN);
     else if (look) shade(span, theme.weight, Math.sqrt(weights[t]));
     else shade(span, theme.surprise, surprisal[t] / UNIFORM_GUESS);
@@ -516,7 +516,7 @@ function showScores() {
   const { head, measure } = state;
   const withError = ({ at, error }) => `${signed(at(LAST)[head])} ± ${number(error[head], 4)}`;
   $("scores-title").textContent =
-    `Scores of ${headName(head)}${LAST ? ", and how they formed" : ""}`;
+    `Scores of ${headName(head)} without edits${LAST ? ", and how they formed" : ""}`;
   const rows = measures.map((each) => el("tr", { className: each === measure ? "shown" : "" },
     cell(each.name, el("small", {}, `${each.formula} (${each.source})`)),
     numeral(each.error ? withError(each) : number(each.at(view.snapshot)[head])),
@@ -592,7 +592,7 @@ async function showLens(isCurrent) {
       row(header(`${name}, ${number(loss[layer], 2)} nats`, "row"), ...cells[layer]))),
     el("tfoot", {}, row(header("came next"), ...came)));
   $("lens-readout").textContent =
-    `Point at a cell. The nats are the mean loss on ${count(data.sequences)} validation sequences.`;
+    `Point at a cell. Nats: mean loss on ${count(data.sequences)} validation sequences, no edits.`;
   paintLens();
   markLens();
   showColumn($("lens"), cells[0][queryOnShow()].offsetLeft);

@@ -234,6 +234,8 @@ def test_typing(tab: Any, report: Report) -> None:
     assert tab.locator("#text .token.kept").count() == 5
     assert ask(tab, "attention('abcdexfgh', 1, 1)")[:5] == before[:5]  # bitwise
     assert_expects(tab, logits_of(report.models[3], "abcdexfgh")[-1])
+    tab.click(".bar-button >> nth=0")  # while the text has the focus
+    assert tab.is_visible("#votes")
     act(tab, "#typed", "abc\u00e9def")
     assert "never saw '\u00e9'" in tab.inner_text("#text-state")
     assert tab.locator("#text .token").all_inner_texts() == [*"abc\u00e9def"]
