@@ -66,7 +66,7 @@ def show(
             Path(flags["source"]).write_text(text, encoding="utf-8", newline="")
         if isinstance(model, nn.Module):
             if text is None:
-                raise UserError("give the text that the model was trained on: show(model, text)")
+                raise UserError("give the training text: show(model, text)")
             name = type(model).__name__
             imported = open_module(model, text, tokenizer)
             model, saved = None, imported.saved(Path(scratch, name), name)

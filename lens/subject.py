@@ -164,9 +164,7 @@ class Subject:
         trained, longest = self.trained_periods, self.longest_period
         period = asked or min(sum(trained) // len(trained) if trained else 32, longest)
         if not 2 <= period <= longest:
-            raise UserError(
-                f"--period {period} must be from 2 to {longest} for this context and vocabulary"
-            )
+            raise UserError(f"--period {period} must be from 2 to {longest}")
         return period
 
 

@@ -92,9 +92,7 @@ def trace_random(shape: str, n_head: int) -> None:
     numbers = re.fullmatch(r"(\d{1,4}),(\d{1,4}),(\d{1,4})", shape)
     B, T, C = map(int, numbers.groups()) if numbers else (0, 0, 0)
     if not B * T * C or C % n_head:
-        raise UserError(
-            f"--random {shape} must be B,T,C, such as 4,10,512, with C divisible by --n_head"
-        )
+        raise UserError(f"--random {shape} must be B,T,C with C divisible by --n_head")
     torch.manual_seed(0)
     attn, x_BTC = MultiHeadAttention(C, n_head), torch.randn(B, T, C)
     print(f"multi-head self-attention on ({B}, {T}, {C}), {n_head} heads\n")

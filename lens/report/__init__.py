@@ -33,7 +33,7 @@ def report(word: str | None, options: Report) -> int:
     if not path.parent.is_dir() or path.is_dir():
         raise UserError(f"--out {options.out!r} must name a file in an existing folder")
     if path.exists() and not path.read_bytes().startswith(MARK.encode()):
-        raise UserError(f"{path} exists and is not a report; name another --out")
+        raise UserError(f"{path} is not a report; name another --out")
     content = make_page(subject, subject.sequences(options.sequences), options.max_mb * 1e6)
     write_atomically(path, content.encode())
     print(f"{printable(str(path))}, {len(content) / 1e6:.1f} MB: open it in a browser")

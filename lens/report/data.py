@@ -60,8 +60,7 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
     if taken + sizes[-1][1] > max_bytes:
         raise too_small(max_bytes, taken + sizes[-1][1])
     chosen = choose(sizes, losses, max_bytes - taken)
-    data["snapshots"], weights = [], []
-    data["saved"] = len(sizes)
+    data["saved"], data["snapshots"], weights = len(sizes), [], []
     for i, (step, snapshot) in enumerate(through_training(subject)):
         if i in chosen:
             measured, packed_weights = measure(subject, sequences_BT, snapshot, chosen[i])
@@ -193,8 +192,7 @@ def reference(subject: Subject) -> Tensor:
 
 def too_small(max_bytes: float, enough: float) -> UserError:
     return UserError(
-        f"the model, in 8 bits, exceeds {max_bytes / 1e6:g} MB; "
-        f"set --max_mb {enough / 1e6 + 0.01:.2f}"
+        f"the model exceeds {max_bytes / 1e6:g} MB; set --max_mb {enough / 1e6 + 0.01:.2f}"
     )
 
 

@@ -51,5 +51,5 @@ def test_a_run_and_what_is_left_out(workplace: Path, capsys: pytest.CaptureFixtu
     assert "1 of 1 snapshots fit --max_mb" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"exceeds 0\.001 MB; set --max_mb"):
         show("a", text, max_mb=0.001)
-    with pytest.raises(UserError, match="give the text that the model was trained on"):
+    with pytest.raises(UserError, match="give the training text"):
         show(GPTLanguageModel(5))

@@ -130,7 +130,7 @@ def test_a_page_keeps_to_its_room_and_overwrites_only_pages(
     assert uniform["own_position"] == pytest.approx(sum(1 / q for q in range(2, 14)) / 12)
     Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
     assert study.main([*report, "--out=mine.txt"]) == 2
-    assert "mine.txt exists and is not a report" in capsys.readouterr().err
+    assert "mine.txt is not a report" in capsys.readouterr().err
     assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"
 
 
