@@ -3,7 +3,10 @@
 (Flags and config files are in configs/test_load.py, resuming in test_train.py; here are the rest.)
 """
 
+import runpy
+import signal
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,16 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("error: ") and LINES[words] in line
     assert left() == before
+
+
+@pytest.mark.parametrize("script", ["train.py", "sample.py", "study.py", "convert.py"])
+def test_a_script_exits_with_its_code(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And ignores Ctrl-C if a shell started it in the background."""
+    monkeypatch.setattr(sys, "argv", [script, "--wrong"])
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    assert signal.signal(signal.SIGINT, before) == signal.SIG_IGN
 
 
 @pytest.mark.slow

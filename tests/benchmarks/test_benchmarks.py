@@ -193,6 +193,15 @@ def test_time_to_loss(text: str, results: Any, nanogpt: str) -> None:
     assert time_to_loss.main([*flags[:2], "--repetitions=1", "--train.max_steps=1"]) == 2
 
 
+@pytest.mark.slow
+def test_recipe(text: str, results: Any) -> None:
+    """Of each seed; the halves make the whole."""
+    (row,) = results(recipe.main, DEBUG, text, "--train.max_steps=2", "--seeds=2")["rows"]
+    halves = np.mean([row["first_half"], row["second_half"]], axis=0)
+    assert halves == pytest.approx(row["whole"], rel=1e-2)
+    assert len({*row["first_half"], *row["second_half"], *row["whole"]}) == 6
+
+
 def test_each_change_of_the_recipe_is_understood_and_is_one() -> None:
     base = Config(train=TrainConfig(minutes=0.0))
     for name, change in recipe.CHANGES.items():

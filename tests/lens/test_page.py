@@ -662,4 +662,8 @@ def test_other_tokens(kind: str, workplace: Path, show: Show) -> None:
     show(given, address=wait_for_address(tab, "L0H0"))
     assert spans.all_inner_texts() == before
     act(tab, "#show-alone")
-    assert len(said(tab, "#alone-readout")) == 7  # a score, and six logit contributions
+    default = said(tab, "#alone-readout")
+    assert len(default) == 7  # a score, and six logit contributions
+    last = len({*before}) - 1
+    point_at(tab, last, last, "#alone-scores", click=True)
+    assert said(tab, "#alone-readout") != default

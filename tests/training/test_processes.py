@@ -1,11 +1,15 @@
 """Several processes share a batch; what concerns one process alone. Real jobs are in
 tests/test_processes.py."""
 
+import os
+from typing import Any
+
 import pytest
 import torch.distributed as dist
 from torch import Tensor
 
-from training.processes import Processes
+from training.config import TrainConfig
+from training.processes import Processes, join_processes
 
 
 @pytest.mark.parametrize(("meanwhile", "other"), [(0, 0), (0, 15), (15, 0)])
@@ -24,3 +28,19 @@ def test_a_signal_anywhere_stops_all_and_none_is_lost(
     assert processes.sum(1) == [3]
     assert processes.stopping == bool(other)
     assert processes.stop.number == max(meanwhile, other)
+
+
+def test_ctrl_c_at_once_ends_a_process_that_may_wait_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    def interrupted(*settings: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(dist, "init_process_group", interrupted)
+    with pytest.raises(SystemExit, match="130"), join_processes(TrainConfig(), "cpu"):
+        pass
