@@ -281,11 +281,12 @@ def main(argv: list[str]) -> int:
     sections = {"": Options} | SECTIONS
     file, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
     options = build(Options, values[""])
-    if options.evaluate:
-        values["train"]["teachers"] = ""
     with ExitStack() as stack:  # the run's lock, and the group of processes
         saved, flag = open_saved(options, stack)
-        config = read_config(values, file, saved.config if saved else None)
+        base = saved.config if saved else Config()
+        if not options.resume:  # the teachers of a run are not those of the next
+            base = replace(base, train=replace(base.train, teachers=""))
+        config = read_config(values, file, base)
         if saved:
             check_changes(saved.config, config, flag)
         machine = start_machine(
@@ -362,8 +363,8 @@ def restore(job: Job, saved: SavedRun) -> None:
     run = job.run = saved.path.parent
     if not saved.trained_on(job.batches.info):
         raise UserError(
-            f"{run} was trained on another text, {saved.header.corpus.get('source')}; for this "
-            f"one, use --init_from {run}"
+            f"{run} was trained on another text, {saved.header.corpus.get('source')}; for this, "
+            f"use --init_from {run}"
         )
     job.state = saved.header.state
     load_weights(job.model, saved.tensors, saved.path)

@@ -99,7 +99,7 @@ def mean_and_deviation(values: Sequence[float]) -> str:
 def main(argv: list[str]) -> int:
     """Train every row with every seed."""
     options, file, config, flags = frame.read_training(Options, argv)
-    flags = ["--train.minutes=0", *flags]  # the same number of steps for each run by default
+    flags = ["--train.minutes=0"] * (not file) + flags  # the default: the same steps in each run
     changes = {Path(file).stem or "the default": ""} | (CHANGES if options.changes else {})
     rivals = {
         name: partial(train_and_evaluate, file, flags + change.split(), config.data, count(1337))

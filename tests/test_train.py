@@ -122,6 +122,7 @@ def test_teachers(capsys: pytest.CaptureFixture[str]) -> None:
     assert read("runs/t", "train_loss")[24] != read("runs/one", "train_loss")[24]
     Path("runs/t").rename("elsewhere")
     assert train.main(["--evaluate=one"]) == 0
+    assert train.main(["--init_from=one", "--run=next", "--train.max_steps=1"]) == 0  # without t
     Path("short.txt").write_text(TEXT + "XYZ")
     assert train.main([*SHORT, "--train.teachers=one"]) == 2
     assert "teacher one needs the same vocabulary" in capsys.readouterr().err

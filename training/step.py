@@ -190,13 +190,12 @@ def describe_size(config: ModelConfig, train: TrainConfig, vocab_size: int) -> s
     with torch.device("meta"):
         model = GPT(config, vocab_size)
         batch = torch.zeros(train.micro_batch_size, config.block_size + 1, dtype=torch.long)
-    kept: dict[int, Tensor] = {}  # for the backward pass, one tensor per storage; also weights
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda tensor: kept.setdefault(tensor.untyped_storage()._cdata, tensor), lambda kept: kept
-    ):
+    kept: list[Tensor] = []  # for the backward pass; also weights
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda tensor: tensor):
         next_token_loss(model(batch[:, :-1]), batch[:, 1:])
+    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in kept}
     # For each weight, a gradient and at most two numbers of optimizer state.
-    memory = 12 * model.num_parameters() + sum(t.untyped_storage().nbytes() for t in kept.values())
+    memory = 12 * model.num_parameters() + sum(storages.values())
     step = flops_per_token(model) * train.batch_size * config.block_size
     # 250 MB for Python and PyTorch.
     return (
