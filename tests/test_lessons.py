@@ -21,7 +21,7 @@ PAGES = [*sorted((ROOT / "docs" / "learn").glob("[0-9]*.md")), ROOT / "docs" / "
 SOLUTIONS = ROOT / "docs" / "learn" / "solutions.md"
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = ["--train.max_steps=2", "--train.eval_every=2", "--train.sample_tokens=1"]
-SHORT += ["--model.n_embd=16", "--data.val_fraction=0.01"]
+SHORT += ["--model.n_embd=16", "--data.val_fraction=0.01", "--train.eval_tokens=999"]
 
 
 def read(page: Path) -> str:

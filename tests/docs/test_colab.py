@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 NOTEBOOK = ROOT / "docs/colab.ipynb"
 SHORT = {
     "!python -m pip install -q -r requirements.txt": "",
-    "--train.minutes 1": "--train.max_steps 3 --train.snapshots 1",
+    "--train.minutes 1": "--train.max_steps 1 --train.eval_tokens 99 --train.snapshots 1",
     "max_mb=2": "sequences=2",
 }
 

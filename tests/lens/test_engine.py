@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -26,8 +27,9 @@ from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_toke
 PARTS = Path(report.__file__).parent
 SCRIPTS = ("kernels.js", "engine.js", "layer0.js", "circuit.js", "stages.js")
 ENGINE = "\n".join((PARTS / name).read_text(encoding="utf-8") for name in SCRIPTS)
-# In the page: the engine, and what a test asks of it, as plain numbers. The edits stay the same
-# objects, as in the page, so that the engine can tell which are new.
+# In the page: the engine, and what a test asks of it, as JSON, which playwright passes on faster
+# than numbers. The edits stay the same objects, as in the page, so that the engine can tell which
+# are new.
 ASK = """
 let engine, edits;
 function make(config, shapes, given, ...packed) {
@@ -38,13 +40,14 @@ function make(config, shapes, given, ...packed) {
   engine.load(weights, (room) => room.set(weights), means);
   edits = given;
 }
-const ask = (tokens, chosen) => [...engine.run(tokens, chosen.map((i) => edits[i]))];
+const run = (tokens, chosen) => [...engine.run(tokens, chosen.map((i) => edits[i]))];
+const ask = (...given) => JSON.stringify(run(...given));
 function together_and_one_by_one(tokens) {
   const afresh = (counts) => {
     engine.valid.fill(0);
-    return counts.map((count) => ask(tokens.slice(0, count), [])).at(-1);
+    return counts.map((count) => run(tokens.slice(0, count), [])).at(-1);
   };
-  return [afresh([tokens.length]), afresh(tokens.map((_, t) => t + 1))];
+  return JSON.stringify([afresh([tokens.length]), afresh(tokens.map((_, t) => t + 1))]);
 }
 """
 OFF = ["zero", "mean"]
@@ -53,7 +56,8 @@ TABLES = """(h) => {
   const layer = new Layer0(engine, tokens), at = [...Array(engine.B).keys()];
   const score = (t, s) => engine.config.positions === "rotary"
     ? layer.scores(h, [Math.max(0, t - s)], [0]) : layer.scores(h, [t], [s]);
-  return [at.flatMap((t) => at.flatMap((s) => [...score(t, s)])), [...layer.logits(h, 3)]];
+  const scores = at.flatMap((t) => at.flatMap((s) => [...score(t, s)]));
+  return JSON.stringify([scores, [...layer.logits(h, 3)]]);
 }"""
 
 
@@ -66,7 +70,7 @@ CIRCUIT = """([text, ...asked]) => {
     const { edges, biases } = circuit.edges(to, nodes);
     return edges.reduce((sum, { value }) => sum + value, biases) - to.value;
   });
-  return [nodes, gaps];
+  return JSON.stringify([nodes, gaps]);
 }"""
 
 
@@ -190,7 +194,7 @@ def test_it_computes_what_pytorch_computes(tab: Any, seed: int) -> None:
             T = random.randint(1, config.block_size)
             text = (text[: random.randrange(T)] + random.choices(range(V), k=T))[:T]
         chosen = random.sample(range(8), count)
-        found = tab.evaluate("(a) => ask(...a)", [text, chosen])
+        found = json.loads(tab.evaluate("(a) => ask(...a)", [text, chosen]))
         with edited(model, [edits[i] for i in chosen], means_LHD.double()):
             seen = capture(model, torch.tensor([text]))
         expected = seen.logits_BTV[0].numpy()
@@ -201,7 +205,7 @@ def test_it_computes_what_pytorch_computes(tab: Any, seed: int) -> None:
     assert len(votes["heads"]) == config.n_layer * config.n_head
     total = votes["embedding"] + votes["biases"] + sum(votes["heads"]) + sum(votes["mlps"])
     assert total == pytest.approx(logits[t, token], abs=1e-4)
-    together, alone = tab.evaluate("(text) => together_and_one_by_one(text)", text)
+    together, alone = json.loads(tab.evaluate("together_and_one_by_one", text))
     assert together == alone  # bitwise
 
 
@@ -211,7 +215,7 @@ def test_a_head_of_layer_0_is_its_tables(tab: Any, config: ModelConfig) -> None:
     h, T, V = 1, config.block_size, VOCAB
     model: Any = make_model(config)
     make(tab, model)
-    scores, logits = map(torch.tensor, tab.evaluate(TABLES, h))
+    scores, logits = map(torch.tensor, json.loads(tab.evaluate(TABLES, h)))
     text_BT, place = some_tokens(1000, T), torch.arange(T)
     scores_BTS = scores.view(T, T, V, V)[
         place[:, None], place, text_BT[:, :, None], text_BT[:, None]
@@ -241,7 +245,7 @@ def test_a_circuit_sums_to_its_goal(tab: Any, config: ModelConfig, asked: tuple[
     text_BT = some_tokens(1, 9)
     model: Any = make_model(config)
     make(tab, model)
-    nodes, gaps = tab.evaluate(CIRCUIT, [text_BT[0].tolist(), *asked])
+    nodes, gaps = json.loads(tab.evaluate(CIRCUIT, [text_BT[0].tolist(), *asked]))
     assert max(map(abs, gaps)) < 1e-4
     written: list[Tensor] = []
 

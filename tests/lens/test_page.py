@@ -64,7 +64,7 @@ def settle(tab: Any) -> Any:
 
 
 def ask(tab: Any, call: str) -> Any:
-    return tab.evaluate(f"glassgpt.{call}")
+    return json.loads(tab.evaluate(f"JSON.stringify(glassgpt.{call})"))
 
 
 def act(tab: Any, selector: str, value: str | None = None) -> None:
