@@ -142,13 +142,12 @@ def build(kind: type[Options], values: dict[str, Any], prefix: str = "--") -> Op
         raise UserError(f"{prefix}{name} {message}" if name else prefix + message) from None
 
 
-def read_config(values: Values, file: str | None, base: Config | None = None) -> Config:
-    """Read the config: flags override the file, which overrides `base` or the defaults.
+def read_config(values: Values, file: str | None, config: Config = Config()) -> Config:  # noqa: B008
+    """Read the config: flags override the file, which overrides the given config.
 
     Raises:
         UserError: naming the error in the file or the flags.
     """
-    config = base or Config()
     if file:
         config = override(config, read_yaml(Path(file)), f"{file}: ")
     return override(config, values, "--")

@@ -6,6 +6,7 @@ the merges. The library `tokenizers` computes this.
 """
 
 import codecs
+import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -23,8 +24,8 @@ from common.errors import UserError
 # tokens 0 to 255 are the bytes in this order.
 VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 HIDDEN = [byte for byte in range(256) if byte not in VISIBLE]
-BYTE_OF = {chr(byte): byte for byte in VISIBLE}
-BYTE_OF |= {chr(0x100 + i): byte for i, byte in enumerate(HIDDEN)}
+ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+BYTE_OF = dict(zip(ALPHABET, VISIBLE + HIDDEN, strict=True))
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
@@ -33,8 +34,11 @@ def code_points(text: str) -> npt.NDArray[np.uint32]:
 
 
 class Tokenizer:
-    """Text <-> token ids from 0 to V - 1. To add a kind of tokens, write a subclass with `pieces`,
-    `encode` and `to_dict`, and name it in KINDS."""
+    """Text <-> token ids from 0 to V - 1. To add a kind of tokens, write a dataclass with `kind`,
+    `pieces` and `encode`, and name it in KINDS."""
+
+    kind: str
+    """The name that `--data.tokenizer` gives."""
 
     pieces: list[bytes]
     """The bytes of each token."""
@@ -52,7 +56,7 @@ class Tokenizer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for `load_tokenizer`."""
-        raise NotImplementedError
+        return {"kind": self.kind} | dataclasses.asdict(self)  # type: ignore[call-overload]
 
     @property
     def vocab_size(self) -> int:
@@ -85,6 +89,8 @@ class Tokenizer:
 class CharTokenizer(Tokenizer):
     """One token per character: `chars[i]` is token i."""
 
+    kind = "char"
+
     chars: str
 
     def __post_init__(self) -> None:
@@ -105,15 +111,12 @@ class CharTokenizer(Tokenizer):
             raise UserError(f"the vocabulary lacks {' '.join(map(repr, unknown))}; leave them out")
         return ids.astype(np.min_scalar_type(self.vocab_size - 1), copy=False)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "char", "chars": self.chars}
-
 
 @dataclass
 class ByteTokenizer(Tokenizer):
     """One token per byte of UTF-8, so that any text has tokens."""
 
-    errors = "surrogateescape"
+    kind, errors = "byte", "surrogateescape"
 
     def __post_init__(self) -> None:
         self.pieces = [bytes([byte]) for byte in range(256)]
@@ -121,13 +124,12 @@ class ByteTokenizer(Tokenizer):
     def encode(self, text: str) -> npt.NDArray[Any]:
         return np.frombuffer(text.encode("utf-8", self.errors), dtype=np.uint8)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "byte"}
-
 
 @dataclass
 class BPETokenizer(Tokenizer):
     """One token per byte, or per sequence of bytes that `merges` join."""
+
+    kind = "bpe"
 
     merges: str
     """Pairs of tokens to join, in this order, one per line, in GPT-2's characters."""
@@ -155,15 +157,8 @@ class BPETokenizer(Tokenizer):
             raise UserError("the text is not UTF-8; only byte tokens can encode it") from None
         return np.array(ids, dtype=np.min_scalar_type(self.vocab_size - 1))
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "bpe", "merges": self.merges, "special": list(self.special)}
 
-
-KINDS: dict[str, type[Tokenizer]] = {
-    "char": CharTokenizer,
-    "byte": ByteTokenizer,
-    "bpe": BPETokenizer,
-}
+KINDS = {each.kind: each for each in (CharTokenizer, ByteTokenizer, BPETokenizer)}
 
 
 def load_tokenizer(plain: dict[str, Any]) -> Tokenizer:

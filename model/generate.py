@@ -25,7 +25,7 @@ class Sampling:
     top_k: Count | None = None
     """Sample only from the k most likely tokens."""
 
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: Annotated[float, Field(ge=1e-6, le=1)] = 1.0
     """Sample only from the smallest set of most likely tokens with at least this total
     probability."""
 
@@ -41,7 +41,6 @@ class Sampling:
         if self.top_p < 1:  # Holtzman et al. 2020
             sorted_BV, order_BV = logits_BV.softmax(-1).sort(descending=True, stable=True)
             unlikely_BV = sorted_BV.cumsum(-1) - sorted_BV >= self.top_p
-            unlikely_BV[:, 0] = False  # where top_p is zero in float32
             logits_BV[torch.empty_like(unlikely_BV).scatter(-1, order_BV, unlikely_BV)] = -math.inf
         return logits_BV.softmax(-1)
 

@@ -63,7 +63,7 @@ class Options(Base):
     """An open range."""
 
 
-def parse(*argv: str, base: Config | None = None) -> Config:
+def parse(*argv: str, base: Config = Config()) -> Config:  # noqa: B008
     word, values = read_command_line({"": Options} | SECTIONS, list(argv), "usage", "about")
     return read_config(values, word, base)
 
@@ -166,8 +166,8 @@ def test_ranges_end_where_they_say() -> None:
 def test_length_is_set_by_the_last_of_minutes_and_max_steps(workplace: Path) -> None:
     """In a file or flags, over a run of some number of steps."""
 
-    def length(*argv: str, base: Config | None = None) -> tuple[float, int]:
-        train = parse(*argv, base=base).train
+    def length(*argv: str, **base: Config) -> tuple[float, int]:
+        train = parse(*argv, **base).train
         return train.minutes, train.max_steps
 
     (workplace / "steps.yaml").write_text("train: {minutes: 0.0, max_steps: 7}")
