@@ -17,13 +17,14 @@ if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at o
 import common.start  # loads PyTorch
 
 # isort: split
+import dataclasses
 import itertools
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -125,43 +126,46 @@ def train(job: "Job") -> bool:
             if dropout:  # its masks follow from (seed, step), as the batches do
                 torch.manual_seed(hash((settings.seed, state.step, processes.rank)))
             state.step += 1  # before the weights change, so that an error names this step
-            state.train_loss, grad_norm = train_step(
+            train_step(
                 ddp_model,
                 job.optimizer,
                 batch,
                 settings,
                 lr_scale,
                 multi_token_weight,
-                processes,
                 job.teachers,
+                job.check,
             )
             state.seconds = time.perf_counter() - began
-            log.step(lr_scale, grad_norm, time.perf_counter() - step_began)
+            log.step(lr_scale, job.grad_norm, time.perf_counter() - step_began)
         job.save_last()
     return False
 
 
+@dataclasses.dataclass
 class Job:
     """A training run: config, data, model, optimizer, state."""
 
-    def __init__(
-        self, config: Config, batches: Batches, machine: Machine, processes: Processes
-    ) -> None:
+    config: Config
+    batches: Batches
+    machine: Machine
+    processes: Processes
+
+    def __post_init__(self) -> None:
         """Make the model, with weights drawn from the seed, and its optimizer."""
-        self.config, self.batches = config, batches
-        self.machine, self.processes = machine, processes
         self.run = Path("the run")  # the run's folder, known only to the first process
         self.state = TrainState()
-        seed = config.train.seed
-        torch.manual_seed(seed)
-        self.model = GPT(config.model, batches.tokenizer.vocab_size).to(machine.device)
-        self.model.compute_dtype = precision = getattr(torch, machine.precision)
-        if config.train.compile:
+        self.grad_norm = 0.0  # of the last step
+        self.unread: list[Tensor] = []  # the results of steps that were not waited for
+        settings = self.config.train
+        torch.manual_seed(settings.seed)
+        vocab_size = self.batches.tokenizer.vocab_size
+        self.model = GPT(self.config.model, vocab_size).to(self.machine.device)
+        self.model.compute_dtype = precision = getattr(torch, self.machine.precision)
+        if settings.compile:
             self.model.compile()
-        self.optimizer = make_optimizer(self.model, config.train, precision)
-        self.teachers = [
-            self.open_teacher(name) for name in config.train.teachers.split(",") if name
-        ]
+        self.optimizer = make_optimizer(self.model, settings, precision)
+        self.teachers = [self.open_teacher(name) for name in settings.teachers.split(",") if name]
 
     def open_teacher(self, name: str) -> GPT:
         """Return the model of a run, whose predictions can be targets of this one.
@@ -181,10 +185,45 @@ class Job:
         """Return this process's shard of the batch for `step`, (b, block_size + 1)."""
         batch = self.batches.train_batch(step, self.config.train.batch_size)
         shard = batch.chunk(self.processes.world_size)[self.processes.rank]
+        if self.machine.device == "cuda":  # copy it while the GPU computes earlier steps
+            return shard.pin_memory().to("cuda", non_blocking=True)
         return shard.to(self.machine.device)
 
+    def check(self, loss: Tensor, grad_norm: Tensor) -> Tensor | None:
+        """Check the result of a step; see `train_step`. A GPU is waited for only every `log_every`
+        steps. Until then, a result that is not finite masks all updates."""
+        self.unread.append(torch.stack((loss, grad_norm)))
+        if self.machine.device == "cpu" or self.state.step % self.config.train.log_every == 0:
+            self.wait()
+            return None
+        return torch.stack(self.unread).isfinite().all()
+
+    def wait(self) -> None:
+        """Wait for the results of the last steps, and update the state.
+
+        Raises:
+            FloatingPointError: if one of them is not finite, with the state at its step.
+        """
+        if self.unread:
+            numbers = torch.cat(self.unread) / self.processes.world_size
+            sums = self.processes.sum(*numbers.tolist())
+            self.state.step -= len(self.unread)
+            self.unread = []
+            for loss, norm in zip(sums[::2], sums[1::2], strict=True):
+                self.state.step += 1
+                if not math.isfinite(loss + norm):
+                    bad = [
+                        f", first in {name}"
+                        for name, weight in self.optimizer.weights.items()
+                        if not (weight.grad is None or weight.grad.isfinite().all())
+                    ]
+                    raise FloatingPointError(
+                        f"loss {loss}, gradient norm {norm}{''.join(bad[:1])}; no weight changed"
+                    )
+                self.state.train_loss, self.grad_norm = loss, norm
+
     def evaluate(
-        self, split: Callable[..., Iterator[Tensor]], limit: int | None = None
+        self, split: Callable[..., Iterator[Tensor]], limit: int = sys.maxsize
     ) -> Evaluation:
         """Return the loss over a split, or over its beginning if stopped, with the micro-batch size
         of training.
@@ -192,10 +231,11 @@ class Job:
         Args:
             limit: maximum number of tokens; see `data.batches.one_pass`.
         """
+        self.wait()
         rows = self.config.train.micro_batch_size // self.processes.world_size
         return evaluate(
             self.model,
-            itertools.takewhile(lambda _: not self.processes.stop, split(rows, limit)),
+            itertools.takewhile(lambda _: not self.processes.stop.number, split(rows, limit)),
             self.batches.tokenizer,
             self.machine.device,
             self.processes,
@@ -219,6 +259,7 @@ class Job:
         Raises:
             FloatingPointError: if a number is not finite; nothing is saved.
         """
+        self.wait()
         check_finite(tensors)
         if self.processes.is_main:
             header = Header(
@@ -248,7 +289,8 @@ def fit_steps(job: Job, began: float) -> Job:
 
     for steps in itertools.count(-1):
         # A learning rate of 0 cannot diverge.
-        train_step(model, job.optimizer, batch, settings, 0.0, 0.0, processes, job.teachers)
+        loss, _ = train_step(model, job.optimizer, batch, settings, 0.0, 0.0, job.teachers)
+        loss.item()  # waits for a GPU
         if steps < 1:  # steps -1 and 0 are warmup
             start = time.perf_counter()
         elif seconds_since(start) > min(5.0, 1.8 * settings.minutes):  # 3%, at most 5 s
@@ -266,7 +308,9 @@ def fit_steps(job: Job, began: float) -> Job:
         f"{fitting:,} steps, {1000 * step:,.1f} ms each, fit into {settings.minutes:g} min here; "
         f"to repeat this run: --train.max_steps {fitting}"
     )
-    config = replace(job.config, train=replace(settings, max_steps=fitting, minutes=0.0))
+    config = dataclasses.replace(
+        job.config, train=dataclasses.replace(settings, max_steps=fitting, minutes=0.0)
+    )
     return Job(config, job.batches, job.machine, processes)
 
 
@@ -285,21 +329,22 @@ def main(argv: list[str]) -> int:
         saved, flag = open_saved(options, stack)
         base = saved.config if saved else Config()
         if not options.resume:  # the teachers of a run are not those of the next
-            base = replace(base, train=replace(base.train, teachers=""))
+            base = dataclasses.replace(base, train=dataclasses.replace(base.train, teachers=""))
         config = read_config(values, file, base)
         if saved:
             check_changes(saved.config, config, flag)
         machine = start_machine(
             config.train, saved.header.machine.threads if saved and options.resume else 0
         )
-        source = config.data.source
         batches = open_batches(
             config.data,
             config.model.block_size,
             config.train.seed,
             saved.tokenizer if saved else None,
             # An untrusted checkpoint must not choose the file that is read.
-            named=saved is None or "source" in values["data"] or source != saved.config.data.source,
+            named="source" in values["data"]
+            or config.data.source != base.data.source
+            or saved is None,
         )
         processes = stack.enter_context(join_processes(config.train, machine.device))
         about = f"{machine}\ntext: {batches}"
@@ -395,7 +440,7 @@ def run_training(job: Job) -> int:
         )
     else:
         print(f"stopped at step {state.step}; resume with: python train.py --resume {run}")
-    return 128 + stop.number if stop else 0  # as a shell reports it: 130 for Ctrl-C
+    return 128 + stop.number if stop.number else 0  # as a shell reports it: 130 for Ctrl-C
 
 
 def measure(job: Job, saved: SavedRun) -> int:

@@ -6,6 +6,7 @@ last T.
 """
 
 import functools
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,7 +46,7 @@ def open_batches(
     if config.tokenizer != "char" or tokenizer not in (None, batches.tokenizer):
         raise UserError(
             f"--data.source {config.source} has its own vocabulary; omit --data.tokenizer and "
-            f"weights of another vocabulary"
+            f"other weights"
         )
     return batches
 
@@ -127,7 +128,7 @@ class GeneratedBatches:
         # The middle number is not a part that is held out, or evaluation could repeat a batch.
         return self.draw([self.seed, 1, step], batch_size)
 
-    def held_out(self, part: int, batch_size: int, limit: int | None = None) -> Iterator[Tensor]:
+    def held_out(self, part: int, batch_size: int, limit: int = sys.maxsize) -> Iterator[Tensor]:
         """Yield all sequences, which are the same for every seed of training."""
         yield from self.draw([0, part], HELD_OUT).split(batch_size)
 
@@ -184,7 +185,7 @@ def epoch_starts(length: int, T: int, count: int, seed: int, epoch: int) -> npt.
 
 
 def one_pass(
-    tokens: npt.NDArray[Any], T: int, batch_size: int, limit: int | None = None
+    tokens: npt.NDArray[Any], T: int, batch_size: int, limit: int = sys.maxsize
 ) -> Iterator[Tensor]:
     """Yield adjacent sequences, (B, T + 1), which together predict every token but the first; the
     remaining tokens make a last, shorter sequence.
@@ -195,7 +196,7 @@ def one_pass(
     """
     count = fitting = (len(tokens) - 1) // T
     rest = tokens[T * fitting :]
-    if limit is not None and limit < len(tokens) - 1:
+    if limit < len(tokens) - 1:
         count, rest = max(1, limit // T), rest[:0]
     starts = T * (np.arange(count) * fitting // count)
     for first in range(0, count, batch_size):

@@ -75,8 +75,8 @@ def load_corpus(
     if not entry.exists():
         if not named and config.source != "pydocs":
             raise UserError(
-                f"{source.name}, which only the saved run names, is not in {folder.parent}; to "
-                f"read it, give --data.source"
+                f"{source.name}, which only the saved run names, is not in {folder.parent}; give "
+                f"--data.source"
             )
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{entry}.lock"):

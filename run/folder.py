@@ -79,7 +79,7 @@ def save_config(run: Path, config: Config, about: str) -> None:
     Args:
         about: the text and the machine, which become comments.
     """
-    about += "\nThis file is not read by --resume; to change the run, give flags."
+    about += "\n--resume does not read this file."
     comments = "".join(f"# {line}\n" for line in about.splitlines())
     plain = yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
     write_atomically(run / "config.yaml", (comments + plain).encode())
@@ -119,8 +119,7 @@ MAY_CHANGE = {
         "train.max_steps",
         "train.target_loss",
         "train.*_every",
-        "train.eval_tokens",
-        "train.sample_tokens",
+        "train.*_tokens",
         "train.tensorboard",
         "train.snapshot*",
         "train.device",

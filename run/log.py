@@ -28,7 +28,7 @@ class Logger(ExitStack):
         state: TrainState,
         baselines: dict[str, float],
         stop: StopSignal,
-        silent: bool = False,
+        silent: bool,
     ) -> None:
         """
         Args:
@@ -103,7 +103,7 @@ class Logger(ExitStack):
         """Log a step, which took `seconds`."""
         state, settings = self.state, self.settings
         self.steps, self.busy = self.steps + 1, self.busy + seconds
-        if state.step % settings.log_every == 0 or state.step == settings.max_steps:
+        if state.step % settings.log_every == 0:
             speed = self.steps * self.tokens_per_step / self.busy
             self.steps, self.busy = 0, 0.0
             progress = f"loss {state.train_loss:.3f}, {speed:,.0f} tokens/s"

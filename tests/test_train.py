@@ -1,8 +1,10 @@
 """The whole of a run: what it computes, what it leaves, how it is resumed, what it refuses."""
 
+import dataclasses
 import io
 import itertools
 import json
+import math
 import os
 import re
 import signal
@@ -35,6 +37,8 @@ from tests.conftest import DEBUG, ROOT, make_run, posix
 from tests.jobs import start_command
 from training.config import TrainConfig
 from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
+from training.processes import Processes
+from training.runtime import Machine, start_machine
 from training.step import Evaluation, TrainState, evaluate, train_step
 
 TEXT = "a short text to train on, again and again\n" * 60
@@ -99,7 +103,7 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], None]) 
     """Do something in the middle of an update, counted from 1 in this session."""
     calls = itertools.count(1)
 
-    def patched(*args: Any, **options: Any) -> tuple[float, float]:
+    def patched(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
         if next(calls) == step:
             do()
         return train_step(*args, **options)
@@ -151,11 +155,13 @@ def test_a_run_is_its_seed_its_batches_and_its_schedule(
             batch = batches.train_batch(step - 1, 16)
             torch.manual_seed(hash((5, step - 1, 0)))
             loss, norm = train_step(model, optimizer, batch, config.train, lr_scale, weight)
-            numbers["train_loss"][step], numbers["grad_norm"][step] = loss, norm
+            numbers["train_loss"][step], numbers["grad_norm"][step] = loss.item(), norm.item()
             numbers["learning_rate"][step] = lr_scale * 1e-2
         weights[step] = {name: tensor.half() for name, tensor in model_tensors(model).items()}
         if step in (7, 14, 21, 24):
-            result = evaluate(model, batches.validation_batches(8), batches.tokenizer, "cpu")
+            result = evaluate(
+                model, batches.validation_batches(8), batches.tokenizer, "cpu", Processes()
+            )
             val_loss[step] = result.loss
             prompt = torch.tensor([[batches.info["start_token"]]])
             generator = torch.Generator().manual_seed(5)
@@ -207,7 +213,7 @@ def test_a_run_is_measured_on_what_is_held_out(
     expected = ""
     for name in ("validation", "test")[: 1 if source == "repeat" else 2]:
         split = getattr(batches, f"{name}_batches")(16)
-        result = evaluate(saved.model(), split, saved.tokenizer, "cpu")
+        result = evaluate(saved.model(), split, saved.tokenizer, "cpu", Processes())
         expected += f"{name:10} {result.in_units(saved.config.data.unit)}\n"
     assert lines == expected
 
@@ -223,7 +229,7 @@ def test_a_minute_is_all_that_a_run_does(
     now, sample = [time.perf_counter()], train.Job.sample
     tokens = 251  # in the validation split, 32 of them a third of a step
 
-    def slow_step(*args: Any, **options: Any) -> tuple[float, float]:
+    def slow_step(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
         now[0] += 1.0
         return train_step(*args, **options)
 
@@ -264,7 +270,7 @@ def test_weights_that_a_step_ruined_are_never_saved(
     flags += ["--train.learning_rate=1e30", "--train.optimizer=adamw", "--train.warmup_steps=5000"]
     assert train.main([*flags, "--run=a"]) == 2
     error = re.fullmatch(
-        r"error: at step (\d+): .* is .*; runs/a keeps its last checkpoint. Start again "
+        r"error: at step (\d+): .*; runs/a keeps its last checkpoint. Start again "
         r"with a lower --train.learning_rate and --train.muon_learning_rate\n",
         capsys.readouterr().err,
     )
@@ -272,6 +278,76 @@ def test_weights_that_a_step_ruined_are_never_saved(
     for path in Path("runs/a").glob("*.safetensors"):
         load_checkpoint(path)  # which rejects what is not finite
     assert not re.search("NaN|Infinity", Path("runs/a/metrics.jsonl").read_text())
+
+
+# Each device but "cpu" is waited for as a GPU is.
+@pytest.fixture(params=["cpu", "cpu:0"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    def start(*args: Any) -> Machine:
+        return dataclasses.replace(start_machine(*args), device=request.param)
+
+    monkeypatch.setattr(train, "start_machine", start)
+    return str(request.param)
+
+
+def test_what_is_not_finite_is_never_learned(
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    device: str,
+) -> None:
+    """A GPU, which does not wait for its losses at step 13, notices at step 15, and has learned
+    nothing since step 12."""
+    calls, kept = itertools.count(1), list[Tensor]()
+
+    def poisoned(model: GPT, *args: Any) -> tuple[Tensor, Tensor]:
+        if (call := next(calls)) < 13:
+            return train_step(model, *args)
+        weight = model.get_parameter("blocks.1.mlp.up.weight")
+        hook = weight.register_hook(lambda g: g * (math.nan if call == 13 else 1.0))
+        kept.extend(p.detach().clone() for p in model.parameters() if call == 13)
+        try:
+            return train_step(model, *args)
+        finally:
+            hook.remove()
+            torch.testing.assert_close(kept, list(model.parameters()), rtol=0, atol=0)
+
+    monkeypatch.setattr(train, "train_step", poisoned)
+    assert train.main([*SHORT, "--train.log_every=5", "--train.snapshots=0", "--run=a"]) == 2
+    first = ", first in blocks.1.mlp.up.weight" * (device == "cpu")
+    error = (
+        rf"error: at step 13: loss \d\S+, gradient norm nan{first}; no weight changed; runs/a keeps"
+    )
+    assert re.match(error, capsys.readouterr().err)
+    assert next(calls) == (14 if device == "cpu" else 16)
+    assert state_of("a").step == 8
+
+
+def test_a_gpu_is_waited_for_every_few_steps(
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    device: str,
+) -> None:
+    """A run on one is the same to the last bit. A signal counts at the next look, which is before
+    whatever is measured or saved."""
+    sums, plain = itertools.count(), Processes.sum
+    flags = [*DROPOUT, "--train.log_every=5", "--train.save_every=12", "--train.grad_clip=0.5"]
+    flags += ["--train.snapshots=5", "--train.learning_rate=5", "--train.muon_learning_rate=0.3"]
+    flags += ["--train.schedule=constant"]
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "start_machine", start_machine)
+        assert train.main([*flags, "--run=whole"]) == 0
+    monkeypatch.setattr(Processes, "sum", lambda *given: (next(sums), plain(*given))[1])
+    with monkeypatch.context() as patch:
+        at_step(patch, 13, ctrl_c)
+        assert train.main([*flags, "--run=parts"]) == 130
+    assert state_of("parts").step == (13 if device == "cpu" else 15)
+    assert train.main(["--resume=parts"]) == 0
+    same_bits(Path("runs/parts"), Path("runs/whole"))
+    measured = re.findall("validation .* training .*", capsys.readouterr().out)
+    assert measured[:3] == measured[3:] and "best" in str(measured)
+    assert next(sums) == 3 + (24 if device == "cpu" else 9)  # evaluations, and looks
 
 
 @pytest.mark.slow

@@ -61,9 +61,6 @@ class Processes:
         return model if self.world_size == 1 else DistributedDataParallel(model)
 
 
-ALONE = Processes()
-
-
 @contextmanager
 def join_processes(config: TrainConfig, device: str) -> Iterator[Processes]:
     """Join the other processes if torchrun started this one; then only the first one prints.

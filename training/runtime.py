@@ -97,14 +97,12 @@ def computes_in_bfloat16(device: str) -> bool:
 class StopSignal:
     """Records Ctrl-C, SIGTERM and a closed terminal inside the `with` block.
 
-    After the first signal, the step finishes; a second one raises KeyboardInterrupt at once.
+    After the first signal, training stops at the next look at its loss, which is after each step on
+    a CPU; a second one raises KeyboardInterrupt at once.
     """
 
     def __init__(self) -> None:
         self.number = 0
-
-    def __bool__(self) -> bool:
-        return self.number != 0
 
     def __enter__(self) -> "StopSignal":
         self.before = {
@@ -120,7 +118,7 @@ class StopSignal:
             signal.signal(each, signal.default_int_handler)
         with suppress(OSError):  # the terminal may have been closed
             # Not print: the signal may have come in the middle of one.
-            os.write(2, b"\nstopping after this step; repeat to stop at the last checkpoint\n")
+            os.write(2, b"\nstopping soon; repeat to stop at the last checkpoint\n")
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self.before.items():

@@ -2,7 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -15,7 +16,7 @@ from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
 from training.config import TrainConfig
 from training.optim import Optimizer, gradient
-from training.processes import ALONE, Processes
+from training.processes import Processes
 
 
 @dataclass(config=STRICT)
@@ -67,9 +68,9 @@ def train_step(
     config: TrainConfig,
     lr_scale: float,
     multi_token_weight: float = 0.0,
-    processes: Processes = ALONE,
     teachers: Sequence[GPT] = (),
-) -> tuple[float, float]:
+    check: Callable[[Tensor, Tensor], Any] = lambda loss, grad_norm: None,
+) -> tuple[Tensor, Tensor]:
     """Compute the loss and its gradient, and update the weights.
 
     Args:
@@ -79,12 +80,12 @@ def train_step(
         multi_token_weight: weight of the loss for the token after the next; see
             training.optim.get_multi_token_weight.
         teachers: models whose mean probabilities are the targets.
+        check: called with the result before the update, which does not happen if it raises. It can
+            return a boolean tensor, which is not waited for: if false, the weights do not change.
 
     Returns:
-        The mean loss for the next token, in nats, and the norm of the gradient before clipping.
-
-    Raises:
-        FloatingPointError: if either is not finite; the weights are unchanged.
+        The mean loss for the next token, in nats, and the norm of the gradient before clipping,
+        both on the device.
     """
     micro_batches = batch.chunk(config.gradient_accumulation_steps)
     total = torch.zeros((), device=batch.device)
@@ -103,23 +104,17 @@ def train_step(
             objective = objective + multi_token_weight * after_next
         (objective / len(micro_batches)).backward()
 
-    gradients = {name: gradient(name, weight) for name, weight in optimizer.weights.items()}
-    norm = torch.nn.utils.get_total_norm(gradients.values())
-    loss, grad_norm = torch.stack((total, norm)).tolist()  # both in one wait for the device
-    loss = processes.sum(loss)[0] / processes.world_size
-    if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-        model.zero_grad()
-        bad = [name for name, each in gradients.items() if not each.isfinite().all()]
-        first = f", first in {bad[0]}" if bad else ""
-        raise FloatingPointError(
-            f"the loss is {loss} and the gradient norm {grad_norm}{first}; no weight was updated"
-        )
-    if 0 < config.grad_clip < grad_norm:
-        weights = optimizer.weights.values()
+    weights = list(optimizer.weights.values())
+    norm = torch.nn.utils.get_total_norm([gradient(*item) for item in optimizer.weights.items()])
+    update = check(total, norm)
+    before = [] if update is None else [weight.detach().clone() for weight in weights]
+    if config.grad_clip and (before or norm > config.grad_clip):
         torch.nn.utils.clip_grads_with_norm_(weights, config.grad_clip, norm)
     optimizer.step(lr_scale)
+    for weight, old in zip(weights, before, strict=False):
+        weight.data.copy_(torch.where(update, weight, old))
     model.zero_grad()
-    return loss, grad_norm
+    return total, norm
 
 
 @dataclass(frozen=True)
@@ -131,7 +126,7 @@ class Evaluation:
 
     bits_per_char: float
 
-    tokens: int = 0
+    tokens: int
     """Number of tokens that were predicted."""
 
     def in_units(self, unit: str) -> str:
@@ -146,7 +141,7 @@ def evaluate(
     split: Iterator[Tensor],
     tokenizer: Tokenizer,
     device: str,
-    processes: Processes = ALONE,
+    processes: Processes,
 ) -> Evaluation:
     """Return the loss over the sequences of a split, in one deterministic pass.
 

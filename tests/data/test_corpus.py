@@ -252,7 +252,7 @@ def test_a_saved_run_has_nothing_read_or_written(
         assert main(words.split()) == 2
         said = capsys.readouterr().err.splitlines()[-1]
         assert said.startswith("error: ") and "which only the saved run names" in said
-        assert said.endswith(f"; to read it, give {flag}")
+        assert said.endswith(f"; give {flag}")
     assert {path.name for path in workplace.iterdir()} == {"private.txt", "runs"}
 
 

@@ -52,10 +52,10 @@ def test_the_first_signal_is_noted_and_the_second_acts(
     before = {each: signal.signal(each, signal.SIG_DFL) for each in (number, second)}
     try:
         with StopSignal() as stop:
-            assert not stop
+            assert not stop.number
             signal.raise_signal(number)
-            assert stop and stop.number == number
-            said = "\nstopping after this step; repeat to stop at the last checkpoint\n"
+            assert stop.number == number
+            said = "\nstopping soon; repeat to stop at the last checkpoint\n"
             assert capfd.readouterr().err == said
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(second)
@@ -63,7 +63,7 @@ def test_the_first_signal_is_noted_and_the_second_acts(
         signal.signal(number, signal.SIG_IGN)
         with StopSignal() as stop:  # as in the background of a script
             signal.raise_signal(number)
-            assert not stop
+            assert not stop.number
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)

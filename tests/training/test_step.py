@@ -13,7 +13,7 @@ from data.tokenizer import ByteTokenizer, CharTokenizer
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
 from training.config import TrainConfig
-from training.optim import gradient, make_optimizer
+from training.optim import gradient
 from training.processes import Processes
 from training.step import Evaluation, describe_size, evaluate, flops_per_token, train_step
 
@@ -79,37 +79,12 @@ def test_an_update_is_the_clipped_gradient_of_the_mean_loss(
     assert taught or 0.25 < expected_norm < 1e3
     scale = 0.25 / expected_norm if grad_clip == 0.25 else 1.0
     before = [p.detach().clone() for p in model.parameters()]
-    descent, alone = Descent(model), Processes()
-    loss, norm = train_step(model, descent, batch, config, 0.5, multi_token, alone, teachers)
-    assert loss == pytest.approx(expected_loss.item(), rel=1e-5)
-    assert norm == pytest.approx(expected_norm, rel=1e-4)  # as it was before clipping
+    loss, norm = train_step(model, Descent(model), batch, config, 0.5, multi_token, teachers)
+    assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-5)
+    assert norm.item() == pytest.approx(expected_norm, rel=1e-4)  # as it was before clipping
     for old, new, g in zip(before, model.parameters(), gradients, strict=True):
         torch.testing.assert_close(new, old - 0.5 * scale * g, rtol=1e-4, atol=1e-6)
         assert new.grad is None  # nothing is left for the next update
-
-
-@pytest.mark.parametrize("where", ["loss", "gradient", "elsewhere"])
-def test_what_is_not_finite_is_never_learned(where: str) -> None:
-    """In a loss, in one gradient, or in the loss of another process."""
-    model, processes = make(), Processes()
-    weight = model.get_parameter("blocks.1.mlp.up.weight")
-    if where == "loss":
-        torch.nn.init.constant_(weight, math.nan)
-    elif where == "gradient":
-        weight.register_hook(lambda g: g * math.inf)
-    else:
-        object.__setattr__(processes, "sum", lambda number: [math.inf])
-    config = TrainConfig()
-    learner = make_optimizer(model, config)
-    before = [p.detach().clone() for p in model.parameters()]
-    first = {"loss": "token_embedding.weight", "gradient": "blocks.1.mlp.up.weight"}.get(where)
-    said = rf"norm \S+, first in {first}; no" if first else r"norm [\d.]+; no"
-    with pytest.raises(FloatingPointError, match=r"^the loss is \S+ and the gradient " + said):
-        train_step(model, learner, batch_of(4), config, 1.0, processes=processes)
-    for a, b in zip(before, model.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
-        assert b.grad is None
-    assert not any(tensor.any() for state in learner.state.values() for tensor in state.values())
 
 
 @pytest.mark.slow
@@ -121,7 +96,7 @@ def test_compiled_is_the_same_model() -> None:
     for forward in forwards:
         results.append(train_step(forward, Descent(model), batch_of(4), TrainConfig(), 0.0))
         assert all(p.grad is None for p in model.parameters())
-    assert results[0] == pytest.approx(results[1], rel=1e-5)
+    torch.testing.assert_close(*results, rtol=1e-5, atol=0)
 
 
 # --- the evaluation ------------------------------------------------------------------------------
@@ -135,7 +110,7 @@ def split() -> list[Tensor]:
 def test_evaluation_is_the_mean_over_every_token_and_draws_nothing() -> None:
     model = make(dropout=0.5, attn_dropout=0.5)
     state = torch.get_rng_state()
-    result = evaluate(model, iter(split()), CharTokenizer("abcdefg"), "cpu")
+    result = evaluate(model, iter(split()), CharTokenizer("abcdefg"), "cpu", Processes())
     assert torch.equal(state, torch.get_rng_state()) and model.training
     losses = [nats(model.eval(), row[None]) for batch in split() for row in batch]
     assert result.loss == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
@@ -147,13 +122,15 @@ def test_bits_are_per_character_where_a_token_is_a_byte() -> None:
     """Counted from the second byte on, which is the first that is predicted."""
     model, tokens = GPT(SMALL, 256), torch.tensor([[*"a日é b語".encode()]])  # 6 in 11 bytes
     batches = [tokens[:, :6], tokens[:, 5:]]
-    result = evaluate(model, iter(batches), ByteTokenizer(), "cpu")
+    result = evaluate(model, iter(batches), ByteTokenizer(), "cpu", Processes())
     total = sum(nats(model, batch).sum().item() for batch in batches)
     assert result.loss == pytest.approx(total / 10, rel=1e-5)
     assert result.bits_per_char == pytest.approx(total / math.log(2) / 5, rel=1e-5)
-    no_character = evaluate(model, iter([torch.full((1, 5), 0x80)]), ByteTokenizer(), "cpu")
+    no_character = evaluate(
+        model, iter([torch.full((1, 5), 0x80)]), ByteTokenizer(), "cpu", Processes()
+    )
     assert math.isfinite(no_character.bits_per_char)
-    assert Evaluation(2 * math.log(2), 3.0).in_units("byte") == (
+    assert Evaluation(2 * math.log(2), 3.0, 9).in_units("byte") == (
         "1.3863 nats/byte  2.000 bits/byte  3.000 bits/char"
     )
 
