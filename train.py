@@ -52,7 +52,7 @@ from run.checkpoint import (
 )
 from run.folder import check_changes, find_run, lock_run, make_folder, save_config
 from run.log import Logger
-from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
+from training.optim import get_lr_scale, get_multi_token_weight, gradient, make_optimizer
 from training.processes import Processes, join_processes
 from training.runtime import Machine, start_machine
 from training.step import Evaluation, TrainState, describe_size, evaluate, train_step
@@ -155,7 +155,7 @@ class Job:
         """Make the model, with weights drawn from the seed, and its optimizer."""
         self.run = Path("the run")  # the run's folder, known only to the first process
         self.state = TrainState()
-        self.grad_norm = 0.0  # of the last step
+        self.grad_norm = 0.0  # of the last step that was waited for
         self.unread: list[Tensor] = []  # the results of steps that were not waited for
         settings = self.config.train
         torch.manual_seed(settings.seed)
@@ -185,15 +185,18 @@ class Job:
         """Return this process's shard of the batch for `step`, (b, block_size + 1)."""
         batch = self.batches.train_batch(step, self.config.train.batch_size)
         shard = batch.chunk(self.processes.world_size)[self.processes.rank]
-        if self.machine.device == "cuda":  # copy it while the GPU computes earlier steps
+        if self.machine.device == "cuda":  # do not wait for earlier steps
             return shard.pin_memory().to("cuda", non_blocking=True)
         return shard.to(self.machine.device)
 
     def check(self, loss: Tensor, grad_norm: Tensor) -> Tensor | None:
-        """Check the result of a step; see `train_step`. A GPU is waited for only every `log_every`
-        steps. Until then, a result that is not finite masks all updates."""
+        """Check the result of a step; see `train_step`. A GPU is waited for only when metrics, an
+        evaluation or a checkpoint follow. Until then, a result that is not finite masks all
+        updates."""
+        settings = self.config.train
+        every = math.gcd(settings.log_every, settings.eval_every, settings.save_every)
         self.unread.append(torch.stack((loss, grad_norm)))
-        if self.machine.device == "cpu" or self.state.step % self.config.train.log_every == 0:
+        if self.machine.device == "cpu" or self.state.step % every == 0:
             self.wait()
             return None
         return torch.stack(self.unread).isfinite().all()
@@ -205,7 +208,7 @@ class Job:
             FloatingPointError: if one of them is not finite, with the state at its step.
         """
         if self.unread:
-            numbers = torch.cat(self.unread) / self.processes.world_size
+            numbers = torch.cat(self.unread).cpu().double() / self.processes.world_size
             sums = self.processes.sum(*numbers.tolist())
             self.state.step -= len(self.unread)
             self.unread = []
@@ -215,11 +218,11 @@ class Job:
                     bad = [
                         f", first in {name}"
                         for name, weight in self.optimizer.weights.items()
-                        if not (weight.grad is None or weight.grad.isfinite().all())
+                        # A GPU's gradients are those of a later step.
+                        if self.machine.device == "cpu"
+                        and not gradient(name, weight).isfinite().all()
                     ]
-                    raise FloatingPointError(
-                        f"loss {loss}, gradient norm {norm}{''.join(bad[:1])}; no weight changed"
-                    )
+                    raise FloatingPointError(f"loss {loss}, gradient norm {norm}{''.join(bad[:1])}")
                 self.state.train_loss, self.grad_norm = loss, norm
 
     def evaluate(

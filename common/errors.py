@@ -82,4 +82,4 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
 def printable(text: str) -> str:
     """Return the text in one line, with control characters escaped, because names and values in
     messages may come from untrusted files. A long text is cut."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)[:600]
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:600])[:600]

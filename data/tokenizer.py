@@ -154,7 +154,7 @@ class BPETokenizer(Tokenizer):
         try:
             ids = self._encoder.encode(text, add_special_tokens=False).ids
         except TypeError:
-            raise UserError("the text is not UTF-8; only byte tokens can encode it") from None
+            raise UserError("the text is not UTF-8; use byte tokens") from None
         return np.array(ids, dtype=np.min_scalar_type(self.vocab_size - 1))
 
 

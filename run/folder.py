@@ -51,7 +51,7 @@ def check_unused(run: Path) -> None:
         UserError: if it has a checkpoint.
     """
     if any(run.glob("*.safetensors")):
-        raise UserError(f"{run} exists; resume it with --resume {run}, or choose another --run")
+        raise UserError(f"{run} exists; use --resume {run}, or another --run")
 
 
 @contextmanager

@@ -102,8 +102,8 @@ class TrainConfig:
     """Maximum size of all snapshots in megabytes. If it is too small, fewer snapshots are kept."""
 
     log_every: Count = 10
-    """Number of steps between lines of metrics. A GPU is waited for only at these steps, and before
-    an evaluation or a checkpoint."""
+    """Number of steps between lines of metrics. A GPU is waited for only at these steps, and
+    before evaluations and checkpoints."""
 
     tensorboard: bool = True
     """Write TensorBoard events as well as metrics.jsonl."""

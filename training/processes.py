@@ -58,7 +58,9 @@ class Processes:
 
     def wrap_ddp(self, model: nn.Module) -> nn.Module:
         """Wrap the model so that its backward pass averages gradients over all processes."""
-        return model if self.world_size == 1 else DistributedDataParallel(model)
+        if self.world_size == 1:
+            return model
+        return DistributedDataParallel(model, broadcast_buffers=False)  # they are constant
 
 
 @contextmanager

@@ -30,7 +30,7 @@ class TrainState:
     """Wall-clock time of the loop, including evaluations, over all sessions."""
 
     train_loss: NonNegative | None = None
-    """Loss of the last step, in nats per token."""
+    """Loss of the last step that was waited for, in nats per token."""
 
     last_eval_step: Natural = 0
     """Step of the last evaluation; 0 before the first."""
@@ -81,7 +81,8 @@ def train_step(
             training.optim.get_multi_token_weight.
         teachers: models whose mean probabilities are the targets.
         check: called with the result before the update, which does not happen if it raises. It can
-            return a boolean tensor, which is not waited for: if false, the weights do not change.
+            return a boolean tensor, which is not waited for: if false, the weights do not change,
+            but the optimizer's state does.
 
     Returns:
         The mean loss for the next token, in nats, and the norm of the gradient before clipping,

@@ -29,7 +29,7 @@ def test_only_a_run_that_never_saved_is_replaced(workplace: Path) -> None:
     check_unused(run)
     assert make_folder("a", "") == run
     (run / "last.safetensors").touch()
-    with pytest.raises(UserError, match=r"^runs/a exists; resume it with --resume runs/a, or"):
+    with pytest.raises(UserError, match=r"^runs/a exists; use --resume runs/a, or"):
         make_folder("a", "")
 
 
