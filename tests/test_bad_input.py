@@ -44,7 +44,7 @@ LINES = {  # what is typed, and the line that it ends with
     "convert export a": "export takes RUN and FOLDER: python convert.py export",
     "convert export a b --checkpont=last": "--checkpont; did you mean --checkpoint?",
     "convert import absent": "there is no absent; name a folder, hub:OWNER/NAME, or a file",
-    "convert import full --run=a": "runs/a exists; resume it",
+    "convert import full --run=a": "runs/a exists; use --resume",
     "convert import full --chars=a --tokenizer=b": "give --tokenizer or --chars",
     "convert export a full": "full exists; name a new folder",
     "convert export a no/such": "No such file or directory: ",
