@@ -327,8 +327,8 @@ def test_a_gpu_is_waited_for_every_few_steps(
     capsys: pytest.CaptureFixture[str],
     device: str,
 ) -> None:
-    """A run on one is the same to the last bit. A signal counts at the next look, which is before
-    whatever is measured or saved."""
+    """The run is bitwise that of a CPU. A signal stops it when the losses are read, which precedes
+    every evaluation and checkpoint."""
     sums, plain = itertools.count(), Processes.sum
     flags = [*DROPOUT, "--train.log_every=4", "--train.max_steps=22", "--train.grad_clip=0.5"]
     flags += ["--train.snapshots=5", "--train.learning_rate=5", "--train.muon_learning_rate=0.3"]
@@ -345,7 +345,7 @@ def test_a_gpu_is_waited_for_every_few_steps(
     same_bits(Path("runs/parts"), Path("runs/whole"))
     measured = re.findall("validation .* training .*", capsys.readouterr().out)
     assert measured[:3] == measured[3:] and "best" in str(measured)
-    assert next(sums) == 3 + (22 if device == "cpu" else 8)  # evaluations, and looks
+    assert next(sums) == 3 + (22 if device == "cpu" else 8)  # evaluations, and reads of losses
 
 
 @pytest.mark.slow
