@@ -345,9 +345,7 @@ def main(argv: list[str]) -> int:
             config.train.seed,
             saved.tokenizer if saved else None,
             # An untrusted checkpoint must not choose the file that is read.
-            named="source" in values["data"]
-            or config.data.source != base.data.source
-            or saved is None,
+            named="source" in values["data"] or config.data.source != base.data.source,
         )
         processes = stack.enter_context(join_processes(config.train, machine.device))
         about = f"{machine}\ntext: {batches}"

@@ -97,8 +97,8 @@ def computes_in_bfloat16(device: str) -> bool:
 class StopSignal:
     """Records Ctrl-C, SIGTERM and a closed terminal inside the `with` block.
 
-    After the first signal, training stops at the next look at its loss, which is after each step on
-    a CPU; a second one raises KeyboardInterrupt at once.
+    After the first signal, training stops when it next reads the loss, on a CPU in the same step. A
+    second one raises KeyboardInterrupt at once.
     """
 
     def __init__(self) -> None:
