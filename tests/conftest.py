@@ -43,12 +43,13 @@ posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no fork, name
 # of each; the first that a test names counts.
 GROUPS = {"report": "pages", "browser": "browser"}
 GROUPS |= {"formats": "libraries", "FlopCounterMode": "libraries", "nanogpt": "libraries"}
-GROUPS |= {"start_command": "processes", "debug_run": "processes"}
+GROUPS |= dict.fromkeys(("start_command", "start_job", "debug_run"), "processes")
 
 ROOT = Path(__file__).parent.parent
 DEBUG = str(ROOT / "configs" / "debug.yaml")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[Any]) -> None:
     for item in items:
         names = {*getattr(item, "fixturenames", ()), *vars(item.module), item.path.parent.name}

@@ -44,7 +44,7 @@ from training.step import Evaluation, TrainState, evaluate, train_step
 TEXT = "a short text to train on, again and again\n" * 60
 SHORT = [DEBUG, "--train.max_steps=24", "--train.eval_every=8", "--train.save_every=8"]
 SHORT += ["--train.log_every=1", "--train.sample_tokens=10", "--train.tensorboard=false"]
-SHORT += ["--train.precision=float32", "--data.source=short.txt"]
+SHORT += ["--train.snapshots=5", "--train.precision=float32", "--data.source=short.txt"]
 # With dropout, and several batches in an evaluation: what is stopped and resumed in these tests.
 DROPOUT = [*SHORT, "--model.dropout=0.2", "--model.attn_dropout=0.1", "--train.batch_size=4"]
 DROPOUT += ["--train.gradient_accumulation_steps=2"]

@@ -14,7 +14,8 @@ from tests.conftest import ROOT
 NOTEBOOK = ROOT / "docs/colab.ipynb"
 SHORT = {
     "!python -m pip install -q -r requirements.txt": "",
-    "--train.minutes 1": "--train.max_steps 1 --train.eval_tokens 99 --train.snapshots 1",
+    "!python train.py": "%run train.py",  # without importing PyTorch anew
+    "--train.minutes 1": "--train.max_steps 1 --train.eval_tokens 99 --model.n_layer 1",
     "max_mb=2": "sequences=2",
 }
 

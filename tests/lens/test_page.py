@@ -39,7 +39,8 @@ def show(report: Report, window: tuple[Any, list[str]], tmp_path: Path) -> Itera
 
     def open_page(html: str = page(report.data, report.weights), address: str = "") -> Any:
         file.write_text(html, encoding="utf-8")
-        tab.goto("about:blank")
+        if tab.url != "about:blank":
+            tab.goto("about:blank")
         tab.goto(file.as_uri() + address)
         return settle(tab)
 
