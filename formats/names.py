@@ -217,7 +217,7 @@ GPT2 = Format(
         "resid_pdrop": "dropout",
         "attn_pdrop": "attn_dropout",
     },
-    required={"positions": "learned", "ngrams": 1, "norm": "layernorm", "qk_norm": False},
+    required={"positions": "learned", "ngrams": 1, "qk_norm": False},
     constants={
         "model_type": "gpt2",
         "layer_norm_epsilon": 1e-5,
@@ -295,7 +295,7 @@ PERSIMMON = Format(
         "hidden_dropout": "dropout",
         "attention_dropout": "attn_dropout",
     },
-    required={"positions": "rotary", "ngrams": 1, "norm": "layernorm"},
+    required={"positions": "rotary", "ngrams": 1},
     constants={
         "model_type": "persimmon",
         "layer_norm_eps": 1e-5,

@@ -18,7 +18,7 @@ from formats.names import LECTURE, MASKS, MINGPT, NANOGPT, TRANSFORMERS, Format,
 from formats.nanogpt import load_plain
 from formats.tokenizers import tokenizer_of
 from model.gpt import GPT, next_token_loss
-from model.layers import ACTIVATIONS, GATED
+from model.layers import ACTIVATIONS
 
 
 def open_module(module: nn.Module, text: str, tokenizer: Any) -> Imported:
@@ -40,7 +40,7 @@ def open_module(module: nn.Module, text: str, tokenizer: Any) -> Imported:
             heads = [told] if told else heads
         made = (
             format.import_model(plain | {"activation": name, "n_head": H}, tensors, where)
-            for name, H in product(ACTIVATIONS.keys() - GATED, heads)
+            for name, H in product(ACTIVATIONS, heads)
         )
         model = min(made, key=lambda model: difference(model, module))
         compared = compare_logits(model, module)

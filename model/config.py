@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from common.fields import STRICT, Count, Fraction
 from model.attention import Kernel
-from model.layers import ACTIVATIONS, NORMS
+from model.layers import ACTIVATIONS
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -34,13 +34,9 @@ class ModelConfig:
     """Add embeddings of the n-grams that end with each token, from bigrams up to this n. 1 adds
     none. Each n has a table of at most 16,381 rows, which n-grams share by hashing."""
 
-    # The choices are the names in the tables of model/layers.py.
-    norm: Literal[tuple(NORMS)] = "layernorm"  # type: ignore[valid-type]
-    """Normalization before each sublayer and before the output head."""
-
+    # The choices are the names in the table of model/layers.py.
     activation: Literal[tuple(ACTIVATIONS)] = "relu2"  # type: ignore[valid-type]
-    """Nonlinearity of the MLP: GELU, its tanh approximation as in GPT-2, ReLU, squared ReLU, or
-    SwiGLU."""
+    """Nonlinearity of the MLP: GELU, its tanh approximation as in GPT-2, ReLU, or squared ReLU."""
 
     qk_norm: bool = True
     """Apply LayerNorm to the queries and keys of each head (Dehghani et al. 2023)."""

@@ -26,10 +26,10 @@ typedef uint32_t Bits __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Half __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 enum { WEIGHT = BFLOAT16 ? sizeof(Half) : sizeof(Vector) }; /* bytes of 16 weights of a matrix */
 
-enum activation { RELU, RELU2, GELU, GELU_TANH, SWIGLU, STORE, ADD };
+enum activation { RELU, RELU2, GELU, GELU_TANH, STORE, ADD };
 
 typedef struct { /* in the order of `CompiledGPT.shape` in model/decode.py */
-    int layers, C, H, hidden, V, positions, qk_norm, rotary, rms, activation;
+    int layers, C, H, hidden, V, positions, qk_norm, rotary, activation;
 } Shape;
 
 static int panels(int n) { return (n + LANES - 1) / LANES; }
@@ -64,7 +64,7 @@ static inline __attribute__((always_inline)) void multiply(
         for (int k = 0; k < steps; k++) sums[r] += parts[r * steps + k];
 }
 
-/* Finish a product x: add it to y, apply an activation, or multiply it by the SwiGLU gate in y. */
+/* Finish a product x: apply an activation and store it in y, or add it to y. */
 static void finish(enum activation how, const float *restrict x, float *restrict y, int n) {
 #define EACH(value)                                                                                \
     _Pragma("omp simd") for (int i = 0; i < n; i++) {                                              \
@@ -77,7 +77,6 @@ static void finish(enum activation how, const float *restrict x, float *restrict
     case RELU2: EACH(a > 0 ? a * a : 0 * a); /* NaN stays */
     case GELU: EACH(0.5f * a * (1 + erff(0.70710678f * a)));
     case GELU_TANH: EACH(0.5f * a * (1 + tanhf(0.79788456f * (a + 0.044715f * a * a * a))));
-    case SWIGLU: EACH(y[i] / (1 + expf(-y[i])) * a);
     case STORE: EACH(a);
     case ADD: EACH(y[i] + a);
     }
@@ -105,12 +104,12 @@ static const char *linear(const char *p, const float *x, float *y, int rows, int
     return p + (long)panels(out) * (in + 1) * WEIGHT;
 }
 
-/* LayerNorm, or RMSNorm, of n numbers. p: scales, then biases. */
-static void normalize(const float *p, const float *x, float *y, int n, int rms) {
+/* LayerNorm of n numbers. p: weights, then biases. */
+static void normalize(const float *p, const float *x, float *y, int n) {
     float mean = 0, square = 0;
 #pragma omp simd reduction(+ : mean)
     for (int i = 0; i < n; i++) mean += x[i];
-    mean = rms ? 0 : mean / n;
+    mean /= n;
 #pragma omp simd reduction(+ : square)
     for (int i = 0; i < n; i++) square += (x[i] - mean) * (x[i] - mean);
     float scale = 1 / sqrtf(square / n + 1e-5f);
@@ -118,11 +117,9 @@ static void normalize(const float *p, const float *x, float *y, int n, int rms) 
     for (int i = 0; i < n; i++) y[i] = (x[i] - mean) * scale * p[i] + p[n + i];
 }
 
-static const char *normalize_rows(const char *p, const float *x, float *y, int rows, int n,
-                                  int rms) {
+static const char *normalize_rows(const char *p, const float *x, float *y, int rows, int n) {
 #pragma omp for
-    for (int r = 0; r < rows; r++)
-        normalize((const float *)p, x + (long)r * n, y + (long)r * n, n, rms);
+    for (int r = 0; r < rows; r++) normalize((const float *)p, x + (long)r * n, y + (long)r * n, n);
     return p + 4L * 2 * n;
 }
 
@@ -173,8 +170,8 @@ int64_t count_cache(const Shape *m) { return 2 * m->layers * m->H * count_kept(m
 /* The number of bytes of weights that `forward` reads. */
 int64_t count_weights(const Shape *shape) {
     Shape m = *shape;
-    int64_t C = m.C, D = C / m.H, up = (m.activation == SWIGLU ? 2 : 1) * panels(m.hidden);
-    int64_t layer = (panels(3 * C) + panels(C) + up) * (C + 1) + panels(C) * (m.hidden + 1L);
+    int64_t C = m.C, D = C / m.H, inputs = panels(3 * C) + panels(C) + panels(m.hidden);
+    int64_t layer = inputs * (C + 1) + panels(C) * (m.hidden + 1L);
     int64_t vectors = m.layers * (4 * C + (m.qk_norm ? 4 * D : 0)) + 2 * C;
     vectors += m.rotary ? 2 * m.positions * D : 0;
     return 4 * vectors + WEIGHT * (m.layers * layer + panels(m.V) * (C + 1));
@@ -198,7 +195,7 @@ int forward(const Shape *shape, const char *weights, float *x, float *logits, fl
     {
         const char *p = weights + (m.rotary ? 4 * 2L * m.positions * D : 0);
         for (int layer = 0; layer < m.layers; layer++) {
-            p = normalize_rows(p, x, normed, rows, C, m.rms);
+            p = normalize_rows(p, x, normed, rows, C);
             p = linear(p, normed, qkv, rows, C, 3 * C, STORE);
 #pragma omp for
             for (int i = 0; i < B * H; i++)
@@ -207,8 +204,8 @@ int forward(const Shape *shape, const char *weights, float *x, float *logits, fl
                     long kept = ((long)layer * B * H + i) * count_kept(&m);
                     float *q = qkv + row * 3 * C + i % H * D, *k = q + C, *v = k + C;
                     if (m.qk_norm) {
-                        normalize((const float *)p, q, q, D, 0);
-                        normalize((const float *)p + 2 * D, k, k, D, 0);
+                        normalize((const float *)p, q, q, D);
+                        normalize((const float *)p + 2 * D, k, k, D);
                     }
                     if (m.rotary) {
                         rotate((const float *)weights, q, D, m.positions, start + t);
@@ -219,12 +216,11 @@ int forward(const Shape *shape, const char *weights, float *x, float *logits, fl
                 }
             p += m.qk_norm ? 4 * 4 * D : 0;
             p = linear(p, z, x, rows, C, C, ADD);
-            p = normalize_rows(p, x, normed, rows, C, m.rms);
-            if (m.activation == SWIGLU) p = linear(p, normed, hidden, rows, C, m.hidden, STORE);
+            p = normalize_rows(p, x, normed, rows, C);
             p = linear(p, normed, hidden, rows, C, m.hidden, m.activation);
             p = linear(p, hidden, x, rows, m.hidden, C, ADD);
         }
-        p = normalize_rows(p, x, normed, rows, C, m.rms);
+        p = normalize_rows(p, x, normed, rows, C);
         linear(p, normed, logits, rows, C, m.V, STORE);
     }
     free(scratch);

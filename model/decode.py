@@ -27,10 +27,7 @@ from common.errors import printable
 from model.attention import Cache
 from model.gpt import GPT
 
-KNOWN = {  # to decode.c, numbered as there
-    "norm": ["layernorm", "rmsnorm"],
-    "activation": ["relu", "relu2", "gelu", "gelu_tanh", "swiglu"],
-}
+ACTIVATIONS = ["relu", "relu2", "gelu", "gelu_tanh"]  # numbered as in decode.c
 BLOCK = [  # the weights of a block in the order in which decode.c reads them
     ["attn_norm"],
     ["attn.query", "attn.key", "attn.value"],
@@ -38,7 +35,6 @@ BLOCK = [  # the weights of a block in the order in which decode.c reads them
     ["attn.k_norm"],
     ["attn.out"],
     ["mlp_norm"],
-    ["mlp.gate"],
     ["mlp.up"],
     ["mlp.down"],
 ]
@@ -89,10 +85,9 @@ class CompiledGPT(GPT):
         hidden = model.get_parameter("blocks.0.mlp.up.weight").size(0)
         shape = [len(model.blocks), config.n_embd, config.n_head, hidden, self.vocab_size]
         shape += [config.block_size, config.qk_norm, config.positions == "rotary"]
-        for field, known in KNOWN.items():
-            if (choice := getattr(config, field)) not in known:
-                raise ValueError(f"decode.c does not support model.{field} {choice}")
-            shape.append(known.index(choice))
+        if config.activation not in ACTIVATIONS:
+            raise ValueError(f"decode.c does not support model.activation {config.activation}")
+        shape.append(ACTIVATIONS.index(config.activation))
         self.shape = (ctypes.c_int * len(shape))(*shape)
         self.library = compile_library(dtype)
         count_weights, count_cache = self.library.count_weights, self.library.count_cache
@@ -147,7 +142,7 @@ def laid_out(model: GPT, dtype: torch.dtype) -> Iterator[Tensor]:
     rows = [[f"blocks.{i}.{n}" for n in row] for i in range(len(model.blocks)) for row in BLOCK]
     rows += [["final_norm"], ["head" if model.head else "token_embedding"]]
     for names in rows:
-        if f"{names[0]}.weight" not in weights:  # no QK-norm, no gate
+        if f"{names[0]}.weight" not in weights:  # no QK-norm
             continue
         weight = torch.cat([weights[f"{name}.weight"] for name in names])
         bias = torch.zeros(len(weight))

@@ -11,32 +11,24 @@ from torch.nn import functional as F
 
 from model.attention import Cache, KVCache, MultiHeadAttention, Rotary
 from model.config import ModelConfig
-from model.layers import ACTIVATIONS, GATED, NORMS, Dropout, Linear
+from model.layers import ACTIVATIONS, Dropout, LayerNorm, Linear
 
 NGRAM_ROWS = 16_381  # a prime, so that n-grams that share a row rarely share tokens
 
 
 class MLP(nn.Module):
-    """C -> 4 C, an activation, 4 C -> C.
-
-    With a gate, the hidden layer is activation(gate(x)) * up(x) (Shazeer 2020), and its width is
-    8/3 C instead of 4 C, so that three matrices have as many weights as two.
-    """
+    """C -> 4 C, an activation, 4 C -> C."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        C, gated = config.n_embd, config.activation in GATED
-        hidden = math.ceil(8 * C / 3) if gated else 4 * C
+        C = config.n_embd
+        self.up = Linear(C, 4 * C, config.bias)
         self.activation = ACTIVATIONS[config.activation]
-        self.gate = Linear(C, hidden, config.bias) if gated else None
-        self.up = Linear(C, hidden, config.bias)
-        self.down = Linear(hidden, C, config.bias)
+        self.down = Linear(4 * C, C, config.bias)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C), separately at each position."""
-        if self.gate is None:
-            return self.down(self.activation(self.up(x_BTC)))
-        return self.down(self.activation(self.gate(x_BTC)) * self.up(x_BTC))
+        return self.down(self.activation(self.up(x_BTC)))
 
 
 class Block(nn.Module):
@@ -44,8 +36,7 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, rotary: Rotary | None) -> None:
         super().__init__()
-        norm = NORMS[config.norm]
-        self.attn_norm = norm(config.n_embd, bias=config.bias)
+        self.attn_norm = LayerNorm(config.n_embd, bias=config.bias)
         self.attn = MultiHeadAttention(
             config.n_embd,
             config.n_head,
@@ -55,7 +46,7 @@ class Block(nn.Module):
             qk_norm=config.qk_norm,
             rotary=rotary,
         )
-        self.mlp_norm = norm(config.n_embd, bias=config.bias)
+        self.mlp_norm = LayerNorm(config.n_embd, bias=config.bias)
         self.mlp = MLP(config)
         self.dropout = Dropout(config.dropout)
 
@@ -117,7 +108,7 @@ class GPT(nn.Module):
         self.rotary = Rotary(config.head_width, T) if config.positions == "rotary" else None
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, self.rotary) for _ in range(config.n_layer))
-        self.final_norm = NORMS[config.norm](C, bias=config.bias)
+        self.final_norm = LayerNorm(C, bias=config.bias)
         self.head = None if config.tie_embeddings else Linear(C, vocab_size, config.head_bias)
         self.init_weights()
 

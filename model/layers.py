@@ -35,21 +35,6 @@ class LayerNorm(nn.LayerNorm):
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
 
-class RMSNorm(nn.RMSNorm):
-    """x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019), w cast to the type of x; no bias."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return a tensor of the same shape."""
-        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
-
-
-# By the name that `--model.norm` gives; each is made by norm(width, bias=...). Add one here.
-NORMS: dict[str, Callable[..., nn.Module]] = {
-    "layernorm": LayerNorm,
-    "rmsnorm": lambda width, bias: RMSNorm(width, eps=1e-5),
-}
-
-
 def cast(x: Tensor, *weights: Tensor | None) -> Any:
     """Return the weights in the type of x."""
     return [None if weight is None else weight.to(x.dtype) for weight in weights]
@@ -110,9 +95,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's; six times slower on a CPU
     "relu": F.relu,
     "relu2": SquaredReLU.apply,
-    "swiglu": F.silu,
 }
-GATED = {"swiglu"}  # the output is multiplied by a second projection (Shazeer 2020)
 
 
 # --- Dropout --------------------------------------------------------------------------------------

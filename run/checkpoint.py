@@ -32,7 +32,7 @@ from training.optim import Optimizer
 from training.runtime import Machine
 from training.step import TrainState
 
-FORMAT = "glassgpt 7"
+FORMAT = "glassgpt 8"
 
 
 # --- what a checkpoint holds ---------------------------------------------------------------------

@@ -244,7 +244,7 @@ def test_a_changed_model_is_studied_or_rejected(
     def without_weights(*args: Any) -> GPT:
         found = model(*args)
         for block in blocks_of(found):
-            block.attn_norm = nn.LayerNorm(H * D, elementwise_affine=False)
+            block.attn_norm = nn.LayerNorm(H * D, elementwise_affine=False)  # type: ignore[assignment]
             block.mlp = nn.Sequential(nn.Linear(H * D, 9), nn.Softplus(), nn.Linear(9, H * D))  # type: ignore[assignment]
         return found
 

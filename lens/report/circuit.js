@@ -38,8 +38,8 @@ function scoreGoal(engine, l, h, q, k) {
   engine.norm(`${name}_norm`, x, 1);
   engine.linear(`${name}.key`, at.normed, at.up, 1, C, C);
   if (config.qk_norm) {
-    const { scale } = engine.moments(at.up + h * D, D, true);
-    direction = engine.before(`${name}.k_norm`, direction, true).map((each) => each * scale);
+    const { scale } = engine.moments(at.up + h * D, D);
+    direction = engine.before(`${name}.k_norm`, direction).map((each) => each * scale);
   }
   const [weight, bias] = ["weight", "bias"].map((each) => at[`${name}.key.${each}`]);
   const read = Float64Array.from({ length: C }, (_, c) =>
@@ -94,11 +94,8 @@ class Circuit {
       if (!mlp) continue;
       engine.norm(part.norm, at.up, 1);
       engine.linear(part.reading, at.normed, at.up, 1, C, hidden);
-      if (config.activation === "swiglu") {
-        engine.linear(`${name}.mlp.gate`, at.normed, at.gate, 1, C, hidden);
-      }
       const linear = from("up", 0, hidden);
-      activate(config.activation, memory, at.up, at.gate, hidden);
+      activate(config.activation, memory, at.up, hidden);
       part.given.set(from("up", 0, hidden), s * hidden);
       part.gates.set(linear.map((u, j) => (u ? memory[at.up + j] / u : 0)), s * hidden);
     }

@@ -20,7 +20,7 @@ class Engine {
     this.triangle = (B * (B + 1)) / 2; // weights of a head: row t has t + 1
     this.V = shapes.find(([name]) => name === "token_embedding.weight")[1][0];
     this.unembedding = config.tie_embeddings ? "token_embedding" : "head";
-    this.hidden = config.activation === "swiglu" ? Math.ceil((8 * C) / 3) : 4 * C;
+    this.hidden = 4 * C;
     this.at = {}; // where each tensor begins
     this.rows = {}; // number of rows of each matrix
     let end = 0;
@@ -35,7 +35,7 @@ class Engine {
       place(`weights${l}`, H * this.triangle);
     }
     place("normed", CHUNK * C);
-    for (const name of ["up", "gate"]) place(name, CHUNK * this.hidden);
+    place("up", CHUNK * this.hidden);
     place("logits", B * this.V);
     place("lens", CHUNK * this.V);
     for (const name of ["cos", "sin"]) place(name, (B * this.D) / 2);
@@ -228,11 +228,7 @@ class Engine {
 
     this.norm(`${name}.mlp_norm`, next, rows);
     this.linear(`${name}.mlp.up`, at.normed, at.up, rows, C, hidden);
-    const { activation } = this.config;
-    if (activation === "swiglu") {
-      this.linear(`${name}.mlp.gate`, at.normed, at.gate, rows, C, hidden);
-    }
-    activate(activation, memory, at.up, at.gate, rows * hidden);
+    activate(this.config.activation, memory, at.up, rows * hidden);
     for (const { neuron, layer, position: t } of this.edits) {
       if (neuron !== undefined && layer === l && from <= t && t < to) {
         memory[at.up + (t - from) * hidden + neuron] = 0;
@@ -279,15 +275,15 @@ class Engine {
 
   /** Normalize rows at x into `normed`. */
   norm(name, x, rows) {
-    this.normalize(name, x, this.at.normed, rows, this.C, this.config.norm === "layernorm");
+    this.normalize(name, x, this.at.normed, rows, this.C);
   }
 
-  normalize(name, x, y, rows, width, centered) {
+  normalize(name, x, y, rows, width) {
     const { memory, at } = this;
     const weight = at[`${name}.weight`];
     const bias = at[`${name}.bias`];
     for (let r = 0; r < rows; r++, x += width, y += width) {
-      const { mean, scale } = this.moments(x, width, centered);
+      const { mean, scale } = this.moments(x, width);
       for (let c = 0; c < width; c++) {
         memory[y + c] = (memory[x + c] - mean) * scale * memory[weight + c];
       }
@@ -296,10 +292,10 @@ class Engine {
   }
 
   /** Return the mean that a norm subtracts from the numbers at x, and the scale it applies then. */
-  moments(x, width, centered) {
+  moments(x, width) {
     const { memory } = this;
     let [mean, variance] = [0, 0];
-    if (centered) for (let c = 0; c < width; c++) mean += memory[x + c] / width;
+    for (let c = 0; c < width; c++) mean += memory[x + c] / width;
     for (let c = 0; c < width; c++) variance += (memory[x + c] - mean) ** 2 / width;
     return { mean, scale: 1 / Math.sqrt(variance + EPS) };
   }
@@ -308,7 +304,7 @@ class Engine {
   normAndRotate(name, y, from, to) {
     const { memory, at: { cos, sin }, D, H } = this;
     const half = D / 2;
-    if (this.config.qk_norm) this.normalize(name, y, y, (to - from) * H, D, true);
+    if (this.config.qk_norm) this.normalize(name, y, y, (to - from) * H, D);
     if (this.config.positions !== "rotary") return;
     for (let t = from; t < to; t++) {
       for (let h = 0; h < H; h++, y += D) {
@@ -359,7 +355,7 @@ class Engine {
   }
 
   /** Return the scale that a norm applies to the numbers at x, before its weights. */
-  normScale(x) { return this.moments(x, this.C, this.config.norm === "layernorm").scale; }
+  normScale(x) { return this.moments(x, this.C).scale; }
 
   /** Return what the channels from `first` of `width` write into the residual stream. */
   written(name, width, first, values) {
@@ -371,16 +367,15 @@ class Engine {
   /** Return what a residual vector adds to each logit, before the final norm's scale. */
   logitsOf(x) {
     const { memory, at, C, V } = this, table = at[`${this.unembedding}.weight`];
-    const mean = this.config.norm === "layernorm" ? x.reduce((a, b) => a + b) / C : 0;
+    const mean = x.reduce((a, b) => a + b) / C;
     const y = x.map((each, c) => (each - mean) * memory[at["final_norm.weight"] + c]);
     return Float64Array.from({ length: V }, (_, id) => product(y, memory.subarray(table + id * C)));
   }
 
   /** Map a direction in a norm's output to its input, without the norm's scale. */
-  before(name, direction, centered = this.config.norm === "layernorm") {
+  before(name, direction) {
     const { memory, at } = this;
     const seen = direction.map((x, c) => x * memory[at[`${name}.weight`] + c]);
-    if (!centered) return seen;
     // Subtracting the mean from the input is the same as subtracting it from the direction.
     const mean = seen.reduce((a, b) => a + b, 0) / seen.length;
     return seen.map((x) => x - mean);
@@ -409,7 +404,7 @@ class Engine {
       this.norm("blocks.0.attn_norm", at.up, rows.length);
       this.linear(`blocks.0.attn.${kind}`, at.normed, at.up, rows.length, C, C);
       if (config.qk_norm && kind !== "value") {
-        this.normalize(`blocks.0.attn.${kind[0]}_norm`, at.up, at.up, rows.length * H, D, true);
+        this.normalize(`blocks.0.attn.${kind[0]}_norm`, at.up, at.up, rows.length * H, D);
       }
       found.set(memory.subarray(at.up, at.up + rows.length * C), first * C);
     }
@@ -448,7 +443,6 @@ const isPatch = ({ row, head }) => row !== undefined && head === undefined;
 // The choices of model/config.py that the engine supports.
 const CHOICES = {
   activation: Object.keys(ACTIVATIONS),
-  norm: ["layernorm", "rmsnorm"],
   positions: ["learned", "rotary", "none"],
 };
 

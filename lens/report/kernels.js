@@ -197,20 +197,19 @@ function softmax(memory, row, count, scale = 1) {
   for (let s = 0; s < count; s++) memory[row + s] /= total;
 }
 
-/** The MLP's nonlinearities, functions of `up` and, if gated, of `gate`. */
+/** The MLP's nonlinearities. */
 const ACTIVATIONS = {
   gelu: (u) => 0.5 * u * (1 + erf(u * Math.SQRT1_2)),
   // GPT-2's approximation of GELU (Hendrycks & Gimpel 2016, section 2)
   gelu_tanh: (u) => 0.5 * u * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (u + 0.044715 * u ** 3))),
   relu: (u) => Math.max(u, 0),
   relu2: (u) => (u > 0 ? u * u : 0),
-  swiglu: (u, g) => (g / (1 + Math.exp(-g))) * u,
 };
 
 /** Apply the nonlinearity to `count` numbers at `up`, in place. */
-function activate(name, memory, up, gate, count) {
+function activate(name, memory, up, count) {
   const activation = ACTIVATIONS[name] ?? (() => NaN);
-  for (let i = 0; i < count; i++) memory[up + i] = activation(memory[up + i], memory[gate + i]);
+  for (let i = 0; i < count; i++) memory[up + i] = activation(memory[up + i]);
 }
 
 /** The error function, by its series without cancellation (Abramowitz & Stegun 1964, 7.1.6). */

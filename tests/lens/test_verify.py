@@ -27,8 +27,8 @@ ALL = [HEADS, LAYER, TORCH, TOKEN, BACK, SUMS, LENS, CACHED]
     [
         MODERN,
         CLASSICAL,
-        replace(CLASSICAL, attention="explicit", norm="rmsnorm"),
-        replace(MODERN, tie_embeddings=True, ngrams=3, activation="swiglu"),
+        replace(CLASSICAL, attention="explicit"),
+        replace(MODERN, tie_embeddings=True, ngrams=3, activation="relu"),
         replace(MODERN, block_size=2),
     ],
     ids=["modern", "classical", "explicit", "tied", "two positions"],

@@ -17,7 +17,6 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "relu": lambda x: x.clamp(min=0),
     "relu2": lambda x: F.relu(x) ** 2,
-    "swiglu": lambda x: x * x.sigmoid(),
 }
 
 
