@@ -4,6 +4,7 @@ Letters as in `model/attention.py`: B batch, T positions, C model width, V vocab
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -165,6 +166,12 @@ class GPT(nn.Module):
         if self.head is not None:
             return self.head(x_BTC)
         return F.linear(x_BTC, self.token_embedding.weight.to(x_BTC.dtype))
+
+    def compile(self, **options: Any) -> None:
+        """Compile the model in place, except `embed`: compiled, the gradients of the embeddings are
+        summed in any order, so that runs do not repeat bitwise."""
+        self.embed = torch.compiler.disable(self.embed)  # type: ignore[method-assign]
+        super().compile(**options)
 
     def new_cache(self) -> Cache:
         """Return an empty cache for decoding."""
