@@ -164,6 +164,8 @@ class Job:
         self.model.compute_dtype = precision = getattr(torch, self.machine.precision)
         if settings.compile:
             self.model.compile()
+        if self.machine.device == "cuda":
+            self.copying = torch.cuda.Stream()
         self.optimizer = make_optimizer(self.model, settings, precision)
         self.teachers = [self.open_teacher(name) for name in settings.teachers.split(",") if name]
 
@@ -185,9 +187,13 @@ class Job:
         """Return this process's shard of the batch for `step`, (b, block_size + 1)."""
         batch = self.batches.train_batch(step, self.config.train.batch_size)
         shard = batch.chunk(self.processes.world_size)[self.processes.rank]
-        if self.machine.device == "cuda":  # do not wait for earlier steps
-            return shard.pin_memory().to("cuda", non_blocking=True)
-        return shard.to(self.machine.device)
+        if self.machine.device != "cuda":
+            return shard.to(self.machine.device)
+        with torch.cuda.stream(self.copying):  # while the GPU computes earlier steps
+            shard = shard.pin_memory().to("cuda", non_blocking=True)
+        torch.cuda.current_stream().wait_stream(self.copying)
+        shard.record_stream(torch.cuda.current_stream())  # keep it until it is used
+        return shard
 
     def check(self, loss: Tensor, grad_norm: Tensor) -> Tensor | None:
         """Check the result of a step; see `train_step`. A GPU is waited for only when metrics, an
