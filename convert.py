@@ -56,7 +56,8 @@ class Import:
     """Path of nanoGPT's meta.pkl, or of a folder with a tokenizer; if omitted, the model's."""
 
     chars: str | None = None
-    """For a saved state_dict: the text whose distinct characters, sorted, are its vocabulary."""
+    """For a saved state_dict: path of the text whose distinct characters, sorted, are its
+    vocabulary."""
 
     activation: str | None = None
     """For a saved state_dict: the activation; if omitted, the format's default."""
@@ -84,7 +85,7 @@ def import_(word: str, options: Import) -> None:
     if not path.exists():
         raise UserError(f"there is no {word}; name a folder, hub:OWNER/NAME, or a file")
     if options.chars and options.tokenizer:
-        raise UserError("give --tokenizer or --chars")
+        raise UserError("--tokenizer and --chars exclude each other; give one")
     if options.chars:
         imported = read_weights(path, options.chars, options.activation)
     else:

@@ -196,7 +196,7 @@ class Job:
         return shard
 
     def check(self, loss: Tensor, grad_norm: Tensor) -> Tensor | None:
-        """Check the result of a step; see `train_step`. A GPU is waited for only when metrics, an
+        """Check the result of a step; see `train_step`. Wait for a GPU only when metrics, an
         evaluation or a checkpoint follow. Until then, a result that is not finite masks all
         updates."""
         settings = self.config.train
@@ -397,7 +397,9 @@ def open_saved(options: Options, stack: ExitStack) -> tuple[SavedRun | None, str
     names = ("resume", "evaluate", "init_from")
     given = [name for name in names if getattr(options, name) is not None]
     if len(given) > 1 or (options.run is not None and given not in ([], ["init_from"])):
-        raise UserError("give one of --resume, --evaluate, --init_from; only the last takes --run")
+        raise UserError(
+            "give one of --resume, --evaluate, --init_from; only --init_from takes --run"
+        )
     if not given:
         return None, ""
     run = find_run(getattr(options, given[0]))

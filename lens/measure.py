@@ -81,8 +81,8 @@ def mean_outputs(model: GPT, tokens_BT: Tensor) -> Tensor:
 def ablate(model: GPT, tokens_BT: Tensor) -> dict[str, Tensor]:
     """Measure the change in loss when the output of one head, before W_O, is replaced, (L, H) each.
 
-    `zero` replaces it by zero. `mean` replaces it by its mean over the positions and sequences of
-    this evaluation, which removes what depends on the text and keeps the constant part.
+    `zero` replaces it with zero. `mean` replaces it with its mean over the positions and sequences
+    of this evaluation, which removes what depends on the text and keeps the constant part.
     `zero_error` and `mean_error` are the standard errors over sequences.
 
     Args:

@@ -33,7 +33,8 @@ class SubjectOptions:
     """Flags of every command."""
 
     prompt: str | None = None
-    """Text to study; if omitted, the beginning of the validation split."""
+    """Text to study; if omitted, the beginning of the validation split or, for a run on repeated
+    strings, such a string."""
 
     source: str | None = None
     """New location of the run's text, or another text to measure on."""

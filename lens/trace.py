@@ -27,7 +27,7 @@ class Trace(SubjectOptions):
     """Index of the head whose scores and weights are printed, from 0."""
 
     random: str | None = None
-    """Use random weights and a random input of this shape B,T,C, such as 4,10,512, not a run."""
+    """Use random weights and a random input of shape B,T,C, such as 4,10,512, instead of a run."""
 
     n_head: Count = 8
     """Number of heads for --random."""

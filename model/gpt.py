@@ -168,8 +168,8 @@ class GPT(nn.Module):
         return F.linear(x_BTC, self.token_embedding.weight.to(x_BTC.dtype))
 
     def compile(self, **options: Any) -> None:
-        """Compile the model in place, except `embed`: compiled, the gradients of the embeddings are
-        summed in any order, so that runs do not repeat bitwise."""
+        """Compile the model in place, except `embed`: in compiled code, the gradients of the
+        embeddings are summed in an arbitrary order, so that runs do not repeat bitwise."""
         self.embed = torch.compiler.disable(self.embed)  # type: ignore[method-assign]
         super().compile(**options)
 

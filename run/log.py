@@ -100,7 +100,7 @@ class Logger(ExitStack):
             self.events.flush()
 
     def step(self, lr_scale: float, grad_norm: float, seconds: float) -> None:
-        """Log a step, which took `seconds`; on a GPU, those that wait for it take longer."""
+        """Log a step, which took `seconds`; on a GPU, steps that wait for it take longer."""
         state, settings = self.state, self.settings
         self.steps, self.busy = self.steps + 1, self.busy + seconds
         if state.step % settings.log_every == 0:

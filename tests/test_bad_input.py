@@ -45,7 +45,7 @@ LINES = {  # what is typed, and the line that it ends with
     "convert export a b --checkpont=last": "--checkpont; did you mean --checkpoint?",
     "convert import absent": "there is no absent; name a folder, hub:OWNER/NAME, or a file",
     "convert import full --run=a": "runs/a exists; use --resume",
-    "convert import full --chars=a --tokenizer=b": "give --tokenizer or --chars",
+    "convert import full --chars=a --tokenizer=b": "--tokenizer and --chars exclude each other",
     "convert export a full": "full exists; name a new folder",
     "convert export a no/such": "No such file or directory: ",
 }

@@ -532,7 +532,7 @@ REFUSED = [
     (["--resume=a", "--model.n_layer=3"], "--resume cannot change model.n_layer from 2 to 3"),
     (["--resume=a", "--data.source=other.txt"], "runs/a was trained on another text, "),
     (["--resume=a", "--train.minutes=2"], "0.0 to 2.0; --train.max_steps sets how far"),
-    (["--resume=a", "--run=b"], "give one of --resume, --evaluate, --init_from; only the last"),
+    (["--resume=a", "--run=b"], "give one of --resume, --evaluate, --init_from; only --init_from"),
 ]
 
 

@@ -75,8 +75,8 @@ class TrainConfig:
     falls to zero by the middle of the run (multi-token prediction, Gloeckle et al. 2024)."""
 
     teachers: str = ""
-    """Runs separated by commas. Their mean probabilities are the targets, instead of the next
-    tokens (distillation of an ensemble, Hinton et al. 2015)."""
+    """Trained runs, separated by commas, whose mean probabilities are the targets instead of the
+    next tokens (distillation of an ensemble, Hinton et al. 2015)."""
 
     eval_every: Count = 200
     """Number of steps between evaluations on the validation split."""
@@ -102,7 +102,7 @@ class TrainConfig:
     """Maximum size of all snapshots in megabytes. If it is too small, fewer snapshots are kept."""
 
     log_every: Count = 10
-    """Number of steps between lines of metrics. A GPU is waited for only at these steps, and
+    """Number of steps between lines of metrics. Training waits for a GPU only at these steps, and
     before evaluations and checkpoints."""
 
     tensorboard: bool = True

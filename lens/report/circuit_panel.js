@@ -114,8 +114,9 @@ function ablateNode(node) {
         : { layer, position, head: index, row: new Float32Array(D) },
   ]);
   const best = indexOfLargest(rowOf(engine.take("logits", V), queryOnShow()));
-  traced.said = `Without ${nodeName(node)}, the next token would be ${quoted(vocab[best])}; the ` +
-    `graph says ${signed(goal.value - node.value, 2)}, the model ${signed(goal.now(engine), 2)}.`;
+  traced.said = `Without ${nodeName(node)}, the next token would be ${quoted(vocab[best])}; ` +
+    `the graph predicts ${signed(goal.value - node.value, 2)}, and the model computes ` +
+    `${signed(goal.now(engine), 2)}.`;
   drawCircuit();
 }
 

@@ -321,7 +321,7 @@ function chance(seed, position) {
   return ((x ^ (x >>> 15)) >>> 0) / 2 ** 32;
 }
 
-/** The next token, from a row of logits; temperature 0 takes the likeliest. */
+/** The next token, from a row of logits; temperature 0 takes the most likely. */
 function draw(logits, { temperature, topK }, random) {
   const order = ranked(logits, topK || V);
   if (!(temperature > 0)) return order[0];

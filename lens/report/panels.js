@@ -326,7 +326,8 @@ const unread = ({ id, token }) =>
 function showTextState() {
   const unseen = state.text.find(({ id }) => id === null), { start, same, pass: { T } } = view;
   $("text-state").textContent = [
-    unseen && `The model never saw ${quoted(unseen.token)} in training; it reads the text before.`,
+    unseen && `The model never saw ${quoted(unseen.token)} in training; ` +
+      "it reads only the text before it.",
     start && `The model reads the last ${T} of ${start + T} tokens: whenever its context of ${B} ` +
       "is full, it drops the first half.",
     same > 0 && !start &&
@@ -420,8 +421,9 @@ function showNext() {
     el("table", {}, ...heads, ...rows),
     p(el("b", {}, `After ${place("token", t)}`), ". ", t + 1 < T
       ? `Came next: ${quoted(view.tokens[t + 1])}, probability ${number(Math.exp(-after))}. `
-      : "The model reads no further. ", `The `, term("surprisal"), Number.isNaN(own)
-      ? " of the first token is undefined." : ` of ${quoted(view.tokens[t])} was ${number(own)}.`));
+      : "This is the last token that the model reads. ", "The ", term("surprisal"),
+    Number.isNaN(own) ? " of the first token is undefined."
+      : ` of ${quoted(view.tokens[t])} was ${number(own)}.`));
   showVotes(t);
 }
 

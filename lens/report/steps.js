@@ -95,7 +95,7 @@ function showCopying() {
       `${number(weights[k])}. Through its value alone, this changes the logit of ` +
       `${quoted(vocab[id])} by `, el("b", {}, signed(logits[id], 2)),
       ` relative to the mean of all logits: rank ${rank} of ${count(V)}.`),
-    p("Raised most: ", ...raised),
+    p("Logits raised most: ", ...raised),
     el("p", { className: "quiet small" }, "This is the direct path: value, W_O, final norm with " +
       "a fixed scale, unembedding. Many heads do not copy: later layers use their values."),
   ];
@@ -141,8 +141,8 @@ function showAblating() {
   const below = range(Math.floor(state.head / H) * H);
   const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
   return [
-    p("Click a button to ", term("ablate"), ` its head. Change of the loss on this text, in nats, ` +
-      `for ${name}, then for the heads that increase it most:`),
+    p("Click a button to ", term("ablate"), ` its head. Loss change on this text, in nats, for ` +
+      `${name} and for the heads that increase the loss most:`),
     el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 4)])]
       .map((head) => ofHead(head, signed(rise[head], 2)))),
     ...(was >= HIGH && lowest.length ? [

@@ -2,7 +2,7 @@
 
 const GLOSSARY = {
   token: "what the model reads and writes one at a time: a character, a byte or a subword",
-  head: "a part of a layer that moves information to each token from it and the tokens before",
+  head: "a part of a layer that moves information to each token from itself and earlier tokens",
   ablate: "replace the output of a head with zeros, or with its mean on the validation sequences",
   query: "the vector of the token that attends; it is compared with the keys of all tokens so far",
   key: "the vector of a token that is attended to; a large q·k means a large weight",
