@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say: rates and ratios are recomputed on a clock of our own."""
+"""The benchmarks: throughputs, ratios and losses, recomputed with a fake clock."""
 
 import json
 import sys
@@ -28,8 +28,10 @@ TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
 
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a benchmark and its train.py in this process, without measuring the machine, and reads
-    its JSON line."""
+    """Return a function that runs a benchmark in this process and returns its JSON results.
+
+    Its train.py also runs in this process, and the machine is not measured.
+    """
     run_command = common.run_command
 
     def run_here(arguments: list[str], folder: Path) -> tuple[float, str]:
@@ -53,13 +55,13 @@ def results(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call of the clock is two seconds after the one before."""
+    """Replace the clock with one that advances by 2 seconds at each call."""
     monkeypatch.setattr(time, "perf_counter", partial(next, count(10.0, 2.0)))
 
 
 @pytest.fixture
 def nanogpt(tmp_path: Path) -> str:
-    """What looks like a checkout of nanoGPT; its losses are the lengths of its splits."""
+    """Return the folder of a fake nanoGPT, whose losses are the lengths of its splits."""
     folder = tmp_path / "nanoGPT"
     (folder / "data/shakespeare_char").mkdir(parents=True)
     (folder / "model.py").write_text("""
@@ -84,7 +86,7 @@ print(f"step 40: train loss 1.0, val loss {train}.{val}")
     return str(folder)
 
 
-def test_the_first_call_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_of_excludes_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, calls = [0.0], iter([50.0, 0.5, 0.25])
 
     def work() -> None:
@@ -94,12 +96,11 @@ def test_the_first_call_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert common.seconds_of(work, "cpu", 2) == [0.5, 0.25]
 
 
-def test_a_command_is_timed_from_start_to_exit(clock: None, tmp_path: Path) -> None:
+def test_command_is_timed_from_start_to_exit(clock: None, tmp_path: Path) -> None:
     assert common.run_command(["-c", "print(1)"], tmp_path) == (2.0, "1\n")
 
 
-def test_rivals_alternate_and_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    """What takes half the seconds is twice as fast."""
+def test_alternate_compares_interleaved_measurements(capsys: pytest.CaptureFixture[str]) -> None:
     clock = count(1.0)
     rivals = dict.fromkeys("ab", lambda: {"seconds": next(clock)})
     rows = common.alternate(rivals, 3, "seconds", name="a_row")
@@ -112,7 +113,7 @@ def test_rivals_alternate_and_are_compared(capsys: pytest.CaptureFixture[str]) -
     assert json.loads(results)["rows"] == rows
 
 
-def test_throughput_is_tokens_by_the_median_step(
+def test_throughput_uses_the_median_step_time(
     monkeypatch: pytest.MonkeyPatch, nanogpt: str
 ) -> None:
     def seconds_of(step: Any, device: torch.device, repetitions: int) -> list[float]:
@@ -130,9 +131,9 @@ def test_throughput_is_tokens_by_the_median_step(
         assert measured == expected | {"percent_of_peak": 200 * gflops}
 
 
-def test_rows_of_throughput(monkeypatch: pytest.MonkeyPatch, results: Any) -> None:
-    """nanoGPT's model has as many parameters as there, and nothing starts at zero; sweeps have as
-    many tokens a step."""
+def test_throughput_compares_equal_models(monkeypatch: pytest.MonkeyPatch, results: Any) -> None:
+    """The model has nanoGPT's number of parameters, none of them zero. Sweeps keep the number of
+    tokens per step."""
 
     def measure(model: Any, train: Any, *rest: Any) -> common.Row:
         return {"tokens_per_second": model.block_size * train.batch_size}
@@ -149,7 +150,7 @@ def test_rows_of_throughput(monkeypatch: pytest.MonkeyPatch, results: Any) -> No
     assert all(weight.any() for weight in model.parameters())
 
 
-# In place of C; it reads the sizes of the model as llama2.c's run.c does.
+# A fake run.c of llama2.c, which reads the sizes of the model in the same way.
 RUN = f"""#!{sys.executable}
 import struct, sys
 content = open("model.bin", "rb").read()
@@ -160,7 +161,7 @@ print(f"achieved tok/s: {{sys.argv[-1]}}.5", file=sys.stderr)
 """
 
 
-def test_sampling(
+def test_sampling_reports_tokens_per_second(
     clock: None, monkeypatch: pytest.MonkeyPatch, results: Any, nanogpt: str, tmp_path: Path
 ) -> None:
     (tmp_path / "run.c").write_text(RUN)
@@ -171,7 +172,7 @@ def test_sampling(
     rows = results(sampling.main, *flags)["rows"]
     speeds = {(row["by"], row["batch"]): row["tokens_per_second"][1] for row in rows}
     both = {(by, n): 10 * int(n) for by in ("ours", "nanoGPT") for n in ("1", "16")}
-    assert speeds == both | {("llama2.c", "1"): TINY.block_size + 0.5}  # whatever --tokens says
+    assert speeds == both | {("llama2.c", "1"): TINY.block_size + 0.5}  # llama2.c ignores --tokens
 
 
 @pytest.fixture
@@ -181,28 +182,28 @@ def text(workplace: Path) -> str:
 
 
 @pytest.mark.slow
-def test_time_to_loss(text: str, results: Any, nanogpt: str) -> None:
-    """Two runs of train.py stop early, each followed by a script in place of nanoGPT's."""
+def test_time_to_loss_stops_at_the_loss_and_compares(text: str, results: Any, nanogpt: str) -> None:
+    """Two runs of train.py stop early, alternating with a fake nanoGPT."""
     flags = [DEBUG, text, "--train.eval_every=5", "--repetitions=2", f"--nanogpt={nanogpt}"]
     ours, theirs = results(time_to_loss.main, "--loss=2.4", *flags)["rows"]
     assert max(ours["validation_loss"]) <= 2.4 and max(ours["steps"]) < 60
     assert len(set(ours["validation_loss"])) == 2
-    assert theirs["validation_loss"] == [5400.6] * 2  # nine tenths, and the rest
+    assert theirs["validation_loss"] == [5400.6] * 2  # tokens of the two splits
     ratios = np.array(theirs["seconds"]) / ours["seconds"]
     assert theirs["times_as_fast"] == pytest.approx(ratios)
     assert time_to_loss.main([*flags[:2], "--repetitions=1", "--train.max_steps=1"]) == 2
 
 
 @pytest.mark.slow
-def test_recipe(text: str, results: Any) -> None:
-    """Of each seed; the halves make the whole."""
+def test_recipe_reports_losses_of_each_seed(text: str, results: Any) -> None:
+    """The losses of the two halves average to the loss of the whole."""
     (row,) = results(recipe.main, DEBUG, text, "--train.max_steps=2", "--seeds=2")["rows"]
     halves = np.mean([row["first_half"], row["second_half"]], axis=0)
     assert halves == pytest.approx(row["whole"], rel=1e-2)
     assert len({*row["first_half"], *row["second_half"], *row["whole"]}) == 6
 
 
-def test_each_change_of_the_recipe_is_understood_and_is_one() -> None:
+def test_each_recipe_change_sets_exactly_its_fields() -> None:
     base = Config(train=TrainConfig(minutes=0.0))
     for name, change in recipe.CHANGES.items():
         _, values = read_command_line(SECTIONS, change.split(), "", "")
@@ -210,15 +211,17 @@ def test_each_change_of_the_recipe_is_understood_and_is_one() -> None:
         assert len(differing) == change.count("--"), name
 
 
-def test_losses_at_equal_steps_and_times() -> None:
+def test_losses_are_compared_at_equal_steps_and_times() -> None:
     curves = [[(10, 1.0, 3.0), (20, 2.0, 2.0), (30, 3.0, 1.5)], [(10, 2.0, 2.5), (30, 6.0, 1.0)]]
     assert compare.at_steps(curves) == {"10": [3.0, 2.5], "30": [1.5, 1.0]}
     after = compare.at_seconds(curves)
     assert (after["2.000 s"], after["3.000 s"]) == ([2.0, 2.5], [1.5, 2.5])
 
 
-def test_compare(workplace: Path, results: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """In nats per token, or in bits per character if the tokens differ."""
+def test_compare_uses_bits_if_tokenizers_differ(
+    workplace: Path, results: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nats per token if the tokenizers are equal, else bits per character."""
     for name, chars, bits in (("a", "abc", 1), ("b", None, 2)):
         run = make_run(workplace / "runs" / name, chars)
         line = f'{{"step": 9, "seconds": 1, "val_loss": 8, "bits_per_char": {bits}}}'
@@ -231,8 +234,9 @@ def test_compare(workplace: Path, results: Any, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.slow
-def test_page(text: str, results: Any, browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a real browser; the first repetition does not count."""
+def test_page_times_each_action(
+    text: str, results: Any, browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flags = ["--model.block_size=8", "--train.max_steps=2", "--train.snapshots=2", "--run=a"]
     assert train.main([DEBUG, text, *flags]) == 0
     assert study.main(["report", "a", "--sequences=2"]) == 0

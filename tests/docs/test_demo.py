@@ -1,4 +1,4 @@
-"""The demo opens from disk, and each snapshot tried reproduces PyTorch's logits."""
+"""The demo pages open from disk, and their snapshots reproduce PyTorch's logits."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ DEMO = ROOT / "docs/demo"
 
 
 @pytest.mark.parametrize("name", ["induction.html", "manual.html"])
-def test_a_page_of_the_demo(name: str, browser: Any) -> None:
+def test_demo_page_reproduces_pytorch(name: str, browser: Any) -> None:
     assert (DEMO / name).stat().st_size <= 3e6
     tab = browser.new_context(offline=True).new_page()
     tab.goto((DEMO / "index.html").as_uri())
@@ -21,8 +21,8 @@ def test_a_page_of_the_demo(name: str, browser: Any) -> None:
     for snapshot in (0, last // 2, last):
         tab.fill("#slider", str(snapshot))
         tab.wait_for_selector(DONE)
-        assert tab.is_visible("#live")  # hidden if it does not reproduce PyTorch's logits
-    if name == "induction.html":  # what its keys are made of, the previous-token head wrote
+        assert tab.is_visible("#live")  # hidden if the logits differ from PyTorch's
+    if name == "induction.html":  # the previous-token head writes its keys
         tab.click("#show-circuit")
         tab.select_option("#circuit-section select >> nth=0", "attention score")
         node = tab.get_attribute(".node[aria-label^=L0H]", "aria-label")

@@ -1,16 +1,16 @@
-"""A model from elsewhere."""
+"""Fixture: a GPT-2 saved by transformers."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.formats.models import make_theirs, save_tokenizer
+from tests.formats.models import make_gpt2, save_tokenizer
 
 
 @pytest.fixture(scope="session")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2 as the library saves it, with its tokenizer."""
+    """Return the folder of a small GPT-2 saved by transformers, with its tokenizer."""
     folder = tmp_path_factory.mktemp("theirs") / "gpt2"
-    make_theirs().save_pretrained(folder)
+    make_gpt2().save_pretrained(folder)
     save_tokenizer(folder)
     return folder

@@ -1,4 +1,4 @@
-"""GPTs as people write them, made here from their descriptions."""
+"""The GPT of Karpathy's lecture, written from its description."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class Head(nn.Module):
-    """Of Karpathy's lecture: a Linear each for key, query and value, and a mask as a buffer."""
+    """An attention head with its own key, query and value layers, and the mask as a buffer."""
 
     tril: Tensor
 
@@ -46,7 +46,7 @@ class FeedForward(nn.Module):
         def compute(x: Tensor) -> Any:
             return net(x)
 
-        self.compute = compute  # as in minGPT: a copy would call the original
+        self.compute = compute  # as in minGPT: a deep copy still calls the original
 
     def forward(self, x: Tensor) -> Any:
         return self.compute(x)
@@ -64,7 +64,7 @@ class Block(nn.Module):
 
 
 class GPTLanguageModel(nn.Module):
-    """The lecture's model, that returns logits and loss; flattened if there are targets."""
+    """The lecture's model. It returns logits and loss; with targets, the logits are flattened."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class GPTLanguageModel(nn.Module):
         self.lm_head = nn.Linear(C, V)
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        places = torch.arange(idx.size(1), device=idx.device)
-        x = self.token_embedding_table(idx) + self.position_embedding_table(places)
+        positions = torch.arange(idx.size(1), device=idx.device)
+        x = self.token_embedding_table(idx) + self.position_embedding_table(positions)
         logits = self.lm_head(self.ln_f(self.blocks(x)))
         if targets is None:
             return logits, None

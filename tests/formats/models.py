@@ -1,4 +1,4 @@
-"""Runs of random weights with each kind of tokens, and the library `transformers` beside them."""
+"""Helpers: small GPT-2 models of transformers, their tokenizers, and texts to tokenize."""
 
 import json
 import os
@@ -12,8 +12,8 @@ from model.gpt import GPT
 from tests.data.test_tokenizer import LINES
 
 TEXT = LINES * 9
-# What goes wrong in tokenizers: combining marks, emoji of several code points, line ends, NUL, runs
-# of spaces, spaces before punctuation, what looks like a special token, and scripts without spaces.
+# Texts that tokenizers often get wrong: combining marks, emoji of several code points, line ends,
+# NUL, runs of spaces, spaces before punctuation, special tokens as text, scripts without spaces.
 ODD = [
     "",
     "\n",
@@ -30,29 +30,29 @@ ODD = [
     "12 345 6.7e8 ²½ _x_ ---",
 ]
 CHARS = "".join(sorted(set("".join(ODD) + "the man")))
-# Wholes, and bytes that are no character or half of one.
-HALVES = [b"\xff", b"a\xc3", b"\xe6\x97", b"\xe6\x97x\xf0\x9f\x98", b"\x80\x80a", b"\xed\xa0\x80"]
+# Invalid and incomplete UTF-8, also next to valid characters.
+BAD_UTF8 = [b"\xff", b"a\xc3", b"\xe6\x97", b"\xe6\x97x\xf0\x9f\x98", b"\x80\x80a", b"\xed\xa0\x80"]
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 SIZES = {"n_positions": 32, "n_embd": 24, "n_layer": 2, "n_head": 2, "bos_token_id": 299}
 
 
 def load(folder: Path) -> Any:
-    """The model of a folder as the library computes it."""
+    """Load the model of a folder with transformers."""
     return transformers().AutoModelForCausalLM.from_pretrained(folder).float().eval()
 
 
 @torch.no_grad()
-def difference(ours: GPT, theirs: Any) -> float:
-    """The largest difference of the logits, as a fraction of the largest."""
-    V, T = ours.token_embedding.num_embeddings, ours.config.block_size
+def difference(model: GPT, reference: Any) -> float:
+    """Return the largest difference of the logits, relative to the largest logit."""
+    V, T = model.token_embedding.num_embeddings, model.config.block_size
     tokens_BT = torch.randint(V, (3, T), generator=torch.Generator().manual_seed(7))
-    logits_BTV = ours(tokens_BT)
-    return float((logits_BTV - theirs(tokens_BT).logits).abs().max() / logits_BTV.abs().max())
+    logits_BTV = model(tokens_BT)
+    return float((logits_BTV - reference(tokens_BT).logits).abs().max() / logits_BTV.abs().max())
 
 
-def make_theirs(**fields: Any) -> Any:
-    """A GPT-2 made by the library, small and random, biases and norms too."""
+def make_gpt2(**fields: Any) -> Any:
+    """Return a small GPT-2 of transformers with all weights random, biases and norms included."""
     config = transformers().GPT2Config(**{"vocab_size": 300} | SIZES | fields)
     torch.manual_seed(5)
     model = transformers().AutoModelForCausalLM.from_config(config).eval()
@@ -61,9 +61,12 @@ def make_theirs(**fields: Any) -> Any:
     return model
 
 
-def save_tokenizer(folder: Path, on_the_hub: bool = False) -> None:
-    """Save GPT-2's tokenizer of another text, made by the library `tokenizers`, in today's form or
-    in that of GPT-2 on the hub."""
+def save_tokenizer(folder: Path, hub_format: bool = False) -> None:
+    """Save a tokenizer of GPT-2's kind, trained by `tokenizers` on another text.
+
+    Args:
+        hub_format: use the older format of GPT-2 on the Hugging Face Hub.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     encoder = Tokenizer(models.BPE())
@@ -73,7 +76,7 @@ def save_tokenizer(folder: Path, on_the_hub: bool = False) -> None:
     encoder.train_from_iterator([TEXT[::-1] + TEXT.upper()], trainer)
     encoder.add_special_tokens(["<|endoftext|>"])
     plain = json.loads(encoder.to_str())
-    if on_the_hub:
+    if hub_format:
         model = plain["model"]
         model["vocab"]["<|endoftext|>"] = 299
         model["merges"] = [" ".join(pair) for pair in model["merges"]]
@@ -84,7 +87,7 @@ def save_tokenizer(folder: Path, on_the_hub: bool = False) -> None:
 
 
 def library_tokens(folder: Path, text: str) -> list[int]:
-    """The tokens of a text by the tokenizer.json of a folder."""
+    """Return the token ids of a text by the tokenizer.json of a folder."""
     from tokenizers import Tokenizer
 
     ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
@@ -92,6 +95,6 @@ def library_tokens(folder: Path, text: str) -> list[int]:
 
 
 def edit_json(path: Path, **changes: Any) -> None:
-    """Change fields of a JSON file; `...` takes one away."""
+    """Change fields of a JSON file; `...` removes a field."""
     plain = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({name: v for name, v in plain.items() if v is not ...}))

@@ -1,5 +1,4 @@
-"""A run as a folder for transformers: the library computes the same model and the same tokens,
-and what comes back is what was exported."""
+"""Exported runs: same logits and tokens in transformers, and an exact round trip."""
 
 import io
 import json
@@ -29,10 +28,10 @@ from model.gpt import GPT
 from run.checkpoint import SavedRun, open_run
 from tests.conftest import make_run
 from tests.data.test_tokenizer import BPE
-from tests.formats.models import CHARS, HALVES, ODD, difference, load
+from tests.formats.models import BAD_UTF8, CHARS, ODD, difference, load
 
 LEARNED: dict[str, Any] = {"positions": "learned", "qk_norm": False}
-# By the name of its folder: the class, and choices of the model.
+# By folder name: the class of transformers, and options of the model.
 RUNS = {
     "Persimmon-char": ("Persimmon", {}),
     "Persimmon-byte": (
@@ -64,11 +63,11 @@ TOKENIZERS: dict[str, Tokenizer] = {
 
 @dataclass(frozen=True)
 class Exported:
-    """A run, and the folder that was made of it."""
+    """A run, and the folder that it was exported to."""
 
     saved: SavedRun
     folder: Path
-    said: str
+    stdout: str
 
     @property
     def model(self) -> GPT:
@@ -77,7 +76,7 @@ class Exported:
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
-    """Runs, each exported into a folder of its name."""
+    """Return runs, each exported to a folder of the same name."""
     home, made = tmp_path_factory.mktemp("exported"), {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
@@ -86,27 +85,27 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
             run = make_run(
                 home / "runs" / name, tokenizer=TOKENIZERS[name.split("-")[1]], **choices
             )
-            with redirect_stdout(io.StringIO()) as said:
+            with redirect_stdout(io.StringIO()) as stdout:
                 assert convert.main(["export", name, name]) == 0
-            made[name] = Exported(open_run(run), home / name, said.getvalue())
+            made[name] = Exported(open_run(run), home / name, stdout.getvalue())
     assert {path.name for path in home.iterdir()} == {"runs", *RUNS}
     return made
 
 
-# --- the same model ------------------------------------------------------------------------------
+# --- logits and tokens ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_transformers_computes_the_same_model(exported: dict[str, Exported], name: str) -> None:
+def test_transformers_computes_the_same_logits(exported: dict[str, Exported], name: str) -> None:
     run = exported[name]
     kind = transformers().AutoModelForCausalLM
     theirs, info = kind.from_pretrained(run.folder, output_loading_info=True)
-    assert not any(info.values())  # the library makes missing tensors itself
+    assert not any(info.values())  # transformers initializes missing tensors itself
     assert type(theirs).__name__.startswith(RUNS[name][0]) and theirs.dtype == torch.float32
     assert difference(run.model, theirs) < 1e-5
     prompt = torch.tensor([[3, 1, 4]])
-    likeliest = generate(run.model, prompt, 13, Sampling(temperature=0.0))
-    expected = [*prompt[0].tolist(), *map(int, likeliest)]
+    most_likely = generate(run.model, prompt, 13, Sampling(temperature=0.0))
+    expected = [*prompt[0].tolist(), *map(int, most_likely)]
     greedy = theirs.generate(prompt, do_sample=False)[0].tolist()
     assert greedy == expected[: len(greedy)]
     assert len(greedy) == 16 or greedy[-1] == END
@@ -116,7 +115,7 @@ def test_transformers_computes_the_same_model(exported: dict[str, Exported], nam
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_texts_have_the_same_tokens_and_come_back(exported: dict[str, Exported], name: str) -> None:
+def test_transformers_encodes_and_decodes_alike(exported: dict[str, Exported], name: str) -> None:
     ours = exported[name].saved.tokenizer
     theirs = transformers().AutoTokenizer.from_pretrained(exported[name].folder)
     assert theirs.model_max_length == 16
@@ -128,35 +127,35 @@ def test_texts_have_the_same_tokens_and_come_back(exported: dict[str, Exported],
         with pytest.raises(Exception, match="WordLevel error"):
             theirs("Ω")
     else:
-        for half in HALVES:
-            assert theirs.decode(list(half)) == ours.decode(list(half))
+        for invalid in BAD_UTF8:
+            assert theirs.decode(list(invalid)) == ours.decode(list(invalid))
     if name.endswith("bpe"):
         assert theirs.decode([40, END, 41]) == ours.decode([40, END, 41])
 
 
-def test_the_lines_that_it_prints_run(
+def test_printed_example_runs(
     exported: dict[str, Exported], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = exported["GPT2-bpe"]
     monkeypatch.chdir(run.folder.parent)
-    first, found, _, *lines = run.said.splitlines()
+    first, found, _, *lines = run.stdout.splitlines()
     assert first.endswith("step 2, validation loss 2.5000, as GPT2LMHeadModel in GPT2-bpe")
     assert float(found.rpartition(": ")[2]) < 1e-5
-    with redirect_stdout(io.StringIO()) as said:
+    with redirect_stdout(io.StringIO()) as stdout:
         exec("\n".join(line.strip() for line in lines))
     start = run.saved.tokenizer.decode([run.saved.start_token])
-    assert said.getvalue().startswith(start) and len(said.getvalue()) > len(start) + 1
+    assert stdout.getvalue().startswith(start) and len(stdout.getvalue()) > len(start) + 1
 
 
-def test_transformers_4_reads_it_and_trains_on(exported: dict[str, Exported]) -> None:
-    """It has the rotations beside the other fields. Dropout is the same."""
+def test_config_has_transformers_4_fields_and_dropout(exported: dict[str, Exported]) -> None:
+    """Transformers 4 reads the rotary settings at the top level of the config."""
     plain = json.loads((exported["Persimmon-char"].folder / "config.json").read_text())
     assert (plain["rope_theta"], plain["partial_rotary_factor"]) == (10_000, 1)
     plain = GPT2.export_config(ModelConfig(**LEARNED, dropout=0.1, attn_dropout=0.2))
     assert [plain[f"{kind}_pdrop"] for kind in ("embd", "resid", "attn")] == [0.1, 0.1, 0.2]
 
 
-def test_the_last_checkpoint_can_be_chosen(exported: dict[str, Exported], workplace: Path) -> None:
+def test_last_checkpoint_can_be_exported(exported: dict[str, Exported], workplace: Path) -> None:
     run = exported["GPT2-char"].saved.path.parent
     assert convert.main(["export", str(run), "last", "--checkpoint=last"]) == 0
     weights = read_folder(Path("last")).model.state_dict()
@@ -164,11 +163,11 @@ def test_the_last_checkpoint_can_be_chosen(exported: dict[str, Exported], workpl
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
-# --- out and in again ----------------------------------------------------------------------------
+# --- round trip ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in RUNS if name.startswith("GPT2")])
-def test_out_and_in_again_nothing_has_changed(
+def test_export_then_import_restores_the_run(
     exported: dict[str, Exported], name: str, workplace: Path
 ) -> None:
     run, saved = exported[name], exported[name].saved
@@ -182,7 +181,7 @@ def test_out_and_in_again_nothing_has_changed(
     assert back.config.data.tokenizer == saved.config.data.tokenizer
 
 
-# --- never a wrong export ------------------------------------------------------------------------
+# --- unsupported models --------------------------------------------------------------------------
 
 
 CHOICES: dict[str, list[Any]] = {
@@ -200,7 +199,7 @@ CHOICES: dict[str, list[Any]] = {
 
 @given(st.fixed_dictionaries({name: st.sampled_from(CHOICES[name]) for name in CHOICES}))
 @settings(max_examples=80)
-def test_a_model_is_rejected_or_computed_alike(
+def test_export_is_rejected_or_computes_the_same(
     tmp_path_factory: pytest.TempPathFactory, choices: dict[str, Any]
 ) -> None:
     choices["head_bias"] &= not choices["tie_embeddings"]
@@ -223,10 +222,8 @@ def test_a_model_is_rejected_or_computed_alike(
 
 
 @pytest.mark.parametrize("choices", [{}, LEARNED], ids=["Persimmon", "GPT2"])
-def test_what_is_added_to_the_model_is_not_left_out(
-    workplace: Path, choices: dict[str, Any]
-) -> None:
-    """A field of the config, unless it has its default, and weights."""
+def test_new_fields_and_weights_are_rejected(workplace: Path, choices: dict[str, Any]) -> None:
+    """A new field is accepted only at its default."""
     tokenizer, out = CharTokenizer("edcba"), Path("out")
     with pytest.raises(UserError, match=r"does not support model\.softcap 30\.0, so"):
         write_folder(GPT(LongerConfig(**choices, softcap=30.0), 5), tokenizer, 0, out)
@@ -236,13 +233,13 @@ def test_what_is_added_to_the_model_is_not_left_out(
         write_folder(model, tokenizer, 0, out)
 
 
-def test_what_the_config_does_not_tell_is_seen_by_comparison(
+def test_comparison_catches_changes_not_in_the_config(
     exported: dict[str, Exported],
     workplace: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A softcap that was written into the model, say."""
+    """The change is a softcap that is hard-coded in the model."""
     folder, unembed = exported["GPT2-char"].folder, GPT.unembed
     monkeypatch.setattr(GPT, "unembed", lambda self, x: 9 * (unembed(self, x) / 9).tanh())
     export = ["export", str(exported["GPT2-char"].saved.path.parent), "out"]
@@ -255,11 +252,11 @@ def test_what_the_config_does_not_tell_is_seen_by_comparison(
     assert "not compared: transformers" in capsys.readouterr().out
 
 
-def test_a_weight_that_differs_is_seen(exported: dict[str, Exported]) -> None:
+def test_comparison_catches_a_different_weight(exported: dict[str, Exported]) -> None:
     model, theirs = exported["GPT2-char"].model, load(exported["GPT2-char"].folder)
     for weights, norm in ((model, "final_norm"), (theirs, "transformer.ln_f")):
         weights.state_dict()[f"{norm}.weight"] *= 1000
-    compare_logits(model, theirs)  # rounding errors grow with the logits
+    compare_logits(model, theirs)  # passes: rounding errors grow with the logits
     model.state_dict()["blocks.1.attn.key.weight"][3] += 0.1
     with pytest.raises(UserError, match="computes different logits"):
         compare_logits(model, theirs)

@@ -1,4 +1,4 @@
-"""A GPT-2 from elsewhere is a run here: it computes the same, and every command takes it."""
+"""Imported GPT-2 models: same logits and tokens, and accepted by every command."""
 
 import json
 import re
@@ -23,21 +23,21 @@ from tests.formats.models import (
     edit_json,
     library_tokens,
     load,
-    make_theirs,
+    make_gpt2,
     save_tokenizer,
 )
 
 RUN = Path("runs/g")
-# --- in each form --------------------------------------------------------------------------------
+# --- file formats --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [("gelu", "gelu"), ("gelu_new", "gelu_tanh")])
 @pytest.mark.parametrize("tied", [True, False])
-def test_it_computes_the_same(
+def test_imported_gpt2_matches_transformers(
     workplace: Path, tied: bool, theirs: str, ours: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fields = {"activation_function": theirs, "tie_word_embeddings": tied}
-    make_theirs(**fields).save_pretrained("theirs")
+    make_gpt2(**fields).save_pretrained("theirs")
     save_tokenizer(Path("theirs"))
     assert convert.main(["import", "theirs", "--run", "g"]) == 0
     out = capsys.readouterr().out
@@ -49,17 +49,16 @@ def test_it_computes_the_same(
     config = saved.config.model
     assert (config.activation, config.tie_embeddings, config.dropout) == (ours, tied, 0)
     for text in ODD:
-        if "<|endoftext|>" not in text:  # there that is the special token, here it is text
+        if "<|endoftext|>" not in text:  # a special token in transformers, text here
             assert saved.tokenizer.encode(text).tolist() == library_tokens(Path("theirs"), text)
         assert saved.tokenizer.decode(saved.tokenizer.encode(text).tolist()) == text
     assert saved.tokenizer.decode([299]) == "<|endoftext|>"
 
 
-def test_as_on_the_hub(workplace: Path, gpt2: Path) -> None:
-    """GPT-2's names there are those of the part without the head, with masks among them, and its
-    config leaves out most fields."""
+def test_format_of_the_hub_matches_transformers(workplace: Path, gpt2: Path) -> None:
+    """On the Hub, tensor names have no prefix, masks are stored, and most fields are omitted."""
     shutil.copytree(gpt2, "theirs")
-    save_tokenizer(Path("theirs"), on_the_hub=True)
+    save_tokenizer(Path("theirs"), hub_format=True)
     path = Path("theirs/model.safetensors")
     tensors = {n.removeprefix("transformer."): t.bfloat16() for n, t in load_file(path).items()}
     tensors.pop("lm_head.weight", None)
@@ -77,8 +76,8 @@ def test_as_on_the_hub(workplace: Path, gpt2: Path) -> None:
         assert saved.tokenizer.encode(text).tolist() == library_tokens(gpt2, text)
 
 
-def test_where_generation_starts(workplace: Path, gpt2: Path) -> None:
-    """Where its config says; else after <|endoftext|>."""
+def test_generation_starts_at_bos_or_endoftext(workplace: Path, gpt2: Path) -> None:
+    """bos_token_id is used only if it is in the vocabulary."""
     shutil.copytree(gpt2, "theirs")
     for given, start in ((7, 7), (..., 299), (300, 299)):
         edit_json(Path("theirs/config.json"), bos_token_id=given)
@@ -86,11 +85,11 @@ def test_where_generation_starts(workplace: Path, gpt2: Path) -> None:
         assert open_run(Path(f"runs/{given}")).start_token == start
 
 
-# --- every command takes it ----------------------------------------------------------------------
+# --- commands ------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_every_command_takes_it(
+def test_every_command_accepts_an_imported_run(
     gpt2: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("text.txt").write_text(LINES * 40, encoding="utf-8", newline="\n")
@@ -98,8 +97,8 @@ def test_every_command_takes_it(
     capsys.readouterr()
     assert sample.main(["g", "--prompt=the man", "--temperature=0", "--max_new_tokens=9"]) == 0
     prompt = torch.tensor([library_tokens(gpt2, "the man")])
-    drawn = load(gpt2).generate(prompt, do_sample=False, max_new_tokens=9, eos_token_id=None)
-    assert capsys.readouterr().out == open_run(RUN).tokenizer.decode(drawn[0].tolist()) + "\n"
+    greedy = load(gpt2).generate(prompt, do_sample=False, max_new_tokens=9, eos_token_id=None)
+    assert capsys.readouterr().out == open_run(RUN).tokenizer.decode(greedy[0].tolist()) + "\n"
     assert study.main(["verify", "g", "--source=text.txt"]) == 0
     flags = ["--train.max_steps=3", "--train.batch_size=2", "--train.sample_tokens=4"]
     flags += ["--data.source=text.txt", "--train.eval_every=3", "--train.tensorboard=false"]
@@ -112,15 +111,15 @@ def test_every_command_takes_it(
 # --- from the Hugging Face Hub -------------------------------------------------------------------
 
 
-def test_what_is_fetched_from_the_hub_is_what_is_read(
+def test_hub_import_fetches_no_pickle_or_code(
     gpt2: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In parts, and no pickle or code."""
+    """The weights are in several shards."""
     import huggingface_hub
 
     whole = Path(shutil.copytree(gpt2, "hub"))
     (whole / "model.safetensors").unlink()
-    make_theirs().save_pretrained(whole, max_shard_size="20KB")
+    make_gpt2().save_pretrained(whole, max_shard_size="20KB")
     for name in ("pytorch_model.bin", "model.onnx", "run.py"):
         (whole / name).write_text("never")
 
@@ -139,7 +138,7 @@ def test_what_is_fetched_from_the_hub_is_what_is_read(
     assert difference(open_run(run).model(), load(gpt2)) < 1e-5
 
 
-def test_a_model_that_the_hub_does_not_have(
+def test_hub_model_that_cannot_be_loaded_is_an_error(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

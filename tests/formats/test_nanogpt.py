@@ -1,5 +1,4 @@
-"""A checkpoint of nanoGPT is a run here: the same model, by nanoGPT's formulas, and the same
-characters."""
+"""Imported nanoGPT checkpoints: same logits and tokens."""
 
 import pickle
 import sys
@@ -13,22 +12,22 @@ from torch import Tensor
 import convert
 from data.tokenizer import BPETokenizer, CharTokenizer
 from run.checkpoint import open_run
-from tests.formats.models import difference, make_theirs, save_tokenizer
+from tests.formats.models import difference, make_gpt2, save_tokenizer
 
 CHARS = "\t\n !'abcdefghijklmnopqrstuvwxyzé"
 SIZES = {"n_layer": 2, "n_head": 3, "n_embd": 18, "block_size": 20, "vocab_size": len(CHARS)}
 
 
 def original(args: dict[str, Any], bias: bool = True) -> Any:
-    """The same model as the library computes it; nanoGPT leaves out the biases that are zero."""
-    theirs = make_theirs(activation_function="gelu", n_positions=args["block_size"], **args)
-    for name, weight in theirs.named_parameters():
+    """Return the same model of transformers. Without `bias`, its biases are zero."""
+    reference = make_gpt2(activation_function="gelu", n_positions=args["block_size"], **args)
+    for name, weight in reference.named_parameters():
         weight.data *= bias or not name.endswith(".bias")
-    return theirs
+    return reference
 
 
 def weights_of(args: dict[str, Any], bias: bool = True) -> dict[str, Tensor]:
-    """nanoGPT's state_dict: that of GPT-2 without transposed matrices."""
+    """Return nanoGPT's state_dict, which is GPT-2's with untransposed matrices."""
     return {
         name: tensor.t() if ".c_" in name and tensor.dim() == 2 else tensor
         for name, tensor in original(args, bias).state_dict().items()
@@ -42,7 +41,7 @@ def save(
     path: str = "nanoGPT/out/ckpt.pt",
     dataset: str = "shakespeare_char",
 ) -> None:
-    """As its train.py does."""
+    """Save a checkpoint as nanoGPT's train.py does."""
     checkpoint = {
         "model": weights,
         "optimizer": {"state": {0: {"step": torch.tensor(1.0)}}, "param_groups": [{"lr": 1e-3}]},
@@ -64,7 +63,7 @@ def save_meta(path: str = "nanoGPT/data/shakespeare_char/meta.pkl", chars: str =
 
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize(("bias", "prefix"), [(True, ""), (False, "_orig_mod.")])
-def test_it_computes_the_same(
+def test_imported_checkpoint_matches_the_original(
     workplace: Path,
     bias: bool,
     prefix: str,
@@ -72,10 +71,10 @@ def test_it_computes_the_same(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With biases or without, compiled or not, with transformers or without."""
+    """torch.compile adds the prefix; transformers is optional."""
     args = SIZES | {"bias": bias}
-    theirs = original(args, bias)
-    masks = {"transformer.h.1.attn.bias": torch.ones(1, 1, 20, 20).tril()}  # of old versions
+    reference = original(args, bias)
+    masks = {"transformer.h.1.attn.bias": torch.ones(1, 1, 20, 20).tril()}  # in old versions
     save(args, {f"{prefix}{n}": t for n, t in (weights_of(args, bias) | masks).items()})
     save_meta()
     if not installed:
@@ -85,14 +84,14 @@ def test_it_computes_the_same(
     compared = "relative to the largest logit: "
     assert (compared if installed else "logits not compared: transformers is not") in out
     saved = open_run(Path("runs/g"))
-    assert difference(saved.model(), theirs) < 1e-5
+    assert difference(saved.model(), reference) < 1e-5
     assert saved.tokenizer == CharTokenizer(CHARS) and CHARS[saved.start_token] == "\n"
     assert saved.config.model.bias == bias
-    assert saved.config.data.source == "pydocs"  # there is no text beside its meta.pkl
+    assert saved.config.data.source == "pydocs"  # no input.txt next to meta.pkl
 
 
-def test_characters_from_elsewhere_and_the_text_beside_them(workplace: Path) -> None:
-    """A model without a newline starts at its first character."""
+def test_tokenizer_option_finds_characters_and_text(workplace: Path) -> None:
+    """Without a newline in the vocabulary, generation starts at the first character."""
     chars = CHARS.replace("\n", "X")
     save(SIZES, weights_of(SIZES), "ckpt.pt", dataset="absent")
     save_meta("kept/meta.pkl", chars)
@@ -105,8 +104,8 @@ def test_characters_from_elsewhere_and_the_text_beside_them(workplace: Path) -> 
 
 
 @pytest.mark.parametrize("V", [300, 304])
-def test_subwords_in_a_vocabulary_that_may_be_padded(workplace: Path, V: int) -> None:
-    """It starts where GPT-2's texts do, at <|endoftext|>, and not at a row that pads."""
+def test_bpe_vocabulary_may_be_padded(workplace: Path, V: int) -> None:
+    """Generation starts at <|endoftext|>, not at a row of the padding."""
     args = SIZES | {"vocab_size": V}
     save(args, weights_of(args), "ckpt.pt", dataset="openwebtext")
     Path("tokens").mkdir()

@@ -1,4 +1,4 @@
-"""GPTs that somebody wrote: opened if they compute the same logits, live or from a file."""
+"""Custom GPTs, live or from a file: opened only if the logits match."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ from formats.own import open_module
 from model.generate import Sampling, generate
 from run.checkpoint import open_run
 from tests.formats.lecture import GPTLanguageModel
-from tests.formats.models import TEXT, make_theirs, save_tokenizer
+from tests.formats.models import TEXT, make_gpt2, save_tokenizer
 from tests.formats.test_nanogpt import SIZES, weights_of
 
 CHARS = sorted(set(TEXT))
@@ -24,7 +24,7 @@ TOKENS = torch.randint(len(CHARS), (3, 32), generator=torch.Generator().manual_s
 
 
 def lecture(activation: nn.Module | None = None) -> GPTLanguageModel:
-    """Twelve heads in training mode; weights that are far from zero."""
+    """Return the lecture's model in training mode: 12 heads, weights far from zero."""
     torch.manual_seed(0)
     model = GPTLanguageModel(len(CHARS), activation=activation)
     for weight in model.parameters():
@@ -42,7 +42,7 @@ def assert_same(found: Any, logits_BTV: Tensor) -> None:
     ("ours", "activation"),
     [("relu", nn.ReLU()), ("gelu", nn.GELU()), ("gelu_tanh", nn.GELU("tanh"))],
 )
-def test_a_live_model(ours: str, activation: nn.Module) -> None:
+def test_live_model_computes_the_same_logits(ours: str, activation: nn.Module) -> None:
     model = lecture(activation)
     for part in (model, nn.DataParallel(model)):
         imported = open_module(part, TEXT, None)
@@ -52,17 +52,17 @@ def test_a_live_model(ours: str, activation: nn.Module) -> None:
         model.train()
 
 
-def test_a_live_gpt2_and_its_tokenizer(tmp_path: Path) -> None:
-    theirs = make_theirs(activation_function="relu")
+def test_live_gpt2_keeps_its_logits_and_tokenizer(tmp_path: Path) -> None:
+    reference = make_gpt2(activation_function="relu")
     save_tokenizer(tmp_path)
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    imported = open_module(theirs, TEXT, tokenizer)
-    assert_same(imported.model, theirs(TOKENS).logits)
+    imported = open_module(reference, TEXT, tokenizer)
+    assert_same(imported.model, reference(TOKENS).logits)
     assert imported.tokenizer.vocab_size == 300
 
 
-def test_a_file(workplace: Path) -> None:
-    """Its tensors in the order of the alphabet, where head 10 comes before head 2."""
+def test_file_of_tensors_computes_the_same_logits(workplace: Path) -> None:
+    """The tensors are in alphabetical order, in which head 10 comes before head 2."""
     model = lecture()
     torch.save(dict(sorted(model.state_dict().items())), "model.pt")
     Path("input.txt").write_text(TEXT, encoding="utf-8")
@@ -71,10 +71,10 @@ def test_a_file(workplace: Path) -> None:
 
 
 @pytest.mark.parametrize(("tied", "activation"), [(True, "gelu"), (False, "gelu_tanh")])
-def test_a_file_of_nanogpt_or_mingpt(
+def test_config_of_nanogpt_or_mingpt_file_is_inferred(
     workplace: Path, tied: bool, activation: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The number of heads is the one with the lowest loss on the text, which the model wrote."""
+    """The number of heads is chosen by the loss on the text, which the model generated."""
     args = SIZES | {"vocab_size": len(CHARS)}
     weights = {name: 8 * tensor for name, tensor in weights_of(args).items()}
     if not tied:
@@ -112,7 +112,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("message", "change"), CHANGES)
-def test_another_model_is_rejected_in_a_line(message: str, change: Change) -> None:
+def test_unsupported_model_is_rejected_in_one_line(message: str, change: Change) -> None:
     model = lecture()
     change(model)
     with pytest.raises(UserError, match=message) as raised:
@@ -121,6 +121,6 @@ def test_another_model_is_rejected_in_a_line(message: str, change: Change) -> No
     assert line.startswith("error: GPTLanguageModel") and "\n" not in line
 
 
-def test_what_the_weights_do_not_tell() -> None:
+def test_text_with_too_few_characters_is_rejected() -> None:
     with pytest.raises(UserError, match=f"has 3 .*the model's vocabulary has {len(CHARS)}"):
         open_module(lecture(), "the", None)

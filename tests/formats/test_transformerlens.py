@@ -1,4 +1,4 @@
-"""What docs/models.md says of TransformerLens is true."""
+"""TransformerLens opens an exported run, as docs/models.md says."""
 
 from pathlib import Path
 
@@ -11,8 +11,7 @@ from tests.conftest import make_run
 
 
 @torch.no_grad()
-def test_it_computes_the_same_logits_and_patterns(workplace: Path) -> None:
-    """Of an exported run with GPT-2's block."""
+def test_transformerlens_matches_logits_and_patterns(workplace: Path) -> None:
     from transformer_lens.model_bridge import TransformerBridge
 
     run = make_run(Path("runs/gpt2"), positions="learned", qk_norm=False, bias=True, block_size=24)

@@ -1,5 +1,4 @@
-"""Files that anyone may have made: one line for what is damaged or of another kind, nothing in
-them is executed, and no run is left."""
+"""Untrusted files: damaged ones are rejected in one line, and nothing in them is executed."""
 
 import json
 import pickle
@@ -26,29 +25,29 @@ CKPT, META = Path("nanoGPT/out/ckpt.pt"), Path("nanoGPT/data/shakespeare_char/me
 
 @pytest.fixture
 def error(workplace: Path, capsys: pytest.CaptureFixture[str]) -> Error:
-    """Import, which fails: the one line that it ends with. Everything is as it was."""
+    """Return a function that returns the error of a failing import, which must leave no files."""
 
-    def line_of(path: Path | str) -> str:
+    def import_error(path: Path | str) -> str:
         before = sorted(Path().rglob("*"))
         capsys.readouterr()
         assert convert.main(["import", str(path), "--run=g"]) == 2
         line = capsys.readouterr().err
         assert line.startswith("error: ") and line.count("\n") == 1 and len(line) < 1000, line
         assert line[:-1].isprintable() and "Traceback" not in line
-        assert sorted(Path().rglob("*")) == before  # nothing is left, or was executed
+        assert sorted(Path().rglob("*")) == before  # nothing was created or executed
         return line
 
-    return line_of
+    return import_error
 
 
 @pytest.fixture
 def theirs(gpt2: Path, workplace: Path) -> Path:
-    """A copy of a GPT-2, to be spoiled."""
+    """Return a copy of a GPT-2 folder for the test to damage."""
     return Path(shutil.copytree(gpt2, "theirs"))
 
 
 @pytest.mark.parametrize("path", [CONFIG, TOKENS, WEIGHTS], ids=str)
-def test_damaged_files_of_a_folder(theirs: Path, error: Error, path: Path) -> None:
+def test_damaged_file_of_a_folder_is_rejected(theirs: Path, error: Error, path: Path) -> None:
     whole = path.read_bytes()
     for content in (b"", whole[:-9], b"[]", b"\xff\0", b"[" * 100_000):
         path.write_bytes(content)
@@ -71,7 +70,7 @@ def test_damaged_files_of_a_folder(theirs: Path, error: Error, path: Path) -> No
     ],
     ids=str,
 )
-def test_configs_that_are_not_computed_here(
+def test_unsupported_config_is_rejected(
     theirs: Path, error: Error, changes: dict[str, Any], message: str
 ) -> None:
     edit_json(CONFIG, **changes)
@@ -85,7 +84,7 @@ def test_configs_that_are_not_computed_here(
         (torch.full((24, 96), torch.nan), "blocks.1.mlp.up.weight is not finite"),
     ],
 )
-def test_weights_that_do_not_fit(
+def test_misshapen_or_nan_weight_is_rejected(
     theirs: Path, error: Error, tensor: torch.Tensor, message: str
 ) -> None:
     save_file(load_file(WEIGHTS) | {"transformer.h.1.mlp.c_fc.weight": tensor}, WEIGHTS)
@@ -105,18 +104,18 @@ END = {"id": 299, "content": "<|endoftext|>", "special": True, "single_word": Fa
 END |= {"lstrip": False, "rstrip": False, "normalized": False}
 STRANGE = {
     "a normalizer": lambda p: p.update(normalizer={"type": "NFC"}),
-    "a space before": lambda p: p.update(pre_tokenizer=BYTES | {"add_prefix_space": True}),
+    "a prefix space": lambda p: p.update(pre_tokenizer=BYTES | {"add_prefix_space": True}),
     "another order": lambda p: p["model"]["vocab"].update(a=65, b=64),
     "more tokens": lambda p: p["model"]["vocab"].update(more=300),
-    "half a surrogate pair": lambda p: p.update(added_tokens=[END | {"content": "\ud800"}]),
-    "an added token that texts have": lambda p: p.update(
+    "a lone surrogate": lambda p: p.update(added_tokens=[END | {"content": "\ud800"}]),
+    "an added token in texts": lambda p: p.update(
         added_tokens=[END, END | {"content": "a", "id": p["model"]["vocab"]["a"]}]
     ),
 }
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_tokenizers_of_other_kinds(theirs: Path, error: Error, name: str) -> None:
+def test_unsupported_tokenizer_is_rejected(theirs: Path, error: Error, name: str) -> None:
     plain = json.loads(TOKENS.read_text())
     STRANGE[name](plain)
     TOKENS.write_text(json.dumps(plain))
@@ -128,14 +127,14 @@ def test_tokenizers_of_other_kinds(theirs: Path, error: Error, name: str) -> Non
 
 @pytest.fixture
 def ckpt(workplace: Path) -> dict[str, Any]:
-    """What is in a checkpoint whose characters are there too."""
+    """Save a checkpoint and its characters, and return the contents of the checkpoint."""
     save(SIZES, weights_of(SIZES))
     save_meta()
     plain = torch.load(CKPT, weights_only=True)
     return plain
 
 
-def test_a_checkpoint_that_is_none(ckpt: dict[str, Any], error: Error) -> None:
+def test_file_that_is_not_a_checkpoint_is_rejected(ckpt: dict[str, Any], error: Error) -> None:
     whole = CKPT.read_bytes()
     torch.save(ckpt | {"more": Bomb()}, CKPT)
     bombs = CKPT.read_bytes(), pickle.dumps(Bomb())
@@ -152,7 +151,7 @@ def test_a_checkpoint_that_is_none(ckpt: dict[str, Any], error: Error) -> None:
         assert str(CKPT) in error(CKPT)
 
 
-def test_characters_that_are_none(ckpt: dict[str, Any], error: Error) -> None:
+def test_malformed_meta_pkl_is_rejected(ckpt: dict[str, Any], error: Error) -> None:
     good = dict(enumerate(CHARS))
     damaged = [{}, {"itos": None}, {"itos": list(CHARS)[:-1]}]
     damaged += [{"itos": good | changed} for changed in ({3: "ab"}, {3: 5}, {3: CHARS[4]})]

@@ -1,4 +1,4 @@
-"""A report of a run, and a tab for what its page shows and computes."""
+"""Fixtures: a report of a run with random weights, and a browser tab for its page."""
 
 import base64
 import json
@@ -20,23 +20,26 @@ from tests.conftest import make_run
 from training.step import TrainState
 
 CHARS = "\n abcdefghijklmnopqrstuvwxyz"
-TEXT = "to be or not"  # of the run's context
+TEXT = "to be or not"  # as long as the run's block_size
 
 
 @dataclass
 class Report:
-    """A report of a run of random weights, and the models that it should be."""
+    """The report of a run with random weights, and the models that it should reproduce."""
 
     data: dict[str, Any]
     weights: list[bytes]
-    exact: dict[int, GPT]  # by step
-    models: dict[int, GPT]  # rounded as in the page
+    exact: dict[int, GPT]  # by step, before rounding
+    models: dict[int, GPT]  # by step, with the weights rounded as in the page
     sequences_BT: torch.Tensor
 
 
 @pytest.fixture(scope="session")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Of steps 0 and 1, in 8 bits, and 3; the logits of step 0 are in the thousands."""
+    """Return a report of steps 0 and 1, in 8 bits, and step 3, in 16 bits.
+
+    The logits of step 0 are in the thousands.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("page"))
         text = "".join(np.random.default_rng(0).choice(list(CHARS), 2000))
@@ -53,14 +56,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
             header = replace(saved.header, state=TrainState(step, train_loss=1.0))
             save_snapshot(run, exact[step], header)
             load_snapshot(exact[step], run / "snapshots" / f"{step:08d}.safetensors")
-        save_snapshot(run, exact[3], saved.header)  # which the page has already
+        save_snapshot(run, exact[3], saved.header)  # the same as the last checkpoint
         flags = ["--source=text.txt", f"--prompt={TEXT}", "--sequences=5", "--checkpoint=last"]
         assert study.main(["report", *flags, "--max_mb=1e308"]) == 0
         room = (run / "report.html").stat().st_size / 1e6 - 0.001
         assert study.main(["report", *flags, f"--max_mb={room}"]) == 0
         subject = Subject("plain", MeasureOptions(source="text.txt"))
         models = {step: rounded(model, step < 3) for step, model in exact.items()}
-        return Report(*taken_apart(run), exact, models, subject.sequences(5))
+        return Report(*parse_report(run), exact, models, subject.sequences(5))
 
 
 def save_snapshot(run: Path, model: GPT, header: Header) -> None:
@@ -74,8 +77,8 @@ def rounded(model: GPT, eight_bits: bool) -> GPT:
     return copy
 
 
-def taken_apart(run: Path) -> tuple[dict[str, Any], list[bytes]]:
-    """The data and the packed weights of a run's page."""
+def parse_report(run: Path) -> tuple[dict[str, Any], list[bytes]]:
+    """Return the data and the packed weights of a run's page."""
     html = (run / "report.html").read_text(encoding="utf-8")
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
     last, *others = re.findall(r'class="weights">(.*?)</script>', html)
@@ -84,16 +87,16 @@ def taken_apart(run: Path) -> tuple[dict[str, Any], list[bytes]]:
 
 @pytest.fixture(scope="session")
 def window(browser: Any) -> tuple[Any, list[str]]:
-    """One tab without a network, for all tests; what its page says or asks for."""
-    trouble = []
+    """Return one offline tab for all tests, and the list of what its page logs and requests."""
+    events = []
 
-    def refuse(dialog: Any) -> None:
-        trouble.append(dialog.message)
+    def dismiss(dialog: Any) -> None:
+        events.append(dialog.message)
         dialog.dismiss()
 
     tab = browser.new_context(offline=True).new_page()
-    tab.on("console", lambda message: trouble.append(message.text))
-    tab.on("pageerror", lambda error: trouble.append(str(error.stack)))
-    tab.on("dialog", refuse)
-    tab.on("request", lambda request: trouble.append(request.url))
-    return tab, trouble
+    tab.on("console", lambda message: events.append(message.text))
+    tab.on("pageerror", lambda error: events.append(str(error.stack)))
+    tab.on("dialog", dismiss)
+    tab.on("request", lambda request: events.append(request.url))
+    return tab, events

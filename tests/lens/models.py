@@ -1,4 +1,4 @@
-"""Small models to look into."""
+"""Small models for the tests of the lens."""
 
 from dataclasses import replace
 
@@ -8,13 +8,13 @@ from torch import Tensor
 from model.config import ModelConfig
 from model.gpt import GPT
 
-L, H, D, VOCAB = 3, 2, 8, 11  # no two sizes are the same, so that none can stand for another
+L, H, D, VOCAB = 3, 2, 8, 11  # all different, so that swapped dimensions fail
 MODERN = ModelConfig(block_size=12, n_layer=L, n_head=H, n_embd=H * D)
 CLASSICAL = replace(MODERN, positions="learned", qk_norm=False, bias=True, activation="gelu")
 
 
 def make_model(config: ModelConfig = MODERN) -> GPT:
-    """A model whose every weight matters: none is zero, and none so small that it hides."""
+    """Return a model with random weights that are large enough to affect the logits."""
     torch.manual_seed(0)
     model = GPT(config, VOCAB).eval()
     with torch.no_grad():
@@ -24,6 +24,6 @@ def make_model(config: ModelConfig = MODERN) -> GPT:
 
 
 def some_tokens(*shape: int) -> Tensor:
-    """Token ids, by default (10,)."""
+    """Return random token ids, by default of shape (10,)."""
     generator = torch.Generator().manual_seed(1)
     return torch.randint(VOCAB, shape or (10,), generator=generator)

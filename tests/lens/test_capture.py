@@ -1,4 +1,4 @@
-"""What is captured is what the model computed; what is replaced is only that."""
+"""Captured activations match the model, and hooks change only what they target."""
 
 from dataclasses import replace
 from typing import Literal
@@ -13,7 +13,7 @@ from tests.lens.models import CLASSICAL, MODERN, D, H, L, make_model, some_token
 
 @pytest.mark.parametrize("kernel", ["fused", "explicit"])
 @pytest.mark.parametrize("config", [MODERN, CLASSICAL], ids=["modern", "classical"])
-def test_a_pass_is_the_models_own(
+def test_captured_activations_match_the_model(
     config: ModelConfig, kernel: Literal["fused", "explicit"]
 ) -> None:
     model, tokens = make_model(replace(config, attention=kernel)), some_tokens(4, 10)
@@ -36,7 +36,7 @@ def test_a_pass_is_the_models_own(
 
 
 @pytest.mark.parametrize("head", range(H))
-def test_a_replaced_head_is_that_head_alone(head: int) -> None:
+def test_head_replaced_changes_only_that_head(head: int) -> None:
     model, tokens, vector = make_model(), some_tokens(2, 10), torch.arange(float(D))
     before = capture(model, tokens)
     with head_replaced(model, 1, head, vector):
@@ -48,12 +48,12 @@ def test_a_replaced_head_is_that_head_alone(head: int) -> None:
     assert torch.allclose(after.layers[1].output_BTC, expected, atol=1e-6)
 
 
-def test_without_a_mask_all_attend_to_all_and_gradients_flow() -> None:
+def test_without_mask_attends_everywhere_and_keeps_gradients() -> None:
     model, tokens = make_model(), some_tokens(1, 10)
     with without_mask(model):
         (gradient,) = torch.autograd.grad(model(tokens)[0, 0].sum(), model.token_embedding.weight)
         layer = capture(model, tokens).layers[0]
     assert gradient[tokens.unique()].any(dim=1).all()  # the first logit depends on every token
-    assert torch.allclose(layer.output_BTC, layer.attn(layer.x_BTC), atol=1e-5)  # not causal
+    assert torch.allclose(layer.output_BTC, layer.attn(layer.x_BTC), atol=1e-5)  # no mask
     modules = [*model.modules()]
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in modules)

@@ -1,4 +1,4 @@
-"""Every number of the comparisons of a layer, recomputed from its definition."""
+"""The numbers of each comparison of a layer, against their definitions."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ PAST = torch.ones(T, T).tril().bool()
 
 
 def make_case(config: ModelConfig, query: float = 1.0) -> Case:
-    """A layer whose queries are so many times as large, and what it read in a shorter text."""
+    """Return a layer with queries scaled by `query`, and its input for a shorter text."""
     model, nothing = make_model(config), torch.empty(0)
     for weight in blocks_of(model)[1].attn.query.parameters():
         weight.data *= query
@@ -30,14 +30,14 @@ def make_case(config: ModelConfig, query: float = 1.0) -> Case:
     return Case(no_subject, nothing, 0, layer, other_BSC)
 
 
-def found_in(case: Case) -> dict[str, list[Any]]:
-    """The numbers of each comparison."""
+def measured(case: Case) -> dict[str, list[Any]]:
+    """Return the numbers of each comparison."""
     names = [name for name in COMPARISONS if "masked" not in name]
     return {name: [*COMPARISONS[name](case).values()] for name in names}
 
 
 def softmax(scores: Tensor, allowed: Tensor = PAST) -> Tensor:
-    """0 throughout where nothing is allowed."""
+    """Return the masked softmax, with zeros in rows that allow no position."""
     return scores.masked_fill(~allowed, -math.inf).softmax(-1).nan_to_num(nan=0)
 
 
@@ -46,14 +46,14 @@ def heads_of(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def layer_of(attn: MultiHeadAttention, x: Tensor, source: Tensor, allowed: Tensor) -> Tensor:
-    """Without rotary positions and QK-norm."""
+    """Compute the layer without rotary positions and QK-norm."""
     q, k, v = heads_of(attn.query, x), heads_of(attn.key, source), heads_of(attn.value, source)
     z = softmax(q @ k.mT / D**0.5, allowed) @ v
     return attn.out(z.transpose(1, 2).reshape(1, T, C))
 
 
 def interleaved(attn: MultiHeadAttention, x: Tensor) -> Tensor:
-    """Head h takes rows h, h + H, h + 2H ... of the projections; W_O and its columns stay."""
+    """Compute the layer with rows h, h + H, h + 2H ... of W_q, W_k and W_v in head h."""
     layers = (attn.query, attn.key, attn.value)
     q, k, v = (layer(x).view(1, T, D, H).permute(0, 3, 1, 2) for layer in layers)
     q, k = attn.q_norm(q), attn.k_norm(k)
@@ -68,7 +68,7 @@ def change(got: Tensor, want: Tensor) -> float:
 
 
 def gap(dtype: torch.dtype) -> float:
-    """The first whole number at which a mask of -10000 lets anything through."""
+    """Return the smallest integer score that gets any weight through a mask of -10,000."""
     mask, n = torch.tensor([0.0, -10_000.0], dtype=dtype), 9000
     while not (mask + torch.tensor([0, n])).softmax(-1)[1]:
         n += 1
@@ -77,7 +77,7 @@ def gap(dtype: torch.dtype) -> float:
 
 @torch.no_grad()
 def recomputed(case: Case) -> dict[str, list[float]]:
-    """What `found_in` should say; numbers that are equal but for rounding are 0."""
+    """Return what `measured` should return, with 0 for rounding errors."""
     layer, attn, other = case.layer, case.layer.attn, case.other_BSC
     x, q, k, v, out = layer.x_BTC, layer.q_BHTD, layer.k_BHSD, layer.v_BHSD, layer.output_BTC
     scores = q @ k.mT / D**0.5
@@ -99,7 +99,7 @@ def recomputed(case: Case) -> dict[str, list[float]]:
     onto, found["scale"] = torch.randn(q.shape, generator=torch.Generator().manual_seed(0)), []
     for factor in (1.0, D**0.5):
         A = softmax(scores * factor)
-        gradient = onto @ v.mT  # of the weights; that of the scores by the softmax's Jacobian
+        gradient = onto @ v.mT  # of the weights; the Jacobian of the softmax comes next
         gradient = A * (gradient - (A * gradient).sum(-1, keepdim=True))
         found["scale"] += [float(entropy(A[0]).mean()), float(A.max(-1).values.mean())]
         found["scale"] += [float(gradient.square().sum().sqrt())]
@@ -116,19 +116,19 @@ def recomputed(case: Case) -> dict[str, list[float]]:
 @pytest.mark.parametrize(
     ("config", "query"), [(MODERN, 1), (CLASSICAL, 1), (CLASSICAL, 1e5)], ids=str
 )
-def test_every_number(config: ModelConfig, query: float) -> None:
+def test_numbers_match_their_definitions(config: ModelConfig, query: float) -> None:
     case = make_case(config, query)
-    found, expected = found_in(case), recomputed(case)
+    found, expected = measured(case), recomputed(case)
     assert list(found) == list(expected)
-    assert (found["finite_mask"][3] > 1) == (query > 1)  # a finite mask leaks
+    assert (found["finite_mask"][3] > 1) == (query > 1)  # large scores leak through a finite mask
     for name, numbers in found.items():
-        abs = 0.1 if query > 1 else 1e-5  # of scores around 10,000
+        abs = 0.1 if query > 1 else 1e-5  # scores are around 10,000
         assert numbers == pytest.approx(expected[name], rel=1e-4, abs=abs), name
 
 
-def test_what_is_equal_would_show_if_it_were_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_reference_layer_shows_as_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("layer_by_torch", "layer_per_head"):
         way = getattr(compare, name)
         monkeypatch.setattr(compare, name, lambda *a, way=way, **k: 1.5 * way(*a, **k))
-    found = found_in(make_case(MODERN))
+    found = measured(make_case(MODERN))
     assert [*found["split"][:2], found["polarity"][1]] == pytest.approx([0.5] * 3, abs=1e-3)

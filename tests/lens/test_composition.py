@@ -1,4 +1,4 @@
-"""Composition scores against whole matrices."""
+"""Composition scores, against products of full matrices."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.lens.models import D, H, L, make_model
 
 
 @pytest.mark.parametrize("size", [1e-20, 3e37])
-def test_scores_are_their_definition(size: float) -> None:
+def test_scores_match_their_definition_at_any_weight_scale(size: float) -> None:
     model = make_model()
     w = {name: weight.detach().double() for name, weight in model.named_parameters()}
     for weight in model.parameters():
@@ -33,7 +33,7 @@ def test_scores_are_their_definition(size: float) -> None:
     assert count == H * H * L * (L - 1) // 2
 
 
-def test_a_head_that_writes_nothing_scores_zero() -> None:
+def test_head_with_zero_output_weights_scores_zero() -> None:
     model = make_model()
     with torch.no_grad():
         blocks_of(model)[0].attn.out.weight[:, :D] = 0.0

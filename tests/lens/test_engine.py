@@ -1,4 +1,4 @@
-"""The engine of the report page, in a browser: what PyTorch computes, after any edit."""
+"""The engine of the report page, in a browser, against PyTorch."""
 
 import base64
 import dataclasses
@@ -27,9 +27,8 @@ from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_toke
 PARTS = Path(report.__file__).parent
 SCRIPTS = ("kernels.js", "engine.js", "layer0.js", "circuit.js", "stages.js")
 ENGINE = "\n".join((PARTS / name).read_text(encoding="utf-8") for name in SCRIPTS)
-# In the page: the engine, and what a test asks of it, as JSON, which playwright passes on faster
-# than numbers. The edits stay the same objects, as in the page, so that the engine can tell which
-# are new.
+# JavaScript for the tests. Results are JSON, which playwright transfers faster than numbers. The
+# edits stay the same objects, as in the page, because the engine compares them by identity.
 ASK = """
 let engine, edits;
 function make(config, shapes, given, ...packed) {
@@ -76,7 +75,7 @@ CIRCUIT = """([text, ...asked]) => {
 
 @pytest.fixture(scope="module", params=["WebAssembly", "JavaScript"])
 def tab(window: Any, request: pytest.FixtureRequest) -> Any:
-    """An empty page that has the engine, with either kernel."""
+    """Return a blank page with the engine, running on WebAssembly or JavaScript kernels."""
     tab, _ = window
     tab.goto("about:blank")
     if request.param == "JavaScript":
@@ -86,8 +85,8 @@ def tab(window: Any, request: pytest.FixtureRequest) -> Any:
     return tab
 
 
-def any_edits(random: Random, config: ModelConfig) -> list[dict[str, Any]]:
-    """What a reader may do to a pass; patches of the residual stream often meet in one place."""
+def random_edits(random: Random, config: ModelConfig) -> list[dict[str, Any]]:
+    """Return random edits. Patches of the residual stream often share a position."""
     layer, position = random.randint(0, config.n_layer), range(min(2, config.block_size))
 
     def row(width: int) -> list[float]:
@@ -111,7 +110,7 @@ def any_edits(random: Random, config: ModelConfig) -> list[dict[str, Any]]:
 
 @contextmanager
 def edited(model: GPT, changes: list[dict[str, Any]], means_LHD: Tensor) -> Iterator[None]:
-    """Make the same edits by hooks."""
+    """Apply the same edits to a PyTorch model with hooks."""
     with ExitStack() as held:
 
         def put(module: torch.nn.Module, change: dict[str, Any]) -> None:
@@ -161,7 +160,7 @@ def attend_edited(
 
 
 def make(tab: Any, model: GPT, *given: Any) -> None:
-    """Give the page's engine a model; here it is in float64 from now on."""
+    """Load the model into the page's engine, then convert the PyTorch model to float64."""
     weights, (edits, means_LHD) = model.state_dict(), given or ([], torch.zeros(1))
     shapes = [[name, list(weight.shape)] for name, weight in weights.items()]
     numbers = [torch.cat([weight.flatten() for weight in weights.values()]), means_LHD]
@@ -172,9 +171,9 @@ def make(tab: Any, model: GPT, *given: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 @torch.no_grad()
-def test_it_computes_what_pytorch_computes(tab: Any, seed: int) -> None:
-    """Texts and edits change one after the other, and nothing is left of what was there before.
-    Every choice that the engine says it knows is drawn."""
+def test_logits_match_pytorch_for_random_models_and_edits(tab: Any, seed: int) -> None:
+    """Texts and edits change between passes, so that stale caches fail. Options are drawn from all
+    that the engine supports."""
     random, (choices, V) = Random(seed), (tab.evaluate("CHOICES"), seed + 1)
     choices |= {name: [True, False] for name in ("qk_norm", "tie_embeddings", "bias")}
     choices |= {"block_size": range(1, 21), "n_layer": [1, 2, 3], "n_head": [1, 2, 3]}
@@ -186,7 +185,7 @@ def test_it_computes_what_pytorch_computes(tab: Any, seed: int) -> None:
     for weight in model.parameters():
         weight.copy_(torch.randn(weight.shape) * 0.2 + (weight.dim() == 1))
     means_LHD = torch.randn(config.n_layer, config.n_head, config.head_width)
-    edits = any_edits(random, config)
+    edits = random_edits(random, config)
     make(tab, model, edits, means_LHD)
     text: list[int] = []
     for count in (0, 7, 7, 5, 5, 3, 2, 1, 0):
@@ -201,9 +200,9 @@ def test_it_computes_what_pytorch_computes(tab: Any, seed: int) -> None:
         logits = np.array(found).reshape(expected.shape)
         assert np.abs(logits - expected).max() < 1e-4 * max(1.0, np.abs(expected).max())
     t, token = random.randrange(len(text)), random.randrange(V)
-    votes = tab.evaluate("(a) => engine.votes(...a)", [t, token])
-    assert len(votes["heads"]) == config.n_layer * config.n_head
-    total = votes["embedding"] + votes["biases"] + sum(votes["heads"]) + sum(votes["mlps"])
+    parts = tab.evaluate("(a) => engine.votes(...a)", [t, token])
+    assert len(parts["heads"]) == config.n_layer * config.n_head
+    total = parts["embedding"] + parts["biases"] + sum(parts["heads"]) + sum(parts["mlps"])
     assert total == pytest.approx(logits[t, token], abs=1e-4)
     together, alone = json.loads(tab.evaluate("together_and_one_by_one", text))
     assert together == alone  # bitwise
@@ -211,7 +210,7 @@ def test_it_computes_what_pytorch_computes(tab: Any, seed: int) -> None:
 
 @pytest.mark.parametrize("config", [MODERN, CLASSICAL, replace(MODERN, positions="none")], ids=str)
 @torch.no_grad()
-def test_a_head_of_layer_0_is_its_tables(tab: Any, config: ModelConfig) -> None:
+def test_layer_0_tables_match_attention_and_ov_circuit(tab: Any, config: ModelConfig) -> None:
     h, T, V = 1, config.block_size, VOCAB
     model: Any = make_model(config)
     make(tab, model)
@@ -240,8 +239,8 @@ def test_a_head_of_layer_0_is_its_tables(tab: Any, config: ModelConfig) -> None:
     ids=["classical", "modern"],
 )
 @pytest.mark.parametrize("asked", [(7, 2, 5), (2, 1, 8, 6)], ids=["logit", "score"])
-def test_a_circuit_sums_to_its_goal(tab: Any, config: ModelConfig, asked: tuple[int, ...]) -> None:
-    """A node's value is gradient times activation, with all detached that is not linear."""
+def test_circuit_parts_sum_to_goal(tab: Any, config: ModelConfig, asked: tuple[int, ...]) -> None:
+    """A node's value is its activation times gradient, with nonlinear factors held constant."""
     text_BT = some_tokens(1, 9)
     model: Any = make_model(config)
     make(tab, model)
@@ -291,21 +290,21 @@ def test_a_circuit_sums_to_its_goal(tab: Any, config: ModelConfig, asked: tuple[
     assert max(each.abs().max() for each in left) < 1e-4
 
 
-def test_stages_of_learning(tab: Any) -> None:
+def test_learning_stages_are_marked_when_first_reached(tab: Any) -> None:
     scores = [{"previous_token": [0.2, i / 10], "induction": [i / 20]} for i in range(6)]
     snapshots = [{"lens_loss": [9, 5 - i], "scores": scores[i]} for i in range(6)]
     found = tab.evaluate("(a) => stagesOf(...a)", [snapshots, {"unigram": 5.5, "bigram": 1.5}])
-    marks = {4: "below bigram", 3: "previous-token head"}  # not what holds from the beginning
+    marks = {4: "below bigram", 3: "previous-token head"}  # always below unigram
     assert {mark["at"]: mark["label"] for mark in found} == marks
 
 
-def test_large_scores(tab: Any) -> None:
+def test_softmax_handles_large_scores(tab: Any) -> None:
     scores = torch.tensor([1000.0, 999.0, 0.0, -1000.0])
     call = "(x) => { const row = Float32Array.from(x); softmax(row, 0, 4); return [...row]; }"
     assert tab.evaluate(call, scores.tolist()) == pytest.approx(scores.softmax(0).tolist())
 
 
-def test_the_window_over_a_long_text_is_the_models(tab: Any) -> None:
+def test_window_start_matches_the_model(tab: Any) -> None:
     places = [[position, block_size] for position in range(40) for block_size in range(1, 10)]
     found = tab.evaluate("(places) => places.map((place) => windowStart(...place))", places)
     assert found == [window_start(*place) for place in places]

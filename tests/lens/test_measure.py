@@ -1,4 +1,4 @@
-"""Measurements of a model, against the same computed the long way."""
+"""Measurements of a model, against slow reference computations."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ REPEATS = repeated(VOCAB, 4, 6)
 
 @pytest.fixture(params=[1, 13 * 13 * 2 * 3], ids=["one by one", "three at once"])
 def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> GPT:
-    """However many sequences are read at a time."""
+    """Return a model that is measured on one or three sequences at a time."""
     monkeypatch.setattr(measure, "NUMBERS_AT_ONCE", request.param)
     return make_model()
 
@@ -33,7 +33,7 @@ def losses(model: GPT, tokens_BT: Tensor) -> Tensor:
 
 
 @given(st.integers(2, 9), st.integers(1, 5))
-def test_repeated_strings(period: int, count: int) -> None:
+def test_repeated_gives_two_copies_of_distinct_tokens(period: int, count: int) -> None:
     strings = repeated(9, period, count)
     assert strings.shape == (count, 2 * period)
     assert torch.equal(strings[:, :period], strings[:, period:])
@@ -41,7 +41,7 @@ def test_repeated_strings(period: int, count: int) -> None:
     assert count == 1 or period < 4 or len({tuple(row) for row in strings.tolist()}) > 1
 
 
-def test_scores_are_means_over_sequences(model: GPT) -> None:
+def test_head_scores_are_means_over_sequences(model: GPT) -> None:
     scores = score_heads(model, TEXT[:, :-1], False) | score_heads(model, REPEATS, True)
     assert list(scores) == [score.key for score in SCORES]
     for score in SCORES:
@@ -53,7 +53,7 @@ def test_scores_are_means_over_sequences(model: GPT) -> None:
         assert torch.allclose(scores[score.key].float(), expected, atol=1e-5), score.key
 
 
-def test_ablation_is_the_change_in_loss(model: GPT) -> None:
+def test_ablation_gives_the_loss_change_and_its_error(model: GPT) -> None:
     found, whole_B = ablate(model, TEXT), losses(model, TEXT).mean(1)
     assert found.keys() == {"zero", "zero_error", "mean", "mean_error"}
     for layer in range(L):
@@ -65,27 +65,27 @@ def test_ablation_is_the_change_in_loss(model: GPT) -> None:
                 expected = {kind: change_B.mean(), f"{kind}_error": change_B.std() / 5**0.5}
                 for key, number in expected.items():
                     assert float(found[key][layer, head]) == pytest.approx(float(number), abs=1e-5)
-                    assert abs(float(number)) > 1e-3  # these heads matter, so that it shows
+                    assert abs(float(number)) > 1e-3  # every head matters, so that errors show
 
 
-def test_copying_is_scored_where_it_can_be_known(model: GPT) -> None:
+def test_copying_losses_exclude_the_first_token(model: GPT) -> None:
     (first, second, induction_LH), loss_BT = measure_copying(model, 4, 6), losses(model, REPEATS)
     assert first == pytest.approx(float(loss_BT[:, :3].mean()), abs=1e-5)
     assert second == pytest.approx(float(loss_BT[:, 4:].mean()), abs=1e-5)
     assert torch.equal(induction_LH, score_heads(model, REPEATS, True)["induction"])
 
 
-def test_the_logit_lens_goes_from_the_embedding_to_the_loss(model: GPT) -> None:
+def test_logit_lens_gives_the_loss_at_every_depth(model: GPT) -> None:
     x, expected = model.embed(TEXT[:, :-1]), []
-    for place in range(L + 1):
+    for depth in range(L + 1):
         logits = model.unembed(x)
         expected.append(F.cross_entropy(logits.mT, TEXT[:, 1:]).item())
-        x = blocks_of(model)[place](x) if place < L else x
+        x = blocks_of(model)[depth](x) if depth < L else x
     assert logit_lens(model, TEXT) == pytest.approx(expected, abs=1e-5)
     assert mean_loss(model, TEXT) == pytest.approx(expected[-1], abs=1e-5)
 
 
-def test_what_is_not_finite_or_not_the_logits_of_unembed_is_an_error(model: GPT) -> None:
+def test_non_finite_or_modified_logits_are_rejected(model: GPT) -> None:
     model.register_forward_hook(lambda module, args, logits: logits.tanh())
     with pytest.raises(UserError, match="unembed must return the same logits"):
         logit_lens(model, TEXT)

@@ -1,4 +1,4 @@
-"""Each score, also of uniform attention, against its definition in plain loops."""
+"""Attention scores, also of uniform attention, against their definitions in plain loops."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def by_hand(A: Sequence[Sequence[float]]) -> dict[str, float]:
 
 
 @given(st.integers(0, 2**31), st.integers(2, 6), st.floats(0.1, 20), st.booleans())
-def test_scores_are_their_definitions(seed: int, half: int, sharpness: float, mask: bool) -> None:
+def test_scores_match_their_definitions(seed: int, half: int, sharpness: float, mask: bool) -> None:
     T = 2 * half
     scores = sharpness * torch.randn(3, 2, T, T, generator=torch.Generator().manual_seed(seed))
     later = torch.ones(T, T).triu(1).bool() & mask

@@ -1,4 +1,4 @@
-"""The page in a cell of a notebook: its frame computes what the reader's own model computes."""
+"""The report page in a notebook cell, for a run and for a custom model."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tests.formats.lecture import GPTLanguageModel
 TEXT = "".join(np.random.default_rng(0).choice(list("\n 'abcdefghijklmno<>&"), 3000))
 
 
-def test_a_cell_with_a_model_of_ones_own(workplace: Path, browser: Any) -> None:
+def test_cell_of_a_custom_model_matches_pytorch(workplace: Path, browser: Any) -> None:
     torch.manual_seed(0)
     model = GPTLanguageModel(len(set(TEXT)))
     for weight in model.parameters():
@@ -29,13 +29,13 @@ def test_a_cell_with_a_model_of_ones_own(workplace: Path, browser: Any) -> None:
     tab.set_content(cell)
     frame = tab.frames[1]
     frame.wait_for_selector(DONE)
-    assert frame.is_visible("#live")  # hidden if it does not reproduce PyTorch's logits
+    assert frame.is_visible("#live")  # hidden if the logits differ from PyTorch's
     typed, ids = "a<b>&'", {char: i for i, char in enumerate(sorted(set(TEXT)))}
     found = frame.evaluate("(text) => glassgpt.logits(text)", typed)
     expected = model.eval()(torch.tensor([[ids[char] for char in typed]]))[0][0].detach()
     np.testing.assert_allclose(found, expected, atol=0.01 * float(expected.abs().max()))
     frame.fill("#typed", "abc")
-    tab.wait_for_timeout(500)  # a frame has no address, where the page would keep its state
+    tab.wait_for_timeout(500)  # a frame has no address in which the page could store its state
     assert frame.locator("#text .token").all_inner_texts() == [*"abc"]
     assert not frame.is_visible("#trouble")
     for width in (850, 1250):  # the page does not scroll inside the notebook
@@ -44,7 +44,7 @@ def test_a_cell_with_a_model_of_ones_own(workplace: Path, browser: Any) -> None:
     tab.context.close()
 
 
-def test_a_run_and_what_is_left_out(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_checks_max_mb_and_text(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(Path("runs/a"))
     text = TEXT.translate(str.maketrans("'<>&", "xyz "))
     show("a", text, sequences=2)

@@ -1,5 +1,4 @@
-"""The report page in a browser: it shows what PyTorch computes, whatever is done to it, and needs
-nothing but itself."""
+"""The report page in a browser: it matches PyTorch after any interaction, without a network."""
 
 import json
 import re
@@ -21,11 +20,11 @@ from lens.report.page import content_hash, page
 from model.generate import Sampling, generate
 from model.gpt import GPT
 from tests.conftest import ROOT, make_run
-from tests.lens.conftest import CHARS, TEXT, Report, taken_apart
+from tests.lens.conftest import CHARS, TEXT, Report, parse_report
 from tests.lens.test_engine import OFF, edited
 from tests.lens.test_report import HOSTILE
 
-Show = Callable[..., Any]  # an open page; playwright may be absent, and so its types
+Show = Callable[..., Any]  # returns a playwright page, whose type may be missing
 L, H, B = 3, 2, 12
 NO_MEANS = torch.zeros(L, H, 8)
 HEADS = [f"L{layer}H{head}" for layer in range(L) for head in range(H)]
@@ -34,8 +33,8 @@ SELECTED = ".pick[aria-pressed=true] b"
 
 @pytest.fixture
 def show(report: Report, window: tuple[Any, list[str]], tmp_path: Path) -> Iterator[Show]:
-    """Open a page from disk. Whatever it says or asks for is a failure."""
-    file, (tab, trouble) = tmp_path / "report.html", window
+    """Yield a function that opens a page; fail if the page logs or requests anything."""
+    file, (tab, events) = tmp_path / "report.html", window
 
     def open_page(html: str = page(report.data, report.weights), address: str = "") -> Any:
         file.write_text(html, encoding="utf-8")
@@ -46,20 +45,20 @@ def show(report: Report, window: tuple[Any, list[str]], tmp_path: Path) -> Itera
 
     tab.set_viewport_size({"width": 1280, "height": 900})
     tab.mouse.move(0, 0)
-    trouble.clear()
+    events.clear()
     yield open_page
-    tab.goto("about:blank")  # nothing of this page goes on under the next test
-    assert {url.split("#")[0] for url in trouble} <= {file.as_uri()}
+    tab.goto("about:blank")  # stop this page before the next test
+    assert {url.split("#")[0] for url in events} <= {file.as_uri()}
 
 
 @pytest.fixture
 def tab(show: Show) -> Any:
-    """The page of the run."""
+    """Return the open page of the report."""
     return show()
 
 
 def settle(tab: Any) -> Any:
-    """Wait until all of it is computed."""
+    """Wait until the page is idle, and return it."""
     tab.wait_for_selector("body[data-busy=no]")
     return tab
 
@@ -84,7 +83,7 @@ def select(tab: Any, head: int) -> None:
     tab.locator(".pick").nth(head).click()
 
 
-def switch(tab: Any, name: str) -> None:
+def ablate(tab: Any, name: str) -> None:
     if name in HEADS:
         select(tab, HEADS.index(name))
     act(tab, "#ablate" if name in HEADS else f".layer button[aria-label$='{name}']")
@@ -96,7 +95,7 @@ def ids_of(text: str) -> torch.Tensor:
 
 @torch.no_grad()
 def logits_of(model: GPT, text: str) -> torch.Tensor:
-    """(T, V)."""
+    """Return the logits, (T, V)."""
     logits_TV = model(ids_of(text))[0]
     return logits_TV
 
@@ -109,7 +108,8 @@ def text_of(tokens: Any) -> str:
     return "".join(CHARS[int(token)] for token in tokens)
 
 
-def said(tab: Any, selector: str) -> list[float]:
+def read(tab: Any, selector: str) -> list[float]:
+    """Return the numbers in the text of all matching elements."""
     texts = " ".join(tab.locator(selector).all_inner_texts())
     return [float(found) for found in re.findall(r"[-+]?\d+\.\d+", texts)]
 
@@ -125,31 +125,31 @@ def point_at(tab: Any, row: int, column: int, canvas: str = "#map", click: bool 
     (tab.click if click else tab.hover)(canvas, position=at)
 
 
-def assert_expects(tab: Any, *logits: torch.Tensor) -> None:
-    """The seven most likely characters and their probabilities, also without the edits."""
+def assert_predicts(tab: Any, *logits: torch.Tensor) -> None:
+    """Check the seven most likely characters and their probabilities, with and without edits."""
     best = logits[0].argsort(descending=True, stable=True)[:7]
     assert tab.locator("#next .write").all_inner_texts() == [*shown(text_of(best))]
     expected = torch.stack([logits_V.softmax(0)[best] for logits_V in logits], dim=1)
-    assert said(tab, "#next .number") == pytest.approx(expected.flatten().tolist(), abs=6e-4)
+    assert read(tab, "#next .number") == pytest.approx(expected.flatten().tolist(), abs=6e-4)
 
 
 def wait_for_address(tab: Any, word: str) -> str:
-    """The address changes a moment after the state."""
+    """Return the address once it contains `word`: it changes a moment after the state."""
     tab.wait_for_function("(word) => location.hash.includes(word)", arg=word)
     return str(tab.evaluate("location.hash"))
 
 
-# --- what it computes ----------------------------------------------------------------------------
+# --- computation ---------------------------------------------------------------------------------
 
 
-def test_it_opens_alone_and_says_how_far_it_is_from_pytorch(tab: Any, report: Report) -> None:
+def test_page_reports_its_difference_from_pytorch(tab: Any, report: Report) -> None:
     equality = tab.inner_text("#equality")
     error, allowed, logit, _ = map(float, re.findall(r"-?\d\.\de[-+]\d+", equality))
     assert 0 <= error < allowed / 10 and "matches PyTorch" in equality
     assert logit == pytest.approx(report.data["snapshots"][-1]["rounding"]["logit"], rel=0.06)
 
 
-def test_nothing_but_its_own_script_and_style_may_run(report: Report) -> None:
+def test_security_policy_allows_only_own_script_and_style(report: Report) -> None:
     html = page(report.data, report.weights)
     (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="(.*?)">', html)
     assert re.sub("sha256-[^']+", "sha256", policy) == (
@@ -158,7 +158,7 @@ def test_nothing_but_its_own_script_and_style_may_run(report: Report) -> None:
     )
 
 
-def test_the_console_gives_pytorchs_numbers(tab: Any, report: Report) -> None:
+def test_console_functions_match_pytorch(tab: Any, report: Report) -> None:
     for step, model in report.models.items():
         seen = capture(model, ids_of(TEXT))
         logits = ask(tab, f"logits('{TEXT}', {{step: {step}}})")
@@ -173,7 +173,7 @@ def test_the_console_gives_pytorchs_numbers(tab: Any, report: Report) -> None:
         ask(tab, "logits('abc', {step: 77})")
 
 
-def test_characters_are_sampled_by_their_probabilities(tab: Any, report: Report) -> None:
+def test_sampling_follows_the_model_probabilities(tab: Any, report: Report) -> None:
     options = "{seed, temperature: 0.2, topK: 5}"
     call = f"Array.from({{length: 2000}}, (_, seed) => glassgpt.generate('to be', 1, {options}))"
     drawn = tab.evaluate(call)
@@ -189,86 +189,86 @@ def altered(html: str, right: str, wrong: str) -> str:
     return html.replace(script, changed).replace(content_hash(script), content_hash(changed))
 
 
-def assert_switched_off(tab: Any, reason: str) -> None:
+def assert_disabled(tab: Any, reason: str) -> None:
     assert f"does not match PyTorch: {reason}" in tab.inner_text("#equality")
     assert not tab.is_visible("#live") and tab.is_visible("#equality")
 
 
-def test_an_engine_or_a_weight_that_is_broken(show: Show, report: Report) -> None:
+def test_broken_engine_or_weight_disables_the_page(show: Show, report: Report) -> None:
     weight = bytearray(report.weights[-1])
-    weight[-3] ^= 0x40  # of the head
+    weight[-3] ^= 0x40  # in the output head
     tab = show(page(report.data, [*report.weights[:-1], bytes(weight)]))
-    assert_switched_off(tab, "a logit differs by")
-    act(tab, "#slider", "0")  # the other snapshots are whole
+    assert_disabled(tab, "a logit differs by")
+    act(tab, "#slider", "0")  # the other snapshots are intact
     assert tab.is_visible("#live") and tab.get_attribute("#equality", "class") == "quiet"
     for right, wrong in (
         ("this.forget(0, same);", "this.forget(0, same + 1);"),
         ("const { rows, logits:", "logits[5] = NaN;\n  const { rows, logits:"),
     ):
         html = altered(page(report.data, report.weights), right, wrong)
-        assert_switched_off(show(html), "a logit differs by")
+        assert_disabled(show(html), "a logit differs by")
 
 
-def test_a_model_that_the_engine_does_not_know(
+def test_unsupported_model_disables_the_page(
     show: Show, report: Report, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = json.loads(json.dumps(report.data))
     data["run"]["config"]["model"]["activation"] = "silu"
     reason = "its engine does not support the model's activation silu"
-    assert_switched_off(show(page(data, report.weights)), reason)
+    assert_disabled(show(page(data, report.weights)), reason)
     plain = GPT.unembed
     monkeypatch.setattr(GPT, "unembed", lambda self, x_BTC: 4 * torch.tanh(plain(self, x_BTC) / 4))
     Path("text.txt").write_text(TEXT * 99)
     run = make_run(Path("runs/capped"), CHARS, "text.txt", n_layer=1)
     assert study.main(["report", "--source=text.txt", "--sequences=2", "--prompt=to be"]) == 0
-    assert_switched_off(show(page(*taken_apart(run))), "a logit differs by")
+    assert_disabled(show(page(*parse_report(run))), "a logit differs by")
 
 
-# --- what one can do -----------------------------------------------------------------------------
+# --- interaction ---------------------------------------------------------------------------------
 
 
-def test_typing(tab: Any, report: Report) -> None:
+def test_typing_updates_tokens_and_predictions(tab: Any, report: Report) -> None:
     act(tab, "#typed", "abcdefgh")
     before = ask(tab, "attention('abcdefgh', 1, 1)")
     tab.focus("#typed")
     press(tab, "End", *["ArrowLeft"] * 3, "x")
     assert tab.locator("#text .token.kept").count() == 5
     assert ask(tab, "attention('abcdexfgh', 1, 1)")[:5] == before[:5]  # bitwise
-    assert_expects(tab, logits_of(report.models[3], "abcdexfgh")[-1])
-    tab.click(".bar-button >> nth=0")  # while the text has the focus
+    assert_predicts(tab, logits_of(report.models[3], "abcdexfgh")[-1])
+    tab.click(".bar-button >> nth=0")  # with the focus in the text field
     assert tab.is_visible("#votes")
     act(tab, "#typed", "abc\u00e9def")
     assert "never saw '\u00e9'" in tab.inner_text("#text-state")
     assert tab.locator("#text .token").all_inner_texts() == [*"abc\u00e9def"]
-    assert_expects(tab, logits_of(report.models[3], "abc")[-1])
+    assert_predicts(tab, logits_of(report.models[3], "abc")[-1])
     act(tab, "#typed", "\u00e9a")
     assert not tab.is_visible("#head-section")
     act(tab, "#typed", "a long text of more than so many tokens")
-    assert tab.locator("#text .token").count() == 9  # the window moves on by half of its size
-    assert_expects(tab, logits_of(report.models[3], "ny tokens")[-1])
+    assert tab.locator("#text .token").count() == 9  # the window moves by half of block_size
+    assert_predicts(tab, logits_of(report.models[3], "ny tokens")[-1])
 
 
-def test_switching_off(tab: Any, report: Report) -> None:
+def test_ablation_and_knockout_match_pytorch(tab: Any, report: Report) -> None:
     model, means_LHD = report.models[3], mean_outputs(report.exact[3], report.sequences_BT)
     before_V = logits_of(model, TEXT)[-1]
     edits = [{"layer": 1, "head": 0, "off": "zero"}]
 
     def assert_edited() -> None:
         with edited(model, edits, means_LHD):
-            assert_expects(tab, logits_of(model, TEXT)[-1], before_V)
+            assert_predicts(tab, logits_of(model, TEXT)[-1], before_V)
             losses.append(loss_of(model, TEXT))
         change = [losses[0], losses[-1], losses[-1] - losses[0]]
-        assert said(tab, "#change") == pytest.approx(change, abs=6e-4)
+        assert read(tab, "#change") == pytest.approx(change, abs=6e-4)
 
     losses = [loss_of(model, TEXT)]
-    switch(tab, "L1H0")
+    ablate(tab, "L1H0")
     assert_edited()
     tab.select_option("#instead", "mean")
     settle(tab)
     edits[0]["off"] = "mean"
     assert_edited()
-    switch(tab, "layer 0 mlp")
-    switch(tab, "layer 2 attn")
+    ablate(tab, "layer 0 mlp")
+    ablate(tab, "layer 2 attn")
     edits.append({"layer": 0, "off": "mlp"})
     edits += [{"layer": 2, "head": head, "off": "zero"} for head in range(H)]
     act(tab, "#text .token >> nth=4")
@@ -277,41 +277,41 @@ def test_switching_off(tab: Any, report: Report) -> None:
     edits.append({"hide": 4})
     assert_edited()
     act(tab, ".bar-button >> nth=2")
-    *parts, logit = said(tab, "#votes table")
-    assert len(parts) == (H + 1) * L + 1 and parts[H] == 0  # no biases; the MLP of layer 0
+    *parts, logit = read(tab, "#votes table")
+    assert len(parts) == (H + 1) * L + 1 and parts[H] == 0  # no biases; layer 0's MLP is ablated
     assert sum(parts) == pytest.approx(logit, abs=0.06)
     act(tab, ".chip >> nth=0")
     del edits[0]
     assert_edited()
     act(tab, "#undo")
-    assert_expects(tab, before_V)
+    assert_predicts(tab, before_V)
 
 
 @torch.no_grad()
-def test_the_slider_moves_everything(tab: Any, report: Report) -> None:
+def test_slider_updates_every_panel(tab: Any, report: Report) -> None:
     text = "and so it be"
     act(tab, "#typed", text)
     for i, (step, model) in enumerate(report.models.items()):
         act(tab, "#slider", str(i))
-        told = report.data["snapshots"][i]
+        snapshot = report.data["snapshots"][i]
         assert f"step {step} ·" in tab.inner_text("#moment")
-        losses = [told["lens_loss"][-1], loss_of(model, text)]
-        assert said(tab, "#moment") == pytest.approx(losses, 1e-5, 6e-4)
-        assert_expects(tab, logits_of(model, text)[-1])
+        losses = [snapshot["lens_loss"][-1], loss_of(model, text)]
+        assert read(tab, "#moment") == pytest.approx(losses, 1e-5, 6e-4)
+        assert_predicts(tab, logits_of(model, text)[-1])
         act(tab, "#show-scores")
-        losses = [told["copying"]["first"], told["copying"]["second"]]
-        assert said(tab, "#copying") == pytest.approx(losses, 1e-5, 6e-4)
+        losses = [snapshot["copying"]["first"], snapshot["copying"]["second"]]
+        assert read(tab, "#copying") == pytest.approx(losses, 1e-5, 6e-4)
         act(tab, "#show-lens")
         depths = capture(model, ids_of(text)).residual
         best = text_of(torch.cat([model.unembed(x_BTC)[0].argmax(-1) for x_BTC in depths]))
         assert tab.locator("#lens tbody td").all_inner_texts() == [*shown(best)]
         captions = tab.locator(".pick > span > span").all_inner_texts()
-        scores = told["scores"]["previous_token"]
+        scores = snapshot["scores"]["previous_token"]
         assert [float(caption) for caption in captions] == pytest.approx(scores, abs=6e-3)
     assert tab.locator("#formation polyline").count() == L * H
 
 
-def test_patching(tab: Any, report: Report) -> None:
+def test_patching_matches_pytorch(tab: Any, report: Report) -> None:
     model, other = report.models[3], "tz be or not"
     act(tab, "#show-patch")
     act(tab, "#other", other)
@@ -319,11 +319,11 @@ def test_patching(tab: Any, report: Report) -> None:
     a, b = (int(end.argmax()) for end in ends)
     assert a != b
     low, high = (float(end[b] - end[a]) for end in ends)
-    for by_head, places in ((False, [(0, 1), (2, 6)]), (True, [(4, 11)])):
+    for by_head, cells in ((False, [(0, 1), (2, 6)]), (True, [(4, 11)])):
         tab.set_checked("#by-head", by_head)
         tab.wait_for_selector("body[data-filled]")
-        assert said(tab, "#patch-state")[-2:] == pytest.approx([low, high], abs=6e-3)
-        for r, t in places:
+        assert read(tab, "#patch-state")[-2:] == pytest.approx([low, high], abs=6e-3)
+        for r, t in cells:
             patch: dict[str, Any] = {"layer": r // H, "head": r % H}
             row_D = seen.layers[r // H].z_BHTD[0, r % H, t]
             if not by_head:
@@ -332,14 +332,14 @@ def test_patching(tab: Any, report: Report) -> None:
             with edited(model, [patch], NO_MEANS):
                 end = logits_of(model, TEXT)[-1]
             point_at(tab, r, t, "#patches")
-            share = (float(end[b] - end[a]) - low) / (high - low)
-            assert said(tab, "#patch-readout")[0] == pytest.approx(share, abs=2e-3)
+            recovered = (float(end[b] - end[a]) - low) / (high - low)
+            assert read(tab, "#patch-readout")[0] == pytest.approx(recovered, abs=2e-3)
     point_at(tab, r, t, "#patches", click=True)
     settle(tab)
-    assert_expects(tab, end, ends[0])
+    assert_predicts(tab, end, ends[0])
 
 
-def test_patching_if_both_texts_expect_the_same(tab: Any, report: Report) -> None:
+def test_patching_texts_with_the_same_prediction(tab: Any, report: Report) -> None:
     def expected(text: str) -> str:
         return text_of([logits_of(report.models[3], text)[-1].argmax()])
 
@@ -350,10 +350,10 @@ def test_patching_if_both_texts_expect_the_same(tab: Any, report: Report) -> Non
     says = f"is '{shown(expected(TEXT))}' for both texts; the logit of"
     assert says in tab.inner_text("#patch-state")
     point_at(tab, 1, 1, "#patches")
-    assert said(tab, "#patch-readout")[0] == 0  # before the first difference
+    assert read(tab, "#patch-readout")[0] == 0  # before the first difference
 
 
-def test_ablating_a_node_of_a_circuit(tab: Any, report: Report) -> None:
+def test_ablating_a_circuit_node_matches_pytorch(tab: Any, report: Report) -> None:
     model = report.models[3]
     act(tab, "#show-circuit")
     assert tab.evaluate("scrollY") > 0 and tab.locator(".node").count() == 20
@@ -365,21 +365,21 @@ def test_ablating_a_node_of_a_circuit(tab: Any, report: Report) -> None:
         after_V = logits_of(model, TEXT)[-1]
     a, b = logits_of(model, TEXT)[-1].topk(2).indices
     difference = float(after_V[a] - after_V[b])
-    assert said(tab, "#circuit-section output")[-1] == pytest.approx(difference, abs=6e-3)
+    assert read(tab, "#circuit-section output")[-1] == pytest.approx(difference, abs=6e-3)
     tab.focus(".node")
     press(tab, "Tab")
     assert tab.query_selector(".node ~ .node:focus")
 
 
-def test_an_address_of_no_text_and_of_ablation_with_means(tab: Any, show: Show) -> None:
+def test_address_and_back_button_restore_the_state(tab: Any, show: Show) -> None:
     act(tab, "#typed", "")
     assert wait_for_address(tab, "text=") == "#text="
     act(tab, "#typed", "so be it")
     wait_for_address(tab, "so+be")
-    switch(tab, "L0H1")
+    ablate(tab, "L0H1")
     wait_for_address(tab, "edit=")
     typed = "value => document.querySelector('#typed').value === value"
-    tab.go_back()  # takes back the edit, and then the text
+    tab.go_back()  # undoes the edit; the next one, the text
     tab.wait_for_function(typed, arg="so be it")
     assert not settle(tab).is_visible("#edits")
     tab.go_back()
@@ -387,7 +387,7 @@ def test_an_address_of_no_text_and_of_ablation_with_means(tab: Any, show: Show) 
     assert show(address="#edit=L0H1%3Dmean").input_value("#instead") == "mean"
 
 
-def test_writing(tab: Any) -> None:
+def test_continuation_is_written_as_shown(tab: Any) -> None:
     for temperature, top_k in (("3.5", "3"), ("0.2", "")):
         act(tab, "#top-k", top_k)
         act(tab, "#temperature", temperature)
@@ -396,12 +396,12 @@ def test_writing(tab: Any) -> None:
         assert tab.inner_text("#continuation") == shown(ahead)
     act(tab, "#write-one")
     assert tab.input_value("#typed") == TEXT + ahead[0]
-    assert tab.inner_text("#continuation")[:79] == shown(ahead[1:])  # what was shown is written
+    assert tab.inner_text("#continuation")[:79] == shown(ahead[1:])  # the shown text is kept
     before = tab.inner_text("#continuation")
     act(tab, "#another")
     assert tab.inner_text("#continuation") != before
     tab.focus("#typed")
-    press(tab, "Control+z", "Control+z")  # also takes back what the model wrote
+    press(tab, "Control+z", "Control+z")  # also undoes what the model wrote
     assert tab.input_value("#typed") == TEXT
     act(tab, "#typed", "to be")
     act(tab, "#text .token >> nth=2")
@@ -410,16 +410,16 @@ def test_writing(tab: Any) -> None:
     assert shown(tab.input_value("#typed")) == "to␣" + name
 
 
-def test_strange_addresses(show: Show) -> None:
+def test_malformed_addresses_are_ignored(show: Show) -> None:
     strange = "edit=L9H0%3Dzero&edit=patch@99/L0&edit=hide@1/L0&edit=x&step=77&head=L9H9"
     tab = show(address=f"#text=%ED%B2%80%3Cimg+src%3Dx%3E&{strange}")
     assert tab.locator("img").count() == 0 and not tab.is_visible("#trouble")
     assert not tab.is_visible("#edits")
     show(address="#text=so+be+it&other=so+bo+it&edit=patch%405/L0")
-    assert said(tab, "#change")[-1] != 0
+    assert read(tab, "#change")[-1] != 0
     act(tab, "#show-patch")
-    act(tab, "#other", "so b")  # the patch has no place any more
-    assert said(tab, "#change")[-1] == 0
+    act(tab, "#other", "so b")  # the patched position no longer exists
+    assert read(tab, "#change")[-1] == 0
     act(tab, "#reset")
     assert tab.input_value("#typed") == "so be it" and not tab.is_visible("#edits")
 
@@ -447,10 +447,8 @@ RAPID = """(async () => {
 })()"""
 
 
-def test_whatever_is_done_in_between_the_end_is_the_same(tab: Any, show: Show) -> None:
-    """Fast and out of turn; then the page is what a page opened at its address is."""
-
-    def all_of_it(tab: Any) -> list[str]:
+def test_rapid_interaction_ends_in_the_state_of_its_address(tab: Any, show: Show) -> None:
+    def full_state(tab: Any) -> list[str]:
         for panel in ("scores", "patch"):
             act(tab, f"#show-{panel}")
         tab.wait_for_selector("body[data-filled]")
@@ -463,15 +461,15 @@ def test_whatever_is_done_in_between_the_end_is_the_same(tab: Any, show: Show) -
 
     tab.evaluate(RAPID)
     address = wait_for_address(settle(tab), "not+to+be+or")
-    found = all_of_it(settle(tab))
-    assert not tab.is_visible("#trouble") and found == all_of_it(show(address=address))
+    found = full_state(settle(tab))
+    assert not tab.is_visible("#trouble") and found == full_state(show(address=address))
 
 
-# --- what it shows -------------------------------------------------------------------------------
+# --- display -------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def test_what_is_pointed_at_is_read_out(tab: Any, report: Report) -> None:
+def test_hovering_shows_the_numbers_of_pytorch(tab: Any, report: Report) -> None:
     model, logits_TV = report.models[3], logits_of(report.models[3], TEXT)
     seen = capture(model, ids_of(TEXT))
     layer = seen.layers[1]
@@ -481,7 +479,7 @@ def test_what_is_pointed_at_is_read_out(tab: Any, report: Report) -> None:
     point_at(tab, 10, 4)
     assert "q 10 'o' → k 4 'e'" in tab.inner_text("#readout")
     cell = [float(weights_TS[10, 4]), float(scores_TS[10, 4])]
-    assert said(tab, "#readout") == pytest.approx(cell, abs=6e-4)
+    assert read(tab, "#readout") == pytest.approx(cell, abs=6e-4)
     press(tab, "3")
     point_at(tab, 10, 4)
     exps_S = (scores_TS[10, :11] - scores_TS[10, :11].max()).exp()
@@ -489,10 +487,10 @@ def test_what_is_pointed_at_is_read_out(tab: Any, report: Report) -> None:
     worked = [*scores_TS[10, best].tolist(), float(scores_TS[10, 11])]  # the last is masked
     for column_S in (exps_S, weights_TS[10, :11]):
         worked += [*column_S[best].tolist(), float(column_S.sum() - column_S[best].sum())]
-    assert said(tab, "#worked") == pytest.approx(worked, abs=6e-3)
-    assert_expects(tab, logits_TV[10])
+    assert read(tab, "#worked") == pytest.approx(worked, abs=6e-3)
+    assert_predicts(tab, logits_TV[10])
     point_at(tab, 3, 8)
-    assert "masked" in tab.inner_text("#readout") and not said(tab, "#readout")
+    assert "masked" in tab.inner_text("#readout") and not read(tab, "#readout")
     limit = float(scores_TS.abs().max())
     for stage in ("scores", "masked"):
         act(tab, f"[data-stage={stage}]")
@@ -500,20 +498,20 @@ def test_what_is_pointed_at_is_read_out(tab: Any, report: Report) -> None:
     tab.hover("#text .token >> nth=9")
     p_TV = logits_TV.softmax(-1)
     own, after = (float(p_TV[t - 1, CHARS.index(TEXT[t])]) for t in (9, 10))
-    assert said(tab, "#next p") == pytest.approx([after, -np.log(own)], abs=6e-4)
+    assert read(tab, "#next p") == pytest.approx([after, -np.log(own)], abs=6e-4)
     assert tab.locator("#text .token.masked").all_inner_texts() == [*TEXT[10:]]
     pixels = """canvas => [...canvas.getContext("2d").getImageData(0, 0, 12, 12).data]"""
     colors = np.array(tab.eval_on_selector(".pick canvas", pixels)).reshape(B, B, 4)
-    assert ((colors[..., 3] > 0) == np.tril(np.ones((B, B), bool))).all()  # masked is not zero
+    assert ((colors[..., 3] > 0) == np.tril(np.ones((B, B), bool))).all()  # zeros are opaque
     act(tab, "#show-lens")
     tab.locator("#lens tbody tr").nth(2).locator("td").nth(4).hover()
     p_V = model.unembed(seen.residual[2])[0, 4].softmax(-1)
     expected = [*p_V.topk(3).values.tolist(), float(p_V[CHARS.index(" ")])]
-    assert said(tab, "#lens-readout") == pytest.approx(expected, abs=6e-4)
+    assert read(tab, "#lens-readout") == pytest.approx(expected, abs=6e-4)
 
 
 @torch.no_grad()
-def test_the_steps_print_what_is_measured(show: Show, report: Report) -> None:
+def test_guided_steps_show_measured_values(show: Show, report: Report) -> None:
     model, text = report.models[3], "to be to be"
     high = "const HIGH = 0.3"  # random weights have no induction head
     tab = show(altered(page(report.data, report.weights), high, "const HIGH = 0"))
@@ -531,7 +529,7 @@ def test_the_steps_print_what_is_measured(show: Show, report: Report) -> None:
     logits_V -= logits_V.mean()
     best = logits_V.argsort(descending=True)[:5]
     expected = [attended, logits_V[CHARS.index("e")], *logits_V[best]]
-    assert said(tab, "#step p") == pytest.approx([*map(float, expected)], abs=6e-3)
+    assert read(tab, "#step p") == pytest.approx([*map(float, expected)], abs=6e-3)
     assert tab.locator("#step .raised b").all_inner_texts() == [*shown(text_of(best))]
 
     act(tab, "#steps button >> nth=4")
@@ -541,18 +539,18 @@ def test_the_steps_print_what_is_measured(show: Show, report: Report) -> None:
             changes[name] = loss_of(model, text)
             weights_TS = capture(model, ids_of(text)).layers[2].weights_BHTS[0, 1]
         changes[name] -= loss_of(model, text)
-        if i < 4:  # before the head
+        if i < 4:  # heads of earlier layers
             scores[name] = weights_TS[range(5, 11), [3, 1, 2, 6, 4, 5]].mean()
     worst = sorted(changes, key=lambda name: -changes[name])[:4]
     lowest = sorted(scores, key=lambda name: scores[name])[:3]
-    told = [f"{name} {changes[name]:+.2f}" for name in dict.fromkeys(["L2H1", *worst])]
-    told += [f"{name} {scores[name]:.3f}" for name in lowest]
-    assert tab.locator("#step button").all_inner_texts() == told
+    labels = [f"{name} {changes[name]:+.2f}" for name in dict.fromkeys(["L2H1", *worst])]
+    labels += [f"{name} {scores[name]:.3f}" for name in lowest]
+    assert tab.locator("#step button").all_inner_texts() == labels
     act(tab, "#step button >> nth=1")
-    assert said(tab, "#change")[2] == pytest.approx(changes[worst[0]], abs=6e-4)
+    assert read(tab, "#change")[2] == pytest.approx(changes[worst[0]], abs=6e-4)
 
 
-def test_text_and_controls_stand_out_in_both_schemes() -> None:
+def test_colors_meet_contrast_ratios_in_both_schemes() -> None:
     css = (ROOT / "lens/report/page.css").read_text()
     least = dict.fromkeys(("ink", "quiet", "accent", "mark", "good", "bad"), 4.5) | {"edge": 3}
     for scheme in (1, 2):
@@ -567,7 +565,7 @@ def test_text_and_controls_stand_out_in_both_schemes() -> None:
                 assert bright / dark >= ratio, name
 
 
-def test_one_screen_for_the_eye_and_for_the_keyboard(tab: Any) -> None:
+def test_page_fits_one_screen_and_works_by_keyboard(tab: Any) -> None:
     tab.set_viewport_size({"width": 1280, "height": 720})
     tab.wait_for_function("document.getElementById('live').getBoundingClientRect().bottom < 720")
     act(tab, "#show-lens")
@@ -575,17 +573,17 @@ def test_one_screen_for_the_eye_and_for_the_keyboard(tab: Any) -> None:
     for place in ("#text", "#next", "#next"):
         press(tab, "Tab")
         assert tab.evaluate(f"document.querySelector('{place}').contains(document.activeElement)")
-    press(tab, "ArrowDown", "Enter")  # on the bar below
-    before = said(tab, "#votes .number")
+    press(tab, "ArrowDown", "Enter")  # the bar below
+    before = read(tab, "#votes .number")
     tab.focus("#votes td button")
     press(tab, "Enter")
     assert tab.inner_text(SELECTED) == "L0H0"
     tab.check("#votes input")  # relative to the runner-up
     name = tab.inner_text(".write >> nth=0")
-    assert f"minus '{name}'" in tab.inner_text("#votes") and said(tab, "#votes .number") != before
+    assert f"minus '{name}'" in tab.inner_text("#votes") and read(tab, "#votes .number") != before
 
 
-def test_scores_and_ablation_of_the_selected_head(tab: Any, report: Report) -> None:
+def test_selected_head_shows_its_scores_and_ablation(tab: Any, report: Report) -> None:
     ablation, scores = report.data["ablation"], report.data["snapshots"][-1]["scores"]
     assert tab.inner_text(SELECTED) == HEADS[int(np.argmax(ablation["zero"]))]
     infos = sorted(report.data["scores"], key=lambda info: info["key"] != "previous_token")
@@ -594,13 +592,13 @@ def test_scores_and_ablation_of_the_selected_head(tab: Any, report: Report) -> N
     act(tab, "#show-scores")
     expected = [x for info in infos for x in (scores[info["key"]][5], info["uniform"])]
     expected += [ablation[f"{kind}{of}"][5] for kind in OFF for of in ("", "_error")]
-    assert said(tab, "#scores .number") == pytest.approx(expected, abs=6e-4)
+    assert read(tab, "#scores .number") == pytest.approx(expected, abs=6e-4)
     tab.select_option("#measure", "ablation mean")
     captions = tab.locator(".pick > span > span").all_inner_texts()
     assert [float(each) for each in captions] == pytest.approx(ablation["mean"], abs=6e-5)
 
 
-def test_keys(tab: Any) -> None:
+def test_keyboard_shortcuts_select_edit_and_play(tab: Any) -> None:
     select(tab, 0)
     for key, head in (("Right", 1), ("Down", 3), ("Left", 2), ("Left", 2), ("Up", 0)):
         press(tab, f"Arrow{key}")
@@ -608,18 +606,18 @@ def test_keys(tab: Any) -> None:
     press(tab, "[", "x", "s")
     assert "step 1 ·" in tab.inner_text("#moment") and tab.is_visible("#edits")
     assert tab.get_attribute("[data-stage=scores]", "aria-pressed") == "true"
-    press(tab, "u", "t", "End", "x", "u")  # letters are letters in the text
+    press(tab, "u", "t", "End", "x", "u")  # in the text field, letters are text
     assert tab.input_value("#typed") == TEXT + "xu" and not tab.is_visible("#edits")
-    press(tab, "Escape", "r", "p")  # plays from the last step, and so from the first
+    press(tab, "Escape", "r", "p")  # at the last step, playing restarts from the first
     assert tab.input_value("#typed") == TEXT + "xu"
     tab.wait_for_selector("body[data-snapshot='1']")
 
 
-def test_hostile_texts_and_one_snapshot_on_a_narrow_screen(show: Show, report: Report) -> None:
+def test_hostile_text_is_shown_literally_on_a_narrow_screen(show: Show, report: Report) -> None:
     data = json.loads(json.dumps({**report.data, "snapshots": report.data["snapshots"][-1:]}))
     data["run"]["name"] = data["run"]["config"]["data"]["source"] = HOSTILE * 4
     data["checks"][0]["where"] = HOSTILE
-    data["texts"] = [[1, 1, *data["prompt"]]]  # shown from a word on, with room to type
+    data["texts"] = [[1, 1, *data["prompt"]]]  # cut to start at a word, with room to type
     tab = show(page(data, report.weights[-1:]))
     assert tab.inner_text("#name") == HOSTILE * 4 and HOSTILE in tab.inner_text("#source")
     assert not tab.is_visible("#slider") and "1 of 3 snapshots" in tab.inner_text("#omitted")
@@ -635,14 +633,14 @@ def test_hostile_texts_and_one_snapshot_on_a_narrow_screen(show: Show, report: R
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe"])
-def test_other_tokens(kind: str, workplace: Path, show: Show) -> None:
-    """The page splits a text into the tokens of the tokenizer, and an address keeps them."""
+def test_byte_and_bpe_tokens_match_the_tokenizer(kind: str, workplace: Path, show: Show) -> None:
+    """An address keeps the tokens, even if their bytes are not UTF-8."""
     merges = train_bpe(["the cat that sat thereby 've said \u00e9 42"] * 9, 290).merges
     tokenizer = BPETokenizer(merges, ("<|end|>",)) if kind == "bpe" else ByteTokenizer()
     Path("text.txt").write_text("the cat that sat " * 1200)
     run = make_run(Path("runs/a"), None, "text.txt", tokenizer, block_size=99, n_layer=1)
     assert study.main(["report", "--source=text.txt", "--sequences=2", "--prompt=caf\u00e9 x"]) == 0
-    given = page(*taken_apart(run))
+    given = page(*parse_report(run))
     tab = show(given)
     assert "character" not in tab.inner_text("body")
     border = "token => getComputedStyle(token).boxShadow"
@@ -653,18 +651,18 @@ def test_other_tokens(kind: str, workplace: Path, show: Show) -> None:
     act(tab, "#typed", text)
     expected = [visible(tokenizer.labels[i]) for i in tokenizer.encode(text)]
     assert [visible(span) for span in spans.all_inner_texts()] == expected
-    show(given, address="#text=" + ".".join(map(str, range(120, 200))))  # bytes that are not UTF-8
+    show(given, address="#text=" + ".".join(map(str, range(120, 200))))  # invalid UTF-8
     written = spans.all_inner_texts()
     tab.focus("#typed")
     press(tab, "Control+End", "!")
     before = spans.all_inner_texts()
     assert kind == "bpe" or before == [*written, "!"]
-    switch(tab, "L0H0")
+    ablate(tab, "L0H0")
     show(given, address=wait_for_address(tab, "L0H0"))
     assert spans.all_inner_texts() == before
     act(tab, "#show-alone")
-    default = said(tab, "#alone-readout")
+    default = read(tab, "#alone-readout")
     assert len(default) == 7  # a score, and six logit contributions
     last = len({*before}) - 1
     point_at(tab, last, last, "#alone-scores", click=True)
-    assert said(tab, "#alone-readout") != default
+    assert read(tab, "#alone-readout") != default

@@ -1,4 +1,4 @@
-"""What the report page is given: it is what PyTorch computes, and it fits."""
+"""The data in a report page, against PyTorch, and the page's size."""
 
 import base64
 import copy
@@ -30,7 +30,7 @@ from lens.report.weights import pack_weights
 from lens.subject import REPEATS
 from run.checkpoint import open_run
 from tests.conftest import make_run
-from tests.lens.conftest import CHARS, Report, save_snapshot, taken_apart
+from tests.lens.conftest import CHARS, Report, parse_report, save_snapshot
 from training.step import TrainState
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -41,33 +41,33 @@ def unpack(packed: str) -> Tensor:
 
 
 @torch.no_grad()
-def test_measurements_of_each_snapshot(report: Report) -> None:
+def test_snapshot_data_matches_direct_measurements(report: Report) -> None:
     sequences_BT = report.sequences_BT
-    assert [told["step"] for told in report.data["snapshots"]] == list(report.exact)
-    for told, exact, model in zip(
+    assert [snapshot["step"] for snapshot in report.data["snapshots"]] == list(report.exact)
+    for snapshot, exact, model in zip(
         report.data["snapshots"], report.exact.values(), report.models.values(), strict=True
     ):
-        P = told["copying"]["period"]
+        P = snapshot["copying"]["period"]
         scores = score_heads(exact, repeated(len(CHARS), P, REPEATS), repeats=True)
         scores |= score_heads(exact, sequences_BT[:, :-1], repeats=False)
         for key, score_LH in scores.items():
-            assert told["scores"][key] == pytest.approx(score_LH.flatten().tolist(), abs=2e-6)
-        copying = [told["copying"]["first"], told["copying"]["second"]]
+            assert snapshot["scores"][key] == pytest.approx(score_LH.flatten().tolist(), abs=2e-6)
+        copying = [snapshot["copying"]["first"], snapshot["copying"]["second"]]
         assert copying == pytest.approx(measure_copying(exact, P, REPEATS)[:2])
-        assert told["lens_loss"] == pytest.approx(logit_lens(exact, sequences_BT))
+        assert snapshot["lens_loss"] == pytest.approx(logit_lens(exact, sequences_BT))
         means_LHD = mean_outputs(exact, sequences_BT)
-        torch.testing.assert_close(unpack(told["means"]), means_LHD.flatten())
+        torch.testing.assert_close(unpack(snapshot["means"]), means_LHD.flatten())
         reference_BT = torch.tensor([report.data["reference"]])
         logits_TV, exact_TV = (copy.deepcopy(m).double()(reference_BT)[0] for m in (model, exact))
         torch.testing.assert_close(
-            unpack(told["logits"]), logits_TV[told["rows"]].flatten().float()
+            unpack(snapshot["logits"]), logits_TV[snapshot["rows"]].flatten().float()
         )
-        loss, apart = told["lens_loss"][-1], mean_loss(model, sequences_BT)
-        assert told["rounding"]["nats"] == pytest.approx(apart - loss, abs=1e-6 * (1 + loss))
-        assert told["rounding"]["logit"] == (logits_TV - exact_TV).abs().max().item()
+        loss, apart = snapshot["lens_loss"][-1], mean_loss(model, sequences_BT)
+        assert snapshot["rounding"]["nats"] == pytest.approx(apart - loss, abs=1e-6 * (1 + loss))
+        assert snapshot["rounding"]["logit"] == (logits_TV - exact_TV).abs().max().item()
 
 
-def test_ablation_is_of_the_runs_own_weights(report: Report) -> None:
+def test_ablation_uses_the_unrounded_weights(report: Report) -> None:
     model, sequences_BT = report.exact[3], report.sequences_BT
     expected: dict[str, Any] = {"loss": mean_loss(model, sequences_BT)}
     for key, change_LH in ablate(model, sequences_BT).items():
@@ -76,7 +76,7 @@ def test_ablation_is_of_the_runs_own_weights(report: Report) -> None:
 
 
 @given(st.data(), st.integers(1, 9))
-def test_what_is_chosen_fits_and_keeps_the_ends(data: st.DataObject, count: int) -> None:
+def test_chosen_snapshots_fit_and_keep_first_and_last(data: st.DataObject, count: int) -> None:
     halves = data.draw(st.lists(st.integers(2, 99), min_size=count, max_size=count))
     losses = data.draw(st.lists(st.floats(0, 9), min_size=count, max_size=count))
     sizes, last = [(half, half // 2 + 1) for half in halves], count - 1
@@ -89,14 +89,14 @@ def test_what_is_chosen_fits_and_keeps_the_ends(data: st.DataObject, count: int)
     assert 0 in chosen or len(chosen) == 1
 
 
-def test_moments_where_the_loss_moves_are_chosen() -> None:
+def test_choice_prefers_snapshots_where_the_loss_changes() -> None:
     losses = [4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0]
     chosen = choose([(2, 1)] * 9, losses, 6)
     assert chosen == {0: True, 3: True, 4: True, 5: True, 8: False}
 
 
 @pytest.mark.parametrize("eight_bits", [False, True])
-def test_weights_are_rounded_by_as_little_as_their_bits_allow(eight_bits: bool) -> None:
+def test_weight_rounding_error_is_at_most_half_a_step(eight_bits: bool) -> None:
     matrix = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)) * 3
     matrix[3] = 0.0
     packed, rounded = pack_weights({"matrix": matrix, "vector": matrix[0]}, eight_bits)
@@ -104,11 +104,11 @@ def test_weights_are_rounded_by_as_little_as_their_bits_allow(eight_bits: bool) 
     half_a_step = matrix.abs().amax(1, keepdim=True) / 254 * 1.0001
     allowed = half_a_step if eight_bits else matrix.abs() * 2.0**-11
     assert ((rounded["matrix"] - matrix).abs() <= allowed).all()
-    # Of the four rows that are there; the vector; a bit for each row.
+    # The four nonzero rows, the vector, and one byte of row bits for each tensor.
     assert len(packed) == (4 * (4 + 7) if eight_bits else 4 * 7 * 2) + 2 * 7 + 2
 
 
-def test_a_page_keeps_to_its_room_and_overwrites_only_pages(
+def test_page_keeps_to_max_mb_and_overwrites_only_reports(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("text.txt").write_text("to be or not " * 200)
@@ -122,7 +122,7 @@ def test_a_page_keeps_to_its_room_and_overwrites_only_pages(
     for room, eight_bits in ((enough, [True]), (1, [False, False])):
         assert study.main([*report, f"--max_mb={room}"]) == 0
         assert (run / "report.html").stat().st_size <= room * 1e6
-        data, _ = taken_apart(run)
+        data, _ = parse_report(run)
         assert f"{len(eight_bits)} of 2 snapshots fit" in capsys.readouterr().err
         assert [snapshot["eight_bits"] for snapshot in data["snapshots"]] == eight_bits
     assert "".join(data["vocab"][i] for i in data["reference"]) == "to beto beto "
@@ -134,7 +134,7 @@ def test_a_page_keeps_to_its_room_and_overwrites_only_pages(
     assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"
 
 
-def test_its_data_cannot_end_its_script() -> None:
+def test_embedded_data_cannot_close_the_script() -> None:
     given = {"<&>": ["\u2028\u2029\ud800", HOSTILE, float("inf"), 1.5, {"{{script}}": None}]}
     text = to_json(given)
     assert text.isascii() and not set("<>&") & set(text)

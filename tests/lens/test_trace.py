@@ -1,4 +1,4 @@
-"""The steps end where the model ends, and each is the formula it is called."""
+"""The steps of a layer's formula, against the layer."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens
 @pytest.mark.parametrize("per_head", [False, True])
 @pytest.mark.parametrize("config", [MODERN, CLASSICAL, replace(MODERN, bias=True)], ids=str)
 @torch.no_grad()
-def test_steps(config: ModelConfig, per_head: bool) -> None:
+def test_steps_match_the_layer(config: ModelConfig, per_head: bool) -> None:
     layer = capture(make_model(config), some_tokens(2, 10)).layers[1]
     steps = layer_steps(layer.attn, layer.x_BTC, per_head=per_head)
     products = layer.q_BHTD @ layer.k_BHSD.mT
@@ -44,7 +44,7 @@ def test_steps(config: ModelConfig, per_head: bool) -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_third_write_up(masked: bool) -> None:
+def test_third_write_up_matches_its_formula(masked: bool) -> None:
     layer = capture(make_model(CLASSICAL), some_tokens(1, 10)).layers[1]
     attn, x = layer.attn, layer.x_BTC
     steps = third_write_up(attn, x, masked)

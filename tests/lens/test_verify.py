@@ -1,4 +1,4 @@
-"""The checks pass for sound models; each fails, naming the place, for a model broken on purpose."""
+"""The checks of `verify`: correct models pass; broken ones fail, and the error is located."""
 
 import re
 from collections.abc import Callable
@@ -33,7 +33,7 @@ ALL = [HEADS, LAYER, TORCH, TOKEN, BACK, SUMS, LENS, CACHED]
     ],
     ids=["modern", "classical", "explicit", "tied", "two positions"],
 )
-def test_sound_models_pass(config, own) -> None:  # type: ignore[no-untyped-def]
+def test_correct_models_pass(config, own) -> None:  # type: ignore[no-untyped-def]
     found = check_model(make_model(config), some_tokens(min(10, config.block_size)), own)
     assert [check.name for check in found] == 2 * ALL
     for check, dtype in zip(found, [torch.float64] * 8 + [own] * 8, strict=True):
@@ -46,8 +46,8 @@ def test_sound_models_pass(config, own) -> None:  # type: ignore[no-untyped-def]
     assert any(check.error for check in found)
 
 
-def attending(change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[GPT], None]:
-    """Replace the kernel of layer 1."""
+def with_attn(change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[GPT], None]:
+    """Return a function that replaces the attention kernel of layer 1."""
 
     def apply(model: GPT) -> None:
         attend = blocks_of(model)[1].attn.attend
@@ -56,45 +56,46 @@ def attending(change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[G
     return apply
 
 
-def sound(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def correct(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return attention(q, k, v, causal_mask(q.size(-2), k.size(-2)))[0]
 
 
-def mask_of_head_1_missing(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def unmasked_head_1(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     causal = causal_mask(q.size(-2), k.size(-2))
     return attention(q, k, v, torch.stack((causal, torch.ones_like(causal))))[0]
 
 
-def gradient_from_the_next(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Sound in value."""
-    z = sound(q, k, v)
+def gradient_from_next_token(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return correct values, with a gradient from the next position."""
+    z = correct(q, k, v)
     if q.size(-2) == k.size(-2):
         z = torch.cat((z[:, :, :-1] + v[:, :, 1:] - v[:, :, 1:].detach(), z[:, :, -1:]), dim=2)
     return z
 
 
 def beyond_rounding(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    z = sound(q, k, v)
+    z = correct(q, k, v)
     return z + 5 * TOLERANCE[z.dtype] * z.detach().abs().max()
 
 
 def doubled_gradient(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    z = sound(q, k, v)
+    z = correct(q, k, v)
     return z + (z - z.detach())
 
 
-def head_0_left_out(model: GPT) -> None:
+def head_0_omitted(model: GPT) -> None:
     rest = torch.arange(2 * D) >= D
     out = blocks_of(model)[1].attn.out
     out.register_forward_pre_hook(lambda module, args: (args[0] * rest,))
 
 
-def other_logits(model: GPT) -> None:
+def scaled_logits(model: GPT) -> None:
     model.register_forward_hook(lambda module, args, logits: logits * 1.01)
 
 
 def shifted_cache(window: int) -> Callable[[GPT], None]:
-    """In layer 1, from this window on, the second key is in the place of the third."""
+    """Return a function that, from this window on, overwrites the third key of layer 1's cache
+    with the second."""
 
     class Shifted(KVCache):
         def append(self, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,10 +119,10 @@ def shifted_cache(window: int) -> Callable[[GPT], None]:
     return apply
 
 
-# How a model is broken; some of the checks that fail then, with the places they name.
+# How each model is broken, and some of the checks that fail, with the locations they report.
 BROKEN = {
     "mask missing": (
-        attending(mask_of_head_1_missing),
+        with_attn(unmasked_head_1),
         {
             TOKEN: "head 1, position",
             BACK: "position ., from",
@@ -129,18 +130,18 @@ BROKEN = {
             LAYER: "layer 1, pos",
         },
     ),
-    "gradient from the next": (attending(gradient_from_the_next), {BACK: "position ., from"}),
-    "beyond rounding": (attending(beyond_rounding), {HEADS: "layer 1, head ., position"}),
-    "doubled gradient": (attending(doubled_gradient), {LAYER: "layer 1, grad", TORCH: "layer 1"}),
-    "head 0 left out": (head_0_left_out, {SUMS: "layer 1, position", TORCH: "layer 1"}),
-    "other logits": (other_logits, {LENS: "position"}),
+    "gradient from the next": (with_attn(gradient_from_next_token), {BACK: "position ., from"}),
+    "beyond rounding": (with_attn(beyond_rounding), {HEADS: "layer 1, head ., position"}),
+    "doubled gradient": (with_attn(doubled_gradient), {LAYER: "layer 1, grad", TORCH: "layer 1"}),
+    "head 0 left out": (head_0_omitted, {SUMS: "layer 1, position", TORCH: "layer 1"}),
+    "other logits": (scaled_logits, {LENS: "position"}),
     "shifted cache": (shifted_cache(1), {CACHED: "layer 1, position ., head"}),
     "shifted in the next window": (shifted_cache(2), {CACHED: "layer 1, position 1., head"}),
 }
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_broken_models_fail_and_say_where(kind: str) -> None:
+def test_broken_models_fail_with_the_location(kind: str) -> None:
     breaks, expected = BROKEN[kind]
     model = make_model(CLASSICAL if TORCH in expected else MODERN)
     breaks(model)
@@ -149,11 +150,11 @@ def test_broken_models_fail_and_say_where(kind: str) -> None:
         for check in (check for check in found if check.name == name):
             assert check.verdict == "failed" and re.search(place, check.where), check
             assert check.error is not None and check.error > (check.tolerance or 0)
-    if kind == "shifted cache":  # and nothing else
+    if kind == "shifted cache":  # no other check fails
         assert {check.name for check in found if check.verdict == "failed"} == {CACHED}
 
 
-def test_numbers_that_are_not_finite_are_not_compared() -> None:
+def test_non_finite_numbers_are_rejected() -> None:
     model = make_model()
     blocks_of(model)[1].mlp.up.weight.data[0, 0] = float("nan")
     with pytest.raises(FloatingPointError, match="not finite"):

@@ -1,4 +1,4 @@
-"""The layer equals PyTorch's own and one written out by hand, in every kernel, mask and type."""
+"""The attention layer, against nn.MultiheadAttention and the formulas, for each kernel."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def make(n_embd: int, n_head: int, kernel: Kernel, dropout: float = 0.0) -> Mult
 def test_equals_torch_multihead_attention(
     kernel: Kernel, case: str, shape: tuple[int, int, int, int, int]
 ) -> None:
-    """Output, gradients, and the weights by what a hook on `attend` sees."""
+    """Compare the output, its gradient, and the weights, recomputed from inputs of `attend`."""
     B, T, S, C, H = shape
     ours, reference = make(C, H, kernel), nn.MultiheadAttention(C, H, batch_first=True).double()
     weights = [p.detach() for p in ours.parameters()]  # and biases, of query, key, value, out
@@ -46,7 +46,7 @@ def test_equals_torch_multihead_attention(
     seen = []
     ours.attend.register_forward_hook(lambda module, args, z: seen.append((args, z)))
     output = ours(x, source, mask=mask, causal=causal)
-    expected, weights = reference(  # True hides there
+    expected, weights = reference(  # in attn_mask, True masks
         x, memory, memory, attn_mask=~may_attend, average_attn_weights=False
     )
     torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
@@ -59,7 +59,7 @@ def test_equals_torch_multihead_attention(
 
 
 def rotate(x_BTD: Tensor, start: int) -> Tensor:
-    """Channels i and i + D / 2 are a complex number, rotated by position * 10,000^(-2 i / D)."""
+    """Rotate channels i and i + D / 2 as a complex number, by position * 10,000^(-2 i / D)."""
     D, T = x_BTD.size(-1), x_BTD.size(-2)
     angles = torch.arange(start, start + T)[:, None] * 10_000.0 ** (
         -2 * torch.arange(D // 2, dtype=torch.float64) / D
@@ -69,14 +69,14 @@ def rotate(x_BTD: Tensor, start: int) -> Tensor:
 
 
 @given(st.integers(0, 20), st.integers(1, 8), st.sampled_from([2, 6, 8]))
-def test_rotary_rotates_complex_numbers(start: int, T: int, D: int) -> None:
+def test_rotary_matches_rotation_of_complex_numbers(start: int, T: int, D: int) -> None:
     x = torch.randn(2, 3, T, D, dtype=torch.float64, generator=torch.Generator().manual_seed(T))
-    # The tables are of float32 numbers, which is what the tolerance allows for.
+    # The tolerance allows for the tables, which are in float32.
     torch.testing.assert_close(Rotary(D, 32)(x, start), rotate(x, start), rtol=0, atol=1e-6)
 
 
 @each_kernel
-def test_a_query_that_may_attend_to_nothing_gathers_nothing(kernel: Kernel) -> None:
+def test_fully_masked_query_outputs_only_the_bias(kernel: Kernel) -> None:
     layer = make(32, 4, kernel)
     x = torch.randn(1, 3, 32, dtype=torch.float64, requires_grad=True)
     mask = torch.ones(3, 3, dtype=torch.bool)
@@ -89,9 +89,8 @@ def test_a_query_that_may_attend_to_nothing_gathers_nothing(kernel: Kernel) -> N
 
 @each_kernel
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_dropout_of_attention_weights(kernel: Kernel, dtype: torch.dtype) -> None:
-    """The value of a single key comes through scaled by 1 / (1 - p), or not at all; in evaluation,
-    as it is."""
+def test_attention_dropout_zeroes_or_rescales_weights(kernel: Kernel, dtype: torch.dtype) -> None:
+    """In evaluation, there is no dropout."""
     attend = make(8, 2, kernel, dropout=0.3).to(dtype).attend
     v = torch.ones(2000, 2, 2, 4, dtype=dtype)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""The decoder in C gives the model's numbers, or it is not used, and a note says why."""
+"""The compiled decoder matches the model, or PyTorch decodes and a note gives the reason."""
 
 import ctypes
 import os
@@ -25,7 +25,7 @@ needs_cc = pytest.mark.skipif(NO_CC, reason="no C compiler")
 
 
 def make(**fields: Any) -> GPT:
-    """Of weights that are far from zero, so that each layer weighs as much as the embedding."""
+    """Return a model with weights far from zero, so that every layer affects the logits."""
     torch.manual_seed(0)
     gpt = GPT(
         ModelConfig(**{"block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 16} | fields), 11
@@ -41,8 +41,8 @@ FIELDS = [
     {"positions": "learned", "qk_norm": False, "activation": "gelu", "ngrams": 3},
     {"positions": "learned", "activation": "relu", "head_bias": True},
     {"qk_norm": False, "activation": "gelu_tanh"},
-    {"positions": "none", "n_embd": 14},  # heads of an odd width, and no multiple of 4 outputs
-    {"n_embd": 72},  # more than a vector, and some
+    {"positions": "none", "n_embd": 14},  # odd head width, sizes that are no multiple of 4
+    {"n_embd": 72},  # more than one SIMD vector, with a remainder
     {"block_size": 1},
 ]
 
@@ -50,28 +50,28 @@ FIELDS = [
 @needs_cc
 @pytest.mark.parametrize("fields", FIELDS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_same_numbers(fields: dict[str, Any], dtype: torch.dtype) -> None:
-    """As the model, whose weights are rounded."""
+def test_compiled_logits_match_the_model(fields: dict[str, Any], dtype: torch.dtype) -> None:
+    """The weights of the model itself are rounded to the dtype."""
     plain = make(**fields)
     weight = plain.token_embedding.weight.detach().clone()
     compiled = optimize_for_decoding(plain, dtype)
     assert plain.token_embedding.weight.equal(weight.to(dtype).float())
     assert isinstance(compiled, CompiledGPT)
     decoders = [Decoder(m) for m in (compiled, plain)]
-    for length in (3, 1, 1, 12, 1, 1, 1, 3, 1, 1, 1):  # past the window, too
+    for length in (3, 1, 1, 12, 1, 1, 1, 3, 1, 1, 1):  # also past the window
         tokens = torch.randint(11, (3, length))
         got, want = (decoder.read(tokens) for decoder in decoders)
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
 
 
 def sliding_window(attend: Attend, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-    """Attention to the last 20 positions only."""
+    """Attend to the last 20 positions only."""
     mask = causal_mask(q.size(-2), k.size(-2))
     return attention(q, k, v, mask & ~mask.tril(k.size(-2) - q.size(-2) - 20))[0]
 
 
 def clamp(gpt: Any, logits: Tensor) -> None:
-    """At the largest of these logits."""
+    """Clamp the logits at the largest of the given ones."""
     gpt.head.register_forward_hook(lambda *call: call[2].clamp(max=logits.max()))
 
 
@@ -86,7 +86,7 @@ EDITS = [
 
 @needs_cc
 @pytest.mark.parametrize(("why", "edit"), EDITS)
-def test_an_edited_model_decodes_itself(
+def test_edited_model_decodes_in_pytorch(
     why: str, edit: Edit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpt = make(block_size=48)
@@ -98,7 +98,7 @@ def test_an_edited_model_decodes_itself(
 
 @needs_cc
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_nan_is_not_lost_in_an_activation(activation: str) -> None:
+def test_activation_propagates_nan(activation: str) -> None:
     gpt = make(activation=activation)
     nn.init.constant_(gpt.get_parameter("blocks.0.mlp.up.weight"), torch.nan)
     assert CompiledGPT(gpt)(torch.zeros(1, 1, dtype=torch.long)).isnan().all()
@@ -109,7 +109,7 @@ def test_nan_is_not_lost_in_an_activation(activation: str) -> None:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """Where the source is, and nothing is compiled yet."""
+    """Yield a folder with the C source, in which nothing is compiled yet."""
     shutil.copy(Path(model.decode.__file__).with_suffix(".c"), tmp_path)
     monkeypatch.setattr(model.decode, "__file__", str(tmp_path / "decode.py"))
     compile_library.cache_clear()
@@ -118,10 +118,10 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 @needs_cc
-def test_a_kept_library_is_loaded_if_it_loads_and_is_ours(
+def test_cached_library_is_reused_only_if_valid_and_own(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(name: str) -> Path:  # the real one remembers libraries by name
+    def load(name: str) -> Path:  # the real CDLL caches libraries by name
         if not Path(name).read_bytes():
             raise OSError("file too short")
         return Path(name)
@@ -141,7 +141,7 @@ def test_a_kept_library_is_loaded_if_it_loads_and_is_ours(
 
 
 @pytest.mark.parametrize("compiler", [None, "#!/bin/sh\nexit 1\n"])
-def test_without_a_compiler_that_works_the_model_decodes(
+def test_model_decodes_without_a_working_compiler(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -151,6 +151,6 @@ def test_without_a_compiler_that_works_the_model_decodes(
         (folder / "cc").write_text(compiler)
         (folder / "cc").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
-    for gpt, note in ((make(), "note: "), (make().double(), "")):  # which is not for float64
+    for gpt, note in ((make(), "note: "), (make().double(), "")):  # float64 is never compiled
         assert optimize_for_decoding(gpt) is gpt
         assert capsys.readouterr().err.startswith(note)

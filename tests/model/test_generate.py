@@ -1,4 +1,4 @@
-"""Decoding equals the full forward pass; tokens are sampled from the distribution defined."""
+"""Generation: cached decoding matches full passes, and sampling matches its definition."""
 
 import math
 from itertools import accumulate, pairwise
@@ -15,13 +15,13 @@ from tests.model.test_gpt import V, make
 
 
 def full_logits(model: GPT, text: Tensor) -> Tensor:
-    """(B, V): what comes next, by a pass over what the model may see at the last position."""
+    """Return the logits of the next token, (B, V), by a pass over the current window."""
     start = window_start(text.size(1) - 1, model.config.block_size)
     return model(text[:, start:])[:, -1]
 
 
 @given(st.integers(1, 2000), st.integers(1, 65))
-def test_window_start(position: int, block_size: int) -> None:
+def test_window_moves_by_half_when_it_is_full(position: int, block_size: int) -> None:
     start, before = (window_start(p, block_size) for p in (position, position - 1))
     assert before <= start <= position < start + block_size
     if start != before:
@@ -30,7 +30,7 @@ def test_window_start(position: int, block_size: int) -> None:
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=8), st.integers(1, 4), st.integers(1, 16))
-def test_any_split_equals_full_passes(parts: list[int], ngrams: int, block_size: int) -> None:
+def test_any_split_matches_full_passes(parts: list[int], ngrams: int, block_size: int) -> None:
     model = make(True, block_size=block_size, ngrams=ngrams)
     text = torch.randint(0, V, (2, sum(parts)), generator=torch.Generator().manual_seed(0))
     decoder = Decoder(model)
@@ -39,8 +39,8 @@ def test_any_split_equals_full_passes(parts: list[int], ngrams: int, block_size:
         torch.testing.assert_close(decoder.read(part), full, rtol=0, atol=1e-11)
 
 
-def test_a_text_is_sampled_token_by_token() -> None:
-    """The same tokens as by full passes, over more than a window; training is undisturbed."""
+def test_generate_matches_sampling_by_full_passes() -> None:
+    """The text exceeds a window. Training mode and the global RNG state stay the same."""
     model, sampling = make(True, positions="learned", dropout=0.3).train(), Sampling(2.0, top_k=5)
     prompt, state = torch.randint(0, V, (3, 5)), torch.get_rng_state()
     sampled = generate(model, prompt, 25, sampling, torch.Generator().manual_seed(7))
@@ -57,14 +57,14 @@ def test_a_text_is_sampled_token_by_token() -> None:
 
 
 def by_definition(logits: list[float], sampling: Sampling) -> list[float]:
-    """The rules one after the other, over a sorted list."""
+    """Apply temperature, top_k and top_p in plain loops over a sorted list."""
     weights = [math.exp((x - max(logits)) / sampling.temperature) for x in logits]
     order = sorted(range(len(logits)), key=lambda i: -logits[i])[: sampling.top_k]
     total, before = sum(weights[i] for i in order), 0.0
     kept = order[:1]
     for previous, i in pairwise(order):
         before += weights[previous] / total
-        # Rounding may decide either way.
+        # At the threshold, rounding would decide.
         assume(abs(before - sampling.top_p) > 1e-5)
         if before < sampling.top_p:
             kept.append(i)
@@ -79,7 +79,7 @@ def by_definition(logits: list[float], sampling: Sampling) -> list[float]:
     st.just(1.0) | st.floats(0.001, 0.999),
 )
 @settings(max_examples=150)
-def test_probabilities_are_those_of_the_definition(
+def test_probabilities_match_their_definition(
     tenths: list[int], temperature: float, top_k: int | None, top_p: float
 ) -> None:
     logits, sampling = [x / 10 for x in tenths], Sampling(temperature, top_k, top_p)
@@ -88,10 +88,10 @@ def test_probabilities_are_those_of_the_definition(
     found = sampling.probabilities(rows)
     torch.testing.assert_close(found[0].tolist(), expected, rtol=0, atol=1e-9)
     torch.testing.assert_close(found[1].tolist(), expected[::-1], rtol=0, atol=1e-9)
-    assert rows[0].tolist() == logits  # the logits are as they were
+    assert rows[0].tolist() == logits  # the logits are not modified
 
 
-def test_limits() -> None:
+def test_top_p_at_exact_sums_and_temperature_near_zero() -> None:
     halves = torch.tensor([[0.5, 0.25, 0.125, 0.125]]).log()
     for top_p, kept in ((1e-6, 1), (0.5, 1), (0.75, 2), (0.875, 3)):
         assert (Sampling(1.0, top_p=top_p).probabilities(halves) > 0).sum() == kept

@@ -1,4 +1,4 @@
-"""The network equals one written out in plain operations, for every option; how it starts."""
+"""The GPT, against plain operations for each option; initialization, dropout and bfloat16."""
 
 import copy
 import math
@@ -28,7 +28,7 @@ each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
 
 def make(spread: bool = False, **options: Any) -> GPT:
-    """As it starts, or with weights that are far from zero, as after training."""
+    """Return a model as initialized or, if `spread`, in float64 with weights far from zero."""
     torch.manual_seed(0)
     model = GPT(ModelConfig(**SMALL | options), V)
     for parameter in model.parameters() if spread else ():
@@ -41,7 +41,7 @@ def tokens(*shape: int) -> Tensor:
 
 
 def written_out(model: GPT, text: Tensor) -> Tensor:
-    """The logits, in float64, by plain operations on the named weights."""
+    """Compute the logits by plain operations on the named weights."""
     w = {name: p.detach() for name, p in model.named_parameters()}
     c, T = model.config, text.size(1)
 
@@ -79,12 +79,12 @@ def written_out(model: GPT, text: Tensor) -> Tensor:
 
 
 @each_option
-def test_equals_the_model_written_out(options: dict[str, Any]) -> None:
+def test_logits_match_the_written_out_model(options: dict[str, Any]) -> None:
     model, text = make(spread=True, **options), tokens(2, 12)
     expected = written_out(model, text)
-    # Rotary's tables are of float32 numbers, which is what the tolerance allows for.
+    # The tolerance allows for the tables of Rotary, which are in float32.
     torch.testing.assert_close(model(text), expected, rtol=1e-5, atol=1e-5)
-    cache = model.new_cache()  # and read in parts
+    cache = model.new_cache()  # also in parts, with the cache
     found = torch.cat([model(part, cache) for part in text.split([3, 1, 4, 2, 2], dim=1)], 1)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match="13 positions, but block_size is 12"):
@@ -93,7 +93,7 @@ def test_equals_the_model_written_out(options: dict[str, Any]) -> None:
 
 @each_option
 @pytest.mark.parametrize("zero_init", [False, True])
-def test_initial_weights(options: dict[str, Any], zero_init: bool) -> None:
+def test_initial_weights_have_the_stated_scale(options: dict[str, Any], zero_init: bool) -> None:
     model = make(**options, n_embd=96, n_layer=5, zero_init=zero_init)
     for name, weight in model.named_parameters():
         if "norm" in name and name.endswith("weight"):
@@ -117,8 +117,8 @@ def test_initial_weights(options: dict[str, Any], zero_init: bool) -> None:
 
 
 @pytest.mark.parametrize("place", ["embedding", "attention and MLP"])
-def test_each_place_is_dropped_out_in_training(place: str) -> None:
-    """With p near 1, what is dropped is zero: then nothing of that place reaches the logits."""
+def test_dropout_is_applied_at_each_place_in_training(place: str) -> None:
+    """With p near 1, dropout zeroes everything at that place."""
     model, residual = make(True, dropout=0.5, attn_dropout=0.25, attention="explicit"), []
     assert {m.p for m in model.modules() if isinstance(m, Dropout)} == {0.5}
     attends = {(m.dropout_p, m.kernel) for m in model.modules() if isinstance(m, Attend)}
@@ -134,8 +134,8 @@ def test_each_place_is_dropped_out_in_training(place: str) -> None:
 
 
 @pytest.mark.parametrize("options", OPTIONS[1:], ids=str)
-def test_computing_in_bfloat16(options: dict[str, Any]) -> None:
-    """The same as with all weights but the embeddings rounded; gradients are float32."""
+def test_bfloat16_compute_matches_rounded_weights(options: dict[str, Any]) -> None:
+    """All weights but the embeddings are rounded. Gradients stay close to those of float32."""
     model, text = make(spread=True, **options).float(), tokens(3, 9)
     rounded = copy.deepcopy(model)
     for name, parameter in rounded.named_parameters():
@@ -152,5 +152,5 @@ def test_computing_in_bfloat16(options: dict[str, Any]) -> None:
     names, parameters = zip(*model.named_parameters(), strict=True)
     gradients = [torch.autograd.grad(next_token_loss(y, text), parameters) for y in (logits, exact)]
     for name, low, high in zip(names, *gradients, strict=True):
-        if not name.endswith("key.bias"):  # whose gradient is zero but for rounding
+        if not name.endswith("key.bias"):  # its exact gradient is zero
             assert F.cosine_similarity(low.flatten(), high.flatten(), dim=0) > 0.95, name

@@ -1,4 +1,4 @@
-"""Activations equal their formulas, in value and gradient; what dropout drops."""
+"""Activations, against their formulas, and dropout, against its distribution."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_activations(dtype: torch.dtype, name: str) -> None:
+def test_activations_match_formulas_and_gradients(dtype: torch.dtype, name: str) -> None:
     x = torch.linspace(-2, 2, 12, dtype=dtype, requires_grad=True)
     exact = x.detach().double().requires_grad_()
     y, expected, direction = ACTIVATIONS[name](x), FORMULAS[name](exact), x.detach() + 3
@@ -39,8 +39,8 @@ def test_activations(dtype: torch.dtype, name: str) -> None:
     st.lists(st.integers(1, 7), max_size=3),
     st.floats(0, 1, exclude_max=True) | st.sampled_from([1e-6, 1 - 1e-6, 1 - 1e-12]),
 )
-def test_an_element_is_zero_or_scaled(dtype: torch.dtype, shape: list[int], p: float) -> None:
-    """Of any shape: their sizes are multiples of four and not. So are gradients."""
+def test_dropout_zeroes_or_scales_elements(dtype: torch.dtype, shape: list[int], p: float) -> None:
+    """Sizes need not be multiples of four. The gradient is scaled in the same way."""
     x = torch.full(shape, 3.0, dtype=dtype).requires_grad_()
     y = dropout(x, p)
     assert y.shape == x.shape and y.dtype == dtype and y.isfinite().all()
@@ -52,8 +52,8 @@ def test_an_element_is_zero_or_scaled(dtype: torch.dtype, shape: list[int], p: f
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_each_of_four_elements_is_dropped_with_probability_p(p: float) -> None:
-    """Four elements come from one random number; they and later calls are independent."""
+def test_dropout_is_independent_with_probability_p(p: float) -> None:
+    """One random number serves four elements: these and later calls must be independent."""
     torch.manual_seed(0)
     n = 100_000
     calls = [dropout(torch.ones(n, 4, dtype=torch.float64), p) for _ in range(2)]
