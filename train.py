@@ -178,7 +178,7 @@ class Job:
         saved = open_run(find_run(name))
         context = saved.config.model.block_size
         if saved.tokenizer != self.batches.tokenizer or context < self.config.model.block_size:
-            raise UserError(f"teacher {name} needs the same vocabulary and context")
+            raise UserError(f"teacher {name} needs the same vocabulary, and as long a context")
         teacher = saved.model(self.machine.device)
         teacher.compute_dtype = self.model.compute_dtype
         return teacher
@@ -200,9 +200,9 @@ class Job:
         evaluation or a checkpoint follow. Until then, a result that is not finite masks all
         updates."""
         settings = self.config.train
-        every = math.gcd(settings.log_every, settings.eval_every, settings.save_every)
+        intervals = settings.log_every, settings.eval_every, settings.save_every
         self.unread.append(torch.stack((loss, grad_norm)))
-        if self.machine.device == "cpu" or self.state.step % every == 0:
+        if self.machine.device == "cpu" or any(self.state.step % n == 0 for n in intervals):
             self.wait()
             return None
         return torch.stack(self.unread).isfinite().all()
@@ -215,7 +215,7 @@ class Job:
         """
         if self.unread:
             numbers = torch.cat(self.unread).cpu().double() / self.processes.world_size
-            sums = self.processes.sum(*numbers.tolist())
+            sums = self.processes.all_reduce(*numbers.tolist())
             self.state.step -= len(self.unread)
             self.unread = []
             for loss, norm in zip(sums[::2], sums[1::2], strict=True):
@@ -256,7 +256,7 @@ class Job:
         generator = torch.Generator().manual_seed(self.config.train.seed)
         length = self.config.train.sample_tokens
         tokens = generate(self.model, prompt, length, Sampling(), generator)
-        return self.batches.tokenizer.decode([int(token) for token in tokens])
+        return self.batches.tokenizer.decode(map(int, tokens))
 
     def save_last(self) -> None:
         """Save everything that `--resume` needs. All processes call it at the same steps."""
@@ -294,11 +294,12 @@ def fit_steps(job: Job, began: float) -> Job:
     model, batch = processes.wrap_ddp(job.model), job.batch(0)
 
     def seconds_since(start: float) -> float:  # the mean, so that all processes agree
-        return processes.sum(time.perf_counter() - start)[0] / processes.world_size
+        return processes.all_reduce(time.perf_counter() - start)[0] / processes.world_size
 
     for steps in itertools.count(-1):
-        # A learning rate of 0 cannot diverge.
-        loss, _ = train_step(model, job.optimizer, batch, settings, 0.0, 0.0, job.teachers)
+        # A learning rate of 0 cannot diverge. Half of the steps of a run have the second loss.
+        weight = settings.multi_token * (steps % 2)
+        loss, _ = train_step(model, job.optimizer, batch, settings, 0.0, weight, job.teachers)
         loss.item()  # waits for a GPU
         if steps < 1:  # steps -1 and 0 are warmup
             start = time.perf_counter()
@@ -415,7 +416,7 @@ def restore(job: Job, saved: SavedRun) -> None:
         UserError: if the run was trained on another text.
     """
     run = job.run = saved.path.parent
-    if not saved.trained_on(job.batches.info):
+    if saved.header.corpus.get("sha256") != job.batches.info.get("sha256"):
         raise UserError(
             f"{run} was trained on another text, {saved.header.corpus.get('source')}; for this, "
             f"use --init_from {run}"

@@ -1,7 +1,7 @@
 """Measure the loss of a config over several seeds, and the effect of each part of the recipe.
 
 python -m benchmarks.recipe configs/shakespeare_1min.yaml --data.source tinyshakespeare.txt
-python -m benchmarks.recipe --changes true --train.max_steps 200 --data.source tinyshakespeare.txt
+python -m benchmarks.recipe --changes --train.max_steps 200 --data.source tinyshakespeare.txt
 
 Each row runs `python train.py` in an empty folder, once for each seed. It has the wall-clock
 seconds from start to exit, and the loss of the last weights on the first half of the validation

@@ -81,28 +81,26 @@ def all_fields(sections: dict[str, type]) -> dict[str, Any]:
 def add_flag(parser: Parser, name: str, field: Any) -> None:
     """Add the flag of a field, with the field's docstring as help."""
     choices = get_args(field.annotation)
-    alone = field.annotation is bool  # --dry_run means --dry_run true
     note = "" if field.default in (None, "") else f" (default: {field.default})"
-    parser.add_argument(
-        f"--{name}",
-        metavar="|".join(choices) if get_origin(field.annotation) is Literal else "VALUE",
-        default=argparse.SUPPRESS,
-        type=functools.partial(parse_value, field),
-        nargs="?" if alone else None,
-        const=alone or None,
-        help=" ".join((field.description or "").split()).replace("%", "%%") + note,
-        action="append" if list[str] in choices else "store",
-    )
+    takes: dict[str, Any] = {
+        "action": "append" if list[str] in choices else "store",
+        "metavar": "|".join(choices) if get_origin(field.annotation) is Literal else "VALUE",
+        "type": functools.partial(parse_value, field),
+    }
+    if field.annotation is bool and "." not in name:  # a command's own flag, such as --dry_run
+        takes = {"action": "store_true"}
+    about = " ".join((field.description or "").split()).replace("%", "%%") + note
+    parser.add_argument(f"--{name}", default=argparse.SUPPRESS, help=about, **takes)
 
 
 def read_command_line(
-    sections: dict[str, type], argv: list[str], usage: str, description: str, words: int = 1
+    sections: dict[str, type], argv: list[str], usage: str, description: str, positionals: int = 1
 ) -> tuple[str | None, Values]:
     """Return the positional argument, if there is one, and the values of the given flags.
 
     Args:
         sections: dataclasses whose fields are flags, by the prefix of the flags.
-        words: 0 if the command takes no positional argument.
+        positionals: 0 if the command takes no positional argument.
 
     Raises:
         UserError: for an unknown flag, a flag without a value, and extra arguments.
@@ -112,7 +110,7 @@ def read_command_line(
     for name, field in fields.items():
         add_flag(parser, name, field)
     given, rest = parser.parse_known_args(argv)
-    unknown = [word for word in rest if word.startswith("-")] or rest[words:]
+    unknown = [word for word in rest if word.startswith("-")] or rest[positionals:]
     if unknown:
         name = unknown[0].split("=")[0]
         hint = nearest(name, [f"--{known}" for known in fields])

@@ -9,6 +9,7 @@ memory. Then the file is memory-mapped. The hash identifies the source and the k
 import hashlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -104,9 +105,11 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
 
 def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
     """Write an entry of the cache, complete or absent: the tokens and their description."""
-    digest = hashlib.sha256()
+    digest, prefix = hashlib.sha256(), f"{entry.name}-"
+    for left in entry.parent.glob(f"{prefix}*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(
-        prefix="making-", dir=entry.parent, ignore_cleanup_errors=True
+        prefix=prefix, dir=entry.parent, ignore_cleanup_errors=True
     ) as made:
         with open(Path(made, "tokens.bin"), "wb") as file:
             for text in read_text(source, tokenizer.errors):

@@ -47,11 +47,11 @@ def find_source(config: DataConfig) -> Source:
     Raises:
         UserError: for a source that is missing.
     """
-    names = [config.source] if isinstance(config.source, str) else config.source
-    if names == ["pydocs"]:
+    if config.source == "pydocs":
         return pydocs()
-    if names[0].startswith("hub:"):
+    if str(config.source).startswith("hub:"):
         return hub(config)
+    names = [config.source] if isinstance(config.source, str) else config.source
     paths = [path for name in names for path in find_files(name)]
     files = [[str(p.absolute()), p.stat().st_size, p.stat().st_mtime_ns] for p in paths]
     read = functools.partial(read_files, paths, config.separator)
@@ -78,12 +78,13 @@ def read_files(paths: list[Path], separator: str, errors: str) -> Iterator[str]:
     for i, path in enumerate(paths):
         if i:
             yield separator
-        with (
-            reading(path, "is not UTF-8 text; convert it, or use --data.tokenizer byte"),
-            open(path, encoding="utf-8", errors=errors, newline="") as file,
-        ):
-            while text := file.read(CHUNK):
-                yield text + file.readline(CHUNK)  # to the end of the line, so that no word is cut
+        with open(path, encoding="utf-8", errors=errors, newline="") as file:
+            try:
+                while text := file.read(CHUNK):
+                    yield text + file.readline(CHUNK)  # to its end, so that no word is cut
+            except UnicodeDecodeError as error:
+                what = "is not UTF-8 text; convert it, or use --data.tokenizer byte"
+                raise UserError(f"{path} {what}: {error}") from None
 
 
 def pydocs() -> Source:

@@ -70,7 +70,8 @@ class Tokenizer:
 
     @cached_property
     def characters(self) -> npt.NDArray[np.int64]:
-        """The number of characters that begin in each token: its bytes that do not continue one."""
+        """The number of characters that begin in each token: its bytes but for UTF-8's continuation
+        bytes."""
         return np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in self.pieces])
 
     def decode(self, ids: Iterable[int]) -> str:

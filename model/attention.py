@@ -68,17 +68,17 @@ class Attend(nn.Module):
         self.kernel, self.dropout_p = kernel, dropout_p
 
     def forward(
-        self, q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, triangle: bool
+        self, q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
-        """Return (B, H, T, D). If `triangle`, `mask` is the causal mask of T queries and T keys,
-        for which there are faster kernels."""
+        """Return (B, H, T, D). If `is_causal`, the mask is that of causal attention of T queries to
+        T keys, for which there are faster kernels."""
         p = self.dropout_p if self.training else 0.0
         if self.kernel == "explicit":
             return attention(q_BHTD, k_BHSD, v_BHSD, mask, p)[0]
-        if triangle and q_BHTD.device.type == "cpu" and q_BHTD.dtype == torch.bfloat16:
+        if is_causal and q_BHTD.device.type == "cpu" and q_BHTD.dtype == torch.bfloat16:
             return causal_attention(q_BHTD, k_BHSD, v_BHSD, p)
-        mask = None if triangle else mask
-        return F.scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD, mask, p, is_causal=triangle)
+        mask = None if is_causal else mask
+        return F.scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD, mask, p, is_causal=is_causal)
 
 
 class Rotary(nn.Module):
@@ -205,12 +205,12 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             k_BHSD, v_BHSD = cache.append(k_BHSD, v_BHSD)
         T, S = q_BHTD.size(2), k_BHSD.size(2)
-        triangle = causal and mask is None and T == S
+        is_causal = causal and mask is None and T == S
         # A mask is made even for a kernel that does not read it, because hooks on `attend` do.
         if causal and T > 1:  # a single query is the last position and may attend to all keys
             past_TS = causal_mask(T, S, x_BTC.device)
             mask = past_TS if mask is None else mask & past_TS
-        z_BHTD = self.attend(q_BHTD, k_BHSD, v_BHSD, mask, triangle)
+        z_BHTD = self.attend(q_BHTD, k_BHSD, v_BHSD, mask, is_causal)
         return self.out(self.merge_heads(z_BHTD))
 
     def split_heads(self, x_BTC: Tensor) -> Tensor:

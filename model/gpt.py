@@ -149,7 +149,8 @@ class GPT(nn.Module):
         return self.unembed(x_BTC)
 
     def embed(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
-        """Return the sum of the embeddings of tokens, positions and n-grams, (B, T, C)."""
+        """Return the sum of the embeddings of tokens, positions and n-grams, (B, T, C), and update
+        the cache's last tokens."""
         start = cache.layers[0].length if cache else 0
         end = start + tokens_BT.size(1)
         if end > self.config.block_size:

@@ -1,6 +1,5 @@
-"""The layers of the model, each a faster form of a textbook formula, equal up to rounding.
-
-The first line of each docstring is the formula; `tests/model/test_layers.py` compares them.
+"""The layers of the model. If a docstring begins with a formula, the layer equals it up to
+rounding; `tests/model/test_layers.py` compares them.
 """
 
 import math
@@ -43,8 +42,8 @@ def cast(x: Tensor, *weights: Tensor | None) -> Any:
 def joint_linear(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
     """[layer(x) for layer in layers], as one matmul, which saves a tenth of a small training step.
 
-    Without gradients, the layers are computed separately: for a few rows, joining the weights takes
-    longer than it saves.
+    With gradients, the layers are not called, so that their hooks do not run. Without gradients,
+    they are called: for a few rows, joining the weights takes longer than it saves.
     """
     if not torch.is_grad_enabled():
         return tuple(layer(x) for layer in layers)

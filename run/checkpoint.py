@@ -208,10 +208,6 @@ class SavedRun:
         loss = f"validation loss {state.val_loss:.4f}" if state.val_loss else "not evaluated yet"
         return printable(f"{self.path}, step {state.step}, {loss}")
 
-    def trained_on(self, info: dict[str, Any]) -> bool:
-        """Return whether the run was trained on this text."""
-        return bool(info.get("sha256") == self.header.corpus.get("sha256"))
-
     def model(self, device: str = "cpu") -> GPT:
         """Return the model for inference.
 

@@ -74,7 +74,8 @@ def lock_run(run: Path) -> Iterator[None]:
 
 
 def save_config(run: Path, config: Config, about: str) -> None:
-    """Write the whole config, so that `python train.py RUN/config.yaml` repeats the run.
+    """Write the whole config. `python train.py RUN/config.yaml` repeats the run, unless it started
+    from the weights of another run.
 
     Args:
         about: the text and the machine, which become comments.

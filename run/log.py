@@ -100,7 +100,8 @@ class Logger(ExitStack):
             self.events.flush()
 
     def step(self, lr_scale: float, grad_norm: float, seconds: float) -> None:
-        """Log a step, which took `seconds`; on a GPU, steps that wait for it take longer."""
+        """Log a step, which took `seconds`. On a GPU, this is the time to queue it, or to wait for
+        all queued steps."""
         state, settings = self.state, self.settings
         self.steps, self.busy = self.steps + 1, self.busy + seconds
         if state.step % settings.log_every == 0:
@@ -124,7 +125,7 @@ class Logger(ExitStack):
         self.write({"val_loss": result.loss, "bits_per_char": result.bits_per_char})
         beaten = [(n, name) for name, n in self.baselines.items() if result.loss < n]
         verdict = "beats {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
-        # If true, the limit was reached; a whole split would be at most as large.
+        # Whether the limit was reached. A whole split of almost this size is also called limited.
         limited = result.tokens > self.settings.eval_tokens - self.block_size
         sampled = f" on {result.tokens:,} tokens" * limited
         best = f"  (best {state.best_val_loss:.4f})" * (result.loss != state.best_val_loss)

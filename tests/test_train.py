@@ -230,7 +230,7 @@ def test_a_minute_is_all_that_a_run_does(
     tokens = 251  # in the validation split, 32 of them a third of a step
 
     def slow_step(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
-        now[0] += 1.0
+        now[0] += 1.2 if args[5] else 0.8  # half of the steps have the second loss
         return train_step(*args, **options)
 
     def slow_sample(*args: Any) -> str:
@@ -249,7 +249,7 @@ def test_a_minute_is_all_that_a_run_does(
     monkeypatch.setattr(train, "evaluate", slow_evaluation)
     flags = [flag for flag in SHORT if "max_steps" not in flag]
     flags += ["--train.batch_size=1", "--train.eval_every=9", "--run=a"]
-    assert train.main([*flags, "--train.minutes=2"]) == 0
+    assert train.main([*flags, "--train.minutes=2", "--train.multi_token=0.5"]) == 0
     steps = state_of("a").step
     assert f"{steps} steps, 1,000.0 ms each, fit into 2 min here; " in capsys.readouterr().out
     evaluations = -(-steps // 9)
@@ -329,14 +329,14 @@ def test_a_gpu_is_waited_for_every_few_steps(
 ) -> None:
     """The run is bitwise that of a CPU. A signal stops it when the losses are read, which precedes
     every evaluation and checkpoint."""
-    sums, plain = itertools.count(), Processes.sum
+    sums, plain = itertools.count(), Processes.all_reduce
     flags = [*DROPOUT, "--train.log_every=4", "--train.max_steps=22", "--train.grad_clip=0.5"]
     flags += ["--train.snapshots=5", "--train.learning_rate=5", "--train.muon_learning_rate=0.3"]
     flags += ["--train.schedule=constant"]
     with monkeypatch.context() as patch:
         patch.setattr(train, "start_machine", start_machine)
         assert train.main([*flags, "--run=whole"]) == 0
-    monkeypatch.setattr(Processes, "sum", lambda *given: (next(sums), plain(*given))[1])
+    monkeypatch.setattr(Processes, "all_reduce", lambda *given: (next(sums), plain(*given))[1])
     with monkeypatch.context() as patch:
         at_step(patch, 13, ctrl_c)
         assert train.main([*flags, "--run=parts"]) == 130

@@ -146,7 +146,7 @@ def make_optimizer(
 
 
 def gradient(name: str, weight: Tensor) -> Tensor:
-    """Return the gradient of a weight, which must exist."""
+    """Return the gradient of a weight; it must have one."""
     assert weight.grad is not None, f"{name} has no gradient"
     return weight.grad
 

@@ -2,7 +2,7 @@
 
 Each process reads its shard of every batch and of the validation split. DistributedDataParallel
 averages gradients, so that all processes have the same weights. Without torchrun there is one
-process, and each method returns its argument.
+process, and nothing is averaged or summed.
 """
 
 import os
@@ -44,7 +44,7 @@ class Processes:
         """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
-    def sum(self, *numbers: float) -> list[float]:
+    def all_reduce(self, *numbers: float) -> list[float]:
         """Return each number summed over the processes, the same in all of them, and update
         `stopping`. A signal that arrives during the call counts in the next call."""
         total = torch.tensor([*numbers, self.stop.number], dtype=torch.float64)

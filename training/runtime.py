@@ -106,13 +106,13 @@ class StopSignal:
 
     def __enter__(self) -> "StopSignal":
         self.before = {
-            number: signal.signal(number, self.note)
+            number: signal.signal(number, self.handle)
             for number in SIGNALS
             if signal.getsignal(number) != signal.SIG_IGN
         }
         return self
 
-    def note(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
         self.number = number
         for each in self.before:
             signal.signal(each, signal.default_int_handler)

@@ -146,8 +146,8 @@ def evaluate(
 ) -> Evaluation:
     """Return the loss over the sequences of a split, in one deterministic pass.
 
-    Every token but the first is predicted once, from the earlier tokens of its sequence. Several
-    processes take alternating batches and sum their losses.
+    Each token is predicted from the earlier tokens of its sequence. Several processes take
+    alternating batches and sum their losses.
 
     Raises:
         FloatingPointError: if the loss is not finite.
@@ -161,7 +161,7 @@ def evaluate(
         tokens += targets.numel()
         characters += tokenizer.characters[targets].sum().item()
     model.train()
-    nats, tokens, characters = processes.sum(nats, tokens, characters)
+    nats, tokens, characters = processes.all_reduce(nats, tokens, characters)
     if not math.isfinite(nats):
         raise FloatingPointError(f"the validation loss is {nats}")
     bits = nats / math.log(2) / max(1, characters)  # arbitrary bytes may have no character

@@ -152,6 +152,9 @@ def test_what_is_held_out_is_the_same_for_every_seed_and_never_trained_on() -> N
     for one, other in combinations([*trained, validation, test], 2):
         assert (one == other).all(1).sum() < 3  # drawn twice
     assert torch.equal(validation, again)
+    for limit, count in ((1, 1), (5 * 24 + 23, 5)):
+        limited = torch.cat(list(repeats().validation_batches(2, limit)))
+        assert torch.equal(limited, validation[:count])
 
 
 def test_repeat_has_its_own_characters(workplace: Path) -> None:
