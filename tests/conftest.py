@@ -1,4 +1,4 @@
-"""What the tests share."""
+"""Fixtures and settings that all tests share."""
 
 import os
 import signal
@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# One thread, here and in the commands that tests start: models this small are no faster on more,
-# and where something else runs beside the tests, threads that wait for each other are far slower.
-# PyTorch reads it when it is imported, which is below: what shares out the tests does without.
+# Use one thread, here and in the commands that tests start: models this small are no faster with
+# more, and much slower if other programs use the same cores. PyTorch, which reads this, is imported
+# only in the functions below, because pytest-xdist's controller does not need it.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# --help is as wide as its default, whatever the terminal that the tests run in.
+# Print --help at its default width, regardless of the terminal.
 os.environ.pop("COLUMNS", None)
 
-# What a shell starts in the background ignores Ctrl-C; the commands that tests stop must not.
+# Background jobs of a shell ignore Ctrl-C. The commands that tests interrupt must not inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No test asserts a time, and hypothesis' deadline would be one. The examples are the same each
-# time, so that the tests say the same of the same code. They may share a test's folder.
+# Timings vary between machines, so Hypothesis's deadline is off. The examples are the same in every
+# run, so that results are reproducible. All examples of a test share its temporary folder.
 settings.register_profile(
     "glassgpt",
     deadline=None,
@@ -31,16 +31,16 @@ settings.register_profile(
 )
 settings.load_profile("glassgpt")
 
-# Windows prints other separators than the tests expect.
+# The tests expect forward slashes in printed paths.
 if os.name == "nt":
     windows_str = Path.__str__
     Path.__str__ = lambda path: windows_str(path).replace("\\", "/")  # type: ignore[method-assign]
 
 posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no fork, named pipes or killpg")
 
-# What takes seconds to start, by what a test names or the folder it is in: the report and its page,
-# a browser, transformers and PyTorch's compiler, the server of processes. One worker has all tests
-# of each; the first that a test names counts.
+# Each group shares something that takes seconds to start: the report and its page, a browser,
+# transformers and PyTorch's compiler, or the fork server. pytest-xdist runs a group on one worker.
+# A test's group is that of the first key that is its fixture, a name in its module or its folder.
 GROUPS = {"report": "pages", "browser": "browser"}
 GROUPS |= {"formats": "libraries", "FlopCounterMode": "libraries", "nanogpt": "libraries"}
 GROUPS |= dict.fromkeys(("start_command", "start_job", "debug_run"), "processes")
@@ -60,14 +60,14 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to run commands in."""
+    """Change to an empty folder and return it."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture(scope="session")
 def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run of the debug config, in runs/debug of a folder of its own."""
+    """Return the folder of a finished run of the debug config: runs/debug in a separate folder."""
     import train
 
     folder = tmp_path_factory.mktemp("debug")
@@ -79,7 +79,7 @@ def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """A browser for all tests: playwright drives only one in a process."""
+    """Yield one browser for all tests: Playwright allows only one in a process."""
     from benchmarks.page import start_browser
     from common.errors import UserError
 
@@ -97,12 +97,12 @@ def make_run(
     tokenizer: Any = None,
     **choices: Any,
 ) -> Path:
-    """A run of random weights, without training: others in `last` than in `best`.
+    """Save a run of random weights without training; `best` and `last` have different weights.
 
     Args:
-        chars: its vocabulary; None for bytes.
-        tokenizer: instead of characters or bytes.
-        choices: fields of the model's config.
+        chars: the vocabulary; None for bytes.
+        tokenizer: replaces `chars`.
+        choices: fields of the model config.
     """
     import torch
 
@@ -138,7 +138,7 @@ def make_run(
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Undo what a test's run did to the number of threads."""
+    """Reset the number of threads after each test."""
     import torch
 
     yield

@@ -1,5 +1,4 @@
-"""Commands in processes of their own, and jobs of several as torchrun starts them, without
-importing PyTorch for each anew."""
+"""Commands and torchrun-like jobs, in processes forked from one that has imported PyTorch."""
 
 import multiprocessing
 import os
@@ -11,26 +10,26 @@ from pathlib import Path
 from typing import Any
 
 LINUX = sys.platform == "linux"
-os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)  # where the server looks for `train`
-# On macOS, a fork of a process that has loaded PyTorch can crash.
+os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)  # so the server finds `train`
+# On macOS, forking a process that has loaded PyTorch can crash.
 CONTEXT: Any = multiprocessing.get_context("forkserver" if LINUX else "spawn")
 if LINUX:  # DistributedDataParallel imports torch._dynamo
     CONTEXT.set_forkserver_preload(["train", "torch._dynamo"])
 
 
 def start_command(name: str, words: list[str], **environment: str) -> BaseProcess:
-    """Start one of our scripts in this folder; what it says goes to NAME-stdout and NAME-stderr."""
+    """Start a script in the current folder; its output goes to NAME-stdout and NAME-stderr."""
     names = (f"{name}-stdout", f"{name}-stderr")
     arguments = (str(Path.cwd()), words, environment, names)
-    process = CONTEXT.Process(target=be_command, args=arguments)
+    process = CONTEXT.Process(target=run_script, args=arguments)
     process.start()
     return process
 
 
-def be_command(
+def run_script(
     folder: str, words: list[str], environment: dict[str, str], names: tuple[str, str]
 ) -> None:
-    """What `python WORDS` does, with its output in files."""
+    """Do what `python WORDS` does, with the output in files."""
     os.chdir(folder)
     os.environ |= environment
     for number, name in enumerate(names, start=1):
@@ -40,7 +39,7 @@ def be_command(
 
 
 def start_job(size: int, arguments: list[str]) -> list[BaseProcess]:
-    """Start `train.py` on `size` processes, in this folder."""
+    """Start `train.py` in `size` processes, in the current folder."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -53,7 +52,7 @@ def start_job(size: int, arguments: list[str]) -> list[BaseProcess]:
 
 
 def run_job(size: int, arguments: list[str]) -> list[int | None]:
-    """The same, to its end; the exit codes."""
+    """Run `train.py` in `size` processes to the end; return their exit codes."""
     processes = start_job(size, arguments)
     for process in processes:
         process.join()

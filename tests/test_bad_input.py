@@ -1,7 +1,4 @@
-"""What a person can get wrong on the way in: one clear line, exit code 2, nothing left behind.
-
-(Flags and config files are in configs/test_load.py, resuming in test_train.py; here are the rest.)
-"""
+"""Mistakes in commands end in one error line and exit code 2, and leave no files behind."""
 
 import runpy
 import signal
@@ -26,7 +23,8 @@ COMMANDS = {
     "compare": compare.main,
     "page": page.main,
 }
-LINES = {  # what is typed, and the line that it ends with
+# Flags and config files are tested in configs/test_load.py, resuming in test_train.py.
+MISTAKES = {  # command -> part of the error line
     "train --data.source=short.txt": "the splits have [8, 1, 0] tokens, but a sequence has 129",
     "train --data.source=\udcff.txt": "--data.source must be a valid",
     "sample b": "there is no run b",
@@ -51,29 +49,29 @@ LINES = {  # what is typed, and the line that it ends with
 }
 
 
-def left() -> set[Path]:
-    return {*Path().glob("[!c]*"), *Path("runs").rglob("*")}  # all but the cache
+def files() -> set[Path]:
+    return {*Path().glob("[!c]*"), *Path("runs").rglob("*")}  # except the cache
 
 
-@pytest.mark.parametrize("words", LINES)
-def test_a_mistake_is_one_line_and_leaves_nothing(
+@pytest.mark.parametrize("words", MISTAKES)
+def test_mistake_ends_in_one_error_line_and_leaves_no_files(
     workplace: Path, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(Path("runs/a"))
     Path("full").mkdir()
     Path("short.txt").write_text("too short")
     Path("text.txt").write_text("the value of the object is returned\n" * 60)
-    before = left()
+    before = files()
     command, *argv = words.split()
     assert COMMANDS[command](argv) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("error: ") and LINES[words] in line
-    assert left() == before
+    assert line.startswith("error: ") and MISTAKES[words] in line
+    assert files() == before
 
 
 @pytest.mark.parametrize("script", ["train.py", "sample.py", "study.py", "convert.py"])
-def test_a_script_exits_with_its_code(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And ignores Ctrl-C if a shell started it in the background."""
+def test_script_exits_with_2_on_a_mistake(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It also keeps ignoring Ctrl-C if a shell started it in the background."""
     monkeypatch.setattr(sys, "argv", [script, "--wrong"])
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     with pytest.raises(SystemExit, match="2"):
@@ -82,7 +80,7 @@ def test_a_script_exits_with_its_code(script: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_nothing_is_fetched_unless_a_config_names_the_hub(
+def test_no_network_access_unless_a_config_names_the_hub(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def no_network(*args: object, **kwargs: object) -> None:
@@ -96,4 +94,4 @@ def test_nothing_is_fetched_unless_a_config_names_the_hub(
     assert sample.main(["--max_new_tokens=2"]) == 0
     assert study.main(["report", "--sequences=2"]) == 0
     assert train.main([DEBUG, "--data.source=hub:nobody/nothing"]) == 2
-    assert "hub:nobody/nothing could not be loaded" in capsys.readouterr().err  # and this one does
+    assert "hub:nobody/nothing could not be loaded" in capsys.readouterr().err  # needs the network

@@ -1,4 +1,4 @@
-"""The lessons' commands run, in shortened form, and print what the lessons show of them."""
+"""The commands of the lessons run, in shortened form, and print the output that is shown."""
 
 import glob
 import os
@@ -25,7 +25,7 @@ SHORT += ["--model.n_embd=16", "--data.val_fraction=0.01", "--train.eval_tokens=
 
 
 def read(page: Path) -> str:
-    """The lesson and the answer to its exercise."""
+    """Return the lesson and the answer to its exercise."""
     _, *answers = re.split(r"^## ", SOLUTIONS.read_text(encoding="utf-8"), flags=re.MULTILINE)
     start = page.stem.split("_")[0] + ". "
     answer = [text for text in answers if text.startswith(start)]
@@ -33,7 +33,7 @@ def read(page: Path) -> str:
 
 
 def commands(page: str) -> list[list[str]]:
-    """The arguments of each `python` in the page's unlabelled fences, as bash expands them."""
+    """Return the arguments of each `python` in unlabeled code blocks, as bash expands them."""
     script = "".join(block for kind, block in FENCED.findall(page) if not kind)
     stubs = 'python() { printf "%s\\t" "$@"; echo; }\npip() { :; }\n'
     bash = ["bash", "-c", stubs + script]
@@ -41,17 +41,16 @@ def commands(page: str) -> list[list[str]]:
     return [line.rstrip("\t").split("\t") for line in lines]
 
 
-def name(words: list[str]) -> str:
-    """What a training command calls its run."""
+def run_name(words: list[str]) -> str:
     return words[words.index("--run") + 1]
 
 
 def run(words: list[str]) -> None:
     script, *argv = words
     if script == "train.py":
-        if Path("runs", name(words)).exists():
-            return  # "unless it is there already"
-        short = SHORT if name(words) != "debug" else []  # whose samples and losses are shown
+        if Path("runs", run_name(words)).exists():
+            return  # already trained for another command
+        short = SHORT if run_name(words) != "debug" else []  # debug's samples and losses are shown
         assert train.main([*argv, *short]) == 0
     elif script == "study.py":
         if "never_masked" in argv and "--steps" not in argv:
@@ -59,7 +58,7 @@ def run(words: list[str]) -> None:
         if argv[0] in ("heads", "report"):
             argv += ["--sequences", "2"]
         assert study.main([word if word != "50" else "2" for word in argv]) == 0
-    elif Path(script).exists():  # the lesson's own
+    elif Path(script).exists():  # a script of the lesson
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", words)
             runpy.run_path(script)
@@ -69,26 +68,26 @@ def run(words: list[str]) -> None:
 
 
 def skeleton(line: str) -> list[str]:
-    """Its words, with # for each number; without what only stands for numbers or more words."""
-    line = re.sub(r"  # .*", "", line)  # the lesson's own remark
-    # What a longer training wrote, beat, learned in a neuron, or predicts after each layer.
+    """Return the words of a line with # for each number, without words that have no letters."""
+    line = re.sub(r"  # .*", "", line)  # the lesson's comment
+    # Drop what depends on training: samples, baselines beaten, and what neurons and layers predict.
     line = re.sub(r"(generates:|beats|neuron +\d+) .*|  (\S ){9}.*", r"\1", line)
     words = [re.sub(r"\d[\d.,]*", "#", word) for word in line.split()]
     return [word for word in words if re.search(r"[^\W_]", word)]
 
 
-def assert_prints_what_it_shows(page: str, printed: str) -> None:
+def assert_shown_output_is_printed(page: str, printed: str) -> None:
     lines = [skeleton(line) for line in printed.splitlines()]
     shown = [block for kind, block in FENCED.findall(page) if kind == "text"]
     for line in "".join(shown).splitlines():
         wanted = skeleton(line)
-        if not line.startswith(("    | ", "...")):  # a sample, and what is left out
+        if not line.startswith(("    | ", "...")):  # skip samples and ellipses
             assert any(set(wanted) <= set(words) for words in lines), line
 
 
 @pytest.mark.slow
-def test_a_lesson_adds_an_activation(workplace: Path) -> None:
-    """In a copy of model/, edited as the lesson says; the C decoder does not know it."""
+def test_lesson_adds_an_activation_function(workplace: Path) -> None:
+    """Apply the lesson's diff to a copy of model/, which the C decoder does not support."""
     page = LESSON_MEASURE.read_text(encoding="utf-8")
     shutil.copytree(ROOT / "model", workplace / "model")
     (diff,) = (block for kind, block in FENCED.findall(page) if kind == "diff")
@@ -104,34 +103,34 @@ for words in commands(LESSON_MEASURE.read_text(encoding="utf-8")):
     run(words)
 sample.main(["after-1", "--max_new_tokens=5"])
 """
-    python = [sys.executable, "-c", script]  # which imports from the current folder first
+    python = [sys.executable, "-c", script]  # imports from the current folder first
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     result = subprocess.run(python, env=environment, capture_output=True, text=True)
     assert "note: decoding is not compiled" in result.stderr
-    assert_prints_what_it_shows(page, result.stdout)
+    assert_shown_output_is_printed(page, result.stdout)
 
 
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if p != LESSON_MEASURE], ids=lambda page: page.stem
 )
-def test_a_lesson_shows_what_its_commands_print(
+def test_lesson_commands_print_the_shown_output(
     page: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = read(page)
     shutil.copytree(ROOT / "configs", "configs")
     for kind, block in FENCED.findall(text):
-        if kind == "python":  # a script, whose first line is its name
+        if kind == "python":  # a script; its first line is its name
             script = block.splitlines()[0].removeprefix("# ")
             Path(script).write_text(block.replace("steps, C, H = 120", "steps, C, H = 2"), "utf-8")
-        elif kind == "py":  # what the lesson explains
+        elif kind == "py":  # quoted from model/attention.py
             assert block in (ROOT / "model" / "attention.py").read_text(encoding="utf-8")
     typed = commands(text)
-    for lesson in PAGES:  # runs that other lessons train
+    for lesson in PAGES:  # train the runs of other lessons that this one uses
         for words in commands(lesson.read_text(encoding="utf-8")):
             if words[0] == "train.py":
-                wanted = any(name(words) in other for other in typed)
-                if wanted or f'"{name(words)}"' in text:
+                wanted = any(run_name(words) in other for other in typed)
+                if wanted or f'"{run_name(words)}"' in text:
                     run(words)
     for words in typed:
         run(words)
-    assert_prints_what_it_shows(text, capsys.readouterr().out)
+    assert_shown_output_is_printed(text, capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""An untrusted run: nothing in it is executed, and nothing in it acts on the terminal."""
+"""An untrusted run: none of its files is executed, and its name cannot control the terminal."""
 
 import os
 import pickle
@@ -19,15 +19,15 @@ SMALL = [DEBUG, "--model.n_embd=8", "--train.sample_tokens=0", "--train.max_step
 
 
 class Bomb:
-    """Pickled, it writes a file when it is opened."""
+    """An object whose pickle creates a file when it is loaded."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.touch, (Path("exploded"),)
 
 
 @pytest.mark.slow
-def test_an_untrusted_run_is_only_data(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`pickle.load` and `torch.load` would run what is in place of its files here."""
+def test_untrusted_run_is_not_executed(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Replace the run's files with pickles that `pickle.load` and `torch.load` would execute."""
     (workplace / "fine.txt").write_text("a text to study with enough of it\n" * 40)
     assert train.main([*SMALL, "--data.source=fine.txt", "--run=a"]) == 0
     run = Path("runs", ODD)
@@ -50,7 +50,7 @@ def test_an_untrusted_run_is_only_data(workplace: Path, capsys: pytest.CaptureFi
     for main, argv in commands:
         assert main(argv) == 0, argv
         out, err = capsys.readouterr()
-        shown = (out + err).replace("\r\033[K", "")  # how a line of progress is erased
+        shown = (out + err).replace("\r\033[K", "")  # erases a progress line
         assert not {"\x1b", "\x07", "\u202e"} & set(shown), argv
     saved = open_run(run)
     huge = {name: torch.full_like(tensor, 3e38) for name, tensor in saved.tensors.items()}

@@ -1,4 +1,4 @@
-"""Texts that nobody expects go all the way: into tokens, through training, and out again."""
+"""Unusual texts can be tokenized, trained on, sampled and studied."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import train
 from run.checkpoint import open_run
 from tests.conftest import DEBUG
 
-FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # three people joined into one picture
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # one emoji made of three joined by U+200D
 TEXTS = {
     "a million characters on one line": "abcde " * 166_667,
     "one distinct character": "a" * 1000,
@@ -21,16 +21,16 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_an_odd_text(workplace: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusual_text_works(workplace: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = TEXTS[name]
     Path("odd.txt").write_bytes(text.encode())
     flags = ["--data.source=odd.txt", "--train.max_steps=1", "--train.eval_tokens=2000"]
-    flags += ["--model.n_embd=8"]  # a vocabulary of 50,000 is slow at any larger size
+    flags += ["--model.n_embd=8"]  # larger models are slow with a vocabulary of 50,000
     assert train.main([DEBUG, *flags, "--train.sample_tokens=5", "--run=odd"]) == 0
     saved = open_run(Path("runs/odd"))
     assert set(saved.tokenizer.labels) == set(text)
     capsys.readouterr()
-    prompt = text[1:3]  # no command line carries a NUL
+    prompt = text[1:3]  # one has a NUL, which no shell could pass
     assert sample.main([f"--prompt={prompt}", "--max_new_tokens=9"]) == 0
     written = capsys.readouterr().out
     assert written.startswith(prompt)

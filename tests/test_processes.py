@@ -1,4 +1,4 @@
-"""Several processes are one run: the same losses, one writer, an end when one of them is gone."""
+"""Multi-process training: the losses of one process, one writer, an error if a process is lost."""
 
 import os
 import shutil
@@ -14,37 +14,37 @@ from run.checkpoint import load_checkpoint
 from run.log import read_metrics
 from tests.conftest import DEBUG, ROOT, posix
 from tests.jobs import run_job, start_job
-from tests.test_train import read, same_tensors
+from tests.test_train import assert_same_tensors, read
 
-pytestmark = posix  # gloo in PyTorch's wheels for Windows does not find the other processes
+pytestmark = posix  # on Windows, gloo in PyTorch's wheels does not find the other processes
 FLAGS = [DEBUG, f"--data.source={ROOT / 'README.md'}"]
 FLAGS += ["--train.max_steps=20", "--train.eval_every=8", "--train.log_every=1"]
 FLAGS += ["--train.save_every=5", "--train.sample_tokens=5", "--train.tensorboard=false"]
 FLAGS += ["--train.precision=float32", "--train.threads=1", "--train.schedule=constant"]
 FLAGS += ["--train.gradient_accumulation_steps=2"]
-TOLERANCE = 1e-5  # relative: sums of a batch in another order, over 20 steps
+TOLERANCE = 1e-5  # relative; over 20 steps, a batch is summed in a different order
 
 
-def said(rank: int) -> str:
-    """What a process of a job said, and then its errors."""
+def output_of(rank: int) -> str:
+    """Return the stdout and then the stderr of one process of a job."""
     return "".join(Path(f"said-{rank}-{name}").read_text() for name in ("stdout", "stderr"))
 
 
-def same_bits(name: str, other: str) -> None:
-    """The tensors of the last checkpoint are those of another run."""
+def assert_same_checkpoint(name: str, other: str) -> None:
+    """Assert that the last checkpoints of two runs have bitwise identical tensors."""
     a, b = (load_checkpoint(Path("runs", run, "last.safetensors"))[1] for run in (name, other))
-    same_tensors(a, b)
+    assert_same_tensors(a, b)
 
 
 def wait_for(run: Path, step: int, process: BaseProcess) -> None:
-    """Until a run that is under way has written of this step."""
+    """Wait until a running job has logged this step."""
     while not any(line["step"] >= step for line in read_metrics(run)):
         assert process.is_alive()
         time.sleep(0.02)
 
 
 @pytest.mark.slow
-def test_four_processes_follow_the_losses_of_one(workplace: Path) -> None:
+def test_four_processes_match_the_losses_of_one(workplace: Path) -> None:
     assert train.main([*FLAGS, "--run=alone"]) == 0
     assert run_job(4, [*FLAGS, "--run=four"]) == [0, 0, 0, 0]
     alone, run = Path("runs/alone"), Path("runs/four")
@@ -52,25 +52,25 @@ def test_four_processes_follow_the_losses_of_one(workplace: Path) -> None:
         assert len(read(run, key)) == count
         assert read(run, key) == pytest.approx(read(alone, key), rel=TOLERANCE), key
     assert {path.name for path in run.iterdir()} == {path.name for path in alone.iterdir()}
-    assert "processes 4" in said(0)
-    assert "step" not in said(1)  # only the first speaks
+    assert "processes 4" in output_of(0)
+    assert "step" not in output_of(1)  # only rank 0 prints
     header, _ = load_checkpoint(run / "last.safetensors")
     assert header.machine.processes == 4
     assert run_job(2, ["--evaluate=four"]) == [0, 0]
-    assert f"\nvalidation {header.state.best_val_loss:.4f} nats/char" in said(0)
-    assert "validation" not in said(1)
+    assert f"\nvalidation {header.state.best_val_loss:.4f} nats/char" in output_of(0)
+    assert "validation" not in output_of(1)
 
 
 FAILURES = [
     ("--data.source=absent.txt", "error: no text at absent.txt"),
     ("--train.batch_size=6", "error: --train.batch_size 6 must be divisible by 2 processes times"),
     ("--train.learning_rate=1e30 --train.muon_learning_rate=1e30", "error: at step "),
-    ("--run=taken", "error: runs/taken exists"),  # which only the first process sees
+    ("--run=taken", "error: runs/taken exists"),  # only rank 0 checks this
 ]
 
 
 @pytest.mark.parametrize(("flags", "message"), FAILURES)
-def test_what_fails_ends_every_process_with_one_line(
+def test_failure_ends_every_process_with_an_error_line(
     workplace: Path, flags: str, message: str
 ) -> None:
     taken = workplace / "runs" / "taken" / "last.safetensors"
@@ -78,33 +78,34 @@ def test_what_fails_ends_every_process_with_one_line(
     taken.touch()
     assert run_job(2, [*FLAGS, *flags.split()]) == [2, 2]
     for rank in range(2):
-        *_, last = said(rank).splitlines()
+        *_, last = output_of(rank).splitlines()
         gone = "error: another process is gone"
         assert last.startswith((message, gone) if rank and "taken" in flags else message)
 
 
-def test_resumed_by_as_many_to_the_last_bit_and_by_another_number(
+def test_resume_is_bitwise_identical_with_same_process_count(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A different process count also resumes, and the previous session's machine is printed."""
     flags = [*FLAGS, "--train.max_steps=10", "--model.dropout=0.2", "--model.attn_dropout=0.1"]
     assert run_job(2, [*flags, "--run=whole"]) == [0, 0]
     assert run_job(2, [*flags, "--run=parts", "--train.max_steps=4"]) == [0, 0]
     shutil.copytree("runs/parts", "runs/alone")
     assert run_job(2, ["--resume=parts", "--train.max_steps=10"]) == [0, 0]
-    same_bits("whole", "parts")
+    assert_same_checkpoint("whole", "parts")
     assert train.main(["--resume=alone", "--train.max_steps=6"]) == 0
     assert "previous session: device cpu, " in capsys.readouterr().out
 
 
-def test_all_agree_on_what_fits_and_repeat_it_to_the_last_bit(workplace: Path) -> None:
+def test_timed_job_repeats_bitwise_from_its_config(workplace: Path) -> None:
     flags = [flag for flag in FLAGS if "max_steps" not in flag] + ["--model.dropout=0.2"]
     assert run_job(2, [*flags, "--train.minutes=0.05", "--run=timed"]) == [0, 0]
-    assert " fit into 0.05 min here; " in said(0)
+    assert " fit into 0.05 min here; " in output_of(0)
     assert run_job(2, ["runs/timed/config.yaml", "--run=again"]) == [0, 0]
-    same_bits("timed", "again")
+    assert_same_checkpoint("timed", "again")
 
 
-def test_a_process_that_is_gone_ends_the_job_and_the_run_goes_on(workplace: Path) -> None:
+def test_killed_process_ends_the_job_and_the_run_resumes(workplace: Path) -> None:
     run = Path("runs/a")
     first, second = start_job(2, [*FLAGS, "--run=a", "--train.max_steps=100000"])
     wait_for(run, 9, first)
@@ -112,19 +113,19 @@ def test_a_process_that_is_gone_ends_the_job_and_the_run_goes_on(workplace: Path
     first.join()
     assert first.exitcode == 2
     line = "error: another process is gone; resume the run from its last checkpoint"
-    assert said(0).splitlines()[-1] == line
+    assert output_of(0).splitlines()[-1] == line
     step = load_checkpoint(run / "last.safetensors")[0].state.step
     assert train.main(["--resume=a", f"--train.max_steps={step + 3}"]) == 0
     logged = [line["step"] for line in read_metrics(run) if "train_loss" in line]
     assert logged == list(range(1, step + 4))
 
 
-def test_a_signal_to_one_stops_all_at_the_same_step(workplace: Path) -> None:
+def test_signal_to_one_process_stops_all_at_the_same_step(workplace: Path) -> None:
     job = start_job(2, [*FLAGS, "--run=a", "--train.max_steps=100000"])
     wait_for(Path("runs/a"), 4, job[0])
     os.kill(job[1].pid or 0, signal.SIGTERM)
     for process in job:
         process.join()
     header, _ = load_checkpoint(Path("runs/a/last.safetensors"))
-    assert f"stopped at step {header.state.step}; resume with" in said(0)
+    assert f"stopped at step {header.state.step}; resume with" in output_of(0)
     assert [process.exitcode for process in job] == [143, 143]

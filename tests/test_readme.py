@@ -1,4 +1,4 @@
-"""What the README and the docs say can be typed works."""
+"""Commands, code, links and figures in the README and the docs are correct."""
 
 import csv
 import importlib
@@ -38,12 +38,12 @@ COMMANDS = {
 @pytest.mark.parametrize(
     "words", [shlex.split(c, comments=True) for c in sorted(COMMANDS)], ids=" ".join
 )
-def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_command_parses(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     words = words[words.index("--") + 1 :] if words[0] == "torchrun" else words[1:]
     script, *argv = words
     if "--help" in argv:
-        return  # test_load.py reads the help
+        return  # test_load.py tests --help
     if argv[:1] == ["pytest"]:
         assert all((ROOT / name).exists() for name in argv if name.endswith(".py")), argv
         return
@@ -55,13 +55,13 @@ def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPat
         command, *argv = argv
         kind = study.COMMANDS[command][0]
     elif script == "convert.py":
-        verb, _, *argv = argv
-        kind, argv = (convert.Export, argv[1:]) if verb == "export" else (convert.Import, argv)
+        command, _, *argv = argv
+        kind, argv = (convert.Export, argv[1:]) if command == "export" else (convert.Import, argv)
     else:
         kind = {"train.py": train.Options, "sample.py": sample.Options}.get(script)
         assert kind or not (ROOT / script).exists()
     if kind is None:
-        return  # benchmarks.compare reads words of its own, test_lessons.py runs lessons' scripts
+        return  # benchmarks.compare parses its own words; test_lessons.py runs lessons' scripts
     sections = {"": kind} | (SECTIONS if script[:5] in ("train", "bench") else {})
     word, values = read_command_line(sections, argv, "", "")
     build(kind, values[""])
@@ -69,7 +69,7 @@ def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPat
         read_config(values, word)
 
 
-def test_the_python_in_it_runs(
+def test_documented_python_runs(
     workplace: Path, debug_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpt2 = make_run(Path("runs/gpt2"), positions="learned", qk_norm=False, block_size=24)
@@ -83,16 +83,16 @@ def test_the_python_in_it_runs(
     assert "torch.Size([1, 2, 23, 23])" in capsys.readouterr().out
 
 
-def test_the_map_of_the_rooms_is_right() -> None:
-    """Its files and names exist, and imports point down its list."""
+def test_architecture_page_matches_the_code() -> None:
+    """Listed files and names exist, and folders import only from themselves and those below."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     (tree,) = (block for kind, block in FENCED.findall(page) if block.startswith("train.py"))
-    commands, *rooms = [re.findall(r"\S+(?:/|\.py)(?= |$)", line) for line in tree.splitlines()]
+    commands, *folders = [re.findall(r"\S+(?:/|\.py)(?= |$)", line) for line in tree.splitlines()]
     assert all((ROOT / name).exists() for name in commands)
-    order = [room[0].removesuffix("/") for room in rooms]
-    for above, room in enumerate(order):
-        may_use = order if room in ("benchmarks", "tests") else order[above:-2]
-        for path in (ROOT / room).rglob("*.py"):
+    order = [folder[0].removesuffix("/") for folder in folders]
+    for above, folder in enumerate(order):
+        may_use = order if folder in ("benchmarks", "tests") else order[above:-2]
+        for path in (ROOT / folder).rglob("*.py"):
             used = re.findall(r"^\s*(?:from|import) (\w+)", path.read_text("utf-8"), re.MULTILINE)
             assert {name for name in used if name in order} <= {*may_use}, path
     added = re.findall(r"`(\w+)` in ([\w/]+)\.py", page)
@@ -101,14 +101,13 @@ def test_the_map_of_the_rooms_is_right() -> None:
         assert hasattr(importlib.import_module(path.replace("/", ".")), name), name
 
 
-def test_figures_stand_in_the_pages_that_they_name() -> None:
+def test_figures_appear_on_their_pages() -> None:
     for row in FIGURES:
         number = rf"(?<![\d.,]){re.escape(row['number'])}(?!\d)"
         assert re.search(number, (ROOT / row["page"]).read_text("utf-8")), row
 
 
-def test_what_is_named_is_there() -> None:
-    """Pictures, links, and paths such as `run/log.py`."""
+def test_links_images_and_paths_exist() -> None:
     links, names = 0, 0
     for path, page in zip(FILES, PAGES, strict=True):
         for target in re.findall(r"\]\((?!https://)([^)#]+)", page):

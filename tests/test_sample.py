@@ -1,4 +1,4 @@
-"""sample.py generates what was asked for: each option against the same text sampled directly."""
+"""The output of sample.py with each option equals text that is sampled directly."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from run.checkpoint import open_run
 from tests.conftest import make_run
 
 CHARS = "\n abcdefghij日é"
-# Another value of each option than its default.
+# A value other than the default for each option.
 OTHER = {
     "prompt": "abc 日 déaf",
     "num_samples": 3,
@@ -36,7 +36,7 @@ def run(workplace: Path) -> Path:
 
 
 def expected(run: Path, changes: dict[str, Any]) -> str:
-    """What sample.py should print: the model as it was saved, its tokens decoded at once."""
+    """Return the expected output: samples of the saved model, each decoded at once."""
     o: dict[str, Any] = {"prompt": "", "num_samples": 1, "seed": 1337, "checkpoint": "best"}
     o |= changes
     saved = open_run(run, o["checkpoint"])
@@ -57,7 +57,7 @@ def expected(run: Path, changes: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("chars", [CHARS, None], ids=["characters", "bytes"])
-def test_each_option_generates_what_it_says(
+def test_each_option_matches_direct_sampling(
     workplace: Path, capsys: pytest.CaptureFixture[str], chars: str | None
 ) -> None:
     assert OTHER.keys() == fields_of(sample.Options).keys()
@@ -73,7 +73,7 @@ def test_each_option_generates_what_it_says(
         assert f"{which}.safetensors, step {step}, validation loss 2.5000, on cpu" in err
 
 
-def test_a_model_that_was_edited_is_the_one_that_is_sampled(
+def test_edited_model_is_sampled_uncompiled(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, unembed = expected(run, {"max_new_tokens": 25}), GPT.unembed
@@ -84,7 +84,7 @@ def test_a_model_that_was_edited_is_the_one_that_is_sampled(
     assert err.startswith("note: decoding is not compiled, and therefore slower: ")
 
 
-def test_text_appears_as_it_is_sampled(
+def test_text_is_printed_as_it_is_sampled(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     appeared = []

@@ -1,5 +1,4 @@
-"""study.py as a person uses it: every number it prints against the same found another way, and the
-mistakes one makes."""
+"""The numbers that study.py prints equal those of independent computations."""
 
 import re
 from collections.abc import Callable
@@ -30,33 +29,33 @@ from training.step import flops_per_token
 
 L, H, D, T, PROMPT = 3, 2, 16, 33, "the value of the object"
 TEXT = "the value of the object is returned by the function\nand every word is a name\n" * 60
-Said = Callable[..., str]
+RunStudy = Callable[..., str]
 
 
 @pytest.fixture
 def run(workplace: Path) -> Path:
-    """A run whose best and last weights differ, beside two texts."""
+    """Return a run whose best and last weights differ, in a folder with two texts."""
     Path("text.txt").write_text(TEXT, newline="\n")
     Path("other.txt").write_text(TEXT[::-1], newline="\n")
     return make_run(workplace / "runs" / "text", n_layer=L, n_embd=H * D, block_size=T)
 
 
 @pytest.fixture
-def said(run: Path, capsys: pytest.CaptureFixture[str]) -> Said:
-    """Run a command; return what it printed."""
+def run_study(run: Path, capsys: pytest.CaptureFixture[str]) -> RunStudy:
+    """Return a function that runs a command and returns its output."""
 
-    def study_says(command: str, *flags: str) -> str:
+    def run_command(command: str, *flags: str) -> str:
         capsys.readouterr()
         assert study.main([command, "--source=text.txt", *flags]) == 0
         return capsys.readouterr().out
 
-    return study_says
+    return run_command
 
 
 def open_model(
     run: Path, count: int = 2, checkpoint: str = "best", text: str = TEXT
 ) -> tuple[GPT, Tensor, Tensor]:
-    """Model, prompt, and `count` full validation sequences, spread evenly."""
+    """Return the model, the prompt, and `count` evenly spaced full validation sequences."""
     saved = open_run(run, checkpoint)
     tokens, prompt_T = (torch.tensor(saved.tokenizer.encode(x).tolist()) for x in (text, PROMPT))
     full = tokens[int(round(len(tokens) * 0.9, 3)) :].unfold(0, T + 1, T)
@@ -65,13 +64,13 @@ def open_model(
 
 
 def numbers(text: str) -> list[float]:
-    """Return all numbers of a line, but those that are part of a name."""
+    """Return all numbers in a line, except those that are part of a name."""
     found = re.findall(r"(?<![\w.-])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?(?![\w.])", text)
     return [float(number.replace(",", "")) for number in found]
 
 
 def table(output: str, heading: str) -> dict[str, list[float]]:
-    """Return the rows of the table whose heading begins so: the name of each, and its numbers."""
+    """Return the table whose heading begins with `heading`: the numbers of each row by its name."""
     lines = iter(output.splitlines())
     rule = next(next(lines) for line in lines if line.startswith(heading))
     width, rows = rule.index("  "), {}
@@ -83,8 +82,8 @@ def table(output: str, heading: str) -> dict[str, list[float]]:
 
 
 @torch.no_grad()
-def test_trace(said: Said, run: Path) -> None:
-    output = said("trace", f"--prompt={PROMPT}", "--layer=2", "--head=1", "--checkpoint=last")
+def test_trace_prints_the_values_of_the_model(run_study: RunStudy, run: Path) -> None:
+    output = run_study("trace", f"--prompt={PROMPT}", "--layer=2", "--head=1", "--checkpoint=last")
     model, prompt_T, _ = open_model(run, checkpoint="last")
     layer = capture(model, prompt_T[None]).layers[2]
     steps, rows = layer_steps(layer.attn, layer.x_BTC), table(output, "step ")
@@ -104,7 +103,7 @@ def test_trace(said: Said, run: Path) -> None:
             assert row == pytest.approx(numbers[:count].tolist(), abs=6e-4)
 
 
-def test_write_ups_without_a_run(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_random_trace_matches_pytorch(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert study.main(["trace", "--random", "4,10,512", "--n_head", "16"]) == 0
     output = capsys.readouterr().out
     shapes = "(4, 10, 512)", "(4, 16, 10, 10)", "(4, 16, 10, 32)", "(5, 3, 8)", "(5, 2, 3, 3)"
@@ -114,8 +113,8 @@ def test_write_ups_without_a_run(workplace: Path, capsys: pytest.CaptureFixture[
     assert "-10000 where key > query" in output and "-inf" not in output
 
 
-def test_verify(said: Said, run: Path) -> None:
-    output = said("verify", f"--prompt={PROMPT}")
+def test_verify_prints_every_check(run_study: RunStudy, run: Path) -> None:
+    output = run_study("verify", f"--prompt={PROMPT}")
     model, prompt_T, _ = open_model(run)
     lines = [re.split(r"\s{2,}", line) for line in output.splitlines()[2:]]
     for line, check in zip(lines, check_model(model, prompt_T, torch.float32), strict=True):
@@ -124,9 +123,9 @@ def test_verify(said: Said, run: Path) -> None:
         assert line == [check.name, check.dtype, check.verdict, *found, *where]
 
 
-def test_compare(said: Said, run: Path) -> None:
+def test_compare_prints_every_comparison(run_study: RunStudy, run: Path) -> None:
     flags = ["--layer=1", "--sequences=4", "--steps=40", f"--prompt={PROMPT}"]
-    parts = said("compare", *flags).strip().split("\n\n")
+    parts = run_study("compare", *flags).strip().split("\n\n")
     model, prompt_T, sequences = open_model(run, 4)
     layer = capture(model, prompt_T[None]).layers[1]
     other_BSC = capture(model, sequences[-1:, : len(prompt_T) * 2 // 3]).layers[1].x_BTC
@@ -145,14 +144,14 @@ def test_compare(said: Said, run: Path) -> None:
     assert cheating < with_with < without_with and cheating < with_without
     texts = re.findall(r"trained with(?:out)?, it generates: +(\S{60})", parts[-1])
     assert len(texts) == 2 and texts[0] != texts[1]
-    assert said("compare", *flags, "--only=scale").strip() == parts[4]
+    assert run_study("compare", *flags, "--only=scale").strip() == parts[4]
 
 
-def test_heads(said: Said, run: Path) -> None:
-    """Of another text, a short prompt, on which some heads are sinks, and two heads ablated."""
+def test_heads_prints_every_measurement(run_study: RunStudy, run: Path) -> None:
+    """Use another text, two ablated heads, and a short prompt on which some heads are sinks."""
     model, prompt_T, sequences = open_model(run, 5, "last", TEXT[::-1])
     flags = ["--source=other.txt", "--prompt=the va", "--sequences=5", "--period=7"]
-    output = said("heads", *flags, "--checkpoint=last", "--without=L0H1,l1h0")
+    output = run_study("heads", *flags, "--checkpoint=last", "--without=L0H1,l1h0")
     with head_replaced(model, 0, 1, 0.0), head_replaced(model, 1, 0, 0.0):
         scores = score_heads(model, prompt_T[None, :6], False)
         scores |= score_heads(model, repeated(28, 7, REPEATS), True)
@@ -180,7 +179,7 @@ def test_heads(said: Said, run: Path) -> None:
     assert shown == pytest.approx(lens, abs=6e-5)
 
 
-def test_a_run_on_repeated_strings(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_on_repeats_can_be_studied(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--model.n_embd=16", "--model.n_head=2", "--train.max_steps=3"]
     flags += ["--train.sample_tokens=0", "--train.precision=float32", "--run=copying"]
     assert train.main([str(ROOT / "configs/induction.yaml"), *flags]) == 0
@@ -196,7 +195,7 @@ def test_a_run_on_repeated_strings(workplace: Path, capsys: pytest.CaptureFixtur
     assert torch.equal(strings, repeated(64, 20, 1)[0])
 
 
-def test_a_large_model_is_measured_on_fewer_sequences(
+def test_large_model_is_measured_on_fewer_sequences(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = Subject("text", SubjectOptions(source="text.txt"))
@@ -206,18 +205,18 @@ def test_a_large_model_is_measured_on_fewer_sequences(
         assert len(subject.sequences(None)) == count
 
 
-def test_copying_is_measured_at_two_tokens_at_least(run: Path) -> None:
+def test_copying_periods_are_at_least_two_tokens(run: Path) -> None:
     make_run(run, block_size=8)
     assert Subject("text", SubjectOptions()).periods() == [2, 4]
 
 
-# --- what somebody changes in model/ -------------------------------------------------------------
+# --- edited models -------------------------------------------------------------------------------
 
 COMMANDS = ("trace", "verify", "heads --sequences=2", "compare --sequences=2 --steps=1")
 
 
-def codes(capsys: pytest.CaptureFixture[str]) -> list[int]:
-    """Run each command; return how it ends, if in one line."""
+def exit_codes(capsys: pytest.CaptureFixture[str]) -> list[int]:
+    """Return the exit code of each command; assert that a code of 2 comes with one error line."""
     found = []
     for command in COMMANDS:
         flags = [f"--prompt={PROMPT}", "--source=text.txt"]
@@ -226,7 +225,7 @@ def codes(capsys: pytest.CaptureFixture[str]) -> list[int]:
     return found
 
 
-def test_a_changed_model_is_studied_or_rejected(
+def test_edited_model_is_studied_or_rejected(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(run, n_layer=2, n_embd=H * D, block_size=12)
@@ -238,21 +237,21 @@ def test_a_changed_model_is_studied_or_rejected(
         with monkeypatch.context() as patch:
             plain = getattr(kind, name)
             patch.setattr(kind, name, lambda *args, plain=plain: 3 * (plain(*args) / 3).tanh())
-            assert codes(capsys) == expected
+            assert exit_codes(capsys) == expected
     model = SavedRun.model
 
-    def without_weights(*args: Any) -> GPT:
+    def replace_modules(*args: Any) -> GPT:
         found = model(*args)
         for block in blocks_of(found):
             block.attn_norm = nn.LayerNorm(H * D, elementwise_affine=False)  # type: ignore[assignment]
             block.mlp = nn.Sequential(nn.Linear(H * D, 9), nn.Softplus(), nn.Linear(9, H * D))  # type: ignore[assignment]
         return found
 
-    monkeypatch.setattr(SavedRun, "model", without_weights)
-    assert codes(capsys) == [0, 0, 0, 0]
+    monkeypatch.setattr(SavedRun, "model", replace_modules)
+    assert exit_codes(capsys) == [0, 0, 0, 0]
 
 
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert study.main(["--help"]) == 0
     overview = capsys.readouterr().out
     assert overview.startswith(str(study.__doc__))

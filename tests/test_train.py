@@ -1,4 +1,4 @@
-"""The whole of a run: what it computes, what it leaves, how it is resumed, what it refuses."""
+"""Whole runs of train.py: results, files, duration, failures, resuming and rejected commands."""
 
 import dataclasses
 import io
@@ -45,7 +45,7 @@ TEXT = "a short text to train on, again and again\n" * 60
 SHORT = [DEBUG, "--train.max_steps=24", "--train.eval_every=8", "--train.save_every=8"]
 SHORT += ["--train.log_every=1", "--train.sample_tokens=10", "--train.tensorboard=false"]
 SHORT += ["--train.snapshots=5", "--train.precision=float32", "--data.source=short.txt"]
-# With dropout, and several batches in an evaluation: what is stopped and resumed in these tests.
+# The run that tests stop and resume has dropout and several batches in an evaluation.
 DROPOUT = [*SHORT, "--model.dropout=0.2", "--model.attn_dropout=0.1", "--train.batch_size=4"]
 DROPOUT += ["--train.gradient_accumulation_steps=2"]
 
@@ -57,7 +57,7 @@ def short_text(workplace: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with dropout that was not stopped."""
+    """Return a run with dropout that was not stopped."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -67,7 +67,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(run: Path | str, key: str) -> dict[int, float]:
-    """A number of metrics.jsonl by its step; no step may stand twice."""
+    """Return the values of a metric by step; assert that no step is logged twice."""
     lines = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
     pairs = [(line["step"], line[key]) for line in lines if key in line]
     assert len(dict(pairs)) == len(pairs)
@@ -78,29 +78,28 @@ def state_of(run: str, which: str = "last") -> TrainState:
     return load_checkpoint(Path("runs", run, f"{which}.safetensors"))[0].state
 
 
-def same_bits(run_a: Path, run_b: Path) -> None:
-    """Everything that training resumes from, all that was measured and every snapshot is the same
-    in two runs, to the last bit."""
+def assert_same_run(run_a: Path, run_b: Path) -> None:
+    """Assert that two runs have bitwise identical resumable state, metrics and snapshots."""
     (header_a, a), (header_b, b) = (
         load_checkpoint(run / "last.safetensors") for run in (run_a, run_b)
     )
     header_b.state.seconds = header_a.state.seconds
     assert header_a.state == header_b.state
-    same_tensors(a, b)
+    assert_same_tensors(a, b)
     for key in ("train_loss", "val_loss", "grad_norm", "learning_rate", "bits_per_char"):
         assert read(run_a, key) == read(run_b, key)
     snapshots_a, snapshots_b = find_snapshots(run_a), find_snapshots(run_b)
     assert snapshots_a.keys() == snapshots_b.keys() and len(snapshots_a) > 3
     for step, path in snapshots_a.items():
-        same_tensors(load_file(path), load_file(snapshots_b[step]))
+        assert_same_tensors(load_file(path), load_file(snapshots_b[step]))
 
 
-def same_tensors(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+def assert_same_tensors(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], None]) -> None:
-    """Do something in the middle of an update, counted from 1 in this session."""
+    """Call `do` during a training step, counted from 1 in this session."""
     calls = itertools.count(1)
 
     def patched(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
@@ -115,27 +114,27 @@ def ctrl_c() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-# --- what a run computes, and what it leaves -----------------------------------------------------
+# --- results and files ---------------------------------------------------------------------------
 
 
-def test_teachers(capsys: pytest.CaptureFixture[str]) -> None:
-    """Two of the same are one; they are not needed later, and must have the same vocabulary."""
+def test_teachers_are_needed_only_in_training(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two identical teachers are equivalent to one. A teacher must have the same vocabulary."""
     for name, teachers in {"t": "", "one": "t", "two": "t,t"}.items():
         assert train.main([*SHORT, f"--run={name}", f"--train.teachers={teachers}"]) == 0
-    same_bits(Path("runs/one"), Path("runs/two"))
+    assert_same_run(Path("runs/one"), Path("runs/two"))
     assert read("runs/t", "train_loss")[24] != read("runs/one", "train_loss")[24]
     Path("runs/t").rename("elsewhere")
     assert train.main(["--evaluate=one"]) == 0
-    assert train.main(["--init_from=one", "--run=next", "--train.max_steps=1"]) == 0  # without t
+    assert train.main(["--init_from=one", "--run=next", "--train.max_steps=1"]) == 0  # t is gone
     Path("short.txt").write_text(TEXT + "XYZ")
     assert train.main([*SHORT, "--train.teachers=one"]) == 2
     assert "teacher one needs the same vocabulary" in capsys.readouterr().err
 
 
-def test_a_run_is_its_seed_its_batches_and_its_schedule(
+def test_run_matches_a_plain_training_loop(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The loop once more, without all that surrounds it: every number is the same to the bit."""
+    """Repeat the loop in plain code: all numbers are bitwise identical."""
     flags = ["--train.seed=5", "--train.warmup_steps=3", "--train.gradient_accumulation_steps=2"]
     flags += ["--model.dropout=0.2", "--train.eval_every=7", "--train.save_every=5"]
     flags += ["--train.sample_tokens=20", "--train.snapshots=5", "--train.multi_token=0.5"]
@@ -165,8 +164,8 @@ def test_a_run_is_its_seed_its_batches_and_its_schedule(
             val_loss[step] = result.loss
             prompt = torch.tensor([[batches.info["start_token"]]])
             generator = torch.Generator().manual_seed(5)
-            drawn = generate(model, prompt, 20, Sampling(), generator)
-            sample = batches.tokenizer.decode([int(token) for token in drawn])
+            sampled = generate(model, prompt, 20, Sampling(), generator)
+            sample = batches.tokenizer.decode([int(token) for token in sampled])
             said += [f"    | {line}" for line in sample.splitlines()]
     for key, expected in (numbers | {"val_loss": val_loss}).items():
         assert read(run, key) == expected
@@ -177,12 +176,12 @@ def test_a_run_is_its_seed_its_batches_and_its_schedule(
     snapshots = find_snapshots(run)
     assert snapshots.keys() == snapshot_steps(TrainConfig(max_steps=24, snapshots=5), 1)
     for step, path in snapshots.items():
-        same_tensors(load_file(path), weights[step])
+        assert_same_tensors(load_file(path), weights[step])
     printed = capsys.readouterr().out.splitlines()
     assert [line for line in printed if line.startswith("    | ")] == said
 
 
-def test_a_run_leaves_all_it_promises(debug_run: Path) -> None:
+def test_run_folder_has_the_documented_files(debug_run: Path) -> None:
     names = {path.name for path in debug_run.iterdir() if "events" not in path.name}
     files = "config.yaml metrics.jsonl .lock best.safetensors last.safetensors snapshots"
     assert names == set(files.split())
@@ -195,10 +194,10 @@ def test_a_run_leaves_all_it_promises(debug_run: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["short.txt", "repeat"])
-def test_a_run_is_measured_on_what_is_held_out(
+def test_evaluate_measures_the_held_out_splits(
     workplace: Path, capsys: pytest.CaptureFixture[str], source: str
 ) -> None:
-    """With its best weights. Measuring writes nothing."""
+    """The best weights are measured, and no file changes."""
     flags = [flag for flag in SHORT if "source" not in flag] + [f"--data.source={source}"]
     flags += ["--data.repeat_max_period=16", "--train.max_steps=8", "--run=a"]
     flags += ["--data.tokenizer=byte", "--data.test_fraction=0.2"] if source == "short.txt" else []
@@ -218,16 +217,16 @@ def test_a_run_is_measured_on_what_is_held_out(
     assert lines == expected
 
 
-# --- how many steps fit into a minute ------------------------------------------------------------
+# --- how many steps fit into the minutes ---------------------------------------------------------
 
 
-def test_a_minute_is_all_that_a_run_does(
+def test_minutes_limit_the_whole_run(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a clock that only what is done moves on: a step 1 second, a sample 3, an evaluation as
-    long as its forward passes."""
+    """Simulate the clock: a step takes 1 second, a sample takes 3, and an evaluation takes as long
+    as its forward passes."""
     now, sample = [time.perf_counter()], train.Job.sample
-    tokens = 251  # in the validation split, 32 of them a third of a step
+    tokens = 251  # in the validation split; evaluating 32 takes a third of a step
 
     def slow_step(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
         now[0] += 1.2 if args[5] else 0.8  # half of the steps have the second loss
@@ -257,15 +256,15 @@ def test_a_minute_is_all_that_a_run_does(
     assert 120 - 8 < now[0] - (began - 7.0) <= 120
 
 
-# --- what goes wrong -----------------------------------------------------------------------------
+# --- failures ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("eval_every", [3, 1000])
-def test_weights_that_a_step_ruined_are_never_saved(
+def test_diverged_weights_are_never_saved(
     workplace: Path, capsys: pytest.CaptureFixture[str], eval_every: int
 ) -> None:
-    """Its loss and gradient were finite; what became of the weights shows only afterwards, when
-    they are evaluated, or saved."""
+    """The loss and gradient of the bad step are finite. The weights are found to be bad only later,
+    when they are evaluated or saved."""
     flags = [*SHORT, f"--train.eval_every={eval_every}", "--train.save_every=3"]
     flags += ["--train.learning_rate=1e30", "--train.optimizer=adamw", "--train.warmup_steps=5000"]
     assert train.main([*flags, "--run=a"]) == 2
@@ -276,11 +275,11 @@ def test_weights_that_a_step_ruined_are_never_saved(
     )
     assert error and state_of("a").step <= int(error[1])
     for path in Path("runs/a").glob("*.safetensors"):
-        load_checkpoint(path)  # which rejects what is not finite
+        load_checkpoint(path)  # raises if a number is not finite
     assert not re.search("NaN|Infinity", Path("runs/a/metrics.jsonl").read_text())
 
 
-# Each device but "cpu" is waited for as a GPU is.
+# Every device except "cpu" is treated as a GPU: its losses are read only every few steps.
 @pytest.fixture(params=["cpu", "cpu:0"])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     def start(*args: Any) -> Machine:
@@ -290,14 +289,13 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-def test_what_is_not_finite_is_never_learned(
+def test_nan_gradient_never_changes_the_weights(
     workplace: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     device: str,
 ) -> None:
-    """A GPU, which does not wait for its losses at step 13, notices at step 16, and has learned
-    nothing since step 12."""
+    """On a GPU, the NaN of step 13 is noticed at step 16; the weights remain those of step 12."""
     calls, kept = itertools.count(1), list[Tensor]()
 
     def poisoned(model: GPT, *args: Any) -> tuple[Tensor, Tensor]:
@@ -321,14 +319,14 @@ def test_what_is_not_finite_is_never_learned(
     assert state_of("a").step == 8
 
 
-def test_a_gpu_is_waited_for_every_few_steps(
+def test_gpu_losses_are_read_every_few_steps(
     workplace: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     device: str,
 ) -> None:
-    """The run is bitwise that of a CPU. A signal stops it when the losses are read, which precedes
-    every evaluation and checkpoint."""
+    """The run is bitwise identical to one on a CPU. A signal stops it at the next read of the
+    losses, which precedes every evaluation and checkpoint."""
     sums, plain = itertools.count(), Processes.all_reduce
     flags = [*DROPOUT, "--train.log_every=4", "--train.max_steps=22", "--train.grad_clip=0.5"]
     flags += ["--train.snapshots=5", "--train.learning_rate=5", "--train.muon_learning_rate=0.3"]
@@ -342,19 +340,19 @@ def test_a_gpu_is_waited_for_every_few_steps(
         assert train.main([*flags, "--run=parts"]) == 130
     assert state_of("parts").step == (13 if device == "cpu" else 16)
     assert train.main(["--resume=parts"]) == 0
-    same_bits(Path("runs/parts"), Path("runs/whole"))
+    assert_same_run(Path("runs/parts"), Path("runs/whole"))
     measured = re.findall("validation .* training .*", capsys.readouterr().out)
     assert measured[:3] == measured[3:] and "best" in str(measured)
-    assert next(sums) == 3 + (22 if device == "cpu" else 8)  # evaluations, and reads of losses
+    assert next(sums) == 3 + (22 if device == "cpu" else 8)  # evaluations and reads of losses
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 3_000, 100_000])
-def test_a_full_disk_is_one_line_and_loses_nothing(
+def test_full_disk_is_one_error_line_and_the_run_resumes(
     workplace: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    """From the first step on no file may grow past a size, as if a quota were used up: there is
-    room for no metrics, for some of them but not in TensorBoard, or for all but a checkpoint."""
+    """Limit file sizes from the first step on. The limits leave room for no metrics, for some
+    metrics but no TensorBoard file, or for everything except a checkpoint."""
     resource = pytest.importorskip("resource", reason="Windows limits no sizes of files")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with monkeypatch.context() as patch:
@@ -369,12 +367,12 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
     for path in Path("runs/parts").glob("*.safetensors"):
         load_checkpoint(path)
     assert train.main(["--resume=parts"]) == 0
-    same_bits(Path("runs/parts"), whole)
+    assert_same_run(Path("runs/parts"), whole)
 
 
 @pytest.mark.slow
-def test_killed_runs_lose_nothing(workplace: Path, whole: Path) -> None:
-    """Killed as soon as it has come to some place, whenever that is, and started again."""
+def test_killed_run_resumes_bitwise_identical(workplace: Path, whole: Path) -> None:
+    """Kill the run at five points, and start it again each time."""
     run, saved = Path("runs/parts"), -1
 
     def writing() -> bool:
@@ -398,13 +396,13 @@ def test_killed_runs_lose_nothing(workplace: Path, whole: Path) -> None:
             assert saved >= before
     assert saved >= 8
     assert train.main(command()) == 0
-    same_bits(run, whole)
+    assert_same_run(run, whole)
     assert not writing()
 
 
 # --- stopping and resuming -----------------------------------------------------------------------
 
-FAST = ["--train.max_steps=10", "--model.n_layer=1"]  # where others compute, or bfloat16 is slow
+FAST = ["--train.max_steps=10", "--model.n_layer=1"]  # bfloat16 is slow on some CPUs
 STOPS = [
     (1, []),
     (13, ["--model.ngrams=2"]),
@@ -413,7 +411,7 @@ STOPS = [
 
 
 @pytest.mark.parametrize(("stop", "flags"), STOPS)
-def test_stopped_and_resumed_is_as_never_stopped(
+def test_resumed_run_is_bitwise_identical_to_an_unstopped_one(
     workplace: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -429,23 +427,24 @@ def test_stopped_and_resumed_is_as_never_stopped(
     )
     assert list(read("runs/parts", "train_loss")) == list(range(1, stop + 1))
     assert train.main(["--resume", "runs/parts"]) == 0
-    same_bits(Path("runs/parts"), Path("runs/whole"))
+    assert_same_run(Path("runs/parts"), Path("runs/whole"))
     kept = {name.split(".")[-1] for name in open_run(Path("runs/parts"), "last").tensors}
     assert ("momentum" in kept) == ("--train.optimizer=adamw" not in flags)
 
 
 @pytest.mark.parametrize(("step", "where"), [(8, "loss"), (24, "loss"), (8, "sample")])
-def test_stopped_in_the_middle_of_an_evaluation(
+def test_stop_during_evaluation_resumes_bitwise_identical(
     workplace: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, step: int, where: str
 ) -> None:
-    """It is given up, and made when the run is resumed; also the last one. One whose sample is
-    being generated is kept, and the next step is the last."""
+    """A stop while the loss is computed discards the evaluation. The resumed run repeats it, even
+    after the last step. A stop while the sample is generated keeps it, and ends the run one step
+    later."""
 
     def loss(model: Any, split: Any, *others: Any) -> Evaluation:
         if max(read("runs/parts", "train_loss")) == step:
             next(split)
             ctrl_c()
-            assert not list(split)  # it does not continue
+            assert not list(split)  # the evaluation ends here
         return evaluate(model, split, *others)
 
     def sample(*args: Any) -> str:
@@ -462,16 +461,16 @@ def test_stopped_in_the_middle_of_an_evaluation(
     assert list(read("runs/parts", "val_loss")) == list(range(8, step + late, 8))
     assert state_of("parts").step == step + late
     assert train.main(["--resume", "runs/parts"]) == 0
-    same_bits(Path("runs/parts"), whole)
+    assert_same_run(Path("runs/parts"), whole)
 
 
-# --- real processes ------------------------------------------------------------------------------
+# --- separate processes --------------------------------------------------------------------------
 
 
 @posix
 @pytest.mark.parametrize("kind", ["terminal", "pipe"])
-def test_who_closes_a_terminal_or_a_pipe_keeps_what_was_learned(workplace: Path, kind: str) -> None:
-    """From then on every write fails."""
+def test_closed_terminal_or_pipe_saves_the_run(workplace: Path, kind: str) -> None:
+    """After that, every write to it fails."""
     reader, writer = os.openpty() if kind == "terminal" else os.pipe()
     command = [sys.executable, str(ROOT / "train.py"), *SHORT, "--run=a"]
     command += ["--train.max_steps=100000", "--train.save_every=100000"]
@@ -490,13 +489,13 @@ def test_who_closes_a_terminal_or_a_pipe_keeps_what_was_learned(workplace: Path,
     if kind == "pipe":
         assert process.returncode == 141 and b"Traceback" not in said
     assert state_of("a").step == max(read("runs/a", "train_loss")) >= 8
-    with pytest.raises(ProcessLookupError):  # its group is empty
+    with pytest.raises(ProcessLookupError):  # no process of its group is left
         os.killpg(process.pid, 0)
 
 
 @posix
-def test_ctrl_c_while_pytorch_loads_is_quiet(workplace: Path) -> None:
-    """A module in place of NumPy, which is imported with PyTorch, says when."""
+def test_ctrl_c_while_pytorch_loads_prints_nothing(workplace: Path) -> None:
+    """A fake numpy.py, which PyTorch imports, prints when the import has begun."""
     (workplace / "numpy.py").write_text("print('loading', flush=True)\nimport time\ntime.sleep(99)")
     command = [sys.executable, str(ROOT / "train.py"), DEBUG]
     environment = {**os.environ, "PYTHONPATH": str(workplace)}
@@ -508,11 +507,11 @@ def test_ctrl_c_while_pytorch_loads_is_quiet(workplace: Path) -> None:
     assert process.returncode in (-signal.SIGINT, 130)
 
 
-# --- other text, other weights, refusals ---------------------------------------------------------
+# --- --init_from and rejected commands -----------------------------------------------------------
 
 
-def test_init_from_starts_a_new_run_on_other_text(workplace: Path) -> None:
-    """From the best weights, with their vocabulary, of which the text has not every character."""
+def test_init_from_starts_a_new_run_from_the_best_weights(workplace: Path) -> None:
+    """It keeps the vocabulary, although the new text lacks some of its characters."""
     a = open_run(make_run(Path("runs/a")))
     flags = ["--init_from=runs/a", "--data.source=short.txt", "--run=b", "--train.weight_decay=0"]
     flags += ["--train.learning_rate=1e-9", "--train.muon_learning_rate=1e-9"]
@@ -528,7 +527,7 @@ def test_init_from_starts_a_new_run_on_other_text(workplace: Path) -> None:
     assert weights in Path("runs/b/config.yaml").read_text()
 
 
-REFUSED = [
+REJECTED = [
     (["--resume=a", "--model.n_layer=3"], "--resume cannot change model.n_layer from 2 to 3"),
     (["--resume=a", "--data.source=other.txt"], "runs/a was trained on another text, "),
     (["--resume=a", "--train.minutes=2"], "0.0 to 2.0; --train.max_steps sets how far"),
@@ -536,7 +535,7 @@ REFUSED = [
 ]
 
 
-def test_what_is_refused_leaves_the_run_as_it_was(
+def test_rejected_command_leaves_run_unchanged(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train.main([*SHORT, "--train.max_steps=2", "--run=a"]) == 0
@@ -547,7 +546,7 @@ def test_what_is_refused_leaves_the_run_as_it_was(
 
     before = contents()
     capsys.readouterr()
-    for argv, message in REFUSED:
+    for argv, message in REJECTED:
         assert train.main(argv) == 2, argv
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1, error

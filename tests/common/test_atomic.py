@@ -1,4 +1,4 @@
-"""A file is whole or absent, at every moment."""
+"""Atomic writes: a file is complete or absent at every moment."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from tests.conftest import posix
 
 @posix
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
-def test_killed_at_a_moment_the_old_file_is_whole(tmp_path: Path, moment: str) -> None:
+def test_kill_during_a_write_keeps_the_old_file(tmp_path: Path, moment: str) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")
     for _ in range(2):
@@ -28,7 +28,7 @@ def test_killed_at_a_moment_the_old_file_is_whole(tmp_path: Path, moment: str) -
 
 
 @posix
-def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_symlink_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.token_hex", lambda length: "guessed")
     (tmp_path / "private").write_bytes(b"mine")
     (tmp_path / ".writing-guessed-file").symlink_to("private")
@@ -38,7 +38,7 @@ def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
-def test_what_fails_leaves_nothing_and_names_the_file(
+def test_failed_write_leaves_no_scratch_and_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     def full(*args: object) -> None:

@@ -1,4 +1,4 @@
-"""A command ends in one clear line for whatever a user can cause, and in a traceback for a bug."""
+"""A command prints one line for an error that a user can cause, and a traceback for a bug."""
 
 import os
 import subprocess
@@ -12,8 +12,8 @@ from common.errors import UserError, command, printable, reading
 from tests.conftest import ROOT
 
 
-def end(error: BaseException | None, code: int = 0) -> int:
-    """How a command ends in which this happens."""
+def exit_code(error: BaseException | None, code: int = 0) -> int:
+    """Return the exit code of a command that raises `error`, or returns `code`."""
 
     @command
     def main(argv: list[str]) -> int:
@@ -36,22 +36,22 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("error", "code", "line"), ENDS, ids=repr)
-def test_what_a_user_can_cause_is_one_line(
+def test_user_error_prints_one_line(
     capsys: pytest.CaptureFixture[str], error: BaseException, code: int, line: str
 ) -> None:
-    assert end(error) == code
+    assert exit_code(error) == code
     out, said = capsys.readouterr()
     assert out == "" and said.startswith(line) and said.count("\n") == max(1, line.count("\n"))
 
 
 @pytest.mark.parametrize("bug", [RuntimeError("a bug"), ValueError("y")], ids=repr)
-def test_a_bug_keeps_its_traceback_and_all_else_its_exit_code(bug: Exception) -> None:
+def test_bug_keeps_its_traceback_and_success_its_exit_code(bug: Exception) -> None:
     with pytest.raises(type(bug)):
-        end(bug)
-    assert end(None, 7) == 7
+        exit_code(bug)
+    assert exit_code(None, 7) == 7
 
 
-def test_what_reading_a_file_raises_is_one_line_that_names_it() -> None:
+def test_error_while_reading_a_file_names_the_file() -> None:
     for error in (KeyError("x"), RecursionError("y"), RuntimeError("a\n  b"), OSError(5, "z")):
         with pytest.raises(UserError, match=r"^some.file is damaged: \S.*$"), reading("some.file"):
             raise error
@@ -60,15 +60,15 @@ def test_what_reading_a_file_raises_is_one_line_that_names_it() -> None:
 
 
 @given(st.text(max_size=9), st.integers(1, 300))
-def test_a_message_is_one_short_line_that_acts_on_no_terminal(part: str, times: int) -> None:
+def test_printable_text_is_short_without_control_characters(part: str, times: int) -> None:
     text = part * times
     shown = printable(text)
     assert shown.isprintable() and len(printable(text * 100)) <= 600
     assert shown == text[:600] or not text.isprintable()
 
 
-def test_a_closed_pipe_is_no_error() -> None:
-    """Also where what nobody reads is less than a line, which stays in a buffer."""
+def test_closed_pipe_prints_no_error() -> None:
+    """The output is less than a line, so it stays in a buffer until the command ends."""
     program = "import sys\nfrom common.errors import command\n"
     program += "sys.exit(command(lambda argv: print('x', end='') or 0)([]))"
     reader, writer = os.pipe()
@@ -80,7 +80,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
-def test_a_character_that_the_terminal_cannot_show_is_shown_by_number() -> None:
+def test_character_outside_the_terminal_encoding_is_escaped() -> None:
     program = "from common.errors import command; command(lambda argv: print('é日') or 0)([])"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
     ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True)

@@ -1,4 +1,4 @@
-"""What other systems lack is not missed: Windows and macOS, pretended on any."""
+"""Features that Windows and macOS lack are optional; both are simulated on any system."""
 
 import ctypes
 import mmap
@@ -25,14 +25,14 @@ def fail(*args: Any, **options: Any) -> Any:
     raise OSError(*map(str, args))
 
 
-def test_windows(
+def test_writing_signals_and_decoding_work_on_windows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It opens no folders, loads no library without a name, and lacks a signal."""
+    """Windows cannot open folders or load the program itself as a library, and lacks SIGHUP."""
     path, gpt = tmp_path / "file", GPT(ModelConfig(), 9)
     start, runtime = str(ROOT / "common/start.py"), str(ROOT / "training/runtime.py")
     compile_library.cache_clear()
-    with monkeypatch.context() as patch:  # pytest itself needs them to tell of a failure
+    with monkeypatch.context() as patch:  # pytest needs the originals to report a failure
         patch.setattr(os, "name", "nt")
         patch.setattr(sys, "platform", "win32")
         patch.setattr(os, "open", fail)
@@ -53,7 +53,7 @@ def test_windows(
         ("linux", "aarch64", {"-mcpu=native", "-fopenmp"}),
     ],
 )
-def test_compilers(
+def test_compiler_flags_match_the_platform(
     system: str, machine: str, flags: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "name", "posix")
@@ -66,6 +66,6 @@ def test_compilers(
 
 
 @posix
-def test_pages_of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocation_works_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
     assert huge(5).shape == (5,)

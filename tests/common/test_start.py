@@ -1,4 +1,4 @@
-"""How every command loads PyTorch, and what a run does not load."""
+"""Settings with which commands load PyTorch, and modules that a run does not import."""
 
 import os
 import platform
@@ -25,8 +25,9 @@ print(*[name for name in sys.modules if name.startswith(slow)], file=sys.stderr)
 """
 
 
-def test_memory_is_kept_threads_sleep_soon_and_nothing_slow_is_imported(workplace: Path) -> None:
-    """PyTorch is not scanned; its compiler takes as long as a hundred steps of a small model."""
+def test_start_settings_apply_and_no_slow_module_is_imported(workplace: Path) -> None:
+    """Threads sleep soon, garbage collection skips PyTorch's objects, and freed memory is kept.
+    Importing PyTorch's compiler would take as long as 100 steps of a small model."""
     Path("text.txt").write_text("a text that is long enough\n" * 20)
     environment = {k: v for k, v in os.environ.items() if k == "SYSTEMROOT"}  # Windows needs it
     words = [sys.executable, "-c", PROGRAM]

@@ -1,4 +1,4 @@
-"""Tables fit the terminal; white space and controls in tokens can be seen."""
+"""Tables fit the terminal, and tokens show whitespace and control characters."""
 
 import pytest
 
@@ -7,10 +7,10 @@ from common.tables import print_table, visible
 ROWS = [["name", "first", "second", "x"], ["a", "1", "2", "3"], ["日本", "4", "5", "6"]]
 
 
-def test_a_table_is_aligned_and_fits_the_terminal(
+def test_table_is_aligned_and_fits_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns that have no room are printed below, each row under its name again."""
+    """Columns that do not fit are printed below, with the name of each row repeated."""
     print_table(ROWS, words=2)
     assert capsys.readouterr().out.splitlines() == [
         "name  first  second  x",
@@ -26,5 +26,5 @@ def test_a_table_is_aligned_and_fits_the_terminal(
         assert lines[-1].split()[0] == "日本" and lines[-1].split()[-1] == "6"
 
 
-def test_a_token_can_be_seen() -> None:
+def test_whitespace_and_control_characters_are_visible() -> None:
     assert visible(" a\n\t\x1b\u202e") == "␣a↵⇥\\x1b\\u202e"

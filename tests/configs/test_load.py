@@ -1,4 +1,4 @@
-"""Defaults, then the file, then the flags; every mistake is one line that names its place."""
+"""Configs are read from defaults, a file and flags; every mistake is a one-line error."""
 
 import dataclasses
 import json
@@ -80,7 +80,7 @@ FIELDS = {
 
 
 def other_values(section: str, name: str, field: Any) -> tuple[Any, Any]:
-    """Two valid values of a field, other than its default."""
+    """Return two valid values of a field that differ from its default."""
     default, kind = getattr(SECTIONS[section](), name), field.annotation
     if get_origin(kind) is Literal:
         choices = [choice for choice in get_args(kind) if choice != default]
@@ -90,17 +90,15 @@ def other_values(section: str, name: str, field: Any) -> tuple[Any, Any]:
     if "float" in str(kind):
         return 1e-7, 0.5
     if kind is int:
-        doubled = 2 * (default or 2)  # keeps what must be divisible
+        doubled = 2 * (default or 2)  # keeps divisibility
         periods = {"repeat_max_period": (16, 20), "repeat_min_period": (4, 16), "n_head": (8, 2)}
         return periods.get(name, (doubled, 2 * doubled))
     return f"{name}: [1", "- &a"
 
 
 @pytest.mark.parametrize("key", FIELDS)
-def test_every_field_is_read_from_file_and_flag_and_the_flag_wins(
-    workplace: Path, key: str
-) -> None:
-    """Over a config whose other fields stay as they are; and it comes back from JSON and YAML."""
+def test_every_field_is_read_and_flags_override_the_file(workplace: Path, key: str) -> None:
+    """Other fields keep the values of the base config, and JSON and YAML round-trip."""
     section, name, field = FIELDS[key]
     first, second = other_values(section, name, field)
     model = ModelConfig() if name in ("n_head", "n_embd") else ModelConfig(n_embd=96)
@@ -112,7 +110,7 @@ def test_every_field_is_read_from_file_and_flag_and_the_flag_wins(
         assert dataclasses.asdict(config) == expected
         assert read_json(Config, json.dumps(expected)) == config
         if name == "minutes":
-            del expected["train"]["max_steps"]  # a file sets the length in one way
+            del expected["train"]["max_steps"]  # a file may set only one of the two
         (workplace / "config.yaml").write_text(yaml.safe_dump(expected, sort_keys=False))
         assert parse("config.yaml") == config
 
@@ -127,7 +125,7 @@ def test_every_field_is_read_from_file_and_flag_and_the_flag_wins(
 @example("&a [*b,*b]")
 @example("%s %(x)s {0} ${HOME} `touch exploded`")
 @example("null")
-def test_text_is_text(workplace: Path, text: str) -> None:
+def test_text_values_are_taken_literally(workplace: Path, text: str) -> None:
     assert options(f"--prompt={text}").prompt == text
     assert parse(f"--data.source={text}", f"--data.separator={text}").data == DataConfig(
         source=text, separator=text
@@ -137,7 +135,7 @@ def test_text_is_text(workplace: Path, text: str) -> None:
     assert parse("config.yaml") == config
 
 
-def test_a_flag_may_stand_alone_or_several_times() -> None:
+def test_flags_may_be_switches_or_repeated() -> None:
     for words in (["--alone", "a-run"], ["a-run", "--alone"]):
         word, values = read_command_line({"": Options}, words, "", "")
         assert word == "a-run" and values[""] == {"alone": True}
@@ -150,7 +148,7 @@ def test_a_flag_may_stand_alone_or_several_times() -> None:
         options("a")
 
 
-def test_ranges_end_where_they_say() -> None:
+def test_values_outside_their_range_are_rejected() -> None:
     for words in ("count=1", "fraction=0.999", "length=1e300", "open_=1", "length=3", "maybe=2"):
         name, value = words.split("=")
         assert getattr(options(f"--{words}"), name) == float(value)
@@ -163,8 +161,8 @@ def test_ranges_end_where_they_say() -> None:
             options(f"--{words}")
 
 
-def test_length_is_set_by_the_last_of_minutes_and_max_steps(workplace: Path) -> None:
-    """In a file or flags, over a run of some number of steps."""
+def test_later_of_minutes_and_max_steps_sets_the_length(workplace: Path) -> None:
+    """Flags come after files, and files come after the base config."""
 
     def length(*argv: str, **base: Config) -> tuple[float, int]:
         train = parse(*argv, **base).train
@@ -211,7 +209,7 @@ MISTAKES += [("model: {n_layer: 2}", "bad.yaml --model.n_layer=0", "--model.n_la
 
 
 @pytest.mark.parametrize(("text", "words", "message"), MISTAKES, ids=lambda part: part[:40])
-def test_a_mistake_is_one_line(workplace: Path, text: str, words: str, message: str) -> None:
+def test_mistake_is_a_one_line_error(workplace: Path, text: str, words: str, message: str) -> None:
     (workplace / "bad.yaml").write_text(text)
     with pytest.raises(UserError) as error:
         parse(*words.split())
@@ -220,14 +218,14 @@ def test_a_mistake_is_one_line(workplace: Path, text: str, words: str, message: 
     assert len(said) < 500 and "\n" not in said and not (workplace / "exploded").exists()
 
 
-def test_help_says_every_field_its_default_and_meaning(
+def test_help_describes_every_field_and_its_default(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as exit_:
         parse("--help")
     assert exit_.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "--prompt VALUE A text." in text and "100% of it" in text  # inherited fields, too
+    assert "--prompt VALUE A text." in text and "100% of it" in text  # an inherited field
     for key, (section, name, field) in FIELDS.items():
         default = getattr(SECTIONS[section](), name)
         entry = re.split(r" --\w+\.", text.split(f"--{key} ")[1])[0]

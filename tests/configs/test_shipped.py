@@ -1,4 +1,4 @@
-"""Every shipped config loads, builds and learns, on the meta device: shapes without numbers."""
+"""Every shipped config builds a model with gradients, on the meta device (shapes only)."""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +15,7 @@ SHIPPED = [*(ROOT / "configs").glob("*.yaml"), *(ROOT / "docs/speedrun").glob("*
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED), ids=lambda path: path.name)
-def test_loads_builds_and_learns(path: Path) -> None:
+def test_shipped_config_builds_a_trainable_model(path: Path) -> None:
     config = read_config({}, str(path))
     with torch.device("meta"):
         model = GPT(config.model, config.data.vocab_size)
@@ -25,8 +25,8 @@ def test_loads_builds_and_learns(path: Path) -> None:
         assert all(p.grad is not None for p in model.parameters())
 
 
-def test_the_defaults_are_those_that_the_docs_measure() -> None:
-    """Measure their numbers again before you change one. The optimizer's are in test_optim.py."""
+def test_defaults_are_those_measured_in_the_docs() -> None:
+    """Before you change a default, repeat the measurements. See test_optim.py for the optimizer."""
     default = Config()
     plain = dataclasses.asdict(default.model) | dataclasses.asdict(default.train)
     size = {"block_size": 128, "n_layer": 4, "n_head": 4, "n_embd": 128, "batch_size": 16}

@@ -1,4 +1,4 @@
-"""Sequences: a pure function of (seed, step) to train on, one fixed pass to evaluate."""
+"""Training batches are a pure function of (seed, step); an evaluation is one fixed pass."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ from data.tokenizer import ByteTokenizer, CharTokenizer
 
 
 def make(length: int, block_size: int, seed: int = 0, val: float = 0.2, test: float = 0.0) -> Any:
-    """Tokens that are their own positions, so that a sequence says where it was cut."""
+    """Return batches of tokens that equal their positions, so that a sequence shows its start."""
     corpus = Corpus(np.arange(length, dtype=np.uint16), ByteTokenizer(), {})
     return TextBatches(corpus, DataConfig(val_fraction=val, test_fraction=test), block_size, seed)
 
@@ -38,7 +38,7 @@ sizes = st.integers(1, 12).flatmap(
 
 
 @given(sizes, st.integers(0, 5), st.integers(0, 3))
-def test_an_epoch_is_each_sequence_of_a_cut_once(
+def test_epoch_has_each_adjacent_sequence_once(
     size: tuple[int, int, int], epoch: int, seed: int
 ) -> None:
     length, T, B = size
@@ -50,13 +50,13 @@ def test_an_epoch_is_each_sequence_of_a_cut_once(
     sequences = sequences[epoch * count - first * B :][:count]
     assert sequences.dtype == torch.int64 and sequences.shape == (count, T + 1)
     assert (sequences.diff(dim=1) == 1).all()
-    assert sequences.max() < split  # it reaches into validation
+    assert sequences.max() < split  # no sequence reaches into validation
     first, *_ = starts = sorted(sequences[:, 0].tolist())
     assert starts == [first + T * i for i in range(count)] and first < T
 
 
 @given(st.integers(0, 50), st.integers(0, 3))
-def test_sequences_depend_on_seed_and_step_alone(step: int, seed: int) -> None:
+def test_batch_depends_only_on_seed_and_step(step: int, seed: int) -> None:
     first, second = make(300, 4, seed), make(300, 4, seed)
     second.train_batch(7, 5)
     assert torch.equal(first.train_batch(step, 6), second.train_batch(step, 6))
@@ -64,18 +64,18 @@ def test_sequences_depend_on_seed_and_step_alone(step: int, seed: int) -> None:
     assert torch.equal(first.train_batch(step, 6), halves)
 
 
-def test_training_draws_what_it_always_drew() -> None:
-    """A run begun with an earlier version resumes on the same sequences: the sums never change."""
+def test_batches_are_the_same_in_every_version() -> None:
+    """Never change these sums, so that runs of earlier versions resume with the same sequences."""
     for batches, expected in ((make(300, 4, seed=7), 376408885), (repeats(seed=7), 749780390)):
-        drawn = torch.cat([batches.train_batch(step, 5).flatten() for step in range(100)])
-        assert (drawn * torch.arange(len(drawn))).sum() == expected
+        sampled = torch.cat([batches.train_batch(step, 5).flatten() for step in range(100)])
+        assert (sampled * torch.arange(len(sampled))).sum() == expected
 
 
 @given(sizes, st.floats(0.01, 0.6), st.floats(0.0, 0.3))
-def test_the_splits_are_one_after_the_other(
+def test_splits_are_consecutive_and_passes_cover_them(
     size: tuple[int, int, int], val: float, test: float
 ) -> None:
-    """And a pass over each that is held out predicts all but its first token, in order."""
+    """A pass over a held-out split predicts all tokens except the first, in order."""
     length, T, B = size
     length *= 4
     n_test, n_train = round(length * test), math.floor(round(length * (1 - val - test), 3))
@@ -94,11 +94,11 @@ def test_the_splits_are_one_after_the_other(
 
 
 @given(st.integers(2, 99), st.integers(1, 12), st.integers(1, 99), st.integers(1, 3))
-@example(99, 12, 11, 1)  # less than a sequence
-def test_a_limited_pass_is_evenly_spaced_and_a_whole_one_if_it_fits(
+@example(99, 12, 11, 1)  # a limit of less than one sequence
+def test_limited_pass_is_evenly_spaced_or_complete_if_it_fits(
     count: int, T: int, limit: int, B: int
 ) -> None:
-    assume(count > T)  # as in every split
+    assume(count > T)  # true of every split
     tokens = np.arange(count, dtype=np.uint8)
     whole, passed = list(one_pass(tokens, T, 1)), list(one_pass(tokens, T, B, limit=limit))
     rows = [row for batch in passed for row in batch]
@@ -109,26 +109,26 @@ def test_a_limited_pass_is_evenly_spaced_and_a_whole_one_if_it_fits(
     gaps = {int(after[0] - before[0]) // T for before, after in pairwise(rows)}
     assert 0 not in gaps and len(gaps) <= 2 and max(gaps, default=0) - min(gaps, default=0) <= 1
     full = (count - 1) // T
-    assert full - int(rows[-1][0]) // T <= math.ceil(full / len(rows))  # up to the end
+    assert full - int(rows[-1][0]) // T <= math.ceil(full / len(rows))  # the last gap is not larger
 
 
-def test_a_split_too_short_is_named() -> None:
+def test_too_short_split_is_rejected() -> None:
     for val, test in ((0.1, 0), (0.895, 0), (0.4, 0.1)):
         assert make(100, 9, val=val, test=test).train_batch(3, 2).shape == (2, 10)
         with pytest.raises(UserError, match=r"splits have \[.*\b10\b.*\] tokens, .* has 11;"):
             make(100, 10, val=val, test=test)
 
 
-def test_a_hundred_million_bytes_are_split_as_others_do() -> None:
+def test_split_sizes_follow_the_convention_of_enwik8() -> None:
     corpus = Corpus(np.zeros(10**8, dtype=np.uint8), ByteTokenizer(), {})
     batches = TextBatches(corpus, DataConfig(val_fraction=0.05, test_fraction=0.05), 9, 0)
     assert (len(batches.train_tokens), len(batches.val_tokens)) == (90_000_000, 5_000_000)
 
 
-# --- random strings repeated -------------------------------------------------------------------
+# --- repeated random strings -------------------------------------------------------------------
 
 
-def test_repeated_strings_are_of_distinct_characters_and_any_period() -> None:
+def test_repeats_have_distinct_characters_and_cover_all_periods() -> None:
     batches = repeats()
     held_out = [*batches.validation_batches(256), *batches.test_batches(256)]
     for sequences in (batches.train_batch(3, 256), *held_out):
@@ -139,7 +139,7 @@ def test_repeated_strings_are_of_distinct_characters_and_any_period() -> None:
         assert [len(set(row)) for row in rows] == periods
 
 
-def test_what_is_held_out_is_the_same_for_every_seed_and_never_trained_on() -> None:
+def test_held_out_repeats_are_fixed_and_never_trained_on() -> None:
     validation, again, test = (
         torch.cat(list(split(9)))
         for split in (
@@ -150,14 +150,14 @@ def test_what_is_held_out_is_the_same_for_every_seed_and_never_trained_on() -> N
     )
     trained = [repeats(seed).train_batch(step, 256) for seed, step in ((0, 0), (0, 1), (1, 0))]
     for one, other in combinations([*trained, validation, test], 2):
-        assert (one == other).all(1).sum() < 3  # drawn twice
+        assert (one == other).all(1).sum() < 3  # a few may coincide by chance
     assert torch.equal(validation, again)
     for limit, count in ((1, 1), (5 * 24 + 23, 5)):
         limited = torch.cat(list(repeats().validation_batches(2, limit)))
         assert torch.equal(limited, validation[:count])
 
 
-def test_repeat_has_its_own_characters(workplace: Path) -> None:
+def test_repeat_source_has_its_own_vocabulary(workplace: Path) -> None:
     Path("one.yaml").write_text("data: {source: [repeat]}")
     config = read_config({}, "one.yaml").data
     assert config == DataConfig(source="repeat")
@@ -198,14 +198,14 @@ def by_definition(train: list[int], val: list[int], V: int) -> dict[str, float]:
     st.lists(st.integers(0, 4), min_size=2, max_size=60),
     st.lists(st.integers(0, 6), min_size=2, max_size=30),
 )
-def test_baselines_by_their_definition(train: list[int], val: list[int]) -> None:
-    """In the type that tokens have, which must not run over: 230 * V + 230 is no byte."""
+def test_baselines_match_their_definitions(train: list[int], val: list[int]) -> None:
+    """The tokens are 8-bit integers, which must not overflow in 230 * V + 230."""
     high = [np.array(tokens, dtype=np.uint8) + 230 for tokens in (train, val)]
     expected = by_definition(high[0].tolist(), high[1].tolist(), 237)
     assert baseline_losses(high[0], high[1], 237) == pytest.approx(expected)
 
 
-def test_baselines_are_of_the_end_of_training_and_the_beginning_of_validation(
+def test_baselines_use_the_text_next_to_the_validation_boundary(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokens = np.random.default_rng(0).integers(0, 5, 1000).astype(np.uint8)

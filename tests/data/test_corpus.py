@@ -1,4 +1,4 @@
-"""Any source becomes one token file, exactly, once; nothing else is read or written."""
+"""Any source is tokenized exactly, and once; nothing else is read or written."""
 
 import hashlib
 import os
@@ -35,12 +35,12 @@ def text_of(corpus: Corpus) -> str:
     return corpus.tokenizer.decode(corpus.tokens.tolist())
 
 
-def kept() -> list[Path]:
-    """The files in the cache, but for locks."""
+def cached_files() -> list[Path]:
+    """Return the files in the cache, except locks."""
     return [p for p in Path("cache").rglob("*") if p.suffix != ".lock" and not p.is_dir()]
 
 
-# --- exactly -----------------------------------------------------------------------------------
+# --- tokenizing a source -----------------------------------------------------------------------
 
 
 @given(
@@ -48,10 +48,10 @@ def kept() -> list[Path]:
     separator=st.sampled_from(["", "\n", "é--"]),
     chunk=st.integers(1, 9),
 )
-def test_every_character_of_all_files_is_kept(
+def test_every_character_of_every_file_is_kept(
     workplace: Path, texts: list[str], separator: str, chunk: int
 ) -> None:
-    """Wherever the end of a chunk cuts them."""
+    """Chunks may end anywhere in the text."""
     texts = [texts[0] + ODD, *texts[1:]]
     names = [f"{i}.txt" for i in range(len(texts))]
     for name, text in zip(names, texts, strict=True):
@@ -68,13 +68,13 @@ def test_every_character_of_all_files_is_kept(
         assert tuple(corpus.info[key] for key in ("source", "sha256", "tokens")) == info
 
 
-def test_subwords_in_chunks_are_those_of_the_whole(workplace: Path) -> None:
-    """If each line begins with a word; a longer line than a chunk is cut."""
+def test_bpe_tokens_do_not_depend_on_the_chunk_size(workplace: Path) -> None:
+    """Chunks end at line ends, where no word is split if the next line begins with a word."""
     text = "a line\nand, it's\r\nthe second\nthe third été 日本 line\nfourth\n" * 20
     Path("t.txt").write_bytes(text.encode())
     tokenizer = load("t.txt", tokenizer="bpe", vocab_size=300).tokenizer
     for chunk in (77, 200, 1000):
-        os.utime("t.txt", ns=(0, chunk))  # another entry in the cache
+        os.utime("t.txt", ns=(0, chunk))  # makes a new cache entry
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(data.sources, "CHUNK", chunk)
             corpus = load("t.txt", tokenizer, tokenizer="bpe")
@@ -82,7 +82,7 @@ def test_subwords_in_chunks_are_those_of_the_whole(workplace: Path) -> None:
 
 
 @given(st.binary(min_size=1), st.integers(1, 9))
-def test_bytes_that_are_no_text_are_tokens_of_one_kind_alone(
+def test_only_the_byte_tokenizer_accepts_invalid_utf8(
     workplace: Path, content: bytes, chunk: int
 ) -> None:
     Path("t.bin").write_bytes(b"caf\xc3\xa9 \xff" + content)
@@ -91,14 +91,14 @@ def test_bytes_that_are_no_text_are_tokens_of_one_kind_alone(
         corpus = load("t.bin", tokenizer="byte")
         assert corpus.tokens.tolist() == list(b"caf\xc3\xa9 \xff" + content)
         assert corpus.info["sha256"] == hashlib.sha256(Path("t.bin").read_bytes()).hexdigest()
-        before = kept()
+        before = cached_files()
         for kind in ("char", "bpe"):
             with pytest.raises(UserError, match=r"^t.bin is not UTF-8 text; convert"):
                 load(["t.bin", "t.bin"], tokenizer=kind)
-    assert kept() == before
+    assert cached_files() == before
 
 
-def test_generation_starts_at_a_newline_or_the_commonest(workplace: Path) -> None:
+def test_start_token_is_a_newline_or_the_most_frequent(workplace: Path) -> None:
     for text, *starts in (("aab\nc\n\nd", "\n", "\n", "\n"), ("xy xy xy", "x", "x", " xy")):
         Path("t.txt").write_text(text)
         for kind, start in zip(KINDS, starts, strict=True):
@@ -106,12 +106,12 @@ def test_generation_starts_at_a_newline_or_the_commonest(workplace: Path) -> Non
             assert corpus.tokenizer.decode([corpus.info["start_token"]]) == start
 
 
-def test_globs_and_odd_names(workplace: Path) -> None:
+def test_globs_expand_and_existing_names_are_literal(workplace: Path) -> None:
     for name in (*"ecadb", "a[1]", "--x"):
         Path(f"{name}.txt").write_text(f"<{name}>")
     Path("f.txt").mkdir()
     assert text_of(load(["b.txt", "[a-d].txt"])) == "<b><a><b><c><d>"
-    for name in ("a[1]", "--x"):  # a name that exists is no pattern
+    for name in ("a[1]", "--x"):  # an existing name is not a pattern
         assert text_of(load(f"{name}.txt")) == f"<{name}>"
 
 
@@ -124,7 +124,7 @@ def test_globs_and_odd_names(workplace: Path) -> None:
         *((name, f"{name} is empty") for name in ("empty.txt", "em*y.txt")),
     ],
 )
-def test_a_source_that_is_no_text(workplace: Path, source: str, message: str) -> None:
+def test_source_that_is_not_a_text_is_rejected(workplace: Path, source: str, message: str) -> None:
     Path("full.txt").write_text("full")
     Path("empty.txt").touch()
     Path("folder").mkdir()
@@ -132,31 +132,31 @@ def test_a_source_that_is_no_text(workplace: Path, source: str, message: str) ->
     for kind in KINDS:
         with pytest.raises(UserError, match=message.replace("em*y", "empty")):
             load(source, tokenizer=kind)
-    assert kept() == []
+    assert cached_files() == []
 
 
-# --- once --------------------------------------------------------------------------------------
+# --- the cache ---------------------------------------------------------------------------------
 
 
-def test_the_same_source_is_read_once(workplace: Path) -> None:
-    """A text of the same size and time is the one in the cache."""
+def test_unchanged_source_is_read_once(workplace: Path) -> None:
+    """A file of the same size and modification time is taken from the cache."""
     for kind in KINDS:
         Path("t.txt").write_text("some text")
         os.utime("t.txt", ns=(0, 0))
         first = load("t.txt", tokenizer=kind)
-        before = kept()
+        before = cached_files()
         Path("t.txt").write_text("SOME TEXT")
         os.utime("t.txt", ns=(0, 0))
-        for tokenizer in (None, first.tokenizer):  # as when a run is resumed
+        for tokenizer in (None, first.tokenizer):  # a resumed run gives its tokenizer
             again = load("t.txt", tokenizer, tokenizer=kind)
             assert text_of(again) == "some text"
             assert (again.info, again.tokenizer) == (first.info, first.tokenizer)
-        assert kept() == before
-    assert len(kept()) == 2 * len(KINDS)
+        assert cached_files() == before
+    assert len(cached_files()) == 2 * len(KINDS)
 
 
-def test_another_text_is_read_again(workplace: Path) -> None:
-    """Of another time, of another size, in another order."""
+def test_changed_source_is_read_again(workplace: Path) -> None:
+    """A new modification time, size, order or vocabulary size is a change."""
     Path("b.txt").write_text("text of b")
     for time, text in ((0, "a text"), (1, "A TEXT"), (1, "longer text")):
         Path("a.txt").write_text(text)
@@ -167,7 +167,7 @@ def test_another_text_is_read_again(workplace: Path) -> None:
         assert load("a.txt", tokenizer="bpe", vocab_size=V).tokenizer.vocab_size == V
 
 
-def test_a_second_process_waits_for_the_first(
+def test_second_reader_waits_for_the_first(
     workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("t.txt").write_text("some text")
@@ -184,14 +184,14 @@ def test_a_second_process_waits_for_the_first(
     assert texts == ["some text"]
 
 
-# --- whole or absent ---------------------------------------------------------------------------
+# --- interrupted writes and damaged entries ----------------------------------------------------
 
 
 @posix
 @pytest.mark.parametrize("call", ["fsync", "rename"])
 @pytest.mark.parametrize("killed", [True, False])
-def test_an_entry_is_whole_or_absent(workplace: Path, call: str, killed: bool) -> None:
-    """If a process is killed, and on a full disk."""
+def test_cache_entry_is_complete_or_absent(workplace: Path, call: str, killed: bool) -> None:
+    """The process is killed, or the disk is full."""
 
     def fail(*args: object) -> None:
         if killed:
@@ -211,7 +211,7 @@ def test_an_entry_is_whole_or_absent(workplace: Path, call: str, killed: bool) -
     assert len(list(made.glob("*/tokens.bin"))) == 1  # nothing of the killed process is left
 
 
-def test_the_environment_names_the_cache(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_sets_the_cache(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("t.txt").write_text("some text")
     monkeypatch.setenv("GLASSGPT_CACHE", "fast disk")
     load("t.txt")
@@ -220,7 +220,7 @@ def test_the_environment_names_the_cache(workplace: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "corpus.json"])
-def test_a_damaged_entry_is_named(workplace: Path, name: str) -> None:
+def test_damaged_cache_entry_is_rejected_by_name(workplace: Path, name: str) -> None:
     Path("t.txt").write_text("dcba" * 300)
     load("t.txt")
     (path,) = Path("cache/tokens").glob(f"*/{name}")
@@ -231,17 +231,17 @@ def test_a_damaged_entry_is_named(workplace: Path, name: str) -> None:
             load("t.txt")
 
 
-# --- a text that only a saved run names --------------------------------------------------------
+# --- texts that only a saved run names ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("source", ["private.txt", "priv*.txt", "hub:acme/tiny"])
-def test_a_saved_run_has_nothing_read_or_written(
+def test_saved_run_cannot_cause_reads_or_downloads(
     workplace: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     source: str,
 ) -> None:
-    """That is new here: a run from elsewhere may name a private file, or a download."""
+    """An untrusted run may name a private file, or a download."""
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("it downloads"))
     Path("private.txt").write_text("a secret text to keep\n" * 40)
     make_run(Path("runs/other"), source=source)
@@ -258,12 +258,12 @@ def test_a_saved_run_has_nothing_read_or_written(
     assert {path.name for path in workplace.iterdir()} == {"private.txt", "runs"}
 
 
-# --- a dataset on the Hub ----------------------------------------------------------------------
+# --- datasets on the Hub -----------------------------------------------------------------------
 
 
 @pytest.fixture
 def tiny(workplace: Path) -> str:
-    """A dataset in the Hub's layout: `datasets` takes a local folder of that name for it."""
+    """Return the source of a local dataset, which `datasets` loads like one on the Hub."""
     from datasets import Dataset
 
     folder = workplace / "acme" / "tiny"
@@ -274,7 +274,7 @@ def tiny(workplace: Path) -> str:
     return "hub:acme/tiny"
 
 
-def test_a_dataset_is_joined_and_read_once(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_dataset_is_joined_and_read_once(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for absent in ({"hub_column": "number"}, {"hub_column": "absent"}, {"hub_split": "absent"}):
         with pytest.raises(UserError, match="hub:acme/tiny could not be loaded"):
             load(tiny, **absent)

@@ -1,4 +1,4 @@
-"""Text and token ids are two forms of the same thing."""
+"""Tokenizers encode and decode text without loss."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ BPE = BPETokenizer(train_bpe([LINES * 9], 299).merges, ("<|endoftext|>",))  # GP
 @given(st.text(st.characters(codec="utf-8"), min_size=1))
 @example(ODD)
 @example(LINES)
-def test_any_text_comes_back(text: str) -> None:
+def test_any_text_round_trips(text: str) -> None:
     chars = "".join(sorted(set(text)))
     for tokenizer in (CharTokenizer(chars), ByteTokenizer(), BPE):
         ids = tokenizer.encode(text)
@@ -36,35 +36,35 @@ def test_any_text_comes_back(text: str) -> None:
 
 
 @given(st.lists(st.integers(0, 255)))
-def test_any_tokens_decode_alike_at_once_and_one_by_one(ids: list[int]) -> None:
-    """Halves of characters too."""
+def test_streaming_any_tokens_equals_decoding_them(ids: list[int]) -> None:
+    """The tokens may be incomplete characters."""
     for tokenizer in (ByteTokenizer(), BPE):
         expected = b"".join(tokenizer.pieces[i] for i in ids).decode("utf-8", "replace")
         assert tokenizer.decode(ids) == "".join(tokenizer.stream(ids)) == expected
 
 
-def test_a_character_is_streamed_as_soon_as_it_is_complete() -> None:
+def test_character_is_streamed_once_it_is_complete() -> None:
     assert list(ByteTokenizer().stream("aé".encode())) == ["a", "", "é", ""]
-    assert ByteTokenizer().labels[0xC3] == r"\xc3"  # half of it is shown by number
+    assert ByteTokenizer().labels[0xC3] == r"\xc3"  # an incomplete character is shown in hex
 
 
-def test_ids_are_of_the_smallest_type_that_holds_them() -> None:
+def test_ids_have_the_smallest_sufficient_dtype() -> None:
     for V, dtype in ((256, "uint8"), (257, "uint16"), (65537, "uint32")):
         char = CharTokenizer("".join(map(chr, range(0x10000, 0x10000 + V))))
         ids = char.encode(char.chars)
         assert ids.dtype == dtype and ids.tolist() == list(range(V))
 
 
-def test_what_has_no_tokens_is_named() -> None:
+def test_characters_without_tokens_are_named() -> None:
     with pytest.raises(UserError, match=r"vocabulary lacks '\\n' 'é' '😀'; leave"):
         CharTokenizer("ab").encode("a😀b\né😀")
-    for tokenizer in (CharTokenizer("ab"), BPE):  # how Python reads an argument that is not UTF-8
+    for tokenizer in (CharTokenizer("ab"), BPE):  # Python's form of a non-UTF-8 argument
         with pytest.raises(UserError, match=r"udc80|not UTF-8"):
             tokenizer.encode("a\udc80")
     assert ByteTokenizer().encode("a\udc80").tolist() == [0x61, 0x80]
 
 
-def test_the_most_frequent_pair_is_joined_first() -> None:
+def test_bpe_merges_the_most_frequent_pair_first() -> None:
     tokenizer = train_bpe(["abab cab cab"], 258)
     assert tokenizer.merges == "a b\nc ab"
     ids = tokenizer.encode("cab abab xc'abc")
@@ -73,10 +73,10 @@ def test_the_most_frequent_pair_is_joined_first() -> None:
     larger, smaller = (train_bpe([LINES * 9], size) for size in (299, 270))
     assert (larger.vocab_size, smaller.vocab_size) == (299, 270)
     assert larger.merges.startswith(smaller.merges)
-    assert not any(" " in label[1:] for label in larger.labels)  # a token crosses a word
+    assert not any(" " in label[1:] for label in larger.labels)  # no token crosses words
 
 
-def test_a_description_is_read_back() -> None:
+def test_tokenizer_description_round_trips() -> None:
     kinds = [CharTokenizer(ODD[:5]), ByteTokenizer(), BPE, BPETokenizer("")]
     for tokenizer in kinds:
         again = load_tokenizer(json.loads(json.dumps(tokenizer.to_dict())))
@@ -95,6 +95,6 @@ def test_a_description_is_read_back() -> None:
         *({"kind": "bpe", "merges": "", "special": it} for it in ("x", [1], ["\ud800"])),
     ],
 )
-def test_nonsense_is_no_tokenizer(plain: Any) -> None:
+def test_invalid_description_is_rejected(plain: Any) -> None:
     with pytest.raises((ValueError, LookupError, TypeError)):
         load_tokenizer(plain)

@@ -1,7 +1,4 @@
-"""A checkpoint says what was saved, or is rejected in one line; it runs no code.
-
-That training resumes from it bitwise is in tests/test_train.py.
-"""
+"""A checkpoint loads exactly what was saved, or is rejected with a one-line error."""
 
 import dataclasses
 import json
@@ -73,7 +70,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change the header of a checkpoint, which is whole and says something else then."""
+    """Change the header of a checkpoint; the file remains intact."""
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
     tensors, plain = load_file(path), json.loads(metadata["header"])
@@ -85,7 +82,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 # --- the file ------------------------------------------------------------------------------------
 
 
-def test_what_is_saved_is_loaded(path: Path) -> None:
+def test_checkpoint_round_trips_exactly(path: Path) -> None:
     header, tensors = load_checkpoint(path)
     assert header == HEADER
     torch.testing.assert_close(tensors, TENSORS, rtol=0, atol=0)
@@ -93,12 +90,12 @@ def test_what_is_saved_is_loaded(path: Path) -> None:
         file.write(bytes(path.stat().st_size))
     torch.testing.assert_close(
         tensors, TENSORS, rtol=0, atol=0
-    )  # a copy, and no window into the file
+    )  # tensors are copies, not memory-mapped
 
 
 @given(st.data())
 @settings(max_examples=150)
-def test_a_cut_is_found(path: Path, data: st.DataObject) -> None:
+def test_truncated_checkpoint_is_rejected(path: Path, data: st.DataObject) -> None:
     content = path.read_bytes()
     other = path.with_name("other")
     other.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
@@ -108,11 +105,11 @@ def test_a_cut_is_found(path: Path, data: st.DataObject) -> None:
 
 def test_other_files_are_rejected_in_one_line(workplace: Path) -> None:
     x = {"x": torch.zeros(1)}
-    ours = {"format": FORMAT, "header": "{}"}
+    metadata = {"format": FORMAT, "header": "{}"}
     eighths = {"x": torch.zeros(2, dtype=torch.float8_e4m3fn)}
     damaged = [b"", b"{}", struct.pack("<Q", 1 << 60) + b"{}", b"\x80\x04\x95 a pickle"]
-    damaged += [save(x, {"format": FORMAT}), save(x, ours), save(eighths, ours)]
-    other = [save(x), save(x, ours | {"format": "glassgpt 2"})]
+    damaged += [save(x, {"format": FORMAT}), save(x, metadata), save(eighths, metadata)]
+    other = [save(x), save(x, metadata | {"format": "glassgpt 2"})]
     for content in (*damaged, *other):
         Path("file").write_bytes(content)
         kind = "is not a checkpoint of this" if content in other else "is damaged: "
@@ -120,8 +117,8 @@ def test_other_files_are_rejected_in_one_line(workplace: Path) -> None:
             load_checkpoint(Path("file"))
 
 
-def test_a_new_field_takes_its_default_and_an_unknown_one_is_named(path: Path) -> None:
-    """A run that was made before the field was added still opens."""
+def test_missing_field_gets_its_default_and_unknown_is_rejected(path: Path) -> None:
+    """A run that was made before a field was added still opens."""
     rewrite(path, lambda plain: plain["config"]["model"].pop("dropout"))
     model = dataclasses.replace(MODEL, dropout=0.0)
     assert load_checkpoint(path)[0] == dataclasses.replace(HEADER, config=Config(model=model))
@@ -151,7 +148,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("place", "value", "message"), WRONG, ids=lambda value: str(value)[:30])
-def test_a_forged_header_is_rejected_by_name(
+def test_forged_header_is_rejected_with_a_short_message(
     path: Path, place: str, value: Any, message: str
 ) -> None:
     rewrite(path, lambda plain: put(plain, place, value))
@@ -163,8 +160,8 @@ def test_a_forged_header_is_rejected_by_name(
 # --- tensors -------------------------------------------------------------------------------------
 
 
-def test_a_number_that_is_not_finite_is_found_anywhere(path: Path) -> None:
-    tried = TENSORS | {"long": torch.zeros(70)}  # several vectors of a processor, and a rest
+def test_non_finite_number_is_found_anywhere(path: Path) -> None:
+    tried = TENSORS | {"long": torch.zeros(70)}  # several SIMD vectors and a remainder
     check_finite(tried)
     for value in (torch.inf, -torch.inf, torch.nan):
         for name in ("weight", "half", "step", "long"):
@@ -178,7 +175,7 @@ def test_a_number_that_is_not_finite_is_found_anywhere(path: Path) -> None:
         load_checkpoint(path)
 
 
-def test_tensors_fit_by_name_shape_and_type() -> None:
+def test_tensors_must_match_in_name_shape_and_dtype() -> None:
     expected = {"a.x": torch.zeros(2, 3), "a.y": torch.zeros(())}
     there = {"a.x": torch.ones(2, 3), "a.y": torch.ones(()), "b.z": torch.ones(9)}
     misfits = {
@@ -202,7 +199,7 @@ def test_tensors_fit_by_name_shape_and_type() -> None:
 # --- snapshots -----------------------------------------------------------------------------------
 
 
-def test_snapshots_are_at_these_steps() -> None:
+def test_snapshot_steps_follow_their_count_and_size_limit() -> None:
     config = TrainConfig(max_steps=1000, snapshots=5)
     assert snapshot_steps(config, 1) == {0, 16, 125, 422, 1000}
     for count, steps in ((0, set()), (1, {1000}), (2, {0, 1000})):
@@ -211,7 +208,7 @@ def test_snapshots_are_at_these_steps() -> None:
         assert snapshot_steps(dataclasses.replace(config, snapshot_mb=megabytes), 10**6) == steps
 
 
-def test_snapshots_come_back_in_half_precision(tmp_path: Path) -> None:
+def test_snapshots_round_trip_in_half_precision(tmp_path: Path) -> None:
     models, other = {}, make()
     for step in (12345, 0):
         models[step] = model = make(step)
@@ -231,10 +228,10 @@ def test_snapshots_come_back_in_half_precision(tmp_path: Path) -> None:
         load_snapshot(GPT(MODEL, 6), found[0])
 
 
-# --- a run, opened -------------------------------------------------------------------------------
+# --- opening a run -------------------------------------------------------------------------------
 
 
-def test_its_model_computes_what_was_saved(path: Path) -> None:
+def test_opened_model_computes_the_same_logits(path: Path) -> None:
     config = dataclasses.replace(MODEL, positions="learned", tie_embeddings=True, ngrams=3)
     original = make(1, config).eval()
     header = dataclasses.replace(HEADER, config=Config(model=config))

@@ -1,4 +1,4 @@
-"""A run's folder: one process at a time, nothing overwritten, always startable or resumable."""
+"""Folders of runs: names, locking, and finding a run."""
 
 import os
 import time
@@ -10,10 +10,10 @@ import train
 from common.errors import UserError
 from run.folder import check_unused, find_run, lock_run, make_folder
 
-# --- a new run -----------------------------------------------------------------------------------
+# --- new runs ------------------------------------------------------------------------------------
 
 
-def test_a_new_run_has_the_name_that_is_asked_for(workplace: Path) -> None:
+def test_new_run_gets_the_given_name_or_a_default(workplace: Path) -> None:
     assert make_folder("a b", "ignored") == Path("runs/a b") and Path("runs/a b").is_dir()
     for name in ("", ".", "a/b", "/tmp", "../a"):
         with pytest.raises(UserError, match=r"^--run '.*' must be a name, not a path"):
@@ -22,7 +22,7 @@ def test_a_new_run_has_the_name_that_is_asked_for(workplace: Path) -> None:
     assert run.is_dir() and run.name.startswith(f"stem-{time.strftime('%Y')}")
 
 
-def test_only_a_run_that_never_saved_is_replaced(workplace: Path) -> None:
+def test_only_a_run_without_checkpoints_is_replaced(workplace: Path) -> None:
     run = make_folder("a", "")
     for name in ("config.yaml", ".lock", "metrics.jsonl", "events.out.1", "notes.txt"):
         (run / name).touch()
@@ -33,17 +33,17 @@ def test_only_a_run_that_never_saved_is_replaced(workplace: Path) -> None:
         make_folder("a", "")
 
 
-# --- one process at a time -----------------------------------------------------------------------
+# --- locking -------------------------------------------------------------------------------------
 
 
-def test_a_folder_is_held_once_and_only_its_own_scratch_is_removed(tmp_path: Path) -> None:
+def test_lock_is_exclusive_and_removes_only_own_scratch_files(tmp_path: Path) -> None:
     (tmp_path / "snapshots").mkdir()
-    ours = [".writing-1-last.safetensors", "snapshots/.writing-2-1.safetensors"]
-    others = [".writing-3-report.html", ".writing-export", "notes.txt"]  # of other commands
-    for name in (*ours, *others):
+    own = [".writing-1-last.safetensors", "snapshots/.writing-2-1.safetensors"]
+    others = [".writing-3-report.html", ".writing-export", "notes.txt"]  # files of other commands
+    for name in (*own, *others):
         (tmp_path / name).mkdir() if name == ".writing-export" else (tmp_path / name).touch()
     with lock_run(tmp_path):
-        assert not any((tmp_path / name).exists() for name in ours)
+        assert not any((tmp_path / name).exists() for name in own)
         assert all((tmp_path / name).exists() for name in others)
         with pytest.raises(UserError, match="another process is training"), lock_run(tmp_path):
             pass
@@ -51,7 +51,7 @@ def test_a_folder_is_held_once_and_only_its_own_scratch_is_removed(tmp_path: Pat
         pass
 
 
-def test_a_second_process_on_a_run_ends_in_one_line(
+def test_second_process_on_a_run_is_rejected(
     debug_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(debug_run.parent.parent)
@@ -60,10 +60,10 @@ def test_a_second_process_on_a_run_ends_in_one_line(
     assert capsys.readouterr().err.startswith("error: another process is training runs/debug; ")
 
 
-# --- an old run ----------------------------------------------------------------------------------
+# --- finding a run -------------------------------------------------------------------------------
 
 
-def test_a_run_is_found_by_path_by_name_and_as_the_newest(workplace: Path) -> None:
+def test_run_is_found_by_path_by_name_or_as_the_newest(workplace: Path) -> None:
     with pytest.raises(UserError, match=r"there is no run in runs/ yet; make one with"):
         find_run(None)
     for time_, name in ((50, "newest"), (40, "old")):
@@ -71,11 +71,11 @@ def test_a_run_is_found_by_path_by_name_and_as_the_newest(workplace: Path) -> No
         file.touch()
         os.utime(file, (time_, time_))
     make_folder("empty", "")
-    Path("old").mkdir()  # of that name, and no run
+    Path("old").mkdir()  # not a run, despite its name
     assert find_run(None) == Path("runs/newest")
     assert find_run("old") == find_run("runs/old") == Path("runs/old")
     (Path("old") / "last.safetensors").touch()
-    assert find_run("old") == Path("old")  # a path comes first
+    assert find_run("old") == Path("old")  # a path takes precedence
     for name, hint in (("runs/empty", ""), ("runs/newets", "; did you mean newest?")):
         with pytest.raises(UserError) as error:
             find_run(name)

@@ -1,5 +1,4 @@
-"""What a user is told while a run trains, number by number, and what is on the disk of it: once, in
-metrics.jsonl and in TensorBoard."""
+"""What a run prints, and what it logs in metrics.jsonl and TensorBoard."""
 
 import dataclasses
 import time
@@ -19,7 +18,7 @@ from training.step import Evaluation, TrainState
 TRAIN = TrainConfig(
     max_steps=7, batch_size=6, log_every=3, learning_rate=0.5, optimizer="adamw", tensorboard=False
 )
-CONFIG = Config(model=ModelConfig(block_size=10), train=TRAIN)  # 60 tokens in a step
+CONFIG = Config(model=ModelConfig(block_size=10), train=TRAIN)  # 60 tokens per step
 BASELINES = {"uniform": 4.0, "unigram": 3.0, "bigram": 2.0}
 
 
@@ -28,8 +27,8 @@ def logger(run: Path, state: TrainState, **options: Any) -> Logger:
     return Logger(run, config, state, BASELINES, StopSignal(), silent=False)
 
 
-def test_metrics_are_of_the_steps_since_the_last_line(tmp_path: Path) -> None:
-    """Speed is of the updates alone."""
+def test_throughput_is_measured_since_the_last_logged_step(tmp_path: Path) -> None:
+    """Only the time of training steps counts, which excludes evaluations and checkpoints."""
     state = TrainState(step=1, seconds=50.0, train_loss=9.0)
     with logger(tmp_path, state) as log:
         for step in range(2, 8):
@@ -46,7 +45,7 @@ def test_metrics_are_of_the_steps_since_the_last_line(tmp_path: Path) -> None:
     ]
 
 
-def test_an_evaluation_is_shown_beside_what_it_beats(
+def test_evaluation_is_printed_with_the_best_baseline_it_beats(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = TrainState(step=5, train_loss=2.125)
@@ -69,7 +68,7 @@ def test_an_evaluation_is_shown_beside_what_it_beats(
     ]
 
 
-# --- on the disk ---------------------------------------------------------------------------------
+# --- files ---------------------------------------------------------------------------------------
 
 
 def events_of(run: Path, key: str) -> list[tuple[int, float]]:
@@ -83,10 +82,11 @@ def lines_of(run: Path, key: str) -> list[tuple[int, float]]:
 
 @pytest.mark.parametrize("cut", ["", '{"step": 3, "train', "\udcff\n"])
 @pytest.mark.parametrize("evaluated", [1, 2])
-def test_a_resumed_run_has_no_gap_and_no_step_twice(
+def test_resumed_log_has_no_missing_or_repeated_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str, evaluated: int
 ) -> None:
-    """Saved at step 2, before or after its evaluation; the file went on, and ends with `cut`."""
+    """The checkpoint is of step 2, before or after its evaluation. The log has later steps and ends
+    with `cut`."""
     state = TrainState()
     with logger(tmp_path, state, tensorboard=True) as log:
         for state.step in (1, 2, 3, 4):
@@ -95,7 +95,7 @@ def test_a_resumed_run_has_no_gap_and_no_step_twice(
             assert events_of(tmp_path, "val_loss")[-1][0] == state.step, "while it trains"
     with open(tmp_path / "metrics.jsonl", "a", errors="surrogateescape") as file:
         file.write(cut)
-    now = time.time() + 2  # TensorBoard orders its files by the second in their names
+    now = time.time() + 2  # TensorBoard orders files by the time in their names, in seconds
     monkeypatch.setattr(time, "time", lambda: now)
     state = TrainState(step=2, last_eval_step=evaluated)
     with logger(tmp_path, state, tensorboard=True) as log:
@@ -108,7 +108,7 @@ def test_a_resumed_run_has_no_gap_and_no_step_twice(
     for key, sign in (("train_loss", 1), ("val_loss", -1)):
         found = [(step, sign * loss) for step, loss in lines_of(tmp_path, key)]
         assert found == expected
-        # An evaluation that is repeated stands twice in TensorBoard, with the same loss.
+        # A repeated evaluation appears twice in TensorBoard, with the same loss.
         twice = [(2, -2.0)] if key == "val_loss" and evaluated == 1 else []
         assert sorted(events_of(tmp_path, key)) == sorted(lines_of(tmp_path, key) + twice)
     assert read_metrics(tmp_path / "absent") == []

@@ -1,4 +1,4 @@
-"""What may change when a run is resumed, measured, or gives its weights to another."""
+"""Which fields of a run may change with --resume, --init_from and --evaluate."""
 
 import copy
 
@@ -8,7 +8,7 @@ from common.errors import UserError
 from configs.load import Config
 from run.folder import check_changes
 
-# One field of each kind, and the flags that may change it.
+# One field of each kind, and the flags with which it may change.
 CHANGES = [
     ("data.source", "--resume --init_from --evaluate"),
     ("data.vocab_size", ""),
@@ -27,7 +27,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("field", "flags"), CHANGES)
-def test_what_gives_a_run_its_meaning_stays(field: str, flags: str) -> None:
+def test_field_changes_only_with_the_flags_that_allow_it(field: str, flags: str) -> None:
     old, new = Config(), copy.deepcopy(Config())
     section, name = field.split(".")
     before = getattr(getattr(old, section), name)

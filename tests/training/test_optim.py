@@ -1,4 +1,4 @@
-"""Muon against its formula, AdamW against PyTorch's, what the defaults do, and the schedule."""
+"""Muon matches its formula, and AdamW matches PyTorch; defaults and schedules."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ def make() -> GPT:
 
 
 def give_gradients(model: nn.Module, seed: int) -> None:
-    """The same at each call with the same seed."""
+    """Set random gradients that depend only on the seed."""
     generator = torch.Generator().manual_seed(seed)
     for p in model.parameters():
         p.grad = torch.randn(p.shape, generator=generator)
@@ -32,8 +32,8 @@ def give_gradients(model: nn.Module, seed: int) -> None:
 # --- a step --------------------------------------------------------------------------------------
 
 
-def muon_update(gradient: Tensor, momentum: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-    """Muon's formula for one matrix: its update, for a learning rate of 1, and its momentum."""
+def muon_step(gradient: Tensor, momentum: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """Return Muon's step for one matrix, at a learning rate of 1, and its new momentum."""
     momentum = beta * momentum + (1 - beta) * gradient
     X = (1 - beta) * gradient + beta * momentum
     X = X / X.square().sum().sqrt()
@@ -44,7 +44,7 @@ def muon_update(gradient: Tensor, momentum: Tensor, beta: float) -> tuple[Tensor
     return X * (math.sqrt(rows / columns) if rows > columns else 1.0), momentum
 
 
-def test_muon_in_bfloat16_is_close_and_keeps_float32() -> None:
+def test_bfloat16_muon_is_close_and_keeps_float32_weights() -> None:
     results, name = [], "blocks.0.mlp.up.weight"
     for precision in (torch.float32, torch.bfloat16):
         model = make()
@@ -61,7 +61,7 @@ def test_muon_in_bfloat16_is_close_and_keeps_float32() -> None:
 
 
 @pytest.mark.parametrize("ngram_decay", [None, 0.0])
-def test_adamw_is_that_of_pytorch(ngram_decay: float | None) -> None:
+def test_adamw_matches_pytorch(ngram_decay: float | None) -> None:
     actual, expected = make(), make()
     config = TrainConfig(optimizer="adamw", learning_rate=0.03, weight_decay=0.4, beta1=0.8)
     config = dataclasses.replace(config, beta2=0.95, ngram_decay=ngram_decay)
@@ -82,8 +82,8 @@ def test_adamw_is_that_of_pytorch(ngram_decay: float | None) -> None:
             torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6, msg=name)
 
 
-def test_the_defaults_are_what_results_were_measured_with() -> None:
-    """Three steps with the default config, each clipped, written out; and its schedule."""
+def test_defaults_match_the_recipe_of_the_measured_results() -> None:
+    """Compare three steps with their formulas, and the default schedule with its known values."""
     model, config = make(), TrainConfig()
     with torch.no_grad():
         for weight in model.parameters():
@@ -101,7 +101,7 @@ def test_the_defaults_are_what_results_were_measured_with() -> None:
             gradient, (mean, square, momentum) = gradient / norm, moments[name]
             if name.startswith("blocks.") and gradient.dim() == 2:
                 rate = 0.012
-                update, momentum = muon_update(gradient, momentum, 0.95)
+                update, momentum = muon_step(gradient, momentum, 0.95)
             else:
                 rate = 1e-2
                 mean, square = 0.9 * mean + 0.1 * gradient, 0.99 * square + 0.01 * gradient**2
@@ -126,8 +126,8 @@ def test_the_defaults_are_what_results_were_measured_with() -> None:
     ("schedule", "falling"),
     [("linear", 0.8), ("cosine", 0.2 + 0.4 * (1 + math.sqrt(0.5))), ("constant", 1.0)],
 )
-def test_the_schedule_is_its_curve(schedule: Any, falling: float) -> None:
-    """Up over four steps, flat to the middle, a quarter of the way down, and at the end."""
+def test_lr_schedule_warms_up_then_follows_its_curve(schedule: Any, falling: float) -> None:
+    """Warmup lasts 4 steps. Decay begins at step 20, so step 25 is a quarter of the way through."""
     config = TrainConfig(
         max_steps=40, warmup_steps=4, schedule=schedule, decay_fraction=0.5, final_lr_fraction=0.2
     )
@@ -135,10 +135,10 @@ def test_the_schedule_is_its_curve(schedule: Any, falling: float) -> None:
     end = 1.0 if schedule == "constant" else 0.2
     assert heights == pytest.approx([0.25, 0.75, 1, 1, 1, falling, end])
     short = TrainConfig(max_steps=4, warmup_steps=4, schedule=schedule, decay_fraction=1.0)
-    assert [get_lr_scale(step, short) for step in (3, 4)] == [1, 1]  # warmup comes first
+    assert [get_lr_scale(step, short) for step in (3, 4)] == [1, 1]  # warmup takes precedence
 
 
-def test_the_weight_of_the_token_after_the_next_ends_in_the_middle() -> None:
+def test_multi_token_weight_decays_to_zero_by_the_middle() -> None:
     config = TrainConfig(max_steps=8, multi_token=0.4)
     weights = [get_multi_token_weight(step, config) for step in range(9)]
     assert weights == pytest.approx([0.4, 0.3, 0.2, 0.1, 0, 0, 0, 0, 0])

@@ -1,5 +1,4 @@
-"""Several processes share a batch; what concerns one process alone. Real jobs are in
-tests/test_processes.py."""
+"""Signals in multi-process training, simulated in one process."""
 
 import os
 from typing import Any
@@ -13,10 +12,10 @@ from training.processes import Processes, join_processes
 
 
 @pytest.mark.parametrize(("meanwhile", "other"), [(0, 0), (0, 15), (15, 0)])
-def test_a_signal_anywhere_stops_all_and_none_is_lost(
+def test_signal_to_any_process_stops_all_and_none_is_lost(
     monkeypatch: pytest.MonkeyPatch, meanwhile: int, other: int
 ) -> None:
-    """The first of two processes, where one comes to the other, or here while they sum."""
+    """The signal reaches the other of two processes, or this one during the all-reduce."""
     processes = Processes(0, 2)
 
     def all_reduce(total: Tensor) -> None:
@@ -30,7 +29,7 @@ def test_a_signal_anywhere_stops_all_and_none_is_lost(
     assert processes.stop.number == max(meanwhile, other)
 
 
-def test_ctrl_c_at_once_ends_a_process_that_may_wait_for_others(
+def test_ctrl_c_while_joining_exits_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def leave(code: int) -> None:

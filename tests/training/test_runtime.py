@@ -1,4 +1,4 @@
-"""The machine is chosen and said; signals are noted."""
+"""The choice of device, threads and precision, and stop signals."""
 
 import os
 import signal
@@ -11,8 +11,8 @@ from training.config import TrainConfig
 from training.runtime import SIGNALS, StopSignal, pick_device, start_machine
 
 
-def test_the_config_chooses_or_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads of a run that is resumed are used if this machine has as many cores."""
+def test_threads_and_precision_are_configured_or_automatic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run keeps its number of threads if this machine has at least as many cores."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     for threads, before, expected in ((2, [1], 2), (0, [2], 2), (0, [3], 1), (0, [], 1)):
         torch.set_num_threads(1)
@@ -27,7 +27,7 @@ def test_the_config_chooses_or_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -
             assert start_machine(config).precision == name
 
 
-def test_auto_takes_a_gpu_and_each_process_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_device_is_a_gpu_and_each_rank_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setenv("LOCAL_RANK", "3")
@@ -46,7 +46,7 @@ def test_auto_takes_a_gpu_and_each_process_its_own(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("number", sorted(SIGNALS))
 @pytest.mark.parametrize("second", sorted(SIGNALS))
-def test_the_first_signal_is_noted_and_the_second_acts(
+def test_first_signal_requests_a_stop_and_the_second_interrupts(
     number: signal.Signals, second: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = {each: signal.signal(each, signal.SIG_DFL) for each in (number, second)}
@@ -61,7 +61,7 @@ def test_the_first_signal_is_noted_and_the_second_acts(
                 signal.raise_signal(second)
         assert signal.getsignal(number) == signal.SIG_DFL
         signal.signal(number, signal.SIG_IGN)
-        with StopSignal() as stop:  # as in the background of a script
+        with StopSignal() as stop:  # a background job of a script ignores the signal
             signal.raise_signal(number)
             assert not stop.number
     finally:

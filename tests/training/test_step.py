@@ -1,4 +1,4 @@
-"""The update and the evaluation, each compared with its definition; the sizes counted."""
+"""The training step, the evaluation and the size estimates match their definitions."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ def batch_of(count: int, length: int = 7, seed: int = 1) -> Tensor:
 
 
 def nats(model: GPT, sequences: Tensor) -> Tensor:
-    """-log p of every token but the first, one at a time."""
+    """Return -log p of every token except the first, computed one at a time."""
     losses = []
     for tokens in sequences:
         logits = model(tokens[None, :-1])[0].double()
@@ -41,11 +41,11 @@ def nats(model: GPT, sequences: Tensor) -> Tensor:
     return torch.stack(losses)
 
 
-# --- the update ----------------------------------------------------------------------------------
+# --- the training step ---------------------------------------------------------------------------
 
 
 class Descent:
-    """Plain gradient descent, whose step is the gradient."""
+    """Plain gradient descent, which steps along the gradient."""
 
     def __init__(self, model: nn.Module) -> None:
         self.weights, self.state = dict(model.named_parameters()), dict[str, dict[str, Tensor]]()
@@ -59,11 +59,10 @@ class Descent:
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("multi_token", [0.0, 0.3])
 @pytest.mark.parametrize(("grad_clip", "taught"), [(0.0, True), (0.25, False), (1e3, False)])
-def test_an_update_is_the_clipped_gradient_of_the_mean_loss(
+def test_step_is_the_clipped_gradient_of_the_mean_loss(
     micro_batches: int, multi_token: float, grad_clip: float, taught: bool
 ) -> None:
-    """With the loss of the token after the next, and the mean prediction of teachers, in what the
-    gradient is of, and not in what is reported."""
+    """Multi-token prediction and teachers change the gradient, but not the reported loss."""
     model, batch = make(), batch_of(6)
     teachers = [make(ngrams=2), make(positions="none")] if taught else []
     config = TrainConfig(
@@ -82,16 +81,16 @@ def test_an_update_is_the_clipped_gradient_of_the_mean_loss(
     before = [p.detach().clone() for p in model.parameters()]
     loss, norm = train_step(model, Descent(model), batch, config, 0.5, multi_token, teachers)
     assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-5)
-    assert norm.item() == pytest.approx(expected_norm, rel=1e-4)  # as it was before clipping
+    assert norm.item() == pytest.approx(expected_norm, rel=1e-4)  # before clipping
     for old, new, g in zip(before, model.parameters(), gradients, strict=True):
         torch.testing.assert_close(new, old - 0.5 * scale * g, rtol=1e-4, atol=1e-6)
-        assert new.grad is None  # nothing is left for the next update
+        assert new.grad is None  # no gradient is left for the next step
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # PyTorch 2.13, of its own doing
-def test_compiled_is_the_same_model() -> None:
-    """Without the embeddings, whose gradients would be sums in any order."""
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # raised inside PyTorch 2.13
+def test_compiled_model_gives_the_same_step() -> None:
+    """Embeddings are not compiled: their gradients would be summed in a varying order."""
     model, graphs = make(), list[str]()
     model.compute_dtype = torch.bfloat16
 
@@ -111,11 +110,11 @@ def test_compiled_is_the_same_model() -> None:
 
 
 def split() -> list[Tensor]:
-    """Batches of unequal size and length, so that a mean of their means is another number."""
+    """Return batches of unequal size and length, so that the mean of batch means is wrong."""
     return [batch_of(3), batch_of(1, 7, 2), batch_of(2, 4, 3), batch_of(1, 2, 4)]
 
 
-def test_evaluation_is_the_mean_over_every_token_and_draws_nothing() -> None:
+def test_evaluation_is_the_token_mean_and_keeps_the_rng_state() -> None:
     model = make(dropout=0.5, attn_dropout=0.5)
     state = torch.get_rng_state()
     result = evaluate(model, iter(split()), CharTokenizer("abcdefg"), "cpu", Processes())
@@ -126,8 +125,8 @@ def test_evaluation_is_the_mean_over_every_token_and_draws_nothing() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_bits_are_per_character_where_a_token_is_a_byte() -> None:
-    """Counted from the second byte on, which is the first that is predicted."""
+def test_byte_tokens_report_bits_per_character() -> None:
+    """Characters are counted from the second byte, the first one that is predicted."""
     model, tokens = GPT(SMALL, 256), torch.tensor([[*"a日é b語".encode()]])  # 6 in 11 bytes
     batches = [tokens[:, :6], tokens[:, 5:]]
     result = evaluate(model, iter(batches), ByteTokenizer(), "cpu", Processes())
@@ -143,7 +142,7 @@ def test_bits_are_per_character_where_a_token_is_a_byte() -> None:
     )
 
 
-# --- the sizes -----------------------------------------------------------------------------------
+# --- the size estimates --------------------------------------------------------------------------
 
 CHOICES = [
     {"n_layer": 2, "n_embd": 64, "n_head": 2, "block_size": 256},
@@ -153,9 +152,9 @@ CHOICES = [
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
-def test_sizes_are_those_of_a_real_step(choices: dict[str, Any]) -> None:
-    """FLOPs as PyTorch counts them (of explicit attention, whose matmuls it sees); memory as held
-    after a forward pass."""
+def test_size_estimates_match_a_real_step(choices: dict[str, Any]) -> None:
+    """PyTorch counts the FLOPs, with explicit attention because it sees only plain matmuls. Memory
+    is what a forward pass keeps for the backward pass."""
     config = ModelConfig(**choices | {"attention": "explicit"})
     train = TrainConfig(batch_size=8, gradient_accumulation_steps=2)
     model, tokens = GPT(config, 65), torch.randint(65, (4, config.block_size + 1))
