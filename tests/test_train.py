@@ -494,10 +494,11 @@ def test_closed_terminal_or_pipe_saves_the_run(workplace: Path, kind: str) -> No
 
 
 @posix
-def test_ctrl_c_while_pytorch_loads_prints_nothing(workplace: Path) -> None:
+@pytest.mark.parametrize("script", ["train.py", "sample.py", "study.py", "convert.py"])
+def test_ctrl_c_while_pytorch_loads_prints_nothing(workplace: Path, script: str) -> None:
     """A fake numpy.py, which PyTorch imports, prints when the import has begun."""
     (workplace / "numpy.py").write_text("print('loading', flush=True)\nimport time\ntime.sleep(99)")
-    command = [sys.executable, str(ROOT / "train.py"), DEBUG]
+    command = [sys.executable, str(ROOT / script), "--help"]
     environment = {**os.environ, "PYTHONPATH": str(workplace)}
     out = err = subprocess.PIPE
     process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)

@@ -99,7 +99,7 @@ def random_edits(random: Random, config: ModelConfig) -> list[dict[str, Any]]:
         {**place(), "off": random.choice(OFF)},
         {"layer": place()["layer"], "off": "mlp"},
         {"hide": 0},
-        {"layer": place()["layer"], "neuron": 5, "position": 0},
+        {"layer": place()["layer"], "neuron": 5, "position": position[-1]},
         {**place(), "position": 0, "row": row(config.head_width)},
         *(
             {"layer": layer, "position": random.choice(position), "row": row(config.n_embd)}
@@ -131,8 +131,9 @@ def edited(model: GPT, changes: list[dict[str, Any]], means_LHD: Tensor) -> Iter
             held.enter_context(hooked([attend], attends))
             if {"layer": layer, "off": "mlp"} in here:
                 held.enter_context(hooked([block.mlp], lambda module, args, y: y * 0))
-            for neuron in [change["neuron"] for change in here if "neuron" in change]:
-                put(block.mlp.down, {"position": 0, "row": 0.0, "neuron": neuron})
+            for change in here:
+                if "neuron" in change:
+                    put(block.mlp.down, change | {"row": 0.0})
         places = [*blocks_of(model), model.final_norm]
         for change in changes:
             if "row" in change and "head" not in change:

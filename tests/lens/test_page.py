@@ -357,15 +357,17 @@ def test_ablating_a_circuit_node_matches_pytorch(tab: Any, report: Report) -> No
     model = report.models[3]
     act(tab, "#show-circuit")
     assert tab.evaluate("scrollY") > 0 and tab.locator(".node").count() == 20
-    node = tab.locator(".node[aria-label*=H]").first
-    layer, head, t = map(int, re.findall(r"\d+", node.get_attribute("aria-label"))[:3])
-    node.press("Enter")
-    zeros = {"layer": layer, "head": head, "position": t, "row": [0.0] * 8}
-    with edited(model, [zeros], NO_MEANS):
-        after_V = logits_of(model, TEXT)[-1]
     a, b = logits_of(model, TEXT)[-1].topk(2).indices
-    difference = float(after_V[a] - after_V[b])
-    assert read(tab, "#circuit-section output")[-1] == pytest.approx(difference, abs=6e-3)
+    for kind, mark, row in (("head", "H", {"row": [0.0] * 8}), ("neuron", "neuron", {})):
+        node = tab.locator(f".node[aria-label*={mark}]").first
+        layer, index, t = map(int, re.findall(r"\d+", node.get_attribute("aria-label"))[:3])
+        assert t > 0  # the rows before it are not computed again
+        node.press("Enter")
+        zeros = {"layer": layer, kind: index, "position": t} | row
+        with edited(model, [zeros], NO_MEANS):
+            after_V = logits_of(model, TEXT)[-1]
+        difference = float(after_V[a] - after_V[b])
+        assert read(tab, "#circuit-section output")[-1] == pytest.approx(difference, abs=6e-3)
     tab.focus(".node")
     press(tab, "Tab")
     assert tab.query_selector(".node ~ .node:focus")
