@@ -94,7 +94,8 @@ def import_(word: str, options: Import) -> None:
     print(f"model: {imported.model.num_parameters():,} parameters, {imported.model.config}")
     print(compare_logits(imported.model, imported.original))
     saved = save_run(options.run, imported, word)
-    print(f"next:\n  python sample.py {saved}\n  python study.py report {saved}")
+    text = f" --source {imported.source}" if imported.source != "pydocs" else ""
+    print(f"next:\n  python sample.py {saved}\n  python study.py report {saved}{text}")
 
 
 def save_run(name: str | None, imported: Imported, word: str) -> Path:

@@ -95,7 +95,6 @@ def train(job: "Job") -> bool:
             checkpoint is unchanged.
     """
     state, settings, processes = job.state, job.config.train, job.processes
-    dropout = job.config.model.dropout + job.config.model.attn_dropout
     silent = not processes.is_main
     ddp_model = processes.wrap_ddp(job.model)
     snapshots = snapshot_steps(settings, job.model.num_parameters())
@@ -123,8 +122,8 @@ def train(job: "Job") -> bool:
             multi_token_weight = get_multi_token_weight(state.step, settings)
             step_began = time.perf_counter()
             batch = job.batch(state.step)
-            if dropout:  # its masks follow from (seed, step), as the batches do
-                torch.manual_seed(hash((settings.seed, state.step, processes.rank)))
+            # Dropout follows from (seed, step), as the batches do.
+            torch.manual_seed(hash((settings.seed, state.step, processes.rank)))
             state.step += 1  # before the weights change, so that an error names this step
             train_step(
                 ddp_model,
@@ -298,8 +297,8 @@ def fit_steps(job: Job, began: float) -> Job:
 
     for steps in itertools.count(-1):
         # A learning rate of 0 cannot diverge. Half of the steps of a run have the second loss.
-        weight = settings.multi_token * (steps % 2)
-        loss, _ = train_step(model, job.optimizer, batch, settings, 0.0, weight, job.teachers)
+        second = settings.multi_token * (steps % 2)
+        loss, _ = train_step(model, job.optimizer, batch, settings, 0.0, second, job.teachers)
         loss.item()  # waits for a GPU
         if steps < 1:  # steps -1 and 0 are warmup
             start = time.perf_counter()
@@ -422,10 +421,11 @@ def restore(job: Job, saved: SavedRun) -> None:
             f"use --init_from {run}"
         )
     job.state = saved.header.state
+    if job.config.train.max_steps < job.state.step:
+        raise UserError(f"{run} has {job.state.step} steps; raise --train.max_steps")
     load_weights(job.model, saved.tensors, saved.path)
     copy_into(optimizer_tensors(job.optimizer), "optimizer.", saved.tensors, saved.path)
-    if saved.header.machine != job.machine:
-        before = saved.header.machine
+    if (before := saved.header.machine) != job.machine:
         print(printable(f"note: rounding may differ from the previous session: {before}"))
 
 

@@ -180,14 +180,14 @@ def read_yaml(path: Path) -> Values:
         UserError: naming the file and the error in it.
     """
     if not path.is_file():
-        shipped = sorted(f"configs/{p.name}" for p in Path(__file__).parent.glob("*.yaml"))
+        shipped = sorted(map(str, Path("configs").glob("*.yaml")))
         raise UserError(f"there is no config file {path}{nearest(str(path), shipped)}")
     content = path.read_bytes()
-    with reading(path):
+    with reading(path, "is not a config; for a text, use --data.source"):
         # This loader reads every scalar as text and ignores tags.
         plain = yaml.load(content, yaml.BaseLoader)
-    if not isinstance(plain, dict) or not all(isinstance(x, dict) for x in plain.values()):
-        raise UserError(f"{path} must have fields in the sections {', '.join(SECTIONS)}")
+        if not isinstance(plain, dict) or not all(isinstance(x, dict) for x in plain.values()):
+            raise ValueError(f"a config has fields in the sections {', '.join(SECTIONS)}")
     fields = all_fields(SECTIONS)
     for section, given in plain.items():
         for name, value in given.items():

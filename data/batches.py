@@ -45,8 +45,8 @@ def open_batches(
     batches = GENERATED[config.source](config, block_size, seed)
     if config.tokenizer != "char" or tokenizer not in (None, batches.tokenizer):
         raise UserError(
-            f"--data.source {config.source} has its own vocabulary; omit --data.tokenizer, and do "
-            f"not start from a run on a text"
+            f"--data.source {config.source} has its own vocabulary; omit --data.tokenizer and "
+            f"--init_from"
         )
     return batches
 
@@ -131,8 +131,8 @@ class GeneratedBatches:
     def held_out(self, part: int, batch_size: int, limit: int = sys.maxsize) -> Iterator[Tensor]:
         """Yield the sequences, which are the same for every seed of training; with `limit`, as in
         `one_pass`, the first ones."""
-        count = max(1, limit // self.block_size)
-        yield from self.draw([0, part], HELD_OUT)[:count].split(batch_size)
+        held_out = self.draw([0, part], HELD_OUT)
+        yield from held_out[: max(1, limit // self.block_size)].split(batch_size)
 
     def baselines(self) -> dict[str, float]:
         train = self.draw([0, 2], 4 * HELD_OUT).numpy().ravel()

@@ -105,11 +105,11 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
 
 def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
     """Write an entry of the cache, complete or absent: the tokens and their description."""
-    digest, prefix = hashlib.sha256(), f"{entry.name}-"
-    for left in entry.parent.glob(f"{prefix}*"):  # by a process that was killed
+    digest = hashlib.sha256()
+    for left in entry.parent.glob(f"{entry.name}-*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(
-        prefix=prefix, dir=entry.parent, ignore_cleanup_errors=True
+        prefix=f"{entry.name}-", dir=entry.parent, ignore_cleanup_errors=True
     ) as made:
         with open(Path(made, "tokens.bin"), "wb") as file:
             for text in read_text(source, tokenizer.errors):

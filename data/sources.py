@@ -83,8 +83,9 @@ def read_files(paths: list[Path], separator: str, errors: str) -> Iterator[str]:
                 while text := file.read(CHUNK):
                     yield text + file.readline(CHUNK)  # to its end, so that no word is cut
             except UnicodeDecodeError as error:
-                what = "is not UTF-8 text; convert it, or use --data.tokenizer byte"
-                raise UserError(f"{path} {what}: {error}") from None
+                raise UserError(
+                    f"{path} is not UTF-8 text; convert it, or use --data.tokenizer byte: {error}"
+                ) from None
 
 
 def pydocs() -> Source:

@@ -165,7 +165,10 @@ class Subject:
         trained, longest = self.trained_periods, self.longest_period
         period = asked or min(sum(trained) // len(trained) if trained else 32, longest)
         if not 2 <= period <= longest:
-            raise UserError(f"--period {period} must be from 2 to {longest}")
+            raise UserError(
+                f"--period {period} must be from 2 to {longest}: the tokens of a string are "
+                f"distinct, and it fits into the context twice"
+            )
         return period
 
 

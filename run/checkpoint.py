@@ -107,7 +107,7 @@ def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
     Raises:
         UserError: for a file that is missing, damaged, or not a checkpoint of this project.
     """
-    with reading(path), safe_open(path, framework="pt") as file:
+    with reading(path, "cannot be opened"), safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
             raise UserError(f"{path} is not a checkpoint of this version ({FORMAT})")
@@ -232,7 +232,7 @@ def open_run(run: Path, which: str = "best") -> SavedRun:
     if not path.exists():
         path = run / "last.safetensors"
     header, tensors = load_checkpoint(path)
-    with reading(path):
+    with reading(path, "cannot be opened"):
         tokenizer = load_tokenizer(header.tokenizer)
         if header.corpus["start_token"] not in range(tokenizer.vocab_size):
             raise ValueError("its start_token is not a token")

@@ -36,7 +36,7 @@ def make_folder(name: str | None, stem: str) -> Path:
         UserError: if a run of that name has a checkpoint.
     """
     run = RUNS / (f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name)
-    if run.parent != RUNS:
+    if run.parent != RUNS or name == "..":
         raise UserError(f"--run {name!r} must be a name, not a path")
     check_unused(run)
     run.mkdir(parents=True, exist_ok=True)
@@ -119,10 +119,14 @@ MAY_CHANGE = {
         "model.attention",
         "train.max_steps",
         "train.target_loss",
-        "train.*_every",
-        "train.*_tokens",
+        "train.eval_every",
+        "train.eval_tokens",
+        "train.log_every",
+        "train.sample_tokens",
+        "train.save_every",
+        "train.snapshot_mb",
+        "train.snapshots",
         "train.tensorboard",
-        "train.snapshot*",
         "train.device",
         "train.precision",
         "train.threads",

@@ -125,9 +125,9 @@ class Logger(ExitStack):
         self.write({"val_loss": result.loss, "bits_per_char": result.bits_per_char})
         beaten = [(n, name) for name, n in self.baselines.items() if result.loss < n]
         verdict = "beats {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
-        # Whether the limit was reached. A whole split of almost this size is also called limited.
-        limited = result.tokens > self.settings.eval_tokens - self.block_size
-        sampled = f" on {result.tokens:,} tokens" * limited
+        # If the limit was reached. A whole split of almost this size is also called limited.
+        limit = self.settings.eval_tokens - self.block_size
+        sampled = f" on {result.tokens:,} tokens" * (result.tokens > limit)
         best = f"  (best {state.best_val_loss:.4f})" * (result.loss != state.best_val_loss)
         self.print(
             f"step {state.step:>{len(str(self.settings.max_steps))}}"

@@ -64,5 +64,5 @@ def test_untrusted_run_is_not_executed(workplace: Path, capsys: pytest.CaptureFi
         assert main(argv) == 2, argv
         line = capsys.readouterr().err
         assert line.startswith("error: ") and line[:-1].isprintable()
-        assert "t.safetensors is damaged: " in line
+        assert "t.safetensors cannot be opened: " in line
     assert not Path("exploded").exists()

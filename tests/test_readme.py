@@ -15,8 +15,8 @@ import study
 import train
 from configs.load import SECTIONS, build, read_command_line, read_config
 from tests.conftest import ROOT, make_run
+from tests.test_lessons import FENCED
 
-FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [path.read_text(encoding="utf-8") for path in FILES]
 SHELL = "".join(block for page in PAGES for kind, block in FENCED.findall(page) if not kind)

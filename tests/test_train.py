@@ -532,6 +532,7 @@ REJECTED = [
     (["--resume=a", "--model.n_layer=3"], "--resume cannot change model.n_layer from 2 to 3"),
     (["--resume=a", "--data.source=other.txt"], "runs/a was trained on another text, "),
     (["--resume=a", "--train.minutes=2"], "0.0 to 2.0; --train.max_steps sets how far"),
+    (["--resume=a", "--train.max_steps=1"], "runs/a has 2 steps; raise --train.max_steps"),
     (["--resume=a", "--run=b"], "give one of --resume, --evaluate, --init_from; only --init_from"),
 ]
 

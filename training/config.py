@@ -17,7 +17,7 @@ class TrainConfig:
     seed: Natural = 1337
     """Seed of the initial weights, the order of the sequences, and dropout."""
 
-    minutes: NonNegative = 1.0
+    minutes: Annotated[float, Field(ge=0, le=1e6)] = 1.0
     """Approximate duration of the whole run, including startup and evaluations. A few steps are
     timed, and max_steps is set accordingly. 0 uses max_steps; setting max_steps implies 0."""
 

@@ -58,9 +58,10 @@ class Processes:
 
     def wrap_ddp(self, model: nn.Module) -> nn.Module:
         """Wrap the model so that its backward pass averages gradients over all processes."""
-        if self.world_size == 1:
-            return model
-        return DistributedDataParallel(model, broadcast_buffers=False)  # they are constant
+        if self.world_size > 1:
+            model = DistributedDataParallel(model)
+            model.broadcast_buffers = False  # they are constant; the argument is deprecated
+        return model
 
 
 @contextmanager

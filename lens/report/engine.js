@@ -20,7 +20,7 @@ class Engine {
     this.triangle = (B * (B + 1)) / 2; // weights of a head: row t has t + 1
     this.V = shapes.find(([name]) => name === "token_embedding.weight")[1][0];
     this.unembedding = config.tie_embeddings ? "token_embedding" : "head";
-    this.hidden = 4 * C;
+    this.hidden = shapes.find(([name]) => name.endsWith("mlp.up.weight"))[1][0];
     this.at = {}; // where each tensor begins
     this.rows = {}; // number of rows of each matrix
     let end = 0;

@@ -16,7 +16,6 @@ import torch
 import study
 import train
 from benchmarks import common, compare, llama2c, page, recipe, sampling, throughput, time_to_loss
-from common.errors import UserError
 from configs.load import SECTIONS, Config, read_command_line, read_config
 from model.config import ModelConfig
 from model.gpt import GPT
@@ -99,8 +98,6 @@ def test_seconds_of_excludes_the_first_call(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_command_is_timed_from_start_to_exit(clock: None, tmp_path: Path) -> None:
     assert common.run_command(["-c", "print(1)"], tmp_path) == (2.0, "1\n")
-    with pytest.raises(UserError, match=r"^-c: \['why'\]$"):
-        common.run_command(["-c", "exit('why')"], tmp_path)
 
 
 def test_alternate_compares_interleaved_measurements(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
 """Features that Windows and macOS lack are optional; both are simulated on any system."""
 
 import ctypes
-import mmap
 import os
 import platform
 import runpy
@@ -16,9 +15,9 @@ import torch
 
 from common.atomic import write_atomically
 from model.config import ModelConfig
-from model.decode import compile_library, huge, optimize_for_decoding
+from model.decode import compile_library, optimize_for_decoding
 from model.gpt import GPT
-from tests.conftest import ROOT, posix
+from tests.conftest import ROOT
 
 
 def fail(*args: Any, **options: Any) -> Any:
@@ -63,9 +62,3 @@ def test_compiler_flags_match_the_platform(
     with pytest.raises(OSError, match="cc") as error:
         compile_library.__wrapped__(torch.float32)
     assert flags == {f for f in ("-mcpu=native", "-march=native", "-fopenmp") if f in str(error)}
-
-
-@posix
-def test_allocation_works_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
-    assert huge(5).shape == (5,)

@@ -142,7 +142,7 @@ def test_hub_model_that_cannot_be_loaded_is_an_error(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for name in ("acme/absent", "", "../hub", "acme/\x1b[31m"):
+    for name in ("acme/absent", "acme/\x1b[31m"):
         assert convert.main(["import", f"hub:{name}", "--run", "h"]) == 2
         err = capsys.readouterr().err
         assert err.startswith("error: ") and err.count("\n") == 1 and "\x1b" not in err

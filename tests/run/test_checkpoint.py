@@ -99,7 +99,7 @@ def test_truncated_checkpoint_is_rejected(path: Path, data: st.DataObject) -> No
     content = path.read_bytes()
     other = path.with_name("other")
     other.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
-    with pytest.raises(UserError, match="other is damaged: "):
+    with pytest.raises(UserError, match="other cannot be opened: "):
         load_checkpoint(other)
 
 
@@ -112,7 +112,7 @@ def test_other_files_are_rejected_in_one_line(workplace: Path) -> None:
     other = [save(x), save(x, metadata | {"format": "glassgpt 2"})]
     for content in (*damaged, *other):
         Path("file").write_bytes(content)
-        kind = "is not a checkpoint of this" if content in other else "is damaged: "
+        kind = "is not a checkpoint of this" if content in other else "cannot be opened: "
         with pytest.raises(UserError, match=f"^file {kind}.*$"):
             load_checkpoint(Path("file"))
 
@@ -127,7 +127,7 @@ def test_missing_field_gets_its_default_and_unknown_is_rejected(path: Path) -> N
     for place in ("odd", "config.odd", "config.model.odd", "config.train.odd", "state.odd"):
         save_checkpoint(path, TENSORS, HEADER)
         rewrite(path, lambda plain: put(plain, place, 1))  # noqa: B023
-        with pytest.raises(UserError, match=f"last.safetensors is damaged: {place} is unknown"):
+        with pytest.raises(UserError, match=f"cannot be opened: {place} is unknown"):
             load_checkpoint(path)
 
 
@@ -152,7 +152,7 @@ def test_forged_header_is_rejected_with_a_short_message(
     path: Path, place: str, value: Any, message: str
 ) -> None:
     rewrite(path, lambda plain: put(plain, place, value))
-    with pytest.raises(UserError, match=f"last.safetensors is damaged: .*{message}") as error:
+    with pytest.raises(UserError, match=f"last.safetensors cannot be opened: .*{message}") as error:
         open_run(path.parent)
     assert len(str(error.value)) < 500
 
@@ -171,7 +171,7 @@ def test_non_finite_number_is_found_anywhere(path: Path) -> None:
                 with pytest.raises(FloatingPointError, match=f"^{name} is not finite"):
                     check_finite(tensors)
     save_checkpoint(path, {"x": torch.tensor(torch.nan)}, HEADER)
-    with pytest.raises(UserError, match="is damaged: x is not finite"):
+    with pytest.raises(UserError, match="cannot be opened: x is not finite"):
         load_checkpoint(path)
 
 
