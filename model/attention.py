@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.layers import LayerNorm, Linear, causal_attention, dropout, joint_linear
+from model import fast
+from model.layers import LayerNorm, Linear
 
 Kernel = Literal["fused", "explicit"]
 
@@ -43,7 +44,7 @@ def attention(
     weights_BHTS = scores_BHTS.softmax(dim=-1)
     if mask is not None:  # the softmax of a row of -inf alone is NaN
         weights_BHTS = weights_BHTS.masked_fill(~mask, 0.0)
-    return dropout(weights_BHTS, dropout_p) @ v_BHSD, weights_BHTS
+    return F.dropout(weights_BHTS, dropout_p) @ v_BHSD, weights_BHTS
 
 
 def causal_mask(T: int, S: int, device: torch.device | None = None) -> Tensor:
@@ -56,7 +57,7 @@ def causal_mask(T: int, S: int, device: torch.device | None = None) -> Tensor:
 
 
 class Attend(nn.Module):
-    """`attention` with PyTorch's "fused" kernel (in bfloat16 on a CPU, `causal_attention`) or with
+    """`attention` with PyTorch's "fused" kernel (in bfloat16 on a CPU, `fast.attention`) or with
     the "explicit" formula. They agree up to rounding.
 
     This is a module, so that with any kernel a forward hook can read the queries, keys, values and
@@ -75,10 +76,10 @@ class Attend(nn.Module):
         p = self.dropout_p if self.training else 0.0
         if self.kernel == "explicit":
             return attention(q_BHTD, k_BHSD, v_BHSD, mask, p)[0]
-        if is_causal and q_BHTD.device.type == "cpu" and q_BHTD.dtype == torch.bfloat16:
-            return causal_attention(q_BHTD, k_BHSD, v_BHSD, p)
-        mask = None if is_causal else mask
-        return F.scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD, mask, p, is_causal=is_causal)
+        if is_causal and fast.attention_pays(q_BHTD):
+            return fast.attention(q_BHTD, k_BHSD, v_BHSD, mask, p)[0]
+        mask = None if is_causal else mask  # PyTorch takes only one of them
+        return F.scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD, mask, p, is_causal)
 
 
 class Rotary(nn.Module):
@@ -192,13 +193,10 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (B, T, C).
         """
-        if source_BSC is None:
-            q_BTC, k_BSC, v_BSC = joint_linear(x_BTC, self.query, self.key, self.value)
-        else:
-            q_BTC, k_BSC, v_BSC = self.query(x_BTC), self.key(source_BSC), self.value(source_BSC)
-        q_BHTD = self.q_norm(self.split_heads(q_BTC))
-        k_BHSD = self.k_norm(self.split_heads(k_BSC))
-        v_BHSD = self.split_heads(v_BSC)
+        source_BSC = x_BTC if source_BSC is None else source_BSC
+        q_BHTD = self.q_norm(self.split_heads(self.query(x_BTC)))
+        k_BHSD = self.k_norm(self.split_heads(self.key(source_BSC)))
+        v_BHSD = self.split_heads(self.value(source_BSC))
         if self.rotary is not None:
             start = cache.length if cache else 0
             q_BHTD, k_BHSD = self.rotary(q_BHTD, start), self.rotary(k_BHSD, start)

@@ -1,4 +1,15 @@
-"""GPT (Radford et al. 2019): embeddings, blocks of attention and MLP, logits of the next token.
+"""GPT: embeddings, blocks of attention and MLP, logits of the next token.
+
+By default, it differs from GPT-2 (Radford et al. 2019; configs/gpt2.yaml) in these choices:
+
+    positions       rotary, in the queries and keys of each layer; not learned embeddings
+    attention       queries and keys are normalized in each head (QK-norm)
+    MLP             squared ReLU; not GELU
+    output head     has its own weights; not those of the token embedding
+    biases          none, in linear layers and in LayerNorm
+    initialization  projections into the residual stream are zero; embeddings have half the scale
+    n-grams         --model.ngrams adds embeddings of the n-grams that end with each token
+    precision       activations can be bfloat16; weights and their gradients are float32
 
 Letters as in `model/attention.py`: B batch, T positions, C model width, V vocabulary.
 """
@@ -12,7 +23,7 @@ from torch.nn import functional as F
 
 from model.attention import Cache, KVCache, MultiHeadAttention, Rotary
 from model.config import ModelConfig
-from model.layers import ACTIVATIONS, Dropout, LayerNorm, Linear
+from model.layers import ACTIVATIONS, LayerNorm, Linear
 
 NGRAM_ROWS = 16_381  # a prime, so that n-grams that share a row rarely share tokens
 
@@ -49,7 +60,7 @@ class Block(nn.Module):
         )
         self.mlp_norm = LayerNorm(config.n_embd, bias=config.bias)
         self.mlp = MLP(config)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x_BTC: Tensor, cache: KVCache | None = None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
@@ -107,7 +118,7 @@ class GPT(nn.Module):
         self.position_embedding = nn.Embedding(T, C) if config.positions == "learned" else None
         self.ngram_embeddings = NgramEmbeddings(config.ngrams, vocab_size, C)
         self.rotary = Rotary(config.head_width, T) if config.positions == "rotary" else None
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, self.rotary) for _ in range(config.n_layer))
         self.final_norm = LayerNorm(C, bias=config.bias)
         self.head = None if config.tie_embeddings else Linear(C, vocab_size, config.head_bias)
@@ -157,7 +168,7 @@ class GPT(nn.Module):
             raise ValueError(f"{end} positions, but block_size is {self.config.block_size}")
         x_BTC = self.token_embedding(tokens_BT)
         if self.position_embedding is not None:
-            x_BTC = x_BTC + self.position_embedding.weight[start:end]
+            x_BTC = x_BTC + self.position_embedding(torch.arange(start, end, device=x_BTC.device))
         x_BTC = self.ngram_embeddings(x_BTC, tokens_BT, cache)
         return x_BTC.to(self.compute_dtype or x_BTC.dtype)
 

@@ -1,18 +1,26 @@
-"""The GPT, against plain operations for each option; initialization, dropout and bfloat16."""
+"""The GPT, against plain operations for each option; initialization, dropout and bfloat16; and, for
+each block of the shipped configs, hooks and the transforms of torch.func.
+"""
 
 import copy
 import math
+from collections import Counter
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional as F
 
+from configs.load import read_config
 from model.attention import Attend, attention, causal_mask
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
-from model.layers import ACTIVATIONS, Dropout
+from model.layers import ACTIVATIONS
+from tests.conftest import ROOT
 from tests.model.test_attention import rotate
 
 V, C, H, L = 17, 24, 3, 2
@@ -25,6 +33,13 @@ OPTIONS: list[dict[str, Any]] = [
     {"activation": "relu", "bias": False, "positions": "none", "ngrams": 2},
 ]
 each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
+# The blocks that the shipped configs use, each once, at a tiny size.
+TINY: dict[str, Any] = {"block_size": 7, "n_layer": L, "n_head": 2, "n_embd": 8}
+TINY |= {"dropout": 0.0, "attn_dropout": 0.0}
+SHIPPED = {replace(ModelConfig(), **TINY): "the default"}
+for path in sorted((ROOT / "configs").glob("*.yaml")):
+    SHIPPED.setdefault(replace(read_config({}, str(path)).model, **TINY), path.name)
+each_shipped = pytest.mark.parametrize("config", SHIPPED, ids=SHIPPED.values())
 
 
 def make(spread: bool = False, **options: Any) -> GPT:
@@ -120,7 +135,7 @@ def test_initial_weights_have_the_stated_scale(options: dict[str, Any], zero_ini
 def test_dropout_is_applied_at_each_place_in_training(place: str) -> None:
     """With p near 1, dropout zeroes everything at that place."""
     model, residual = make(True, dropout=0.5, attn_dropout=0.25, attention="explicit"), []
-    assert {m.p for m in model.modules() if isinstance(m, Dropout)} == {0.5}
+    assert {m.p for m in model.modules() if isinstance(m, nn.Dropout)} == {0.5}
     attends = {(m.dropout_p, m.kernel) for m in model.modules() if isinstance(m, Attend)}
     assert attends == {(0.25, "explicit")}
     block: Any = model.blocks[0]
@@ -154,3 +169,80 @@ def test_bfloat16_compute_matches_rounded_weights(options: dict[str, Any]) -> No
     for name, low, high in zip(names, *gradients, strict=True):
         if not name.endswith("key.bias"):  # its exact gradient is zero
             assert F.cosine_similarity(low.flatten(), high.flatten(), dim=0) > 0.95, name
+
+
+@each_shipped
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # token ids have no gradients
+@pytest.mark.parametrize("compute_dtype", [torch.float32, torch.bfloat16])
+def test_every_module_runs_its_hooks(config: ModelConfig, compute_dtype: torch.dtype) -> None:
+    """Forward hooks run equally often with gradients and without, and backward hooks as often. Only
+    a list of modules has nothing to compute."""
+    model = GPT(config, V)
+    model.compute_dtype = compute_dtype
+    forward, backward = Counter[str](), Counter[str]()
+    modules = {n: m for n, m in model.named_modules() if type(m) is not nn.ModuleList}
+    for name, module in modules.items():
+        module.register_forward_hook(lambda *_, name=name: forward.update([name]))
+        module.register_full_backward_hook(lambda *_, name=name: backward.update([name]))
+    model(tokens(2, 7)).sum().backward()
+    with_gradients = forward.copy()
+    forward.clear()
+    with torch.no_grad():
+        model(tokens(2, 7))
+    assert with_gradients == forward == backward
+    assert set(forward) == set(modules)
+
+
+def loss_of(model: GPT, weights: dict[str, Tensor], text_T: Tensor) -> Tensor:
+    logits_BTV = functional_call(model, weights, (text_T[None, :-1],))
+    return next_token_loss(logits_BTV, text_T[None, 1:])
+
+
+def assert_near(found: Any, wanted: Any) -> None:
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
+
+
+@each_shipped
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by PyTorch's own jvp
+@pytest.mark.parametrize("kernel", ["fused", "explicit"])
+def test_model_is_transparent_to_torch_func(config: ModelConfig, kernel: Any) -> None:
+    """torch.func.grad agrees with autograd; with the explicit formula, so do a gradient for each
+    sequence by vmap, a directional derivative by jvp, and the second derivative."""
+    torch.manual_seed(0)
+    model, text = GPT(replace(config, attention=kernel), V).double(), tokens(3, 8)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    weights: dict[str, Tensor] = dict(model.named_parameters())
+
+    def gradient(text_T: Tensor, create_graph: bool = False) -> dict[str, Tensor]:
+        loss = loss_of(model, weights, text_T)
+        parts = torch.autograd.grad(loss, tuple(weights.values()), create_graph=create_graph)
+        return dict(zip(weights, parts, strict=True))
+
+    expected = [gradient(text_T) for text_T in text]
+    loss_gradient = grad(partial(loss_of, model))
+    assert_near(loss_gradient(weights, text[0]), expected[0])
+    if kernel == "fused":
+        return
+    per_sequence = vmap(loss_gradient, (None, 0))(weights, text)
+    for name, gradients in per_sequence.items():
+        assert_near(gradients, torch.stack([each[name] for each in expected]))
+
+    direction = {name: torch.randn_like(weight) for name, weight in weights.items()}
+    plain = {name: weight.detach() for name, weight in weights.items()}
+    slope = jvp(lambda at: loss_of(model, at, text[0]), (plain,), (direction,))[1]
+    assert_near(slope, dot(expected[0], direction))
+
+    slope = dot(gradient(text[0], create_graph=True), direction)
+    second = torch.autograd.grad(slope, tuple(weights.values()))
+    moved = []
+    for step in (1e-5, -1e-5):  # the second derivative by finite differences of the first
+        at = {name: weight + step * direction[name] for name, weight in plain.items()}
+        moved.append(loss_gradient(at, text[0]))
+    for name, found in zip(weights, second, strict=True):
+        difference = (moved[0][name] - moved[1][name]) / 2e-5
+        torch.testing.assert_close(found, difference, rtol=1e-5, atol=1e-5)
+
+
+def dot(a: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor:
+    return torch.stack([(a[name] * b[name]).sum() for name in a]).sum()
