@@ -76,9 +76,10 @@ def test_rotary_matches_rotation_of_complex_numbers(start: int, T: int, D: int) 
 
 
 @each_kernel
-def test_fully_masked_query_outputs_only_the_bias(kernel: Kernel) -> None:
-    layer = make(32, 4, kernel)
-    x = torch.randn(1, 3, 32, dtype=torch.float64, requires_grad=True)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_fully_masked_query_outputs_only_the_bias(kernel: Kernel, dtype: torch.dtype) -> None:
+    layer = make(32, 4, kernel).to(dtype)
+    x = torch.randn(1, 3, 32, dtype=dtype, requires_grad=True)
     mask = torch.ones(3, 3, dtype=torch.bool)
     mask[1] = False
     output = layer(x, mask=mask)
