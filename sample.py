@@ -24,10 +24,10 @@ from pydantic.dataclasses import dataclass
 from common.errors import command
 from common.fields import STRICT, Count, Natural
 from configs.load import build, read_command_line
-from model.decode import optimize_for_decoding
-from model.generate import Sampling, generate
 from run.checkpoint import open_run
 from run.folder import find_run
+from sampling.decode import optimize_for_decoding
+from sampling.generate import Sampling, generate
 from training.runtime import pick_device
 
 

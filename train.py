@@ -35,7 +35,6 @@ from common.errors import UserError, command, printable
 from common.fields import STRICT
 from configs.load import SECTIONS, Config, build, read_command_line, read_config
 from data.batches import Batches, open_batches
-from model.generate import Sampling, generate
 from model.gpt import GPT
 from run.checkpoint import (
     Header,
@@ -52,6 +51,7 @@ from run.checkpoint import (
 )
 from run.folder import check_changes, find_run, lock_run, make_folder, save_config
 from run.log import Logger
+from sampling.generate import Sampling, generate
 from training.optim import get_lr_scale, get_multi_token_weight, gradient, make_optimizer
 from training.processes import Processes, join_processes
 from training.runtime import Machine, start_machine

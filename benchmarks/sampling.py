@@ -24,9 +24,9 @@ from benchmarks import llama2c
 from benchmarks.throughput import VOCAB, WIDER
 from common.errors import command
 from common.fields import STRICT, Count
-from model.decode import optimize_for_decoding
-from model.generate import Sampling, generate
 from model.gpt import GPT
+from sampling.decode import optimize_for_decoding
+from sampling.generate import Sampling, generate
 from training.runtime import pick_device
 
 

@@ -35,8 +35,8 @@ from lens.metrics import entropy
 from lens.subject import MeasureOptions, Subject, spread_sequences
 from model.attention import MultiHeadAttention, attention, causal_mask
 from model.config import ModelConfig
-from model.generate import Sampling, generate
 from model.gpt import GPT
+from sampling.generate import Sampling, generate
 from training.config import TrainConfig
 from training.optim import get_lr_scale, make_optimizer
 from training.step import train_step

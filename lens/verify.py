@@ -28,8 +28,8 @@ from lens.formula import (
 )
 from lens.subject import Subject, SubjectOptions
 from model.attention import MultiHeadAttention, causal_mask
-from model.generate import Decoder, window_start
 from model.gpt import GPT
+from sampling.generate import Decoder, window_start
 
 # The relative error that rounding explains in one layer.
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 8e-2}

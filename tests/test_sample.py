@@ -9,9 +9,9 @@ import torch
 
 import sample
 from configs.load import fields_of
-from model.generate import Sampling, generate
 from model.gpt import GPT
 from run.checkpoint import open_run
+from sampling.generate import Sampling, generate
 from tests.conftest import make_run
 
 CHARS = "\n abcdefghij日é"

@@ -23,7 +23,6 @@ from torch import Tensor
 import train
 from configs.load import read_config
 from data.batches import open_batches
-from model.generate import Sampling, generate
 from model.gpt import GPT
 from run.checkpoint import (
     find_snapshots,
@@ -33,6 +32,7 @@ from run.checkpoint import (
     snapshot_steps,
 )
 from run.log import read_metrics
+from sampling.generate import Sampling, generate
 from tests.conftest import DEBUG, ROOT, make_run, posix
 from tests.jobs import start_command
 from training.config import TrainConfig

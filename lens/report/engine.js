@@ -452,7 +452,7 @@ function unknownChoice(config) {
   return name ? `${name} ${config[name]}` : null;
 }
 
-/** First position that the model sees at `position` of a text; see model/generate.py. */
+/** First position that the model sees at `position` of a text; see sampling/generate.py. */
 function windowStart(position, blockSize) {
   const hop = blockSize - Math.floor(blockSize / 2);
   return Math.max(0, Math.floor((position - blockSize) / hop) + 1) * hop;

@@ -15,8 +15,8 @@ import torch
 
 from common.atomic import write_atomically
 from model.config import ModelConfig
-from model.decode import compile_library, optimize_for_decoding
 from model.gpt import GPT
+from sampling.decode import compile_library, optimize_for_decoding
 from tests.conftest import ROOT
 
 

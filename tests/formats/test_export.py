@@ -23,9 +23,9 @@ from formats.folder import read_folder, write_folder
 from formats.imported import compare_logits, transformers
 from formats.names import GPT2
 from model.config import ModelConfig
-from model.generate import Sampling, generate
 from model.gpt import GPT
 from run.checkpoint import SavedRun, open_run
+from sampling.generate import Sampling, generate
 from tests.conftest import make_run
 from tests.data.test_tokenizer import BPE
 from tests.formats.models import BAD_UTF8, CHARS, ODD, difference, load

@@ -13,8 +13,8 @@ import convert
 from common.errors import UserError
 from formats.names import NANOGPT
 from formats.own import open_module
-from model.generate import Sampling, generate
 from run.checkpoint import open_run
+from sampling.generate import Sampling, generate
 from tests.formats.lecture import GPTLanguageModel
 from tests.formats.models import TEXT, make_gpt2, save_tokenizer
 from tests.formats.test_nanogpt import SIZES, weights_of

@@ -20,8 +20,8 @@ from lens import report
 from lens.capture import attends_of, blocks_of, capture, hooked
 from model.attention import attention
 from model.config import ModelConfig
-from model.generate import window_start
 from model.gpt import GPT
+from sampling.generate import window_start
 from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_tokens
 
 PARTS = Path(report.__file__).parent

@@ -17,8 +17,8 @@ from data.tokenizer import BPETokenizer, ByteTokenizer, train_bpe
 from lens.capture import capture
 from lens.measure import mean_outputs
 from lens.report.page import content_hash, page
-from model.generate import Sampling, generate
 from model.gpt import GPT
+from sampling.generate import Sampling, generate
 from tests.conftest import ROOT, make_run
 from tests.lens.conftest import CHARS, TEXT, Report, parse_report
 from tests.lens.test_engine import OFF, edited

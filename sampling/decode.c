@@ -1,4 +1,4 @@
-/* The model (model/gpt.py) on new positions of each sequence, for `CompiledGPT` of model/decode.py. It
+/* The model (model/gpt.py) on new positions of each sequence, for `CompiledGPT` of sampling/decode.py. It
 computes in float32, and reads all weights once, in their order in memory. With -DBFLOAT16=1, the
 weights of matrices are bfloat16.
 
@@ -28,7 +28,7 @@ enum { WEIGHT = BFLOAT16 ? sizeof(Half) : sizeof(Vector) }; /* bytes of 16 weigh
 
 enum activation { RELU, RELU2, GELU, GELU_TANH, STORE, ADD };
 
-typedef struct { /* in the order of `CompiledGPT.shape` in model/decode.py */
+typedef struct { /* in the order of `CompiledGPT.shape` in sampling/decode.py */
     int layers, C, H, hidden, V, positions, qk_norm, rotary, activation;
 } Shape;
 
@@ -179,7 +179,7 @@ int64_t count_weights(const Shape *shape) {
 
 /* Compute the logits (B, T, V) of x (B, T, C), at the positions from `start`; x is overwritten.
 
-weights: see `laid_out` in model/decode.py. cache: keys, then values, of each layer, sequence and head,
+weights: see `laid_out` in sampling/decode.py. cache: keys, then values, of each layer, sequence and head,
 filled up to `start`. Returns 0 if there is not enough memory. */
 int forward(const Shape *shape, const char *weights, float *x, float *logits, float *cache, int B,
             int T, int start, int threads) {

@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import model.decode
+import sampling.decode
 from model.attention import Attend, attention, causal_mask
 from model.config import ModelConfig
-from model.decode import ACTIVATIONS, CompiledGPT, compile_library, optimize_for_decoding
-from model.generate import Decoder
 from model.gpt import GPT
+from sampling.decode import ACTIVATIONS, CompiledGPT, compile_library, optimize_for_decoding
+from sampling.generate import Decoder
 
-SUPPORTED = "model.decode.ACTIVATIONS"
+SUPPORTED = "sampling.decode.ACTIVATIONS"
 NO_CC = os.name != "posix" or shutil.which("cc") is None
 needs_cc = pytest.mark.skipif(NO_CC, reason="no C compiler")
 
@@ -110,8 +110,8 @@ def test_activation_propagates_nan(activation: str) -> None:
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """Yield a folder with the C source, in which nothing is compiled yet."""
-    shutil.copy(Path(model.decode.__file__).with_suffix(".c"), tmp_path)
-    monkeypatch.setattr(model.decode, "__file__", str(tmp_path / "decode.py"))
+    shutil.copy(Path(sampling.decode.__file__).with_suffix(".c"), tmp_path)
+    monkeypatch.setattr(sampling.decode, "__file__", str(tmp_path / "decode.py"))
     compile_library.cache_clear()
     yield tmp_path
     compile_library.cache_clear()

@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.generate import Decoder, Sampling, generate, window_start
 from model.gpt import GPT
+from sampling.generate import Decoder, Sampling, generate, window_start
 from tests.model.test_gpt import V, make
 
 
