@@ -108,19 +108,32 @@ class Rotary(nn.Module):
 
 
 class KVCache:
-    """The keys and values of one layer at the positions so far, which decoding reuses."""
+    """The keys and values of one layer at the positions so far, which decoding reuses.
+
+    They are written in place, so gradients of a pass are lost when the next one appends.
+    """
 
     k_BHSD: Tensor
     v_BHSD: Tensor
     length = 0
 
+    def __init__(self, size: int) -> None:
+        """
+        Args:
+            size: number of positions for which memory is allocated, when the first are appended.
+        """
+        self.size = size
+
     def append(self, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Append T positions; return all keys and values so far, each (B, H, length, D)."""
-        if self.length:
-            k_BHTD = torch.cat((self.k_BHSD, k_BHTD), dim=2)
-            v_BHTD = torch.cat((self.v_BHSD, v_BHTD), dim=2)
-        self.k_BHSD, self.v_BHSD, self.length = k_BHTD, v_BHTD, k_BHTD.size(2)
-        return k_BHTD, v_BHTD
+        """Append T positions; return views of all keys and values so far, (B, H, length, D)."""
+        if self.length == 0:
+            B, H, _, D = k_BHTD.shape
+            self.k_BHSD = k_BHTD.new_empty(B, H, self.size, D)
+            self.v_BHSD = v_BHTD.new_empty(B, H, self.size, D)
+        start, self.length = self.length, self.length + k_BHTD.size(2)
+        self.k_BHSD[:, :, start : self.length] = k_BHTD
+        self.v_BHSD[:, :, start : self.length] = v_BHTD
+        return self.k_BHSD[:, :, : self.length], self.v_BHSD[:, :, : self.length]
 
 
 class Cache:
@@ -129,8 +142,13 @@ class Cache:
 
     recent_BN: Tensor | int = 0
 
-    def __init__(self, n_layer: int) -> None:
-        self.layers = [KVCache() for _ in range(n_layer)]
+    def __init__(self, n_layer: int, size: int) -> None:
+        self.layers = [KVCache(size) for _ in range(n_layer)]
+
+    @property
+    def length(self) -> int:
+        """The number of positions so far."""
+        return self.layers[0].length
 
 
 class MultiHeadAttention(nn.Module):

@@ -162,7 +162,7 @@ class GPT(nn.Module):
     def embed(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
         """Return the sum of the embeddings of tokens, positions and n-grams, (B, T, C), and update
         the cache's last tokens."""
-        start = cache.layers[0].length if cache else 0
+        start = cache.length if cache else 0
         end = start + tokens_BT.size(1)
         if end > self.config.block_size:
             raise ValueError(f"{end} positions, but block_size is {self.config.block_size}")
@@ -187,7 +187,7 @@ class GPT(nn.Module):
 
     def new_cache(self) -> Cache:
         """Return an empty cache for decoding."""
-        return Cache(self.config.n_layer)
+        return Cache(self.config.n_layer, self.config.block_size)
 
     def num_parameters(self) -> int:
         """Return the number of parameters."""

@@ -29,14 +29,24 @@ def test_window_moves_by_half_when_it_is_full(position: int, block_size: int) ->
         assert position - start == block_size // 2  # its last half is kept
 
 
-@given(st.lists(st.integers(1, 5), min_size=2, max_size=8), st.integers(1, 4), st.integers(1, 16))
-def test_any_split_matches_full_passes(parts: list[int], ngrams: int, block_size: int) -> None:
+@given(
+    st.lists(st.integers(1, 5), min_size=2, max_size=8),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(1, 16),
+)
+def test_any_split_matches_full_passes(
+    parts: list[int], batch_size: int, ngrams: int, block_size: int
+) -> None:
+    """The text may exceed a window. In each window, the cache stays where it was allocated."""
     model = make(True, block_size=block_size, ngrams=ngrams)
-    text = torch.randint(0, V, (2, sum(parts)), generator=torch.Generator().manual_seed(0))
-    decoder = Decoder(model)
+    text = torch.randint(0, V, (batch_size, sum(parts)), generator=torch.Generator().manual_seed(0))
+    decoder, places = Decoder(model), dict[int, object]()
     for part, end in zip(torch.split(text, parts, dim=1), accumulate(parts), strict=True):
         full = full_logits(model, text[:, :end])
         torch.testing.assert_close(decoder.read(part), full, rtol=0, atol=1e-11)
+        place = [(c.k_BHSD.data_ptr(), c.v_BHSD.data_ptr()) for c in decoder.cache.layers]
+        assert places.setdefault(decoder.start, place) == place
 
 
 def test_generate_matches_sampling_by_full_passes() -> None:
