@@ -6,14 +6,11 @@ The page is opened from disk in headless Chromium, offline. `computed` is the ti
 engine alone generates one token; `drawn` is the time from the input event until the maps are drawn.
 """
 
-import importlib
 import math
 import random
-import shutil
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -24,37 +21,14 @@ from pydantic.dataclasses import dataclass
 from benchmarks import common as frame
 from common.errors import UserError, command
 from common.fields import STRICT, Count
+from tests.browser import ACT, DONE, open_report, start_browser
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-DONE = "body[data-busy=no]"
 PATCHED = 64  # tokens of the text whose patching grid is filled
 
-# `when` promises the time at which the body's data-<name> is next set.
-CLOCK = """
-globalThis.when = (name) => new Promise((done) => {
-  new MutationObserver((_, observer) => {
-    if (!(name in document.body.dataset)) return;
-    observer.disconnect();
-    done(performance.now());
-  }).observe(document, { subtree: true, attributeFilter: [`data-${name}`] });
-});
-globalThis.opened = when("snapshot");
-"""
 COMPUTE = """([text, step]) => {
   const began = performance.now();
   glassgpt.generate(text, 1, { step });
   return performance.now() - began;
-}"""
-ACT = """async ([name, id, value]) => {
-  const drawn = when(name);
-  const place = document.getElementById(id);
-  const began = performance.now();
-  if (value === null) place.click();
-  else {
-    place.value = value;
-    place.dispatchEvent(new Event("input"));
-  }
-  return (await drawn) - began;
 }"""
 
 
@@ -71,34 +45,6 @@ def find_report(word: str | None) -> Path:
     if word is None or not Path(word).is_file():
         raise UserError("no report given; name the file that python study.py report wrote")
     return Path(word)
-
-
-@contextmanager
-def start_browser() -> Iterator[Any]:
-    """Start Chromium without a window, driven by playwright."""
-    try:
-        playwright = importlib.import_module("playwright.sync_api")
-    except ImportError:
-        raise UserError("playwright is missing; install it with: pip install playwright") from None
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        raise UserError(f"no browser found; install one of {', '.join(BROWSERS)}")
-    with playwright.sync_playwright() as driver:
-        yield driver.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
-        )
-
-
-def open_report(browser: Any, path: Path, **look: Any) -> Any:
-    """Open a report in a new tab, and wait until it has computed everything that it shows."""
-    tab = browser.new_context(offline=True, **look).new_page()
-    tab.set_default_timeout(120_000)
-    tab.add_init_script(CLOCK)
-    tab.goto(path.resolve().as_uri())
-    if tab.evaluate("typeof glassgpt") == "undefined":
-        raise UserError(f"{path} is not a report; write one with: python study.py report")
-    tab.wait_for_selector(DONE)
-    return tab
 
 
 def measure(browser: Any, path: Path, tab: Any, repetitions: Iterator[int]) -> frame.Row:

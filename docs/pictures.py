@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.page import ACT, DONE, find_report, open_report, start_browser
+from benchmarks.page import find_report
 from common.errors import UserError, command
+from tests.browser import ACT, DONE, open_report, start_browser
 
 FOLDER = Path(__file__).parent
 WORD = "UNCOPYRIGHTABLE"  # no letter twice

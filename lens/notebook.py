@@ -15,7 +15,7 @@ from torch import nn
 
 from common.errors import UserError
 from formats.own import open_module
-from lens.report.data import make_page
+from lens.report_data import make_page
 from lens.subject import MeasureOptions, Subject
 
 # The height of the whole page, so that nothing scrolls inside the notebook: the font grows with the

@@ -41,7 +41,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no fork, name
 # Each group shares something that takes seconds to start: the report and its page, a browser,
 # transformers and PyTorch's compiler, or the fork server. pytest-xdist runs a group on one worker.
 # A test's group is that of the first key that is its fixture, a name in its module or its folder.
-GROUPS = {"report": "pages", "browser": "browser"}
+GROUPS = {"report": "pages", "window": "pages", "browser": "browser"}
 GROUPS |= {"formats": "libraries", "FlopCounterMode": "libraries", "nanogpt": "libraries"}
 GROUPS |= dict.fromkeys(("start_command", "start_job", "debug_run"), "processes")
 
@@ -80,14 +80,22 @@ def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Yield one browser for all tests: Playwright allows only one in a process."""
-    from benchmarks.page import start_browser
     from common.errors import UserError
+    from tests.browser import start_browser
 
     try:
         with start_browser() as started:
             yield started
     except UserError as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the Report of tests/reports.py, made once."""
+    from tests.reports import make_report
+
+    return make_report(tmp_path_factory.mktemp("page"))
 
 
 def make_run(

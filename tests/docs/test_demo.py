@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.page import DONE
+from tests.browser import DONE
 from tests.conftest import ROOT
 
 DEMO = ROOT / "docs/demo"

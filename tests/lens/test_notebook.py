@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.page import DONE
 from common.errors import UserError
 from lens.notebook import show
+from tests.browser import DONE
 from tests.conftest import make_run
 from tests.formats.lecture import GPTLanguageModel
 

@@ -2,7 +2,6 @@
 
 import base64
 import copy
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,12 @@ from lens.measure import (
     repeated,
     score_heads,
 )  # fmt: skip
-from lens.report.data import choose
-from lens.report.page import page, to_json
-from lens.report.weights import pack_weights
+from lens.report_data import choose
 from lens.subject import REPEATS
 from run.checkpoint import open_run
 from tests.conftest import make_run
-from tests.lens.conftest import CHARS, Report, parse_report, save_snapshot
+from tests.reports import CHARS, Report, parse_report, save_snapshot
 from training.step import TrainState
-
-HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
 def unpack(packed: str) -> Tensor:
@@ -95,19 +90,6 @@ def test_choice_prefers_snapshots_where_the_loss_changes() -> None:
     assert chosen == {0: True, 3: True, 4: True, 5: True, 8: False}
 
 
-@pytest.mark.parametrize("eight_bits", [False, True])
-def test_weight_rounding_error_is_at_most_half_a_step(eight_bits: bool) -> None:
-    matrix = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)) * 3
-    matrix[3] = 0.0
-    packed, rounded = pack_weights({"matrix": matrix, "vector": matrix[0]}, eight_bits)
-    assert torch.equal(rounded["vector"], matrix[0].half().float())
-    half_a_step = matrix.abs().amax(1, keepdim=True) / 254 * 1.0001
-    allowed = half_a_step if eight_bits else matrix.abs() * 2.0**-11
-    assert ((rounded["matrix"] - matrix).abs() <= allowed).all()
-    # The four nonzero rows, the vector, and one byte of row bits for each tensor.
-    assert len(packed) == (4 * (4 + 7) if eight_bits else 4 * 7 * 2) + 2 * 7 + 2
-
-
 def test_page_keeps_to_max_mb_and_overwrites_only_reports(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,11 +114,3 @@ def test_page_keeps_to_max_mb_and_overwrites_only_reports(
     assert study.main([*report, "--out=mine.txt"]) == 2
     assert "mine.txt is not a report" in capsys.readouterr().err
     assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"
-
-
-def test_embedded_data_cannot_close_the_script() -> None:
-    given = {"<&>": ["\u2028\u2029\ud800", HOSTILE, float("inf"), 1.5, {"{{script}}": None}]}
-    text = to_json(given)
-    assert text.isascii() and not set("<>&") & set(text)
-    assert json.loads(text) == json.loads(json.dumps(given).replace("Infinity", "null"))
-    assert page(given, [b"\xff"]).count("<script") == 3

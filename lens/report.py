@@ -1,0 +1,40 @@
+"""The command report: an HTML page that runs the model."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from common.atomic import write_atomically
+from common.errors import UserError, printable
+from common.fields import STRICT
+from lens.report_data import make_page
+from lens.subject import MeasureOptions, Subject
+from page.html import MARK
+
+
+@dataclass(frozen=True, config=STRICT)
+class Report(MeasureOptions):
+    """Write an interactive HTML page, to open from disk"""
+
+    out: str | None = None
+    """Path of the page; if omitted, report.html in the run's folder."""
+
+    max_mb: Annotated[float, Field(gt=0)] = 16.0
+    """Maximum size of the page in megabytes. If not everything fits, the page has fewer snapshots
+    of the run, with weights rounded to 8 bits."""
+
+
+def report(word: str | None, options: Report) -> int:
+    """Write the page."""
+    subject = Subject(word, options)
+    path = Path(options.out or subject.run / "report.html")
+    if not path.parent.is_dir() or path.is_dir():
+        raise UserError(f"--out {options.out!r} must name a file in an existing folder")
+    if path.exists() and not path.read_bytes().startswith(MARK.encode()):
+        raise UserError(f"{path} is not a report; name another --out")
+    content = make_page(subject, subject.sequences(options.sequences), options.max_mb * 1e6)
+    write_atomically(path, content.encode())
+    print(f"{printable(str(path))}, {len(content) / 1e6:.1f} MB: open it in a browser")
+    return 0

@@ -1,0 +1,201 @@
+"""The data of the report page: weights for its engine, PyTorch's logits to check the engine, and
+results that need the corpus or PyTorch: losses, scores, ablation, checks."""
+
+import copy
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from common.errors import UserError
+from lens.measure import (
+    ablate,
+    logit_lens,
+    mean_loss,
+    mean_outputs,
+    measure_copying,
+    repeated,
+    score_heads,
+)  # fmt: skip
+from lens.metrics import SCORES
+from lens.subject import REPEATS, Subject
+from lens.verify import check_model
+from model.gpt import GPT
+from page.html import make_html, pack, to_json
+from page.weights import pack_weights
+from run.checkpoint import find_snapshots, load_snapshot
+
+REFERENCE = 2**12  # approximate number of PyTorch's logits per snapshot
+BASE64 = 4 / 3  # characters per byte
+
+
+def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
+    """Return the page, of at most `max_bytes`, with as many snapshots as fit.
+
+    Args:
+        sequences_BT: block_size + 1 tokens each, for scores and losses.
+
+    Raises:
+        UserError: if the run's own weights do not fit.
+    """
+    model = subject.model
+    packed = BASE64 * len(pack_weights(model.state_dict(), True)[0])
+    if packed > max_bytes:  # fail before the slow measurements
+        raise too_small(max_bytes, packed + 1e6)
+    data = describe(subject, sequences_BT)
+    taken = len(make_html(data, []).encode())
+    # What a snapshot adds to the page: its measurements, and its weights in base64.
+    text = 1.1 * len(to_json(measure(subject, sequences_BT, model, False)[0])) + 100
+    sizes, losses = [], []
+    for _, snapshot in through_training(subject):
+        packs = [pack_weights(snapshot.state_dict(), eight_bits)[0] for eight_bits in (False, True)]
+        sizes.append([text + BASE64 * len(each) for each in packs])
+        losses.append(mean_loss(snapshot, sequences_BT))
+    if taken + sizes[-1][1] > max_bytes:
+        raise too_small(max_bytes, taken + sizes[-1][1])
+    chosen = choose(sizes, losses, max_bytes - taken)
+    data["saved"], data["snapshots"], weights = len(sizes), [], []
+    for i, (step, snapshot) in enumerate(through_training(subject)):
+        if i in chosen:
+            measured, packed_weights = measure(subject, sequences_BT, snapshot, chosen[i])
+            data["snapshots"].append({"step": step, **measured})
+            weights.append(packed_weights)
+    print(
+        f"{len(chosen)} of {len(sizes)} snapshots fit --max_mb {max_bytes / 1e6:g}", file=sys.stderr
+    )
+    return make_html(data, weights)
+
+
+def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
+    """Return what the page shows about the run and its final weights."""
+    model, state, T = subject.model, subject.header.state, sequences_BT.size(1) - 1
+    checks = check_model(model, subject.prompt_T, subject.dtype)
+    changes = ablate(model, sequences_BT)
+    return {
+        "run": {
+            "name": subject.run.name,
+            "step": state.step,
+            "val_loss": state.val_loss,
+            "unit": subject.config.data.unit,
+            "parameters": model.num_parameters(),
+            "config": dataclasses.asdict(subject.config),
+            "made": time.strftime("%Y-%m-%d"),
+            "torch": subject.header.machine.torch,
+        },
+        "shapes": [[name, list(weight.shape)] for name, weight in model.state_dict().items()],
+        "vocab": subject.tokenizer.labels,
+        "tokenizer": subject.tokenizer.to_dict(),
+        "prompt": subject.prompt_T.tolist(),
+        "texts": [] if subject.options.prompt else sequences_BT.tolist(),
+        "reference": reference(subject).tolist(),
+        "copies": bool(subject.trained_periods),
+        "baselines": subject.batches(T).baselines(),
+        "scores": [
+            {
+                "key": score.key,
+                "source": score.source,
+                "formula": score.formula,
+                "repeats": score.repeats,
+                "uniform": score.uniform(2 * subject.period() if score.repeats else T),
+            }
+            for score in SCORES
+        ],
+        "ablation": {"loss": mean_loss(model, sequences_BT)}
+        | {key: flat(change_LH) for key, change_LH in changes.items()},
+        "sequences": len(sequences_BT),
+        "checks": [check._asdict() for check in checks],
+    }
+
+
+def through_training(subject: Subject) -> Iterator[tuple[int, GPT]]:
+    """Yield the step and the weights of each snapshot, all in one model, then the final weights."""
+    last, model = subject.header.state.step, GPT(subject.config.model, subject.V).eval()
+    snapshots = find_snapshots(subject.run).items()
+    for step, file in tqdm(snapshots, "snapshots", leave=False, disable=None):
+        if step < last:
+            load_snapshot(model, file)
+            yield step, model
+    yield last, subject.model
+
+
+def choose(
+    sizes: Sequence[Sequence[float]], losses: Sequence[float], room: float
+) -> dict[int, bool]:
+    """Choose the snapshots that fit, by index, and whether each is rounded to 8 bits.
+
+    The last snapshot, the run's final weights, is in half precision if it fits alone. The others
+    are in half precision if all fit, else in 8 bits. While they do not fit, the one across which
+    the loss changes least is removed; the first one is removed only when none is left between it
+    and the last.
+
+    Args:
+        sizes: of each snapshot in half precision and in 8 bits; the last fits in 8 bits.
+    """
+    last = len(sizes) - 1
+    eight_last = sizes[last][0] > room
+    room -= sizes[last][eight_last]
+    eight = eight_last or sum(half for half, _ in sizes[:last]) > room
+    kept = list(range(len(sizes)))
+    while sum(sizes[i][eight] for i in kept[:-1]) > room:
+        changes = [abs(losses[a] - losses[b]) for a, b in zip(kept, kept[2:], strict=False)]
+        kept.pop(int(np.argmin(changes)) + 1 if changes else 0)
+    return dict.fromkeys(kept[:-1], eight) | {last: eight_last}
+
+
+def measure(
+    subject: Subject, sequences_BT: Tensor, model: GPT, eight_bits: bool
+) -> tuple[dict[str, Any], bytes]:
+    """Measure a model, and pack its weights.
+
+    The logits come from the rounded weights, in float64, as the page's engine should compute them.
+    """
+    period, reference_BT = subject.period(), reference(subject)[None]
+    scores = score_heads(model, sequences_BT[:, :-1], repeats=False)
+    scores |= score_heads(model, repeated(subject.V, period, REPEATS), repeats=True)
+    first, second, _ = measure_copying(model, period, REPEATS)
+    lens_loss = logit_lens(model, sequences_BT)
+    packed, rounded_weights = pack_weights(model.state_dict(), eight_bits)
+    rounded = copy.deepcopy(model)
+    rounded.load_state_dict(rounded_weights)
+    nats = mean_loss(rounded, sequences_BT) - lens_loss[-1]
+    with torch.no_grad():
+        exact_TV = copy.deepcopy(model).double()(reference_BT)[0]
+        logits_TV = rounded.double()(reference_BT)[0]
+    T, V = logits_TV.shape
+    rows = list(range(T - 1, -1, -max(1, T * V // REFERENCE)))
+    measured = {
+        "eight_bits": eight_bits,
+        "rows": rows,
+        "logits": pack(logits_TV[rows]),
+        "rounding": {"logit": (logits_TV - exact_TV).abs().max().item(), "nats": nats},
+        "scores": {key: flat(score_LH) for key, score_LH in scores.items()},
+        "copying": {"period": period, "first": first, "second": second},
+        "lens_loss": lens_loss,
+        "means": pack(mean_outputs(model, sequences_BT)),
+    }
+    return measured, packed
+
+
+def reference(subject: Subject) -> Tensor:
+    """Return the text on which the engine is checked, (T,): the prompt repeated up to the context.
+
+    A model may differ from the engine only at late positions, as with a sliding window.
+    """
+    return subject.prompt_T.repeat(subject.window)[: subject.window]
+
+
+def too_small(max_bytes: float, enough: float) -> UserError:
+    return UserError(
+        f"the model exceeds {max_bytes / 1e6:g} MB; set --max_mb {enough / 1e6 + 0.01:.2f}"
+    )
+
+
+def flat(x_LH: Tensor) -> list[float]:
+    """Flatten the scores, layer by layer, and round them for the page."""
+    return [round(float(x), 6) for x in x_LH.flatten()]

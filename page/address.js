@@ -1,0 +1,52 @@
+// The address of the page, which describes its state.
+
+import { range } from "./engine/numbers.js";
+import { editing, headName, HEADS, snapshots, tokenizer } from "./run.js";
+import { initial, state } from "./state.js";
+import { PANELS } from "./views/panels.js";
+
+/** The part of the address after #: what differs from the initial state. */
+function address() {
+  const first = initial(), parts = new URLSearchParams();
+  const [text, old] = [state.text, first.text].map((each) => tokenizer.toAddress(each));
+  if (text !== old) parts.set("text", text);
+  if (state.snapshot !== first.snapshot) parts.set("step", snapshots[state.snapshot].step);
+  if (state.head !== first.head) parts.set("head", headName(state.head));
+  for (const word of state.edits) parts.append("edit", word);
+  if (state.other) parts.set("other", tokenizer.toAddress(state.other));
+  if (state.panel) parts.set("panel", state.panel);
+  return parts.size ? `#${parts}` : "";
+}
+
+let keeping; // browsers refuse an address that changes too often
+let keptEdits = ""; // of the last address: Back undoes edits, and the first change
+
+export function keepAddress() {
+  clearTimeout(keeping);
+  keeping = setTimeout(() => {
+    const edits = state.edits.join();
+    const way = location.hash && edits === keptEdits ? "replaceState" : "pushState";
+    keptEdits = edits;
+    if (address() === location.hash) return;
+    try {
+      history[way](null, "", address() || location.pathname);
+    } catch { // a frame without an address, as in a notebook
+    }
+  }, 300);
+}
+
+/** The changes that the address describes; anything invalid keeps its initial value. */
+export function readAddress() {
+  const parts = new URLSearchParams(location.hash.slice(1)), changes = {};
+  if (parts.has("text")) changes.text = tokenizer.fromAddress(parts.get("text"));
+  if (parts.get("other")) changes.other = tokenizer.fromAddress(parts.get("other"));
+  if (PANELS.some(({ key }) => key === parts.get("panel"))) changes.panel = parts.get("panel");
+  const snapshot = snapshots.findIndex(({ step }) => `${step}` === parts.get("step"));
+  if (snapshot >= 0) changes.snapshot = snapshot;
+  const head = range(HEADS).find((each) => headName(each) === parts.get("head"));
+  if (head !== undefined) changes.head = head;
+  const ofHead = (word) => word.replace(/=.*/, ""); // one edit of a head
+  changes.edits = parts.getAll("edit").filter((word, i, words) =>
+    editing.read(word) && words.findIndex((each) => ofHead(each) === ofHead(word)) === i);
+  return changes;
+}

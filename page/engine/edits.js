@@ -1,0 +1,53 @@
+// An edit of the computation is a word, which also stands in the page's address:
+//   L0H1=zero  L0H1=mean     the output of a head
+//   L0.attn  L0.mlp          all heads of a layer; its MLP
+//   hide@12                  a position that no later one attends to
+//   patch@12/L1  patch@12/L1H0   a layer's input, or a head's output, from the other text
+
+import { range } from "./numbers.js";
+
+const EDIT = new RegExp("^(?:" + [/L(\d+)H(\d+)=(zero|mean)/, /L(\d+)\.(attn|mlp)/,
+  /(hide|patch)@(\d+)(?:\/L(\d+)(?:H(\d+))?)?/].map(({ source }) => source).join("|") + ")$");
+
+export class Edits {
+  constructor({ L, H, B }) {
+    Object.assign(this, { L, H, B });
+    this.ofEngine = new Map(); // the engine's edits by word; the same object means no change
+  }
+
+  /** {kind, layer, head, position, instead}, or null if the word is not an edit of this model. */
+  read(word) {
+    const match = EDIT.exec(word);
+    if (!match) return null;
+    const [layer, head, position] =
+      [match[1] ?? match[4] ?? match[8], match[2] ?? match[9], match[7]]
+        .map((text) => (text === undefined ? undefined : Number(text)));
+    const kind = match[3] ? "head" : match[5] ?? match[6];
+    const wrong = layer >= this.L || head >= this.H || position >= this.B ||
+      (kind === "hide") !== (layer === undefined);
+    return wrong ? null : { kind, layer, head, position, instead: match[3] };
+  }
+
+  /** The edits in the engine's form. `donor` is an engine that has computed the other text. */
+  toEngine(words, donor) {
+    return words.flatMap((word) => {
+      const { kind, layer, head, position, instead } = this.read(word);
+      if (kind === "patch") {
+        const { memory, at, C, D, tokens } = donor;
+        const [from, width] = head === undefined
+          ? [at[`x${layer}`], C] : [at[`z${layer}`] + head * D, D];
+        const row = memory.slice(from + position * C, from + position * C + width);
+        return position < tokens.length ? [{ layer, head, position, row }] : [];
+      }
+      if (!this.ofEngine.has(word)) {
+        this.ofEngine.set(word, {
+          head: () => [{ layer, head, off: instead }],
+          attn: () => range(this.H).map((h) => ({ layer, head: h, off: "zero" })),
+          mlp: () => [{ layer, off: "mlp" }],
+          hide: () => [{ hide: position }],
+        }[kind]());
+      }
+      return this.ofEngine.get(word);
+    });
+  }
+}

@@ -1,0 +1,467 @@
+// The model of model/gpt.py, computed row by row, so that only what an edit changes is computed
+// again. Rows before a changed position, and layers below a changed layer, are kept.
+//
+// Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, L layers, V
+// vocabulary. All numbers are in the memory of kernels.js, which has the matmul. Norms and softmax
+// use double precision.
+
+import { ACTIVATIONS, activate, arena, product, softmax } from "./kernels.js";
+
+const EPS = 1e-5; // of every norm
+const NGRAM_ROWS = 16381;
+const CHUNK = 12; // rows between two yields: tiles of four
+
+const shelves = []; // weights in memory: {key, start, count, users}
+
+/** The sizes of a model, by the letters above: L, H, C, B (block_size), D, V. */
+export function sizesOf(config, shapes) {
+  const { n_layer: L, n_head: H, n_embd: C, block_size: B } = config;
+  const V = shapes.find(([name]) => name === "token_embedding.weight")[1][0];
+  return { L, H, C, B, D: C / H, V };
+}
+
+export class Engine {
+  /** @param config the fields of model/config.py
+   * @param shapes [name, shape] of each weight, in the order in which `load` writes them */
+  constructor(config, shapes) {
+    Object.assign(this, { config }, sizesOf(config, shapes));
+    const { L, H, C, B } = this;
+    this.triangle = (B * (B + 1)) / 2; // weights of a head: row t has t + 1
+    this.unembedding = config.tie_embeddings ? "token_embedding" : "head";
+    this.hidden = shapes.find(([name]) => name.endsWith("mlp.up.weight"))[1][0];
+    this.at = {}; // where each tensor begins
+    this.rows = {}; // number of rows of each matrix
+    let end = 0;
+    const place = (name, size) => {
+      this.at[name] = end;
+      end += size;
+    };
+    for (let l = 0; l <= L; l++) place(`x${l}`, B * C); // the residual stream
+    for (let l = 0; l < L; l++) {
+      for (const name of ["q", "k", "v", "z", "attn", "mlp"]) place(name + l, B * C);
+      place(`columns${l}`, B * C); // the values transposed: for each of C numbers, B positions
+      place(`weights${l}`, H * this.triangle);
+    }
+    place("normed", CHUNK * C);
+    place("up", CHUNK * this.hidden);
+    place("logits", B * this.V);
+    place("lens", CHUNK * this.V);
+    for (const name of ["cos", "sin"]) place(name, (B * this.D) / 2);
+    const start = arena.reserve(end);
+    for (const name of Object.keys(this.at)) this.at[name] += start;
+    this.offsets = {}; // of each weight, after the first
+    this.weightCount = 0;
+    for (const [name, shape] of shapes) {
+      this.rows[name] = shape[0];
+      this.offsets[name] = this.weightCount;
+      this.weightCount += shape.reduce((a, b) => a * b, 1);
+    }
+    if (config.positions === "rotary") this.tabulateRotations();
+    this.means = null; // of each head's output, (L, H, D), for edits that put it there
+    this.tokens = [];
+    this.edits = [];
+    this.valid = new Array(L + 2).fill(0); // number of valid rows of x0 to xL, and of the logits
+  }
+
+  /** A view of the numbers of all engines. Do not keep it, because the memory may grow. */
+  get memory() { return arena.floats; }
+
+  /** Use the weights with the name `key`, one tensor after the other. Engines share them; `fill`
+   * writes them, over zeros, only if no engine has them yet. */
+  load(key, fill, means = null) {
+    const count = this.weightCount;
+    this.shelf?.users.delete(this);
+    this.shelf = shelves.find((shelf) => shelf.key === key && shelf.count === count) ??
+      shelves.find((shelf) => !shelf.users.size && shelf.count === count);
+    if (!this.shelf) {
+      this.shelf = { start: arena.reserve(count), count, users: new Set() };
+      shelves.push(this.shelf);
+    }
+    if (this.shelf.key !== key) {
+      const { start } = this.shelf;
+      this.shelf.key = key;
+      fill(this.memory.subarray(start, start + count).fill(0));
+    }
+    this.shelf.users.add(this);
+    for (const name of Object.keys(this.offsets)) {
+      this.at[name] = this.shelf.start + this.offsets[name];
+    }
+    this.means = means;
+    this.valid.fill(0);
+  }
+
+  tabulateRotations() {
+    const { memory, at } = this;
+    const half = this.D / 2;
+    for (let t = 0; t < this.B; t++) {
+      for (let i = 0; i < half; i++) {
+        const angle = t * 10000 ** (-i / half);
+        memory[at.cos + t * half + i] = Math.cos(angle);
+        memory[at.sin + t * half + i] = Math.sin(angle);
+      }
+    }
+  }
+
+  // ------------------------------------------------------------------------- computing
+  /** Set what to compute next: at most `block_size` tokens, and edits of the computation:
+   *
+   *     {layer, head, off: "zero" or "mean"}    a head's output, before W_O
+   *     {layer, off: "mlp"}                     the MLP of a layer
+   *     {layer, neuron, position}               a neuron of the MLP at a position, set to zero
+   *     {hide}                                  a position that no later position may attend to
+   *     {layer, position, row}                  the residual stream before a layer, C numbers
+   *     {layer, head, position, row}            a head's output before W_O, D numbers */
+  set(tokens, edits = []) {
+    if (tokens.length > this.B) throw new Error(`${tokens.length} tokens, block_size ${this.B}`);
+    let same = 0;
+    while (same < tokens.length && tokens[same] === this.tokens[same]) same++;
+    this.forget(0, same);
+    const all = [...new Set([...this.edits, ...edits])];
+    const kept = this.edits.filter((edit) => edits.includes(edit));
+    const still = edits.filter((edit) => this.edits.includes(edit)); // the same, perhaps reordered
+    for (const edit of all) {
+      const stays = kept.includes(edit);
+      if (stays && kept.indexOf(edit) === still.indexOf(edit)) continue;
+      const { layer, position = 0, hide } = edit;
+      if (hide !== undefined) this.forget(1, hide + 1);
+      else if (!isPatch(edit)) this.forget(layer + 1, position);
+      else {
+        const alone = !stays && all.every((other) => other === edit || !isPatch(other) ||
+          other.layer !== layer || other.position !== position);
+        if (!alone || position >= this.valid[layer]) this.forget(layer, position);
+        else if (edits.includes(edit)) this.put(edit);
+        else this.memory.set(edit.under, this.at[`x${layer}`] + position * this.C);
+        this.forget(layer + 1, position);
+      }
+    }
+    this.tokens = [...tokens];
+    this.edits = [...edits];
+  }
+
+  /** Write a row into the residual stream, and keep the previous row. */
+  put(edit) {
+    const x = this.at[`x${edit.layer}`] + edit.position * this.C;
+    edit.under = this.memory.slice(x, x + this.C);
+    this.memory.set(edit.row, x);
+  }
+
+  /** Mark the rows from `row` to be computed again, from `x<layer>` upwards. */
+  forget(layer, row) {
+    for (let l = layer; l < this.valid.length; l++) this.valid[l] = Math.min(this.valid[l], row);
+  }
+
+  /** Compute what is missing; yield to let the page handle events; stop if `set` is called. */
+  *compute() {
+    const { tokens, edits, L, C, V, valid, at } = this;
+    const T = tokens.length;
+    this.embed(valid[0], T);
+    valid[0] = T;
+    for (let l = 0; l <= L; l++) {
+      while (valid[l + 1] < T) {
+        const from = valid[l + 1];
+        const to = Math.min(from + CHUNK, T);
+        if (l < L) {
+          this.block(l, from, to);
+          this.patch(l + 1, from, to);
+        } else {
+          this.unembed(at[`x${L}`] + from * C, at.logits + from * V, to - from);
+        }
+        valid[l + 1] = to;
+        yield;
+        if (this.tokens !== tokens || this.edits !== edits) return;
+      }
+    }
+  }
+
+  /** Return the logits of every position, (T, V), without yielding. */
+  run(tokens, edits = []) {
+    this.set(tokens, edits);
+    for (const _ of this.compute());
+    return this.memory.subarray(this.at.logits, this.at.logits + tokens.length * this.V);
+  }
+
+  embed(from, to) {
+    const { memory, at, C, V, tokens } = this;
+    const { ngrams, positions } = this.config;
+    for (let t = from; t < to; t++) {
+      const x = at.x0 + t * C;
+      const token = at["token_embedding.weight"] + tokens[t] * C;
+      for (let c = 0; c < C; c++) memory[x + c] = memory[token + c];
+      if (positions === "learned") this.add(x, at["position_embedding.weight"] + t * C, C);
+      let number = tokens[t];
+      let power = 1;
+      for (let i = 1; i < ngrams; i++) {
+        const name = `ngram_embeddings.${i - 1}.weight`;
+        power = (power * V) % NGRAM_ROWS;
+        number += (tokens[t - i] ?? 0) * power;
+        this.add(x, at[name] + (number % this.rows[name]) * C, C);
+      }
+    }
+    this.patch(0, from, to);
+  }
+
+  add(to, from, count) {
+    const { memory } = this;
+    for (let i = 0; i < count; i++) memory[to + i] += memory[from + i];
+  }
+
+  patch(layer, from, to) {
+    for (const edit of this.edits) {
+      const { layer: l, position } = edit;
+      if (isPatch(edit) && l === layer && from <= position && position < to) this.put(edit);
+    }
+  }
+
+  /** Compute a block, attention and MLP, for the rows `from` to `to` of the residual stream. */
+  block(l, from, to) {
+    const { memory, at, B, C, hidden } = this;
+    const rows = to - from;
+    const [x, next] = [at[`x${l}`] + from * C, at[`x${l + 1}`] + from * C];
+    const [attn, mlp] = [at[`attn${l}`] + from * C, at[`mlp${l}`] + from * C];
+    const name = `blocks.${l}`;
+    this.norm(`${name}.attn_norm`, x, rows);
+    for (const [kind, letter] of [["query", "q"], ["key", "k"], ["value", "v"]]) {
+      const y = at[letter + l] + from * C;
+      this.linear(`${name}.attn.${kind}`, at.normed, y, rows, C, C);
+      if (letter !== "v") this.normAndRotate(`${name}.attn.${letter}_norm`, y, from, to);
+    }
+    const { [`v${l}`]: v, [`columns${l}`]: columns } = at;
+    for (let t = from; t < to; t++) {
+      for (let c = 0; c < C; c++) memory[columns + c * B + t] = memory[v + t * C + c];
+    }
+    this.attend(l, from, to);
+    this.linear(`${name}.attn.out`, at[`z${l}`] + from * C, attn, rows, C, C);
+    memory.copyWithin(next, x, x + rows * C);
+    this.add(next, attn, rows * C);
+
+    this.norm(`${name}.mlp_norm`, next, rows);
+    this.linear(`${name}.mlp.up`, at.normed, at.up, rows, C, hidden);
+    activate(this.config.activation, memory, at.up, rows * hidden);
+    for (const { neuron, layer, position: t } of this.edits) {
+      if (neuron !== undefined && layer === l && from <= t && t < to) {
+        memory[at.up + (t - from) * hidden + neuron] = 0;
+      }
+    }
+    this.linear(`${name}.mlp.down`, at.up, mlp, rows, hidden, C);
+    if (this.edits.some((edit) => edit.off === "mlp" && edit.layer === l)) {
+      memory.fill(0, mlp, mlp + rows * C);
+    }
+    this.add(next, mlp, rows * C);
+  }
+
+  /** Compute attention head by head, with the edits. */
+  attend(l, from, to) {
+    const { memory, at, B, C, D, H, triangle } = this;
+    const edits = this.edits.filter(({ layer }) => layer === undefined || layer === l);
+    const { [`q${l}`]: q, [`k${l}`]: k, [`z${l}`]: z, [`columns${l}`]: columns,
+      [`weights${l}`]: weights } = at;
+    const scale = 1 / Math.sqrt(D);
+    for (let h = 0; h < H; h++) {
+      const own = edits.filter(({ head }) => head === undefined || head === h);
+      const [first, values, mean] = [h * D, columns + h * D * B, (l * H + h) * D];
+      for (let t = from; t < to; t++) {
+        const row = weights + h * triangle + (t * (t + 1)) / 2;
+        arena.multiply(q + t * C + first, k + first, row, 1, D, t + 1, C);
+        for (const { hide } of own) if (hide < t) memory[row + hide] = -Infinity;
+        softmax(memory, row, t + 1, scale);
+        const out = z + t * C + first;
+        arena.multiply(row, values, out, 1, t + 1, D, B);
+        for (const { head, off, row: given, position } of own) {
+          if (head !== h) continue;
+          if (off === "zero") memory.fill(0, out, out + D);
+          if (off === "mean") memory.set(this.means.subarray(mean, mean + D), out);
+          if (given && position === t) memory.set(given, out);
+        }
+      }
+    }
+  }
+
+  unembed(x, logits, rows) {
+    this.norm("final_norm", x, rows);
+    this.linear(this.unembedding, this.at.normed, logits, rows, this.C, this.V);
+  }
+
+  /** Normalize rows at x into `normed`. */
+  norm(name, x, rows) {
+    this.normalize(name, x, this.at.normed, rows, this.C);
+  }
+
+  normalize(name, x, y, rows, width) {
+    const { memory, at } = this;
+    const weight = at[`${name}.weight`];
+    const bias = at[`${name}.bias`];
+    for (let r = 0; r < rows; r++, x += width, y += width) {
+      const { mean, scale } = this.moments(x, width);
+      for (let c = 0; c < width; c++) {
+        memory[y + c] = (memory[x + c] - mean) * scale * memory[weight + c];
+      }
+      if (bias !== undefined) this.add(y, bias, width);
+    }
+  }
+
+  /** Return the mean that a norm subtracts from the numbers at x, and the scale it applies then. */
+  moments(x, width) {
+    const { memory } = this;
+    let [mean, variance] = [0, 0];
+    for (let c = 0; c < width; c++) mean += memory[x + c] / width;
+    for (let c = 0; c < width; c++) variance += (memory[x + c] - mean) ** 2 / width;
+    return { mean, scale: 1 / Math.sqrt(variance + EPS) };
+  }
+
+  /** Normalize and rotate the queries or keys of each head in place, if the config says so. */
+  normAndRotate(name, y, from, to) {
+    const { memory, at: { cos, sin }, D, H } = this;
+    const half = D / 2;
+    if (this.config.qk_norm) this.normalize(name, y, y, (to - from) * H, D);
+    if (this.config.positions !== "rotary") return;
+    for (let t = from; t < to; t++) {
+      for (let h = 0; h < H; h++, y += D) {
+        for (let i = 0; i < half; i++) {
+          const [across, up] = [memory[cos + t * half + i], memory[sin + t * half + i]];
+          const a = memory[y + i];
+          const b = memory[y + half + i];
+          memory[y + i] = a * across - b * up;
+          memory[y + half + i] = b * across + a * up;
+        }
+      }
+    }
+  }
+
+  /** x W^T + b, from (rows, K) to (rows, N). */
+  linear(name, x, y, rows, K, N) {
+    const { at } = this;
+    arena.multiply(x, at[`${name}.weight`], y, rows, K, N, K);
+    const bias = at[`${name}.bias`];
+    if (bias === undefined) return;
+    for (let r = 0; r < rows; r++) this.add(y + r * N, bias, N);
+  }
+
+  // -------------------------------------------------------------------------- results
+  /** Return a copy of the first T rows of a result. */
+  take(name, width) {
+    const from = this.at[name];
+    return this.memory.slice(from, from + this.tokens.length * width);
+  }
+
+  /** Return the attention weights of a head: for t = 0 to T - 1, the t + 1 weights of query t. */
+  attention(l, h) {
+    const from = this.at[`weights${l}`] + h * this.triangle;
+    return this.memory.slice(from, from + (this.tokens.length * (this.tokens.length + 1)) / 2);
+  }
+
+  /** Return the logit lens: the logits (T, V) of a model that ends after `layers` layers. */
+  lens(layers) {
+    const { memory, at, C, V } = this;
+    const T = this.tokens.length;
+    const logits = new Float32Array(T * V);
+    for (let t = 0; t < T; t += CHUNK) {
+      const rows = Math.min(CHUNK, T - t);
+      this.unembed(at[`x${layers}`] + t * C, at.lens, rows);
+      logits.set(memory.subarray(at.lens, at.lens + rows * V), t * V);
+    }
+    return logits;
+  }
+
+  /** Return the scale that a norm applies to the numbers at x, before its weights. */
+  normScale(x) { return this.moments(x, this.C).scale; }
+
+  /** Return what the channels from `first` of `width` write into the residual stream. */
+  written(name, width, first, values) {
+    const { memory, at, C } = this, weight = at[`${name}.weight`] + first;
+    return Float64Array.from({ length: C }, (_, c) =>
+      product(values, memory.subarray(weight + c * width)));
+  }
+
+  /** Return what a residual vector adds to each logit, before the final norm's scale. */
+  logitsOf(x) {
+    const { memory, at, C, V } = this, table = at[`${this.unembedding}.weight`];
+    const mean = x.reduce((a, b) => a + b) / C;
+    const y = x.map((each, c) => (each - mean) * memory[at["final_norm.weight"] + c]);
+    return Float64Array.from({ length: V }, (_, id) => product(y, memory.subarray(table + id * C)));
+  }
+
+  /** Map a direction in a norm's output to its input, without the norm's scale. */
+  before(name, direction) {
+    const { memory, at } = this;
+    const seen = direction.map((x, c) => x * memory[at[`${name}.weight`] + c]);
+    // Subtracting the mean from the input is the same as subtracting it from the direction.
+    const mean = seen.reduce((a, b) => a + b, 0) / seen.length;
+    return seen.map((x) => x - mean);
+  }
+
+  /** Return the product of a direction with a bias of the model, or 0. */
+  biased(name, direction) {
+    const bias = this.at[`${name}.bias`];
+    return bias === undefined ? 0 : product(direction, this.memory.subarray(bias));
+  }
+
+  /** Return the queries, keys or values ("query") of tokens at a position in layer 0, (tokens, C),
+   * before the rotation. */
+  layer0(kind, tokens, position) {
+    const { memory, at, C, D, H, config } = this;
+    const found = new Float32Array(tokens.length * C);
+    for (let first = 0; first < tokens.length; first += CHUNK) {
+      const rows = tokens.slice(first, first + CHUNK);
+      rows.forEach((token, r) => {
+        const [x, row] = [at.up + r * C, at["token_embedding.weight"] + token * C];
+        memory.copyWithin(x, row, row + C);
+        if (config.positions === "learned") {
+          this.add(x, at["position_embedding.weight"] + position * C, C);
+        }
+      });
+      this.norm("blocks.0.attn_norm", at.up, rows.length);
+      this.linear(`blocks.0.attn.${kind}`, at.normed, at.up, rows.length, C, C);
+      if (config.qk_norm && kind !== "value") {
+        this.normalize(`blocks.0.attn.${kind[0]}_norm`, at.up, at.up, rows.length * H, D);
+      }
+      found.set(memory.subarray(at.up, at.up + rows.length * C), first * C);
+    }
+    return found;
+  }
+
+  /** Return what each part adds to a logit, with the scale of the final norm held fixed. */
+  votes(t, token) {
+    const { memory, at, C, D, L } = this;
+    const scale = this.normScale(at[`x${L}`] + t * C);
+    const from = (x, count) => memory.subarray(x, x + count);
+    const row = from(at[`${this.unembedding}.weight`] + token * C, C);
+    const direction = this.before("final_norm", Float64Array.from(row)).map((x) => x * scale);
+    const along = (y) => product(from(y, C), direction);
+    const found = { embedding: along(at.x0 + t * C), heads: [], mlps: [], biases: 0 };
+    for (let l = 0; l < L; l++) {
+      const out = `blocks.${l}.attn.out`;
+      for (let d = 0; d < C; d += D) {
+        const z = from(at[`z${l}`] + t * C + d, D);
+        found.heads.push(product(direction, this.written(out, C, d, z)));
+      }
+      found.mlps.push(along(at[`mlp${l}`] + t * C));
+      const bias = at[`${out}.bias`];
+      if (bias !== undefined) found.biases += along(bias);
+    }
+    if (this.config.head_bias) found.biases += memory[at["head.bias"] + token];
+    const bias = at["final_norm.bias"];
+    if (bias !== undefined) found.biases += product(row, from(bias, C));
+    return found;
+  }
+}
+
+/** Whether an edit changes the residual stream. */
+const isPatch = ({ row, head }) => row !== undefined && head === undefined;
+
+// The choices of model/config.py that the engine supports.
+export const CHOICES = {
+  activation: Object.keys(ACTIVATIONS),
+  positions: ["learned", "rotary", "none"],
+};
+
+/** The first choice in a config that the engine does not support, as "activation silu", or null. */
+export function unknownChoice(config) {
+  const name = Object.keys(CHOICES).find((each) => !CHOICES[each].includes(config[each]));
+  return name ? `${name} ${config[name]}` : null;
+}
+
+/** First position that the model sees at `position` of a text; see sampling/generate.py. */
+export function windowStart(position, blockSize) {
+  const hop = blockSize - Math.floor(blockSize / 2);
+  return Math.max(0, Math.floor((position - blockSize) / hop) + 1) * hop;
+}

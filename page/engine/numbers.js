@@ -1,0 +1,12 @@
+// Lists of numbers.
+
+export const range = (n) => [...Array(n).keys()];
+export const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+export const largestOf = (numbers) => numbers.reduce((a, b) => Math.max(a, b), -Infinity);
+export const indexOfLargest = (numbers) => numbers.reduce((a, x, i) => (x > numbers[a] ? i : a), 0);
+
+/** The indices of the largest of some numbers, largest first. */
+export const ranked = (numbers, count) =>
+  [...numbers.keys()].sort((a, b) => numbers[b] - numbers[a] || a - b).slice(0, count);
+
+export const clamp = (x, low, high) => Math.min(Math.max(x, low), high);

@@ -1,0 +1,39 @@
+// Sampling: how the next token is chosen, and a text token after token.
+
+import { windowStart } from "./engine.js";
+import { ranked, sum } from "./numbers.js";
+
+/** A number in [0, 1) from seed and position alone, so that what was shown is what is written. */
+function chance(seed, position) {
+  let x = Math.imul(seed + 1, 0x9e3779b1) ^ Math.imul(position + 1, 0x85ebca6b);
+  x = Math.imul(x ^ (x >>> 15), 0x2c1b3c6d);
+  x = Math.imul(x ^ (x >>> 12), 0x297a2d39);
+  return ((x ^ (x >>> 15)) >>> 0) / 2 ** 32;
+}
+
+/** The next token, from a row of logits; temperature 0 takes the most likely. */
+function draw(logits, { temperature, topK }, random) {
+  const order = ranked(logits, topK || logits.length);
+  if (!(temperature > 0)) return order[0];
+  const likelihood = order.map((id) => Math.exp((logits[id] - logits[order[0]]) / temperature));
+  let left = random * sum(likelihood);
+  return order[likelihood.findIndex((p) => (left -= p) < 0)] ?? order[0];
+}
+
+/** Token after token, each as {id}; null while it computes. What the model sees of a long text
+ * moves on by half a window, as in sampling/generate.py; edits of positions stay behind. */
+export function* generate(engine, ids, settings, edits = []) {
+  const { B, V } = engine, text = [...ids];
+  const first = windowStart(text.length - 1, B);
+  for (;;) {
+    const start = windowStart(text.length - 1, B);
+    const there = edits.filter((edit) => start === first || !("hide" in edit || "row" in edit));
+    engine.set(text.slice(start), there);
+    for (const _ of engine.compute()) yield null;
+    const row = engine.at.logits + (text.length - start - 1) * V;
+    const logits = engine.memory.subarray(row, row + V);
+    const id = draw(logits, settings, chance(settings.seed, text.length));
+    text.push(id);
+    yield { id };
+  }
+}

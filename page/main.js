@@ -1,0 +1,63 @@
+// The page: what draws each part of the state, and what happens without a reader's action.
+
+import "./views/trouble.js";
+import { restart, reset } from "./actions.js";
+import { readAddress } from "./address.js";
+import "./console.js";
+import { react, state } from "./state.js";
+import { followHead, refreshPanel, update } from "./update.js";
+import { darkness } from "./views/colors.js";
+import { redraw } from "./views/continuation.js";
+import { showContributions } from "./views/contributions.js";
+import { showEdits } from "./views/edit_list.js";
+import { $ } from "./views/elements.js";
+import "./views/glossary.js";
+import { showGrid, showThumbnails } from "./views/grid.js";
+import { drawMap, showHead, showHiding, showReadout } from "./views/head.js";
+import { showHeader } from "./views/header.js";
+import "./views/keys.js";
+import { followInLayer0 } from "./views/layer0.js";
+import { showLegends } from "./views/legends.js";
+import { markLens } from "./views/lens.js";
+import { showNext } from "./views/next.js";
+import { followCircuit } from "./views/panels.js";
+import { clearPatches, drawPatches } from "./views/patching.js";
+import { showFormation } from "./views/scores.js";
+import { showStep } from "./views/steps.js";
+import { buildText, drawArcs, showText, showTextState } from "./views/text.js";
+import { showLoss, showMoment } from "./views/training.js";
+
+const SELECTED_PAIR = [drawMap, showReadout, showStep, showLegends, showHiding, markLens];
+const SELECTED_TOKEN = [showText, showNext, showContributions];
+
+react(update, {
+  view: [
+    clearPatches, buildText, showTextState, showThumbnails, showGrid, showHead, ...SELECTED_PAIR,
+    ...SELECTED_TOKEN, showMoment, showEdits, showLoss,
+  ],
+  head: [followInLayer0, showGrid, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead],
+  hover: [...SELECTED_PAIR, ...SELECTED_TOKEN],
+  pin: [...SELECTED_PAIR, ...SELECTED_TOKEN, followCircuit],
+  bar: [showNext, showContributions, followCircuit],
+  relative: [showNext, showContributions],
+  stage: [showHead, ...SELECTED_PAIR],
+  measure: [showGrid, refreshPanel],
+  seed: [redraw],
+});
+
+$("reset").onclick = reset;
+addEventListener("hashchange", () => restart(readAddress()));
+darkness.addEventListener("change", () => {
+  if (!state.view) return;
+  update();
+  drawPatches();
+});
+const sizes = new ResizeObserver(() => {
+  document.documentElement.style.setProperty("--bar", `${$("bar").offsetHeight}px`);
+  for (const draw of [drawMap, drawArcs, showLoss, showFormation, drawPatches]) {
+    requestAnimationFrame(draw); // not here: drawing changes sizes
+  }
+});
+for (const id of ["map", "text", "bar", "panels"]) sizes.observe($(id));
+showHeader();
+restart(readAddress());

@@ -1,0 +1,47 @@
+// The scores of heads that the page can show, and the labels of heads with a high score.
+
+import { indexOfLargest } from "./engine/numbers.js";
+import { data, LAST, snapshots } from "./run.js";
+import { number, signed } from "./views/format.js";
+
+const FIRST = data.copies ? "induction" : "previous_token";
+
+// `at(i)` has a number per head for snapshot i.
+const scores = data.scores.toSorted((a, b) => (b.key === FIRST) - (a.key === FIRST))
+  .map(({ key, source, formula, repeats, uniform }) => ({
+    key, source, uniform,
+    name: key.replaceAll("_", " "),
+    formula: repeats ? `${formula}; P = ${snapshots[LAST].copying.period}` : formula,
+    at: (i) => snapshots[i].scores[key],
+    text: (value) => number(value, 2),
+  }));
+
+export const ablations = ["zero", "mean"].map((kind) => ({
+  key: `ablation ${kind}`, kind,
+  name: `ablation (${kind}, step ${snapshots[LAST].step})`,
+  formula: `change in validation loss, in nats, if ${kind === "zero" ? "zero" : "its mean"} ` +
+    "replaces the head's output",
+  source: `measured at step ${snapshots[LAST].step}`,
+  at: () => data.ablation[kind],
+  error: data.ablation[`${kind}_error`],
+  text: (value) => signed(value),
+}));
+
+export const measures = [...scores, ...ablations];
+
+/** The head that is selected at first. */
+export const HEAD =
+  indexOfLargest(data.copies ? snapshots[LAST].scores.induction : data.ablation.zero);
+
+const LABELS = {
+  induction: "induction", duplicate_token: "duplicate", previous_token: "previous",
+  own_position: "self", first_token: "first",
+};
+export const HIGH = 0.3;
+
+/** The label of a head if one of these scores is high. */
+export function labelOf(head, snapshot) {
+  const { scores } = snapshots[snapshot];
+  const best = Object.keys(LABELS).reduce((a, b) => (scores[b][head] > scores[a][head] ? b : a));
+  return scores[best][head] >= HIGH ? LABELS[best] : "";
+}

@@ -1,0 +1,49 @@
+// What the state selects: a query, a key, a row of attention weights, the heads that are ablated.
+
+import { indexOfLargest } from "./engine/numbers.js";
+import { triangle } from "./engine/pass.js";
+import { editing, headName, sizes } from "./run.js";
+import { state } from "./state.js";
+import { quoted } from "./views/format.js";
+
+/** A token's place in words: "token 3 'x'". */
+export const place = (letter, t) => `${letter} ${t} ${quoted(state.view.tokens[t])}`;
+
+/** The selected {q, k}. In the first step the text shows surprisal, in the others attention from
+ * its last token. */
+export const looking = () =>
+  state.hover ?? state.pin ?? (state.step ? { q: state.view.pass.T - 1, k: null } : null);
+
+export const queryOnShow = () => Math.min(looking()?.q ?? Infinity, state.view.pass.T - 1);
+
+export const weightsOf = (head, q) =>
+  state.view.pass.attention[head].subarray(triangle(q), triangle(q + 1));
+
+/** The selected query and key; if no key is selected, the one with the largest weight. */
+export function pairOnShow() {
+  const q = queryOnShow(), weights = weightsOf(state.head, q), k = looking()?.k ?? Infinity;
+  return { q, k: k <= q ? k : indexOfLargest(weights), weights };
+}
+
+/** Return a function that tests whether k is masked for query q. */
+export function maskNow() {
+  const hidden = new Set(state.edits.map((word) => editing.read(word))
+    .filter(({ kind }) => kind === "hide").map(({ position }) => position));
+  return (q, k) => k > q || (k < q && hidden.has(k));
+}
+
+/** The token to hide: the key of the selected cell, or the selected token; or null. */
+export function hideable() {
+  const at = state.pin && (state.pin.k ?? state.pin.q);
+  return at !== null && at < state.view.pass.T - 1 && !state.view.start ? at : null;
+}
+
+export const edited = () => state.view.before !== state.view.pass;
+export const isOff = (word) => state.edits.includes(word);
+
+/** The edit that ablates this head alone, if there is one. */
+export const offWord = (head) =>
+  ["zero", "mean"].map((how) => `${headName(head)}=${how}`).find(isOff);
+
+export const isHeadOff = (head) =>
+  offWord(head) !== undefined || isOff(`L${Math.floor(head / sizes.H)}.attn`);

@@ -1,0 +1,57 @@
+// The state of the page: what the reader chose, and `view`, which is computed from that. Everything
+// that draws is a function of it. Only `change` writes it.
+
+import { HEAD, measures } from "./measures.js";
+import { opening } from "./opening.js";
+import { LAST, tokenizer } from "./run.js";
+
+/** What the address can describe, and Reset restores. */
+export const initial = () => ({
+  text: opening.map((id) => tokenizer.known(id)),
+  snapshot: LAST,
+  head: HEAD,
+  edits: [], // words
+  other: null, // the text that patches come from, or null for one made from the text
+  panel: null, // key of the open panel
+  stage: "weights", // or "scores", "masked"
+});
+
+const current = {
+  ...initial(),
+  measure: measures[0],
+  instead: "zero", // or "mean": what replaces a head's output
+  hover: null, // {q, k} under the pointer; k is null if only a query is selected
+  pin: null, // {q, k} that was clicked
+  bar: null, // id of the token whose logit contributions are shown
+  relative: false, // to the runner-up
+  step: 0, // of the five
+  opened: null, // panel to scroll to once it is shown
+  seed: 1337, // of the continuation
+  turn: 0, // numbers the updates; an update stops when a newer one has begun
+  view: null, // {turn, snapshot, start, tokens, other, pass, before, same, engine, edits}
+};
+
+/** The state, to read: an assignment is an error. */
+export const state = Object.freeze(Object.create(current));
+
+/** Whether `view` is what the current choices require. */
+export const settled = () => state.view?.turn === state.turn;
+
+const COMPUTED = ["text", "snapshot", "edits", "other", "instead", "panel", "step"];
+const reactions = {};
+
+/** Say what follows a change: `update` computes a new view after a change of one of COMPUTED;
+ * `shows` lists, for each other part, the functions that draw it. */
+export function react(update, shows) {
+  Object.assign(reactions, { update, shows });
+}
+
+/** Change parts of the state, and show them. */
+export function change(changes) {
+  Object.assign(current, changes);
+  const changed = "view" in changes ? ["view"] : Object.keys(changes);
+  if (changed.some((part) => COMPUTED.includes(part))) reactions.update();
+  else if (state.view) {
+    for (const show of new Set(changed.flatMap((part) => reactions.shows[part] ?? []))) show();
+  }
+}

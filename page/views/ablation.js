@@ -1,0 +1,29 @@
+// The panel of the loss change if a head is ablated, measured on the validation sequences.
+
+import { selectHead } from "../actions.js";
+import { largestOf, ranked } from "../engine/numbers.js";
+import { ablations } from "../measures.js";
+import { data, headName, HEADS, LAST, snapshots, UNIT } from "../run.js";
+import { state } from "../state.js";
+import { shade, theme } from "./colors.js";
+import { $, cell, el, header, numeral, refill, row } from "./elements.js";
+import { count, number, signed } from "./format.js";
+
+export function showAblation() {
+  $("ablation-note").textContent =
+    `Change in validation loss (${number(data.ablation.loss)} ${UNIT} at step ` +
+    `${count(snapshots[LAST].step)}) if one head's output is replaced by zero or by its mean, ` +
+    `with the standard error over ${count(data.sequences)} sequences.`;
+  const most = largestOf(ablations.flatMap(({ at }) => at(LAST).map(Math.abs))) || 1;
+  const value = ({ at, error }, head) => {
+    const spot = numeral(`${signed(at(LAST)[head])} ± ${number(error[head], 4)}`);
+    shade(spot, theme().score, 0.5 + at(LAST)[head] / most / 2);
+    return spot;
+  };
+  refill($("ablation"), row(header("head"), ...ablations.map(({ kind }) => header(kind))),
+    ...ranked(ablations[0].at(LAST), HEADS).map((head) => {
+      const pick = el("button", { type: "button", value: head, ariaPressed: head === state.head,
+        onclick: () => selectHead(head) }, headName(head));
+      return row(cell(pick), ...ablations.map((kind) => value(kind, head)));
+    }));
+}

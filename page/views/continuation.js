@@ -1,0 +1,52 @@
+// The continuation of the text that the model would write.
+
+import { mayGoOn } from "../engine/pass.js";
+import { generate } from "../engine/sampling.js";
+import { engineFor, tokenizer } from "../run.js";
+import { change, state } from "../state.js";
+import { $, el } from "./elements.js";
+import { visible } from "./format.js";
+import { write } from "./typing.js";
+
+const AHEAD = 80; // tokens
+let ahead = []; // the continuation
+let draws = 0;
+let drawnFor; // the turn whose text it continues
+
+export function showAhead(tokens) {
+  ahead = tokens;
+  $("continuation").replaceChildren(...tokens.map(({ token }) =>
+    el("span", { className: "token" }, visible(token))));
+}
+
+/** Sample the continuation; return false if it is no longer wanted. */
+export async function goOn() {
+  const mine = ++draws, { turn, view } = state;
+  drawnFor = turn;
+  const isCurrent = () => mine === draws && turn === state.turn;
+  const settings = {
+    temperature: Number($("temperature").value),
+    topK: Math.max(0, Math.trunc(Number($("top-k").value))),
+    seed: state.seed,
+  };
+  const found = [];
+  const ids = state.text.slice(0, view.start + view.pass.T).map(({ id }) => id);
+  for (const drawn of generate(engineFor("ahead", view.snapshot), ids, settings, view.edits)) {
+    if (!(await mayGoOn(isCurrent))) return false;
+    if (!drawn) continue;
+    found.push(tokenizer.known(drawn.id));
+    showAhead(found);
+    if (found.length === AHEAD) return true;
+  }
+}
+
+/** Sample again after a change of the settings; an update in progress does so by itself. */
+export async function redraw() {
+  if (drawnFor !== state.turn) return;
+  document.body.dataset.busy = "yes";
+  if (await goOn()) document.body.dataset.busy = "no";
+}
+
+$("write-one").onclick = () => write(ahead.slice(0, 1));
+$("another").onclick = () => change({ seed: state.seed + 1 });
+$("temperature").oninput = $("top-k").oninput = redraw;

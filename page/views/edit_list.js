@@ -1,0 +1,41 @@
+// The edits, and their effect on the loss of the text.
+
+import { toggleEdit, undo } from "../actions.js";
+import { editing } from "../run.js";
+import { state } from "../state.js";
+import { $, el, refill } from "./elements.js";
+import { number, signed } from "./format.js";
+
+// A patch needs a second text of the same length; the position must be in the window.
+const fits = ({ start, other, pass: { T } }) =>
+  !start && other.length === T && other.every(({ id }) => id !== null);
+
+export const hasEffect = ({ kind, position }, view) => position === undefined ||
+  (!view.start && position < view.pass.T && (kind !== "patch" || fits(view)));
+
+function inPlainWords({ kind, layer, head, position, instead }) {
+  const where = head === undefined ? `layer ${layer}` : `L${layer}H${head}`;
+  return {
+    head: () => `${where} ${instead === "mean" ? "set to its mean" : "ablated"}`,
+    attn: () => `attention of layer ${layer} ablated`,
+    mlp: () => `MLP of layer ${layer} ablated`,
+    hide: () => `token ${position} hidden from all heads`,
+    patch: () => `${where} at token ${position} patched`,
+  }[kind]();
+}
+
+export function showEdits() {
+  const { edits, view } = state;
+  $("edits").hidden = !edits.length;
+  refill($("edit-list"), ...edits.map((word) => {
+    const edit = editing.read(word);
+    const says = inPlainWords(edit) + (hasEffect(edit, view) ? "" : ": not in this text");
+    return el("button", { type: "button", className: "chip", title: "undo",
+      ariaLabel: `undo: ${says}`, onclick: () => toggleEdit(word) }, `${says} ×`);
+  }));
+  const [now, before] = [view.pass.loss, view.before.loss];
+  $("change").textContent =
+    `this text: ${number(before)} → ${number(now)} (${signed(now - before, 3)})`;
+}
+
+$("undo").onclick = undo;

@@ -1,0 +1,62 @@
+// Elements of the page. Text from a run (prompt, vocabulary, config) enters it as text nodes and
+// never as markup.
+
+export const $ = (id) => document.getElementById(id);
+
+export function el(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+}
+
+export function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+/** Replace the children of an element, and keep the focus on the child with the same index. */
+export function refill(place, ...children) {
+  const stops = () => [...place.querySelectorAll("button, [tabindex]")];
+  const focused = stops().indexOf(document.activeElement);
+  place.replaceChildren(...children);
+  if (focused >= 0) stops()[Math.min(focused, stops().length - 1)]?.focus({ preventScroll: true });
+}
+
+/** A word that shows its meaning under the pointer or the focus. */
+export function term(name, text = name) {
+  const span = el("span", { tabIndex: 0 }, text);
+  span.dataset.term = name;
+  return span;
+}
+
+export const row = (...cells) => el("tr", {}, ...cells);
+export const cell = (...content) => el("td", {}, ...content);
+export const numeral = (text) => el("td", { className: "number" }, text);
+export const header = (text, scope = "col") => el("th", { scope }, text);
+export const p = (...content) => el("p", {}, ...content);
+export const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
+
+export const ARROWS = {
+  ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1],
+};
+
+// Handle the arrow keys with `move(target, across, down)`, so that the page does not scroll.
+export const withArrows = (move) => (event) => {
+  if (!(event.key in ARROWS)) return;
+  move(event.target, ...ARROWS[event.key]);
+  event.preventDefault();
+  event.stopPropagation();
+};
+
+/** Scroll an element that is too wide for the screen so that `left` is in the middle. */
+export function showColumn(wide, left) {
+  wide.parentElement.scrollLeft = left - wide.parentElement.clientWidth / 2;
+}
+
+/** Add the section of a panel under "More". */
+export function addPanel(id, about, ...children) {
+  const note = el("p", { className: "quiet small" }, about);
+  $("panels").append(el("section", { id }, note, ...children));
+}

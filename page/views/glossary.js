@@ -1,0 +1,44 @@
+// What the page's terms mean, under the pointer or the focus.
+
+import { clamp } from "../engine/numbers.js";
+import { $ } from "./elements.js";
+
+const GLOSSARY = {
+  token: "what the model reads and writes one at a time: a character, a byte or a subword",
+  head: "a part of a layer that moves information to each token from itself and earlier tokens",
+  ablate: "replace the output of a head with zeros, or with its mean on the validation sequences",
+  query: "the vector of the token that attends; it is compared with the keys of all tokens so far",
+  key: "the vector of a token that is attended to; a large q·k means a large weight",
+  "residual stream": "the vector at a token's position that every head and MLP adds to",
+  logit: "the number for a possible next token that the softmax turns into its probability",
+  nat: "the unit of surprisal: −ln of a probability; 0.69 nats are one bit",
+  surprisal: "how unlikely a token was to the model, in nats",
+  step: "the number of batches trained on; the slider has a dot for each snapshot, not each step",
+  loss: "the mean surprisal of a text",
+  "validation sequences": "texts, as long as the context, that the model was not trained on",
+  "logit lens": "the output layer applied to an earlier residual stream (nostalgebraist 2020)",
+  patching: "replacing an activation with the activation from another text",
+  induction: "attending to the token after the previous occurrence of the current token",
+  "below unigram": "the loss is below that of predicting each token by its frequency",
+  "below bigram": "the loss is below that of predicting each token from the one before it",
+  "previous-token head": "the head with the highest final score reaches half of it",
+  "induction head": "the head with the highest final score reaches half of it",
+  temperature: "divides the logits: below 1 favors likely tokens, 0 selects the most likely one",
+  "top-k": "sample only from the k most likely tokens",
+};
+
+function explain(event) {
+  const term = event.target.closest?.("[data-term]");
+  if (!term) return;
+  $("term").hidden = /out$/.test(event.type);
+  if (event.type === "click") event.preventDefault(); // a label would move the focus
+  $("term").textContent = GLOSSARY[term.dataset.term];
+  const { left, bottom } = term.getBoundingClientRect();
+  $("term").style.left = `${clamp(left, 8, Math.max(8, innerWidth - $("term").offsetWidth - 8))}px`;
+  $("term").style.top = `${bottom + 4}px`;
+}
+
+for (const term of document.querySelectorAll("[data-term]")) term.tabIndex = 0;
+for (const type of ["pointerover", "pointerout", "focusin", "focusout", "click"]) {
+  addEventListener(type, explain);
+}

@@ -1,0 +1,98 @@
+// The selected head: its map, and the cell of the map that is selected.
+
+import {
+  hideSelected, pin, pointAt, setInstead, setStage, toggleHead, togglePin,
+} from "../actions.js";
+import { clamp, largestOf } from "../engine/numbers.js";
+import { labelOf } from "../measures.js";
+import { headName, sizes } from "../run.js";
+import {
+  hideable, isHeadOff, isOff, looking, maskNow, offWord, place, weightsOf,
+} from "../selection.js";
+import { state } from "../state.js";
+import { cellUnder, drawCells } from "./cells.js";
+import { theme } from "./colors.js";
+import { $, withArrows } from "./elements.js";
+import { number, visible } from "./format.js";
+import { paintMap, scoresOf } from "./maps.js";
+
+const map = document.createElement("canvas"); // the map at one pixel a pair
+
+export function showHead() {
+  const { head, stage, view } = state, name = headName(head);
+  const label = labelOf(head, view.snapshot), off = offWord(head) !== undefined;
+  $("map").classList.toggle("off", isHeadOff(head));
+  $("head-title").textContent = `${name}${label && ` ${label}`}`;
+  $("ablate").textContent = `${off ? "Restore" : "Ablate"} ${name}`;
+  $("ablate").ariaPressed = off;
+  $("ablate").disabled = isOff(`L${Math.floor(head / sizes.H)}.attn`);
+  for (const button of document.querySelectorAll("[data-stage]")) {
+    button.ariaPressed = button.dataset.stage === stage;
+  }
+  $("map").ariaLabel = `Attention map of ${name}; arrow keys move in it`;
+  paintMap(map, head, stage);
+}
+
+export function drawMap() {
+  const { view } = state;
+  if (!view) return;
+  const look = looking(), name = (t) => visible(view.tokens[t]);
+  const options = { across: name, down: name, look: look && [look.k, look.q] };
+  const context = drawCells($("map"), map, options);
+  const { left, top, side } = $("map").dataset;
+  if (view.same > 0 && document.activeElement === $("typed")) { // mark the unchanged rows
+    context.fillStyle = theme().kept;
+    context.fillRect(0, Number(top), 4, view.same * side);
+  }
+}
+
+function inWords({ q, k }) {
+  const weights = weightsOf(state.head, q);
+  if (k === null) {
+    const most = weights.indexOf(largestOf(weights));
+    return `${place("q", q)} attends most to ${place("k", most)}: weight ${number(weights[most])}`;
+  }
+  const parts = [k > q ? "masked (a later key)"
+    : maskNow()(q, k) ? "hidden" : `weight ${number(weights[k])}`];
+  if (k <= q || state.stage === "scores") {
+    parts.push(`attention score ${number(scoresOf(state.head)[q * state.view.pass.T + k])}`);
+  }
+  return `${place("q", q)} → ${place("k", k)}: ${parts.join(", ")}`;
+}
+
+export function showReadout() {
+  const look = looking();
+  $("readout").textContent = look ? inWords(look) : "Point at a cell, or at a token of the text.";
+}
+
+export function showHiding() {
+  const at = hideable(), button = $("hide-all");
+  button.hidden = at === null;
+  if (at === null) return;
+  button.textContent = `${isOff(`hide@${at}`) ? "Show" : "Hide"} ${place("token", at)}`;
+}
+
+for (const button of document.querySelectorAll("[data-stage]")) {
+  button.onclick = () => setStage(button.dataset.stage);
+}
+$("instead").onchange = () => setInstead($("instead").value);
+$("ablate").onclick = () => toggleHead(state.head);
+$("hide-all").onclick = hideSelected;
+// A press on a button moves the focus; if this replaced the button, the click would be lost.
+for (const moved of ["focus", "blur"]) $("typed").addEventListener(moved, drawMap);
+
+function pairAt(event) {
+  const [k, q] = cellUnder($("map"), event) ?? [Infinity, 0];
+  return Math.max(q, k) < state.view.pass.T ? { q, k } : null;
+}
+
+Object.assign($("map"), {
+  onpointermove: (event) => pointAt(pairAt(event)),
+  onpointerleave: () => pointAt(null),
+  onclick: (event) => togglePin(pairAt(event)),
+  onkeydown: withArrows((_, across, down) => {
+    const last = state.view.pass.T - 1;
+    const { q, k } = looking() ?? { q: last, k: last };
+    pin({ q: clamp(q + down, 0, last), k: clamp((k ?? q) + across, 0, last) });
+  }),
+});

@@ -1,0 +1,55 @@
+// The keys.
+
+import { goTo, hideSelected, pin, reset, setStage, toggleHead, undo } from "../actions.js";
+import { state } from "../state.js";
+import { $, ARROWS, cell, el, row } from "./elements.js";
+import { moveInGrid } from "./grid.js";
+import { goToStep, STEPS } from "./steps.js";
+import { play } from "./training.js";
+
+const STAGES = ["scores", "masked", "weights"];
+const KEYS = [
+  ["← → ↑ ↓", "select another head; in the text, a map or a table, another token"],
+  ["t", "type in the text; Esc leaves it", () => $("typed").focus()],
+  ["Ctrl-Z", "undo typing and appended tokens"],
+  ["1 … 5", "go to a step"],
+  ["[", "previous snapshot", () => goTo(state.snapshot - 1)],
+  ["]", "next snapshot", () => goTo(state.snapshot + 1)],
+  ["p", "play or stop the training", play],
+  ["x", "ablate the selected head", () => toggleHead(state.head)],
+  ["h", "hide the selected token from later ones", hideSelected],
+  ["u", "undo all edits", undo],
+  ["r", "reset: last step, no edits", reset],
+  ["s", "scores, mask, softmax",
+    () => setStage(STAGES[(STAGES.indexOf(state.stage) + 1) % STAGES.length])],
+  ["Escape", "clear the selection", () => pin(null)],
+  ["?", "show this list", () => $("about").showModal()],
+];
+
+function onKey(event) {
+  if ((event.ctrlKey || event.metaKey) && event.key === "z" && !event.target.matches("textarea")) {
+    event.preventDefault();
+    $("typed").focus();
+    document.execCommand("undo");
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey || $("about").open) return;
+  if (event.target.matches("textarea")) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  if (event.target.matches("select, input[type=number]")) return; // they use the keys themselves
+  if (!state.view && !"rt?".includes(event.key)) return;
+  const way = ARROWS[event.key];
+  if (way && !event.target.matches("input[type=range]")) {
+    if (moveInGrid(way)) event.preventDefault();
+    return;
+  }
+  const step = Number(event.key) - 1;
+  const act = STEPS[step] ? () => goToStep(step) : KEYS.find(([key]) => key === event.key)?.[2];
+  if (!act) return;
+  act();
+  event.preventDefault();
+}
+
+$("keys").append(...KEYS.map(([keys, action]) => row(cell(el("kbd", {}, keys)), cell(action))));
+addEventListener("keydown", onKey);

@@ -1,0 +1,35 @@
+// What the colors of the text and of the map mean.
+
+import { sizes } from "../run.js";
+import { looking } from "../selection.js";
+import { state } from "../state.js";
+import { maskedSwatch, scale, scoreBar, theme } from "./colors.js";
+import { p, term } from "./elements.js";
+import { number } from "./format.js";
+import { largestScore } from "./maps.js";
+
+export const UNIFORM_GUESS = Math.log(sizes.V); // surprisal if all tokens are equally likely
+
+function weightScale() {
+  // The color scales with the square root of the weight, to distinguish small weights.
+  const ticks = [0, 0.05, 0.25, 0.5, 1].map((weight) => [Math.sqrt(weight), `${weight}`]);
+  return [scale(theme().weight, ticks), maskedSwatch(), p("attention weight")];
+}
+
+function scoreScale() {
+  const limit = largestScore(), masked = state.stage === "masked";
+  return [scoreBar(limit), ...(masked ? [maskedSwatch()] : []),
+    p(`q·k/√D ${masked ? "with later keys masked" : "before the mask"}`)];
+}
+
+function surpriseScale() {
+  const ticks = [0, 0.5, 1].map((part) => [part, number(part * UNIFORM_GUESS, 1)]);
+  return [scale(theme().surprise, ticks),
+    p(term("surprisal"), " in ", term("nat", "nats"), "; at the right, a uniform guess")];
+}
+
+export function showLegends() {
+  const [text, stage] = document.querySelectorAll(".legend");
+  text.replaceChildren(...(looking() ? weightScale() : surpriseScale()));
+  stage.replaceChildren(...(state.stage === "weights" ? weightScale() : scoreScale()));
+}

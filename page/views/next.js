@@ -1,0 +1,50 @@
+// What comes next: the most likely tokens after the selected one.
+
+import { vote } from "../actions.js";
+import { clamp, ranked } from "../engine/numbers.js";
+import { rowOf, vocab } from "../run.js";
+import { edited, place, queryOnShow } from "../selection.js";
+import { state } from "../state.js";
+import { $, cell, el, header, numeral, p, refill, row, term, withArrows } from "./elements.js";
+import { number, quoted, visible } from "./format.js";
+import { choose } from "./typing.js";
+
+const BARS = 7;
+
+export function showNext() {
+  const { view } = state, t = queryOnShow(), { T, ids, surprisal } = view.pass;
+  const [now, before] = [view.pass, view.before].map((pass) => rowOf(pass.logP, t));
+  const next = ids[t + 1];
+  const gauge = (kind, logP) => {
+    const bar = el("div", { className: kind });
+    bar.style.width = `${100 * Math.exp(logP)}%`;
+    return bar;
+  };
+  const rows = ranked(now, BARS).map((id, i) => {
+    const token = visible(vocab[id]), tabIndex = i ? -1 : 0; // arrows do the rest
+    const bar = el("button", { type: "button", className: "bar-button", onclick: () => vote(id),
+      title: "logit contributions", ariaLabel: `logit contributions to ${token}`,
+      ariaPressed: id === state.bar, tabIndex }, gauge("gauge", now[id]));
+    if (edited()) bar.append(gauge("gauge ghost", before[id]));
+    return el("tr", { className: id === next ? "came" : "" },
+      cell(el("button", { type: "button", className: "write", title: "append",
+        onclick: () => choose(id), tabIndex }, token)),
+      numeral(number(Math.exp(now[id]))),
+      ...(edited() ? [numeral(number(Math.exp(before[id])))] : []),
+      cell(bar));
+  });
+  const own = surprisal[t], after = surprisal[t + 1];
+  const heads = edited() ? [row(header(""), header("now"), header("before"), header(""))] : [];
+  refill($("next"),
+    el("table", {}, ...heads, ...rows),
+    p(el("b", {}, `After ${place("token", t)}`), ". ", t + 1 < T
+      ? `Came next: ${quoted(view.tokens[t + 1])}, probability ${number(Math.exp(-after))}. `
+      : "This is the last token that the model reads. ", "The ", term("surprisal"),
+    Number.isNaN(own) ? " of the first token is undefined."
+      : ` of ${quoted(view.tokens[t])} was ${number(own)}.`));
+}
+
+$("next").onkeydown = withArrows((spot, across, down) => {
+  const stops = [...$("next").querySelectorAll("button")];
+  stops[clamp(stops.indexOf(spot) + across + 2 * down, 0, stops.length - 1)].focus();
+});

@@ -1,0 +1,40 @@
+// The panels under "More", in order; one is open at a time, and the address names it by `key`.
+// `show(isCurrent)` fills its section, `${key}-section`, while it is open, and may be async; it
+// returns false if it gave up because `isCurrent()` became false.
+
+import { openPanel } from "../actions.js";
+import { state } from "../state.js";
+import { showAblation } from "./ablation.js";
+import { $, el } from "./elements.js";
+import { showAlone } from "./layer0.js";
+import { showCircuit } from "./circuit.js";
+import { showLens } from "./lens.js";
+import { showPatching } from "./patching.js";
+import { showScores } from "./scores.js";
+
+export const PANELS = [
+  { key: "lens", title: "Logit lens", show: showLens },
+  { key: "patch", title: "Patching", show: showPatching },
+  { key: "scores", title: "Head scores", show: showScores },
+  { key: "ablation", title: "Ablation", show: showAblation },
+  { key: "alone", title: "Head from weights", show: showAlone },
+  { key: "circuit", title: "Circuit", show: showCircuit },
+];
+
+/** Show the open panel, and no other. */
+export function showPanel(isCurrent) {
+  for (const { key } of PANELS) {
+    $(`show-${key}`).ariaExpanded = $(`show-${key}`).ariaPressed = key === state.panel;
+    $(`${key}-section`).hidden = key !== state.panel;
+  }
+  return PANELS.find(({ key }) => key === state.panel)?.show(isCurrent);
+}
+
+/** Trace the circuit of what is selected now. */
+export function followCircuit() {
+  if (state.panel === "circuit") showCircuit();
+}
+
+$("more").append(...PANELS.map(({ key, title }) => el("button",
+  { type: "button", id: `show-${key}`, onclick: () => openPanel(state.panel === key ? null : key) },
+  title)));

@@ -1,0 +1,147 @@
+// Five steps through attention, with the numbers of this run and this text.
+
+import { toggleHead } from "../actions.js";
+import { indexOfLargest, largestOf, range, ranked, sum } from "../engine/numbers.js";
+import { compute, copied, inductionOn, passOf } from "../engine/pass.js";
+import { HIGH } from "../measures.js";
+import { editing, engineFor, headName, HEADS, rowOf, sizes, vocab } from "../run.js";
+import { isHeadOff, maskNow, pairOnShow, place } from "../selection.js";
+import { change, settled, state } from "../state.js";
+import { $, el, header, numeral, p, refill, row, term } from "./elements.js";
+import { count, number, quoted, signed, tokensOf, visible } from "./format.js";
+import { UNIFORM_GUESS } from "./legends.js";
+import { scoresOf } from "./maps.js";
+
+const { H, D, V } = sizes;
+
+function showTyping() {
+  const { T, logP, loss } = state.view.pass, row = rowOf(logP, T - 1), best = indexOfLargest(row);
+  return [p("Type at the end of the text, or change a token in the middle: the results for " +
+    "earlier tokens stay the same."),
+  p(`After ${place("token", T - 1)} the model gives ${quoted(vocab[best])} a probability of ` +
+    `${number(Math.exp(row[best]))}. The mean loss on this text is ${number(loss)} nats; ` +
+    `a uniform guess among ${count(V)} tokens has ${number(UNIFORM_GUESS)}.`)];
+}
+
+function showAttending() {
+  const { q, k, weights } = pairOnShow();
+  return [p("Point at a token in the line under the text field. The arcs show where the selected " +
+    "head attends from it. In the map, its row is the ", term("query"), ", the columns are ",
+  term("key", "keys"), "."),
+  p(`${headName(state.head)} attends from ${place("query", q)} to ${place("key", k)} with weight ` +
+    `${number(weights[k])}. The ${tokensOf(q + 1)} it can attend to share a weight of 1.`)];
+}
+
+/** How a row of weights is computed: the largest weights, the others, and a masked key. */
+function showWorked() {
+  const { q, weights } = pairOnShow(), { view } = state, { T } = view.pass, isMasked = maskNow();
+  const all = scoresOf(state.head).slice(q * T, (q + 1) * T);
+  const scores = all.map((score, k) => (isMasked(q, k) ? -Infinity : score));
+  const largest = largestOf(scores), exps = scores.map((score) => Math.exp(score - largest));
+  const best = ranked(weights, 4), keys = q + 1 < T ? [...best, q + 1] : best;
+  const share = (x) => (x ? number(x) : "0");
+  const rest = (column) => number(Math.max(0, sum(column) - sum(best.map((k) => column[k]))));
+  const line = (name, value, others) =>
+    row(header(name, "row"), ...keys.map((k) => numeral(value(k))), numeral(others));
+  return [
+    el("table", { id: "worked" },
+      line("key", (k) => `${k} ${quoted(view.tokens[k])}`, `${q + 1 - best.length} others`),
+      line("score", (k) => number(all[k], 2), ""),
+      line("mask", (k) => (isMasked(q, k) ? "−∞" : "0"), ""),
+      line("exp", (k) => share(exps[k]), rest(exps)),
+      line("weight", (k) => share(weights[k]), rest(weights))),
+    el("p", { className: "quiet small" }, `From ${place("query", q)}: score = q·k/√${D}; exp = ` +
+      `exp(score − the largest, ${number(largest, 2)}); weight = exp / the sum, ` +
+      `${number(sum(exps))}. ${q + 1 < T ? "Later keys are masked." : "No later key is masked."}`),
+  ];
+}
+
+function showCopying() {
+  const name = headName(state.head);
+  if (isHeadOff(state.head)) return [p(`${name} is ablated and adds nothing.`)];
+  if (!settled()) return [];
+  const { q, k, weights } = pairOnShow(), { view } = state, id = view.pass.ids[k];
+  const logits = copied(view.engine, state.head, q, k, weights[k]);
+  const rank = ranked(logits, V).indexOf(id) + 1;
+  const raised = ranked(logits, 5).map((each) =>
+    el("span", { className: "raised" }, el("b", {}, visible(vocab[each])),
+      ` ${signed(logits[each], 2)}`));
+  return [
+    p(`From ${place("query", q)}, ${name} attends to ${place("key", k)} with weight ` +
+      `${number(weights[k])}. Through its value alone, this changes the logit of ` +
+      `${quoted(vocab[id])} by `, el("b", {}, signed(logits[id], 2)),
+      ` relative to the mean of all logits: rank ${rank} of ${count(V)}.`),
+    p("Logits raised most: ", ...raised),
+    el("p", { className: "quiet small" }, "This is the direct path: value, W_O, final norm with " +
+      "a fixed scale, unembedding. Many heads do not copy: later layers use their values."),
+  ];
+}
+
+let measured = {}; // the effect of ablating each head on the text: {made, losses, copying}
+
+/** Ablate each head alone, and keep the losses and induction scores. */
+export async function measureHeads(isCurrent) {
+  const { view, instead } = state, { ids } = view.pass;
+  const made = [view.snapshot, ids, instead, state.head].join();
+  if (measured.made === made) return true;
+  measured = {};
+  const engine = engineFor("try", view.snapshot), losses = [], copying = [];
+  const [layer, h] = [Math.floor(state.head / H), state.head % H];
+  for (const head of range(HEADS)) {
+    const edits = editing.toEngine([`${headName(head)}=${instead}`], null);
+    if (!(await compute(engine, ids, edits, isCurrent))) return false;
+    losses.push(passOf(engine).loss);
+    copying.push(inductionOn(engine.attention(layer, h), ids));
+  }
+  measured = { made, losses, copying };
+  showStep();
+  return true;
+}
+
+function showAblating() {
+  const { losses, copying } = measured, name = headName(state.head);
+  const ofHead = (head, says) => el("button", { type: "button", ariaPressed: isHeadOff(head),
+    title: isHeadOff(head) ? "undo" : "ablate", onclick: () => toggleHead(head) },
+  `${headName(head)} ${says}`);
+  if (!losses) return [p("Measuring each head …")];
+  const { view } = state, rise = losses.map((loss) => loss - view.before.loss);
+  const [was, now] = [view.before, view.pass].map(({ attention, ids }) =>
+    inductionOn(attention[state.head], ids));
+  const below = range(Math.floor(state.head / H) * H);
+  const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
+  return [
+    p("Click a button to ", term("ablate"), ` its head. Loss change on this text, in nats, for ` +
+      `${name} and for the heads that increase the loss most:`),
+    el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 4)])]
+      .map((head) => ofHead(head, signed(rise[head], 2)))),
+    ...(was >= HIGH && lowest.length ? [
+      p(`Induction score of ${name} on this text: ${number(was)}` + (number(now) === number(was)
+        ? "" : `, with the edits ${number(now)}`) + ". If an earlier head is ablated:"),
+      el("div", { className: "controls" },
+        ...lowest.map((head) => ofHead(head, number(copying[head]))))] : []),
+    el("p", { className: "quiet small" }, "Thin bars show probabilities without the edit. A head " +
+      "with large attention weights is not always important."),
+  ];
+}
+
+export const STEPS = [
+  ["Type", showTyping], ["Attend", showAttending], ["Softmax", showWorked], ["Copy", showCopying],
+  ["Ablate", showAblating],
+];
+const buttons = STEPS.map(([name], i) =>
+  el("button", { type: "button", onclick: () => goToStep(i) }, `${i + 1} ${name}`));
+
+export const showStep = () => refill($("step"), ...STEPS[state.step][1]());
+
+/** Whether the step on show needs `measureHeads`. */
+export const ablating = () => state.step === STEPS.length - 1;
+
+export function goToStep(i) {
+  change({ step: i });
+  buttons[i].focus({ preventScroll: true });
+}
+
+export const showStepButtons = () =>
+  buttons.forEach((button, i) => { button.ariaPressed = i === state.step; });
+
+$("steps").append(...buttons);

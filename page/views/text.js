@@ -1,0 +1,108 @@
+// The text that the model reads, an element per token, with arcs of attention.
+
+import { pointAt, togglePin } from "../actions.js";
+import { clamp, ranked } from "../engine/numbers.js";
+import { headName, sizes, tokenizer, vocab } from "../run.js";
+import { looking, maskNow, place, queryOnShow, weightsOf } from "../selection.js";
+import { state } from "../state.js";
+import { shade, theme } from "./colors.js";
+import { $, el, refill, svg, withArrows } from "./elements.js";
+import { number, quoted, tokensOf, visible } from "./format.js";
+import { UNIFORM_GUESS } from "./legends.js";
+
+let spans = []; // an element a token of the window
+
+const unread = ({ id, token }) =>
+  el("span", { className: id === null ? "token unseen" : "token unread" }, visible(token));
+
+/** Show that there is no text, or none before a token that the model never saw. */
+export function showNothing() {
+  $("text-state").textContent = state.text.length
+    ? `The model never saw ${quoted(state.text[0].token)} in training. It knows the tokens ` +
+      `${vocab.slice(0, 200).map(visible).join(" ")}`
+    : "The text is empty. Type something.";
+  $("text").replaceChildren(...state.text.map(unread));
+}
+
+export function buildText() {
+  const { tokens, start, pass: { T } } = state.view;
+  spans = tokens.map((token, t) => {
+    const span = el("span", { role: "button", className: "token" }, visible(token));
+    span.dataset.t = t;
+    return span;
+  });
+  refill($("text"), svg("svg", { id: "arcs", "aria-hidden": "true" }), ...spans,
+    ...state.text.slice(start + T).map(unread));
+}
+
+export function showTextState() {
+  const { text, view: { start, same, pass: { T } } } = state;
+  const unseen = text.find(({ id }) => id === null);
+  $("text-state").textContent = [
+    unseen && `The model never saw ${quoted(unseen.token)} in training; ` +
+      "it reads only the text before it.",
+    start && `The model reads the last ${T} of ${start + T} tokens: whenever its context of ` +
+      `${sizes.B} is full, it drops the first half.`,
+    same > 0 && !start &&
+      `The results for ${tokensOf(same)} did not change: later tokens do not affect earlier ones.`,
+  ].filter(Boolean).join(" ");
+}
+
+export function showText() {
+  const look = looking(), { tokens, same, pass: { surprisal } } = state.view;
+  const weights = look && weightsOf(state.head, look.q), { weight, surprise } = theme();
+  const isMasked = maskNow(), here = queryOnShow();
+  spans.forEach((span, t) => {
+    const masked = look !== null && isMasked(look.q, t);
+    span.classList.toggle("masked", masked);
+    span.classList.toggle("here", t === here);
+    span.classList.toggle("pinned", t === (state.pin?.k ?? state.pin?.q));
+    span.classList.toggle("kept", t < same); // visible while one types
+    if (masked) shade(span, weight, NaN);
+    else if (look) shade(span, weight, Math.sqrt(weights[t]));
+    else shade(span, surprise, surprisal[t] / UNIFORM_GUESS);
+    span.tabIndex = t === here ? 0 : -1;
+    span.ariaLabel = `${t} ${visible(tokens[t])}, surprisal ${number(surprisal[t], 2)}`;
+  });
+  $("text-note").textContent = look
+    ? `Color: attention of ${headName(state.head)} from ${place("token", look.q)}.`
+    : "Color: surprisal. Point at a token of this line for attention; click to select it.";
+  drawArcs();
+}
+
+/** Draw arcs from the selected query to what the head attends to, as wide as the weights. */
+export function drawArcs() {
+  const arcs = $("arcs");
+  if (!state.view || !arcs) return;
+  const q = queryOnShow(), weights = looking() ? weightsOf(state.head, q) : [];
+  const top = (t) => [spans[t].offsetLeft + spans[t].offsetWidth / 2, spans[t].offsetTop];
+  const [x, y] = top(q);
+  arcs.setAttribute("height", $("text").scrollHeight);
+  arcs.replaceChildren(...ranked(weights, 8).filter((k) => weights[k] >= 0.02).map((k) => {
+    const [to, up] = top(k), lift = Math.min(34, 12 + Math.abs(x - to) / 8);
+    const loop = k === q ? 6 : 0; // to itself
+    return svg("path", {
+      d: `M${x + loop} ${y}C${x + 2 * loop} ${y - lift} ` +
+        `${to - 2 * loop} ${up - lift} ${to - loop} ${up}`,
+      "stroke-width": 1 + 5 * weights[k], opacity: 0.35 + 0.65 * weights[k],
+    }, svg("title", {}, number(weights[k])));
+  }));
+}
+
+const tokenAt = ({ target: { dataset } }) =>
+  (dataset.t ? { q: Number(dataset.t), k: null } : null);
+
+Object.assign($("text"), {
+  onpointerover: (event) => pointAt(tokenAt(event)),
+  onpointerleave: () => pointAt(null),
+  onclick: (event) => tokenAt(event) && togglePin(tokenAt(event)),
+  onkeydown: withArrows((span, across, down) =>
+    spans[clamp(Number(span.dataset.t) + across + down, 0, state.view.pass.T - 1)].focus()),
+  onkeyup: (event) => "Enter ".includes(event.key) && togglePin(tokenAt(event)),
+});
+$("text").addEventListener("focusin", (event) =>
+  event.target.matches(":focus-visible") && pointAt(tokenAt(event)));
+// Wait until the focus has moved, because drawing may replace its target.
+$("text").addEventListener("focusout", () => setTimeout(() =>
+  $("text").contains(document.activeElement) || pointAt(null)));
+$("text").classList.toggle("subwords", tokenizer.kind !== "char");

@@ -1,0 +1,51 @@
+// The slider through training, with the loss, the stages of learning and Play.
+
+import { goTo } from "../actions.js";
+import { clamp } from "../engine/numbers.js";
+import { stagesOf } from "../engine/stages.js";
+import { data, LAST, sizes, snapshots, UNIT } from "../run.js";
+import { edited } from "../selection.js";
+import { state } from "../state.js";
+import { lineChart } from "./chart.js";
+import { $, refill, term } from "./elements.js";
+import { count, number } from "./format.js";
+
+const MARKS = stagesOf(snapshots, data.baselines);
+export const stepNames = snapshots.map(({ step }) => count(step));
+
+export function showMoment() {
+  const { view } = state, { step, lens_loss } = snapshots[view.snapshot];
+  const reached = MARKS.filter(({ at }) => at === view.snapshot)
+    .flatMap(({ label }) => [" · ", term(label)]);
+  refill($("moment"), term("step"), ` ${count(step)} · `, term("loss"),
+    ` ${number(lens_loss[sizes.L])} ${UNIT} on ${count(data.sequences)} `,
+    term("validation sequences"),
+    edited() ? " without the edits" : `, ${number(view.pass.loss)} on this text`, ...reached);
+  $("slider").ariaValueText = $("moment").textContent;
+}
+
+export function showLoss() {
+  if (LAST === 0 || !state.view) return;
+  const y = snapshots.map(({ lens_loss }) => lens_loss[sizes.L]);
+  const title = `validation loss per snapshot, from ${number(y[0], 2)} to ${number(y[LAST], 2)}`;
+  lineChart($("loss"), [{ y, kind: "", title }],
+    { label: title, names: stepNames, here: state.view.snapshot, dots: y, marks: MARKS });
+}
+
+let playing = null; // a timer
+
+export function play() {
+  if (LAST === 0) return;
+  if (playing === null && state.snapshot === LAST) goTo(0);
+  const on = () => (state.snapshot === LAST ? play() : goTo(state.snapshot + 1));
+  clearInterval(playing);
+  playing = playing !== null ? null
+    : setInterval(() => state.view?.snapshot === state.snapshot && on(),
+      clamp(15_000 / LAST, 150, 700));
+  $("play").textContent = playing === null ? "Play" : "Stop";
+}
+
+if (LAST === 0) $("bar").className = "still";
+$("slider").max = LAST;
+$("slider").oninput = () => goTo(Number($("slider").value));
+$("play").onclick = play;

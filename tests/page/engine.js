@@ -1,0 +1,11 @@
+// The engine's exports as globals, for test_engine.py.
+
+import { Circuit, logitGoal, scoreGoal } from "../../page/engine/circuit.js";
+import { CHOICES, Engine, windowStart } from "../../page/engine/engine.js";
+import { arena, softmax } from "../../page/engine/kernels.js";
+import { Layer0 } from "../../page/engine/layer0.js";
+import { stagesOf } from "../../page/engine/stages.js";
+
+Object.assign(globalThis, {
+  arena, CHOICES, Circuit, Engine, Layer0, logitGoal, scoreGoal, softmax, stagesOf, windowStart,
+});

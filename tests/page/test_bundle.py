@@ -1,0 +1,74 @@
+"""The page's modules: joined into one script, loaded one by one, and who imports whom."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from page.bundle import IMPORT, bundle
+from page.html import PARTS, make_html
+from tests.browser import DONE
+from tests.reports import Report
+
+MODULES = sorted(PARTS.rglob("*.js"))
+
+
+def test_browser_loads_the_modules_without_the_bundle(
+    window: tuple[Any, list[str]], report: Report, tmp_path: Path
+) -> None:
+    tab, events = window
+    html = make_html(report.data, report.weights)
+    script = r'<script type="module" async>.*?</script>'
+    native = re.sub(script, '<script type="module" src="main.js"></script>', html, flags=re.S)
+    native = re.sub("<meta http-equiv.*>", "", native)
+    seen = []
+    for content in (html, native):
+        (tmp_path / "report.html").write_text(content, encoding="utf-8")
+        tab.route("http://page.test/*", lambda route: route.fulfill(path=tmp_path / "report.html"))
+        tab.route(
+            re.compile(r"http://page.test/.*\.js"),
+            lambda route: route.fulfill(path=PARTS / route.request.url.split(".test/")[1]),
+        )
+        events.clear()
+        tab.goto("http://page.test/#panel=circuit")
+        tab.wait_for_selector(DONE)
+        seen.append((tab.inner_text("body"), tab.inner_html("#circuit-section")))
+        tab.unroute_all()
+        tab.goto("about:blank")
+    assert seen[0] == seen[1] and len(events) > len(MODULES)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('import { two } from "./other.js";', "imports two: not an export of other.js"),
+        ('import { one, one } from "./other.js";', "imports one twice"),
+        ('import { one } from "./other.js";\nimport { one } from "./other.js";', "one twice"),
+        ('import "./absent.js";', "absent.js, which does not exist"),
+        ('import "./circle.js";', "main.js imports circle.js imports main.js"),
+        ('import one from "./other.js";', "is not a form of import"),
+        ('import { one as two } from "./other.js";', "imports as: not an export"),
+        ("export let three = 3;", "is not a form of import or export"),
+    ],
+)
+def test_wrong_imports_are_errors(line: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "other.js").write_text("const two = 2;\nexport const one = 1;\n")
+    (tmp_path / "circle.js").write_text('import "./main.js";\n')
+    (tmp_path / "main.js").write_text(f"{line}\n")
+    with pytest.raises(ImportError, match=re.escape(reason)):
+        bundle(tmp_path / "main.js")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+def test_imports_point_one_way_and_are_used(path: Path) -> None:
+    """What computes could run in a worker: it imports nothing that draws, and has no document."""
+    text = path.read_text(encoding="utf-8")
+    body = IMPORT.sub("", text)
+    for names, source in IMPORT.findall(text):
+        for name in re.findall(r"[\w$]+", names):
+            assert re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", body), name
+        if path.parent.name == "engine":
+            assert (path.parent / source).resolve().parent == path.parent
+    if path.parent.name == "engine":
+        assert not re.search(r"\b(document|window|location|globalThis)\.", body)

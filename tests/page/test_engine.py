@@ -1,0 +1,309 @@
+"""The engine of the report page, in a browser, against PyTorch."""
+
+import base64
+import dataclasses
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lens.capture import attends_of, blocks_of, capture, hooked
+from model.attention import attention
+from model.config import ModelConfig
+from model.gpt import GPT
+from page.bundle import bundle
+from sampling.generate import window_start
+from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_tokens
+
+ENGINE = bundle(Path(__file__).parent / "engine.js")
+# JavaScript for the tests. Results are JSON, which playwright transfers faster than numbers. The
+# edits stay the same objects, as in the page, because the engine compares them by identity.
+ASK = """
+let engine, edits;
+function make(config, shapes, given, ...packed) {
+  const numbers = (text) =>
+    new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
+  engine = new Engine(config, shapes);
+  const [weights, means] = packed.map(numbers);
+  engine.load(weights, (room) => room.set(weights), means);
+  edits = given;
+}
+const run = (tokens, chosen) => [...engine.run(tokens, chosen.map((i) => edits[i]))];
+const ask = (...given) => JSON.stringify(run(...given));
+function together_and_one_by_one(tokens) {
+  const afresh = (counts) => {
+    engine.valid.fill(0);
+    return counts.map((count) => run(tokens.slice(0, count), [])).at(-1);
+  };
+  return JSON.stringify([afresh([tokens.length]), afresh(tokens.map((_, t) => t + 1))]);
+}
+"""
+OFF = ["zero", "mean"]
+TABLES = """(h) => {
+  const tokens = Array.from({ length: engine.V }, (_, i) => i);
+  const layer = new Layer0(engine, tokens), at = [...Array(engine.B).keys()];
+  const score = (t, s) => engine.config.positions === "rotary"
+    ? layer.scores(h, [Math.max(0, t - s)], [0]) : layer.scores(h, [t], [s]);
+  const scores = at.flatMap((t) => at.flatMap((s) => [...score(t, s)]));
+  return JSON.stringify([scores, [...layer.logits(h, 3)]]);
+}"""
+
+
+CIRCUIT = """([text, ...asked]) => {
+  engine.run(text);
+  const goal = asked.length > 3 ? scoreGoal : logitGoal;
+  const circuit = new Circuit(engine, goal(engine, ...asked)), { nodes } = circuit;
+  const read = nodes.filter(({ rank }) => rank >= 0).slice(0, 30);
+  const gaps = [circuit.goal, ...read].map((to) => {
+    const { edges, biases } = circuit.edges(to, nodes);
+    return edges.reduce((sum, { value }) => sum + value, biases) - to.value;
+  });
+  return JSON.stringify([nodes, gaps]);
+}"""
+
+
+@pytest.fixture(scope="module", params=["WebAssembly", "JavaScript"])
+def tab(window: Any, request: pytest.FixtureRequest) -> Any:
+    """Return a blank page with the engine, running on WebAssembly or JavaScript kernels."""
+    tab, _ = window
+    tab.goto("about:blank")
+    if request.param == "JavaScript":
+        tab.evaluate("window.WebAssembly = undefined")
+    tab.add_script_tag(content=ENGINE + ASK)
+    assert tab.evaluate("'tiles' in arena") == (request.param == "WebAssembly")
+    return tab
+
+
+def random_edits(random: Random, config: ModelConfig) -> list[dict[str, Any]]:
+    """Return random edits. Patches of the residual stream often share a position."""
+    layer, position = random.randint(0, config.n_layer), range(min(2, config.block_size))
+
+    def row(width: int) -> list[float]:
+        return [random.gauss(0, 1) for _ in range(width)]
+
+    def place() -> dict[str, int]:
+        return {"layer": random.randrange(config.n_layer), "head": random.randrange(config.n_head)}
+
+    return [
+        {**place(), "off": random.choice(OFF)},
+        {"layer": place()["layer"], "off": "mlp"},
+        {"hide": 0},
+        {"layer": place()["layer"], "neuron": 5, "position": position[-1]},
+        {**place(), "position": 0, "row": row(config.head_width)},
+        *(
+            {"layer": layer, "position": random.choice(position), "row": row(config.n_embd)}
+            for _ in range(3)
+        ),
+    ]
+
+
+@contextmanager
+def edited(model: GPT, changes: list[dict[str, Any]], means_LHD: Tensor) -> Iterator[None]:
+    """Apply the same edits to a PyTorch model with hooks."""
+    with ExitStack() as held:
+
+        def put(module: torch.nn.Module, change: dict[str, Any]) -> None:
+            def hook(module: torch.nn.Module, args: Any) -> Any:
+                x_BTC = args[0].clone()
+                if change["position"] < x_BTC.size(1):
+                    channels = change.get("neuron", slice(None))
+                    x_BTC[0, change["position"], channels] = torch.tensor(change["row"]).to(x_BTC)
+                return (x_BTC, *args[1:])
+
+            held.callback(module.register_forward_pre_hook(hook).remove)
+
+        for layer, (block, attend) in enumerate(
+            zip(blocks_of(model), attends_of(model), strict=True)
+        ):
+            here = [change for change in changes if change.get("layer", layer) == layer]
+            attends = partial(attend_edited, here, means_LHD[layer])
+            held.enter_context(hooked([attend], attends))
+            if {"layer": layer, "off": "mlp"} in here:
+                held.enter_context(hooked([block.mlp], lambda module, args, y: y * 0))
+            for change in here:
+                if "neuron" in change:
+                    put(block.mlp.down, change | {"row": 0.0})
+        places = [*blocks_of(model), model.final_norm]
+        for change in changes:
+            if "row" in change and "head" not in change:
+                put(places[change["layer"]], change)
+        yield
+
+
+def attend_edited(
+    changes: list[dict[str, Any]], means_HD: Tensor, module: Any, args: Any, z_BHTD: Tensor
+) -> Tensor:
+    q_BHTD, k_BHSD, v_BHSD = args[:3]
+    _, H, T, _ = q_BHTD.shape
+    mask_HTS = torch.ones(H, T, T, dtype=torch.bool).tril()
+    for change in changes:
+        if "hide" in change:
+            mask_HTS[:, change["hide"] + 1 :, change["hide"]] = False
+    z_BHTD = attention(q_BHTD, k_BHSD, v_BHSD, mask_HTS)[0]
+    for change in changes:
+        head = change.get("head")
+        if change.get("off") in OFF:
+            z_BHTD[0, head] = means_HD[head] if change["off"] == "mean" else 0.0
+        if "row" in change and head is not None and change["position"] < T:
+            z_BHTD[0, head, change["position"]] = torch.tensor(change["row"])
+    return z_BHTD
+
+
+def make(tab: Any, model: GPT, *given: Any) -> None:
+    """Load the model into the page's engine, then convert the PyTorch model to float64."""
+    weights, (edits, means_LHD) = model.state_dict(), given or ([], torch.zeros(1))
+    shapes = [[name, list(weight.shape)] for name, weight in weights.items()]
+    numbers = [torch.cat([weight.flatten() for weight in weights.values()]), means_LHD]
+    packed = [base64.b64encode(x.numpy().tobytes()).decode() for x in numbers]
+    tab.evaluate("(a) => make(...a)", [dataclasses.asdict(model.config), shapes, edits, *packed])
+    model.double()
+
+
+@pytest.mark.parametrize("seed", range(12))
+@torch.no_grad()
+def test_logits_match_pytorch_for_random_models_and_edits(tab: Any, seed: int) -> None:
+    """Texts and edits change between passes, so that stale caches fail. Options are drawn from all
+    that the engine supports."""
+    random, (choices, V) = Random(seed), (tab.evaluate("CHOICES"), seed + 1)
+    choices |= {name: [True, False] for name in ("qk_norm", "tie_embeddings", "bias")}
+    choices |= {"block_size": range(1, 21), "n_layer": [1, 2, 3], "n_head": [1, 2, 3]}
+    choices |= {"ngrams": [1, 2, 3, 4], "n_embd": [24]}
+    fields = {name: random.choice(values) for name, values in choices.items()}
+    config = ModelConfig(**fields, head_bias=not fields["tie_embeddings"] and seed % 2 == 0)
+    torch.manual_seed(seed)
+    model = GPT(config, V).eval()
+    for weight in model.parameters():
+        weight.copy_(torch.randn(weight.shape) * 0.2 + (weight.dim() == 1))
+    means_LHD = torch.randn(config.n_layer, config.n_head, config.head_width)
+    edits = random_edits(random, config)
+    make(tab, model, edits, means_LHD)
+    text: list[int] = []
+    for count in (0, 7, 7, 5, 5, 3, 2, 1, 0):
+        if random.random() < 0.3 or not text:
+            T = random.randint(1, config.block_size)
+            text = (text[: random.randrange(T)] + random.choices(range(V), k=T))[:T]
+        chosen = random.sample(range(8), count)
+        found = json.loads(tab.evaluate("(a) => ask(...a)", [text, chosen]))
+        with edited(model, [edits[i] for i in chosen], means_LHD.double()):
+            seen = capture(model, torch.tensor([text]))
+        expected = seen.logits_BTV[0].numpy()
+        logits = np.array(found).reshape(expected.shape)
+        assert np.abs(logits - expected).max() < 1e-4 * max(1.0, np.abs(expected).max())
+    t, token = random.randrange(len(text)), random.randrange(V)
+    parts = tab.evaluate("(a) => engine.votes(...a)", [t, token])
+    assert len(parts["heads"]) == config.n_layer * config.n_head
+    total = parts["embedding"] + parts["biases"] + sum(parts["heads"]) + sum(parts["mlps"])
+    assert total == pytest.approx(logits[t, token], abs=1e-4)
+    together, alone = json.loads(tab.evaluate("together_and_one_by_one", text))
+    assert together == alone  # bitwise
+
+
+@pytest.mark.parametrize("config", [MODERN, CLASSICAL, replace(MODERN, positions="none")], ids=str)
+@torch.no_grad()
+def test_layer_0_tables_match_attention_and_ov_circuit(tab: Any, config: ModelConfig) -> None:
+    h, T, V = 1, config.block_size, VOCAB
+    model: Any = make_model(config)
+    make(tab, model)
+    scores, logits = map(torch.tensor, json.loads(tab.evaluate(TABLES, h)))
+    text_BT, place = some_tokens(1000, T), torch.arange(T)
+    scores_BTS = scores.view(T, T, V, V)[
+        place[:, None], place, text_BT[:, :, None], text_BT[:, None]
+    ]
+    weights_BTS = scores_BTS.masked_fill(place > place[:, None], -torch.inf).softmax(-1)
+    expected_BHTS = capture(model, text_BT).layers[0].weights_BHTS
+    assert (weights_BTS - expected_BHTS[:, h]).abs().max() < 1e-5
+    block, of_head = model.blocks[0], slice(h * D, (h + 1) * D)
+    x_VC = model.embed(torch.arange(V)[:, None].expand(V, 4))[:, 3]
+    v_VC = block.attn.value(block.attn_norm(x_VC))
+    y_VC = v_VC[:, of_head] @ block.attn.out.weight[:, of_head].T
+    y_VC = (y_VC - y_VC.mean(-1, keepdim=True)) * model.final_norm.weight
+    assert torch.allclose(y_VC @ model.head.weight.T, logits.view(V, V).double(), 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(CLASSICAL, positions="rotary", head_bias=True),
+        replace(MODERN, activation="relu", ngrams=2, tie_embeddings=True),
+    ],
+    ids=["classical", "modern"],
+)
+@pytest.mark.parametrize("asked", [(7, 2, 5), (2, 1, 8, 6)], ids=["logit", "score"])
+def test_circuit_parts_sum_to_goal(tab: Any, config: ModelConfig, asked: tuple[int, ...]) -> None:
+    """A node's value is its activation times gradient, with nonlinear factors held constant."""
+    text_BT = some_tokens(1, 9)
+    model: Any = make_model(config)
+    make(tab, model)
+    nodes, gaps = json.loads(tab.evaluate(CIRCUIT, [text_BT[0].tolist(), *asked]))
+    assert max(map(abs, gaps)) < 1e-4
+    written: list[Tensor] = []
+
+    def kept(x: Tensor) -> Tensor:
+        x.retain_grad()
+        written.append(x)
+        return x
+
+    def norm(layer: Any, x: Tensor) -> Tensor:
+        x = x - x.mean(-1, keepdim=True)
+        scale = (x.detach().square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+        bias = getattr(layer, "bias", None)
+        return x * scale * layer.weight + (0 if bias is None else bias)
+
+    x_BTC = kept(model.embed(text_BT))
+    layers = capture(model, text_BT).layers
+    for i, (block, seen) in enumerate(zip(model.blocks, layers, strict=True)):
+        attn, read_BTC = seen.attn, norm(block.attn_norm, x_BTC)
+        if asked[:-3] == (i,):
+            k_BHSD = attn.split_heads(attn.key(read_BTC))
+            k_BHSD = norm(attn.k_norm, k_BHSD) if config.qk_norm else k_BHSD
+            _, h, q, k = asked
+            goal = seen.q_BHTD[0, h, q] @ block.attn.rotary(k_BHSD, 0)[0, h, k] / D**0.5
+            break
+        v_BHSD = attn.split_heads(attn.value(read_BTC))
+        z_BHTD = kept(seen.weights_BHTS @ v_BHSD)
+        x_BTC = x_BTC + attn.out(attn.merge_heads(z_BHTD))
+        y_BTC, mlp = norm(block.mlp_norm, x_BTC), block.mlp
+        u = mlp.up(y_BTC)
+        gate = mlp.activation(u) / u
+        x_BTC = x_BTC + mlp.down(kept(u * gate.detach()))
+    else:
+        t, plus, minus = asked
+        weight_VC = (model.head or model.token_embedding).weight
+        goal = norm(model.final_norm, x_BTC)[0, t] @ (weight_VC[plus] - weight_VC[minus])
+    goal.backward()
+    embedding, *values = [(x.grad * x)[0].detach() for x in written]  # type: ignore[operator]
+    left = [embedding.sum(-1, keepdim=True)]
+    for heads, neurons in zip(values[::2], values[1::2], strict=True):
+        left += [heads.sum(-1).T, neurons]
+    for node in nodes:
+        left[node["rank"] + 1][node["position"], node["index"]] -= node["value"]
+    assert max(each.abs().max() for each in left) < 1e-4
+
+
+def test_learning_stages_are_marked_when_first_reached(tab: Any) -> None:
+    scores = [{"previous_token": [0.2, i / 10], "induction": [i / 20]} for i in range(6)]
+    snapshots = [{"lens_loss": [9, 5 - i], "scores": scores[i]} for i in range(6)]
+    found = tab.evaluate("(a) => stagesOf(...a)", [snapshots, {"unigram": 5.5, "bigram": 1.5}])
+    marks = {4: "below bigram", 3: "previous-token head"}  # always below unigram
+    assert {mark["at"]: mark["label"] for mark in found} == marks
+
+
+def test_softmax_handles_large_scores(tab: Any) -> None:
+    scores = torch.tensor([1000.0, 999.0, 0.0, -1000.0])
+    call = "(x) => { const row = Float32Array.from(x); softmax(row, 0, 4); return [...row]; }"
+    assert tab.evaluate(call, scores.tolist()) == pytest.approx(scores.softmax(0).tolist())
+
+
+def test_window_start_matches_the_model(tab: Any) -> None:
+    places = [[position, block_size] for position in range(40) for block_size in range(1, 10)]
+    found = tab.evaluate("(places) => places.map((place) => windowStart(...place))", places)
+    assert found == [window_start(*place) for place in places]

@@ -1,0 +1,645 @@
+"""The report page in a browser: it matches PyTorch after any interaction, without a network."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import study
+from common.tables import visible
+from data.tokenizer import BPETokenizer, ByteTokenizer, train_bpe
+from lens.capture import capture
+from lens.measure import mean_outputs
+from model.gpt import GPT
+from page.html import content_hash, make_html
+from sampling.generate import Sampling, generate
+from tests.conftest import make_run
+from tests.page.test_engine import OFF, edited
+from tests.page.test_html import HOSTILE
+from tests.reports import CHARS, TEXT, Report, parse_report
+
+Show = Callable[..., Any]  # returns a playwright page, whose type may be missing
+L, H, B = 3, 2, 12
+NO_MEANS = torch.zeros(L, H, 8)
+HEADS = [f"L{layer}H{head}" for layer in range(L) for head in range(H)]
+SELECTED = ".pick[aria-pressed=true] b"
+
+
+@pytest.fixture
+def show(report: Report, window: tuple[Any, list[str]], tmp_path: Path) -> Iterator[Show]:
+    """Yield a function that opens a page; fail if the page logs or requests anything."""
+    file, (tab, events) = tmp_path / "report.html", window
+
+    def open_page(html: str = make_html(report.data, report.weights), address: str = "") -> Any:
+        file.write_text(html, encoding="utf-8")
+        if tab.url != "about:blank":
+            tab.goto("about:blank")
+        tab.goto(file.as_uri() + address)
+        return settle(tab)
+
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    tab.mouse.move(0, 0)
+    events.clear()
+    yield open_page
+    tab.goto("about:blank")  # stop this page before the next test
+    assert {url.split("#")[0] for url in events} <= {file.as_uri()}
+
+
+@pytest.fixture
+def tab(show: Show) -> Any:
+    """Return the open page of the report."""
+    return show()
+
+
+def settle(tab: Any) -> Any:
+    """Wait until the page is idle, and return it."""
+    tab.wait_for_selector("body[data-busy=no]")
+    return tab
+
+
+def ask(tab: Any, call: str) -> Any:
+    return json.loads(tab.evaluate(f"JSON.stringify(glassgpt.{call})"))
+
+
+def act(tab: Any, selector: str, value: str | None = None) -> None:
+    """Click, or fill a field, and wait for the results."""
+    tab.click(selector) if value is None else tab.fill(selector, value)
+    settle(tab)
+
+
+def press(tab: Any, *keys: str) -> None:
+    for key in keys:
+        tab.keyboard.press(key)
+    settle(tab)
+
+
+def select(tab: Any, head: int) -> None:
+    tab.locator(".pick").nth(head).click()
+
+
+def ablate(tab: Any, name: str) -> None:
+    if name in HEADS:
+        select(tab, HEADS.index(name))
+    act(tab, "#ablate" if name in HEADS else f".layer button[aria-label$='{name}']")
+
+
+def ids_of(text: str) -> torch.Tensor:
+    return torch.tensor([[CHARS.index(char) for char in text]])
+
+
+@torch.no_grad()
+def logits_of(model: GPT, text: str) -> torch.Tensor:
+    """Return the logits, (T, V)."""
+    logits_TV = model(ids_of(text))[0]
+    return logits_TV
+
+
+def loss_of(model: GPT, text: str) -> float:
+    return F.cross_entropy(logits_of(model, text)[:-1], ids_of(text)[0, 1:]).item()
+
+
+def text_of(tokens: Any) -> str:
+    return "".join(CHARS[int(token)] for token in tokens)
+
+
+def read(tab: Any, selector: str) -> list[float]:
+    """Return the numbers in the text of all matching elements."""
+    texts = " ".join(tab.locator(selector).all_inner_texts())
+    return [float(found) for found in re.findall(r"[-+]?\d+\.\d+", texts)]
+
+
+def shown(text: str) -> str:
+    return text.replace(" ", "␣").replace("\n", "↵")
+
+
+def point_at(tab: Any, row: int, column: int, canvas: str = "#map", click: bool = False) -> None:
+    names = ("left", "top", "side", "tall")
+    left, top, side, tall = (float(tab.get_attribute(canvas, f"data-{name}")) for name in names)
+    at = {"x": left + (column + 0.5) * side, "y": top + (row + 0.5) * tall}
+    (tab.click if click else tab.hover)(canvas, position=at)
+
+
+def assert_predicts(tab: Any, *logits: torch.Tensor) -> None:
+    """Check the seven most likely characters and their probabilities, with and without edits."""
+    best = logits[0].argsort(descending=True, stable=True)[:7]
+    assert tab.locator("#next .write").all_inner_texts() == [*shown(text_of(best))]
+    expected = torch.stack([logits_V.softmax(0)[best] for logits_V in logits], dim=1)
+    assert read(tab, "#next .number") == pytest.approx(expected.flatten().tolist(), abs=6e-4)
+
+
+def wait_for_address(tab: Any, word: str) -> str:
+    """Return the address once it contains `word`: it changes a moment after the state."""
+    tab.wait_for_function("(word) => location.hash.includes(word)", arg=word)
+    return str(tab.evaluate("location.hash"))
+
+
+# --- computation ---------------------------------------------------------------------------------
+
+
+def test_page_reports_its_difference_from_pytorch(tab: Any, report: Report) -> None:
+    equality = tab.inner_text("#equality")
+    error, allowed, logit, _ = map(float, re.findall(r"-?\d\.\de[-+]\d+", equality))
+    assert 0 <= error < allowed / 10 and "matches PyTorch" in equality
+    assert logit == pytest.approx(report.data["snapshots"][-1]["rounding"]["logit"], rel=0.06)
+
+
+def test_console_functions_match_pytorch(tab: Any, report: Report) -> None:
+    for step, model in report.models.items():
+        seen = capture(model, ids_of(TEXT))
+        logits = ask(tab, f"logits('{TEXT}', {{step: {step}}})")
+        expected = seen.logits_BTV[0]
+        assert np.allclose(logits, expected, 0, 1e-4 * float(expected.abs().max()))
+        rows = ask(tab, f"attention('{TEXT}', {L - 1}, 1, {{step: {step}}})")
+        for t, row in enumerate(rows):
+            assert np.allclose(row, seen.layers[-1].weights_BHTS[0, 1, t, : t + 1], atol=1e-5)
+        tokens = generate(model, ids_of("to be"), 60, Sampling(temperature=0))
+        assert ask(tab, f"generate('to be', 60, {{step: {step}}})") == text_of(tokens)
+    with pytest.raises(Exception, match="step 77 must be one of 0, 1, 3"):
+        ask(tab, "logits('abc', {step: 77})")
+
+
+def test_sampling_follows_the_model_probabilities(tab: Any, report: Report) -> None:
+    options = "{seed, temperature: 0.2, topK: 5}"
+    call = f"Array.from({{length: 2000}}, (_, seed) => glassgpt.generate('to be', 1, {options}))"
+    drawn = tab.evaluate(call)
+    logits_BV = logits_of(report.models[3], "to be")[-1:]
+    expected = Sampling(temperature=0.2, top_k=5).probabilities(logits_BV)[0].tolist()
+    assert [drawn.count(char) / 2000 for char in CHARS] == pytest.approx(expected, abs=0.04)
+
+
+def altered(html: str, right: str, wrong: str) -> str:
+    (script,) = re.findall(r'<script type="module" async>(.*?)</script>', html, re.S)
+    assert right in script
+    changed = script.replace(right, wrong)
+    return html.replace(script, changed).replace(content_hash(script), content_hash(changed))
+
+
+def assert_disabled(tab: Any, reason: str) -> None:
+    assert f"does not match PyTorch: {reason}" in tab.inner_text("#equality")
+    assert not tab.is_visible("#live") and tab.is_visible("#equality")
+
+
+def test_broken_engine_or_weight_disables_the_page(show: Show, report: Report) -> None:
+    weight = bytearray(report.weights[-1])
+    weight[-3] ^= 0x40  # in the output head
+    tab = show(make_html(report.data, [*report.weights[:-1], bytes(weight)]))
+    assert_disabled(tab, "a logit differs by")
+    act(tab, "#slider", "0")  # the other snapshots are intact
+    assert tab.is_visible("#live") and tab.get_attribute("#equality", "class") == "quiet"
+    for right, wrong in (
+        ("this.forget(0, same);", "this.forget(0, same + 1);"),
+        ("const { rows, logits:", "logits[5] = NaN;\n  const { rows, logits:"),
+    ):
+        html = altered(make_html(report.data, report.weights), right, wrong)
+        assert_disabled(show(html), "a logit differs by")
+
+
+def test_unsupported_model_disables_the_page(
+    show: Show, report: Report, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = json.loads(json.dumps(report.data))
+    data["run"]["config"]["model"]["activation"] = "silu"
+    reason = "its engine does not support the model's activation silu"
+    assert_disabled(show(make_html(data, report.weights)), reason)
+    plain = GPT.unembed
+    monkeypatch.setattr(GPT, "unembed", lambda self, x_BTC: 4 * torch.tanh(plain(self, x_BTC) / 4))
+    Path("text.txt").write_text(TEXT * 99)
+    run = make_run(Path("runs/capped"), CHARS, "text.txt", n_layer=1)
+    assert study.main(["report", "--source=text.txt", "--sequences=2", "--prompt=to be"]) == 0
+    assert_disabled(show(make_html(*parse_report(run))), "a logit differs by")
+
+
+# --- interaction ---------------------------------------------------------------------------------
+
+
+def test_typing_updates_tokens_and_predictions(tab: Any, report: Report) -> None:
+    act(tab, "#typed", "abcdefgh")
+    before = ask(tab, "attention('abcdefgh', 1, 1)")
+    tab.focus("#typed")
+    press(tab, "End", *["ArrowLeft"] * 3, "x")
+    assert tab.locator("#text .token.kept").count() == 5
+    assert ask(tab, "attention('abcdexfgh', 1, 1)")[:5] == before[:5]  # bitwise
+    assert_predicts(tab, logits_of(report.models[3], "abcdexfgh")[-1])
+    tab.click(".bar-button >> nth=0")  # with the focus in the text field
+    assert tab.is_visible("#votes")
+    act(tab, "#typed", "abc\u00e9def")
+    assert "never saw '\u00e9'" in tab.inner_text("#text-state")
+    assert tab.locator("#text .token").all_inner_texts() == [*"abc\u00e9def"]
+    assert_predicts(tab, logits_of(report.models[3], "abc")[-1])
+    act(tab, "#typed", "\u00e9a")
+    assert not tab.is_visible("#head-section")
+    act(tab, "#typed", "a long text of more than so many tokens")
+    assert tab.locator("#text .token").count() == 9  # the window moves by half of block_size
+    assert_predicts(tab, logits_of(report.models[3], "ny tokens")[-1])
+
+
+def test_ablation_and_knockout_match_pytorch(tab: Any, report: Report) -> None:
+    model, means_LHD = report.models[3], mean_outputs(report.exact[3], report.sequences_BT)
+    before_V = logits_of(model, TEXT)[-1]
+    edits = [{"layer": 1, "head": 0, "off": "zero"}]
+
+    def assert_edited() -> None:
+        with edited(model, edits, means_LHD):
+            assert_predicts(tab, logits_of(model, TEXT)[-1], before_V)
+            losses.append(loss_of(model, TEXT))
+        change = [losses[0], losses[-1], losses[-1] - losses[0]]
+        assert read(tab, "#change") == pytest.approx(change, abs=6e-4)
+
+    losses = [loss_of(model, TEXT)]
+    ablate(tab, "L1H0")
+    assert_edited()
+    tab.select_option("#instead", "mean")
+    settle(tab)
+    edits[0]["off"] = "mean"
+    assert_edited()
+    ablate(tab, "layer 0 mlp")
+    ablate(tab, "layer 2 attn")
+    edits.append({"layer": 0, "off": "mlp"})
+    edits += [{"layer": 2, "head": head, "off": "zero"} for head in range(H)]
+    act(tab, "#text .token >> nth=4")
+    act(tab, "#hide-all")
+    press(tab, "Escape")
+    edits.append({"hide": 4})
+    assert_edited()
+    act(tab, ".bar-button >> nth=2")
+    *parts, logit = read(tab, "#votes table")
+    assert len(parts) == (H + 1) * L + 1 and parts[H] == 0  # no biases; layer 0's MLP is ablated
+    assert sum(parts) == pytest.approx(logit, abs=0.06)
+    act(tab, ".chip >> nth=0")
+    del edits[0]
+    assert_edited()
+    act(tab, "#undo")
+    assert_predicts(tab, before_V)
+
+
+@torch.no_grad()
+def test_slider_updates_every_panel(tab: Any, report: Report) -> None:
+    text = "and so it be"
+    act(tab, "#typed", text)
+    for i, (step, model) in enumerate(report.models.items()):
+        act(tab, "#slider", str(i))
+        snapshot = report.data["snapshots"][i]
+        assert f"step {step} ·" in tab.inner_text("#moment")
+        losses = [snapshot["lens_loss"][-1], loss_of(model, text)]
+        assert read(tab, "#moment") == pytest.approx(losses, 1e-5, 6e-4)
+        assert_predicts(tab, logits_of(model, text)[-1])
+        act(tab, "#show-scores")
+        losses = [snapshot["copying"]["first"], snapshot["copying"]["second"]]
+        assert read(tab, "#copying") == pytest.approx(losses, 1e-5, 6e-4)
+        act(tab, "#show-lens")
+        depths = capture(model, ids_of(text)).residual
+        best = text_of(torch.cat([model.unembed(x_BTC)[0].argmax(-1) for x_BTC in depths]))
+        assert tab.locator("#lens tbody td").all_inner_texts() == [*shown(best)]
+        captions = tab.locator(".pick > span > span").all_inner_texts()
+        scores = snapshot["scores"]["previous_token"]
+        assert [float(caption) for caption in captions] == pytest.approx(scores, abs=6e-3)
+    assert tab.locator("#formation polyline").count() == L * H
+
+
+def test_patching_matches_pytorch(tab: Any, report: Report) -> None:
+    model, other = report.models[3], "tz be or not"
+    act(tab, "#show-patch")
+    act(tab, "#other", other)
+    seen, ends = capture(model, ids_of(other)), [logits_of(model, t)[-1] for t in (TEXT, other)]
+    a, b = (int(end.argmax()) for end in ends)
+    assert a != b
+    low, high = (float(end[b] - end[a]) for end in ends)
+    for by_head, cells in ((False, [(0, 1), (2, 6)]), (True, [(4, 11)])):
+        tab.set_checked("#by-head", by_head)
+        tab.wait_for_selector("body[data-filled]")
+        assert read(tab, "#patch-state")[-2:] == pytest.approx([low, high], abs=6e-3)
+        for r, t in cells:
+            patch: dict[str, Any] = {"layer": r // H, "head": r % H}
+            row_D = seen.layers[r // H].z_BHTD[0, r % H, t]
+            if not by_head:
+                patch, row_D = {"layer": r}, seen.residual[r][0, t]
+            patch |= {"position": t, "row": row_D.tolist()}
+            with edited(model, [patch], NO_MEANS):
+                end = logits_of(model, TEXT)[-1]
+            point_at(tab, r, t, "#patches")
+            recovered = (float(end[b] - end[a]) - low) / (high - low)
+            assert read(tab, "#patch-readout")[0] == pytest.approx(recovered, abs=2e-3)
+    point_at(tab, r, t, "#patches", click=True)
+    settle(tab)
+    assert_predicts(tab, end, ends[0])
+
+
+def test_patching_texts_with_the_same_prediction(tab: Any, report: Report) -> None:
+    def expected(text: str) -> str:
+        return text_of([logits_of(report.models[3], text)[-1].argmax()])
+
+    texts = (TEXT[:t] + char + TEXT[t + 1 :] for t in range(2, B - 2) for char in "xyz")
+    act(tab, "#show-patch")
+    act(tab, "#other", next(text for text in texts if expected(text) == expected(TEXT)))
+    tab.wait_for_selector("body[data-filled]")
+    says = f"is '{shown(expected(TEXT))}' for both texts; the logit of"
+    assert says in tab.inner_text("#patch-state")
+    point_at(tab, 1, 1, "#patches")
+    assert read(tab, "#patch-readout")[0] == 0  # before the first difference
+
+
+def test_ablating_a_circuit_node_matches_pytorch(tab: Any, report: Report) -> None:
+    model = report.models[3]
+    act(tab, "#show-circuit")
+    assert tab.evaluate("scrollY") > 0 and tab.locator(".node").count() == 20
+    a, b = logits_of(model, TEXT)[-1].topk(2).indices
+    for kind, mark, row in (("head", "H", {"row": [0.0] * 8}), ("neuron", "neuron", {})):
+        node = tab.locator(f".node[aria-label*={mark}]").first
+        layer, index, t = map(int, re.findall(r"\d+", node.get_attribute("aria-label"))[:3])
+        node.press("Enter")
+        zeros = {"layer": layer, kind: index, "position": t} | row
+        with edited(model, [zeros], NO_MEANS):
+            after_V = logits_of(model, TEXT)[-1]
+        difference = float(after_V[a] - after_V[b])
+        assert read(tab, "#circuit-section output")[-1] == pytest.approx(difference, abs=6e-3)
+    tab.focus(".node")
+    press(tab, "Tab")
+    assert tab.query_selector(".node ~ .node:focus")
+
+
+def test_address_and_back_button_restore_the_state(tab: Any, show: Show) -> None:
+    act(tab, "#typed", "")
+    assert wait_for_address(tab, "text=") == "#text="
+    act(tab, "#typed", "so be it")
+    wait_for_address(tab, "so+be")
+    ablate(tab, "L0H1")
+    wait_for_address(tab, "edit=")
+    typed = "value => document.querySelector('#typed').value === value"
+    tab.go_back()  # undoes the edit; the next one, the text
+    tab.wait_for_function(typed, arg="so be it")
+    assert not settle(tab).is_visible("#edits")
+    tab.go_back()
+    tab.wait_for_function(typed, arg=TEXT)
+    assert show(address="#edit=L0H1%3Dmean").input_value("#instead") == "mean"
+
+
+def test_continuation_is_written_as_shown(tab: Any) -> None:
+    for temperature, top_k in (("3.5", "3"), ("0.2", "")):
+        act(tab, "#top-k", top_k)
+        act(tab, "#temperature", temperature)
+        options = f"{{temperature: {temperature}, topK: {top_k or 0}}}"
+        ahead = ask(tab, f"generate('{TEXT}', 80, {options})")
+        assert tab.inner_text("#continuation") == shown(ahead)
+    act(tab, "#write-one")
+    assert tab.input_value("#typed") == TEXT + ahead[0]
+    assert tab.inner_text("#continuation")[:79] == shown(ahead[1:])  # the shown text is kept
+    before = tab.inner_text("#continuation")
+    act(tab, "#another")
+    assert tab.inner_text("#continuation") != before
+    tab.focus("#typed")
+    press(tab, "Control+z", "Control+z")  # also undoes what the model wrote
+    assert tab.input_value("#typed") == TEXT
+    act(tab, "#typed", "to be")
+    act(tab, "#text .token >> nth=2")
+    name = tab.inner_text(".write >> nth=1")
+    act(tab, ".write >> nth=1")
+    assert shown(tab.input_value("#typed")) == "to␣" + name
+
+
+def test_malformed_addresses_are_ignored(show: Show) -> None:
+    strange = "edit=L9H0%3Dzero&edit=patch@99/L0&edit=hide@1/L0&edit=x&step=77&head=L9H9"
+    tab = show(address=f"#text=%ED%B2%80%3Cimg+src%3Dx%3E&{strange}")
+    assert tab.locator("img").count() == 0 and not tab.is_visible("#trouble")
+    assert not tab.is_visible("#edits")
+    show(address="#text=so+be+it&other=so+bo+it&edit=patch%405/L0")
+    assert read(tab, "#change")[-1] != 0
+    act(tab, "#show-patch")
+    act(tab, "#other", "so b")  # the patched position no longer exists
+    assert read(tab, "#change")[-1] == 0
+    act(tab, "#reset")
+    assert tab.input_value("#typed") == "so be it" and not tab.is_visible("#edits")
+
+
+RAPID = """(async () => {
+  const input = (id, value) => {
+    const element = document.getElementById(id);
+    element.value = value;
+    element.dispatchEvent(new Event("input", { bubbles: true }));
+  };
+  const click = (selector, i = 0) => document.querySelectorAll(selector)[i]?.click();
+  const texts = ["so be it to", "so be", "", "or be it so", "or not\u00e9"];
+  for (let i = 0; i < 45; i++) {
+    [() => input("typed", texts[i % 5]), () => input("slider", i % 3),
+      () => click("#show-lens"), () => (click(".pick", i % 6), click("#ablate")),
+      () => click("#show-patch"), () => input("other", texts[i % 4]),
+      () => click("#write-one"), () => click(".write", 2)][(i * 5) % 8]();
+    await new Promise((done) => setTimeout(done, (i * 7) % 11));
+  }
+  click("#undo");
+  click(".pick", 1);
+  click("#ablate");
+  input("other", "not po be or");
+  input("typed", "not to be or");
+})()"""
+
+
+def test_rapid_interaction_ends_in_the_state_of_its_address(tab: Any, show: Show) -> None:
+    def full_state(tab: Any) -> list[str]:
+        for panel in ("scores", "patch"):
+            act(tab, f"#show-{panel}")
+        tab.wait_for_selector("body[data-filled]")
+        act(tab, "#show-lens")
+        act(tab, "#steps button >> nth=2")
+        parts = ["#next", "#moment", "#change", "#lens", "#step", "#patch-state", "#text-note"]
+        parts += ["#edits", SELECTED]
+        drawn = tab.eval_on_selector("#map", "canvas => canvas.toDataURL()")
+        return [*map(tab.inner_text, parts), drawn]
+
+    tab.evaluate(RAPID)
+    address = wait_for_address(settle(tab), "not+to+be+or")
+    found = full_state(settle(tab))
+    assert not tab.is_visible("#trouble") and found == full_state(show(address=address))
+
+
+# --- display -------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_hovering_shows_the_numbers_of_pytorch(tab: Any, report: Report) -> None:
+    model, logits_TV = report.models[3], logits_of(report.models[3], TEXT)
+    seen = capture(model, ids_of(TEXT))
+    layer = seen.layers[1]
+    scores_TS = layer.q_BHTD[0, 1] @ layer.k_BHSD[0, 1].T / 8**0.5
+    weights_TS = layer.weights_BHTS[0, 1]
+    select(tab, 3)
+    point_at(tab, 10, 4)
+    assert "q 10 'o' → k 4 'e'" in tab.inner_text("#readout")
+    cell = [float(weights_TS[10, 4]), float(scores_TS[10, 4])]
+    assert read(tab, "#readout") == pytest.approx(cell, abs=6e-4)
+    press(tab, "3")
+    point_at(tab, 10, 4)
+    exps_S = (scores_TS[10, :11] - scores_TS[10, :11].max()).exp()
+    best = weights_TS[10, :11].argsort(descending=True)[:4]
+    worked = [*scores_TS[10, best].tolist(), float(scores_TS[10, 11])]  # the last is masked
+    for column_S in (exps_S, weights_TS[10, :11]):
+        worked += [*column_S[best].tolist(), float(column_S.sum() - column_S[best].sum())]
+    assert read(tab, "#worked") == pytest.approx(worked, abs=6e-3)
+    assert_predicts(tab, logits_TV[10])
+    point_at(tab, 3, 8)
+    assert "masked" in tab.inner_text("#readout") and not read(tab, "#readout")
+    limit = float(scores_TS.abs().max())
+    for stage in ("scores", "masked"):
+        act(tab, f"[data-stage={stage}]")
+        assert f"-{limit:.2f}\n0\n{limit:.2f}" in tab.inner_text("[data-shows=stage]")
+    tab.hover("#text .token >> nth=9")
+    p_TV = logits_TV.softmax(-1)
+    own, after = (float(p_TV[t - 1, CHARS.index(TEXT[t])]) for t in (9, 10))
+    assert read(tab, "#next p") == pytest.approx([after, -np.log(own)], abs=6e-4)
+    assert tab.locator("#text .token.masked").all_inner_texts() == [*TEXT[10:]]
+    pixels = """canvas => [...canvas.getContext("2d").getImageData(0, 0, 12, 12).data]"""
+    colors = np.array(tab.eval_on_selector(".pick canvas", pixels)).reshape(B, B, 4)
+    assert ((colors[..., 3] > 0) == np.tril(np.ones((B, B), bool))).all()  # zeros are opaque
+    act(tab, "#show-lens")
+    tab.locator("#lens tbody tr").nth(2).locator("td").nth(4).hover()
+    p_V = model.unembed(seen.residual[2])[0, 4].softmax(-1)
+    expected = [*p_V.topk(3).values.tolist(), float(p_V[CHARS.index(" ")])]
+    assert read(tab, "#lens-readout") == pytest.approx(expected, abs=6e-4)
+
+
+@torch.no_grad()
+def test_guided_steps_show_measured_values(show: Show, report: Report) -> None:
+    model, text = report.models[3], "to be to be"
+    high = "const HIGH = 0.3"  # random weights have no induction head
+    tab = show(altered(make_html(report.data, report.weights), high, "const HIGH = 0"))
+    act(tab, "#typed", text)
+    select(tab, 5)
+    act(tab, "#steps button >> nth=3")
+    assert "attention of L2H1" in tab.inner_text("#text-note")
+    point_at(tab, 9, 4)
+    seen, weight = capture(model, ids_of(text)), model.get_parameter
+    layer, x_C = seen.layers[2], seen.residual[-1][0, 9]
+    attended = layer.weights_BHTS[0, 1, 9, 4]
+    out_C = attended * weight("blocks.2.attn.out.weight")[:, 8:] @ layer.v_BHSD[0, 1, 4]
+    direction_C = (out_C - out_C.mean()) / (x_C.var(correction=0) + 1e-5).sqrt()
+    logits_V = weight("head.weight") @ (direction_C * weight("final_norm.weight"))
+    logits_V -= logits_V.mean()
+    best = logits_V.argsort(descending=True)[:5]
+    expected = [attended, logits_V[CHARS.index("e")], *logits_V[best]]
+    assert read(tab, "#step p") == pytest.approx([*map(float, expected)], abs=6e-3)
+    assert tab.locator("#step .raised b").all_inner_texts() == [*shown(text_of(best))]
+
+    act(tab, "#steps button >> nth=4")
+    changes, scores = {}, {}
+    for i, name in enumerate(HEADS):
+        with edited(model, [{"layer": i // H, "head": i % H, "off": "zero"}], NO_MEANS):
+            changes[name] = loss_of(model, text)
+            weights_TS = capture(model, ids_of(text)).layers[2].weights_BHTS[0, 1]
+        changes[name] -= loss_of(model, text)
+        if i < 4:  # heads of earlier layers
+            scores[name] = weights_TS[range(5, 11), [3, 1, 2, 6, 4, 5]].mean()
+    worst = sorted(changes, key=lambda name: -changes[name])[:4]
+    lowest = sorted(scores, key=lambda name: scores[name])[:3]
+    labels = [f"{name} {changes[name]:+.2f}" for name in dict.fromkeys(["L2H1", *worst])]
+    labels += [f"{name} {scores[name]:.3f}" for name in lowest]
+    assert tab.locator("#step button").all_inner_texts() == labels
+    act(tab, "#step button >> nth=1")
+    assert read(tab, "#change")[2] == pytest.approx(changes[worst[0]], abs=6e-4)
+
+
+def test_page_fits_one_screen_and_works_by_keyboard(tab: Any) -> None:
+    tab.set_viewport_size({"width": 1280, "height": 720})
+    tab.wait_for_function("document.getElementById('live').getBoundingClientRect().bottom < 720")
+    act(tab, "#show-lens")
+    tab.focus("#typed")
+    for place in ("#text", "#next", "#next"):
+        press(tab, "Tab")
+        assert tab.evaluate(f"document.querySelector('{place}').contains(document.activeElement)")
+    press(tab, "ArrowDown", "Enter")  # the bar below
+    before = read(tab, "#votes .number")
+    tab.focus("#votes td button")
+    press(tab, "Enter")
+    assert tab.inner_text(SELECTED) == "L0H0"
+    tab.check("#votes input")  # relative to the runner-up
+    name = tab.inner_text(".write >> nth=0")
+    assert f"minus '{name}'" in tab.inner_text("#votes") and read(tab, "#votes .number") != before
+
+
+def test_selected_head_shows_its_scores_and_ablation(tab: Any, report: Report) -> None:
+    ablation, scores = report.data["ablation"], report.data["snapshots"][-1]["scores"]
+    assert tab.inner_text(SELECTED) == HEADS[int(np.argmax(ablation["zero"]))]
+    infos = sorted(report.data["scores"], key=lambda info: info["key"] != "previous_token")
+    act(tab, "#show-ablation")
+    tab.click("#ablation button[value='5']")
+    act(tab, "#show-scores")
+    expected = [x for info in infos for x in (scores[info["key"]][5], info["uniform"])]
+    expected += [ablation[f"{kind}{of}"][5] for kind in OFF for of in ("", "_error")]
+    assert read(tab, "#scores .number") == pytest.approx(expected, abs=6e-4)
+    tab.select_option("#measure", "ablation mean")
+    captions = tab.locator(".pick > span > span").all_inner_texts()
+    assert [float(each) for each in captions] == pytest.approx(ablation["mean"], abs=6e-5)
+
+
+def test_keyboard_shortcuts_select_edit_and_play(tab: Any) -> None:
+    select(tab, 0)
+    for key, head in (("Right", 1), ("Down", 3), ("Left", 2), ("Left", 2), ("Up", 0)):
+        press(tab, f"Arrow{key}")
+        assert tab.inner_text(SELECTED) == HEADS[head]
+    press(tab, "[", "x", "s")
+    assert "step 1 ·" in tab.inner_text("#moment") and tab.is_visible("#edits")
+    assert tab.get_attribute("[data-stage=scores]", "aria-pressed") == "true"
+    press(tab, "u", "t", "End", "x", "u")  # in the text field, letters are text
+    assert tab.input_value("#typed") == TEXT + "xu" and not tab.is_visible("#edits")
+    press(tab, "Escape", "r", "p")  # at the last step, playing restarts from the first
+    assert tab.input_value("#typed") == TEXT + "xu"
+    tab.wait_for_selector("body[data-snapshot='1']")
+
+
+def test_hostile_text_is_shown_literally_on_a_narrow_screen(show: Show, report: Report) -> None:
+    data = json.loads(json.dumps({**report.data, "snapshots": report.data["snapshots"][-1:]}))
+    data["run"]["name"] = data["run"]["config"]["data"]["source"] = HOSTILE * 4
+    data["checks"][0]["where"] = HOSTILE
+    data["texts"] = [[1, 1, *data["prompt"]]]  # cut to start at a word, with room to type
+    tab = show(make_html(data, report.weights[-1:]))
+    assert tab.inner_text("#name") == HOSTILE * 4 and HOSTILE in tab.inner_text("#source")
+    assert not tab.is_visible("#slider") and "1 of 3 snapshots" in tab.inner_text("#omitted")
+    assert tab.input_value("#typed") == TEXT[:9]
+    act(tab, "#typed", HOSTILE)
+    assert "".join(tab.locator("#text .token").all_inner_texts()) == shown(HOSTILE)
+    assert tab.locator("img").count() == 0 and tab.locator("script").count() == 3
+    act(tab, "#typed", "a \t\x07\u0301\u202e\u5317\U0001f389")
+    expected = "a ␣ ⇥ ␇ ◌\u0301 U+202E \u5317 \U0001f389"
+    assert tab.locator("#text .token").all_inner_texts() == expected.split(" ")
+    tab.set_viewport_size({"width": 390, "height": 900})
+    assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe"])
+def test_byte_and_bpe_tokens_match_the_tokenizer(kind: str, workplace: Path, show: Show) -> None:
+    """An address keeps the tokens, even if their bytes are not UTF-8."""
+    merges = train_bpe(["the cat that sat thereby 've said \u00e9 42"] * 9, 290).merges
+    tokenizer = BPETokenizer(merges, ("<|end|>",)) if kind == "bpe" else ByteTokenizer()
+    Path("text.txt").write_text("the cat that sat " * 1200)
+    run = make_run(Path("runs/a"), None, "text.txt", tokenizer, block_size=99, n_layer=1)
+    assert study.main(["report", "--source=text.txt", "--sequences=2", "--prompt=caf\u00e9 x"]) == 0
+    given = make_html(*parse_report(run))
+    tab = show(given)
+    assert "character" not in tab.inner_text("body")
+    border = "token => getComputedStyle(token).boxShadow"
+    assert tab.eval_on_selector(".token", border) != "none"
+    spans = tab.locator("#text .token")
+    text = "the cat's hat, they'll 've 42nd  x na\u00efve \U0001f600\u200d \u0301\u00e9\u00a0\u3000"
+    text += " a\n\n  b \t<|end|>the\x85 the\ufeff"
+    act(tab, "#typed", text)
+    expected = [visible(tokenizer.labels[i]) for i in tokenizer.encode(text)]
+    assert [visible(span) for span in spans.all_inner_texts()] == expected
+    show(given, address="#text=" + ".".join(map(str, range(120, 200))))  # invalid UTF-8
+    written = spans.all_inner_texts()
+    tab.focus("#typed")
+    press(tab, "Control+End", "!")
+    before = spans.all_inner_texts()
+    assert kind == "bpe" or before == [*written, "!"]
+    ablate(tab, "L0H0")
+    show(given, address=wait_for_address(tab, "L0H0"))
+    assert spans.all_inner_texts() == before
+    act(tab, "#show-alone")
+    default = read(tab, "#alone-readout")
+    assert len(default) == 7  # a score, and six logit contributions
+    last = len({*before}) - 1
+    point_at(tab, last, last, "#alone-scores", click=True)
+    assert read(tab, "#alone-readout") != default
