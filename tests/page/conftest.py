@@ -1,8 +1,15 @@
 """A browser tab for the tests of the page."""
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from page.html import make_html
+from tests.reports import Report
+
+Show = Callable[..., Any]  # returns a playwright page, whose type may be missing
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +27,29 @@ def window(browser: Any) -> tuple[Any, list[str]]:
     tab.on("dialog", dismiss)
     tab.on("request", lambda request: events.append(request.url))
     return tab, events
+
+
+@pytest.fixture
+def show(report: Report, window: tuple[Any, list[str]], tmp_path: Path) -> Iterator[Show]:
+    """Yield a function that opens a page; fail if the page logs or requests anything."""
+    file, (tab, events) = tmp_path / "report.html", window
+
+    def open_page(html: str = make_html(report.data, report.weights), address: str = "") -> Any:
+        file.write_text(html, encoding="utf-8")
+        if tab.url != "about:blank":
+            tab.goto("about:blank")
+        tab.goto(file.as_uri() + address)
+        return settle(tab)
+
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    tab.mouse.move(0, 0)
+    events.clear()
+    yield open_page
+    tab.goto("about:blank")  # stop this page before the next test
+    assert {url.split("#")[0] for url in events} <= {file.as_uri()}
+
+
+def settle(tab: Any) -> Any:
+    """Wait until the page is idle, and return it."""
+    tab.wait_for_selector("body[data-busy=no]")
+    return tab

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,11 @@ from model.gpt import GPT
 from page.html import content_hash, make_html
 from sampling.generate import Sampling, generate
 from tests.conftest import make_run
+from tests.page.conftest import Show, settle
 from tests.page.test_engine import OFF, edited
 from tests.page.test_html import HOSTILE
 from tests.reports import CHARS, TEXT, Report, parse_report
 
-Show = Callable[..., Any]  # returns a playwright page, whose type may be missing
 L, H, B = 3, 2, 12
 NO_MEANS = torch.zeros(L, H, 8)
 HEADS = [f"L{layer}H{head}" for layer in range(L) for head in range(H)]
@@ -32,35 +31,9 @@ SELECTED = ".pick[aria-pressed=true] b"
 
 
 @pytest.fixture
-def show(report: Report, window: tuple[Any, list[str]], tmp_path: Path) -> Iterator[Show]:
-    """Yield a function that opens a page; fail if the page logs or requests anything."""
-    file, (tab, events) = tmp_path / "report.html", window
-
-    def open_page(html: str = make_html(report.data, report.weights), address: str = "") -> Any:
-        file.write_text(html, encoding="utf-8")
-        if tab.url != "about:blank":
-            tab.goto("about:blank")
-        tab.goto(file.as_uri() + address)
-        return settle(tab)
-
-    tab.set_viewport_size({"width": 1280, "height": 900})
-    tab.mouse.move(0, 0)
-    events.clear()
-    yield open_page
-    tab.goto("about:blank")  # stop this page before the next test
-    assert {url.split("#")[0] for url in events} <= {file.as_uri()}
-
-
-@pytest.fixture
 def tab(show: Show) -> Any:
     """Return the open page of the report."""
     return show()
-
-
-def settle(tab: Any) -> Any:
-    """Wait until the page is idle, and return it."""
-    tab.wait_for_selector("body[data-busy=no]")
-    return tab
 
 
 def ask(tab: Any, call: str) -> Any:
