@@ -53,3 +53,9 @@ def settle(tab: Any) -> Any:
     """Wait until the page is idle, and return it."""
     tab.wait_for_selector("body[data-busy=no]")
     return tab
+
+
+def wait_for_address(tab: Any, word: str) -> str:
+    """Return the address once it contains `word`: it changes a moment after the state."""
+    tab.wait_for_function("(word) => location.hash.includes(word)", arg=word)
+    return str(tab.evaluate("location.hash"))

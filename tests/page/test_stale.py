@@ -9,7 +9,7 @@ import study
 from page.html import make_html
 from run.checkpoint import open_run
 from tests.conftest import make_run
-from tests.page.conftest import Show, settle
+from tests.page.conftest import Show, settle, wait_for_address
 from tests.page.test_page import point_at
 from tests.reports import CHARS, parse_report, save_snapshot
 
@@ -18,15 +18,16 @@ START = (
     "#text=so+be+it+to&other=so+me+it+to&head=L1H1"
     "&edit=L1H0%3Dmean&edit=hide%402&edit=patch%405%2FL1"
 )
-# A field or button, its new value, and the address of the state after it.
-CHANGES = {
-    "text": ("#typed", "many to one", START.replace("so+be+it+to", "many+to+one")),
-    "second text": ("#other", "so by it to", START.replace("so+me", "so+by")),
-    "step": ("#slider", "0", f"{START}&step=2"),
-    "edit": ("#ablate", None, f"{START}&edit=L1H1%3Dmean"),
-    "edit undone": (".chip >> nth=1", None, START.replace("&edit=hide%402", "")),
-    "kind of ablation": ("#instead", "zero", START.replace("mean", "zero")),
-}
+# One after the other: a field or button, its new value, and what that replaces in the address.
+CHANGES = (
+    ("#ablate", None, "%2FL1", "%2FL1&edit=L1H1%3Dmean"),
+    ("#slider", "0", "&head", "&step=2&head"),
+    ("#instead", "zero", "mean", "zero"),
+    ("#other", "so by it to", "so+me", "so+by"),
+    (".chip >> nth=1", None, "&edit=hide%402", ""),
+    ("#typed", "many to one", "so+be+it+to", "many+to+one"),
+    ("#typed", "zany to one", "many", "zany"),  # which attends from and to the same tokens
+)
 PERFORM = """(place, value) => {
   if (value === null) place.click();
   else {
@@ -34,6 +35,26 @@ PERFORM = """(place, value) => {
     for (const type of ["input", "change"]) place.dispatchEvent(new Event(type));
   }
 }"""
+RAPID = (
+    f"const perform = {PERFORM};"
+    + """(async () => {
+  const input = (id, value) => perform(document.getElementById(id), value);
+  const click = (selector, i = 0) => document.querySelectorAll(selector)[i]?.click();
+  const texts = ["so be it to", "so be", "", "or be it so", "or not\u00e9"];
+  for (let i = 0; i < 45; i++) {
+    [() => input("typed", texts[i % 5]), () => input("slider", i % 3),
+      () => click("#show-lens"), () => (click(".pick", i % 6), click("#ablate")),
+      () => click("#show-patch"), () => input("other", texts[i % 4]),
+      () => click("#write-one"), () => click(".write", 2)][(i * 5) % 8]();
+    await new Promise((done) => setTimeout(done, (i * 7) % 11));
+  }
+  click("#undo");
+  click(".pick", 1);
+  click("#ablate");
+  input("other", "not po be or");
+  input("typed", "not to be or");
+})()"""
+)
 SHOWN = """() => [document.body.innerText, ...[...document.querySelectorAll(
   "input, select, textarea, canvas, svg, [style]")].filter((each) => each.checkVisibility())
   .map((each) => each.toDataURL?.() ?? [each.value, each.checked, each.getAttribute("style"),
@@ -46,14 +67,19 @@ def perform(tab: Any, selector: str, value: str | None = None) -> None:
     settle(tab)
 
 
-def open_panel(tab: Any, panel: str, guided_step: int) -> None:
-    perform(tab, f"#steps button >> nth={guided_step}")
-    if not tab.is_visible(f"#{panel}-section"):
-        perform(tab, f"#show-{panel}")
-    if panel == "alone":  # else it chooses a pair of tokens by their score
+def select_pair(tab: Any, selector: str) -> None:
+    point_at(tab, 5, 3, selector, click=True)
+    tab.mouse.move(0, 0)
+
+
+def open_panel(tab: Any, panel: str) -> None:
+    perform(tab, f"#steps button >> nth={PANELS.index(panel) % 5}")
+    perform(tab, f"#show-{panel}")
+    if panel == "alone":  # the page remembers the pair
         tab.check("#alone-section label:last-child input")
-        point_at(tab, 5, 3, "#alone-scores", click=True)
-        tab.mouse.move(0, 0)
+        select_pair(tab, "#alone-scores")
+    if panel == "circuit":
+        tab.select_option("#circuit-section select >> nth=0", "attention score")
 
 
 def on_show(tab: Any) -> list[str]:
@@ -76,19 +102,30 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
         return make_html(*parse_report(run))
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_page_after_a_change_shows_what_a_new_page_shows(
-    change: str, html: str, show: Show
-) -> None:
-    selector, value, address = CHANGES[change]
-    found = []
-    for i, panel in enumerate(PANELS):
+def test_page_after_a_change_shows_what_a_new_page_shows(html: str, show: Show) -> None:
+    found: dict[str, list[list[str]]] = {}
+    for panel in PANELS:
         tab = show(html, START)
-        open_panel(tab, panel, i % 5)
-        on_show(tab)
-        perform(tab, selector, value)
-        found.append(on_show(tab))
-    tab = show(html, address)
-    for i, panel in enumerate(PANELS):
-        open_panel(tab, panel, i % 5)
-        assert on_show(tab) == found[i], panel
+        select_pair(tab, "#map")
+        open_panel(tab, panel)
+        found[panel] = [on_show(tab)]
+        for selector, value, *_ in CHANGES:
+            perform(tab, selector, value)
+            found[panel].append(on_show(tab))
+    address = START
+    for i, (selector, _, old, new) in enumerate(CHANGES, 1):
+        address = address.replace(old, new)
+        tab = show(html, address)
+        if selector != "#typed":  # typing clears the selection
+            select_pair(tab, "#map")
+        for panel in PANELS:
+            open_panel(tab, panel)
+            assert found[panel][i] == on_show(tab), (selector, panel)
+
+
+def test_rapid_interaction_ends_in_the_state_of_its_address(html: str, show: Show) -> None:
+    tab = show(html)
+    tab.evaluate(RAPID)
+    address = wait_for_address(settle(tab), "not+to+be+or")
+    found = on_show(tab)
+    assert not tab.is_visible("#trouble") and found == on_show(show(html, address))
