@@ -53,7 +53,7 @@ def causal_mask(T: int, S: int, device: torch.device | None = None) -> Tensor:
     A position attends to itself and to earlier positions. The T queries are the last of the S
     positions, as in decoding with a cache.
     """
-    return torch.ones(T, S, dtype=torch.bool, device=device).tril(diagonal=S - T)
+    return torch.ones(T, S, dtype=torch.bool, device=device).tril_(diagonal=S - T)
 
 
 class Attend(nn.Module):
@@ -78,8 +78,9 @@ class Attend(nn.Module):
             return attention(q_BHTD, k_BHSD, v_BHSD, mask, p)[0]
         if is_causal and fast.attention_pays(q_BHTD):
             return fast.attention(q_BHTD, k_BHSD, v_BHSD, mask, p)[0]
-        mask = None if is_causal else mask  # PyTorch takes only one of them
-        return F.scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD, mask, p, is_causal)
+        return F.scaled_dot_product_attention(
+            q_BHTD, k_BHSD, v_BHSD, None if is_causal else mask, p, is_causal
+        )
 
 
 class Rotary(nn.Module):

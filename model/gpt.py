@@ -15,7 +15,6 @@ Letters as in `model/attention.py`: B batch, T positions, C model width, V vocab
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -179,7 +178,7 @@ class GPT(nn.Module):
             return self.head(x_BTC)
         return F.linear(x_BTC, self.token_embedding.weight.to(x_BTC.dtype))
 
-    def compile(self, **options: Any) -> None:
+    def compile(self, **options: object) -> None:
         """Compile the model in place, except `embed`: in compiled code, the gradients of the
         embeddings are summed in an arbitrary order, so that runs do not repeat bitwise."""
         self.embed = torch.compiler.disable(self.embed)  # type: ignore[method-assign]

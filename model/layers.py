@@ -25,8 +25,9 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a tensor of the same shape."""
-        weight, bias = cast(self.weight, x), cast(self.bias, x)
-        return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+        return F.layer_norm(
+            x, self.normalized_shape, cast(self.weight, x), cast(self.bias, x), self.eps
+        )
 
 
 def cast(weight: Tensor | None, x: Tensor) -> Any:

@@ -203,7 +203,7 @@ def assert_near(found: Any, wanted: Any) -> None:
 
 
 @each_shipped
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # by PyTorch's own jvp
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # by PyTorch's own jvp
 @pytest.mark.parametrize("kernel", ["fused", "explicit"])
 def test_model_is_transparent_to_torch_func(config: ModelConfig, kernel: Any) -> None:
     """torch.func.grad agrees with autograd; with the explicit formula, so do a gradient for each
