@@ -10,15 +10,8 @@ If transformers is installed, every command but the last compares the logits. No
 is executed.
 """
 
-import signal
+import common.start
 
-if __name__ == "__main__":  # Ctrl-C ends at once and quietly, also while libraries are loaded
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a script
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-import common.start  # noqa: F401 - loads PyTorch
-
-# isort: split
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -5,15 +5,8 @@ python sample.py runs/my-run --prompt "ROMEO:" --temperature 0.8 --top_k 40 --se
 python sample.py --help                               every flag
 """
 
-import signal
+import common.start
 
-if __name__ == "__main__":  # there is nothing to save: Ctrl-C ends at once and quietly
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a script
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-import common.start  # noqa: F401 - loads PyTorch
-
-# isort: split
 import itertools
 import sys
 from typing import Literal

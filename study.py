@@ -5,15 +5,8 @@ python study.py heads runs/my-run --prompt "ROMEO:"      another run, another te
 python study.py trace --help                             every flag of a command
 """
 
-import signal
+import common.start
 
-if __name__ == "__main__":  # Ctrl-C ends at once and quietly, also while libraries are loaded
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a script
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-import common.start  # noqa: F401 - loads PyTorch
-
-# isort: split
 import sys
 from collections.abc import Callable
 from typing import Any

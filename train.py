@@ -1,4 +1,4 @@
-"""Train a GPT. The loop is `train`, the command is `main`.
+"""Train a GPT. The loop is `train`, the life of a run is `main`.
 
 python train.py                                       train for a minute on Python's manual
 python train.py configs/shakespeare_3min.yaml --model.n_layer 6
@@ -8,57 +8,44 @@ python train.py --dry_run                             print parameters, memory a
 python train.py --help                                explain every field
 """
 
+import common.start
+
 import signal
-
-if __name__ == "__main__":  # until there is something to save, Ctrl-C ends at once and quietly
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in the background of a script
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-import common.start  # loads PyTorch
-
-# isort: split
-import dataclasses
-import itertools
-import math
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from common.errors import UserError, command, printable
 from common.fields import STRICT
-from configs.load import SECTIONS, Config, build, read_command_line, read_config
-from data.batches import Batches, open_batches
+from configs.load import SECTIONS, Config, Values, build, read_command_line, read_config
+from data.batches import Batches, check_cached, open_batches
 from model.gpt import GPT
 from run.checkpoint import (
     Header,
     SavedRun,
-    check_finite,
-    copy_into,
     half_precision,
+    load_state,
     load_weights,
     model_tensors,
     open_run,
     optimizer_tensors,
-    save_checkpoint,
+    save_in_run,
     snapshot_steps,
 )
 from run.folder import check_changes, find_run, lock_run, make_folder, save_config
-from run.log import Logger
-from sampling.generate import Sampling, generate
-from training.optim import get_lr_scale, get_multi_token_weight, gradient, make_optimizer
-from training.processes import Processes, join_processes
-from training.runtime import Machine, start_machine
-from training.step import Evaluation, TrainState, describe_size, evaluate, train_step
-
-# Counted in `minutes`. `main` may be called long after the import, as in the tests.
-IMPORT_SECONDS = time.perf_counter() - common.start.BEGAN
+from run.log import Log
+from sampling.generate import generate_text
+from training.optim import Optimizer, get_lr_scale, get_multi_token_weight
+from training.processes import Processes, join_processes, read_processes
+from training.runtime import StopSignal, start_machine
+from training.size import describe_model, describe_size, fit_steps
+from training.step import TrainState, evaluate, make_model, print_losses, read_results, train_step
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -80,386 +67,222 @@ class Options:
     dry_run: bool = False
     """Print parameters, memory and FLOPs without training."""
 
+    def __post_init__(self) -> None:
+        if [self.resume, self.evaluate, self.init_from or self.run].count(None) < 2:
+            raise ValueError(
+                "resume, --evaluate and --init_from exclude each other; --run names a new run"
+            )
 
-# --- the loop ------------------------------------------------------------------------------------
+
+def train(
+    folder: Path | None,
+    header: Header,
+    batches: Batches,
+    model: GPT,
+    optimizer: Optimizer,
+    processes: Processes,
+    read_every: int,
+) -> int:
+    """Train until `max_steps`, the target loss, or a signal to stop; return the signal, or 0.
+
+    All that changes is in `model`, `optimizer` and `header.state`. Results are read, which waits
+    for a GPU, every `read_every` steps. FloatingPointError names a step that is not finite.
+    """
+    config, state, ddp_model = header.config, header.state, processes.wrap_ddp(model)
+    snapshots = snapshot_steps(config.train, model.num_parameters())
+    pending: list[tuple[Tensor, Tensor]] = []  # results that are still on the device
+    lr_scale = first = 0.0  # of the last pending step, and when the first one began
+    began = time.perf_counter() - state.seconds
+    with StopSignal() as stop, Log(folder, config, state, batches.baselines(), stop) as log:
+        while True:
+            ended, stopped = state.step >= config.train.max_steps, False
+            evaluating = ended or state.step % config.train.eval_every == 0
+            evaluating = evaluating and state.step > state.last_eval_step  # not at step 0
+            saving = state.step % config.train.save_every == 0  # at step 0, too
+
+            # 1. Read the results, if something needs them.
+            due = evaluating or saving or state.step in snapshots or state.step % read_every == 0
+            if pending and due:
+                results = read_results(pending, state.step, optimizer, processes, stop)
+                state.train_loss, grad_norm, stopped = results
+                state.seconds = time.perf_counter() - began
+                log.training(len(pending), time.perf_counter() - first, lr_scale, grad_norm)
+                pending = []
+
+            # 2. Evaluate and save what is due. Return if training is over or told to stop.
+            if evaluating and not stopped:
+                stopped = validate(folder, header, batches, model, processes, stop, log)
+                state.seconds = time.perf_counter() - began
+            reached = state.val_loss is not None and state.val_loss <= config.train.target_loss
+            over = ended or reached
+            if saving or over or stopped:
+                tensors = model_tensors(model) | optimizer_tensors(optimizer)
+                save_in_run(folder, "last", tensors, header)
+            if state.step in snapshots:
+                save_in_run(folder, f"snapshots/{state.step:08d}", half_precision(model), header)
+            if over or stopped:
+                return (stop.number or signal.SIGTERM) if stopped else 0
+
+            # 3. One step. Its batch and its dropout follow from the seed and the step's number.
+            if not pending:
+                first = time.perf_counter()
+            lr_scale = get_lr_scale(state.step, config.train)
+            weight = get_multi_token_weight(state.step, config.train)
+            batch = batches.train_batch(state.step, config.train.batch_size)
+            shard = batch.chunk(processes.world_size)[processes.rank]
+            rng = np.random.default_rng([config.train.seed, state.step, processes.rank])
+            torch.manual_seed(int(rng.integers(2**63)))
+            pending.append(train_step(ddp_model, optimizer, shard, config.train, lr_scale, weight))
+            state.step += 1
 
 
-def train(job: "Job") -> bool:
-    """Train until `max_steps`, the target loss, or a stop signal.
+def validate(
+    folder: Path | None,
+    header: Header,
+    batches: Batches,
+    model: GPT,
+    processes: Processes,
+    stop: StopSignal,
+    log: Log,
+) -> bool:
+    """Evaluate the model, record and log the loss, and save the weights if they are the best.
 
     Returns:
-        Whether training is over; if not, the run can be resumed.
-
-    Raises:
-        FloatingPointError: if the loss, its gradient or the weights are not finite; the previous
-            checkpoint is unchanged.
+        Whether training was told to stop meanwhile; then nothing is recorded, and the resumed run
+        evaluates again.
     """
-    state, settings, processes = job.state, job.config.train, job.processes
-    silent = not processes.is_main
-    ddp_model = processes.wrap_ddp(job.model)
-    snapshots = snapshot_steps(settings, job.model.num_parameters())
-    began = time.perf_counter() - state.seconds
-    with Logger(job.run, job.config, state, job.batches.baselines(), processes.stop, silent) as log:
-        while not processes.stopping:
-            if state.evaluation_due(settings):
-                result = job.evaluate(job.batches.validation_batches, settings.eval_tokens)
-                sample = "" if silent else job.sample()
-                if processes.stopping:
-                    break  # evaluated again when the run is resumed
-                state.seconds = time.perf_counter() - began
-                if state.record(result.loss):
-                    job.save("best", model_tensors(job.model))
-                log.evaluation(result, sample)
-            ended = state.ended(settings)
-            if ended or state.step % settings.save_every == 0:  # at step 0 too: any stop is resumed
-                job.save_last()
-            if state.step in snapshots:
-                job.save(f"snapshots/{state.step:08d}", half_precision(job.model))
-            if ended:
-                return True
-
-            lr_scale = get_lr_scale(state.step, settings)
-            multi_token_weight = get_multi_token_weight(state.step, settings)
-            step_began = time.perf_counter()
-            batch = job.batch(state.step)
-            # Dropout follows from (seed, step), as the batches do.
-            torch.manual_seed(hash((settings.seed, state.step, processes.rank)))
-            state.step += 1  # before the weights change, so that an error names this step
-            train_step(
-                ddp_model,
-                job.optimizer,
-                batch,
-                settings,
-                lr_scale,
-                multi_token_weight,
-                job.teachers,
-                job.check,
-            )
-            state.seconds = time.perf_counter() - began
-            log.step(lr_scale, job.grad_norm, time.perf_counter() - step_began)
-        job.save_last()
-    return False
-
-
-@dataclasses.dataclass
-class Job:
-    """A training run: config, data, model, optimizer, state."""
-
-    config: Config
-    batches: Batches
-    machine: Machine
-    processes: Processes
-
-    def __post_init__(self) -> None:
-        """Make the model, with weights drawn from the seed, and its optimizer."""
-        self.run = Path("the run")  # the run's folder, known only to the first process
-        self.state = TrainState()
-        self.grad_norm = 0.0  # of the last step that was waited for
-        self.unread: list[Tensor] = []  # the results of steps that were not waited for
-        settings = self.config.train
-        torch.manual_seed(settings.seed)
-        vocab_size = self.batches.tokenizer.vocab_size
-        self.model = GPT(self.config.model, vocab_size).to(self.machine.device)
-        self.model.compute_dtype = precision = getattr(torch, self.machine.precision)
-        if settings.compile:
-            self.model.compile()
-        if self.machine.device == "cuda":
-            self.copying = torch.cuda.Stream()
-        self.optimizer = make_optimizer(self.model, settings, precision)
-        self.teachers = [self.open_teacher(name) for name in settings.teachers.split(",") if name]
-
-    def open_teacher(self, name: str) -> GPT:
-        """Return the model of a run, whose predictions can be targets of this one.
-
-        Raises:
-            UserError: if it cannot be opened, or its vocabulary or context do not fit.
-        """
-        saved = open_run(find_run(name))
-        context = saved.config.model.block_size
-        if saved.tokenizer != self.batches.tokenizer or context < self.config.model.block_size:
-            raise UserError(f"teacher {name} needs the same vocabulary, and as long a context")
-        teacher = saved.model(self.machine.device)
-        teacher.compute_dtype = self.model.compute_dtype
-        return teacher
-
-    def batch(self, step: int) -> Tensor:
-        """Return this process's shard of the batch for `step`, (b, block_size + 1)."""
-        batch = self.batches.train_batch(step, self.config.train.batch_size)
-        shard = batch.chunk(self.processes.world_size)[self.processes.rank]
-        if self.machine.device != "cuda":
-            return shard.to(self.machine.device)
-        with torch.cuda.stream(self.copying):  # while the GPU computes earlier steps
-            shard = shard.pin_memory().to("cuda", non_blocking=True)
-        torch.cuda.current_stream().wait_stream(self.copying)
-        shard.record_stream(torch.cuda.current_stream())  # keep it until it is used
-        return shard
-
-    def check(self, loss: Tensor, grad_norm: Tensor) -> Tensor | None:
-        """Check the result of a step; see `train_step`. Wait for a GPU only when metrics, an
-        evaluation or a checkpoint follow. Until then, a result that is not finite masks all
-        updates."""
-        settings = self.config.train
-        intervals = settings.log_every, settings.eval_every, settings.save_every
-        self.unread.append(torch.stack((loss, grad_norm)))
-        if self.machine.device == "cpu" or any(self.state.step % n == 0 for n in intervals):
-            self.wait()
-            return None
-        return torch.stack(self.unread).isfinite().all()
-
-    def wait(self) -> None:
-        """Wait for the results of the last steps, and update the state.
-
-        Raises:
-            FloatingPointError: if one of them is not finite, with the state at its step.
-        """
-        if self.unread:
-            numbers = torch.cat(self.unread).cpu().double() / self.processes.world_size
-            sums = self.processes.all_reduce(*numbers.tolist())
-            self.state.step -= len(self.unread)
-            self.unread = []
-            for loss, norm in zip(sums[::2], sums[1::2], strict=True):
-                self.state.step += 1
-                if not math.isfinite(loss + norm):
-                    bad = [
-                        f", first in {name}"
-                        for name, weight in self.optimizer.weights.items()
-                        # A GPU's gradients are those of a later step.
-                        if self.machine.device == "cpu"
-                        and not gradient(name, weight).isfinite().all()
-                    ]
-                    raise FloatingPointError(f"loss {loss}, gradient norm {norm}{''.join(bad[:1])}")
-                self.state.train_loss, self.grad_norm = loss, norm
-
-    def evaluate(
-        self, split: Callable[..., Iterator[Tensor]], limit: int = sys.maxsize
-    ) -> Evaluation:
-        """Return the loss over a split, or over its beginning if stopped, with the micro-batch size
-        of training.
-
-        Args:
-            limit: maximum number of tokens; see `data.batches.one_pass`.
-        """
-        self.wait()
-        rows = self.config.train.micro_batch_size // self.processes.world_size
-        return evaluate(
-            self.model,
-            itertools.takewhile(lambda _: not self.processes.stop.number, split(rows, limit)),
-            self.batches.tokenizer,
-            self.machine.device,
-            self.processes,
+    config = header.config
+    rows = config.train.micro_batch_size // processes.world_size
+    split = batches.validation_batches(rows, config.train.eval_tokens)
+    result = evaluate(model, split, batches.tokenizer, processes, stop)
+    if result is None:
+        return True
+    if header.state.record(result.loss):
+        save_in_run(folder, "best", model_tensors(model), header)
+    log.evaluation(result)
+    if folder:
+        sample = generate_text(
+            model,
+            batches.tokenizer,
+            batches.corpus.start_token,
+            config.train.sample_tokens,
+            config.train.seed,
         )
-
-    def sample(self) -> str:
-        """Generate `sample_tokens` with a separate RNG, so that training is unaffected."""
-        prompt = torch.tensor([[self.batches.info["start_token"]]], device=self.machine.device)
-        generator = torch.Generator().manual_seed(self.config.train.seed)
-        length = self.config.train.sample_tokens
-        tokens = generate(self.model, prompt, length, Sampling(), generator)
-        return self.batches.tokenizer.decode(map(int, tokens))
-
-    def save_last(self) -> None:
-        """Save everything that `--resume` needs. All processes call it at the same steps."""
-        self.save("last", model_tensors(self.model) | optimizer_tensors(self.optimizer))
-
-    def save(self, name: str, tensors: dict[str, Tensor]) -> None:
-        """Save a checkpoint: each process checks its tensors, and the first process writes.
-
-        Raises:
-            FloatingPointError: if a number is not finite; nothing is saved.
-        """
-        self.wait()
-        check_finite(tensors)
-        if self.processes.is_main:
-            header = Header(
-                config=self.config,
-                tokenizer=self.batches.tokenizer.to_dict(),
-                corpus=self.batches.info,
-                machine=self.machine,
-                state=self.state,
-            )
-            save_checkpoint(self.run / f"{name}.safetensors", tensors, header)
-
-
-# --- the number of steps that fit into the minutes -----------------------------------------------
-
-
-def fit_steps(job: Job, began: float) -> Job:
-    """Return a job with the `max_steps` that fit into its `minutes`, counted from `began`.
-
-    The timed steps train the given job, which is then discarded. The run is bitwise identical to
-    one with `--train.max_steps` set to this value.
-    """
-    settings, processes = job.config.train, job.processes
-    model, batch = processes.wrap_ddp(job.model), job.batch(0)
-
-    def seconds_since(start: float) -> float:  # the mean, so that all processes agree
-        return processes.all_reduce(time.perf_counter() - start)[0] / processes.world_size
-
-    for steps in itertools.count(-1):
-        # A learning rate of 0 cannot diverge. Half of the steps of a run have the second loss.
-        second = settings.multi_token * (steps % 2)
-        loss, _ = train_step(model, job.optimizer, batch, settings, 0.0, second, job.teachers)
-        loss.item()  # waits for a GPU
-        if steps < 1:  # steps -1 and 0 are warmup
-            start = time.perf_counter()
-        elif seconds_since(start) > min(5.0, 1.8 * settings.minutes):  # 3%, at most 5 s
-            break
-    step = seconds_since(start) / steps
-    start = time.perf_counter()
-    job.sample()
-    # A forward pass costs a third of a training step.
-    tokens = min(job.batches.validation_tokens, settings.eval_tokens)
-    per_step = settings.batch_size * job.config.model.block_size
-    evaluation = seconds_since(start) + step * tokens / (3 * per_step)
-    left = 60 * settings.minutes - seconds_since(began) - 1.0  # 1 s for checkpoints and exit
-    fitting = max(1, int((left - evaluation) / (step + evaluation / settings.eval_every)))
-    print(
-        f"{fitting:,} steps, {1000 * step:,.1f} ms each, fit into {settings.minutes:g} min here; "
-        f"to repeat this run: --train.max_steps {fitting}"
-    )
-    config = dataclasses.replace(
-        job.config, train=dataclasses.replace(settings, max_steps=fitting, minutes=0.0)
-    )
-    return Job(config, job.batches, job.machine, processes)
-
-
-# --- the command ---------------------------------------------------------------------------------
+        log.sample(sample)
+    return False
 
 
 @command
 def main(argv: list[str]) -> int:
-    """Read the command line, open the data and the run, train, and print the next commands."""
-    began = time.perf_counter() - IMPORT_SECONDS
+    """The life of a run: command line, text, number of steps, model, training."""
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
-    sections = {"": Options} | SECTIONS
-    file, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
-    options = build(Options, values[""])
+    file, values = read_command_line(
+        {"": Options} | SECTIONS, argv, usage, "Train a GPT on a text."
+    )
+    options, processes = build(Options, values[""]), read_processes()
     with ExitStack() as stack:  # the run's lock, and the group of processes
-        saved, flag = open_saved(options, stack)
-        base = saved.config if saved else Config()
-        if not options.resume:  # the teachers of a run are not those of the next
-            base = dataclasses.replace(base, train=dataclasses.replace(base.train, teachers=""))
-        config = read_config(values, file, base)
-        if saved:
-            check_changes(saved.config, config, flag)
+        saved, config = open_saved(options, file, values, processes, stack)
+        resumed = saved if options.resume else None
         machine = start_machine(
-            config.train, saved.header.machine.threads if saved and options.resume else 0
+            config.train, processes, resumed.header.machine if resumed else None
         )
+
+        # The text
         batches = open_batches(
             config.data,
             config.model.block_size,
             config.train.seed,
             saved.tokenizer if saved else None,
-            # An untrusted checkpoint must not choose the file that is read.
-            named="source" in values["data"] or config.data.source != base.data.source,
         )
-        processes = stack.enter_context(join_processes(config.train, machine.device))
-        about = f"{machine}\ntext: {batches}"
-        if saved:
-            about += f"\nweights: {saved}"
+        stack.enter_context(join_processes(processes, config.train, machine.device))
+        about = f"{machine}\ntext: {batches}" + (f"\nweights: {saved}" if saved else "")
         print(about)
         if options.dry_run:
             print(describe_size(config.model, config.train, batches.tokenizer.vocab_size))
             return 0
-        job = Job(config, batches, machine, processes)
-        c = config.model
-        print(
-            f"model: {c.n_layer} layers x {c.n_embd} wide, {c.n_head} heads, context "
-            f"{c.block_size}, {job.model.num_parameters():,} parameters"
-        )
-        if saved and options.evaluate:
-            return measure(job, saved)
-        if saved and options.resume:
-            restore(job, saved)
-        else:
-            run = job.run
+
+        # The folder, and the number of steps
+        folder, state = None, TrainState()
+        if resumed:
+            resumed.check_resume(batches.corpus, config.train, machine)
+            state = resumed.header.state
+            folder = resumed.path.parent if processes.is_main else None
+        elif not options.evaluate:
             if processes.is_main:
                 origin = f"from-{saved.path.parent.name}" if saved else "default"
-                run = make_folder(options.run, Path(file).stem if file else origin)
-                stack.enter_context(lock_run(run))
+                folder = make_folder(options.run, Path(file).stem if file else origin)
+                stack.enter_context(lock_run(folder))
             if config.train.minutes:
-                job = fit_steps(job, began)
-            job.run = run
-            if saved:
-                load_weights(job.model, saved.tensors, saved.path)
-        if processes.is_main:
-            save_config(job.run, job.config, about)
-        del saved  # the model now has its own copies of these tensors
-        return run_training(job)
+                steps = fit_steps(
+                    config.model, config.train, batches, machine, processes, common.start.BEGAN
+                )
+                config = read_config({"train": {"max_steps": steps}}, None, config)
 
-
-def open_saved(options: Options, stack: ExitStack) -> tuple[SavedRun | None, str]:
-    """Open the run to resume, evaluate or start from; return it with the flag that names it.
-
-    Raises:
-        UserError: for flags that exclude each other, or a run that cannot be opened.
-    """
-    names = ("resume", "evaluate", "init_from")
-    given = [name for name in names if getattr(options, name) is not None]
-    if len(given) > 1 or (options.run is not None and given not in ([], ["init_from"])):
-        raise UserError(
-            "give one of --resume, --evaluate, --init_from; only --init_from takes --run"
+        # The model and its optimizer
+        model, optimizer = make_model(
+            config.model, config.train, batches.tokenizer.vocab_size, machine
         )
-    if not given:
-        return None, ""
-    run = find_run(getattr(options, given[0]))
-    if options.resume and os.environ.get("RANK", "0") == "0":
-        stack.enter_context(lock_run(run))
-    return open_run(run, "last" if options.resume else "best"), f"--{given[0]}"
+        print(f"model: {describe_model(model)}")
+        if saved:
+            load_weights(model, saved.tensors, saved.path)
+        if options.evaluate:
+            print_losses(model, batches, config.train, config.data, processes)
+            return 0
+        if resumed:
+            load_state(optimizer, resumed.tensors, resumed.path)
+        del saved, resumed  # the model and the optimizer have copies of their tensors
+        if folder:
+            save_config(folder, config, about)
+        header = Header(config, batches.tokenizer.to_dict(), batches.corpus, machine, state)
+        return run_training(folder, header, batches, model, optimizer, processes)
 
 
-def restore(job: Job, saved: SavedRun) -> None:
-    """Restore a job from a checkpoint.
-
-    Raises:
-        UserError: if the run was trained on another text.
-    """
-    run = job.run = saved.path.parent
-    if saved.header.corpus.get("sha256") != job.batches.info.get("sha256"):
-        raise UserError(
-            f"{run} was trained on another text, {saved.header.corpus.get('source')}; for this, "
-            f"use --init_from {run}"
-        )
-    job.state = saved.header.state
-    if job.config.train.max_steps < job.state.step:
-        raise UserError(f"{run} has {job.state.step} steps; raise --train.max_steps")
-    load_weights(job.model, saved.tensors, saved.path)
-    copy_into(optimizer_tensors(job.optimizer), "optimizer.", saved.tensors, saved.path)
-    if (before := saved.header.machine) != job.machine:
-        print(printable(f"note: rounding may differ from the previous session: {before}"))
+def open_saved(
+    options: Options, file: str | None, values: Values, processes: Processes, stack: ExitStack
+) -> tuple[SavedRun | None, Config]:
+    """Open the run to resume, evaluate or start from, if there is one; return it and the config."""
+    for flag in ("resume", "evaluate", "init_from"):
+        if (name := getattr(options, flag)) is not None:
+            folder = find_run(name)
+            if options.resume and processes.is_main:
+                stack.enter_context(lock_run(folder))
+            saved = open_run(folder, "last" if options.resume else "best")
+            config = read_config(values, file, saved.config)
+            check_changes(saved.config, config, f"--{flag}")
+            if "source" not in values["data"] and config.data.source == saved.config.data.source:
+                check_cached(config.data, saved.tokenizer)  # only the saved run names the text
+            return saved, config
+    return None, read_config(values, file)
 
 
-def run_training(job: Job) -> int:
+def run_training(
+    folder: Path | None,
+    header: Header,
+    batches: Batches,
+    model: GPT,
+    optimizer: Optimizer,
+    processes: Processes,
+) -> int:
     """Train, print the result and the next commands, and return the exit code."""
-    state, run = job.state, printable(str(job.run))
-    with job.processes.stop as stop:
-        try:
-            ended = train(job)
-        except FloatingPointError as error:
-            raise UserError(
-                f"at step {state.step}: {error}; {run} keeps its last checkpoint. Start again "
-                f"with a lower --train.learning_rate and --train.muon_learning_rate"
-            ) from None
-        except OSError as error:
-            raise UserError(f"could not write to {run}: {error.strerror}") from error
-    if ended:
-        print(
-            f"done: {run}, {state.step} steps in {state.seconds:.0f} s, "
-            f"best validation loss {state.best_val_loss:.4f}\n"
-            f"next:\n  python sample.py {run}\n  python study.py report {run}"
-        )
-    else:
+    state, run = header.state, printable(str(folder or "the run"))
+    read_every = 1 if header.machine.device == "cpu" else header.config.train.log_every
+    try:
+        number = train(folder, header, batches, model, optimizer, processes, read_every)
+    except FloatingPointError as error:
+        raise UserError(
+            f"{error}; {run} keeps its last checkpoint. Use a lower "
+            f"--train.learning_rate and --train.muon_learning_rate"
+        ) from None
+    except OSError as error:
+        raise UserError(f"could not write to {run}: {error.strerror}") from error
+    if number:
         print(f"stopped at step {state.step}; resume with: python train.py --resume {run}")
-    return 128 + stop.number if stop.number else 0  # as a shell reports it: 130 for Ctrl-C
-
-
-def measure(job: Job, saved: SavedRun) -> int:
-    """Print the loss over the validation and test splits; return the exit code."""
-    load_weights(job.model, saved.tensors, saved.path)
-    unit = job.config.data.unit
-    print(f"validation {job.evaluate(job.batches.validation_batches).in_units(unit)}")
-    if job.config.data.test_fraction:
-        print(f"test       {job.evaluate(job.batches.test_batches).in_units(unit)}")
+        return 128 + number  # as a shell reports it: 130 for Ctrl-C
+    print(
+        f"done: {run}, {state.step} steps in {state.seconds:.0f} s, "
+        f"best validation loss {state.best_val_loss:.4f}\n"
+        f"next:\n  python sample.py {run}\n  python study.py report {run}"
+    )
     return 0
 
 

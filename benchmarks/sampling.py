@@ -54,7 +54,7 @@ def measure(batch_size: int, tokens: int, checkout: str = "") -> frame.Row:
         with torch.no_grad():
             theirs.generate(prompt, tokens, temperature=0.8)
     else:
-        import common.start  # noqa: F401 - keeps freed memory, as the commands do
+        import common.start
 
         ours = optimize_for_decoding(GPT(WIDER, VOCAB).to(device).eval())
         began = time.perf_counter()

@@ -25,8 +25,10 @@ from model.config import ModelConfig
 from model.gpt import GPT
 from training.config import TrainConfig
 from training.optim import make_optimizer
+from training.processes import Processes
 from training.runtime import Machine, start_machine
-from training.step import flops_per_token, train_step
+from training.size import flops_per_token
+from training.step import train_step
 
 VOCAB = 65  # Tiny Shakespeare's characters
 
@@ -92,7 +94,7 @@ def measure(
     FLOPs come from `flops_per_token`, the peak from large matmuls in the same process and
     precision, and memory is what training needed in addition to PyTorch.
     """
-    machine = start_machine(settings)
+    machine = start_machine(settings, Processes())
     device, before = machine.device, frame.peak_memory(machine.device)
     step: Callable[[], object]
     precision = getattr(torch, machine.precision)
@@ -100,7 +102,7 @@ def measure(
         precision = torch.bfloat16 if device == "cuda" else torch.float32
         step = nanogpt_step(checkout, config, settings, device)
     else:
-        import common.start  # noqa: F401 - keeps freed memory, as the commands do
+        import common.start
 
         step = make_step(config, settings, machine)
     (once,) = frame.seconds_of(step, device, 1)

@@ -26,7 +26,7 @@ from pydantic.dataclasses import dataclass
 from benchmarks import common as frame
 from common.errors import UserError, command
 from common.fields import STRICT, NonNegative
-from data.corpus import Corpus, load_corpus
+from data.corpus import Text, load_text
 from run.log import read_metrics
 
 CONFIG = frame.ROOT / "configs" / "shakespeare_10s.yaml"
@@ -56,12 +56,12 @@ def ours(file: str, flags: list[str], seeds: Iterator[int]) -> frame.Row:
     return {"seconds": seconds, "validation_loss": last["val_loss"], "steps": last["step"]}
 
 
-def nanogpts(checkout: str, corpus: Corpus) -> frame.Row:
+def nanogpts(checkout: str, text: Text) -> frame.Row:
     """Run nanoGPT's recipe in a copy of the checkout; the time excludes preparing its data.
 
     The loss is nanoGPT's estimate.
     """
-    tokens = corpus.tokens.astype(np.uint16)
+    tokens = text.tokens.astype(np.uint16)
     boundary = int(0.9 * len(tokens))
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "nanoGPT"
@@ -70,7 +70,7 @@ def nanogpts(checkout: str, corpus: Corpus) -> frame.Row:
         # The files of its prepare.py, which requires packages that this project does not.
         tokens[:boundary].tofile(data / "train.bin")
         tokens[boundary:].tofile(data / "val.bin")
-        meta = pickle.dumps({"vocab_size": corpus.tokenizer.vocab_size})
+        meta = pickle.dumps({"vocab_size": text.tokenizer.vocab_size})
         (data / "meta.pkl").write_bytes(meta)
         seconds, printed = frame.run_command(["train.py", *NANOGPT_RECIPE], copy)
     losses = re.findall(r"step \d+: train loss [\d.]+, val loss ([\d.]+)", printed)
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
         Path(file).stem: partial(ours, file, flags, count(config.train.seed))
     }
     if options.nanogpt:
-        rivals["nanoGPT"] = partial(nanogpts, options.nanogpt, load_corpus(config.data))
+        rivals["nanoGPT"] = partial(nanogpts, options.nanogpt, load_text(config.data))
     rows = frame.alternate(rivals, options.repetitions, "seconds")
     frame.report("time_to_loss", rows)
     if max(rows[0]["validation_loss"]) > options.loss:

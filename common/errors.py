@@ -4,6 +4,7 @@ import functools
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +46,9 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
     """
 
     @functools.wraps(main)
-    def run(argv: list[str] | None = None) -> int:
+    def reporting(argv: list[str] | None = None) -> int:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # set by common.start
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         if isinstance(sys.stdout, io.TextIOWrapper):
             # Lines appear at once, also in a file. A character that the terminal cannot show is
             # escaped.
@@ -76,7 +79,7 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
             print(f"error: {printable(message)}", file=sys.stderr)
             return 2
 
-    return run
+    return reporting
 
 
 def printable(text: str) -> str:

@@ -1,12 +1,22 @@
-"""Import PyTorch for every command, after settings that must precede the import."""
+"""The first import of every command: signals, settings that must precede PyTorch, and PyTorch."""
 
 import ctypes
 import gc
 import os
+import signal
 import sys
 import time
+from pathlib import Path
 
 BEGAN = time.perf_counter()  # approximate start of the process
+
+# While a command loads, there is nothing to save: Ctrl-C ends it at once and quietly, unless it is
+# ignored, as in the background of a script. `common.errors.command` restores Python's handler.
+if (
+    Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent.parent
+    and signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 # Let waiting threads sleep soon: if another program keeps a core busy, a spinning thread delays the
 # thread that it waits for. PyTorch's OpenMP reads this variable when it is loaded.

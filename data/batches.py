@@ -17,7 +17,8 @@ from torch import Tensor
 
 from common.errors import UserError, printable
 from data.config import DataConfig
-from data.corpus import Corpus, load_corpus
+from data.corpus import Corpus, Text, find_entry, load_text
+from data.sources import find_source
 from data.tokenizer import CharTokenizer, Tokenizer
 
 BASELINE_TOKENS = 10_000_000  # maximum number of tokens for the baselines
@@ -25,23 +26,18 @@ HELD_OUT = 256  # sequences of a generated dataset, for validation and for a tes
 
 
 def open_batches(
-    config: DataConfig,
-    block_size: int,
-    seed: int,
-    tokenizer: Tokenizer | None = None,
-    named: bool = True,
+    config: DataConfig, block_size: int, seed: int, tokenizer: Tokenizer | None = None
 ) -> "Batches":
     """Return the sequences that the config names.
 
     Args:
         tokenizer: encode with this tokenizer instead of one made for the text.
-        named: whether the user named the source; see `load_corpus`.
 
     Raises:
         UserError: if the text cannot be loaded, or a split is shorter than a sequence.
     """
     if str(config.source) not in GENERATED:
-        return TextBatches(load_corpus(config, tokenizer, named), config, block_size, seed)
+        return TextBatches(load_text(config, tokenizer), config, block_size, seed)
     batches = GENERATED[config.source](config, block_size, seed)
     if config.tokenizer != "char" or tokenizer not in (None, batches.tokenizer):
         raise UserError(
@@ -51,17 +47,34 @@ def open_batches(
     return batches
 
 
+def check_cached(config: DataConfig, tokenizer: Tokenizer) -> None:
+    """Check that a text which only the header of a saved run names is in the cache: an untrusted
+    header could name any file or download.
+
+    Raises:
+        UserError: if it is not.
+    """
+    if str(config.source) in GENERATED or config.source == "pydocs":
+        return
+    source = find_source(config)
+    if not find_entry(config, source, tokenizer).exists():
+        raise UserError(
+            f"{source.name}, which only the saved run names, is not in the cache; give "
+            f"--data.source"
+        )
+
+
 class TextBatches:
     """Sequences of a text, which is split into training, validation and perhaps test."""
 
-    def __init__(self, corpus: Corpus, config: DataConfig, block_size: int, seed: int) -> None:
-        self.tokenizer, self.info = corpus.tokenizer, corpus.info
+    def __init__(self, text: Text, config: DataConfig, block_size: int, seed: int) -> None:
+        tokens, self.tokenizer, self.corpus = text
         self.block_size, self.seed = block_size, seed
-        length, test_fraction = len(corpus.tokens), config.test_fraction
+        length, test_fraction = len(tokens), config.test_fraction
         # Round first, because 100 million times 0.9 must not be 89,999,999.99999999.
         train_end = int(round(length * (1 - config.val_fraction - test_fraction), 3))
         val_end = length - round(length * test_fraction)
-        splits = np.split(corpus.tokens, [train_end, val_end])
+        splits = np.split(tokens, [train_end, val_end])
         sizes = list(map(len, splits))
         if min(sizes[: 3 if test_fraction else 2]) <= block_size:
             raise UserError(
@@ -78,7 +91,7 @@ class TextBatches:
         """Describe the text in one line."""
         test = f", {len(self.test_tokens):,} for testing" if len(self.test_tokens) else ""
         return (
-            f"{printable(self.info['source'])}, {self.info['tokens']:,} tokens "
+            f"{printable(self.corpus.source)}, {self.corpus.tokens:,} tokens "
             f"({self.tokenizer.vocab_size} distinct), {len(self.val_tokens):,} held out for "
             f"validation{test}"
         )
@@ -115,7 +128,7 @@ class GeneratedBatches:
 
     def __init__(self, config: DataConfig, block_size: int, seed: int) -> None:
         self.block_size, self.seed = block_size, seed
-        self.info: dict[str, Any] = {"source": config.source, "start_token": 0}
+        self.corpus = Corpus(str(config.source), start_token=0)
         self.validation_tokens = HELD_OUT * block_size
         self.validation_batches = functools.partial(self.held_out, 0)
         self.test_batches = functools.partial(self.held_out, 3)

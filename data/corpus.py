@@ -13,17 +13,18 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
+from pydantic.dataclasses import dataclass
 from tqdm import tqdm
 
 from common.atomic import write_atomically
 from common.errors import UserError, reading
+from common.fields import STRICT, Natural
 from data.config import DataConfig
 from data.sources import Source, cache_folder, find_source
 from data.tokenizer import (
@@ -38,52 +39,62 @@ from data.tokenizer import (
 START_TOKENS = 10_000_000  # maximum number of tokens from which the start token is chosen
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Corpus:
+    """What a run records of its text."""
+
+    source: str
+    """The name of the text, for messages."""
+
+    start_token: Natural
+    """The token that generation starts from without a prompt."""
+
+    sha256: str = ""
+    """Hash of the bytes; empty for generated data."""
+
+    tokens: Natural = 0
+    """Number of tokens; 0 for generated data."""
+
+
+class Text(NamedTuple):
     """A tokenized text."""
 
     tokens: npt.NDArray[Any]
     """Token ids of the whole text, in the smallest unsigned type that fits, memory-mapped."""
 
     tokenizer: Tokenizer
-
-    info: dict[str, Any]
-    """Source, sha256 of the bytes, number of tokens, and the token that generation starts from; a
-    run records these."""
+    corpus: Corpus
 
 
-def load_corpus(
-    config: DataConfig, tokenizer: Tokenizer | None = None, named: bool = True
-) -> Corpus:
+def load_text(config: DataConfig, tokenizer: Tokenizer | None = None) -> Text:
     """Return the text of the config as tokens, from the cache if it is there.
 
     Args:
         tokenizer: encode with this tokenizer instead of one made for the text.
-        named: whether the user named the text. If only the header of a saved run names it, it is
-            read only from the cache, because a header could name any file or download.
 
     Raises:
         UserError: for a source that is missing, empty, not UTF-8, or not reachable; for characters
             that are not in the vocabulary of `tokenizer`; for a damaged cache.
     """
-    source, folder = find_source(config), cache_folder() / "tokens"
-    vocab_size = config.vocab_size if config.tokenizer == "bpe" else None
-    entry = folder / fingerprint([source.identity, config.tokenizer, vocab_size])
-    if tokenizer is not None:  # the text's own, or another run's
-        if entry.exists() and (corpus := read_entry(entry, source)).tokenizer == tokenizer:
-            return corpus
-        entry = folder / fingerprint([source.identity, tokenizer.to_dict()])
+    source = find_source(config)
+    entry = find_entry(config, source, tokenizer)
     if not entry.exists():
-        if not named and config.source != "pydocs":
-            raise UserError(
-                f"{source.name}, which only the saved run names, is not in {folder.parent}; give "
-                f"--data.source"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
+        entry.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{entry}.lock"):
             if not entry.exists():  # another process may have just made it
                 make_entry(entry, source, tokenizer or make_tokenizer(config, source))
     return read_entry(entry, source)
+
+
+def find_entry(config: DataConfig, source: Source, tokenizer: Tokenizer | None) -> Path:
+    """Return the cache entry of a text, which may not exist: the entry with the text's own
+    tokenizer, or, if `tokenizer` is another one, an entry for both."""
+    folder = cache_folder() / "tokens"
+    vocab_size = config.vocab_size if config.tokenizer == "bpe" else None
+    entry = folder / fingerprint([source.identity, config.tokenizer, vocab_size])
+    if tokenizer is None or (entry.exists() and read_entry(entry, source).tokenizer == tokenizer):
+        return entry
+    return folder / fingerprint([source.identity, tokenizer.to_dict()])
 
 
 def fingerprint(plain: list[Any]) -> str:
@@ -139,12 +150,13 @@ def map_tokens(entry: Path, tokenizer: Tokenizer) -> npt.NDArray[Any]:
     return np.memmap(entry / "tokens.bin", tokenizer.encode("").dtype, "r")
 
 
-def read_entry(entry: Path, source: Source) -> Corpus:
+def read_entry(entry: Path, source: Source) -> Text:
     """Read an entry of the cache."""
     with reading(f"{entry}, which you can delete,"):
         plain = json.loads((entry / "corpus.json").read_text())
         tokenizer = load_tokenizer(plain["tokenizer"])
         tokens = map_tokens(entry, tokenizer)
-        if plain["info"]["tokens"] != len(tokens):
+        corpus = Corpus(source.name, **plain["info"])
+        if corpus.tokens != len(tokens):
             raise ValueError("tokens.bin has the wrong size")
-        return Corpus(tokens, tokenizer, {"source": source.name} | plain["info"])
+        return Text(tokens, tokenizer, corpus)

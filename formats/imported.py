@@ -12,6 +12,7 @@ from torch import nn
 from common.errors import UserError, reading
 from configs.load import Config, build
 from data.config import DataConfig
+from data.corpus import Corpus
 from data.tokenizer import Tokenizer
 from model.gpt import GPT
 from run.checkpoint import Header, SavedRun, model_tensors
@@ -45,7 +46,7 @@ class Imported:
             values["vocab_size"] = self.tokenizer.vocab_size
         data = build(DataConfig, values, "--data.")
         config = Config(data, self.model.config, TrainConfig(minutes=0.0))
-        corpus = {"source": f"{word}, imported", "start_token": self.start_token}
+        corpus = Corpus(f"{word}, imported", self.start_token)
         machine = Machine(
             "cpu", "unknown", torch.get_num_threads(), 1, "float32", torch.__version__
         )

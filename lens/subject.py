@@ -12,13 +12,13 @@ from torch import Tensor
 
 from common.errors import UserError
 from common.fields import STRICT
-from data.batches import Batches, open_batches
+from data.batches import Batches, check_cached, open_batches
 from lens.capture import LayerPass, capture
 from lens.formula import error, layer_steps
 from lens.measure import repeated
 from run.checkpoint import SavedRun, open_run
 from run.folder import find_run
-from training.step import flops_per_token
+from training.size import flops_per_token
 
 PROMPT_TOKENS = 128  # of the validation text, if no prompt is given
 # Of a prompt and of a measured sequence; longer attention maps are too large to save and to read.
@@ -92,7 +92,9 @@ class Subject:
         try:
             if source is not None:
                 data = dataclasses.replace(data, source=source)
-            return open_batches(data, block_size, seed, self.tokenizer, named=source is not None)
+            else:
+                check_cached(data, self.tokenizer)  # only the saved run names the text
+            return open_batches(data, block_size, seed, self.tokenizer)
         except (UserError, ValueError) as error:
             raise UserError(str(error).replace("--data.source", "--source")) from None
 

@@ -12,6 +12,7 @@ runs/NAME/snapshots/00000120.safetensors.
 import dataclasses
 import json
 import math
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from common.atomic import write_atomically
 from common.errors import UserError, printable, reading
 from common.fields import STRICT, read_json
 from configs.load import Config
+from data.corpus import Corpus
 from data.tokenizer import Tokenizer, load_tokenizer
 from model.gpt import GPT
 from training.config import TrainConfig
@@ -33,6 +35,10 @@ from training.runtime import Machine
 from training.step import TrainState
 
 FORMAT = "glassgpt 8"
+SNAPSHOT_BYTES = 64e6  # maximum size of all snapshots of a run
+# Fields of TrainConfig that earlier versions had, and the value with which such a run can be
+# resumed; None stands for any value.
+REMOVED = {"teachers": "", "muon_momentum": 0.95, "snapshot_mb": None}
 
 
 # --- what a checkpoint holds ---------------------------------------------------------------------
@@ -47,12 +53,12 @@ class Header:
     tokenizer: dict[str, Any]
     """Plain data for `load_tokenizer`."""
 
-    corpus: dict[str, Any]
-    """The text: source, sha256, number of tokens, and the `start_token` that
-    generation starts from without a prompt."""
-
+    corpus: Corpus
     machine: Machine
     state: TrainState
+
+    removed: dict[str, Any] = field(default_factory=dict)
+    """Fields of `train` that this version lacks, with their values. Such a run does not resume."""
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -69,16 +75,31 @@ def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     }
 
 
-def check_finite(tensors: dict[str, Tensor]) -> None:
+def read_header(text: str) -> Header:
+    """Read a header from JSON, also one with fields that were removed.
+
+    Raises:
+        LookupError, TypeError, ValueError: if it is not a header.
+    """
+    plain = json.loads(text)
+    train, removed = plain["config"]["train"], {}
+    for name, resumable in REMOVED.items():
+        value = train.pop(name, resumable)
+        if resumable not in (None, value):
+            removed[name] = value
+    return read_json(Header, json.dumps(plain | {"removed": removed}))
+
+
+def check_finite(tensors: dict[str, Tensor], where: str = "") -> None:
     """Reject tensors with NaN or infinity.
 
     Raises:
-        FloatingPointError: naming the first tensor that is not finite.
+        FloatingPointError: naming, after `where`, the first tensor that is not finite.
     """
     for name, tensor in tensors.items():
         # Minimum and maximum are NaN if any number is. This takes a ninth of the time of isfinite.
         if tensor.numel() and not all(map(math.isfinite, tensor.aminmax())):
-            raise FloatingPointError(f"{name} is not finite")
+            raise FloatingPointError(f"{where}{name} is not finite")
 
 
 def shape_of(tensor: Tensor) -> str:
@@ -101,6 +122,20 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], header: Header) -> N
     write_atomically(path, save(tensors, metadata))
 
 
+def save_in_run(folder: Path | None, name: str, tensors: dict[str, Tensor], header: Header) -> None:
+    """Check the tensors, and save them as a checkpoint of the run that trains.
+
+    Args:
+        folder: None in a process that only checks.
+
+    Raises:
+        FloatingPointError: if a number is not finite; nothing is saved.
+    """
+    check_finite(tensors, f"at step {header.state.step}: ")
+    if folder:
+        save_checkpoint(folder / f"{name}.safetensors", tensors, header)
+
+
 def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
     """Read a checkpoint without executing anything in it.
 
@@ -114,7 +149,7 @@ def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
         # Copy the tensors: Windows cannot replace a mapped file, and its content could change.
         tensors = {name: file.get_tensor(name).clone() for name in list(file.keys())}
         check_finite(tensors)
-        return read_json(Header, metadata["header"]), tensors
+        return read_header(metadata["header"]), tensors
 
 
 @torch.no_grad()
@@ -142,6 +177,11 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> No
     copy_into(model_tensors(model), "model.", tensors, path)
 
 
+def load_state(optimizer: Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
+    """Copy the optimizer's state from a checkpoint; for its errors see `copy_into`."""
+    copy_into(optimizer_tensors(optimizer), "optimizer.", tensors, path)
+
+
 # --- snapshots -----------------------------------------------------------------------------------
 
 
@@ -149,9 +189,9 @@ def snapshot_steps(config: TrainConfig, parameters: int) -> set[int]:
     """Return the steps of the snapshots: the i-th of n at (i / (n - 1))^3 of the run.
 
     They are close together at the beginning, because heads form early and quickly and then change
-    slowly. There are `snapshots` of them, or fewer if they would exceed `snapshot_mb`.
+    slowly. There are `snapshots` of them, or fewer if they would exceed 64 MB.
     """
-    count = int(min(config.snapshots, config.snapshot_mb * 1e6 / (2 * parameters)))
+    count = int(min(config.snapshots, SNAPSHOT_BYTES / (2 * parameters)))
     return {
         round(config.max_steps * (i / (count - 1) if count > 1 else 1.0) ** 3) for i in range(count)
     }
@@ -164,9 +204,9 @@ def half_precision(model: nn.Module) -> dict[str, Tensor]:
     return {name: weight.clamp(-limit, limit).half() for name, weight in weights.items()}
 
 
-def find_snapshots(run: Path) -> dict[int, Path]:
+def find_snapshots(folder: Path) -> dict[int, Path]:
     """Return the snapshots of a run by their steps, in order."""
-    return {int(path.stem): path for path in sorted(run.glob("snapshots/[0-9]*.safetensors"))}
+    return {int(path.stem): path for path in sorted(folder.glob("snapshots/[0-9]*.safetensors"))}
 
 
 def load_snapshot(model: nn.Module, path: Path) -> None:
@@ -200,13 +240,38 @@ class SavedRun:
     @property
     def start_token(self) -> int:
         """The token that generation starts from without a prompt."""
-        return int(self.header.corpus["start_token"])
+        return self.header.corpus.start_token
 
     def __str__(self) -> str:
         """Describe the checkpoint, its step and its loss in one line."""
         state = self.header.state
         loss = f"validation loss {state.val_loss:.4f}" if state.val_loss else "not evaluated yet"
         return printable(f"{self.path}, step {state.step}, {loss}")
+
+    def check_resume(self, corpus: Corpus, config: TrainConfig, machine: Machine) -> None:
+        """Check that the run can be continued, and print a note if `machine` rounds differently.
+
+        Raises:
+            UserError: for another text, for fewer steps than it has, or for a run whose training
+                used a field that was removed.
+        """
+        folder, header = self.path.parent, self.header
+        for name, value in header.removed.items():
+            raise UserError(
+                f"{folder} was trained with train.{name} {value}, which this version lacks; use "
+                f"--init_from {folder}"
+            )
+        if header.corpus.sha256 != corpus.sha256:
+            raise UserError(
+                f"{folder} was trained on another text, {header.corpus.source}; for this, use "
+                f"--init_from {folder}"
+            )
+        if config.max_steps < header.state.step:
+            raise UserError(f"{folder} has {header.state.step} steps; raise --train.max_steps")
+        if header.machine != machine:
+            print(
+                printable(f"note: rounding may differ from the previous session: {header.machine}")
+            )
 
     def model(self, device: str = "cpu") -> GPT:
         """Return the model for inference.
@@ -219,7 +284,7 @@ class SavedRun:
         return model.to(device).eval()
 
 
-def open_run(run: Path, which: str = "best") -> SavedRun:
+def open_run(folder: Path, which: str = "best") -> SavedRun:
     """Open a checkpoint of a run.
 
     Args:
@@ -228,12 +293,12 @@ def open_run(run: Path, which: str = "best") -> SavedRun:
     Raises:
         UserError: for a checkpoint that is missing or damaged.
     """
-    path = run / f"{which}.safetensors"
+    path = folder / f"{which}.safetensors"
     if not path.exists():
-        path = run / "last.safetensors"
+        path = folder / "last.safetensors"
     header, tensors = load_checkpoint(path)
     with reading(path, "cannot be opened"):
         tokenizer = load_tokenizer(header.tokenizer)
-        if header.corpus["start_token"] not in range(tokenizer.vocab_size):
+        if header.corpus.start_token >= tokenizer.vocab_size:
             raise ValueError("its start_token is not a token")
     return SavedRun(path, header, tokenizer, tensors)

@@ -35,27 +35,27 @@ def make_folder(name: str | None, stem: str) -> Path:
     Raises:
         UserError: if a run of that name has a checkpoint.
     """
-    run = RUNS / (f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name)
-    if run.parent != RUNS or name == "..":
+    folder = RUNS / (f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name)
+    if folder.parent != RUNS or name == "..":
         raise UserError(f"--run {name!r} must be a name, not a path")
-    check_unused(run)
-    run.mkdir(parents=True, exist_ok=True)
-    return run
+    check_unused(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
-def check_unused(run: Path) -> None:
+def check_unused(folder: Path) -> None:
     """Check that a folder has no checkpoint. The name of a run without one can be used again,
     because the run cannot be resumed.
 
     Raises:
         UserError: if it has a checkpoint.
     """
-    if any(run.glob("*.safetensors")):
-        raise UserError(f"{run} exists; use --resume {run}, or another --run")
+    if any(folder.glob("[!.]*.safetensors")):
+        raise UserError(f"{folder} exists; use --resume {folder}, or another --run")
 
 
 @contextmanager
-def lock_run(run: Path) -> Iterator[None]:
+def lock_run(folder: Path) -> Iterator[None]:
     """Keep other processes from training in this folder inside the `with` block.
 
     The system releases the lock when the process ends for any reason. Incomplete checkpoints of a
@@ -65,15 +65,15 @@ def lock_run(run: Path) -> Iterator[None]:
         UserError: if another process holds the lock.
     """
     try:
-        with FileLock(run / ".lock", blocking=False):
-            for scratch in run.rglob(".writing-*.safetensors"):
+        with FileLock(folder / ".lock", blocking=False):
+            for scratch in folder.rglob(".writing-*.safetensors"):
                 scratch.unlink()
             yield
     except Timeout:
-        raise UserError(f"another process is training {run}; wait, or stop it") from None
+        raise UserError(f"another process is training {folder}; wait, or stop it") from None
 
 
-def save_config(run: Path, config: Config, about: str) -> None:
+def save_config(folder: Path, config: Config, about: str) -> None:
     """Write the whole config. `python train.py RUN/config.yaml` repeats the run, unless it started
     from the weights of another run.
 
@@ -83,7 +83,7 @@ def save_config(run: Path, config: Config, about: str) -> None:
     about += "\n--resume does not read this file."
     comments = "".join(f"# {line}\n" for line in about.splitlines())
     plain = yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
-    write_atomically(run / "config.yaml", (comments + plain).encode())
+    write_atomically(folder / "config.yaml", (comments + plain).encode())
 
 
 def find_run(name: str | None) -> Path:
@@ -97,9 +97,9 @@ def find_run(name: str | None) -> Path:
         if not saved:
             raise UserError(f"there is no run in {RUNS}/ yet; make one with: python train.py")
         return saved[-1].parent
-    for run in (Path(name), RUNS / name):
-        if (run / "last.safetensors").is_file():
-            return run
+    for folder in (Path(name), RUNS / name):
+        if (folder / "last.safetensors").is_file():
+            return folder
     hint = nearest(Path(name).name, [path.parent.name for path in saved])
     raise UserError(f"there is no run {name} (a folder with last.safetensors){hint}")
 
@@ -124,7 +124,6 @@ MAY_CHANGE = {
         "train.log_every",
         "train.sample_tokens",
         "train.save_every",
-        "train.snapshot_mb",
         "train.snapshots",
         "train.tensorboard",
         "train.device",

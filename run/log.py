@@ -17,65 +17,64 @@ from training.step import Evaluation, TrainState
 Numbers = dict[str, Any]  # by name; `step` is one of them
 
 
-class Logger(ExitStack):
+class Log(ExitStack):
     """Prints and writes the measurements of the first process. As an ExitStack, it closes its files
     and the progress bar."""
 
     def __init__(
         self,
-        run: Path,
+        folder: Path | None,
         config: Config,
         state: TrainState,
         baselines: dict[str, float],
         stop: StopSignal,
-        silent: bool,
     ) -> None:
         """
         Args:
+            folder: the run's folder; None in a process that neither writes nor prints.
             state: the progress of the run, which is only read.
             baselines: losses of simple models, in nats per token.
-            stop: is set if the output is closed.
+            stop: asked to stop if the output is closed.
         """
         super().__init__()
-        self.settings, self.unit = config.train, config.data.unit
-        self.block_size = config.model.block_size
-        self.tokens_per_step = config.train.batch_size * self.block_size
-        self.state, self.baselines, self.stop = state, baselines, stop
+        self.config, self.state, self.baselines, self.stop = config, state, baselines, stop
         self.steps, self.busy = 0, 0.0  # steps since the last line of metrics, and their seconds
         self.file: IO[str] | None = None
         self.events: Any = None  # TensorBoard's writer
-        if not silent:
-            self.open_metrics(run)
+        if folder:
+            self.open_metrics(folder)
         self.bar = self.enter_context(
             tqdm(
-                total=self.settings.max_steps,
+                total=config.train.max_steps,
                 initial=state.step,
                 bar_format="step {n_fmt}/{total_fmt} |{bar:24}| {remaining} left{postfix}",
                 smoothing=0,
                 leave=False,
-                disable=silent or None,  # None: if standard error is not a terminal
+                disable=True
+                if folder is None
+                else None,  # None: if standard error is not a terminal
             )
         )
         to_beat = ", ".join(f"{name} {nats:.4f}" for name, nats in baselines.items())
-        self.print(f"to beat: {to_beat} nats/{self.unit}")
+        self.print(f"to beat: {to_beat} nats/{config.data.unit}")
 
-    def open_metrics(self, run: Path) -> None:
+    def open_metrics(self, folder: Path) -> None:
         """Continue the metrics from `state`: remove later steps, and an evaluation that was stopped
         or will be repeated."""
         state = self.state
         kept = [
             numbers
-            for numbers in read_metrics(run)
+            for numbers in read_metrics(folder)
             if numbers["step"] <= (state.last_eval_step if "val_loss" in numbers else state.step)
         ]
-        path = run / "metrics.jsonl"
+        path = folder / "metrics.jsonl"
         write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
         self.file = self.enter_context(path.open("a", buffering=1))
-        if self.settings.tensorboard:
+        if self.config.train.tensorboard:
             # Imported here, because runs without TensorBoard need not wait for it.
             from torch.utils.tensorboard import SummaryWriter
 
-            writer = SummaryWriter(str(run), purge_step=state.step + 1)
+            writer = SummaryWriter(str(folder), purge_step=state.step + 1)
             self.events = self.enter_context(writer)
             # On a full disk, its thread would print a traceback; `flush` also raises the error
             # here.
@@ -87,7 +86,7 @@ class Logger(ExitStack):
         try:
             self.bar.write(line)
         except OSError:  # the pipe or the terminal was closed: save and stop
-            self.stop.number = 13  # SIGPIPE, which Windows does not have
+            self.stop.request(13)  # SIGPIPE, which Windows does not have
 
     def write(self, numbers: Numbers) -> None:
         """Add a line to the metrics, and a point in TensorBoard for each number."""
@@ -99,49 +98,57 @@ class Logger(ExitStack):
                 self.events.add_scalar(name, number, step)
             self.events.flush()
 
-    def step(self, lr_scale: float, grad_norm: float, seconds: float) -> None:
-        """Log a step, which took `seconds`. On a GPU, this is the time to queue it, or to wait for
-        all queued steps."""
-        state, settings = self.state, self.settings
-        self.steps, self.busy = self.steps + 1, self.busy + seconds
-        if state.step % settings.log_every == 0:
-            speed = self.steps * self.tokens_per_step / self.busy
-            self.steps, self.busy = 0, 0.0
+    def training(self, steps: int, seconds: float, lr_scale: float, grad_norm: float) -> None:
+        """Log the result of the last training steps.
+
+        Args:
+            steps: number of steps since the last call.
+            seconds: what they took.
+            lr_scale, grad_norm: of the last one.
+        """
+        state, config = self.state, self.config
+        self.steps, self.busy = self.steps + steps, self.busy + seconds
+        if state.step % config.train.log_every == 0:
+            tokens = self.steps * config.train.batch_size * config.model.block_size
+            speed, self.steps, self.busy = tokens / self.busy, 0, 0.0
             progress = f"loss {state.train_loss:.3f}, {speed:,.0f} tokens/s"
             self.bar.set_postfix_str(progress, refresh=False)
             self.write(
                 {
                     "train_loss": state.train_loss,
-                    "learning_rate": lr_scale * settings.adamw_learning_rate,
+                    "learning_rate": lr_scale * config.train.adamw_learning_rate,
                     "grad_norm": grad_norm,
                     "tokens_per_second": speed,
                 }
             )
-        self.bar.update()
+        self.bar.update(steps)
 
-    def evaluation(self, result: Evaluation, sample: str) -> None:
-        """Log an evaluation and its sample."""
-        state = self.state
+    def evaluation(self, result: Evaluation) -> None:
+        """Log an evaluation."""
+        state, config = self.state, self.config
         self.write({"val_loss": result.loss, "bits_per_char": result.bits_per_char})
         beaten = [(n, name) for name, n in self.baselines.items() if result.loss < n]
         verdict = "beats {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
         # If the limit was reached. A whole split of almost this size is also called limited.
-        limit = self.settings.eval_tokens - self.block_size
+        limit = config.train.eval_tokens - config.model.block_size
         sampled = f" on {result.tokens:,} tokens" * (result.tokens > limit)
         best = f"  (best {state.best_val_loss:.4f})" * (result.loss != state.best_val_loss)
         self.print(
-            f"step {state.step:>{len(str(self.settings.max_steps))}}"
-            f"  validation {result.in_units(self.unit)}{sampled}"
+            f"step {state.step:>{len(str(config.train.max_steps))}}"
+            f"  validation {result.in_units(config.data.unit)}{sampled}"
             f"  training {state.train_loss:.4f}"
             f"  {verdict}{best}"
         )
-        for line in sample.splitlines():
+
+    def sample(self, text: str) -> None:
+        """Print a sample."""
+        for line in text.splitlines():
             self.print(f"    | {printable(line)}")
 
 
-def read_metrics(run: Path) -> list[Numbers]:
+def read_metrics(folder: Path) -> list[Numbers]:
     """Read metrics.jsonl, one dictionary per line; skip a line that was cut short."""
-    path, numbers = run / "metrics.jsonl", list[Numbers]()
+    path, numbers = folder / "metrics.jsonl", list[Numbers]()
     for line in path.read_bytes().splitlines() if path.exists() else []:
         with suppress(ValueError):
             numbers.append(json.loads(line))

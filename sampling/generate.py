@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from common.fields import STRICT, Count, NonNegative
+from data.tokenizer import Tokenizer
 from model.gpt import GPT
 
 
@@ -73,6 +74,15 @@ def generate(
             tokens_BT = next_B1.to(prompt_BT.device)
     finally:
         model.train(was_training)
+
+
+def generate_text(
+    model: GPT, tokenizer: Tokenizer, start_token: int, length: int, seed: int
+) -> str:
+    """Return a sample of `length` tokens with the default rule, from an RNG of its own."""
+    prompt_BT = torch.tensor([[start_token]], device=model.token_embedding.weight.device)
+    generator = torch.Generator().manual_seed(seed)
+    return tokenizer.decode(map(int, generate(model, prompt_BT, length, Sampling(), generator)))
 
 
 class Decoder:

@@ -116,6 +116,7 @@ def make_run(
 
     from configs.load import Config
     from data.config import DataConfig
+    from data.corpus import Corpus
     from data.tokenizer import ByteTokenizer, CharTokenizer
     from model.config import ModelConfig
     from model.gpt import GPT
@@ -137,7 +138,7 @@ def make_run(
             torch.nn.init.normal_(weight, 0.0, 0.3)
         state = TrainState(step, 1.0, 2.0, last_eval_step=2, val_loss=2.5, best_val_loss=2.5)
         machine = Machine("cpu", "none", 1, 1, "float32", torch.__version__)
-        header = Header(config, tokenizer.to_dict(), {"start_token": 1}, machine, state)
+        header = Header(config, tokenizer.to_dict(), Corpus("a text", 1), machine, state)
         optimizer = make_optimizer(gpt, config.train)
         tensors = model_tensors(gpt) | optimizer_tensors(optimizer)
         save_checkpoint(run / f"{which}.safetensors", tensors, header)

@@ -25,7 +25,7 @@ from model.attention import Attend
 from model.gpt import GPT
 from run.checkpoint import SavedRun, open_run
 from tests.conftest import ROOT, make_run
-from training.step import flops_per_token
+from training.size import flops_per_token
 
 L, H, D, T, PROMPT = 3, 2, 16, 33, "the value of the object"
 TEXT = "the value of the object is returned by the function\nand every word is a name\n" * 60

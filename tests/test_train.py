@@ -1,6 +1,7 @@
 """Whole runs of train.py: results, files, duration, failures, resuming and rejected commands."""
 
-import dataclasses
+import common.start
+
 import io
 import itertools
 import json
@@ -15,16 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 import train
-from configs.load import read_config
+from configs.load import SECTIONS, read_command_line, read_config
 from data.batches import open_batches
 from model.gpt import GPT
 from run.checkpoint import (
+    Header,
     find_snapshots,
     load_checkpoint,
     model_tensors,
@@ -38,11 +41,11 @@ from tests.jobs import start_command
 from training.config import TrainConfig
 from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
 from training.processes import Processes
-from training.runtime import Machine, start_machine
-from training.step import Evaluation, TrainState, evaluate, train_step
+from training.runtime import start_machine
+from training.step import TrainState, evaluate, make_model, train_step
 
 TEXT = "a short text to train on, again and again\n" * 60
-SHORT = [DEBUG, "--train.max_steps=24", "--train.eval_every=8", "--train.save_every=8"]
+SHORT = [DEBUG, "--train.max_steps=24", "--train.eval_every=8", "--train.save_every=5"]
 SHORT += ["--train.log_every=1", "--train.sample_tokens=10", "--train.tensorboard=false"]
 SHORT += ["--train.snapshots=5", "--train.precision=float32", "--data.source=short.txt"]
 # The run that tests stop and resume has dropout and several batches in an evaluation.
@@ -99,15 +102,15 @@ def assert_same_tensors(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], None]) -> None:
-    """Call `do` during a training step, counted from 1 in this session."""
-    calls = itertools.count(1)
+    """Call `do` during a training step of this session, counted from 1, with two micro-batches."""
+    forward, passes = GPT.forward, itertools.count(1)
 
-    def patched(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
-        if next(calls) == step:
+    def watched(model: GPT, *args: Any) -> Tensor:
+        if model.training and torch.is_grad_enabled() and next(passes) == 2 * step:
             do()
-        return train_step(*args, **options)
+        return forward(model, *args)
 
-    monkeypatch.setattr(train, "train_step", patched)
+    monkeypatch.setattr(GPT, "forward", watched)
 
 
 def ctrl_c() -> None:
@@ -115,20 +118,6 @@ def ctrl_c() -> None:
 
 
 # --- results and files ---------------------------------------------------------------------------
-
-
-def test_teachers_are_needed_only_in_training(capsys: pytest.CaptureFixture[str]) -> None:
-    """Two identical teachers are equivalent to one. A teacher must have the same vocabulary."""
-    for name, teachers in {"t": "", "one": "t", "two": "t,t"}.items():
-        assert train.main([*SHORT, f"--run={name}", f"--train.teachers={teachers}"]) == 0
-    assert_same_run(Path("runs/one"), Path("runs/two"))
-    assert read("runs/t", "train_loss")[24] != read("runs/one", "train_loss")[24]
-    Path("runs/t").rename("elsewhere")
-    assert train.main(["--evaluate=one"]) == 0
-    assert train.main(["--init_from=one", "--run=next", "--train.max_steps=1"]) == 0  # t is gone
-    Path("short.txt").write_text(TEXT + "XYZ")
-    assert train.main([*SHORT, "--train.teachers=one"]) == 2
-    assert "teacher one needs the same vocabulary" in capsys.readouterr().err
 
 
 def test_run_matches_a_plain_training_loop(
@@ -152,17 +141,18 @@ def test_run_matches_a_plain_training_loop(
             lr_scale = get_lr_scale(step - 1, config.train)
             weight = get_multi_token_weight(step - 1, config.train)
             batch = batches.train_batch(step - 1, 16)
-            torch.manual_seed(hash((5, step - 1, 0)))
+            seed = np.random.default_rng([5, step - 1, 0]).integers(2**63)
+            torch.manual_seed(int(seed))
             loss, norm = train_step(model, optimizer, batch, config.train, lr_scale, weight)
             numbers["train_loss"][step], numbers["grad_norm"][step] = loss.item(), norm.item()
             numbers["learning_rate"][step] = lr_scale * 1e-2
         weights[step] = {name: tensor.half() for name, tensor in model_tensors(model).items()}
         if step in (7, 14, 21, 24):
-            result = evaluate(
-                model, batches.validation_batches(8), batches.tokenizer, "cpu", Processes()
-            )
+            split = batches.validation_batches(8)
+            result = evaluate(model, split, batches.tokenizer, Processes())
+            assert result
             val_loss[step] = result.loss
-            prompt = torch.tensor([[batches.info["start_token"]]])
+            prompt = torch.tensor([[batches.corpus.start_token]])
             generator = torch.Generator().manual_seed(5)
             sampled = generate(model, prompt, 20, Sampling(), generator)
             sample = batches.tokenizer.decode([int(token) for token in sampled])
@@ -190,7 +180,7 @@ def test_run_folder_has_the_documented_files(debug_run: Path) -> None:
     assert header.config == read_config({}, DEBUG)
     first, second, *_ = (debug_run / "config.yaml").read_text().splitlines()
     assert first == f"# {header.machine}"
-    assert second.startswith(f"# text: {header.corpus['source']}, {header.corpus['tokens']:,} ")
+    assert second.startswith(f"# text: {header.corpus.source}, {header.corpus.tokens:,} ")
 
 
 @pytest.mark.parametrize("source", ["short.txt", "repeat"])
@@ -212,7 +202,8 @@ def test_evaluate_measures_the_held_out_splits(
     expected = ""
     for name in ("validation", "test")[: 1 if source == "repeat" else 2]:
         split = getattr(batches, f"{name}_batches")(16)
-        result = evaluate(saved.model(), split, saved.tokenizer, "cpu", Processes())
+        result = evaluate(saved.model(), split, saved.tokenizer, Processes())
+        assert result
         expected += f"{name:10} {result.in_units(saved.config.data.unit)}\n"
     assert lines == expected
 
@@ -223,37 +214,36 @@ def test_evaluate_measures_the_held_out_splits(
 def test_minutes_limit_the_whole_run(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Simulate the clock: a step takes 1 second, a sample takes 3, and an evaluation takes as long
-    as its forward passes."""
-    now, sample = [time.perf_counter()], train.Job.sample
-    tokens = 251  # in the validation split; evaluating 32 takes a third of a step
+    """Simulate a clock that moves with the model: a forward pass takes a third of a step, and its
+    tokens 1 second in all."""
+    now, forward = [1000.0], GPT.forward
 
-    def slow_step(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
-        now[0] += 1.2 if args[5] else 0.8  # half of the steps have the second loss
-        return train_step(*args, **options)
+    def slow(model: GPT, tokens: Tensor, *args: Any) -> Tensor:
+        trains = model.training and torch.is_grad_enabled()
+        now[0] += tokens.numel() / 32 / (1 if trains else 3)
+        return forward(model, tokens, *args)
 
-    def slow_sample(*args: Any) -> str:
-        now[0] += 3.0
-        return sample(*args)
-
-    def slow_evaluation(*args: Any) -> Evaluation:
-        now[0] += tokens / 32 / 3
-        return evaluate(*args)
-
-    began = now[0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(train, "IMPORT_SECONDS", 7.0)
-    monkeypatch.setattr(train, "train_step", slow_step)
-    monkeypatch.setattr(train.Job, "sample", slow_sample)
-    monkeypatch.setattr(train, "evaluate", slow_evaluation)
+    monkeypatch.setattr(common.start, "BEGAN", now[0] - 7.0)
+    monkeypatch.setattr(GPT, "forward", slow)
     flags = [flag for flag in SHORT if "max_steps" not in flag]
-    flags += ["--train.batch_size=1", "--train.eval_every=9", "--run=a"]
-    assert train.main([*flags, "--train.minutes=2", "--train.multi_token=0.5"]) == 0
+    flags += ["--train.batch_size=1", "--train.eval_every=9", "--train.save_every=50", "--run=a"]
+    assert train.main([*flags, "--train.minutes=2"]) == 0
     steps = state_of("a").step
     assert f"{steps} steps, 1,000.0 ms each, fit into 2 min here; " in capsys.readouterr().out
-    evaluations = -(-steps // 9)
-    assert len(read("runs/a", "val_loss")) == evaluations
-    assert 120 - 8 < now[0] - (began - 7.0) <= 120
+    assert len(read("runs/a", "val_loss")) == -(-steps // 9)
+    assert 120 - 8 < now[0] - (1000.0 - 7.0) <= 120
+
+
+def test_minutes_of_a_fine_tuned_run_start_from_its_weights(workplace: Path) -> None:
+    """The model that is timed is another one."""
+    a = open_run(make_run(Path("runs/a"), "".join(sorted(set(TEXT)))))
+    still = ["--train.learning_rate=0", "--train.muon_learning_rate=0", "--train.weight_decay=0"]
+    flags = ["--init_from=a", "--data.source=short.txt", "--train.minutes=0.02", "--run=b"]
+    assert train.main([*flags, *still]) == 0
+    weights = {name: x for name, x in a.tensors.items() if name.startswith("model.")}
+    b = open_run(Path("runs/b"), "last").tensors
+    assert_same_tensors(weights, {name: b[name] for name in weights})
 
 
 # --- failures ------------------------------------------------------------------------------------
@@ -269,8 +259,8 @@ def test_diverged_weights_are_never_saved(
     flags += ["--train.learning_rate=1e30", "--train.optimizer=adamw", "--train.warmup_steps=5000"]
     assert train.main([*flags, "--run=a"]) == 2
     error = re.fullmatch(
-        r"error: at step (\d+): .*; runs/a keeps its last checkpoint. Start again "
-        r"with a lower --train.learning_rate and --train.muon_learning_rate\n",
+        r"error: at step (\d+): .*; runs/a keeps its last checkpoint. Use a "
+        r"lower --train.learning_rate and --train.muon_learning_rate\n",
         capsys.readouterr().err,
     )
     assert error and state_of("a").step <= int(error[1])
@@ -279,71 +269,56 @@ def test_diverged_weights_are_never_saved(
     assert not re.search("NaN|Infinity", Path("runs/a/metrics.jsonl").read_text())
 
 
-# Every device except "cpu" is treated as a GPU: its losses are read only every few steps.
-@pytest.fixture(params=["cpu", "cpu:0"])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    def start(*args: Any) -> Machine:
-        return dataclasses.replace(start_machine(*args), device=request.param)
+def start(name: str, flags: list[str], read_every: int) -> int:
+    """Train as `main` does on a device whose results are read every few steps."""
+    config = read_config(read_command_line(SECTIONS, flags, "", "")[1], DEBUG)
+    batches = open_batches(config.data, config.model.block_size, config.train.seed)
+    machine = start_machine(config.train, Processes())
+    model, optimizer = make_model(config.model, config.train, batches.tokenizer.vocab_size, machine)
+    header = Header(config, batches.tokenizer.to_dict(), batches.corpus, machine, TrainState())
+    folder = Path("runs", name)
+    folder.mkdir(parents=True)
+    return train.train(folder, header, batches, model, optimizer, Processes(), read_every)
 
-    monkeypatch.setattr(train, "start_machine", start)
-    return str(request.param)
 
-
-def test_nan_gradient_never_changes_the_weights(
-    workplace: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    device: str,
+@pytest.mark.parametrize("read_every", [1, 4])
+def test_nan_gradient_is_named_and_never_saved(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, read_every: int
 ) -> None:
-    """On a GPU, the NaN of step 13 is noticed at step 16; the weights remain those of step 12."""
-    calls, kept = itertools.count(1), list[Tensor]()
+    """The NaN of step 13 is noticed when its result is read."""
+    steps, forward = itertools.count(1), GPT.forward
 
-    def poisoned(model: GPT, *args: Any) -> tuple[Tensor, Tensor]:
-        if (call := next(calls)) < 13:
-            return train_step(model, *args)
-        weight = model.get_parameter("blocks.1.mlp.up.weight")
-        hook = weight.register_hook(lambda g: g * (math.nan if call == 13 else 1.0))
-        kept.extend(p.detach().clone() for p in model.parameters() if call == 13)
-        try:
-            return train_step(model, *args)
-        finally:
-            hook.remove()
-            torch.testing.assert_close(kept, list(model.parameters()), rtol=0, atol=0)
+    def poisoned(model: GPT, *args: Any) -> Tensor:
+        logits = forward(model, *args)
+        if model.training and torch.is_grad_enabled() and next(steps) == 13:
+            model.get_parameter("blocks.1.mlp.up.weight").register_hook(lambda g: g * math.nan)
+        return logits
 
-    monkeypatch.setattr(train, "train_step", poisoned)
-    assert train.main([*SHORT, "--train.log_every=4", "--train.snapshots=0", "--run=a"]) == 2
-    first = ", first in blocks.1.mlp.up.weight" * (device == "cpu")
-    error = rf"error: at step 13: loss \d\S+, gradient norm nan{first}; runs/a keeps"
-    assert re.match(error, capsys.readouterr().err)
-    assert next(calls) == (14 if device == "cpu" else 17)
-    assert state_of("a").step == 8
+    monkeypatch.setattr(GPT, "forward", poisoned)
+    flags = [*SHORT[1:], "--train.save_every=3", "--train.eval_every=50", "--train.snapshots=0"]
+    first = ", first in blocks.1.mlp.up.weight" * (read_every == 1)
+    message = rf"^at step 13: loss \d\S+, gradient norm nan{first}$"
+    with pytest.raises(FloatingPointError, match=message):
+        start("a", flags, read_every)
+    assert next(steps) == (14 if read_every == 1 else 16)
+    assert state_of("a").step == 12
+    assert max(read("runs/a", "train_loss")) == 12
 
 
-def test_gpu_losses_are_read_every_few_steps(
-    workplace: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    device: str,
+def test_results_read_every_few_steps_change_nothing(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is bitwise identical to one on a CPU. A signal stops it at the next read of the
-    losses, which precedes every evaluation and checkpoint."""
-    sums, plain = itertools.count(), Processes.all_reduce
-    flags = [*DROPOUT, "--train.log_every=4", "--train.max_steps=22", "--train.grad_clip=0.5"]
-    flags += ["--train.snapshots=5", "--train.learning_rate=5", "--train.muon_learning_rate=0.3"]
-    flags += ["--train.schedule=constant"]
+    """The run is bitwise identical. A signal stops it when a result is read, which precedes every
+    evaluation and checkpoint."""
+    flags = [*DROPOUT[1:], "--train.max_steps=22", "--train.save_every=7", "--train.log_every=4"]
+    assert start("whole", flags, 1) == start("rarely", flags, 4) == 0
+    assert_same_run(Path("runs/rarely"), Path("runs/whole"))
     with monkeypatch.context() as patch:
-        patch.setattr(train, "start_machine", start_machine)
-        assert train.main([*flags, "--run=whole"]) == 0
-    monkeypatch.setattr(Processes, "all_reduce", lambda *given: (next(sums), plain(*given))[1])
-    with monkeypatch.context() as patch:
-        at_step(patch, 13, ctrl_c)
-        assert train.main([*flags, "--run=parts"]) == 130
-    assert state_of("parts").step == (13 if device == "cpu" else 16)
+        at_step(patch, 10, ctrl_c)
+        assert start("parts", flags, 4) == signal.SIGINT
+    assert state_of("parts").step == 12
     assert train.main(["--resume=parts"]) == 0
     assert_same_run(Path("runs/parts"), Path("runs/whole"))
-    measured = re.findall("validation .* training .*", capsys.readouterr().out)
-    assert measured[:3] == measured[3:] and "best" in str(measured)
-    assert next(sums) == 3 + (22 if device == "cpu" else 8)  # evaluations and reads of losses
 
 
 @pytest.mark.slow
@@ -394,7 +369,7 @@ def test_killed_run_resumes_bitwise_identical(workplace: Path, whole: Path) -> N
         if (run / "last.safetensors").exists():
             before, saved = saved, state_of("parts").step
             assert saved >= before
-    assert saved >= 8
+    assert saved >= 5
     assert train.main(command()) == 0
     assert_same_run(run, whole)
     assert not writing()
@@ -440,22 +415,19 @@ def test_stop_during_evaluation_resumes_bitwise_identical(
     after the last step. A stop while the sample is generated keeps it, and ends the run one step
     later."""
 
-    def loss(model: Any, split: Any, *others: Any) -> Evaluation:
-        if max(read("runs/parts", "train_loss")) == step:
-            next(split)
+    forward = GPT.forward
+
+    def interrupted(model: GPT, tokens: Tensor, *args: Any) -> Tensor:
+        sampling = tokens.numel() == 1
+        due = max(read("runs/parts", "train_loss"), default=0) == step and not told
+        if due and not model.training and sampling == (where == "sample"):
+            told.append(step)
             ctrl_c()
-            assert not list(split)  # the evaluation ends here
-        return evaluate(model, split, *others)
+        return forward(model, tokens, *args)
 
-    def sample(*args: Any) -> str:
-        ctrl_c()
-        return "its beginning"
-
+    told = list[int]()
     with monkeypatch.context() as patch:
-        if where == "loss":
-            patch.setattr(train, "evaluate", loss)
-        else:
-            patch.setattr(train.Job, "sample", sample)
+        patch.setattr(GPT, "forward", interrupted)
         assert train.main([*DROPOUT, "--run=parts"]) == 130
     late = where == "sample"
     assert list(read("runs/parts", "val_loss")) == list(range(8, step + late, 8))
@@ -533,7 +505,8 @@ REJECTED = [
     (["--resume=a", "--data.source=other.txt"], "runs/a was trained on another text, "),
     (["--resume=a", "--train.minutes=2"], "0.0 to 2.0; --train.max_steps sets how far"),
     (["--resume=a", "--train.max_steps=1"], "runs/a has 2 steps; raise --train.max_steps"),
-    (["--resume=a", "--run=b"], "give one of --resume, --evaluate, --init_from; only --init_from"),
+    (["--resume=a", "--run=b"], "--resume, --evaluate and --init_from exclude each other; --run"),
+    (["--evaluate=a", "--init_from=a"], "--resume, --evaluate and --init_from exclude each other"),
 ]
 
 

@@ -40,9 +40,6 @@ class TrainConfig:
     muon_learning_rate: LearningRate = 0.012
     """Peak learning rate of Muon."""
 
-    muon_momentum: Fraction = 0.95
-    """Momentum of Muon."""
-
     warmup_steps: Natural = 10
     """Number of steps over which the learning rates rise from zero."""
 
@@ -74,10 +71,6 @@ class TrainConfig:
     """Initial weight of the loss for the token after the next, which the same logits predict. It
     falls to zero by the middle of the run (multi-token prediction, Gloeckle et al. 2024)."""
 
-    teachers: str = ""
-    """Trained runs, separated by commas, whose mean probabilities are the targets instead of the
-    next tokens (distillation of an ensemble, Hinton et al. 2015)."""
-
     eval_every: Count = 200
     """Number of steps between evaluations on the validation split."""
 
@@ -96,10 +89,8 @@ class TrainConfig:
 
     snapshots: Annotated[int, Field(ge=0, le=1000)] = 24
     """Number of snapshots of the weights, in half precision and closest together at the beginning,
-    from which `study.py report` shows how heads form. 0 disables snapshots."""
-
-    snapshot_mb: NonNegative = 64.0
-    """Maximum size of all snapshots in megabytes. If it is too small, fewer snapshots are kept."""
+    from which `study.py report` shows how heads form. There are fewer if they would exceed 64 MB.
+    0 disables snapshots."""
 
     log_every: Count = 10
     """Number of steps between lines of metrics. Training waits for a GPU only at these steps, and

@@ -18,6 +18,7 @@ from training.config import TrainConfig
 # Coefficients of Jordan et al. 2024: five steps map any singular value in [0.0015, 1] to between
 # 0.68 and 1.21, which is close enough to 1, and they are stable in bfloat16.
 NEWTON_SCHULZ = [(3.4445, -4.7750, 2.0315)] * 5
+MOMENTUM = 0.95  # of Muon
 
 Weights = dict[str, nn.Parameter]  # by name in the model
 
@@ -119,11 +120,11 @@ class Muon:
     @torch.no_grad()
     def step(self, lr_scale: float) -> None:
         """See `Optimizer`."""
-        rate, beta = lr_scale * self.config.muon_learning_rate, self.config.muon_momentum
+        rate = lr_scale * self.config.muon_learning_rate
         for names, stack, momenta in self.stacks:
             gradients = torch.stack([gradient(name, self.weights[name]) for name in names])
-            momenta.lerp_(gradients, 1 - beta)
-            updates = gradients.lerp_(momenta, beta)  # Nesterov momentum
+            momenta.lerp_(gradients, 1 - MOMENTUM)
+            updates = gradients.lerp_(momenta, MOMENTUM)  # Nesterov momentum
             rows, columns = stack.shape[1:]
             # So that a tall matrix changes its outputs as much as a square one does.
             scaled = rate * math.sqrt(max(1, rows / columns))

@@ -6,12 +6,11 @@ process, and nothing is averaged or summed.
 """
 
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,24 +19,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from common.errors import UserError
 from training.config import TrainConfig
-from training.runtime import StopSignal
 
 TIMEOUT = timedelta(minutes=10)  # for other processes, which may have ended
 
 
-@dataclass
-class Processes:
-    """The processes of a run, and the signal to stop, which all of them heed at the same step."""
+class Processes(NamedTuple):
+    """The processes of a run, and the place of this one among them."""
 
     rank: int = 0
-    """Rank of this process."""
+    """Number of this process, from 0 to world_size - 1."""
+
+    local_rank: int = 0
+    """Its number among the processes on this machine, which is the number of its GPU."""
 
     world_size: int = 1
-
-    stop: StopSignal = field(default_factory=StopSignal)
-
-    stopping: bool = False
-    """Whether any process had been told to stop at the last sum."""
 
     @property
     def is_main(self) -> bool:
@@ -45,16 +40,13 @@ class Processes:
         return self.rank == 0
 
     def all_reduce(self, *numbers: float) -> list[float]:
-        """Return each number summed over the processes, the same in all of them, and update
-        `stopping`. A signal that arrives during the call counts in the next call."""
-        total = torch.tensor([*numbers, self.stop.number], dtype=torch.float64)
-        if self.world_size > 1:
-            total = total.to("cuda" if dist.get_backend() == "nccl" else "cpu")
-            dist.all_reduce(total)
-        *sums, signals = total.tolist()
-        if signals:
-            self.stopping, self.stop.number = True, self.stop.number or signal.SIGTERM
-        return sums
+        """Return each number summed over the processes, the same in all of them."""
+        if self.world_size == 1:
+            return list(numbers)
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        total = torch.tensor(numbers, dtype=torch.float64, device=device)
+        dist.all_reduce(total)
+        return total.tolist()
 
     def wrap_ddp(self, model: nn.Module) -> nn.Module:
         """Wrap the model so that its backward pass averages gradients over all processes."""
@@ -64,16 +56,36 @@ class Processes:
         return model
 
 
+def read_processes() -> Processes:
+    """Read the variables that torchrun sets for each process.
+
+    Raises:
+        UserError: if only some of them are set, or their values do not fit together.
+    """
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    values = [os.environ.get(name, "") for name in names]
+    if not any(values):
+        return Processes()
+    rank, local_rank, world_size = (int(v) if v.isdecimal() else -1 for v in values)
+    if not (
+        0 <= local_rank <= rank < world_size and {"MASTER_ADDR", "MASTER_PORT"} <= {*os.environ}
+    ):
+        found = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
+        raise UserError(f"{found} in the environment; start with torchrun, or unset all of them")
+    return Processes(rank, local_rank, world_size)
+
+
 @contextmanager
-def join_processes(config: TrainConfig, device: str) -> Iterator[Processes]:
-    """Join the other processes if torchrun started this one; then only the first one prints.
+def join_processes(processes: Processes, config: TrainConfig, device: str) -> Iterator[None]:
+    """Join the other processes, if there are any, inside the `with` block; then only the first one
+    prints.
 
     Raises:
         UserError: for a batch that cannot be split evenly.
     """
-    size = int(os.environ.get("WORLD_SIZE", 1))
+    size = processes.world_size
     if size == 1:
-        yield Processes()
+        yield
         return
     if config.batch_size % (size * config.gradient_accumulation_steps):
         raise UserError(
@@ -82,10 +94,9 @@ def join_processes(config: TrainConfig, device: str) -> Iterator[Processes]:
         )
     try:
         dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=TIMEOUT)
-        rank = dist.get_rank()
-        if rank:
+        if not processes.is_main:
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to the end
-        yield Processes(rank, size)
+        yield
     # Exit at once: a sum that waits for a process that has ended can block Python's exit forever.
     except KeyboardInterrupt:
         os._exit(130)

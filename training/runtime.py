@@ -13,6 +13,7 @@ from torch.backends.cpu import get_cpu_capability
 from common.errors import UserError
 from common.fields import STRICT, Count
 from training.config import TrainConfig
+from training.processes import Processes
 
 # Ctrl-C, a request to terminate, and a closed terminal, which Windows does not signal.
 SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
@@ -44,19 +45,23 @@ class Machine:
         return ", ".join(f"{name} {value}" for name, value in dataclasses.asdict(self).items())
 
 
-def start_machine(config: TrainConfig, threads_before: int = 0) -> Machine:
+def start_machine(
+    config: TrainConfig, processes: Processes, before: Machine | None = None
+) -> Machine:
     """Resolve the `auto` values of the config, and set the number of threads.
 
     Args:
-        threads_before: number of threads of the resumed run; used if the config does not set it and
-            this machine has that many cores.
+        before: the machine of the resumed run; its number of threads is used if the config does not
+            set one and this machine has that many cores.
 
     Raises:
         UserError: if the device does not exist.
     """
-    device = pick_device(config.device)
-    if config.threads or 0 < threads_before <= (os.cpu_count() or 1):
-        torch.set_num_threads(config.threads or threads_before)
+    device = pick_device(config.device, processes.local_rank)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    elif before and before.threads <= (os.cpu_count() or 1):
+        torch.set_num_threads(before.threads)
     precision = config.precision
     if precision == "auto":
         precision = "bfloat16" if computes_in_bfloat16(device) else "float32"
@@ -64,14 +69,17 @@ def start_machine(config: TrainConfig, threads_before: int = 0) -> Machine:
         device=device,
         processor=torch.cuda.get_device_name() if device == "cuda" else get_cpu_capability(),
         threads=torch.get_num_threads(),
-        processes=int(os.environ.get("WORLD_SIZE", 1)),
+        processes=processes.world_size,
         precision=precision,
         torch=torch.__version__,
     )
 
 
-def pick_device(name: str) -> str:
+def pick_device(name: str, local_rank: int = 0) -> str:
     """Return the device of that name; `auto` is a GPU if there is one.
+
+    Args:
+        local_rank: number of the GPU to use, if the device is cuda.
 
     Raises:
         UserError: if it does not exist.
@@ -81,8 +89,8 @@ def pick_device(name: str) -> str:
     name = present[0] if name == "auto" else name
     if name not in present:
         raise UserError(f"there is no {name} device; available: {', '.join(present)}")
-    if name == "cuda":  # torchrun numbers the processes of a machine: a GPU for each
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    if name == "cuda":
+        torch.cuda.set_device(local_rank)
     return name
 
 
@@ -95,14 +103,19 @@ def computes_in_bfloat16(device: str) -> bool:
 
 
 class StopSignal:
-    """Records Ctrl-C, SIGTERM and a closed terminal inside the `with` block.
+    """A request to stop: Ctrl-C, SIGTERM or a closed terminal inside the `with` block, or a call of
+    `request`.
 
-    After the first signal, training stops when it next reads the loss, on a CPU in the same step. A
-    second one raises KeyboardInterrupt at once.
+    The loop reads `number` with the loss, and an evaluation after each batch. A second signal
+    raises KeyboardInterrupt at once.
     """
 
-    def __init__(self) -> None:
-        self.number = 0
+    number = 0
+    """The signal; 0 before the first."""
+
+    def request(self, number: int) -> None:
+        """Stop soon; the exit code of the command is that of the signal `number`."""
+        self.number = number
 
     def __enter__(self) -> "StopSignal":
         self.before = {
@@ -113,7 +126,7 @@ class StopSignal:
         return self
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        self.number = number
+        self.request(number)
         for each in self.before:
             signal.signal(each, signal.default_int_handler)
         with suppress(OSError):  # the terminal may have been closed

@@ -1,9 +1,8 @@
-"""The progress of a run, a training step, an evaluation, and the size of a run."""
+"""The progress of a run, a training step, reading its result, and an evaluation."""
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -11,12 +10,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.fields import STRICT, Natural, NonNegative
+from data.batches import Batches
+from data.config import DataConfig
 from data.tokenizer import Tokenizer
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
 from training.config import TrainConfig
-from training.optim import Optimizer, gradient
+from training.optim import Optimizer, gradient, make_optimizer
 from training.processes import Processes
+from training.runtime import Machine, StopSignal
 
 
 @dataclass(config=STRICT)
@@ -24,13 +26,13 @@ class TrainState:
     """The progress of a run."""
 
     step: Natural = 0
-    """Number of training steps so far, including the current one, so that an error names it."""
+    """Number of training steps so far."""
 
     seconds: NonNegative = 0.0
     """Wall-clock time of the loop, including evaluations, over all sessions."""
 
     train_loss: NonNegative | None = None
-    """Loss of the last step that was waited for, in nats per token."""
+    """Loss of the last step that was read, in nats per token."""
 
     last_eval_step: Natural = 0
     """Step of the last evaluation; 0 before the first."""
@@ -41,24 +43,31 @@ class TrainState:
     best_val_loss: NonNegative | None = None
     """Lowest loss of all evaluations."""
 
-    def evaluation_due(self, config: TrainConfig) -> bool:
-        """Return whether to evaluate before the next step: at intervals and at the end, but not at
-        step 0, where the loss is near ln V."""
-        due = self.step % config.eval_every == 0 or self.step >= config.max_steps
-        return due and self.step > self.last_eval_step
-
     def record(self, val_loss: float) -> bool:
-        """Record an evaluation, and return whether it is the best so far."""
+        """Record an evaluation, and return whether it is the best so far.
+
+        Raises:
+            FloatingPointError: if the loss is not finite.
+        """
+        if not math.isfinite(val_loss):
+            raise FloatingPointError(f"at step {self.step}: validation loss {val_loss}")
         self.last_eval_step, self.val_loss = self.step, val_loss
         best = self.best_val_loss is None or val_loss < self.best_val_loss
         if best:
             self.best_val_loss = val_loss
         return best
 
-    def ended(self, config: TrainConfig) -> bool:
-        """Return whether training has reached its last step or its target loss."""
-        reached = self.val_loss is not None and self.val_loss <= config.target_loss
-        return reached or self.step >= config.max_steps
+
+def make_model(
+    config: ModelConfig, train: TrainConfig, vocab_size: int, machine: Machine
+) -> tuple[GPT, Optimizer]:
+    """Make the model, with weights drawn from the seed, and its optimizer."""
+    torch.manual_seed(train.seed)
+    model = GPT(config, vocab_size).to(machine.device)
+    model.compute_dtype = precision = getattr(torch, machine.precision)
+    if train.compile:
+        model.compile()
+    return model, make_optimizer(model, train, precision)
 
 
 def train_step(
@@ -68,54 +77,81 @@ def train_step(
     config: TrainConfig,
     lr_scale: float,
     multi_token_weight: float = 0.0,
-    teachers: Sequence[GPT] = (),
-    check: Callable[[Tensor, Tensor], Any] = lambda loss, grad_norm: None,
 ) -> tuple[Tensor, Tensor]:
     """Compute the loss and its gradient, and update the weights.
 
     Args:
         model: may be compiled or wrapped in DistributedDataParallel.
-        batch: this process's shard of the sequences, (b, block_size + 1).
+        batch: this process's shard of the sequences, (b, block_size + 1), on the CPU.
         lr_scale: multiplies the peak learning rates; see training.optim.get_lr_scale.
         multi_token_weight: weight of the loss for the token after the next; see
             training.optim.get_multi_token_weight.
-        teachers: models whose mean probabilities are the targets.
-        check: called with the result before the update, which does not happen if it raises. It can
-            return a boolean tensor, which is not waited for: if false, the weights do not change,
-            but the optimizer's state does.
 
     Returns:
         The mean loss for the next token, in nats, and the norm of the gradient before clipping,
-        both on the device.
+        both on the device. The gradient is kept until the next step.
     """
-    micro_batches = batch.chunk(config.gradient_accumulation_steps)
-    total = torch.zeros((), device=batch.device)
+    model.zero_grad()
+    device = next(model.parameters()).device
+    batch = batch.pin_memory() if device.type == "cuda" else batch  # copied without waiting
+    micro_batches = batch.to(device, non_blocking=True).chunk(config.gradient_accumulation_steps)
+    total = torch.zeros((), device=device)
     for i, micro_batch in enumerate(micro_batches, start=1):
         if isinstance(model, DistributedDataParallel):  # average gradients only after the last one
             model.require_backward_grad_sync = i == len(micro_batches)
         logits_BTV = model(micro_batch[:, :-1])
-        objective = next_token_loss(logits_BTV, micro_batch[:, 1:])
-        total += objective.detach() / len(micro_batches)
-        if teachers:
-            with torch.no_grad():
-                taught = [teacher(micro_batch[:, :-1]).float().softmax(-1) for teacher in teachers]
-            objective = next_token_loss(logits_BTV, torch.stack(taught).mean(0))
+        loss = next_token_loss(logits_BTV, micro_batch[:, 1:])
+        total += loss.detach() / len(micro_batches)
         if multi_token_weight:
             after_next = next_token_loss(logits_BTV[:, :-1], micro_batch[:, 2:])
-            objective = objective + multi_token_weight * after_next
-        (objective / len(micro_batches)).backward()
+            loss = loss + multi_token_weight * after_next
+        (loss / len(micro_batches)).backward()
 
-    weights = list(optimizer.weights.values())
     norm = torch.nn.utils.get_total_norm([gradient(*item) for item in optimizer.weights.items()])
-    update = check(total, norm)
-    before = [] if update is None else [weight.detach().clone() for weight in weights]
-    if config.grad_clip and (before or norm > config.grad_clip):
-        torch.nn.utils.clip_grads_with_norm_(weights, config.grad_clip, norm)
+    if config.grad_clip:
+        # A norm that is NaN clips nothing, so that the gradient still shows which weight caused it.
+        torch.nn.utils.clip_grads_with_norm_(
+            optimizer.weights.values(), config.grad_clip, norm.nan_to_num(nan=0.0)
+        )
     optimizer.step(lr_scale)
-    for weight, old in zip(weights, before, strict=False):
-        weight.data.copy_(torch.where(update, weight, old))
-    model.zero_grad()
     return total, norm
+
+
+def read_results(
+    pending: Sequence[tuple[Tensor, Tensor]],
+    step: int,
+    optimizer: Optimizer,
+    processes: Processes,
+    stop: StopSignal,
+) -> tuple[float, float, bool]:
+    """Read the results of the last steps, which waits for a GPU.
+
+    Args:
+        pending: loss and gradient norm of each step, on the device.
+        step: number of the last step.
+
+    Returns:
+        Loss and gradient norm of the last step, averaged over the processes, and whether any
+        process was told to stop.
+
+    Raises:
+        FloatingPointError: naming the first step that was not finite, and, if it was the only one,
+            the first weight whose gradient is not.
+    """
+    results = torch.stack(list(itertools.chain(*pending))).cpu().double() / processes.world_size
+    *sums, signals = processes.all_reduce(*results.tolist(), stop.number)
+    for i, (loss, norm) in enumerate(zip(sums[::2], sums[1::2], strict=True)):
+        if not math.isfinite(loss + norm):
+            bad = [
+                f", first in {name}"
+                for name, weight in optimizer.weights.items()
+                if len(pending) == 1 and not gradient(name, weight).isfinite().all()
+            ]
+            number = step - len(pending) + 1 + i
+            raise FloatingPointError(
+                f"at step {number}: loss {loss}, gradient norm {norm}{''.join(bad[:1])}"
+            )
+    return loss, norm, signals > 0
 
 
 @dataclass(frozen=True)
@@ -141,61 +177,49 @@ def evaluate(
     model: nn.Module,
     split: Iterator[Tensor],
     tokenizer: Tokenizer,
-    device: str,
     processes: Processes,
-) -> Evaluation:
+    stop: StopSignal | None = None,
+) -> Evaluation | None:
     """Return the loss over the sequences of a split, in one deterministic pass.
 
     Each token is predicted from the earlier tokens of its sequence. Several processes take
-    alternating batches and sum their losses.
-
-    Raises:
-        FloatingPointError: if the loss is not finite.
+    alternating batches and sum their losses. If any process is told to stop, there is no result.
     """
     model.eval()
+    device = next(model.parameters()).device
     nats = tokens = characters = 0.0
     for batch in itertools.islice(split, processes.rank, None, processes.world_size):
+        if stop and stop.number:
+            break
         targets = batch[:, 1:]
         logits_BTV = model(batch[:, :-1].to(device))
         nats += next_token_loss(logits_BTV, targets.to(device), reduction="sum").item()
         tokens += targets.numel()
         characters += tokenizer.characters[targets].sum().item()
     model.train()
-    nats, tokens, characters = processes.all_reduce(nats, tokens, characters)
-    if not math.isfinite(nats):
-        raise FloatingPointError(f"the validation loss is {nats}")
+    number = stop.number if stop else 0
+    nats, tokens, characters, signals = processes.all_reduce(nats, tokens, characters, number)
+    if signals:
+        return None
     bits = nats / math.log(2) / max(1, characters)  # arbitrary bytes may have no character
-    # If the evaluation was stopped, there may be no tokens.
-    return Evaluation(nats / max(1, tokens), bits, int(tokens))
+    return Evaluation(nats / tokens, bits, int(tokens))
 
 
-def flops_per_token(model: GPT) -> int:
-    """Return the FLOPs per token, forward and backward (Chowdhery et al. 2022, appendix B).
+def print_losses(
+    model: GPT, batches: Batches, train: TrainConfig, data: DataConfig, processes: Processes
+) -> None:
+    """Print the loss over the whole validation split, and over the test split if there is one.
 
-    They are 6 for each weight of the matrices, except the embeddings, and 12 L C T for the two
-    matmuls of attention, including masked positions.
+    Raises:
+        FloatingPointError: if a loss is not finite.
     """
-    config = model.config
-    matrices = sum(p.numel() for p in model.blocks.parameters() if p.dim() == 2)
-    head = config.n_embd * model.token_embedding.num_embeddings
-    return 6 * (matrices + head) + 12 * config.n_layer * config.n_embd * config.block_size
-
-
-def describe_size(config: ModelConfig, train: TrainConfig, vocab_size: int) -> str:
-    """Return the text for `--dry_run`, computed from a model on the meta device."""
-    with torch.device("meta"):
-        model = GPT(config, vocab_size)
-        batch = torch.zeros(train.micro_batch_size, config.block_size + 1, dtype=torch.long)
-    kept: list[Tensor] = []  # for the backward pass; also weights
-    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda tensor: tensor):
-        next_token_loss(model(batch[:, :-1]), batch[:, 1:])
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in kept}
-    # For each weight, a gradient and at most two numbers of optimizer state.
-    memory = 12 * model.num_parameters() + sum(storages.values())
-    step = flops_per_token(model) * train.batch_size * config.block_size
-    # 250 MB for Python and PyTorch.
-    return (
-        f"parameters  {model.num_parameters():,}\n"
-        f"memory      about {memory / 1e6 + 250:,.0f} MB\n"
-        f"compute     {step / 1e9:,.1f} GFLOP per step"
-    )
+    splits = {"validation": batches.validation_batches}
+    if data.test_fraction:
+        splits["test"] = batches.test_batches
+    rows = train.micro_batch_size // processes.world_size
+    for name, split in splits.items():
+        result = evaluate(model, split(rows), batches.tokenizer, processes)
+        assert result, "only a request to stop leaves no result"
+        if not math.isfinite(result.loss):
+            raise FloatingPointError(f"the {name} loss is {result.loss}")
+        print(f"{name:10} {result.in_units(data.unit)}")

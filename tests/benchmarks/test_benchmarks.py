@@ -21,7 +21,7 @@ from model.config import ModelConfig
 from model.gpt import GPT
 from tests.conftest import DEBUG, ROOT, make_run
 from training.config import TrainConfig
-from training.step import flops_per_token
+from training.size import flops_per_token
 
 TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
 

@@ -17,14 +17,16 @@ from common.errors import UserError
 from configs.load import read_config
 from data.batches import RepeatBatches, TextBatches, baseline_losses, one_pass, open_batches
 from data.config import DataConfig
-from data.corpus import Corpus
+from data.corpus import Corpus, Text
 from data.tokenizer import ByteTokenizer, CharTokenizer
+
+CORPUS = Corpus("numbers", 0)
 
 
 def make(length: int, block_size: int, seed: int = 0, val: float = 0.2, test: float = 0.0) -> Any:
     """Return batches of tokens that equal their positions, so that a sequence shows its start."""
-    corpus = Corpus(np.arange(length, dtype=np.uint16), ByteTokenizer(), {})
-    return TextBatches(corpus, DataConfig(val_fraction=val, test_fraction=test), block_size, seed)
+    text = Text(np.arange(length, dtype=np.uint16), ByteTokenizer(), CORPUS)
+    return TextBatches(text, DataConfig(val_fraction=val, test_fraction=test), block_size, seed)
 
 
 def repeats(seed: int = 0) -> RepeatBatches:
@@ -120,8 +122,8 @@ def test_too_short_split_is_rejected() -> None:
 
 
 def test_split_sizes_follow_the_convention_of_enwik8() -> None:
-    corpus = Corpus(np.zeros(10**8, dtype=np.uint8), ByteTokenizer(), {})
-    batches = TextBatches(corpus, DataConfig(val_fraction=0.05, test_fraction=0.05), 9, 0)
+    text = Text(np.zeros(10**8, dtype=np.uint8), ByteTokenizer(), CORPUS)
+    batches = TextBatches(text, DataConfig(val_fraction=0.05, test_fraction=0.05), 9, 0)
     assert (len(batches.train_tokens), len(batches.val_tokens)) == (90_000_000, 5_000_000)
 
 
@@ -209,8 +211,8 @@ def test_baselines_use_the_text_next_to_the_validation_boundary(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokens = np.random.default_rng(0).integers(0, 5, 1000).astype(np.uint8)
-    corpus = Corpus(tokens, CharTokenizer("abcde"), {})
-    batches = TextBatches(corpus, DataConfig(val_fraction=0.2, test_fraction=0.1), 8, 0)
+    text = Text(tokens, CharTokenizer("abcde"), CORPUS)
+    batches = TextBatches(text, DataConfig(val_fraction=0.2, test_fraction=0.1), 8, 0)
     monkeypatch.setattr("data.batches.BASELINE_TOKENS", 100)
     train, val = tokens[600:700].tolist(), tokens[700:800].tolist()
     assert batches.baselines() == pytest.approx(by_definition(train, val, 5))

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save, save_file
 
 from common.errors import UserError
 from configs.load import Config
+from data.corpus import Corpus
 from data.tokenizer import CharTokenizer
 from model.config import ModelConfig
 from model.gpt import GPT
@@ -45,7 +46,7 @@ STATE = TrainState(7, 1.5, 1.25, last_eval_step=6, val_loss=2.25, best_val_loss=
 HEADER = Header(
     Config(model=MODEL),
     CharTokenizer(CHARS).to_dict(),
-    {"start_token": 3, "sha256": "0"},
+    Corpus("a text", start_token=3, sha256="0"),
     Machine("cpu", "AVX2", threads=2, processes=1, precision="float32", torch="2.13.0"),
     STATE,
 )
@@ -196,6 +197,33 @@ def test_tensors_must_match_in_name_shape_and_dtype() -> None:
     assert all(torch.equal(expected[name], there[name]) for name in expected)
 
 
+def test_header_with_removed_fields_opens_but_does_not_resume(tmp_path: Path) -> None:
+    """Unless they had the value with which they changed nothing. Other fields are not accepted."""
+    path, text = tmp_path / "last.safetensors", json.dumps(dataclasses.asdict(HEADER))
+    for field, value, resumes in (
+        ("teachers", "a,b", False),
+        ("teachers", "", True),
+        ("muon_momentum", 0.9, False),
+        ("snapshot_mb", 7.5, True),
+        ("unheard_of", 1, None),
+    ):
+        plain = json.loads(text)
+        plain["config"]["train"][field] = value
+        metadata = {"format": FORMAT, "header": json.dumps(plain)}
+        path.write_bytes(save({"x": torch.ones(2)}, metadata))
+        if resumes is None:
+            with pytest.raises(UserError, match=r"cannot be opened: .*unheard_of"):
+                open_run(tmp_path)
+            return
+        saved = open_run(tmp_path)
+        assert dataclasses.replace(saved.header, removed={}) == HEADER
+        if resumes:
+            saved.check_resume(HEADER.corpus, HEADER.config.train, HEADER.machine)
+        else:
+            with pytest.raises(UserError, match=f"was trained with train.{field} {value}, which"):
+                saved.check_resume(HEADER.corpus, HEADER.config.train, HEADER.machine)
+
+
 # --- snapshots -----------------------------------------------------------------------------------
 
 
@@ -204,8 +232,9 @@ def test_snapshot_steps_follow_their_count_and_size_limit() -> None:
     assert snapshot_steps(config, 1) == {0, 16, 125, 422, 1000}
     for count, steps in ((0, set()), (1, {1000}), (2, {0, 1000})):
         assert snapshot_steps(dataclasses.replace(config, snapshots=count), 1) == steps
-    for megabytes, steps in ((8.0, {0, 37, 296, 1000}), (2.5, {1000}), (1.9, set())):
-        assert snapshot_steps(dataclasses.replace(config, snapshot_mb=megabytes), 10**6) == steps
+    four, three = {0, 37, 296, 1000}, {0, 125, 1000}  # of exactly 64 MB, and of one more weight
+    for parameters, steps in ((8 * 10**6, four), (8 * 10**6 + 1, three), (33 * 10**6, set())):
+        assert snapshot_steps(config, parameters) == steps
 
 
 def test_snapshots_round_trip_in_half_precision(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from configs.load import Config
 from model.config import ModelConfig
-from run.log import Logger, read_metrics
+from run.log import Log, read_metrics
 from training.config import TrainConfig
 from training.runtime import StopSignal
 from training.step import Evaluation, TrainState
@@ -22,21 +22,22 @@ CONFIG = Config(model=ModelConfig(block_size=10), train=TRAIN)  # 60 tokens per 
 BASELINES = {"uniform": 4.0, "unigram": 3.0, "bigram": 2.0}
 
 
-def logger(run: Path, state: TrainState, **options: Any) -> Logger:
+def logger(run: Path, state: TrainState, **options: Any) -> Log:
     config = dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, **options))
-    return Logger(run, config, state, BASELINES, StopSignal(), silent=False)
+    return Log(run, config, state, BASELINES, StopSignal())
 
 
 def test_throughput_is_measured_since_the_last_logged_step(tmp_path: Path) -> None:
     """Only the time of training steps counts, which excludes evaluations and checkpoints."""
     state = TrainState(step=1, seconds=50.0, train_loss=9.0)
     with logger(tmp_path, state) as log:
-        for step in range(2, 8):
+        for step in (2, 3, 4, 6, 7):  # steps 5 and 6 are read together
             state.step, state.train_loss, state.seconds = step, step / 4, step * 10.0
-            log.step(lr_scale=step / 8, grad_norm=step * 2.0, seconds=0.5 if step < 4 else 0.25)
+            seconds = 0.5 if step == 6 or step < 4 else 0.25
+            log.training(1 + (step == 6), seconds, lr_scale=step / 8, grad_norm=step * 2.0)
         assert log.bar.postfix == "loss 1.500, 240 tokens/s"
         state.record(2.5)
-        log.evaluation(Evaluation(2.5, 1.25, 9), "")
+        log.evaluation(Evaluation(2.5, 1.25, 9))
     names = ("step", "train_loss", "learning_rate", "grad_norm", "tokens_per_second", "seconds")
     assert read_metrics(tmp_path) == [
         dict(zip(names, (3, 0.75, 0.1875, 6.0, 120.0, 30.0), strict=True)),
@@ -53,7 +54,8 @@ def test_evaluation_is_printed_with_the_best_baseline_it_beats(
     with logger(tmp_path, state, max_steps=1000) as log:
         for loss, tokens, shown in ((4.5, 9, ""), (1.5, 9, sample), (3.0, 999_991, "")):
             state.record(loss)
-            log.evaluation(Evaluation(loss, loss / 2, tokens), shown)
+            log.evaluation(Evaluation(loss, loss / 2, tokens))
+            log.sample(shown)
     step = "step    5  validation "
     assert capsys.readouterr().out.splitlines() == [
         "to beat: uniform 4.0000, unigram 3.0000, bigram 2.0000 nats/char",

@@ -1,32 +1,44 @@
-"""Signals in multi-process training, simulated in one process."""
+"""The processes that torchrun describes in the environment."""
 
 import os
 from typing import Any
 
 import pytest
 import torch.distributed as dist
-from torch import Tensor
 
+from common.errors import UserError
 from training.config import TrainConfig
-from training.processes import Processes, join_processes
+from training.processes import Processes, join_processes, read_processes
+
+TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
+TORCHRUN |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
 
-@pytest.mark.parametrize(("meanwhile", "other"), [(0, 15), (15, 0)])
-def test_signal_to_any_process_stops_all_and_none_is_lost(
-    monkeypatch: pytest.MonkeyPatch, meanwhile: int, other: int
+def test_environment_names_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in TORCHRUN:
+        monkeypatch.delenv(name, raising=False)
+    assert read_processes() == Processes(0, 0, 1)
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert read_processes() == Processes(3, 1, 4)
+
+
+WRONG = [{name: ""} for name in TORCHRUN if "ADDR" not in name]
+WRONG += [{"RANK": "4"}, {"RANK": "-1"}, {"LOCAL_RANK": "x"}, {"WORLD_SIZE": "0"}]
+
+
+@pytest.mark.parametrize("change", WRONG, ids=str)
+def test_incomplete_environment_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
 ) -> None:
-    """The signal reaches the other of two processes, or this one during the all-reduce."""
-    processes = Processes(0, 2)
-
-    def all_reduce(total: Tensor) -> None:
-        total += total.new_tensor([2, other])
-        processes.stop.number = meanwhile
-
-    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
-    monkeypatch.setattr(dist, "all_reduce", all_reduce)
-    assert processes.all_reduce(1) == [3]
-    assert processes.stopping == bool(other)
-    assert processes.stop.number == max(meanwhile, other)
+    """With RANK alone, two commands could train the same run; with WORLD_SIZE alone, one waits."""
+    for name, value in (TORCHRUN | change).items():
+        if value:
+            monkeypatch.setenv(name, value)
+        else:
+            monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match="in the environment; start with torchrun, or unset"):
+        read_processes()
 
 
 def test_ctrl_c_while_joining_exits_at_once(
@@ -38,8 +50,10 @@ def test_ctrl_c_while_joining_exits_at_once(
     def interrupted(*settings: Any, **more: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(dist, "init_process_group", interrupted)
-    with pytest.raises(SystemExit, match="130"), join_processes(TrainConfig(), "cpu"):
+    with (
+        pytest.raises(SystemExit, match="130"),
+        join_processes(Processes(0, 0, 2), TrainConfig(), "cpu"),
+    ):
         pass

@@ -1,5 +1,6 @@
 """The choice of device, threads and precision, and stop signals."""
 
+import dataclasses
 import os
 import signal
 
@@ -8,33 +9,37 @@ import torch
 
 from common.errors import UserError
 from training.config import TrainConfig
-from training.runtime import SIGNALS, StopSignal, pick_device, start_machine
+from training.processes import Processes
+from training.runtime import SIGNALS, Machine, StopSignal, pick_device, start_machine
+
+ALONE = Processes()
 
 
 def test_threads_and_precision_are_configured_or_automatic(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed run keeps its number of threads if this machine has at least as many cores."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    for threads, before, expected in ((2, [1], 2), (0, [2], 2), (0, [3], 1), (0, [], 1)):
+    machine = Machine("cpu", "AVX2", 1, 1, "float32", torch.__version__)
+    for threads, before, expected in ((2, 1, 2), (0, 2, 2), (0, 3, 1), (0, None, 1)):
         torch.set_num_threads(1)
-        chosen = start_machine(TrainConfig(device="cpu", threads=threads), *before)
+        resumed = before and dataclasses.replace(machine, threads=before)
+        chosen = start_machine(TrainConfig(device="cpu", threads=threads), ALONE, resumed or None)
         assert chosen.threads == torch.get_num_threads() == expected
     for fast in (True, False):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda fast=fast: {"amx_bf16": fast})
-        auto = start_machine(TrainConfig(device="cpu")).precision
+        auto = start_machine(TrainConfig(device="cpu"), ALONE).precision
         assert auto == ("bfloat16" if fast else "float32")
         for name in ("float32", "bfloat16"):
             config = TrainConfig(device="cpu", precision=name)
-            assert start_machine(config).precision == name
+            assert start_machine(config, ALONE).precision == name
 
 
 def test_auto_device_is_a_gpu_and_each_rank_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    monkeypatch.setenv("LOCAL_RANK", "3")
     for cuda, mps, best in ((1, 1, "cuda"), (0, 1, "mps"), (0, 0, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: bool(cuda))
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: bool(mps))
-        assert pick_device("auto") == best and pick_device("cpu") == "cpu"
+        assert pick_device("auto", 3) == best and pick_device("cpu") == "cpu"
     assert chosen == [3]
     for name in ("cuda", "mps"):
         with pytest.raises(UserError, match=f"there is no {name} device; available: cpu$"):

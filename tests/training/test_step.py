@@ -1,24 +1,28 @@
-"""The training step, the evaluation and the size estimates match their definitions."""
+"""The state, the training step, its results and the evaluation match their definitions."""
 
 import dataclasses
 import functools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from data.tokenizer import ByteTokenizer, CharTokenizer
 from model.config import ModelConfig
-from model.gpt import GPT, next_token_loss
+from model.gpt import GPT
 from training.config import TrainConfig
 from training.optim import gradient
 from training.processes import Processes
-from training.step import Evaluation, describe_size, evaluate, flops_per_token, train_step
+from training.runtime import StopSignal
+from training.step import Evaluation, TrainState, evaluate, read_results, train_step
 
 V = 7
+BAD = [math.nan, math.inf, -math.inf]
 SMALL = ModelConfig(block_size=6, n_layer=3, n_head=2, n_embd=12, zero_init=False)
 
 
@@ -58,33 +62,32 @@ class Descent:
 
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("multi_token", [0.0, 0.3])
-@pytest.mark.parametrize(("grad_clip", "taught"), [(0.0, True), (0.25, False), (1e3, False)])
+@pytest.mark.parametrize("grad_clip", [0.0, 0.25, 1e3])
 def test_step_is_the_clipped_gradient_of_the_mean_loss(
-    micro_batches: int, multi_token: float, grad_clip: float, taught: bool
+    micro_batches: int, multi_token: float, grad_clip: float
 ) -> None:
-    """Multi-token prediction and teachers change the gradient, but not the reported loss."""
+    """Multi-token prediction changes the gradient, but not the reported loss. Gradients of the
+    previous step do not count."""
     model, batch = make(), batch_of(6)
-    teachers = [make(ngrams=2), make(positions="none")] if taught else []
     config = TrainConfig(
         batch_size=6, gradient_accumulation_steps=micro_batches, grad_clip=grad_clip
     )
     expected_loss = nats(model, batch).mean()
     log_p = torch.log_softmax(model(batch[:, :-1]), -1)
     after_next = -log_p[:, :-1].gather(-1, batch[:, 2:, None]).mean()
-    targets = [teacher(batch[:, :-1]).softmax(-1) for teacher in teachers]
-    learned = -(sum(targets) / 2 * log_p).sum(-1).mean() if taught else expected_loss
-    objective = learned + multi_token * after_next
+    objective = expected_loss + multi_token * after_next
     gradients = torch.autograd.grad(objective, list(model.parameters()))
     expected_norm = torch.cat([g.flatten() for g in gradients]).norm().item()
-    assert taught or 0.25 < expected_norm < 1e3
+    assert 0.25 < expected_norm < 1e3
     scale = 0.25 / expected_norm if grad_clip == 0.25 else 1.0
     before = [p.detach().clone() for p in model.parameters()]
-    loss, norm = train_step(model, Descent(model), batch, config, 0.5, multi_token, teachers)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    loss, norm = train_step(model, Descent(model), batch, config, 0.5, multi_token)
     assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-5)
     assert norm.item() == pytest.approx(expected_norm, rel=1e-4)  # before clipping
     for old, new, g in zip(before, model.parameters(), gradients, strict=True):
         torch.testing.assert_close(new, old - 0.5 * scale * g, rtol=1e-4, atol=1e-6)
-        assert new.grad is None  # no gradient is left for the next step
 
 
 @pytest.mark.slow
@@ -103,7 +106,6 @@ def test_compiled_model_gives_the_same_step() -> None:
     model.compile(backend=backend)
     torch.testing.assert_close(step(), before, rtol=1e-5, atol=0)
     assert "linear(" in "".join(graphs) and "embedding(" not in "".join(graphs)
-    assert all(p.grad is None for p in model.parameters())
 
 
 # --- the evaluation ------------------------------------------------------------------------------
@@ -117,7 +119,8 @@ def split() -> list[Tensor]:
 def test_evaluation_is_the_token_mean_and_keeps_the_rng_state() -> None:
     model = make(dropout=0.5, attn_dropout=0.5)
     state = torch.get_rng_state()
-    result = evaluate(model, iter(split()), CharTokenizer("abcdefg"), "cpu", Processes())
+    result = evaluate(model, iter(split()), CharTokenizer("abcdefg"), Processes())
+    assert result
     assert torch.equal(state, torch.get_rng_state()) and model.training
     losses = [nats(model.eval(), row[None]) for batch in split() for row in batch]
     assert result.loss == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
@@ -129,49 +132,75 @@ def test_byte_tokens_report_bits_per_character() -> None:
     """Characters are counted from the second byte, the first one that is predicted."""
     model, tokens = GPT(SMALL, 256), torch.tensor([[*"a日é b語".encode()]])  # 6 in 11 bytes
     batches = [tokens[:, :6], tokens[:, 5:]]
-    result = evaluate(model, iter(batches), ByteTokenizer(), "cpu", Processes())
+    result = evaluate(model, iter(batches), ByteTokenizer(), Processes())
+    assert result
     total = sum(nats(model, batch).sum().item() for batch in batches)
     assert result.loss == pytest.approx(total / 10, rel=1e-5)
     assert result.bits_per_char == pytest.approx(total / math.log(2) / 5, rel=1e-5)
-    no_character = evaluate(
-        model, iter([torch.full((1, 5), 0x80)]), ByteTokenizer(), "cpu", Processes()
-    )
-    assert math.isfinite(no_character.bits_per_char)
+    no_character = evaluate(model, iter([torch.full((1, 5), 0x80)]), ByteTokenizer(), Processes())
+    assert no_character and math.isfinite(no_character.bits_per_char)
     assert Evaluation(2 * math.log(2), 3.0, 9).in_units("byte") == (
         "1.3863 nats/byte  2.000 bits/byte  3.000 bits/char"
     )
 
 
-# --- the size estimates --------------------------------------------------------------------------
+@pytest.mark.parametrize("stopped_at", [0, 2, 4])
+def test_evaluation_that_is_told_to_stop_has_no_result(stopped_at: int) -> None:
+    """Also if the signal comes with the last batch. It reads no batch after the signal."""
+    stop, read = StopSignal(), list[Tensor]()
 
-CHOICES = [
-    {"n_layer": 2, "n_embd": 64, "n_head": 2, "block_size": 256},
-    {"activation": "gelu", "bias": True, "positions": "learned"},
-    {"dropout": 0.1, "ngrams": 3},
-]
+    def batches() -> Iterator[Tensor]:
+        for batch in split():
+            if len(read) == stopped_at:
+                stop.request(15)
+            read.append(batch)
+            yield batch
+        stop.request(15)
+
+    assert evaluate(make(), batches(), CharTokenizer("abcdefg"), Processes(), stop) is None
+    assert len(read) == min(4, stopped_at + 1)
 
 
-@pytest.mark.parametrize("choices", CHOICES, ids=str)
-def test_size_estimates_match_a_real_step(choices: dict[str, Any]) -> None:
-    """PyTorch counts the FLOPs, with explicit attention because it sees only plain matmuls. Memory
-    is what a forward pass keeps for the backward pass."""
-    config = ModelConfig(**choices | {"attention": "explicit"})
-    train = TrainConfig(batch_size=8, gradient_accumulation_steps=2)
-    model, tokens = GPT(config, 65), torch.randint(65, (4, config.block_size + 1))
-    held = {}
+# --- reading the results -------------------------------------------------------------------------
 
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        held[storage.data_ptr()] = storage.nbytes()
-        return tensor
 
-    with FlopCounterMode(display=False) as counter:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = next_token_loss(model(tokens[:, :-1]), tokens[:, 1:])
-        loss.backward()
-    assert flops_per_token(model) * 4 * config.block_size == counter.get_total_flops()
-    parameters, memory, compute = describe_size(config, train, 65).splitlines()
-    assert parameters == f"parameters  {model.num_parameters():,}"
-    megabytes = (sum(held.values()) + 12 * model.num_parameters()) / 1e6 + 250
-    assert float(memory.split()[2].replace(",", "")) == pytest.approx(megabytes, rel=0.02)
-    assert compute == f"compute     {2 * counter.get_total_flops() / 1e9:,.1f} GFLOP per step"
+@given(
+    results=st.lists(st.tuples(st.floats(0, 9, width=32), st.floats(0, 9, width=32)), min_size=1),
+    bad=st.none() | st.tuples(st.integers(0, 99), st.integers(0, 1), st.sampled_from(BAD)),
+    step=st.integers(100, 200),
+)
+def test_results_are_read_at_once_and_the_first_bad_step_is_named(
+    results: list[tuple[float, float]], bad: tuple[int, int, float] | None, step: int
+) -> None:
+    """The weight is named only if the gradients are those of the bad step."""
+    optimizer = Descent(make())
+    for i, weight in enumerate(optimizer.weights.values()):
+        weight.grad = torch.full_like(weight, math.nan if i == 3 else 1.0)
+    pending = [(torch.tensor(loss), torch.tensor(norm)) for loss, norm in results]
+    stop = StopSignal()
+    if bad is None:
+        stop.request(2)
+        found = read_results(pending, step, optimizer, Processes(), stop)
+        assert found == (*results[-1], True)
+        return
+    place, which, value = bad[0] % len(results), bad[1], bad[2]
+    pending[place][which].fill_(value)
+    with pytest.raises(FloatingPointError) as error:
+        read_results(pending, step, optimizer, Processes(), stop)
+    number = step - len(results) + 1 + place
+    assert str(error.value).startswith(f"at step {number}: loss ")
+    named = str(error.value).endswith(f", first in {list(optimizer.weights)[3]}")
+    assert named == (len(results) == 1)
+
+
+@given(st.lists(st.integers(1, 6).map(float), min_size=1))
+def test_state_keeps_the_best_loss(losses: list[float]) -> None:
+    state = TrainState()
+    for i, loss in enumerate(losses):
+        state.step = 2 * i + 2
+        assert state.record(loss) == (loss < min(losses[:i], default=math.inf))  # a tie is not
+        assert state == TrainState(state.step, 0.0, None, state.step, loss, min(losses[: i + 1]))
+    for bad in BAD:
+        with pytest.raises(FloatingPointError, match=f"^at step {state.step}: validation loss "):
+            state.record(bad)
+    assert state.best_val_loss == min(losses)
