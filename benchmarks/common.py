@@ -26,8 +26,8 @@ from pydantic.dataclasses import dataclass
 
 from common.errors import UserError
 from common.fields import STRICT, Count
-from common.tables import print_table
 from configs.load import SECTIONS, Config, Values, build, read_command_line, read_config
+from lens.tables import print_table
 from model.config import ModelConfig
 from training.runtime import computes_in_bfloat16, pick_device
 

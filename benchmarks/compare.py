@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.common import show
 from common.errors import UserError, command
-from common.tables import print_table
 from configs.load import Config, Parser
+from lens.tables import print_table
 from run.checkpoint import open_run
 from run.folder import find_run
 from run.log import read_metrics

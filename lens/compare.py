@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from common.errors import UserError
 from common.fields import STRICT, Count, Natural
-from common.tables import visible
 from lens.capture import LayerPass, capture, without_mask
 from lens.formula import (
     FINITE,
@@ -33,6 +32,7 @@ from lens.formula import (
 from lens.measure import mean_loss
 from lens.metrics import entropy
 from lens.subject import MeasureOptions, Subject, spread_sequences
+from lens.tables import visible
 from model.attention import MultiHeadAttention, attention, causal_mask
 from model.config import ModelConfig
 from model.gpt import GPT

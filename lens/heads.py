@@ -10,12 +10,12 @@ from torch import Tensor
 
 from common.errors import UserError
 from common.fields import STRICT
-from common.tables import print_table
 from lens.capture import head_replaced
 from lens.composition import composition
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
 from lens.metrics import SCORES, SINK
 from lens.subject import REPEATS, MeasureOptions, Subject
+from lens.tables import print_table
 from model.gpt import GPT
 
 PAIRS = 12  # number of printed pairs of heads, those that compose most

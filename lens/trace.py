@@ -8,9 +8,9 @@ from torch import nn
 
 from common.errors import UserError
 from common.fields import STRICT, Count, Natural
-from common.tables import print_table, visible
 from lens.formula import Step, error, layer_by_torch, layer_steps, third_write_up
 from lens.subject import Subject, SubjectOptions, check_index
+from lens.tables import print_table, visible
 from model.attention import MultiHeadAttention
 
 SHOWN = 8  # rows and columns of a printed matrix, at most

@@ -17,7 +17,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from common.fields import STRICT
-from common.tables import print_table
 from lens.capture import Pass, attends_of, capture, hooked
 from lens.formula import (
     layer_by_torch,
@@ -27,6 +26,7 @@ from lens.formula import (
     with_gradients,
 )
 from lens.subject import Subject, SubjectOptions
+from lens.tables import print_table
 from model.attention import MultiHeadAttention, causal_mask
 from model.gpt import GPT
 from sampling.generate import Decoder, window_start

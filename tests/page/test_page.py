@@ -11,10 +11,10 @@ import torch
 from torch.nn import functional as F
 
 import study
-from common.tables import visible
 from data.tokenizer import BPETokenizer, ByteTokenizer, train_bpe
 from lens.capture import capture
 from lens.measure import mean_outputs
+from lens.tables import visible
 from model.gpt import GPT
 from page.html import content_hash, make_html
 from sampling.generate import Sampling, generate

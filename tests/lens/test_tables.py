@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.tables import print_table, visible
+from lens.tables import print_table, visible
 
 ROWS = [["name", "first", "second", "x"], ["a", "1", "2", "3"], ["日本", "4", "5", "6"]]
 
