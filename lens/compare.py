@@ -121,7 +121,7 @@ def classical(attn: MultiHeadAttention) -> MultiHeadAttention:
     return twin.eval()
 
 
-def heads(case: Case) -> Found:
+def one_head(case: Case) -> Found:
     """one head as wide as the layer and several, on the same queries and keys
 
     One softmax over the sum of all heads' scores gives one attention pattern; several heads give
@@ -321,7 +321,7 @@ def never_masked(case: Case) -> Found:
 COMPARISONS: dict[str, Callable[[Case], Found]] = {
     comparison.__name__: comparison
     for comparison in (
-        *(heads, output, split, cross, scale, finite_mask, relu, polarity),
+        *(one_head, output, split, cross, scale, finite_mask, relu, polarity),
         *(unmasked, never_masked),
     )
 }

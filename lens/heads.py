@@ -1,5 +1,6 @@
 """The command heads: scores and ablation of each head, copying, composition, and the logit lens."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Annotated
@@ -35,7 +36,6 @@ class Heads(MeasureOptions):
 def heads(word: str | None, options: Heads) -> int:
     """Print the tables."""
     subject = Subject(word, options)
-    subject.layer()  # check that the model's attention is the formula's, which is scored
     sequences_BT = subject.sequences(options.sequences)
     with ablated(subject.model, options.without):
         print_heads(subject, options, sequences_BT)
@@ -50,8 +50,8 @@ def heads(word: str | None, options: Heads) -> int:
 
 def names_of(model: GPT) -> dict[str, tuple[int, int]]:
     """Return the layer and the index of each head by its name, in order."""
-    layers, heads = range(model.config.n_layer), range(model.config.n_head)
-    return {f"L{layer}H{head}": (layer, head) for layer in layers for head in heads}
+    places = itertools.product(range(model.config.n_layer), range(model.config.n_head))
+    return {f"L{layer}H{head}": (layer, head) for layer, head in places}
 
 
 @contextmanager

@@ -13,9 +13,10 @@ from torch import Tensor
 from common.errors import UserError
 from common.fields import STRICT
 from data.batches import Batches, check_cached, open_batches
-from lens.capture import LayerPass, capture
-from lens.formula import error, layer_steps
+from lens.capture import LayerPass, blocks_of, capture
+from lens.formula import layer_steps, relative_error
 from lens.measure import repeated
+from model.gpt import GPT
 from run.checkpoint import SavedRun, open_run
 from run.folder import find_run
 from training.size import flops_per_token
@@ -56,8 +57,19 @@ class Subject:
     """The run that the flags name, or one that is already open."""
 
     def __init__(
-        self, word: str | None, options: SubjectOptions, saved: SavedRun | None = None
+        self,
+        word: str | None,
+        options: SubjectOptions,
+        saved: SavedRun | None = None,
+        numbers: bool = True,
     ) -> None:
+        """
+        Args:
+            numbers: see `check_attention`.
+
+        Raises:
+            UserError: for a run that cannot be opened, or that `check_attention` rejects.
+        """
         self.options = options
         self.saved = saved or open_run(find_run(word), options.checkpoint)
         self.run = self.saved.path.parent
@@ -69,6 +81,7 @@ class Subject:
         self.longest_period = min(self.window // 2, self.V)
         if saved is None:
             print(self.saved, file=sys.stderr)
+        check_attention(self.model, numbers)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -116,17 +129,13 @@ class Subject:
             raise UserError("--prompt must have at least 2 tokens")
         return tokens[: self.window]
 
-    def layer(self, index: int = 0) -> LayerPass:
-        """Check every layer on the prompt, and return the pass of the one with this index.
+    def layer(self, index: int) -> LayerPass:
+        """Return the pass of the layer with this index over the prompt.
 
         Raises:
-            UserError: if there is no such layer, or if a layer does not compute what `layer_steps`
-                describes: maps and steps would then show another model.
+            UserError: if there is no such layer.
         """
         layers = capture(self.model, self.prompt_T[None]).layers
-        for i, layer in enumerate(layers):
-            if error(layer_steps(layer.attn, layer.x_BTC)["output"].value, layer.output_BTC) > 1e-3:
-                raise UserError(f"layer {i} does not match lens/formula.py; update lens/formula.py")
         check_index("layer", index, len(layers))
         return layers[index]
 
@@ -172,6 +181,46 @@ class Subject:
                 f"distinct, and it fits into the context twice"
             )
         return period
+
+
+@torch.no_grad()
+def check_attention(model: GPT, numbers: bool) -> None:
+    """Check that each attention layer is the one that `layer_steps` describes. Otherwise,
+    maps, scores and steps would show another model.
+
+    Args:
+        numbers: also compare what a layer computes, over a whole context, because a sliding window
+            changes only late positions; False for `verify`, which finds and locates differences.
+
+    Raises:
+        UserError: naming the first layer that does not match, and what does not.
+    """
+    C, H, V = model.config.n_embd, model.config.n_head, model.token_embedding.num_embeddings
+    try:
+        for i, block in enumerate(blocks_of(model)):
+            place = f"layer {i}"
+            if block.attn.n_head != H:
+                raise ValueError(f"{block.attn.n_head} heads, expected {H}")
+            for name in ("query", "key", "value", "out"):
+                shape = tuple(getattr(block.attn, name).weight.shape)
+                if shape != (C, C):
+                    raise ValueError(f"{name} is {shape}, expected {(C, C)}")
+        place, generator = "a layer", torch.Generator().manual_seed(0)
+        tokens_BT = torch.randint(V, (1, model.config.block_size), generator=generator)
+        for i, layer in enumerate(capture(model, tokens_BT).layers):
+            place, steps = f"layer {i}", layer_steps(layer.attn, layer.x_BTC)
+            for name, got in {"heads z": layer.z_BHTD, "output": layer.output_BTC}.items():
+                errors_T = relative_error(got, steps[name].value).movedim(-2, 0).flatten(1).amax(1)
+                if numbers and errors_T.max() > 1e-3:
+                    first = int((errors_T > 1e-3).int().argmax())
+                    raise ValueError(f"{name} differs from position {first}")
+    except FloatingPointError:
+        raise
+    except Exception as error:  # a layer that is built differently can raise anything
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{place} does not match lens/formula.py: {reason}; update lens/formula.py"
+        ) from error
 
 
 def check_index(flag: str, index: int, count: int) -> None:

@@ -78,7 +78,7 @@ class Pair(NamedTuple):
 
 def verify(word: str | None, options: Verify) -> int:
     """Print every check; return 1 if one fails."""
-    subject = Subject(word, options)
+    subject = Subject(word, options, numbers=False)
     checks = check_model(subject.model, subject.prompt_T, subject.dtype)
     rows = [["check", "dtype", "verdict", "relative error", "tolerance", "largest at"]]
     for check in checks:
@@ -136,9 +136,11 @@ def judge(compare: Callable[[Case], Pairs], case: Case, tolerance: float) -> Che
 # --- the checks, each named by its docstring -----------------------------------------------------
 
 
-def heads(case: Case) -> Pairs:
+def each_head(case: Case) -> Pairs:
     """each head = formula"""
-    for i, layer in enumerate(case.seen.layers):
+    # Over a whole context: a layer may differ only at late positions, as with a sliding window.
+    seen = capture(case.model, repeat_prompt(case, case.model.config.block_size))
+    for i, layer in enumerate(seen.layers):
         z_BHTD = layer_steps(layer.attn, layer.x_BTC)["heads z"].value
         yield Pair(f"layer {i}", layer.z_BHTD, z_BHTD, "BHTD")
 
@@ -169,6 +171,11 @@ def layers(case: Case, way: Callable[[MultiHeadAttention, Tensor], Tensor]) -> P
         scale = torch.stack([gradient.abs().max() for gradient in other])
         yield Pair(f"layer {i}, gradient of x", own[0], other[0], "BTC", scale)
         yield Pair(f"layer {i}, gradient of weights", own[1], other[1], ".HDC", scale)
+
+
+def repeat_prompt(case: Case, length: int) -> Tensor:
+    """Return (1, length): the prompt, repeated up to this length."""
+    return case.tokens_T.repeat(length // len(case.tokens_T) + 1)[None, :length]
 
 
 def probes(count: int) -> list[int]:
@@ -217,7 +224,7 @@ def sums(case: Case) -> Pairs:
         yield Pair(f"layer {i}", layer.output_BTC, total_BTC, "BTC")
 
 
-def lens(case: Case) -> Pairs:
+def last_layer(case: Case) -> Pairs:
     """last layer of the logit lens = logits"""
     logits_BTV = case.model.unembed(case.seen.residual[-1])
     yield Pair("logits", logits_BTV, case.seen.logits_BTV, "BTV")
@@ -228,7 +235,7 @@ def decoding(case: Case) -> Pairs:
     # Decode token by token, and compare with a full pass over the window of `window_start`.
     model, block_size, decoder = case.model, case.model.config.block_size, Decoder(case.model)
     length = block_size + block_size // 2 + 2  # the window moves twice
-    text_BT = case.tokens_T.repeat(length // len(case.tokens_T) + 1)[None, :length]
+    text_BT = repeat_prompt(case, length)
     full_pass = cache(lambda start: capture(model, text_BT[:, start : start + block_size]))
     z: list[Tensor] = []  # of each layer and position
     with hooked(attends_of(model), lambda attend, args, z_BHTD: z.append(z_BHTD[0, :, -1])):
@@ -245,12 +252,12 @@ def decoding(case: Case) -> Pairs:
 
 # Tolerances, as multiples of `TOLERANCE`; 0 requires bitwise identical numbers.
 CHECKS = {
-    heads: 1,
+    each_head: 1,
     per_head: 1,
     by_torch: 1,
     changes: 0,
     gradients: 0,
     sums: 1,
-    lens: 1,
+    last_layer: 1,
     decoding: 4,
 }

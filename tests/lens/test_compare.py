@@ -87,7 +87,7 @@ def recomputed(case: Case) -> dict[str, list[float]]:
     entropies = [float(entropy(many[0, h])) for h in range(H)]
     moved = float((many[0, 0] - many[0, 1]).clamp(min=0).sum(-1).mean())
     apart = change(one @ wide_v, merged)
-    found = {"heads": [float(entropy(one)), min(entropies), max(entropies), apart, moved]}
+    found = {"one_head": [float(entropy(one)), min(entropies), max(entropies), apart, moved]}
     squares_HDHD = attn.out.weight.square().view(H, D, H, D)
     own = sum(squares_HDHD[h, :, h].sum() for h in range(H))
     found["output"] = [change(merged, out), float(1 - own / squares_HDHD.sum())]
