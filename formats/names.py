@@ -103,13 +103,18 @@ class Format:
         """Return the weights of a model under its names.
 
         Raises:
-            UserError: for a weight that has no name there.
+            UserError: for a weight that has no name or no room there.
         """
         left, made = model.state_dict(), {}
         for name, ours in self.rows(model.config.n_layer):
             if f"{ours[0]}.weight" not in left:  # the head is tied, or there is no QK-norm
                 continue
             weights = [left.pop(f"{part}.weight") for part in ours]
+            if any(weight.shape != weights[0].shape for weight in weights):
+                raise UserError(
+                    f"{self.name} of transformers needs one shape for {', '.join(ours)}, so this "
+                    f"run cannot be exported"
+                )
             zeros = torch.zeros(weights[0].size(0))
             biases = [left.pop(f"{part}.bias", zeros) for part in ours]
             made[f"{name}.weight"] = self.join(name, weights, model.config.n_head)

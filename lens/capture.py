@@ -97,7 +97,7 @@ def capture(model: GPT, tokens_BT: Tensor) -> Pass:
     layers, residual, blocks = [], [], blocks_of(model)
 
     def keep_layer(attn: Any, args: Any, output_BTC: Tensor) -> None:
-        (q_BHTD, k_BHSD, v_BHSD, mask, _), z_BHTD = attended[-1]
+        (q_BHTD, k_BHSD, v_BHSD, mask, *_), z_BHTD = attended.pop()
         layers.append(LayerPass(attn, args[0], q_BHTD, k_BHSD, v_BHSD, mask, z_BHTD, output_BTC))
 
     with (

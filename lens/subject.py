@@ -2,6 +2,8 @@
 
 import dataclasses
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -185,42 +187,50 @@ class Subject:
 
 @torch.no_grad()
 def check_attention(model: GPT, numbers: bool) -> None:
-    """Check that each attention layer is the one that `layer_steps` describes. Otherwise,
-    maps, scores and steps would show another model.
+    """Check that each attention layer is the one that `layer_steps` describes. Otherwise, maps,
+    scores and steps would show another model.
 
     Args:
-        numbers: also compare what a layer computes, over a whole context, because a sliding window
-            changes only late positions; False for `verify`, which finds and locates differences.
+        numbers: also compare what each layer computes; False for `verify`, which does so and names
+            the largest difference.
 
     Raises:
-        UserError: naming the first layer that does not match, and what does not.
+        UserError: naming the first part that does not match, and the file to update.
     """
     C, H, V = model.config.n_embd, model.config.n_head, model.token_embedding.num_embeddings
-    try:
-        for i, block in enumerate(blocks_of(model)):
-            place = f"layer {i}"
+    for i, block in enumerate(blocks_of(model)):
+        with matching(f"layer {i}", "lens/formula.py"):
             if block.attn.n_head != H:
                 raise ValueError(f"{block.attn.n_head} heads, expected {H}")
             for name in ("query", "key", "value", "out"):
                 shape = tuple(getattr(block.attn, name).weight.shape)
                 if shape != (C, C):
-                    raise ValueError(f"{name} is {shape}, expected {(C, C)}")
-        place, generator = "a layer", torch.Generator().manual_seed(0)
-        tokens_BT = torch.randint(V, (1, model.config.block_size), generator=generator)
-        for i, layer in enumerate(capture(model, tokens_BT).layers):
-            place, steps = f"layer {i}", layer_steps(layer.attn, layer.x_BTC)
+                    raise ValueError(f"{name}.weight is {shape}, expected {(C, C)}")
+    # A whole context, because a sliding window changes only late positions.
+    size, generator = (1, model.config.block_size), torch.Generator().manual_seed(0)
+    with matching("the forward pass", "lens/capture.py"):
+        layers = capture(model, torch.randint(V, size, generator=generator)).layers
+    for i, layer in enumerate(layers):
+        with matching(f"layer {i}", "lens/formula.py"):
+            steps = layer_steps(layer.attn, layer.x_BTC)
             for name, got in {"heads z": layer.z_BHTD, "output": layer.output_BTC}.items():
                 errors_T = relative_error(got, steps[name].value).movedim(-2, 0).flatten(1).amax(1)
                 if numbers and errors_T.max() > 1e-3:
                     first = int((errors_T > 1e-3).int().argmax())
-                    raise ValueError(f"{name} differs from position {first}")
+                    raise ValueError(f"the step '{name}' differs from position {first} on")
+
+
+@contextmanager
+def matching(part: str, file: str) -> Iterator[None]:
+    """Convert any error inside the `with` block, because an edited model can raise anything, into
+    one line that names the part of the model and the file that does not describe it."""
+    try:
+        yield
     except FloatingPointError:
         raise
-    except Exception as error:  # a layer that is built differently can raise anything
+    except Exception as error:
         reason = " ".join(str(error).split())
-        raise UserError(
-            f"{place} does not match lens/formula.py: {reason}; update lens/formula.py"
-        ) from error
+        raise UserError(f"{part} does not match {file}: {reason}; update {file}") from error
 
 
 def check_index(flag: str, index: int, count: int) -> None:

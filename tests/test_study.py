@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,13 @@ from torch import Tensor, nn
 import study
 import train
 from lens.capture import blocks_of, capture, head_replaced, without_mask
-from lens.compare import COMPARISONS, Case
+from lens.compare import COMPARISONS, Case, print_numbers
 from lens.composition import composition
 from lens.formula import layer_steps
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
 from lens.metrics import SCORES
-from lens.subject import REPEATS, Subject, SubjectOptions
+from lens.subject import REPEATS, MeasureOptions, Subject, SubjectOptions
 from lens.verify import check_model
-from model.attention import Attend
 from model.gpt import GPT
 from run.checkpoint import SavedRun, open_run
 from tests.conftest import ROOT, make_run
@@ -63,22 +61,9 @@ def open_model(
     return saved.model(), prompt_T, full[places]
 
 
-def numbers(text: str) -> list[float]:
-    """Return all numbers in a line, except those that are part of a name."""
-    found = re.findall(r"(?<![\w.-])[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?(?![\w.])", text)
-    return [float(number.replace(",", "")) for number in found]
-
-
-def table(output: str, heading: str) -> dict[str, list[float]]:
-    """Return the table whose heading begins with `heading`: the numbers of each row by its name."""
-    lines = iter(output.splitlines())
-    rule = next(next(lines) for line in lines if line.startswith(heading))
-    width, rows = rule.index("  "), {}
-    for line in lines:
-        if not line.strip() or line.startswith("("):
-            break
-        rows[line[:width].strip()] = numbers(line[width:])
-    return rows
+def rows_of(output: str) -> list[str]:
+    """Return the lines, with one space between cells."""
+    return [" ".join(line.split()) for line in output.splitlines()]
 
 
 @torch.no_grad()
@@ -86,21 +71,19 @@ def test_trace_prints_the_values_of_the_model(run_study: RunStudy, run: Path) ->
     output = run_study("trace", f"--prompt={PROMPT}", "--layer=2", "--head=1", "--checkpoint=last")
     model, prompt_T, _ = open_model(run, checkpoint="last")
     layer = capture(model, prompt_T[None]).layers[2]
-    steps, rows = layer_steps(layer.attn, layer.x_BTC), table(output, "step ")
-    assert list(rows) == list(steps)
-    for name, step in steps.items():
+    steps, rows = layer_steps(layer.attn, layer.x_BTC), rows_of(output)
+    for row, (name, step) in zip(rows[2:], steps.items(), strict=False):
         shown = step.value if step.hidden is None else step.value[~step.hidden]
-        statistics = [float(of()) for of in (shown.min, shown.mean, shown.max)]
-        assert rows[name][-3:] == pytest.approx(statistics, abs=6e-4), name
-    assert "1.0000 to 1.0000 506 of 1,058" in " ".join(output.split())
-    for title, matrix, counts in (
-        ("scores before the mask", steps["scores"].value, [8] * 8),
-        ("weights after the softmax", layer.weights_BHTS, range(1, 9)),
-    ):
-        rows = table(output[output.index(f"head 1: {title}") :], "query")
-        assert list(rows) == [f"{i} {c}" for i, c in enumerate("the␣valu")]
-        for row, numbers, count in zip(rows.values(), matrix[0, 1], counts, strict=False):
-            assert row == pytest.approx(numbers[:count].tolist(), abs=6e-4)
+        statistics = [f"{of():.3f}" for of in (shown.min, shown.double().mean, shown.max)]
+        assert row.startswith(name) and row.split()[-3:] == statistics
+    assert "1.0000 to 1.0000 506 of 1,058" in " ".join(rows)
+    at = [i for i, row in enumerate(rows) if row.startswith("head 1: ")]
+    for start, matrix in zip(at, (steps["scores"].value, layer.weights_BHTS), strict=True):
+        for q, token in enumerate("the␣valu"):
+            seen = [f"{x:.3f}" for x in matrix[0, 1, q, :8]]
+            if start == at[1]:  # later positions are hidden
+                seen[q + 1 :] = "·" * (7 - q)
+            assert rows[start + 3 + q] == " ".join([f"{q} {token}", *seen])
 
 
 def test_random_trace_matches_pytorch(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,42 +91,40 @@ def test_random_trace_matches_pytorch(workplace: Path, capsys: pytest.CaptureFix
     output = capsys.readouterr().out
     shapes = "(4, 10, 512)", "(4, 16, 10, 10)", "(4, 16, 10, 32)", "(5, 3, 8)", "(5, 2, 3, 3)"
     assert all(shape in output for shape in shapes)
-    difference = re.search(r"against torch.nn.MultiheadAttention: (\S+)", output)
-    assert difference and 0 < float(difference[1]) < 1e-5
+    (found,) = [row for row in rows_of(output) if "torch.nn.MultiheadAttention" in row]
+    assert 0 < float(found.split()[-1]) < 1e-5
     assert "-10000 where key > query" in output and "-inf" not in output
 
 
 def test_verify_prints_every_check(run_study: RunStudy, run: Path) -> None:
-    output = run_study("verify", f"--prompt={PROMPT}")
+    rows = rows_of(run_study("verify", f"--prompt={PROMPT}"))[2:]
     model, prompt_T, _ = open_model(run)
-    lines = [re.split(r"\s{2,}", line) for line in output.splitlines()[2:]]
-    for line, check in zip(lines, check_model(model, prompt_T, torch.float32), strict=True):
+    for row, check in zip(rows, check_model(model, prompt_T, torch.float32), strict=True):
         found = [f"{number:.1e}" for number in (check.error, check.tolerance) if number is not None]
-        where = [check.where] if check.where else []
-        assert line == [check.name, check.dtype, check.verdict, *found, *where]
+        cells = [check.name, check.dtype, check.verdict, *found, check.where]
+        assert row == " ".join(cells).strip()
 
 
-def test_compare_prints_every_comparison(run_study: RunStudy, run: Path) -> None:
+def test_compare_prints_every_comparison(
+    run_study: RunStudy, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = ["--layer=1", "--sequences=4", "--steps=40", f"--prompt={PROMPT}"]
     parts = run_study("compare", *flags).strip().split("\n\n")
+    subject = Subject("text", MeasureOptions(source="text.txt"))
     model, prompt_T, sequences = open_model(run, 4)
     layer = capture(model, prompt_T[None]).layers[1]
     other_BSC = capture(model, sequences[-1:, : len(prompt_T) * 2 // 3]).layers[1].x_BTC
-    subject: Any = SimpleNamespace(model=model)
     case = Case(subject, sequences, 40, layer, other_BSC)
-    for (name, comparison), part in zip(COMPARISONS.items(), parts, strict=True):
-        assert part.startswith(f"{name}: ")
-        expected: Any = {} if name == "never_masked" else comparison(case)
-        for line, number in zip(part.splitlines()[1:], expected.values(), strict=False):
-            rel = 0.05 if number < 1e-3 else 1e-4
-            assert numbers(line)[-1] == pytest.approx(number, rel=rel, abs=6e-5), line
+    found: Any = {name: comparison(case) for name, comparison in COMPARISONS.items()}
+    capsys.readouterr()
+    for (name, expected), part in zip(found.items(), parts, strict=True):
+        print_numbers(expected)
+        assert part.startswith(f"{name}: ") and capsys.readouterr().out in part
     with without_mask(model):
-        assert numbers(parts[-2])[-1] == pytest.approx(mean_loss(model, sequences), abs=6e-5)
-    losses = [numbers(line)[-1] for line in parts[-1].splitlines() if ": loss with" in line]
-    with_with, with_without, without_with, cheating = losses
+        assert found["unmasked"]["without it"] == mean_loss(model, sequences)
+    with_with, with_without, one, without_with, cheating, other = found["never_masked"].values()
     assert cheating < with_with < without_with and cheating < with_without
-    texts = re.findall(r"trained with(?:out)?, it generates: +(\S{60})", parts[-1])
-    assert len(texts) == 2 and texts[0] != texts[1]
+    assert len(one) == len(other) == 60 and one != other
     assert run_study("compare", *flags, "--only=scale").strip() == parts[4]
 
 
@@ -151,32 +132,35 @@ def test_heads_prints_every_measurement(run_study: RunStudy, run: Path) -> None:
     """Use another text, two ablated heads, and a short prompt on which some heads are sinks."""
     model, prompt_T, sequences = open_model(run, 5, "last", TEXT[::-1])
     flags = ["--source=other.txt", "--prompt=the va", "--sequences=5", "--period=7"]
-    output = run_study("heads", *flags, "--checkpoint=last", "--without=L0H1,l1h0")
+    rows = rows_of(run_study("heads", *flags, "--checkpoint=last", "--without=L0H1,l1h0"))
     with head_replaced(model, 0, 1, 0.0), head_replaced(model, 1, 0, 0.0):
         scores = score_heads(model, prompt_T[None, :6], False)
         scores |= score_heads(model, repeated(28, 7, REPEATS), True)
         changes, lens = ablate(model, sequences), logit_lens(model, sequences)
-        copying = [measure_copying(model, period, REPEATS) for period in (4, 8, 16)]
-    rows, columns = table(output, "head "), [*scores.values(), *changes.values()]
-    uniform = [score.uniform(14 if score.repeats else 6) for score in SCORES]
-    assert rows.pop("uniform") == pytest.approx(uniform, abs=6e-4)
+        copying = {period: measure_copying(model, period, REPEATS) for period in (4, 8, 16)}
+    uniform = [f"{score.uniform(14 if score.repeats else 6):.3f}" for score in SCORES]
+    expected = [" ".join(["uniform", *uniform])]
     sinks = scores["first_token"].flatten() > 0.3
     assert sinks.any() and not sinks.all()
-    for i, (name, row) in enumerate(rows.items()):
-        assert name == f"L{i // H}H{i % H}" + " sink" * bool(sinks[i])
-        assert row == pytest.approx([float(column.flatten()[i]) for column in columns], abs=6e-4)
-    assert f"loss {lens[-1]:.4f} nats/token on 5 validation sequences" in output
-    rows = table(output, "copying")
-    for (name, row), (first, second, induction_LH) in zip(rows.items(), copying, strict=True):
-        best, (layer, head) = induction_LH.max().item(), divmod(int(induction_LH.argmax()), H)
-        assert row == pytest.approx([first, second, second / first, best], abs=6e-4)
-        assert re.search(rf"{name} +no .* L{layer}H{head}\n", output)
-    pairs = {f"L{i}H{a} -> L{j}H{b}": [*s.values()] for (i, a), (j, b), s in composition(model)}
-    pairs["random"] = [(H * D) ** -0.5] * 3
-    rows = table(output, "composition")
-    assert rows == {name: pytest.approx(pair, abs=6e-4) for name, pair in pairs.items()}
-    shown = [loss for (loss,) in table(output, "logit lens").values()]
-    assert shown == pytest.approx(lens, abs=6e-5)
+    for i, sink in enumerate(sinks):
+        cells = [f"L{i // H}H{i % H}" + " sink" * bool(sink)]
+        cells += [f"{score.flatten()[i]:.3f}" for score in scores.values()]
+        zero, zero_error, mean, mean_error = (change.flatten()[i] for change in changes.values())
+        cells += [f"{zero:+.4f} ± {zero_error:.4f} {mean:+.4f} ± {mean_error:.4f}"]
+        expected.append(" ".join(cells))
+    for period, (first, second, induction_LH) in copying.items():
+        best, (layer, head) = induction_LH.max(), divmod(int(induction_LH.argmax()), H)
+        cells = [f"{number:.3f}" for number in (first, second, second / first, best)]
+        expected.append(" ".join([f"period {period} no", *cells, f"L{layer}H{head}"]))
+    expected.append(" ".join(["random", *[f"{(H * D) ** -0.5:.3f}"] * 3]))
+    for (i, a), (j, b), pair in composition(model):
+        numbers = [f"{number:.3f}" for number in pair.values()]
+        expected.append(" ".join([f"L{i}H{a} -> L{j}H{b}", *numbers]))
+    places = ["embedding", *(f"after layer {i}" for i in range(L))]
+    expected += [f"{place} {loss:.4f}" for place, loss in zip(places, lens, strict=True)]
+    for row in expected:
+        assert row in rows
+    assert any(f"loss {lens[-1]:.4f} nats/token on 5 validation sequences" in row for row in rows)
 
 
 def test_run_on_repeats_can_be_studied(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,43 +196,96 @@ def test_copying_periods_are_at_least_two_tokens(run: Path) -> None:
 
 # --- edited models -------------------------------------------------------------------------------
 
-COMMANDS = ("trace", "verify", "heads --sequences=2", "compare --sequences=2 --steps=1")
+COMMANDS = ("trace", "verify", "heads", "compare --steps=1", "report")
 
 
-def exit_codes(capsys: pytest.CaptureFixture[str]) -> list[int]:
-    """Return the exit code of each command; assert that a code of 2 comes with one error line."""
-    found = []
-    for command in COMMANDS:
-        flags = [f"--prompt={PROMPT}", "--source=text.txt"]
-        found.append(study.main([*command.split(), *flags]))
-        assert capsys.readouterr().err.count("error:") == (found[-1] == 2)
-    return found
+def layer_1(model: GPT) -> Any:
+    return blocks_of(model)[1]
 
 
-def test_edited_model_is_studied_or_rejected(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def share_keys(model: GPT) -> None:
+    """Let all queries share the keys and values of a single head."""
+    attn = layer_1(model).attn
+    attn.key, attn.value = nn.Linear(H * D, D), nn.Linear(H * D, D)
+    attn.split_heads = lambda x_BTC: x_BTC.unflatten(-1, (-1, D)).transpose(1, 2)
+    attn.attend.kernel = "explicit"
+
+
+def add_heads(model: GPT) -> None:
+    layer_1(model).attn.n_head *= 2
+
+
+def attend_elsewhere(model: GPT) -> None:
+    attn = layer_1(model).attn
+    forward = attn.attend.forward
+    del attn.attend
+    attn.attend = forward
+
+
+def bias_scores(bias: Callable[[Tensor], Tensor]) -> Callable[[GPT], Any]:
+    """Return an edit that adds a function of the distance to the scores."""
+
+    def attend(module: nn.Module, args: Any, z_BHTD: Tensor) -> Tensor:
+        q, k, v = args[:3]
+        distance_TS = torch.arange(k.size(2))[-q.size(2) :, None] - torch.arange(k.size(2))
+        scores = (q @ k.mT / D**0.5 + bias(distance_TS)).masked_fill(distance_TS < 0, -torch.inf)
+        return scores.softmax(-1) @ v
+
+    return lambda model: layer_1(model).attn.attend.register_forward_hook(attend)
+
+
+def replace_modules(model: GPT) -> None:
+    """Replace what is not attention."""
+    model.__class__, block = Capped, layer_1(model)
+    block.attn_norm = nn.LayerNorm(H * D, elementwise_affine=False)
+    block.mlp = nn.Sequential(nn.Linear(H * D, 9), nn.Softplus(), nn.Linear(9, H * D))
+
+
+class Capped(GPT):
+    def unembed(self, x_BTC: Tensor) -> Tensor:
+        return 3 * (super().unembed(x_BTC) / 3).tanh()
+
+
+def cap_logits(model: GPT) -> None:
+    """Change the logits, but not in `unembed`, which the logit lens calls."""
+    model.register_forward_hook(lambda module, args, logits: 3 * (logits / 3).tanh())
+
+
+KEYS = r"layer 1 .*formula.py: key.weight is \(16, 32\), expected \(32, 32\); update"
+WINDOW = "layer 1 .*formula.py: the step 'heads z' differs from position 30 on; update"
+EDITS: dict[str, tuple[Any, list[int], str]] = {
+    "grouped queries": (share_keys, [2, 2, 2, 2, 2], KEYS),
+    "other heads": (add_heads, [2, 2, 2, 2, 2], "layer 1 .*formula.py: 4 heads, expected 2;"),
+    "kernel": (attend_elsewhere, [2, 2, 2, 2, 2], "the forward pass .*; update lens/capture.py"),
+    "window": (bias_scores(lambda d: (d < 30).log()), [2, 1, 2, 2, 2], WINDOW),
+    "ALiBi": (bias_scores(torch.neg), [2, 1, 2, 2, 2], WINDOW.replace("30", "1")),
+    "modules": (replace_modules, [0, 0, 0, 0, 0], ""),
+    "logits": (cap_logits, [0, 1, 2, 0, 2], "unembed must return the same"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_edited_model_is_studied_or_rejected_in_one_line(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    make_run(run, n_layer=2, n_embd=H * D, block_size=12)
-    for kind, name, *expected in (
-        (GPT, "unembed", 0, 0, 0, 0),
-        (GPT, "forward", 0, 1, 2, 0),
-        (Attend, "forward", 2, 1, 2, 2),
-    ):
-        with monkeypatch.context() as patch:
-            plain = getattr(kind, name)
-            patch.setattr(kind, name, lambda *args, plain=plain: 3 * (plain(*args) / 3).tanh())
-            assert exit_codes(capsys) == expected
-    model = SavedRun.model
+    """The prompt is shorter than the sliding window."""
+    make_run(run, n_layer=2, n_embd=H * D, block_size=T, qk_norm=False)
+    (edit, codes, why), plain = EDITS[name], SavedRun.model
 
-    def replace_modules(*args: Any) -> GPT:
-        found = model(*args)
-        for block in blocks_of(found):
-            block.attn_norm = nn.LayerNorm(H * D, elementwise_affine=False)  # type: ignore[assignment]
-            block.mlp = nn.Sequential(nn.Linear(H * D, 9), nn.Softplus(), nn.Linear(9, H * D))  # type: ignore[assignment]
-        return found
+    def edited(*args: Any) -> GPT:
+        edit(model := plain(*args))
+        return model
 
-    monkeypatch.setattr(SavedRun, "model", replace_modules)
-    assert exit_codes(capsys) == [0, 0, 0, 0]
+    monkeypatch.setattr(SavedRun, "model", edited)
+    for command, code in zip(COMMANDS, codes, strict=True):
+        flags = [f"--prompt={PROMPT}", "--source=text.txt"]
+        flags += ["--sequences=2"] * (command not in ("trace", "verify"))
+        assert study.main([*command.split(), *flags]) == code, command
+        found = capsys.readouterr()
+        errors = [line for line in found.err.splitlines() if "error: " in line]
+        assert len(errors) == (code == 2) and all(re.search(why, line) for line in errors)
+        if code == 1 and edit is not cap_logits:
+            assert re.search("each head = formula .*failed .* layer 1, head ., pos", found.out)
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

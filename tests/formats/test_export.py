@@ -231,6 +231,9 @@ def test_new_fields_and_weights_are_rejected(workplace: Path, choices: dict[str,
     model.blocks[1].gain = torch.nn.Parameter(torch.ones(3))
     with pytest.raises(UserError, match=r"no tensor for blocks\.1\.gain"):
         write_folder(model, tokenizer, 0, out)
+    model.get_submodule("blocks.1.attn").value = torch.nn.Linear(128, 64)  # grouped-query attention
+    with pytest.raises(UserError, match=r"needs one shape for blocks\.1\.attn\.query, blocks"):
+        write_folder(model, tokenizer, 0, out)
 
 
 def test_comparison_catches_changes_not_in_the_config(
