@@ -4,7 +4,6 @@ A row of results is a dictionary whose keys are the columns of the table. A list
 number per repetition: the table shows the median (minimum to maximum), the JSON line every number.
 """
 
-import io
 import json
 import math
 import multiprocessing
@@ -15,8 +14,9 @@ import runpy
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +29,8 @@ from common.fields import STRICT, Count
 from configs.load import SECTIONS, Config, Values, build, read_command_line, read_config
 from lens.tables import print_table
 from model.config import ModelConfig
-from training.runtime import computes_in_bfloat16, pick_device
+from training.config import TrainConfig
+from training.runtime import start_machine
 
 ROOT = Path(__file__).parent.parent
 
@@ -73,18 +74,16 @@ def alternate(
     Returns:
         A row for each rival: the labels, its name, and the measurements as lists.
     """
-    samples: dict[str, list[Row]] = {name: [] for name in rivals}
+    rows: list[Row] = [{**labels, "by": name} for name in rivals]
     for _ in range(repetitions):
-        for name, measure in rivals.items():
-            samples[name].append(measure())
-            print(f"{name}: {samples[name][-1]}", file=sys.stderr)
-    rows: list[Row] = []
-    for name, found in samples.items():
-        rows.append({**labels, "by": name} | {key: [s[key] for s in found] for key in found[0]})
-        if speed and len(rows) > 1:
-            pairs = zip(rows[0][speed], rows[-1][speed], strict=True)
-            power = -1 if speed == "seconds" else 1
-            rows[-1]["times_as_fast"] = [(a / b) ** power for a, b in pairs]
+        for row, measure in zip(rows, rivals.values(), strict=True):
+            found = measure()
+            print(f"{row['by']}: {found}", file=sys.stderr)
+            for key, value in found.items():
+                row.setdefault(key, []).append(value)
+    for row in rows[1:] if speed else []:
+        pairs = zip(rows[0][speed], row[speed], strict=True)
+        row["times_as_fast"] = [b / a if speed == "seconds" else a / b for a, b in pairs]
     return rows
 
 
@@ -126,15 +125,11 @@ def report(
 
 
 def in_fresh_process(function: Callable[..., Result], *args: Any) -> Result:
-    """Call a function in a new process, so that memory and threads are measured separately."""
+    """Call a function in a new process, so that memory and threads are measured separately. What
+    it prints, such as the size of nanoGPT's model, goes to stderr."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=prepare_process) as pool:
+    with ProcessPoolExecutor(1, context, os.dup2, (2, 1)) as pool:
         return pool.submit(function, *args).result()
-
-
-def prepare_process() -> None:
-    """Discard printed output, such as the size of nanoGPT's model."""
-    sys.stdout = io.StringIO()
 
 
 def run_command(arguments: list[str], folder: Path) -> tuple[float, str]:
@@ -183,10 +178,23 @@ def read_training(
     return options, file, config, flags
 
 
-def train(file: str, flags: list[str], seed: int, folder: str) -> float:
-    """Train runs/run in an empty folder and return the wall-clock seconds."""
-    arguments = [str(ROOT / "train.py"), file, *flags, f"--train.seed={seed}", "--run=run"]
-    return run_command(list(filter(None, arguments)), Path(folder))[0]
+def train(
+    file: str, flags: list[str], seeds: Iterator[int], describe: Callable[[Path], Row]
+) -> Row:
+    """Train with the next seed in an empty folder.
+
+    Args:
+        file: the config file; empty for train.py's default.
+        describe: called with the folder of the run.
+
+    Returns:
+        The wall-clock seconds, and what `describe` returned.
+    """
+    arguments = [str(ROOT / "train.py"), *[file] * bool(file), *flags]
+    arguments += [f"--train.seed={next(seeds)}", "--run=run"]
+    with tempfile.TemporaryDirectory() as folder:
+        seconds, _ = run_command(arguments, Path(folder))
+        return {"seconds": seconds} | describe(Path(folder, "runs", "run"))
 
 
 def seconds_of(function: Callable[[], Any], device: str, repetitions: int) -> list[float]:
@@ -215,27 +223,20 @@ def peak_memory(device: str) -> float:
 def matmul_gflops(device: str, dtype: torch.dtype) -> float:
     """Return the throughput of large matmuls on this device: the best of several."""
     n = 2048 if device == "cpu" else 8192
-    a = torch.randn(n, n, device=device).to(dtype)
+    a = torch.randn(n, n, dtype=dtype, device=device)
     return 2 * n**3 / min(seconds_of(lambda: a @ a, device, 10)) / 1e9
 
 
 def describe_machine() -> Row:
-    """Return the machine's name and its peak throughput.
-
-    Matmuls in bfloat16 are measured only if the processor has instructions for them. Otherwise
-    PyTorch emulates them, a thousand times more slowly.
-    """
-    device = pick_device("auto")
-    x = torch.ones(128 << 20, device=device)  # too large for a cache
-    narrow = computes_in_bfloat16(device)
+    """Return the machine's name, and its peak throughput in the precision of training."""
+    machine = start_machine(TrainConfig())
+    device, precision = machine.device, machine.precision
     return {
         "processor": processor(),
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
         "PyTorch": torch.__version__,
-        "float32_GFLOP/s": round(matmul_gflops(device, torch.float32)),
-        "bfloat16_GFLOP/s": round(matmul_gflops(device, torch.bfloat16)) if narrow else None,
-        "memory_GB/s": round(x.nbytes / min(seconds_of(x.sum, device, 5)) / 1e9, 1),
+        f"{precision}_GFLOP/s": round(matmul_gflops(device, getattr(torch, precision))),
     }
 
 

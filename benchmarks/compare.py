@@ -4,7 +4,6 @@ python -m benchmarks.compare runs/before runs/after [RUN ...]
 """
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -89,7 +88,6 @@ def main(argv: list[str]) -> int:
         cell = str if heading == "config" else "{:.4f}".format
         print_table([[heading, *names], *([key, *map(cell, rows[key])] for key in rows)])
         print()
-    print(json.dumps({"benchmark": "compare", "runs": [str(run) for run in runs]} | tables))
     return 0
 
 

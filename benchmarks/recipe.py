@@ -11,8 +11,7 @@ each further row reverts or adds one choice of the recipe.
 
 import statistics
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -24,8 +23,7 @@ from benchmarks import common as frame
 from common.errors import command
 from common.fields import STRICT, Count
 from data.batches import open_batches
-from data.config import DataConfig
-from model.gpt import next_token_loss
+from lens.measure import token_losses
 from run.checkpoint import open_run
 from training.runtime import pick_device
 
@@ -58,33 +56,17 @@ class Options:
     """Also measure each change of the recipe on its own."""
 
 
-@torch.no_grad()
-def halves(run: Path, data: DataConfig) -> frame.Row:
+def halves(run: Path) -> frame.Row:
     """Evaluate a run's last weights on the first half of the validation split, the second half and
     the whole split, in float32, in nats per token."""
     saved, device = open_run(run, "last"), pick_device("auto")
     config, model = saved.config, saved.model(device)
-    batches = open_batches(data, config.model.block_size, 0, saved.tokenizer)
-    losses = torch.cat(
-        [
-            next_token_loss(model(batch[:, :-1].to(device)).cpu(), batch[:, 1:], "none")
-            for batch in batches.validation_batches(config.train.batch_size)
-        ]
-    ).double()
-    middle = len(losses) // 2
-    parts = {"first_half": losses[:middle], "second_half": losses[middle:], "whole": losses}
+    batches = open_batches(config.data, config.model.block_size, 0, saved.tokenizer)
+    split = batches.validation_batches(config.train.batch_size)
+    losses = torch.cat([token_losses(model, batch.to(device)).flatten() for batch in split])
+    first, second = losses.double().tensor_split(2)
+    parts = {"first_half": first, "second_half": second, "whole": losses.double()}
     return {name: part.mean().item() for name, part in parts.items()}
-
-
-def train_and_evaluate(
-    file: str, flags: list[str], data: DataConfig, seeds: Iterator[int]
-) -> frame.Row:
-    """Train with the next seed in an empty folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        seconds = frame.train(file, flags, next(seeds), folder)
-        return {"seconds": seconds} | frame.in_fresh_process(
-            halves, Path(folder, "runs", "run"), data
-        )
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
@@ -96,11 +78,12 @@ def mean_and_deviation(values: Sequence[float]) -> str:
 @command
 def main(argv: list[str]) -> int:
     """Train every row with every seed."""
-    options, file, config, flags = frame.read_training(Options, argv)
+    options, file, _, flags = frame.read_training(Options, argv)
     flags = ["--train.minutes=0"] * (not file) + flags  # the default: the same steps in each run
     changes = {Path(file).stem or "the default": ""} | (CHANGES if options.changes else {})
+    describe = partial(frame.in_fresh_process, halves)
     rivals = {
-        name: partial(train_and_evaluate, file, flags + change.split(), config.data, count(1337))
+        name: partial(frame.train, file, flags + change.split(), count(1337), describe)
         for name, change in changes.items()
     }
     rows = frame.alternate(rivals, options.seeds)

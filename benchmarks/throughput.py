@@ -3,7 +3,6 @@
 python -m benchmarks.throughput
 python -m benchmarks.throughput --nanogpt ../nanoGPT      alternating with nanoGPT
 python -m benchmarks.throughput --only context            the default model with longer contexts
-python -m benchmarks.throughput --only width
 """
 
 import json
@@ -59,11 +58,11 @@ class Options(frame.RivalOptions):
     """Path of another checkout of this project; if given, the same rows are measured there."""
 
     only: str = ""
-    """Measure only the rows whose names contain this text. `context` and `width` add sweeps of the
-    default model with both kinds of attention."""
+    """Measure only the rows whose names contain this text. `context` adds longer contexts of the
+    default model, with both kinds of attention."""
 
 
-def rows_known(sweeps: bool) -> dict[str, tuple[ModelConfig, TrainConfig]]:
+def rows_known(contexts: bool) -> dict[str, tuple[ModelConfig, TrainConfig]]:
     """Return the model and the training config of each row; nanoGPT has the first three as well."""
     adamw, default = TrainConfig(optimizer="adamw"), Config()
     half_hour = read_config({}, str(frame.ROOT / "configs" / "shakespeare_30min.yaml"))
@@ -75,14 +74,12 @@ def rows_known(sweeps: bool) -> dict[str, tuple[ModelConfig, TrainConfig]]:
         "the default, with Muon": (default.model, default.train),
         "shakespeare_30min, with Muon": (half_hour.model, half_hour.train),
     }
-    for attention in ("fused", "explicit") if sweeps else ():
+    for attention in ("fused", "explicit") if contexts else ():
         model = replace(default.model, attention=attention)
         for T in (128, 256, 512, 1024, 2048):
             batch_size = default.train.batch_size * model.block_size // T  # as many tokens a step
             train = replace(default.train, batch_size=batch_size)
             rows[f"context {T}, {attention}"] = replace(model, block_size=T), train
-        for C in (64, 128, 256, 512):
-            rows[f"width {C}, {attention}"] = replace(model, n_embd=C), default.train
     return rows
 
 
@@ -96,49 +93,44 @@ def measure(
     """
     machine = start_machine(settings, Processes())
     device, before = machine.device, frame.peak_memory(machine.device)
-    step: Callable[[], object]
+    batch = torch.randint(VOCAB, (settings.batch_size, config.block_size + 1), device=device)
     precision = getattr(torch, machine.precision)
     if checkout:
         precision = torch.bfloat16 if device == "cuda" else torch.float32
-        step = nanogpt_step(checkout, config, settings, device)
+        step = nanogpt_step(checkout, config, batch)
     else:
         import common.start
 
-        step = make_step(config, settings, machine)
+        step = make_step(config, settings, machine, batch)
     (once,) = frame.seconds_of(step, device, 1)
     seconds = statistics.median(frame.seconds_of(step, device, max(3, round(at_least / once))))
     megabytes = frame.peak_memory(device) - before
     tokens = settings.batch_size * config.block_size
     with torch.device("meta"):
         flops = tokens * flops_per_token(GPT(config, VOCAB))
-    gflops = flops / seconds / 1e9
     return {
         "tokens_per_second": tokens / seconds,
         "ms_per_step": 1e3 * seconds,
-        "gflops": gflops,
-        "percent_of_peak": 100 * gflops / frame.matmul_gflops(device, precision),
+        "percent_of_peak": flops / seconds / 1e7 / frame.matmul_gflops(device, precision),
         "megabytes": megabytes,
     }
 
 
-def make_step(config: ModelConfig, settings: TrainConfig, machine: Machine) -> Callable[[], object]:
-    """Return a function that trains a new model for one step on random tokens."""
+def make_step(
+    config: ModelConfig, settings: TrainConfig, machine: Machine, batch: torch.Tensor
+) -> Callable[[], object]:
+    """Return a function that trains a new model for one step."""
     model = GPT(config, VOCAB).to(machine.device)
     model.compute_dtype = precision = getattr(torch, machine.precision)
     if settings.compile:
         model.compile()
     optimizer = make_optimizer(model, settings, precision)
-    shape = settings.batch_size, config.block_size + 1
-    batch = torch.randint(VOCAB, shape, device=machine.device)
     return lambda: train_step(model, optimizer, batch, settings, 1.0)
 
 
-def nanogpt_step(
-    checkout: str, config: ModelConfig, settings: TrainConfig, device: str
-) -> Callable[[], object]:
+def nanogpt_step(checkout: str, config: ModelConfig, batch: torch.Tensor) -> Callable[[], object]:
     """Return a function that trains nanoGPT's model for one step, as its train.py does."""
-    sequences = torch.randint(VOCAB, (settings.batch_size, config.block_size + 1), device=device)
-    inputs, targets = sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()
+    inputs, targets, device = batch[:, :-1], batch[:, 1:].contiguous(), batch.device.type
     model = frame.nanogpt(checkout, config, VOCAB).to(device)
     optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.99), device)
 
@@ -165,7 +157,7 @@ def measure_elsewhere(checkout: str, name: str, seconds: float) -> frame.Row:
 def main(argv: list[str]) -> int:
     """Measure each row, alternating with every rival that has it."""
     options, *_ = frame.read_options(Options, argv)
-    known = rows_known(sweeps=bool(options.only))
+    known = rows_known(contexts=bool(options.only))
     chosen = {name: shape for name, shape in known.items() if options.only in name}
     if not chosen:
         raise UserError(f"--only {options.only} matches no row of: {', '.join(known)}")

@@ -15,7 +15,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -28,8 +28,6 @@ from common.errors import UserError, command
 from common.fields import STRICT, NonNegative
 from data.corpus import Text, load_text
 from run.log import read_metrics
-
-CONFIG = frame.ROOT / "configs" / "shakespeare_10s.yaml"
 
 # From nanoGPT's README, "I only have a macbook", on the CPU.
 NANOGPT_RECIPE = shlex.split(
@@ -47,13 +45,10 @@ class Options(frame.RivalOptions):
     """Validation loss to reach, in nats per token. nanoGPT's CPU recipe ends at the default."""
 
 
-def ours(file: str, flags: list[str], seeds: Iterator[int]) -> frame.Row:
-    """Train with the next seed in an empty folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        seconds = frame.train(file, flags, next(seeds), folder)
-        lines = read_metrics(Path(folder) / "runs" / "run")
-    last = [line for line in lines if "val_loss" in line][-1]
-    return {"seconds": seconds, "validation_loss": last["val_loss"], "steps": last["step"]}
+def last_evaluation(run: Path) -> frame.Row:
+    """Return the loss and the step of a run's last evaluation."""
+    last = [line for line in read_metrics(run) if "val_loss" in line][-1]
+    return {"validation_loss": last["val_loss"], "steps": last["step"]}
 
 
 def nanogpts(checkout: str, text: Text) -> frame.Row:
@@ -80,10 +75,14 @@ def nanogpts(checkout: str, text: Text) -> frame.Row:
 @command
 def main(argv: list[str]) -> int:
     """Time the runs alternately."""
-    options, file, config, flags = frame.read_training(Options, argv, str(CONFIG))
+    options, file, config, flags = frame.read_training(
+        Options, argv, str(frame.ROOT / "configs/shakespeare_10s.yaml")
+    )
     flags.append(f"--train.target_loss={options.loss}")
     rivals: dict[str, Callable[[], frame.Row]] = {
-        Path(file).stem: partial(ours, file, flags, count(config.train.seed))
+        Path(file).stem: partial(
+            frame.train, file, flags, count(config.train.seed), last_evaluation
+        )
     }
     if options.nanogpt:
         rivals["nanoGPT"] = partial(nanogpts, options.nanogpt, load_text(config.data))
