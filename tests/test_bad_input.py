@@ -36,7 +36,7 @@ MISTAKES = {  # command -> part of the error line
     "study trace --source=text.txt --prompt=t": "--prompt must have at least 2 tokens",
     "study report a --out=no/page": "'no/page' must name a file in an existing folder",
     "study trace --random=4,10,510": "with C divisible by --n_head",
-    "study compare --source=text.txt --only=scales": "--only scales must be one of one_head, output",
+    "study compare --source=text.txt --only=scales": "must be one of one_head, output",
     "convert": "name what to do: python convert.py export RUN FOLDER, or",
     "convert exprot": "WHAT; did you mean export?",
     "convert export a": "export takes RUN and FOLDER: python convert.py export",

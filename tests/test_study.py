@@ -68,22 +68,23 @@ def rows_of(output: str) -> list[str]:
 
 @torch.no_grad()
 def test_trace_prints_the_values_of_the_model(run_study: RunStudy, run: Path) -> None:
-    output = run_study("trace", f"--prompt={PROMPT}", "--layer=2", "--head=1", "--checkpoint=last")
+    flags = [f"--prompt={PROMPT}", "--layer=2", "--head=1", "--checkpoint=last"]
+    rows = rows_of(run_study("trace", *flags))
     model, prompt_T, _ = open_model(run, checkpoint="last")
     layer = capture(model, prompt_T[None]).layers[2]
-    steps, rows = layer_steps(layer.attn, layer.x_BTC), rows_of(output)
+    steps = layer_steps(layer.attn, layer.x_BTC)
     for row, (name, step) in zip(rows[2:], steps.items(), strict=False):
         shown = step.value if step.hidden is None else step.value[~step.hidden]
         statistics = [f"{of():.3f}" for of in (shown.min, shown.double().mean, shown.max)]
         assert row.startswith(name) and row.split()[-3:] == statistics
     assert "1.0000 to 1.0000 506 of 1,058" in " ".join(rows)
-    at = [i for i, row in enumerate(rows) if row.startswith("head 1: ")]
-    for start, matrix in zip(at, (steps["scores"].value, layer.weights_BHTS), strict=True):
-        for q, token in enumerate("the␣valu"):
-            seen = [f"{x:.3f}" for x in matrix[0, 1, q, :8]]
-            if start == at[1]:  # later positions are hidden
-                seen[q + 1 :] = "·" * (7 - q)
-            assert rows[start + 3 + q] == " ".join([f"{q} {token}", *seen])
+    for title, matrix_TS, hidden in (
+        ("head 1: scores before the mask", steps["scores"].value[0, 1], 0),
+        ("head 1: weights after the softmax;", layer.weights_BHTS[0, 1], 5),
+    ):
+        (at,) = [i for i, row in enumerate(rows) if row.startswith(title)]
+        numbers = [f"{number:.3f}" for number in matrix_TS[2, : 8 - hidden]]
+        assert rows[at + 5] == " ".join(["2 e", *numbers, *"·" * hidden])
 
 
 def test_random_trace_matches_pytorch(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """The numbers of each comparison of a layer, against their definitions."""
 
+import copy
 import math
 from typing import Any
 
@@ -54,13 +55,11 @@ def layer_of(attn: MultiHeadAttention, x: Tensor, source: Tensor, allowed: Tenso
 
 def interleaved(attn: MultiHeadAttention, x: Tensor) -> Tensor:
     """Compute the layer with rows h, h + H, h + 2H ... of W_q, W_k and W_v in head h."""
-    layers = (attn.query, attn.key, attn.value)
-    q, k, v = (layer(x).view(1, T, D, H).permute(0, 3, 1, 2) for layer in layers)
-    q, k = attn.q_norm(q), attn.k_norm(k)
-    if attn.rotary is not None:
-        q, k = attn.rotary(q, 0), attn.rotary(k, 0)
-    z = softmax(q @ k.mT / D**0.5) @ v
-    return attn.out(z.transpose(1, 2).flatten(2))
+    twin, order = copy.deepcopy(attn), [d * H + h for h in range(H) for d in range(D)]
+    for name, weight in twin.named_parameters():
+        if name.startswith(("query", "key", "value")):
+            weight.data = weight.data[order]
+    return twin(x, causal=True)
 
 
 def change(got: Tensor, want: Tensor) -> float:
