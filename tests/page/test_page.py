@@ -259,12 +259,14 @@ def test_slider_updates_every_panel(tab: Any, report: Report) -> None:
         act(tab, "#show-scores")
         losses = [snapshot["copying"]["first"], snapshot["copying"]["second"]]
         assert read(tab, "#copying") == pytest.approx(losses, 1e-5, 6e-4)
+        scores = snapshot["scores"]["previous_token"]
+        value = read(tab, "#scores .number")[0]
+        assert value == pytest.approx(scores[HEADS.index(tab.inner_text(SELECTED))], abs=6e-4)
         act(tab, "#show-lens")
         depths = capture(model, ids_of(text)).residual
         best = text_of(torch.cat([model.unembed(x_BTC)[0].argmax(-1) for x_BTC in depths]))
         assert tab.locator("#lens tbody td").all_inner_texts() == [*shown(best)]
         captions = tab.locator(".pick > span > span").all_inner_texts()
-        scores = snapshot["scores"]["previous_token"]
         assert [float(caption) for caption in captions] == pytest.approx(scores, abs=6e-3)
     assert tab.locator("#formation polyline").count() == L * H
 

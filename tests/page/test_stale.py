@@ -13,17 +13,14 @@ from tests.page.conftest import Show, settle, wait_for_address
 from tests.page.test_page import point_at
 from tests.reports import CHARS, parse_report, save_snapshot
 
-PANELS = ("lens", "patch", "scores", "ablation", "alone", "circuit")
-START = (
-    "#text=so+be+it+to&other=so+me+it+to&head=L1H1"
-    "&edit=L1H0%3Dmean&edit=hide%402&edit=patch%405%2FL1"
-)
+PANELS = ("lens", "patch", "scores", "alone", "circuit")
+START = "#text=so+be+it+to&head=L1H1&edit=L1H0%3Dmean&edit=hide%402&edit=patch%405%2FL1"
 # One after the other: a field or button, its new value, and what that replaces in the address.
 CHANGES = (
     ("#ablate", None, "%2FL1", "%2FL1&edit=L1H1%3Dmean"),
     ("#slider", "0", "&head", "&step=2&head"),
     ("#instead", "zero", "mean", "zero"),
-    ("#other", "so by it to", "so+me", "so+by"),
+    ("#other", "so by it to", "&step", "&other=so+by+it+to&step"),
     (".chip >> nth=1", None, "&edit=hide%402", ""),
     ("#typed", "many to one", "so+be+it+to", "many+to+one"),
     ("#typed", "zany to one", "many", "zany"),  # which attends from and to the same tokens
@@ -73,7 +70,8 @@ def select_pair(tab: Any, selector: str) -> None:
 
 
 def open_panel(tab: Any, panel: str) -> None:
-    perform(tab, f"#steps button >> nth={PANELS.index(panel) % 5}")
+    step = 2 if panel == "lens" else 4  # Softmax, or Ablate, which measures every head
+    perform(tab, f"#steps button >> nth={step}")
     perform(tab, f"#show-{panel}")
     if panel == "alone":  # the page remembers the pair
         tab.check("#alone-section label:last-child input")
