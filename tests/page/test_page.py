@@ -217,8 +217,10 @@ def test_ablation_and_knockout_match_pytorch(tab: Any, report: Report) -> None:
             losses.append(loss_of(model, TEXT))
         change = [losses[0], losses[-1], losses[-1] - losses[0]]
         assert read(tab, "#change") == pytest.approx(change, abs=6e-4)
+        assert tab.text_content("#continuation")[0] == tab.inner_text(".write >> nth=0")
 
     losses = [loss_of(model, TEXT)]
+    act(tab, "#temperature", "0")
     ablate(tab, "L1H0")
     assert_edited()
     tab.select_option("#instead", "mean")
@@ -240,6 +242,10 @@ def test_ablation_and_knockout_match_pytorch(tab: Any, report: Report) -> None:
     assert sum(parts) == pytest.approx(logit, abs=0.06)
     act(tab, ".chip >> nth=0")
     del edits[0]
+    assert_edited()
+    act(tab, "#slider", "1")
+    model = report.models[1]
+    before_V, losses = logits_of(model, TEXT)[-1], [loss_of(model, TEXT)]
     assert_edited()
     act(tab, "#undo")
     assert_predicts(tab, before_V)
