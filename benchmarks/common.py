@@ -30,6 +30,7 @@ from configs.load import SECTIONS, Config, Values, build, read_command_line, rea
 from lens.tables import print_table
 from model.config import ModelConfig
 from training.config import TrainConfig
+from training.processes import Processes
 from training.runtime import start_machine
 
 ROOT = Path(__file__).parent.parent
@@ -229,7 +230,7 @@ def matmul_gflops(device: str, dtype: torch.dtype) -> float:
 
 def describe_machine() -> Row:
     """Return the machine's name, and its peak throughput in the precision of training."""
-    machine = start_machine(TrainConfig())
+    machine = start_machine(TrainConfig(), Processes())
     device, precision = machine.device, machine.precision
     return {
         "processor": processor(),
