@@ -23,11 +23,10 @@ from configs.load import Config, read_config
 from model.config import ModelConfig
 from model.gpt import GPT
 from training.config import TrainConfig
-from training.optim import make_optimizer
 from training.processes import Processes
-from training.runtime import Machine, start_machine
+from training.runtime import start_machine
 from training.size import flops_per_token
-from training.step import train_step
+from training.step import make_model, train_step
 
 VOCAB = 65  # Tiny Shakespeare's characters
 
@@ -84,16 +83,16 @@ def rows_known(contexts: bool) -> dict[str, tuple[ModelConfig, TrainConfig]]:
 
 
 def measure(
-    config: ModelConfig, settings: TrainConfig, at_least: float, checkout: str = ""
+    config: ModelConfig, train: TrainConfig, at_least: float, checkout: str = ""
 ) -> frame.Row:
     """Train this project's model or, if a checkout is named, nanoGPT's on random tokens.
 
     FLOPs come from `flops_per_token`, the peak from large matmuls in the same process and
     precision, and memory is what training needed in addition to PyTorch.
     """
-    machine = start_machine(settings, Processes())
+    machine = start_machine(train, Processes())
     device, before = machine.device, frame.peak_memory(machine.device)
-    batch = torch.randint(VOCAB, (settings.batch_size, config.block_size + 1), device=device)
+    batch = torch.randint(VOCAB, (train.batch_size, config.block_size + 1), device=device)
     precision = getattr(torch, machine.precision)
     if checkout:
         precision = torch.bfloat16 if device == "cuda" else torch.float32
@@ -101,11 +100,12 @@ def measure(
     else:
         import common.start
 
-        step = make_step(config, settings, machine, batch)
+        model, optimizer = make_model(config, train, VOCAB, machine)
+        step = partial(train_step, model, optimizer, batch, train, 1.0)
     (once,) = frame.seconds_of(step, device, 1)
     seconds = statistics.median(frame.seconds_of(step, device, max(3, round(at_least / once))))
     megabytes = frame.peak_memory(device) - before
-    tokens = settings.batch_size * config.block_size
+    tokens = train.batch_size * config.block_size
     with torch.device("meta"):
         flops = tokens * flops_per_token(GPT(config, VOCAB))
     return {
@@ -114,18 +114,6 @@ def measure(
         "percent_of_peak": flops / seconds / 1e7 / frame.matmul_gflops(device, precision),
         "megabytes": megabytes,
     }
-
-
-def make_step(
-    config: ModelConfig, settings: TrainConfig, machine: Machine, batch: torch.Tensor
-) -> Callable[[], object]:
-    """Return a function that trains a new model for one step."""
-    model = GPT(config, VOCAB).to(machine.device)
-    model.compute_dtype = precision = getattr(torch, machine.precision)
-    if settings.compile:
-        model.compile()
-    optimizer = make_optimizer(model, settings, precision)
-    return lambda: train_step(model, optimizer, batch, settings, 1.0)
 
 
 def nanogpt_step(checkout: str, config: ModelConfig, batch: torch.Tensor) -> Callable[[], object]:
@@ -162,14 +150,14 @@ def main(argv: list[str]) -> int:
     if not chosen:
         raise UserError(f"--only {options.only} matches no row of: {', '.join(known)}")
     rows: list[frame.Row] = []
-    for name, (config, settings) in chosen.items():
-        ours = partial(frame.in_fresh_process, measure, config, settings, options.seconds)
+    for name, (config, train) in chosen.items():
+        ours = partial(frame.in_fresh_process, measure, config, train, options.seconds)
         rivals = {"ours": ours}
         if options.nanogpt and name.startswith("nanoGPT"):
             rivals["nanoGPT"] = partial(ours, options.nanogpt)
         if options.other:
             rivals["other"] = partial(measure_elsewhere, options.other, name, options.seconds)
-        batch = f"{settings.batch_size} x {config.block_size}"
+        batch = f"{train.batch_size} x {config.block_size}"
         rows += frame.alternate(
             rivals, options.repetitions, "tokens_per_second", name=name, batch=batch
         )

@@ -296,22 +296,22 @@ def never_masked(case: Case) -> Found:
     if not subject.trained_periods:  # repeated strings need room for two copies
         block_size = min(block_size, 64)
     batches = subject.batches(block_size)
-    settings = TrainConfig(max_steps=case.steps, batch_size=16)
+    train = TrainConfig(max_steps=case.steps, batch_size=16)
     shape = ModelConfig(block_size=block_size, n_layer=2, n_head=2, n_embd=64)
     sequences_BT = spread_sequences(batches, block_size, 32)
     found = Found()
     for how, masked in {"with": True, "without": False}.items():
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(train.seed)
         model = GPT(shape, subject.V)
-        optimizer = make_optimizer(model, settings)
+        optimizer = make_optimizer(model, train)
         with contextlib.nullcontext() if masked else without_mask(model):
             for step in range(case.steps):
-                batch = batches.train_batch(step, settings.batch_size)
-                train_step(model, optimizer, batch, settings, get_lr_scale(step, settings))
+                batch = batches.train_batch(step, train.batch_size)
+                train_step(model, optimizer, batch, train, get_lr_scale(step, train))
         found[f"trained {how}: loss with the mask"] = mean_loss(model, sequences_BT)
         with without_mask(model):
             found[f"trained {how}: loss without it"] = mean_loss(model, sequences_BT)
-        generator = torch.Generator().manual_seed(settings.seed)
+        generator = torch.Generator().manual_seed(train.seed)
         tokens = generate(model, sequences_BT[:1, :8], 60, Sampling(), generator)
         text = "".join(visible(subject.tokenizer.labels[int(token)]) for token in tokens)
         found[f"trained {how}, it generates:"] = text
