@@ -48,7 +48,8 @@ class Options(Sampling):
     """Device to compute on; auto selects a GPU if there is one."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the weights. bfloat16 is less precise, and faster on a CPU with a C compiler."""
+    """Type of the weights and, on a GPU, of the activations. bfloat16 is less precise and takes
+    half the memory. On a CPU it is faster, and requires a C compiler."""
 
 
 @command

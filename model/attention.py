@@ -132,9 +132,9 @@ class KVCache:
             self.k_BHSD = k_BHTD.new_empty(B, H, self.size, D)
             self.v_BHSD = v_BHTD.new_empty(B, H, self.size, D)
         start, self.length = self.length, self.length + k_BHTD.size(2)
-        self.k_BHSD[:, :, start : self.length] = k_BHTD
-        self.v_BHSD[:, :, start : self.length] = v_BHTD
-        return self.k_BHSD[:, :, : self.length], self.v_BHSD[:, :, : self.length]
+        k_BHSD, v_BHSD = self.k_BHSD[:, :, : self.length], self.v_BHSD[:, :, : self.length]
+        k_BHSD[:, :, start:], v_BHSD[:, :, start:] = k_BHTD, v_BHTD
+        return k_BHSD, v_BHSD
 
 
 class Cache:

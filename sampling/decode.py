@@ -1,11 +1,12 @@
-"""Decoding in C: on a CPU in float32, the model except its embeddings is one call of a function in
-`decode.c`, which is compiled on first use. Most of the time goes into reading the weights.
+"""Decoding in C: on a CPU, the model except its embeddings is one call of a function in `decode.c`,
+which is compiled on first use. Most of the time goes into reading the weights.
 
 If `decode.c` does not support a model, or does not reproduce its logits, `GPT.forward` decodes it
 instead, and a note says so.
 """
 
 import contextlib
+import copy
 import ctypes
 import functools
 import hashlib
@@ -15,11 +16,12 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.atomic import write_atomically
@@ -43,45 +45,61 @@ TOLERANCE = 1e-4  # relative to the largest logit; rounding errors are about 1e-
 
 
 def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> GPT:
-    """Return a `CompiledGPT` of a model on the CPU in float32. If there is no compiler, or
-    `decode.c` computes different logits, print a note to stderr and return the model itself.
+    """Return a faster model for decoding: a `CompiledGPT` on a CPU, a model in `dtype` on a GPU. If
+    there is no compiler, or `decode.c` computes different logits, print a note to stderr and return
+    the model itself. The model is in float32 and is not modified.
 
     Args:
-        dtype: round the weights to this type; bfloat16 halves the memory to read.
+        dtype: type of the weights and, on a GPU, of the activations. bfloat16 halves the memory to
+            read.
     """
-    for parameter in model.parameters():
-        parameter.data = parameter.to(dtype).to(parameter.dtype)
-    weight = model.token_embedding.weight
-    if weight.device.type != "cpu" or weight.dtype != torch.float32:
-        return model
+    on_cpu = model.token_embedding.weight.device.type == "cpu"
     try:
-        compiled = CompiledGPT(model, dtype)
-        if not (error := compiled.error(model)) <= TOLERANCE:  # also if it is NaN
+        rounded = model
+        if dtype != torch.float32:
+            rounded = copy.deepcopy(model)
+            for parameter in rounded.parameters():  # decode.c reads some weights as float32
+                parameter.data = parameter.to(dtype).to(torch.float32 if on_cpu else dtype)
+        if not on_cpu:
+            return rounded
+        compiled = CompiledGPT(rounded, dtype)
+        if not (error := compiled.error(rounded)) <= TOLERANCE:  # also if it is NaN
             raise ValueError(f"decode.c computes different logits, by {error:.0e}")
         return compiled
     except Exception as error:  # an edited model may raise anything
-        why = printable(str(error))
-        print(f"note: decoding is not compiled, and therefore slower: {why}", file=sys.stderr)
+        note = "decoding is not compiled, and therefore slower and in float32"
+        print(f"note: {note}: {printable(str(error))}", file=sys.stderr)
         return model
+
+
+class CompiledCache(Cache):
+    """The state of decoding in C."""
+
+    length = 0
+    kept: Tensor  # the bytes in which `decode.c` keeps keys and values
 
 
 class CompiledGPT(GPT):
     """A GPT whose `forward` calls `decode.c` on a copy of the weights.
 
-    It has no gradients and no dropout, and it does not call hooks on the modules.
+    It shares the model's embeddings, and has none of its other modules. It has no gradients.
     """
 
     def __init__(self, model: GPT, dtype: torch.dtype = torch.float32) -> None:
         """
         Args:
-            model: in float32 on the CPU, in evaluation mode.
+            model: in float32 on the CPU.
             dtype: keep the matrices in this type, float32 or bfloat16.
 
         Raises:
             ValueError: for a model that `decode.c` does not support.
         """
-        vars(self).update(vars(model))
-        config, self.vocab_size = model.config, model.token_embedding.num_embeddings
+        nn.Module.__init__(self)
+        self.token_embedding = model.token_embedding
+        self.position_embedding = model.position_embedding
+        self.ngram_embeddings = model.ngram_embeddings
+        self.config = config = model.config
+        self.vocab_size = model.token_embedding.num_embeddings
         hidden = model.get_parameter("blocks.0.mlp.up.weight").size(0)
         shape = [len(model.blocks), config.n_embd, config.n_head, hidden, self.vocab_size]
         shape += [config.block_size, config.qk_norm, config.positions == "rotary"]
@@ -89,6 +107,8 @@ class CompiledGPT(GPT):
             raise ValueError(f"decode.c does not support model.activation {config.activation}")
         shape.append(ACTIVATIONS.index(config.activation))
         self.shape = (ctypes.c_int * len(shape))(*shape)
+        self.choose_threads = fastest_threads()
+        self.threads = next(self.choose_threads)
         self.library = compile_library(dtype)
         count_weights, count_cache = self.library.count_weights, self.library.count_cache
         count_weights.restype = count_cache.restype = ctypes.c_int64
@@ -100,21 +120,31 @@ class CompiledGPT(GPT):
         for to, part in zip(self.weights.split(sizes), laid_out(model, dtype), strict=True):
             to.copy_(part.flatten().view(torch.uint8))
 
-    def forward(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(  # type: ignore[override]
+        self, tokens_BT: Tensor, cache: CompiledCache | None = None
+    ) -> Tensor:
         """See `GPT.forward`."""
         cache = cache or self.new_cache()
-        (B, T), kept = tokens_BT.shape, cache.layers[0]  # its k_BHSD is all that decode.c keeps
+        B, T = tokens_BT.shape
         x_BTC = self.embed(tokens_BT, cache).float().contiguous()
-        if kept.length == 0:
-            kept.k_BHSD = huge(4 * B * self.cache_size)
+        if cache.length == 0:
+            cache.kept = huge(4 * B * self.cache_size)
         logits_BTV = x_BTC.new_empty(B, T, self.vocab_size)
-        buffers = self.weights, x_BTC, logits_BTV, kept.k_BHSD
+        buffers = self.weights, x_BTC, logits_BTV, cache.kept
         addresses = [ctypes.c_void_p(buffer.data_ptr()) for buffer in buffers]
-        threads = torch.get_num_threads()
-        if not self.library.forward(self.shape, *addresses, B, T, kept.length, threads):
+        # On a long prompt, threads work for longer than they wait for each other.
+        threads = self.threads if T <= 64 else torch.get_num_threads()
+        began = time.perf_counter()
+        if not self.library.forward(self.shape, *addresses, B, T, cache.length, threads):
             raise MemoryError
-        kept.length += T
+        if T == 1:
+            self.threads = self.choose_threads.send(time.perf_counter() - began)
+        cache.length += T
         return logits_BTV
+
+    def new_cache(self) -> CompiledCache:
+        """Return an empty cache for decoding."""
+        return CompiledCache(0, 0)
 
     @torch.inference_mode()
     def error(self, model: GPT) -> float:
@@ -130,6 +160,28 @@ class CompiledGPT(GPT):
         cache, want = self.new_cache(), model(tokens_BT)
         got = torch.cat([self(part, cache) for part in tokens_BT.split(max(1, T - 1), dim=1)], 1)
         return float((got - want).abs().max() / want.abs().max())
+
+
+def fastest_threads() -> Generator[int, float, None]:
+    """Yield the number of threads for the next token, one or all; receive the seconds it took.
+
+    If other programs keep the cores busy, threads that wait for each other can be ten times slower
+    than one. All threads are used as long as they are faster than the mean of one. When they have
+    lost the time of 16 tokens, one thread decodes for ten times as long as they lost. The logits do
+    not depend on the number of threads.
+    """
+    rest = 0.0
+    while True:
+        tokens, seconds = 0, 0.0
+        while tokens < 16 or seconds < rest:
+            seconds += yield 1
+            tokens += 1
+        one, lost, rest = seconds / tokens, 0.0, 0.0
+        for _ in range(640):  # then measure one thread again
+            lost = max(0.0, lost + (yield torch.get_num_threads()) - one)
+            if lost > 16 * one:
+                rest = min(10 * lost, 10)  # the process may have been suspended
+                break
 
 
 def laid_out(model: GPT, dtype: torch.dtype) -> Iterator[Tensor]:

@@ -1,5 +1,6 @@
 """The compiled decoder matches the model, or PyTorch decodes and a note gives the reason."""
 
+import copy
 import ctypes
 import os
 import shutil
@@ -16,7 +17,13 @@ import sampling.decode
 from model.attention import Attend, attention, causal_mask
 from model.config import ModelConfig
 from model.gpt import GPT
-from sampling.decode import ACTIVATIONS, CompiledGPT, compile_library, optimize_for_decoding
+from sampling.decode import (
+    ACTIVATIONS,
+    CompiledGPT,
+    compile_library,
+    fastest_threads,
+    optimize_for_decoding,
+)
 from sampling.generate import Decoder
 
 SUPPORTED = "sampling.decode.ACTIVATIONS"
@@ -47,21 +54,92 @@ FIELDS = [
 ]
 
 
+def rounded_to(dtype: torch.dtype, gpt: GPT) -> GPT:
+    """Return a float32 copy whose weights are rounded to the dtype."""
+    gpt = copy.deepcopy(gpt)
+    for parameter in gpt.parameters():
+        parameter.data = parameter.to(dtype).float()
+    return gpt
+
+
 @needs_cc
 @pytest.mark.parametrize("fields", FIELDS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_compiled_logits_match_the_model(fields: dict[str, Any], dtype: torch.dtype) -> None:
-    """The weights of the model itself are rounded to the dtype."""
+    """The model itself is not rounded."""
     plain = make(**fields)
-    weight = plain.token_embedding.weight.detach().clone()
+    before = copy.deepcopy(plain.state_dict())
     compiled = optimize_for_decoding(plain, dtype)
-    assert plain.token_embedding.weight.equal(weight.to(dtype).float())
     assert isinstance(compiled, CompiledGPT)
-    decoders = [Decoder(m) for m in (compiled, plain)]
+    assert all(before[name].equal(weight) for name, weight in plain.state_dict().items())
+    decoders = [Decoder(m) for m in (compiled, rounded_to(dtype, plain))]
     for length in (3, 1, 1, 12, 1, 1, 1, 3, 1, 1, 1):  # also past the window
         tokens = torch.randint(11, (3, length))
         got, want = (decoder.read(tokens) for decoder in decoders)
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
+
+
+@needs_cc
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_logits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None:
+    compiled = CompiledGPT(make(n_embd=72, n_head=3, block_size=96), dtype)
+    text = torch.randint(11, (2, 150))
+    found = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        decoder, logits = Decoder(compiled), []
+        for part in text.split([70, 5, *[1] * 75], dim=1):  # also past the window
+            compiled.threads = threads  # later tokens would use those that are faster
+            logits.append(decoder.read(part))
+        found.append(torch.stack(logits))
+    assert found[0].equal(found[1]) and found[0].equal(found[2])
+
+
+Machine = Callable[[int, int], float]  # (number of threads, number of the token) -> seconds
+
+
+def quiet(threads: int, token: int) -> float:
+    return 0.001 / threads
+
+
+def busy(threads: int, token: int) -> float:
+    """Three threads nearly always wait for one that is interrupted, one thread sometimes."""
+    return 0.001 + 0.04 * (token % (10 if threads == 1 else 2) == 0)
+
+
+def shared(threads: int, token: int) -> float:
+    """Three threads are slower than one, but faster than one was on the busy machine."""
+    return 0.001 if threads == 1 else 0.004
+
+
+LOADS = [(quiet, busy), (busy, quiet), (busy, shared)]
+
+
+@pytest.mark.parametrize(("first", "then"), LOADS)
+def test_number_of_threads_follows_the_load(first: Machine, then: Machine) -> None:
+    """The time stays near that of the better number, also after the load has changed."""
+    torch.set_num_threads(3)
+    choose = fastest_threads()
+    threads = next(choose)
+    for machine in (first, then):
+        total, alone, together = 0.0, 0.0, 0.0
+        for token in range(10_000):
+            seconds = machine(threads, token)
+            total += seconds
+            alone += machine(1, token)
+            together += machine(3, token)
+            threads = choose.send(seconds)
+        assert total < 1.3 * min(alone, together)
+
+
+def test_on_a_gpu_a_copy_computes_in_the_dtype() -> None:
+    """PyTorch's meta device, which holds no numbers, is also no CPU."""
+    gpt, tokens = make(), torch.randint(11, (2, 9))
+    on_meta = copy.deepcopy(gpt).to("meta")
+    assert optimize_for_decoding(on_meta) is on_meta
+    copied = optimize_for_decoding(on_meta, torch.bfloat16)
+    assert copied(tokens.to("meta")).dtype == torch.bfloat16
+    assert {weight.dtype for weight in on_meta.parameters()} == {torch.float32}
 
 
 def sliding_window(attend: Attend, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
@@ -151,6 +229,9 @@ def test_model_decodes_without_a_working_compiler(
         (folder / "cc").write_text(compiler)
         (folder / "cc").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
-    for gpt, note in ((make(), "note: "), (make().double(), "")):  # float64 is never compiled
-        assert optimize_for_decoding(gpt) is gpt
-        assert capsys.readouterr().err.startswith(note)
+    gpt = make()
+    weight = gpt.token_embedding.weight.detach().clone()
+    for dtype in (torch.float32, torch.bfloat16):
+        assert optimize_for_decoding(gpt, dtype) is gpt
+        assert "not compiled, and therefore slower and in float32" in capsys.readouterr().err
+    assert gpt.token_embedding.weight.equal(weight)

@@ -92,13 +92,14 @@ def by_definition(logits: list[float], sampling: Sampling) -> list[float]:
 def test_probabilities_match_their_definition(
     tenths: list[int], temperature: float, top_k: int | None, top_p: float
 ) -> None:
-    logits, sampling = [x / 10 for x in tenths], Sampling(temperature, top_k, top_p)
-    expected = by_definition(logits, sampling)
-    rows = torch.tensor([logits, logits[::-1]], dtype=torch.float64)
-    found = sampling.probabilities(rows)
-    torch.testing.assert_close(found[0].tolist(), expected, rtol=0, atol=1e-9)
-    torch.testing.assert_close(found[1].tolist(), expected[::-1], rtol=0, atol=1e-9)
-    assert rows[0].tolist() == logits  # the logits are not modified
+    """Each row of a batch has its own thresholds."""
+    rows, sampling = [[x / 10, -x / 5] for x in tenths], Sampling(temperature, top_k, top_p)
+    logits = torch.tensor(rows, dtype=torch.float64).T
+    before = logits.clone()
+    expected = [by_definition(row, sampling) for row in logits.tolist()]
+    found = sampling.probabilities(logits)
+    torch.testing.assert_close(found.tolist(), expected, rtol=0, atol=1e-9)
+    assert logits.equal(before)  # they are not modified
 
 
 def test_top_p_at_exact_sums_and_temperature_near_zero() -> None:
