@@ -107,12 +107,16 @@ def busy(threads: int, token: int) -> float:
     return 0.001 + 0.04 * (token % (10 if threads == 1 else 2) == 0)
 
 
-def shared(threads: int, token: int) -> float:
-    """Three threads are slower than one, but faster than one was on the busy machine."""
+def throttled(threads: int, token: int) -> float:
+    return 0.01 / threads
+
+
+def interrupted(threads: int, token: int) -> float:
+    """Three threads are slower than one, but faster than one was when it was throttled."""
     return 0.001 if threads == 1 else 0.004
 
 
-LOADS = [(quiet, busy), (busy, quiet), (busy, shared)]
+LOADS = [(quiet, busy), (busy, quiet), (throttled, interrupted)]
 
 
 @pytest.mark.parametrize(("first", "then"), LOADS)
