@@ -16,9 +16,9 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from time import perf_counter
 
 import torch
 from torch import Tensor, nn
@@ -134,11 +134,11 @@ class CompiledGPT(GPT):
         addresses = [ctypes.c_void_p(buffer.data_ptr()) for buffer in buffers]
         # On a long prompt, threads work for longer than they wait for each other.
         threads = self.threads if T <= 64 else torch.get_num_threads()
-        began = time.perf_counter()
+        began = perf_counter()
         if not self.library.forward(self.shape, *addresses, B, T, cache.length, threads):
             raise MemoryError
         if T == 1:
-            self.threads = self.choose_threads.send(time.perf_counter() - began)
+            self.threads = self.choose_threads.send(perf_counter() - began)
         cache.length += T
         return logits_BTV
 
