@@ -32,6 +32,7 @@ from run.checkpoint import (
     load_checkpoint,
     model_tensors,
     open_run,
+    save_checkpoint,
     snapshot_steps,
 )
 from run.log import read_metrics
@@ -434,6 +435,21 @@ def test_stop_during_evaluation_resumes_bitwise_identical(
     assert state_of("parts").step == step + late
     assert train.main(["--resume", "runs/parts"]) == 0
     assert_same_run(Path("runs/parts"), whole)
+
+
+def test_target_loss_ends_the_run_and_seconds_add_up(workplace: Path) -> None:
+    """A lower target continues the run. Seconds count those of earlier sessions."""
+    assert train.main([*SHORT, "--train.target_loss=2.2", "--run=a"]) == 0
+    step, loss = max(read("runs/a", "val_loss").items())
+    assert loss <= 2.2 < min([*read("runs/a", "val_loss").values()][:-1], default=9.0)
+    assert state_of("a").step == step < 24
+    path = Path("runs/a/last.safetensors")
+    header, tensors = load_checkpoint(path)
+    header.state.seconds = 1000.0
+    save_checkpoint(path, tensors, header)
+    assert train.main(["--resume=a", "--train.target_loss=0"]) == 0
+    assert state_of("a").step == 24
+    assert 1000 < state_of("a").seconds < 1500
 
 
 # --- separate processes --------------------------------------------------------------------------
