@@ -93,12 +93,12 @@ def import_(word: str, options: Import) -> None:
 
 def save_run(name: str | None, imported: Imported, word: str) -> Path:
     """Save a run that cannot be resumed, because it has no optimizer state; return its folder."""
-    run = make_folder(name, Path(word.removeprefix("hub:")).name or "model")
-    saved = imported.saved(run, word)
-    with lock_run(run):
-        save_config(run, saved.config, printable(f"imported from {word}"))
+    folder = make_folder(name, Path(word.removeprefix("hub:")).name or "model")
+    saved = imported.saved(folder, word)
+    with lock_run(folder):
+        save_config(folder, saved.config, printable(f"imported from {word}"))
         save_checkpoint(saved.path, saved.tensors, saved.header)
-    return run
+    return folder
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], type, list[str]]] = {
@@ -117,13 +117,13 @@ def main(argv: list[str]) -> int:
     if name not in COMMANDS:
         known = "python convert.py export RUN FOLDER, or python convert.py import WHAT"
         raise UserError(f"name what to do: {known}{nearest(name, COMMANDS)}")
-    run, kind, words = COMMANDS[name]
+    convert, kind, words = COMMANDS[name]
     usage = f"python convert.py {name} {' '.join(words)} [--flag VALUE ...]"
     given = [word for word in rest[: len(words)] if not word.startswith("-")]
     _, values = read_command_line({"": kind}, rest[len(given) :], usage, kind.__doc__ or "", 0)
     if len(given) < len(words):
         raise UserError(f"{name} takes {' and '.join(words)}: {usage}")
-    run(*given, build(kind, values[""]))
+    convert(*given, build(kind, values[""]))
     return 0
 
 
