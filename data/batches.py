@@ -89,11 +89,10 @@ class TextBatches:
 
     def __str__(self) -> str:
         """Describe the text in one line."""
-        test = f", {len(self.test_tokens):,} for testing" if len(self.test_tokens) else ""
         return (
             f"{printable(self.corpus.source)}, {self.corpus.tokens:,} tokens "
             f"({self.tokenizer.vocab_size} distinct), {len(self.val_tokens):,} held out for "
-            f"validation{test}"
+            f"validation"
         )
 
     def train_batch(self, step: int, batch_size: int) -> Tensor:

@@ -64,7 +64,5 @@ class DataConfig:
     def __post_init__(self) -> None:
         if isinstance(self.source, list) and len(self.source) == 1:  # means the same
             object.__setattr__(self, "source", self.source[0])
-        if not self.source:
-            raise ValueError("source is empty; name a file")
         if self.val_fraction + self.test_fraction >= 1:
             raise ValueError("val_fraction and test_fraction leave nothing to train on")

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,10 +139,9 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
         os.rename(made, entry)
 
 
-def read_text(source: Source, errors: str = "strict") -> Iterator[str]:
+def read_text(source: Source, errors: str = "strict") -> Iterable[str]:
     """Read a text in chunks, and show the progress."""
-    chunks = source.read(errors)
-    return iter(tqdm(chunks, "reading", unit=" chunks", leave=False, delay=0.5, disable=None))
+    return tqdm(source.read(errors), "reading", leave=False, delay=0.5, disable=None)
 
 
 def map_tokens(entry: Path, tokenizer: Tokenizer) -> npt.NDArray[Any]:

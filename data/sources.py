@@ -78,14 +78,10 @@ def read_files(paths: list[Path], separator: str, errors: str) -> Iterator[str]:
     for i, path in enumerate(paths):
         if i:
             yield separator
-        with open(path, encoding="utf-8", errors=errors, newline="") as file:
-            try:
-                while text := file.read(CHUNK):
-                    yield text + file.readline(CHUNK)  # to its end, so that no word is cut
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{path} is not UTF-8 text; convert it, or use --data.tokenizer byte: {error}"
-                ) from None
+        hint = "is not UTF-8 text; convert it, or use --data.tokenizer byte"
+        with open(path, encoding="utf-8", errors=errors, newline="") as file, reading(path, hint):
+            while text := file.read(CHUNK):
+                yield text + file.readline(CHUNK)  # to its end, so that no word is cut
 
 
 def pydocs() -> Source:

@@ -22,10 +22,9 @@ from common.errors import UserError
 
 # GPT-2 writes each byte as a visible character: the byte itself, or a character from U+0100. Its
 # tokens 0 to 255 are the bytes in this order.
-VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-HIDDEN = [byte for byte in range(256) if byte not in VISIBLE]
 ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-BYTE_OF = dict(zip(ALPHABET, VISIBLE + HIDDEN, strict=True))
+BYTES = sorted(range(256), key=lambda byte: chr(byte) not in ALPHABET)
+BYTE_OF = dict(zip(ALPHABET, BYTES, strict=True))
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
@@ -152,10 +151,7 @@ class BPETokenizer(Tokenizer):
         return byte_level_bpe(self.vocabulary, self.pairs)
 
     def encode(self, text: str) -> npt.NDArray[Any]:
-        try:
-            ids = self._encoder.encode(text, add_special_tokens=False).ids
-        except TypeError:
-            raise UserError("the text is not UTF-8; use byte tokens") from None
+        ids = self._encoder.encode(text, add_special_tokens=False).ids
         return np.array(ids, dtype=np.min_scalar_type(self.vocab_size - 1))
 
 

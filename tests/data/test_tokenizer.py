@@ -58,9 +58,6 @@ def test_ids_have_the_smallest_sufficient_dtype() -> None:
 def test_characters_without_tokens_are_named() -> None:
     with pytest.raises(UserError, match=r"vocabulary lacks '\\n' 'é' '😀'; leave"):
         CharTokenizer("ab").encode("a😀b\né😀")
-    for tokenizer in (CharTokenizer("ab"), BPE):  # Python's form of a non-UTF-8 argument
-        with pytest.raises(UserError, match=r"udc80|not UTF-8"):
-            tokenizer.encode("a\udc80")
     assert ByteTokenizer().encode("a\udc80").tolist() == [0x61, 0x80]
 
 
