@@ -171,7 +171,7 @@ def read_training(
     if isinstance(source, str) and Path(source).exists():
         values["data"]["source"] = str(Path(source).resolve())
     flags = [
-        f"--{section}.{name}={'null' if value is None else value}"
+        f"--{section}.{name}={value}"
         for section in SECTIONS
         for name, given in values[section].items()
         for value in (given if isinstance(given, list) else [given])

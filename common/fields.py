@@ -7,11 +7,9 @@ class ModelConfig:
 """
 
 import reprlib
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-
-Made = TypeVar("Made")
+from pydantic import ConfigDict, Field, ValidationError
 
 # Nothing is converted: 3.0 is not an integer, and "yes" is not a boolean. Any limit on the length
 # of strings makes pydantic reject bytes that are not Unicode, which JSON cannot represent.
@@ -27,18 +25,6 @@ Count = Annotated[int, Field(ge=1, lt=2**63)]
 Natural = Annotated[int, Field(ge=0, lt=2**63)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 NonNegative = Annotated[float, Field(ge=0)]
-
-
-def read_json(kind: type[Made], text: str) -> Made:
-    """Read a dataclass from JSON. A missing field has its default; an unknown field is an error.
-
-    Raises:
-        ValueError: naming the field, in one line.
-    """
-    try:
-        return TypeAdapter(kind).validate_json(text)
-    except ValidationError as error:
-        raise ValueError(" ".join(first_error(error))) from None
 
 
 def first_error(error: ValidationError) -> tuple[str, str]:

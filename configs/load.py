@@ -9,7 +9,6 @@ as text, and converted to numbers or booleans unless the field is a string.
 import argparse
 import dataclasses
 import difflib
-import functools
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -51,31 +50,22 @@ class Parser(argparse.ArgumentParser):
 
 def fields_of(kind: type) -> dict[str, Any]:
     """Return pydantic's description of each field of a dataclass, by name."""
-    fields: dict[str, Any] = dict(vars(kind)["__pydantic_fields__"])
-    for base in kind.__mro__[1:-1]:  # pydantic does not inherit docstrings
-        for name, field in vars(base)["__pydantic_fields__"].items():
-            fields[name].description = fields[name].description or field.description
-    return fields
+    # Of an inherited field the base's, because pydantic does not inherit docstrings.
+    return {
+        name: field
+        for base in kind.__mro__[:-1]
+        for name, field in vars(base)["__pydantic_fields__"].items()
+    }
 
 
 def parse_value(field: Any, value: Any) -> Any:
     """Convert a text to a number or boolean if the field takes one and the text is one."""
-    kinds = {field.annotation, get_origin(field.annotation), *get_args(field.annotation)}
-    if not isinstance(value, str) or kinds & {str, Literal}:
+    if not isinstance(value, str) or str in (field.annotation, *get_args(field.annotation)):
         return value
     for number in (int, float):
         with suppress(ValueError):
             return number(value)
     return {"true": True, "false": False, "null": None}.get(value.lower(), value)
-
-
-def all_fields(sections: dict[str, type]) -> dict[str, Any]:
-    """Return the fields of all sections by their names, such as model.n_layer."""
-    return {
-        f"{section}.{name}" if section else name: field
-        for section, kind in sections.items()
-        for name, field in fields_of(kind).items()
-    }
 
 
 def add_flag(parser: Parser, name: str, field: Any) -> None:
@@ -85,7 +75,6 @@ def add_flag(parser: Parser, name: str, field: Any) -> None:
     takes: dict[str, Any] = {
         "action": "append" if list[str] in choices else "store",
         "metavar": "|".join(choices) if get_origin(field.annotation) is Literal else "VALUE",
-        "type": functools.partial(parse_value, field),
     }
     if field.annotation is bool and "." not in name:  # a command's own flag, such as --dry_run
         takes = {"action": "store_true"}
@@ -96,7 +85,7 @@ def add_flag(parser: Parser, name: str, field: Any) -> None:
 def read_command_line(
     sections: dict[str, type], argv: list[str], usage: str, description: str, positionals: int = 1
 ) -> tuple[str | None, Values]:
-    """Return the positional argument, if there is one, and the values of the given flags.
+    """Return the positional argument, if there is one, and the texts of the given flags.
 
     Args:
         sections: dataclasses whose fields are flags, by the prefix of the flags.
@@ -105,7 +94,11 @@ def read_command_line(
     Raises:
         UserError: for an unknown flag, a flag without a value, and extra arguments.
     """
-    fields = all_fields(sections)
+    fields = {
+        f"{section}.{name}".lstrip("."): field
+        for section, kind in sections.items()
+        for name, field in fields_of(kind).items()
+    }
     parser = Parser(usage=usage, description=description, allow_abbrev=False)
     for name, field in fields.items():
         add_flag(parser, name, field)
@@ -123,16 +116,19 @@ def read_command_line(
 
 
 def build(kind: type[Options], values: dict[str, Any], prefix: str = "--") -> Options:
-    """Make a dataclass from values and defaults.
+    """Make a dataclass from values, or the texts of values, and defaults.
 
     Args:
         prefix: text before the name of a field in messages.
 
     Raises:
-        UserError: naming the field whose value is wrong.
+        UserError: naming the field that is unknown, or whose value is wrong.
     """
+    fields = fields_of(kind)
+    for name in values.keys() - fields.keys():
+        raise UserError(f"{prefix}{name} is unknown{nearest(name, fields)}")
     try:
-        return kind(**values)
+        return kind(**{name: parse_value(fields[name], value) for name, value in values.items()})
     except ValidationError as error:
         field, message = first_error(error)
         name = field.split(".")[0]  # without the member of a union
@@ -143,58 +139,40 @@ def build(kind: type[Options], values: dict[str, Any], prefix: str = "--") -> Op
 def read_config(values: Values, file: str | None, config: Config = Config()) -> Config:  # noqa: B008
     """Read the config: flags override the file, which overrides the given config.
 
+    `minutes` and `max_steps` both set the length of a run. The last one given counts, and of the
+    two in one place `max_steps`.
+
     Raises:
         UserError: naming the error in the file or the flags.
     """
-    if file:
-        config = override(config, read_yaml(Path(file)), f"{file}: ")
-    return override(config, values, "--")
-
-
-def override(config: Config, values: Values, prefix: str) -> Config:
-    """Replace values of a config.
-
-    `minutes` and `max_steps` both set the length of a run: the last one given counts.
-
-    Args:
-        prefix: text before the name of a field in messages.
-    """
-    train = values.get("train", {})
-    if "max_steps" in train:
-        if train.get("minutes"):
-            raise UserError(f"{prefix}train.max_steps and minutes both set the length; give one")
-        values = values | {"train": train | {"minutes": 0.0}}
-    plain = dataclasses.asdict(config)
-    return Config(
-        **{
-            section: build(kind, plain[section] | values.get(section, {}), f"{prefix}{section}.")
-            for section, kind in SECTIONS.items()
-        }
-    )
+    given = [(f"{file}: ", read_yaml(Path(file)))] if file else []
+    for prefix, sections in [*given, ("--", values)]:
+        if "max_steps" in sections.get("train", {}):
+            sections = sections | {"train": sections["train"] | {"minutes": 0.0}}
+        plain = dataclasses.asdict(config)
+        config = Config(
+            **{
+                name: build(kind, plain[name] | sections.get(name, {}), f"{prefix}{name}.")
+                for name, kind in SECTIONS.items()
+            }
+        )
+    return config
 
 
 def read_yaml(path: Path) -> Values:
-    """Read the values of a config file.
+    """Read the values of a config file, as texts.
 
     Raises:
-        UserError: naming the file and the error in it.
+        UserError: if the file is not a config.
     """
-    if not path.is_file():
-        shipped = sorted(map(str, Path("configs").glob("*.yaml")))
-        raise UserError(f"there is no config file {path}{nearest(str(path), shipped)}")
     content = path.read_bytes()
     with reading(path, "is not a config; for a text, use --data.source"):
         # This loader reads every scalar as text and ignores tags.
         plain = yaml.load(content, yaml.BaseLoader)
-        if not isinstance(plain, dict) or not all(isinstance(x, dict) for x in plain.values()):
+        if not isinstance(plain, dict) or not all(
+            section in SECTIONS and isinstance(fields, dict) for section, fields in plain.items()
+        ):
             raise ValueError(f"a config has fields in the sections {', '.join(SECTIONS)}")
-    fields = all_fields(SECTIONS)
-    for section, given in plain.items():
-        for name, value in given.items():
-            key = f"{section}.{name}"
-            if key not in fields:
-                raise UserError(f"{path}: unknown key {key}{nearest(key, fields)}")
-            given[name] = parse_value(fields[key], value)
     return plain
 
 

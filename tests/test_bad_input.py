@@ -26,6 +26,8 @@ COMMANDS = {
 # Flags and config files are tested in configs/test_load.py, resuming in test_train.py.
 MISTAKES = {  # command -> part of the error line
     "train --data.source=short.txt": "the splits have [8, 1, 0] tokens, but a sequence has 129",
+    "train configs/debgu.yaml": "No such file or directory: configs/debgu.yaml",
+    "train --data.source=": "no text at : --data.source takes files, ",
     "train --data.source=\udcff.txt": "--data.source must be a valid",
     "sample b": "there is no run b",
     "page absent.html": "no report given; name the file that python study.py report wrote",

@@ -10,11 +10,11 @@ import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from common.errors import UserError
-from common.fields import STRICT, Count, Fraction, NonNegative, read_json
+from common.fields import STRICT, Count, Fraction, NonNegative
 from configs.load import (
     SECTIONS,
     Config,
@@ -109,7 +109,7 @@ def test_every_field_is_read_and_flags_override_the_file(workplace: Path, key: s
         expected = dataclasses.asdict(base)
         expected[section][name] = value
         assert dataclasses.asdict(config) == expected
-        assert read_json(Config, json.dumps(expected)) == config
+        assert TypeAdapter(Config).validate_json(json.dumps(expected)) == config
         if name == "minutes":
             del expected["train"]["max_steps"]  # a file may set only one of the two
         (workplace / "config.yaml").write_text(yaml.safe_dump(expected, sort_keys=False))
@@ -177,6 +177,7 @@ def test_later_of_minutes_and_max_steps_sets_the_length(workplace: Path) -> None
         run = parse(*steps)
         assert length(base=run) == (0, 7) and length("--train.max_steps=9", base=run) == (0, 9)
         assert length("--train.minutes=2", base=run)[0] == 2
+        assert length("--train.minutes=2", "--train.max_steps=9", base=run) == (0, 9)
     assert length("minutes.yaml")[0] == length("steps.yaml", "--train.minutes=3")[0] == 3
 
 
@@ -187,16 +188,13 @@ BAD_FLAGS = [
     ("--model.head_bias=true --model.tie_embeddings=true", "--model.head_bias must be false"),
     ("--model.n_embd=12", "--model.n_embd / n_head must be even for rotary positions"),
     ("--train.gradient_accumulation_steps=7", "must be divisible by gradient_accumulation_steps 7"),
-    ("--train.minutes=1 --train.max_steps=9", "--train.max_steps and minutes both set the"),
-    ("--data.source=", "--data.source is empty"),
     ("--data.val_fraction=0.5 --data.test_fraction=0.5", "leave nothing to train on"),
-    ("configs/debgu.yaml", "config file configs/debgu.yaml; did you mean configs/debug.yaml?"),
 ]
 
 
 BAD_FILES = [
     ("model: {n_layer: 0}", "bad.yaml: model.n_layer must be greater than or equal to 1, got 0"),
-    ("model: {n_lay: 1}", "bad.yaml: unknown key model.n_lay; did you mean model.n_layer?"),
+    ("model: {n_lay: 1}", "bad.yaml: model.n_lay is unknown; did you mean n_layer?"),
     ("model: 3\n", "a config has fields in the sections"),
     ("", "a config has fields in the sections data, model, train"),
     ("!!python/object/apply:os.system ['touch exploded']\n", "a config has fields"),
