@@ -29,9 +29,8 @@ from model.gpt import GPT
 from run.checkpoint import (
     Header,
     SavedRun,
+    copy_into,
     half_precision,
-    load_state,
-    load_weights,
     model_tensors,
     open_run,
     optimizer_tensors,
@@ -224,12 +223,12 @@ def main(argv: list[str]) -> int:
         )
         print(f"model: {describe_model(model)}")
         if saved:
-            load_weights(model, saved.tensors, saved.path)
+            copy_into(model_tensors(model), saved.tensors, saved.path)
         if options.evaluate:
             print_losses(model, batches, config.train, config.data, processes)
             return 0
         if resumed:
-            load_state(optimizer, resumed.tensors, resumed.path)
+            copy_into(optimizer_tensors(optimizer), resumed.tensors, resumed.path)
         del saved, resumed  # the model and the optimizer have copies of their tensors
         if folder:
             save_config(folder, config, about)

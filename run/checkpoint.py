@@ -16,7 +16,9 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from safetensors import safe_open
 from safetensors.torch import save
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 
 from common.atomic import write_atomically
 from common.errors import UserError, printable, reading
-from common.fields import STRICT, read_json
+from common.fields import STRICT, first_error
 from configs.load import Config
 from data.corpus import Corpus
 from data.tokenizer import Tokenizer, load_tokenizer
@@ -76,7 +78,8 @@ def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def read_header(text: str) -> Header:
-    """Read a header from JSON, also one with fields that were removed.
+    """Read a header from JSON, also one with fields that were removed. A missing field has its
+    default; an unknown field is an error.
 
     Raises:
         LookupError, TypeError, ValueError: if it is not a header.
@@ -87,7 +90,10 @@ def read_header(text: str) -> Header:
         value = train.pop(name, resumable)
         if resumable not in (None, value):
             removed[name] = value
-    return read_json(Header, json.dumps(plain | {"removed": removed}))
+    try:
+        return TypeAdapter(Header).validate_json(json.dumps(plain | {"removed": removed}))
+    except ValidationError as error:
+        raise ValueError(" ".join(first_error(error))) from None
 
 
 def check_finite(tensors: dict[str, Tensor], where: str = "") -> None:
@@ -100,11 +106,6 @@ def check_finite(tensors: dict[str, Tensor], where: str = "") -> None:
         # Minimum and maximum are NaN if any number is. This takes a ninth of the time of isfinite.
         if tensor.numel() and not all(map(math.isfinite, tensor.aminmax())):
             raise FloatingPointError(f"{where}{name} is not finite")
-
-
-def shape_of(tensor: Tensor) -> str:
-    """Return the type and shape for a message."""
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 # --- saving and loading --------------------------------------------------------------------------
@@ -153,16 +154,22 @@ def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
 
 
 @torch.no_grad()
-def copy_into(
-    expected: dict[str, Tensor], prefix: str, tensors: dict[str, Tensor], path: Path
-) -> None:
-    """Copy the tensors whose names begin with `prefix` into the expected ones.
+def copy_into(expected: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:
+    """Copy the tensors of a checkpoint into the expected ones, which are all those of a model, or
+    all those of an optimizer.
 
     Raises:
         UserError: naming the first tensor that is missing, unknown, or has the wrong shape or type.
     """
-    want = {name: shape_of(tensor) for name, tensor in expected.items()}
-    have = {name: shape_of(tensor) for name, tensor in tensors.items() if name.startswith(prefix)}
+    prefix = min(expected).partition(".")[0]
+    want, have = (
+        {
+            name: f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+            for name, tensor in each.items()
+            if name.partition(".")[0] == prefix
+        }
+        for each in (expected, tensors)
+    )
     for name, _ in sorted(want.items() ^ have.items()):
         raise UserError(
             f"{path} does not match its config: {name} is {have.get(name, 'absent')}, expected "
@@ -170,16 +177,6 @@ def copy_into(
         )
     for name, tensor in expected.items():
         tensor.copy_(tensors[name])
-
-
-def load_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    """Copy the weights of a checkpoint into a model; for its errors see `copy_into`."""
-    copy_into(model_tensors(model), "model.", tensors, path)
-
-
-def load_state(optimizer: Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
-    """Copy the optimizer's state from a checkpoint; for its errors see `copy_into`."""
-    copy_into(optimizer_tensors(optimizer), "optimizer.", tensors, path)
 
 
 # --- snapshots -----------------------------------------------------------------------------------
@@ -192,9 +189,7 @@ def snapshot_steps(config: TrainConfig, parameters: int) -> set[int]:
     slowly. There are `snapshots` of them, or fewer if they would exceed 64 MB.
     """
     count = int(min(config.snapshots, SNAPSHOT_BYTES / (2 * parameters)))
-    return {
-        round(config.max_steps * (i / (count - 1) if count > 1 else 1.0) ** 3) for i in range(count)
-    }
+    return {round(config.max_steps * x**3) for x in np.linspace(1, 0, count)}
 
 
 def half_precision(model: nn.Module) -> dict[str, Tensor]:
@@ -216,7 +211,8 @@ def load_snapshot(model: nn.Module, path: Path) -> None:
         UserError: for a file that is damaged or has another model.
     """
     _, tensors = load_checkpoint(path)
-    load_weights(model, {name: tensor.float() for name, tensor in tensors.items()}, path)
+    tensors = {name: tensor.float() for name, tensor in tensors.items()}
+    copy_into(model_tensors(model), tensors, path)
 
 
 # --- a run, opened -------------------------------------------------------------------------------
@@ -256,16 +252,14 @@ class SavedRun:
                 used a field that was removed.
         """
         folder, header = self.path.parent, self.header
-        for name, value in header.removed.items():
-            raise UserError(
-                f"{folder} was trained with train.{name} {value}, which this version lacks; use "
-                f"--init_from {folder}"
-            )
+        obstacles = [
+            f"with train.{name} {value}, which this version lacks"
+            for name, value in header.removed.items()
+        ]
         if header.corpus.sha256 != corpus.sha256:
-            raise UserError(
-                f"{folder} was trained on another text, {header.corpus.source}; for this, use "
-                f"--init_from {folder}"
-            )
+            obstacles.append(f"on another text, {header.corpus.source}")
+        if obstacles:
+            raise UserError(f"{folder} was trained {obstacles[0]}; use --init_from {folder}")
         if config.max_steps < header.state.step:
             raise UserError(f"{folder} has {header.state.step} steps; raise --train.max_steps")
         if header.machine != machine:
@@ -280,7 +274,7 @@ class SavedRun:
             UserError: if the weights do not match the config.
         """
         model = GPT(self.config.model, self.tokenizer.vocab_size)
-        load_weights(model, self.tensors, self.path)
+        copy_into(model_tensors(model), self.tensors, self.path)
         return model.to(device).eval()
 
 

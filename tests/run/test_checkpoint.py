@@ -190,10 +190,10 @@ def test_tensors_must_match_in_name_shape_and_dtype() -> None:
         if tensor is not None:
             tensors[message[:3]] = tensor
         with pytest.raises(UserError) as error:
-            copy_into(expected, "a.", tensors, Path("f"))
+            copy_into(expected, tensors, Path("f"))
         assert str(error.value) == f"f does not match its config: {message}"
     assert not any(tensor.any() for tensor in expected.values())
-    copy_into(expected, "a.", there, Path("f"))
+    copy_into(expected, there, Path("f"))
     assert all(torch.equal(expected[name], there[name]) for name in expected)
 
 
