@@ -80,7 +80,6 @@ def save_config(folder: Path, config: Config, about: str) -> None:
     Args:
         about: the text and the machine, which become comments.
     """
-    about += "\n--resume does not read this file."
     comments = "".join(f"# {line}\n" for line in about.splitlines())
     plain = yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
     write_atomically(folder / "config.yaml", (comments + plain).encode())
@@ -119,11 +118,8 @@ MAY_CHANGE = {
         "model.attention",
         "train.max_steps",
         "train.target_loss",
-        "train.eval_every",
-        "train.eval_tokens",
-        "train.log_every",
-        "train.sample_tokens",
-        "train.save_every",
+        "train.*_every",
+        "train.*_tokens",
         "train.snapshots",
         "train.tensorboard",
         "train.device",

@@ -50,9 +50,7 @@ class Log(ExitStack):
                 bar_format="step {n_fmt}/{total_fmt} |{bar:24}| {remaining} left{postfix}",
                 smoothing=0,
                 leave=False,
-                disable=True
-                if folder is None
-                else None,  # None: if standard error is not a terminal
+                disable=folder is None or None,  # None: if standard error is not a terminal
             )
         )
         to_beat = ", ".join(f"{name} {nats:.4f}" for name, nats in baselines.items())
@@ -129,15 +127,10 @@ class Log(ExitStack):
         self.write({"val_loss": result.loss, "bits_per_char": result.bits_per_char})
         beaten = [(n, name) for name, n in self.baselines.items() if result.loss < n]
         verdict = "beats {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
-        # If the limit was reached. A whole split of almost this size is also called limited.
-        limit = config.train.eval_tokens - config.model.block_size
-        sampled = f" on {result.tokens:,} tokens" * (result.tokens > limit)
-        best = f"  (best {state.best_val_loss:.4f})" * (result.loss != state.best_val_loss)
         self.print(
             f"step {state.step:>{len(str(config.train.max_steps))}}"
-            f"  validation {result.in_units(config.data.unit)}{sampled}"
-            f"  training {state.train_loss:.4f}"
-            f"  {verdict}{best}"
+            f"  validation {result.in_units(config.data.unit)}"
+            f"  training {state.train_loss:.4f}  {verdict}"
         )
 
     def sample(self, text: str) -> None:

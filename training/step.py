@@ -163,9 +163,6 @@ class Evaluation:
 
     bits_per_char: float
 
-    tokens: int
-    """Number of tokens that were predicted."""
-
     def in_units(self, unit: str) -> str:
         """Return both losses with their units, and for byte tokens also bits per byte."""
         per_byte = f"{self.loss / math.log(2):.3f} bits/byte  " if unit == "byte" else ""
@@ -202,7 +199,7 @@ def evaluate(
     if signals:
         return None
     bits = nats / math.log(2) / max(1, characters)  # arbitrary bytes may have no character
-    return Evaluation(nats / tokens, bits, int(tokens))
+    return Evaluation(nats / tokens, bits)
 
 
 def print_losses(
