@@ -4,13 +4,10 @@ import functools
 import io
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-OUT_OF_MEMORY = "out of memory|can't allocate memory|not enough memory"
 
 
 class UserError(Exception):
@@ -47,8 +44,6 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
 
     @functools.wraps(main)
     def reporting(argv: list[str] | None = None) -> int:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # set by common.start
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         if isinstance(sys.stdout, io.TextIOWrapper):
             # Lines appear at once, also in a file. A character that the terminal cannot show is
             # escaped.
@@ -67,13 +62,12 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
             message = str(error)
             if isinstance(error, OSError) and error.strerror:
                 message = error.strerror + (f": {error.filename}" if error.filename else "")
-            elif isinstance(error, MemoryError) or re.search(OUT_OF_MEMORY, message.lower()):
+            elif isinstance(error, MemoryError) or re.search(
+                "out of memory|can't allocate memory", message.lower()
+            ):
                 message = (
                     "out of memory; use more --train.gradient_accumulation_steps or a smaller model"
                 )
-            elif type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-                reason = " ".join(message.split())
-                message = f"torch.compile failed; use --train.compile false: {reason}"
             elif not isinstance(error, OSError | UserError | FloatingPointError):
                 raise
             print(f"error: {printable(message)}", file=sys.stderr)

@@ -6,17 +6,8 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 BEGAN = time.perf_counter()  # approximate start of the process
-
-# While a command loads, there is nothing to save: Ctrl-C ends it at once and quietly, unless it is
-# ignored, as in the background of a script. `common.errors.command` restores Python's handler.
-if (
-    Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent.parent
-    and signal.getsignal(signal.SIGINT) != signal.SIG_IGN
-):
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 # Let waiting threads sleep soon: if another program keeps a core busy, a spinning thread delays the
 # thread that it waits for. PyTorch's OpenMP reads this variable when it is loaded.
@@ -34,7 +25,13 @@ if mallopt:
 # The 250,000 objects of PyTorch live until the end. Scanning them would take a seventh of the
 # import time, and 0.1 s in every full garbage collection later.
 gc.disable()
+# Meanwhile, Ctrl-C ends the command at once and quietly, unless it is ignored, as in the background
+# of a script.
+handler = signal.getsignal(signal.SIGINT)
+if handler != signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 import torch  # noqa: E402, F401
 
+signal.signal(signal.SIGINT, handler)
 gc.freeze()
 gc.enable()
