@@ -85,19 +85,19 @@ def train(
     """Train until `max_steps`, the target loss, or a signal to stop; return the signal, or 0.
 
     All that changes is in `model`, `optimizer` and `header.state`. Results are read, which waits
-    for a GPU, every `read_every` steps. FloatingPointError names a step that is not finite.
+    for a GPU, at least every `read_every` steps. FloatingPointError names one that is not finite.
     """
     config, state, ddp_model = header.config, header.state, processes.wrap_ddp(model)
     snapshots = snapshot_steps(config.train, model.num_parameters())
     pending: list[tuple[Tensor, Tensor]] = []  # results that are still on the device
-    lr_scale = first = 0.0  # of the last pending step, and when the first one began
-    began = time.perf_counter() - state.seconds
+    lr_scale = pending_since = 0.0
+    began, first = time.perf_counter() - state.seconds, state.step
     with StopSignal() as stop, Log(folder, config, state, batches.baselines(), stop) as log:
         while True:
             ended, stopped = state.step >= config.train.max_steps, False
             evaluating = ended or state.step % config.train.eval_every == 0
-            evaluating = evaluating and state.step > state.last_eval_step  # not at step 0
-            saving = state.step % config.train.save_every == 0  # at step 0, too
+            evaluating = evaluating and state.step > state.last_eval_step  # once, never at step 0
+            saving = state.step == first or state.step % config.train.save_every == 0
 
             # 1. Read the results, if something needs them.
             due = evaluating or saving or state.step in snapshots or state.step % read_every == 0
@@ -105,7 +105,7 @@ def train(
                 results = read_results(pending, state.step, optimizer, processes, stop)
                 state.train_loss, grad_norm, stopped = results
                 state.seconds = time.perf_counter() - began
-                log.training(len(pending), time.perf_counter() - first, lr_scale, grad_norm)
+                log.training(len(pending), time.perf_counter() - pending_since, lr_scale, grad_norm)
                 pending = []
 
             # 2. Evaluate and save what is due. Return if training is over or told to stop.
@@ -120,11 +120,11 @@ def train(
             if state.step in snapshots:
                 save_in_run(folder, f"snapshots/{state.step:08d}", half_precision(model), header)
             if over or stopped:
-                return (stop.number or signal.SIGTERM) if stopped else 0
+                return (stop.number or signal.SIGTERM) if stopped else 0  # told to another process
 
             # 3. One step. Its batch and its dropout follow from the seed and the step's number.
             if not pending:
-                first = time.perf_counter()
+                pending_since = time.perf_counter()
             lr_scale = get_lr_scale(state.step, config.train)
             weight = get_multi_token_weight(state.step, config.train)
             batch = batches.train_batch(state.step, config.train.batch_size)
@@ -200,7 +200,7 @@ def main(argv: list[str]) -> int:
             print(describe_size(config.model, config.train, batches.tokenizer.vocab_size))
             return 0
 
-        # The folder, and the number of steps
+        # The folder and the state, and the number of steps
         folder, state = None, TrainState()
         if resumed:
             resumed.check_resume(batches.corpus, config.train, machine)
@@ -266,17 +266,17 @@ def run_training(
     state, run = header.state, printable(str(folder or "the run"))
     read_every = 1 if header.machine.device == "cpu" else header.config.train.log_every
     try:
-        number = train(folder, header, batches, model, optimizer, processes, read_every)
+        stop_signal = train(folder, header, batches, model, optimizer, processes, read_every)
     except FloatingPointError as error:
         raise UserError(
-            f"{error}; {run} keeps its last checkpoint. Use a lower "
+            f"{error}; {run} keeps its last checkpoint. Start again with a lower "
             f"--train.learning_rate and --train.muon_learning_rate"
         ) from None
     except OSError as error:
         raise UserError(f"could not write to {run}: {error.strerror}") from error
-    if number:
+    if stop_signal:
         print(f"stopped at step {state.step}; resume with: python train.py --resume {run}")
-        return 128 + number  # as a shell reports it: 130 for Ctrl-C
+        return 128 + stop_signal  # as a shell reports it: 130 for Ctrl-C
     print(
         f"done: {run}, {state.step} steps in {state.seconds:.0f} s, "
         f"best validation loss {state.best_val_loss:.4f}\n"

@@ -68,6 +68,9 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
                 message = (
                     "out of memory; use more --train.gradient_accumulation_steps or a smaller model"
                 )
+            elif type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                reason = " ".join(message.split())
+                message = f"torch.compile failed; use --train.compile false: {reason}"
             elif not isinstance(error, OSError | UserError | FloatingPointError):
                 raise
             print(f"error: {printable(message)}", file=sys.stderr)

@@ -48,7 +48,8 @@ REMOVED = {"teachers": "", "muon_momentum": 0.95, "snapshot_mb": None}
 
 @dataclass(frozen=True, config=STRICT)
 class Header:
-    """The description of a checkpoint, with which it can be opened without the text."""
+    """The description of a checkpoint, with which it can be opened without the text. Of a run that
+    trains, all but `state` is constant."""
 
     config: Config
 
@@ -241,7 +242,11 @@ class SavedRun:
     def __str__(self) -> str:
         """Describe the checkpoint, its step and its loss in one line."""
         state = self.header.state
-        loss = f"validation loss {state.val_loss:.4f}" if state.val_loss else "not evaluated yet"
+        loss = (
+            f"validation loss {state.val_loss:.4f}"
+            if state.val_loss is not None
+            else "not evaluated yet"
+        )
         return printable(f"{self.path}, step {state.step}, {loss}")
 
     def check_resume(self, corpus: Corpus, config: TrainConfig, machine: Machine) -> None:

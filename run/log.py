@@ -11,6 +11,7 @@ from tqdm import tqdm
 from common.atomic import write_atomically
 from common.errors import printable
 from configs.load import Config
+from run.checkpoint import find_snapshots
 from training.runtime import StopSignal
 from training.step import Evaluation, TrainState
 
@@ -57,9 +58,12 @@ class Log(ExitStack):
         self.print(f"to beat: {to_beat} nats/{config.data.unit}")
 
     def open_metrics(self, folder: Path) -> None:
-        """Continue the metrics from `state`: remove later steps, and an evaluation that was stopped
-        or will be repeated."""
+        """Continue the metrics and the snapshots from `state`: remove those of later steps, which
+        will be repeated."""
         state = self.state
+        for step, snapshot in find_snapshots(folder).items():
+            if step > state.step:
+                snapshot.unlink()
         kept = [
             numbers
             for numbers in read_metrics(folder)
@@ -72,12 +76,12 @@ class Log(ExitStack):
             # Imported here, because runs without TensorBoard need not wait for it.
             from torch.utils.tensorboard import SummaryWriter
 
-            writer = SummaryWriter(str(folder), purge_step=state.step + 1)
-            self.events = self.enter_context(writer)
             # On a full disk, its thread would print a traceback; `flush` also raises the error
             # here.
             self.callback(setattr, threading, "excepthook", threading.excepthook)
             threading.excepthook = lambda _: None
+            writer = SummaryWriter(str(folder), purge_step=state.step + 1)
+            self.events = self.enter_context(writer)
 
     def print(self, line: str) -> None:
         """Print a line above the progress bar."""

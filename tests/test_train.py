@@ -260,7 +260,7 @@ def test_diverged_weights_are_never_saved(
     flags += ["--train.learning_rate=1e30", "--train.optimizer=adamw", "--train.warmup_steps=5000"]
     assert train.main([*flags, "--run=a"]) == 2
     error = re.fullmatch(
-        r"error: at step (\d+): .*; runs/a keeps its last checkpoint. Use a "
+        r"error: at step (\d+): .*; runs/a keeps its last checkpoint. Start again with a "
         r"lower --train.learning_rate and --train.muon_learning_rate\n",
         capsys.readouterr().err,
     )
@@ -450,6 +450,29 @@ def test_target_loss_ends_the_run_and_seconds_add_up(workplace: Path) -> None:
     assert train.main(["--resume=a", "--train.target_loss=0"]) == 0
     assert state_of("a").step == 24
     assert 1000 < state_of("a").seconds < 1500
+
+
+def test_longer_run_is_planned_at_once_and_has_no_snapshot_of_the_shorter(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kill the resumed run in its second step: the new length is known, and later snapshots of the
+    planned 24 steps are gone."""
+
+    def killed() -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        at_step(patch, 12, killed)
+        with pytest.raises(SystemExit):
+            train.main([*DROPOUT, "--run=a"])
+    assert (state_of("a").step, list(find_snapshots(Path("runs/a")))) == (10, [0, 3, 10])
+    Path("runs/a/snapshots/00000024.safetensors").touch()
+    with monkeypatch.context() as patch:
+        at_step(patch, 2, killed)
+        with pytest.raises(SystemExit):
+            train.main(["--resume=a", "--train.max_steps=30"])
+    assert load_checkpoint(Path("runs/a/last.safetensors"))[0].config.train.max_steps == 30
+    assert list(find_snapshots(Path("runs/a"))) == [0, 3, 10]
 
 
 # --- separate processes --------------------------------------------------------------------------

@@ -21,7 +21,7 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTE
 
 @dataclass(frozen=True, config=STRICT)
 class Machine:
-    """The properties that rounding depends on. If they change, a resumed run prints a note."""
+    """Properties of the machine that affect results. A resumed run prints a note of changes."""
 
     device: str
     """cpu, cuda or mps."""
@@ -115,7 +115,7 @@ class StopSignal:
 
     def request(self, number: int) -> None:
         """Stop soon; the exit code of the command is that of the signal `number`."""
-        self.number = number
+        self.number = self.number or number
 
     def __enter__(self) -> "StopSignal":
         self.before = {

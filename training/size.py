@@ -1,7 +1,7 @@
 """The size of a run before it starts: parameters, memory, FLOPs, and how many steps fit into the
 minutes."""
 
-import itertools
+import sys
 import time
 
 import torch
@@ -77,12 +77,12 @@ def fit_steps(
     model, optimizer = make_model(config, train, batches.tokenizer.vocab_size, machine)
     ddp_model, batch = processes.wrap_ddp(model), batches.train_batch(0, train.batch_size)
     shard = batch.chunk(processes.world_size)[processes.rank]
-    for steps in itertools.count(-1):
+    for steps in range(-1, sys.maxsize):  # -1 and 0 are warmup
         # A learning rate of 0 cannot diverge. Half of the steps of a run have the second loss.
         weight = train.multi_token * (steps % 2)
         loss, _ = train_step(ddp_model, optimizer, shard, train, 0.0, weight)
         loss.item()  # waits for a GPU
-        if steps < 1:  # steps -1 and 0 are warmup
+        if steps < 1:
             start = time.perf_counter()
         elif seconds_since(start) > min(5.0, 1.8 * train.minutes):  # 3%, at most 5 s
             break

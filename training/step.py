@@ -26,7 +26,7 @@ class TrainState:
     """The progress of a run."""
 
     step: Natural = 0
-    """Number of training steps so far."""
+    """Number of training steps so far, which is the index of the next one."""
 
     seconds: NonNegative = 0.0
     """Wall-clock time of the loop, including evaluations, over all sessions."""
@@ -102,7 +102,7 @@ def train_step(
         logits_BTV = model(micro_batch[:, :-1])
         loss = next_token_loss(logits_BTV, micro_batch[:, 1:])
         total += loss.detach() / len(micro_batches)
-        if multi_token_weight:
+        if multi_token_weight and micro_batch.size(1) > 2:
             after_next = next_token_loss(logits_BTV[:, :-1], micro_batch[:, 2:])
             loss = loss + multi_token_weight * after_next
         (loss / len(micro_batches)).backward()
@@ -135,8 +135,8 @@ def read_results(
         process was told to stop.
 
     Raises:
-        FloatingPointError: naming the first step that was not finite, and, if it was the only one,
-            the first weight whose gradient is not.
+        FloatingPointError: naming the first step that was not finite, and, if only one step was
+            pending, the first weight whose gradient is not.
     """
     results = torch.stack(list(itertools.chain(*pending))).cpu().double() / processes.world_size
     *sums, signals = processes.all_reduce(*results.tolist(), stop.number)
