@@ -95,8 +95,9 @@ def train(
     with StopSignal() as stop, Log(folder, config, state, batches.baselines(), stop) as log:
         while True:
             ended, stopped = state.step >= config.train.max_steps, False
-            evaluating = ended or state.step % config.train.eval_every == 0
-            evaluating = evaluating and state.step > state.last_eval_step  # once, never at step 0
+            evaluating = state.step > state.last_eval_step and (
+                ended or state.step % config.train.eval_every == 0
+            )
             saving = state.step == first or state.step % config.train.save_every == 0
 
             # 1. Read the results, if something needs them.
@@ -113,13 +114,12 @@ def train(
                 stopped = validate(folder, header, batches, model, processes, stop, log)
                 state.seconds = time.perf_counter() - began
             reached = state.val_loss is not None and state.val_loss <= config.train.target_loss
-            over = ended or reached
-            if saving or over or stopped:
+            if saving or ended or reached or stopped:
                 tensors = model_tensors(model) | optimizer_tensors(optimizer)
                 save_in_run(folder, "last", tensors, header)
             if state.step in snapshots:
                 save_in_run(folder, f"snapshots/{state.step:08d}", half_precision(model), header)
-            if over or stopped:
+            if ended or reached or stopped:
                 return (stop.number or signal.SIGTERM) if stopped else 0  # told to another process
 
             # 3. One step. Its batch and its dropout follow from the seed and the step's number.
