@@ -47,10 +47,12 @@ def find_source(config: DataConfig) -> Source:
     Raises:
         UserError: for a source that is missing.
     """
-    if config.source == "pydocs":
-        return pydocs()
-    if str(config.source).startswith("hub:"):
-        return hub(config)
+    name, version = str(config.source), sys.version.split()[0]
+    if name == "pydocs":  # the manual behind Python's `help()`, which comes with CPython
+        return Source(f"the manual of Python {version}", [name, version], read_pydocs)
+    if name.startswith("hub:"):
+        options = [config.hub_config, config.hub_split, config.hub_column, config.hub_revision]
+        return Source(name, [name, *options, config.separator], lambda _: read_rows(config))
     names = [config.source] if isinstance(config.source, str) else config.source
     paths = [path for name in names for path in find_files(name)]
     files = [[str(p.absolute()), p.stat().st_size, p.stat().st_mtime_ns] for p in paths]
@@ -84,23 +86,16 @@ def read_files(paths: list[Path], separator: str, errors: str) -> Iterator[str]:
                 yield text + file.readline(CHUNK)  # to its end, so that no word is cut
 
 
-def pydocs() -> Source:
-    """Return the reference manual behind Python's `help()`, which comes with CPython."""
+def read_pydocs(errors: str) -> Iterator[str]:
+    """Yield Python's manual."""
     from pydoc_data.topics import topics  # half a megabyte
 
-    text, version = "\n".join(topics[name] for name in sorted(topics)), sys.version.split()[0]
-    return Source(f"the manual of Python {version}", ["pydocs", version], lambda _: iter([text]))
-
-
-def hub(config: DataConfig) -> Source:
-    """Return a dataset of the Hugging Face Hub. `datasets` downloads each file once."""
-    options = [config.hub_config, config.hub_split, config.hub_column, config.hub_revision]
-    name = str(config.source)
-    return Source(name, [name, *options, config.separator], lambda _: read_rows(config))
+    yield "\n".join(topics[name] for name in sorted(topics))
 
 
 def read_rows(config: DataConfig) -> Iterator[str]:
     """Yield the text of a dataset, its rows joined by the separator; a null is an empty text.
+    `datasets` downloads each file once.
 
     Raises:
         UserError: if the dataset is not reachable, or its column does not contain text.
