@@ -132,8 +132,8 @@ def build(kind: type[Options], values: dict[str, Any], prefix: str = "--") -> Op
     except ValidationError as error:
         field, message = first_error(error)
         name = field.split(".")[0]  # without the member of a union
-        # An error of the whole dataclass begins with the name of a field.
-        raise UserError(f"{prefix}{name} {message}" if name else prefix + message) from None
+        # An error of the whole dataclass has no name, and begins with that of a field.
+        raise UserError(prefix + f"{name} {message}".lstrip()) from None
 
 
 def read_config(values: Values, file: str | None, config: Config = Config()) -> Config:  # noqa: B008

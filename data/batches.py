@@ -81,11 +81,11 @@ class TextBatches:
                 f"the splits have {sizes} tokens, but a sequence has {block_size + 1}; use a "
                 f"longer text or a smaller --model.block_size"
             )
-        self.train_tokens, self.val_tokens, self.test_tokens = splits
+        self.train_tokens, self.val_tokens, test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1
         # Call these with a batch size B, and perhaps a limit.
         self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)
-        self.test_batches = functools.partial(one_pass, self.test_tokens, block_size)
+        self.test_batches = functools.partial(one_pass, test_tokens, block_size)
 
     def __str__(self) -> str:
         """Describe the text in one line."""

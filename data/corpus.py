@@ -22,7 +22,6 @@ from filelock import FileLock
 from pydantic.dataclasses import dataclass
 from tqdm import tqdm
 
-from common.atomic import write_atomically
 from common.errors import UserError, reading
 from common.fields import STRICT, Natural
 from data.config import DataConfig
@@ -134,7 +133,7 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
         start = max(np.flatnonzero(counts), key=lambda i: (tokenizer.labels[i] == "\n", counts[i]))
         info = {"sha256": digest.hexdigest(), "tokens": len(tokens), "start_token": int(start)}
         plain = {"info": info, "tokenizer": tokenizer.to_dict()}
-        write_atomically(Path(made, "corpus.json"), json.dumps(plain).encode())
+        Path(made, "corpus.json").write_text(json.dumps(plain))
         del tokens  # Windows does not rename the folder of a mapped file
         os.rename(made, entry)
 

@@ -141,5 +141,4 @@ def check_changes(old: Config, new: Config, flag: str) -> None:
         for name, value in values.items():
             now, field = after[section][name], f"{section}.{name}"
             if now != value and not any(fnmatch(field, each) for each in MAY_CHANGE[flag]):
-                hint = "; --train.max_steps sets how far it trains" * (name == "minutes")
-                raise UserError(f"{flag} cannot change {field} from {value} to {now}{hint}")
+                raise UserError(f"{flag} cannot change {field} from {value} to {now}")

@@ -542,7 +542,7 @@ def test_init_from_starts_a_new_run_from_the_best_weights(workplace: Path) -> No
 REJECTED = [
     (["--resume=a", "--model.n_layer=3"], "--resume cannot change model.n_layer from 2 to 3"),
     (["--resume=a", "--data.source=other.txt"], "runs/a was trained on another text, "),
-    (["--resume=a", "--train.minutes=2"], "0.0 to 2.0; --train.max_steps sets how far"),
+    (["--resume=a", "--train.minutes=2"], "change train.minutes from 0.0 to 2.0"),
     (["--resume=a", "--train.max_steps=1"], "runs/a has 2 steps; raise --train.max_steps"),
     (["--resume=a", "--run=b"], "--resume, --evaluate and --init_from exclude each other; --run"),
     (["--evaluate=a", "--init_from=a"], "--resume, --evaluate and --init_from exclude each other"),
