@@ -438,25 +438,25 @@ def test_stop_during_evaluation_resumes_bitwise_identical(
 
 
 def test_target_loss_ends_the_run_and_seconds_add_up(workplace: Path) -> None:
-    """A lower target continues the run. Seconds count those of earlier sessions."""
+    """The last loss counts, not the best. Seconds count those of earlier sessions."""
     assert train.main([*SHORT, "--train.target_loss=2.2", "--run=a"]) == 0
     step, loss = max(read("runs/a", "val_loss").items())
     assert loss <= 2.2 < min([*read("runs/a", "val_loss").values()][:-1], default=9.0)
     assert state_of("a").step == step < 24
     path = Path("runs/a/last.safetensors")
     header, tensors = load_checkpoint(path)
-    header.state.seconds = 1000.0
+    header.state.seconds, header.state.val_loss = 1000.0, 9.0
     save_checkpoint(path, tensors, header)
-    assert train.main(["--resume=a", "--train.target_loss=0"]) == 0
-    assert state_of("a").step == 24
+    assert train.main(["--resume=a"]) == 0
+    assert step < state_of("a").step < 24
     assert 1000 < state_of("a").seconds < 1500
 
 
 def test_longer_run_is_planned_at_once_and_has_no_snapshot_of_the_shorter(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Kill the resumed run in its second step: the new length is known, and later snapshots of the
-    planned 24 steps are gone."""
+    """Kill the resumed run in its second step: the new length is known, later snapshots of the
+    planned 24 steps are gone, and the evaluation before the checkpoint is not repeated."""
 
     def killed() -> None:
         raise SystemExit
@@ -464,7 +464,7 @@ def test_longer_run_is_planned_at_once_and_has_no_snapshot_of_the_shorter(
     with monkeypatch.context() as patch:
         at_step(patch, 12, killed)
         with pytest.raises(SystemExit):
-            train.main([*DROPOUT, "--run=a"])
+            train.main([*DROPOUT, "--train.eval_every=5", "--run=a"])
     assert (state_of("a").step, list(find_snapshots(Path("runs/a")))) == (10, [0, 3, 10])
     Path("runs/a/snapshots/00000024.safetensors").touch()
     with monkeypatch.context() as patch:
@@ -473,6 +473,7 @@ def test_longer_run_is_planned_at_once_and_has_no_snapshot_of_the_shorter(
             train.main(["--resume=a", "--train.max_steps=30"])
     assert load_checkpoint(Path("runs/a/last.safetensors"))[0].config.train.max_steps == 30
     assert list(find_snapshots(Path("runs/a"))) == [0, 3, 10]
+    assert capsys.readouterr().out.count("step 10  validation") == 1
 
 
 # --- separate processes --------------------------------------------------------------------------
