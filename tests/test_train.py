@@ -188,9 +188,10 @@ def test_run_folder_has_the_documented_files(debug_run: Path) -> None:
 def test_evaluate_measures_the_held_out_splits(
     workplace: Path, capsys: pytest.CaptureFixture[str], source: str
 ) -> None:
-    """The best weights are measured, and no file changes."""
+    """The best weights are measured, on the whole splits, and no file changes."""
     flags = [flag for flag in SHORT if "source" not in flag] + [f"--data.source={source}"]
-    flags += ["--data.repeat_max_period=16", "--train.max_steps=8", "--run=a"]
+    flags += ["--data.repeat_max_period=16", "--train.max_steps=8", "--train.eval_tokens=99"]
+    flags += ["--run=a"]
     flags += ["--data.tokenizer=byte", "--data.test_fraction=0.2"] if source == "short.txt" else []
     assert train.main(flags) == 0
     before = {path: path.read_bytes() for path in Path("runs/a").rglob("*") if path.is_file()}
@@ -471,7 +472,9 @@ def test_longer_run_is_planned_at_once_and_has_no_snapshot_of_the_shorter(
         at_step(patch, 2, killed)
         with pytest.raises(SystemExit):
             train.main(["--resume=a", "--train.max_steps=30"])
-    assert load_checkpoint(Path("runs/a/last.safetensors"))[0].config.train.max_steps == 30
+    config = load_checkpoint(Path("runs/a/last.safetensors"))[0].config
+    assert config.train.max_steps == 30
+    assert config == read_config({}, "runs/a/config.yaml")
     assert list(find_snapshots(Path("runs/a"))) == [0, 3, 10]
     assert capsys.readouterr().out.count("step 10  validation") == 1
 
