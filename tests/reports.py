@@ -43,7 +43,7 @@ def make_report(folder: Path) -> Report:
         patch.chdir(folder)
         text = "".join(np.random.default_rng(0).choice(list(CHARS), 2000))
         Path("text.txt").write_text(text, newline="\n")
-        run = make_run(Path("runs/plain"), CHARS, "text.txt", ngrams=2)
+        run = make_run(Path("runs/plain"), CHARS, "text.txt")
         saved = open_run(run, "last")
         exact = {step: saved.model() for step in (0, 1, 3)}
         for step in (0, 1):

@@ -1,24 +1,16 @@
 """Nothing on show is stale: after a change, a page shows what a new page in that state shows."""
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-import study
-from page.html import make_html
-from run.checkpoint import open_run
-from tests.conftest import make_run
 from tests.page.conftest import Show, settle, wait_for_address
 from tests.page.test_page import point_at
-from tests.reports import CHARS, parse_report, save_snapshot
 
 PANELS = ("lens", "patch", "scores", "alone", "circuit")
 START = "#text=so+be+it+to&head=L1H1&edit=L1H0%3Dmean&edit=hide%402&edit=patch%405%2FL1"
 # One after the other: a field or button, its new value, and what that replaces in the address.
 CHANGES = (
     ("#ablate", None, "%2FL1", "%2FL1&edit=L1H1%3Dmean"),
-    ("#slider", "0", "&head", "&step=2&head"),
+    ("#slider", "1", "&head", "&step=1&head"),
     ("#instead", "zero", "mean", "zero"),
     ("#other", "so by it to", "&step", "&other=so+by+it+to&step"),
     (".chip >> nth=1", None, "&edit=hide%402", ""),
@@ -26,7 +18,7 @@ CHANGES = (
     ("#typed", "zany to one", "many", "zany"),  # which attends from and to the same tokens
 )
 PERFORM = """(place, value) => {
-  if (value === null) place.click();
+  if (value == null) place.click();
   else {
     place.value = value;
     for (const type of ["input", "change"]) place.dispatchEvent(new Event(type));
@@ -71,8 +63,9 @@ def select_pair(tab: Any, selector: str) -> None:
 
 def open_panel(tab: Any, panel: str) -> None:
     step = 2 if panel == "lens" else 4  # Softmax, or Ablate, which measures every head
-    perform(tab, f"#steps button >> nth={step}")
-    perform(tab, f"#show-{panel}")
+    for selector in (f"#steps button >> nth={step}", f"#show-{panel}"):
+        tab.eval_on_selector(selector, PERFORM)
+    settle(tab)
     if panel == "alone":  # the page remembers the pair
         tab.check("#alone-section label:last-child input")
         select_pair(tab, "#alone-scores")
@@ -86,24 +79,10 @@ def on_show(tab: Any) -> list[str]:
     return [line for part in tab.evaluate(SHOWN) for line in part.split("\n")]
 
 
-@pytest.fixture(scope="module")
-def html(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a page of two snapshots, at steps 2 and 3, whose layer 0 can be read alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("stale"))
-        Path("text.txt").write_text("to be or not " * 200)
-        run = make_run(Path("runs/a"), CHARS, "text.txt")
-        first = open_run(run, "best")
-        save_snapshot(run, first.model(), first.header)
-        flags = ["--source=text.txt", "--sequences=2", "--prompt=to be", "--checkpoint=last"]
-        assert study.main(["report", *flags]) == 0
-        return make_html(*parse_report(run))
-
-
-def test_page_after_a_change_shows_what_a_new_page_shows(html: str, show: Show) -> None:
+def test_page_after_a_change_shows_what_a_new_page_shows(show: Show) -> None:
     found: dict[str, list[list[str]]] = {}
     for panel in PANELS:
-        tab = show(html, START)
+        tab = show(address=START)
         select_pair(tab, "#map")
         open_panel(tab, panel)
         found[panel] = [on_show(tab)]
@@ -113,7 +92,7 @@ def test_page_after_a_change_shows_what_a_new_page_shows(html: str, show: Show) 
     address = START
     for i, (selector, _, old, new) in enumerate(CHANGES, 1):
         address = address.replace(old, new)
-        tab = show(html, address)
+        tab = show(address=address)
         if selector != "#typed":  # typing clears the selection
             select_pair(tab, "#map")
         for panel in PANELS:
@@ -121,9 +100,9 @@ def test_page_after_a_change_shows_what_a_new_page_shows(html: str, show: Show) 
             assert found[panel][i] == on_show(tab), (selector, panel)
 
 
-def test_rapid_interaction_ends_in_the_state_of_its_address(html: str, show: Show) -> None:
-    tab = show(html)
+def test_rapid_interaction_ends_in_the_state_of_its_address(show: Show) -> None:
+    tab = show()
     tab.evaluate(RAPID)
     address = wait_for_address(settle(tab), "not+to+be+or")
     found = on_show(tab)
-    assert not tab.is_visible("#trouble") and found == on_show(show(html, address))
+    assert not tab.is_visible("#trouble") and found == on_show(show(address=address))
