@@ -11,6 +11,7 @@ from tests.lens.models import D, H, L, make_model
 @pytest.mark.parametrize("size", [1e-20, 3e37])
 def test_scores_match_their_definition_at_any_weight_scale(size: float) -> None:
     model = make_model()
+    blocks_of(model)[0].attn.out.weight.data[:, :D] = 0.0  # of head L0H0
     w = {name: weight.detach().double() for name, weight in model.named_parameters()}
     for weight in model.parameters():
         weight.data *= size
@@ -27,15 +28,7 @@ def test_scores_match_their_definition_at_any_weight_scale(size: float) -> None:
         writes, reads = head(*earlier)["OV"], head(*later)
         expected = {"Q": reads["QK"].T, "K": reads["QK"], "V": reads["OV"]}
         for kind, R in expected.items():
-            score = (R @ writes).norm() / (R.norm() * writes.norm())
+            score = (R @ writes).norm() / (R.norm() * writes.norm()).clamp(min=1e-9)
             assert scores[kind] == pytest.approx(float(score))
         count += 1
     assert count == H * H * L * (L - 1) // 2
-
-
-def test_head_with_zero_output_weights_scores_zero() -> None:
-    model = make_model()
-    with torch.no_grad():
-        blocks_of(model)[0].attn.out.weight[:, :D] = 0.0
-    found = {earlier: scores for earlier, _, scores in composition(model)}
-    assert set(found[0, 0].values()) == {0.0} and min(found[0, 1].values()) > 0
