@@ -233,7 +233,10 @@ def test_minutes_limit_the_whole_run(
     assert train.main([*flags, "--train.minutes=2"]) == 0
     steps = state_of("a").step
     assert f"{steps} steps, 1,000.0 ms each, fit into 2 min here; " in capsys.readouterr().out
-    assert len(read("runs/a", "val_loss")) == -(-steps // 9)
+    evaluations = len(read("runs/a", "val_loss"))
+    assert evaluations == -(-steps // 9)
+    # The validation split has 251 tokens, and a sample 10.
+    assert state_of("a").seconds == pytest.approx(steps + evaluations * (251 + 10) / 32 / 3)
     assert 120 - 8 < now[0] - (1000.0 - 7.0) <= 120
 
 

@@ -239,3 +239,14 @@ def test_model_decodes_without_a_working_compiler(
         assert optimize_for_decoding(gpt, dtype) is gpt
         assert "not compiled, and therefore slower and in float32" in capsys.readouterr().err
     assert gpt.token_embedding.weight.equal(weight)
+
+
+@needs_cc
+def test_changed_source_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "decode.c"
+    shutil.copy(Path(sampling.decode.__file__).with_suffix(".c"), source)
+    monkeypatch.setattr(sampling.decode, "__file__", str(tmp_path / "decode.py"))
+    for added, libraries in (("", 1), ("", 1), ("/* changed */\n", 2)):
+        source.write_text(source.read_text() + added)
+        compile_library.__wrapped__(torch.float32)
+        assert len(list(tmp_path.glob("__pycache__/*.so"))) == libraries
