@@ -163,7 +163,7 @@ COMMANDS = ("trace", "verify", "heads", "compare --steps=1", "report")
 
 def share_keys(model: GPT) -> None:
     """Let all queries of layer 1 share the keys and values of a single head."""
-    attn = blocks_of(model)[1].attn
+    attn: Any = blocks_of(model)[1].attn
     attn.key, attn.value = nn.Linear(H * D, D), nn.Linear(H * D, D)
     attn.split_heads = lambda x_BTC: x_BTC.unflatten(-1, (-1, D)).transpose(1, 2)
     attn.attend.kernel = "explicit"
@@ -181,7 +181,8 @@ def slide_window(model: GPT) -> None:
 
 
 def replace_mlp(model: GPT) -> None:
-    blocks_of(model)[1].mlp = nn.Sequential(nn.Linear(H * D, 9), nn.Softplus(), nn.Linear(9, H * D))
+    block: Any = blocks_of(model)[1]
+    block.mlp = nn.Sequential(nn.Linear(H * D, 9), nn.Softplus(), nn.Linear(9, H * D))
 
 
 def cap_logits(model: GPT) -> None:

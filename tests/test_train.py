@@ -441,7 +441,9 @@ def test_stop_during_evaluation_resumes_bitwise_identical(
     assert_same_run(Path("runs/parts"), whole)
 
 
-def test_target_loss_ends_the_run_and_seconds_add_up(workplace: Path) -> None:
+def test_target_loss_ends_the_run_and_seconds_add_up(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The last loss counts, not the best. Seconds count those of earlier sessions."""
     assert train.main([*SHORT, "--train.target_loss=2.2", "--run=a"]) == 0
     step, loss = max(read("runs/a", "val_loss").items())
@@ -452,6 +454,7 @@ def test_target_loss_ends_the_run_and_seconds_add_up(workplace: Path) -> None:
     header.state.seconds, header.state.val_loss = 1000.0, 9.0
     save_checkpoint(path, tensors, header)
     assert train.main(["--resume=a"]) == 0
+    assert f"last.safetensors, step {step}, validation loss 9.0000\n" in capsys.readouterr().out
     assert step < state_of("a").step < 24
     assert 1000 < state_of("a").seconds < 1500
 

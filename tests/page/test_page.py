@@ -197,7 +197,11 @@ def test_edited_model_of_an_earlier_step_matches_pytorch(tab: Any, report: Repor
     act(tab, "#text .token >> nth=4")
     act(tab, "#hide-all")
     press(tab, "Escape")
-    edits = [{"layer": 1, "head": 0, "off": "mean"}, {"layer": 0, "off": "mlp"}, {"hide": 4}]
+    edits: list[dict[str, Any]] = [
+        {"layer": 1, "head": 0, "off": "mean"},
+        {"layer": 0, "off": "mlp"},
+        {"hide": 4},
+    ]
     edits += [{"layer": 2, "head": head, "off": "zero"} for head in range(H)]
     before_V, losses = logits_of(model, text)[-1], [loss_of(model, text)]
     with edited(model, edits, mean_outputs(report.exact[1], report.sequences_BT)):

@@ -95,6 +95,16 @@ def test_logits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> No
     assert found[0].equal(found[1]) and found[0].equal(found[2])
 
 
+@needs_cc
+def test_scores_far_below_zero_are_supported() -> None:
+    """With a shared bias of opposite signs, all scores are near -500."""
+    gpt = make(qk_norm=False, bias=True, positions="none")
+    for i in range(2):
+        gpt.get_parameter(f"blocks.{i}.attn.query.bias").data += 40
+        gpt.get_parameter(f"blocks.{i}.attn.key.bias").data -= 40
+    assert isinstance(optimize_for_decoding(gpt), CompiledGPT)
+
+
 Machine = Callable[[int, int], float]  # (number of threads, number of the token) -> seconds
 
 
