@@ -35,7 +35,7 @@ class Optimizer(Protocol):
 
     state: dict[str, dict[str, Tensor]]
     """The tensors of each weight, made in `__init__`: a checkpoint saves and restores them in
-    place."""
+    place. They cannot start from the weights, which --init_from loads later."""
 
     def step(self, lr_scale: float) -> None:
         """Update the weights with their gradients, at this multiple of the peak learning rates."""

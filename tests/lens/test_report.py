@@ -2,6 +2,7 @@
 
 import base64
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from lens.measure import (
     repeated,
     score_heads,
 )  # fmt: skip
-from lens.report_data import choose
-from lens.subject import REPEATS
+from lens.report_data import choose, through_training
+from lens.subject import REPEATS, MeasureOptions, Subject
+from run.checkpoint import open_run
 from tests.conftest import make_run
-from tests.reports import CHARS, Report, parse_report
+from tests.reports import CHARS, Report, parse_report, save_snapshot
+from training.step import TrainState
 
 
 def unpack(packed: str) -> Tensor:
@@ -103,3 +106,14 @@ def test_page_keeps_to_max_mb_and_overwrites_only_reports(
     Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
     assert study.main([*report, "--out=mine.txt"]) == 2
     assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"
+
+
+def test_snapshots_after_the_shown_weights_are_left_out(workplace: Path) -> None:
+    """The best weights are those of step 2."""
+    run = make_run(Path("runs/a"), CHARS)
+    saved = open_run(run, "last")
+    for step in (1, 2, 3):
+        header = replace(saved.header, state=TrainState(step))
+        save_snapshot(run, saved.model(), header)
+    shown = [step for step, _ in through_training(Subject("a", MeasureOptions()))]
+    assert shown == [1, 2]

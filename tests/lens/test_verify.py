@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lens.capture import blocks_of
+from lens.formula import relative_error
 from lens.verify import TOLERANCE, check_model
 from model.attention import Cache, KVCache, attention, causal_mask
 from model.gpt import GPT
@@ -28,7 +29,7 @@ ALL = [HEADS, LAYER, TORCH, TOKEN, BACK, SUMS, LENS, CACHED]
         MODERN,
         CLASSICAL,
         replace(CLASSICAL, attention="explicit"),
-        replace(MODERN, tie_embeddings=True, ngrams=3, activation="relu"),
+        replace(MODERN, tie_embeddings=True, ngrams=3, positions="learned"),
         replace(MODERN, block_size=2),
     ],
     ids=["modern", "classical", "explicit", "tied", "two positions"],
@@ -44,6 +45,11 @@ def test_correct_models_pass(config, own) -> None:  # type: ignore[no-untyped-de
             assert check.verdict == "passed" and check.error is not None
             assert check.error <= (0 if check.name in (TOKEN, BACK) else 4 * TOLERANCE[dtype])
     assert any(check.error for check in found)
+
+
+def test_error_of_a_number_that_is_not_finite_is_infinite() -> None:
+    got = torch.tensor([torch.nan, torch.inf, 1.0, 3.0])
+    assert relative_error(got, torch.full((4,), 2.0)).tolist() == [torch.inf, torch.inf, 0.5, 0.5]
 
 
 def with_attn(change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[GPT], None]:
