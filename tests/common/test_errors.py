@@ -44,10 +44,9 @@ def test_user_error_prints_one_line(
     assert out == "" and said.startswith(line) and said.count("\n") == max(1, line.count("\n"))
 
 
-@pytest.mark.parametrize("bug", [RuntimeError("a bug"), ValueError("y")], ids=repr)
-def test_bug_keeps_its_traceback_and_success_its_exit_code(bug: Exception) -> None:
-    with pytest.raises(type(bug)):
-        exit_code(bug)
+def test_bug_keeps_its_traceback_and_success_its_exit_code() -> None:
+    with pytest.raises(ValueError, match="a bug"):
+        exit_code(ValueError("a bug"))
     assert exit_code(None, 7) == 7
 
 
@@ -67,21 +66,16 @@ def test_printable_text_is_short_without_control_characters(part: str, times: in
     assert shown == text[:600] or not text.isprintable()
 
 
-def test_closed_pipe_prints_no_error() -> None:
+def test_output_may_be_closed_or_lack_a_character() -> None:
     """The output is less than a line, so it stays in a buffer until the command ends."""
     program = "import sys\nfrom common.errors import command\n"
-    program += "sys.exit(command(lambda argv: print('x', end='') or 0)([]))"
+    program += "sys.exit(command(lambda argv: print('é日', end='') or 0)([]))"
+    words = [sys.executable, "-c", program]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(words, env=environment, capture_output=True)
+    assert ended.stdout == b"\\xe9\\u65e5"
     reader, writer = os.pipe()
     os.close(reader)
-    words = [sys.executable, "-c", program]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
     ended = subprocess.run(words, env=environment, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (141, b"")
-
-
-def test_character_outside_the_terminal_encoding_is_escaped() -> None:
-    program = "from common.errors import command; command(lambda argv: print('é日') or 0)([])"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
-    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True)
-    assert ended.stdout.split() == [b"\\xe9\\u65e5"]

@@ -31,13 +31,13 @@ def test_throughput_is_measured_since_the_last_logged_step(tmp_path: Path) -> No
     """Only the time of training steps counts, which excludes evaluations and checkpoints."""
     state = TrainState(step=1, seconds=50.0, train_loss=9.0)
     with logger(tmp_path, state) as log:
-        for step in (2, 3, 4, 6, 7):  # steps 5 and 6 are read together
+        for step, seconds in ((2, 0.5), (3, 0.5), (4, 0.25), (6, 0.5), (7, 0.25)):
             state.step, state.train_loss, state.seconds = step, step / 4, step * 10.0
-            seconds = 0.5 if step == 6 or step < 4 else 0.25
+            # Steps 5 and 6 are read together.
             log.training(1 + (step == 6), seconds, lr_scale=step / 8, grad_norm=step * 2.0)
         assert log.bar.postfix == "loss 1.500, 240 tokens/s"
         state.record(2.5)
-        log.evaluation(Evaluation(2.5, 1.25))
+        log.evaluation(Evaluation(2.5, 1.25, 9))
     names = ("step", "train_loss", "learning_rate", "grad_norm", "tokens_per_second", "seconds")
     assert read_metrics(tmp_path) == [
         dict(zip(names, (3, 0.75, 0.1875, 6.0, 120.0, 30.0), strict=True)),
@@ -52,9 +52,9 @@ def test_evaluation_is_printed_with_the_best_baseline_it_beats(
     state = TrainState(step=5, train_loss=2.125)
     sample = "first line\nbell\x07\n\nthe end"
     with logger(tmp_path, state, max_steps=1000) as log:
-        for loss, shown in ((4.5, ""), (1.5, sample), (3.0, "")):
+        for loss, tokens, shown in ((4.5, 999_990, ""), (1.5, 9, sample), (3.0, 999_991, "")):
             state.record(loss)
-            log.evaluation(Evaluation(loss, loss / 2))
+            log.evaluation(Evaluation(loss, loss / 2, tokens))
             log.sample(shown)
     step = "step    5  validation "
     assert capsys.readouterr().out.splitlines() == [
@@ -65,20 +65,12 @@ def test_evaluation_is_printed_with_the_best_baseline_it_beats(
         "    | bell\\x07",
         "    | ",
         "    | the end",
-        f"{step}3.0000 nats/char  1.500 bits/char  training 2.1250  beats uniform 4.0000",
+        f"{step}3.0000 nats/char  1.500 bits/char on 999,991 tokens  training 2.1250"
+        "  beats uniform 4.0000  (best 1.5000)",
     ]
 
 
 # --- files ---------------------------------------------------------------------------------------
-
-
-def events_of(run: Path, key: str) -> list[tuple[int, float]]:
-    events = EventAccumulator(str(run)).Reload()
-    return [(event.step, event.value) for event in events.Scalars(key)]
-
-
-def lines_of(run: Path, key: str) -> list[tuple[int, float]]:
-    return [(line["step"], line[key]) for line in read_metrics(run) if key in line]
 
 
 @pytest.mark.parametrize("cut", ["", '{"step": 3, "train', "\udcff\n"])
@@ -88,12 +80,17 @@ def test_resumed_log_has_no_missing_or_repeated_steps(
 ) -> None:
     """The checkpoint is of step 2, before or after its evaluation. The log has later steps and ends
     with `cut`."""
+
+    def events(key: str) -> list[tuple[int, float]]:
+        scalars = EventAccumulator(str(tmp_path)).Reload().Scalars(key)
+        return [(event.step, event.value) for event in scalars]
+
     state = TrainState()
     with logger(tmp_path, state, tensorboard=True) as log:
         for state.step in (1, 2, 3, 4):
-            log.write({"train_loss": float(state.step)})
-            log.write({"val_loss": -float(state.step)})
-            assert events_of(tmp_path, "val_loss")[-1][0] == state.step, "while it trains"
+            log.write({"train_loss": state.step})
+            log.write({"val_loss": -state.step})
+            assert events("val_loss")[-1][0] == state.step, "while it trains"
     with open(tmp_path / "metrics.jsonl", "a", errors="surrogateescape") as file:
         file.write(cut)
     now = time.time() + 2  # TensorBoard orders files by the time in their names, in seconds
@@ -101,15 +98,14 @@ def test_resumed_log_has_no_missing_or_repeated_steps(
     state = TrainState(step=2, last_eval_step=evaluated)
     with logger(tmp_path, state, tensorboard=True) as log:
         if evaluated == 1:
-            log.write({"val_loss": -2.0})
+            log.write({"val_loss": -2})
         for state.step in (3, 4):
-            log.write({"train_loss": 10.0 * state.step})
-            log.write({"val_loss": -10.0 * state.step})
-    expected = [(1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0)]
+            log.write({"train_loss": 10 * state.step})
+            log.write({"val_loss": -10 * state.step})
     for key, sign in (("train_loss", 1), ("val_loss", -1)):
-        found = [(step, sign * loss) for step, loss in lines_of(tmp_path, key)]
-        assert found == expected
+        lines = [(line["step"], line[key]) for line in read_metrics(tmp_path) if key in line]
+        assert lines == [(1, sign), (2, 2 * sign), (3, 30 * sign), (4, 40 * sign)]
         # A repeated evaluation appears twice in TensorBoard, with the same loss.
-        twice = [(2, -2.0)] if key == "val_loss" and evaluated == 1 else []
-        assert sorted(events_of(tmp_path, key)) == sorted(lines_of(tmp_path, key) + twice)
+        twice = [(2, -2)] if key == "val_loss" and evaluated == 1 else []
+        assert sorted(events(key)) == sorted(lines + twice)
     assert read_metrics(tmp_path / "absent") == []
