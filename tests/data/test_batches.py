@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from itertools import combinations, pairwise
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -14,7 +13,6 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from configs.load import read_config
 from data.batches import RepeatBatches, TextBatches, baseline_losses, one_pass, open_batches
 from data.config import DataConfig
 from data.corpus import Corpus, Text
@@ -57,46 +55,42 @@ def test_epoch_has_each_adjacent_sequence_once(
     assert starts == [first + T * i for i in range(count)] and first < T
 
 
-@given(st.integers(0, 50), st.integers(0, 3))
-def test_batch_depends_only_on_seed_and_step(step: int, seed: int) -> None:
-    first, second = make(300, 4, seed), make(300, 4, seed)
-    second.train_batch(7, 5)
-    assert torch.equal(first.train_batch(step, 6), second.train_batch(step, 6))
-    halves = torch.cat([first.train_batch(2 * step + half, 3) for half in (0, 1)])
-    assert torch.equal(first.train_batch(step, 6), halves)
-
-
-def test_batches_are_the_same_in_every_version() -> None:
+def test_batches_are_the_same_in_every_order_and_version() -> None:
     """Never change these sums, so that runs of earlier versions resume with the same sequences."""
     for batches, expected in ((make(300, 4, seed=7), 376408885), (repeats(seed=7), 749780390)):
-        sampled = torch.cat([batches.train_batch(step, 5).flatten() for step in range(100)])
+        drawn = [batches.train_batch(step, 5).flatten() for step in reversed(range(100))]
+        sampled = torch.cat(drawn[::-1])
         assert (sampled * torch.arange(len(sampled))).sum() == expected
 
 
-@given(sizes, st.floats(0.01, 0.6), st.floats(0.0, 0.3))
+@given(sizes, st.integers(1, 60), st.integers(0, 30))
 def test_splits_are_consecutive_and_passes_cover_them(
-    size: tuple[int, int, int], val: float, test: float
+    size: tuple[int, int, int], val: int, test: int
 ) -> None:
     """A pass over a held-out split predicts all tokens except the first, in order."""
     length, T, B = size
     length *= 4
-    n_test, n_train = round(length * test), math.floor(round(length * (1 - val - test), 3))
+    n_test, n_train = round(length * test / 100), length * (100 - val - test) // 100
     assume(min(n_train, length - n_train - n_test) > T and (n_test > T or test == 0))
-    batches = make(length, T, val=val, test=test)
+    batches = make(length, T, val=val / 100, test=test / 100)
     assert batches.train_tokens.tolist() == list(range(n_train))
     ends = n_train, length - n_test, length
     splits = batches.validation_batches, batches.test_batches
+    assert batches.validation_tokens == length - n_test - n_train - 1
     for split, (first, end) in zip(splits, pairwise(ends), strict=True):
         passed = list(split(B))
         assert all((x.diff(dim=1) == 1).all() and x.dtype == torch.int64 for x in passed)
         assert [t for x in passed for t in x[:, 1:].flatten().tolist()] == [*range(first + 1, end)]
-        rows, rest = divmod(max(0, end - first - 1), T)
-        full = [(min(B, rows - i), T + 1) for i in range(0, rows, B)]
-        assert [tuple(x.shape) for x in passed] == full + [(1, rest + 1)] * (rest > 0)
+        full = (end - first - 1) // T if passed else 0
+        assert [len(x) for x in passed if x.size(1) == T + 1] == [
+            min(B, full - i) for i in range(0, full, B)
+        ]
 
 
 @given(st.integers(2, 99), st.integers(1, 12), st.integers(1, 99), st.integers(1, 3))
 @example(99, 12, 11, 1)  # a limit of less than one sequence
+@example(98, 12, 97, 3)  # exactly the split, whose last sequence is short
+@example(98, 12, 96, 3)
 def test_limited_pass_is_evenly_spaced_or_complete_if_it_fits(
     count: int, T: int, limit: int, B: int
 ) -> None:
@@ -107,76 +101,61 @@ def test_limited_pass_is_evenly_spaced_or_complete_if_it_fits(
     if limit >= count - 1:
         assert torch.equal(torch.cat(rows), torch.cat(whole, 1)[0])
         return
-    assert len(rows) == max(1, limit // T) and {len(row) for row in rows} == {T + 1}
-    gaps = {int(after[0] - before[0]) // T for before, after in pairwise(rows)}
-    assert 0 not in gaps and len(gaps) <= 2 and max(gaps, default=0) - min(gaps, default=0) <= 1
-    full = (count - 1) // T
-    assert full - int(rows[-1][0]) // T <= math.ceil(full / len(rows))  # the last gap is not larger
+    full, chosen = (count - 1) // T, max(1, limit // T)
+    starts = [T * math.floor(i * full / chosen) for i in range(chosen)]
+    assert [row.tolist() for row in rows] == [list(range(a, a + T + 1)) for a in starts]
 
 
-def test_too_short_split_is_rejected() -> None:
-    for val, test in ((0.1, 0), (0.895, 0), (0.4, 0.1)):
+def test_split_of_exactly_one_sequence_is_enough() -> None:
+    for val, test, sizes in ((0.1, 0, "90, 10, 0"), (0.9, 0, "10, 90, 0"), (0.4, 0.1, ".*, 10")):
         assert make(100, 9, val=val, test=test).train_batch(3, 2).shape == (2, 10)
-        with pytest.raises(UserError, match=r"splits have \[.*\b10\b.*\] tokens, .* has 11;"):
+        with pytest.raises(UserError, match=rf"splits have \[{sizes}\] tokens, .* has 11;"):
             make(100, 10, val=val, test=test)
-
-
-def test_split_sizes_follow_the_convention_of_enwik8() -> None:
-    text = Text(np.zeros(10**8, dtype=np.uint8), ByteTokenizer(), CORPUS)
-    batches = TextBatches(text, DataConfig(val_fraction=0.05, test_fraction=0.05), 9, 0)
-    assert (len(batches.train_tokens), len(batches.val_tokens)) == (90_000_000, 5_000_000)
 
 
 # --- repeated random strings -------------------------------------------------------------------
 
 
 def test_repeats_have_distinct_characters_and_cover_all_periods() -> None:
-    batches = repeats()
-    held_out = [*batches.validation_batches(256), *batches.test_batches(256)]
-    for sequences in (batches.train_batch(3, 256), *held_out):
+    """The held-out sequences are the same for every seed, and never trained on."""
+    trained = [repeats(seed).train_batch(step, 256) for seed, step in ((0, 0), (0, 1), (1, 0))]
+    validation, again, test = (
+        torch.cat(list(split(9)))
+        for one, other in [(repeats(), repeats(1))]
+        for split in (one.validation_batches, other.validation_batches, other.test_batches)
+    )
+    assert torch.equal(validation, again)
+    assert repeats().validation_tokens == validation[:, 1:].numel()
+    for sequences in (*trained, validation, test):
         rows = sequences.tolist()
         assert sequences.dtype == torch.int64 and {len(row) for row in rows} == {25}
         periods = [next(p for p in range(1, 25) if row[p:] == row[:-p]) for row in rows]
         assert set(periods) == set(range(3, 9)) and {row[0] for row in rows} == set(range(20))
         assert [len(set(row)) for row in rows] == periods
-
-
-def test_held_out_repeats_are_fixed_and_never_trained_on() -> None:
-    validation, again, test = (
-        torch.cat(list(split(9)))
-        for split in (
-            repeats().validation_batches,
-            repeats(1).validation_batches,
-            repeats(1).test_batches,
-        )
-    )
-    trained = [repeats(seed).train_batch(step, 256) for seed, step in ((0, 0), (0, 1), (1, 0))]
     for one, other in combinations([*trained, validation, test], 2):
         assert (one == other).all(1).sum() < 3  # a few may coincide by chance
-    assert torch.equal(validation, again)
-    for limit, count in ((1, 1), (5 * 24 + 23, 5)):
+    for limit, count in ((1, 1), (5 * 24 - 1, 4), (5 * 24, 5), (10**9, 256)):
         limited = torch.cat(list(repeats().validation_batches(2, limit)))
         assert torch.equal(limited, validation[:count])
 
 
-def test_repeat_source_has_its_own_vocabulary(workplace: Path) -> None:
-    Path("one.yaml").write_text("data: {source: [repeat]}")
-    config = read_config({}, "one.yaml").data
-    assert config == DataConfig(source="repeat")
-    own = open_batches(config, 64, 0).tokenizer
-    assert open_batches(config, 64, 0, own).tokenizer == own and own.vocab_size == 64
-    assert len(set(own.labels)) == 64 and "".join(own.labels).isprintable()
-    for name, value, message in (
-        ("repeat_vocab", 31, "must be at most"),
-        ("repeat_min_period", 33, "must be at most"),
-        ("repeat_max_period", 33, "must be at most"),
-        ("tokenizer", "byte", "has its own vocabulary"),
+def test_repeat_source_has_its_own_vocabulary() -> None:
+    config = DataConfig(source="repeat", repeat_vocab=30, repeat_max_period=30)
+    own = open_batches(config, 60, 0).tokenizer  # the longest period, exactly
+    assert open_batches(config, 60, 0, own).tokenizer == own and own.vocab_size == 30
+    assert len(set(own.labels)) == 30 and "".join(own.labels).isprintable()
+    shorter = dataclasses.replace(config, repeat_vocab=29)
+    reversed_ = dataclasses.replace(config, repeat_min_period=31)
+    of_bytes = dataclasses.replace(config, tokenizer="byte")
+    for changed, block_size, tokenizer, message in (
+        (shorter, 60, None, "must be at most"),
+        (reversed_, 99, None, "must be at most"),
+        (config, 59, None, "must be at most"),
+        (of_bytes, 60, None, "has its own vocabulary"),
+        (config, 60, CharTokenizer("abc"), "has its own vocabulary"),
     ):
-        changed: dict[str, Any] = {name: value}
         with pytest.raises(UserError, match=message):
-            open_batches(dataclasses.replace(config, **changed), 64, 0)
-    with pytest.raises(UserError, match="has its own vocabulary"):
-        open_batches(config, 64, 0, CharTokenizer("abc"))
+            open_batches(changed, block_size, 0, tokenizer)
 
 
 # --- baselines ---------------------------------------------------------------------------------
@@ -214,7 +193,7 @@ def test_baselines_use_the_text_next_to_the_validation_boundary(
     text = Text(tokens, CharTokenizer("abcde"), CORPUS)
     batches = TextBatches(text, DataConfig(val_fraction=0.2, test_fraction=0.1), 8, 0)
     monkeypatch.setattr("data.batches.BASELINE_TOKENS", 100)
-    train, val = tokens[600:700].tolist(), tokens[700:800].tolist()
-    assert batches.baselines() == pytest.approx(by_definition(train, val, 5))
+    expected = by_definition(tokens[600:700].tolist(), tokens[700:800].tolist(), 5)
+    assert batches.baselines() == pytest.approx(expected)
     losses = repeats(seed=3).baselines()
     assert losses == repeats().baselines() and losses["unigram"] == pytest.approx(3.0, abs=0.01)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ import train
 from common.errors import UserError
 from data.config import DataConfig
 from data.corpus import Text, load_text
-from data.tokenizer import CharTokenizer
+from data.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer, train_bpe
 from tests.conftest import make_run, posix
 
 KINDS = ("char", "byte", "bpe")
@@ -68,17 +69,15 @@ def test_every_character_of_every_file_is_kept(
         assert tuple(getattr(loaded.corpus, key) for key in ("source", "sha256", "tokens")) == info
 
 
-def test_bpe_tokens_do_not_depend_on_the_chunk_size(workplace: Path) -> None:
+def test_no_word_is_cut_at_the_end_of_a_chunk(workplace: Path) -> None:
     """Chunks end at line ends, where no word is split if the next line begins with a word."""
     text = "a line\nand, it's\r\nthe second\nthe third été 日本 line\nfourth\n" * 20
     Path("t.txt").write_bytes(text.encode())
-    tokenizer = load("t.txt", tokenizer="bpe", vocab_size=300).tokenizer
-    for chunk in (77, 200, 1000):
-        os.utime("t.txt", ns=(0, chunk))  # makes a new cache entry
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(data.sources, "CHUNK", chunk)
-            loaded = load("t.txt", tokenizer, tokenizer="bpe")
-        assert loaded.tokens.tolist() == tokenizer.encode(text).tolist()
+    tokenizer = train_bpe([text], 300)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data.sources, "CHUNK", 77)
+        loaded = load("t.txt", tokenizer, tokenizer="bpe")
+    assert loaded.tokens.tolist() == tokenizer.encode(text).tolist()
 
 
 @given(st.binary(min_size=1), st.integers(1, 9))
@@ -115,56 +114,67 @@ def test_globs_expand_and_existing_names_are_literal(workplace: Path) -> None:
         assert text_of(load(f"{name}.txt")) == f"<{name}>"
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        *((name, f"no text at {name}") for name in ("absent.txt", "folder", "pipe", "/dev/zero")),
-        *((["full.txt", name], f"no text at {name}") for name in ("pydocs", "repeat", "hub:a/b")),
-        (["hub:a/b", "full.txt"], "no text at hub:a/b"),
-        *((name, f"{name} is empty") for name in ("empty.txt", "em*y.txt")),
-    ],
-)
-def test_source_that_is_not_a_text_is_rejected(workplace: Path, source: str, message: str) -> None:
+def test_source_that_is_not_a_text_is_rejected(workplace: Path) -> None:
     Path("full.txt").write_text("full")
     Path("empty.txt").touch()
     Path("folder").mkdir()
     getattr(os, "mkfifo", Path.mkdir)(Path("pipe"))
-    for kind in KINDS:
-        with pytest.raises(UserError, match=message.replace("em*y", "empty")):
-            load(source, tokenizer=kind)
+    wrong: list[Any] = ["absent.txt", "folder", "pipe", "/dev/zero", "empty.txt", "em*y.txt"]
+    for source in (*wrong, *(["full.txt", name] for name in ("pydocs", "repeat", "hub:a/b"))):
+        name = source if isinstance(source, str) else source[-1]
+        for kind in KINDS:
+            with pytest.raises(UserError, match=f"no text at {name}|empty.txt is empty"):
+                load(source, tokenizer=kind)
     assert cached_files() == []
 
 
 # --- the cache ---------------------------------------------------------------------------------
 
 
-def test_unchanged_source_is_read_once(workplace: Path) -> None:
-    """A file of the same size and modification time is taken from the cache."""
-    for kind in KINDS:
-        Path("t.txt").write_text("some text")
-        os.utime("t.txt", ns=(0, 0))
-        first = load("t.txt", tokenizer=kind)
-        before = cached_files()
-        Path("t.txt").write_text("SOME TEXT")
-        os.utime("t.txt", ns=(0, 0))
-        for tokenizer in (None, first.tokenizer):  # a resumed run gives its tokenizer
-            again = load("t.txt", tokenizer, tokenizer=kind)
-            assert text_of(again) == "some text"
-            assert again[1:] == first[1:]
-        assert cached_files() == before
-    assert len(cached_files()) == 2 * len(KINDS)
+BPE = {"tokenizer": "bpe", "vocab_size": 257}
+BOTH = {"source": ["a.txt", "b.txt"], "separator": "|"}
+ENTRIES: list[tuple[dict[str, Any], Tokenizer | None]] = [
+    (BOTH, None),
+    (BOTH | {"source": "a.txt"}, None),
+    (BOTH | {"source": ["b.txt", "a.txt"]}, None),
+    (BOTH | {"separator": "-"}, None),
+    (BOTH | {"tokenizer": "byte"}, None),
+    (BOTH | BPE, None),
+    (BOTH | BPE | {"vocab_size": 258}, None),
+    (BOTH, CharTokenizer("abcdenotw \n|")),
+    (BOTH, CharTokenizer("wtonedcba \n|")),
+    (BOTH | BPE, BPETokenizer("o n")),
+    (BOTH | BPE, BPETokenizer("n e")),
+]
 
 
-def test_changed_source_is_read_again(workplace: Path) -> None:
-    """A new modification time, size, order or vocabulary size is a change."""
-    Path("b.txt").write_text("text of b")
-    for time, text in ((0, "a text"), (1, "A TEXT"), (1, "longer text")):
+def test_whatever_changes_the_tokens_changes_the_cache_entry(workplace: Path) -> None:
+    """That includes a file's time and size. An entry that exists is not made again."""
+    Path("b.txt").write_text("eno owt\n")
+    made = 0
+    for time, text in ((0, "one two\n"), (1, "two one\n"), (1, "two on\n")):
         Path("a.txt").write_text(text)
         os.utime("a.txt", ns=(0, time))
-        assert text_of(load(["a.txt", "b.txt"])) == f"{text}text of b"
-        assert text_of(load(["b.txt", "a.txt"])) == f"text of b{text}"
-    for V in (257, 258):
-        assert load("a.txt", tokenizer="bpe", vocab_size=V).tokenizer.vocab_size == V
+        for options, other in ENTRIES * 2:
+            config = DataConfig(**options)
+            names = [config.source] if isinstance(config.source, str) else config.source
+            whole = config.separator.join(Path(name).read_text() for name in names)
+            own = {
+                "char": CharTokenizer("".join(sorted(set(whole)))),
+                "byte": ByteTokenizer(),
+                "bpe": train_bpe([whole], config.vocab_size),
+            }
+            tokenizer = other or own[config.tokenizer]
+            loaded = load_text(config, other)
+            assert loaded.tokenizer == tokenizer, (options, other)
+            assert loaded.tokens.tolist() == tokenizer.encode(whole).tolist(), (options, other)
+        made += 2 * len(ENTRIES)
+        assert len(cached_files()) == made
+    Path("a.txt").write_text("TWO ON\n")  # the same size and time
+    os.utime("a.txt", ns=(0, 1))
+    for other in (None, CharTokenizer("\n notw")):  # a resumed run gives its tokenizer
+        assert text_of(load("a.txt", other, separator="|")) == text
+    assert len(cached_files()) == made
 
 
 def test_second_reader_waits_for_the_first(
@@ -204,30 +214,27 @@ def test_cache_entry_is_complete_or_absent(workplace: Path, killed: bool) -> Non
             load("t.txt")
         os._exit(7)
     os.waitpid(child, 0)
-    made = Path("cache/tokens")
-    assert len([path for path in made.iterdir() if path.suffix != ".lock"]) == killed
+    assert len([*Path("cache/tokens").glob("*-*")]) == killed
     assert text_of(load("t.txt")) == "one two three"
-    assert len(list(made.glob("*/tokens.bin"))) == 1  # nothing of the killed process is left
-
-
-def test_environment_sets_the_cache(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("t.txt").write_text("some text")
-    monkeypatch.setenv("GLASSGPT_CACHE", "fast disk")
-    load("t.txt")
-    assert len(list(Path("fast disk").glob("tokens/*/tokens.bin"))) == 1
-    assert not Path("cache").exists()
+    assert {path.name for path in cached_files()} == {"tokens.bin", "corpus.json"}
+    assert len(cached_files()) == 2  # nothing of the killed process is left
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "corpus.json"])
-def test_damaged_cache_entry_is_rejected_by_name(workplace: Path, name: str) -> None:
+def test_damaged_cache_entry_is_rejected_by_name(
+    workplace: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment variable sets the folder of the cache."""
+    monkeypatch.setenv("GLASSGPT_CACHE", "fast disk")
     Path("t.txt").write_text("dcba" * 300)
     load("t.txt")
-    (path,) = Path("cache/tokens").glob(f"*/{name}")
+    (path,) = Path("fast disk/tokens").glob(f"*/{name}")
     content = path.read_bytes()
     for other in (b"", content[:-1]):
         path.write_bytes(other)
         with pytest.raises(UserError, match=f"{path.parent.name}, which you can delete, is"):
             load("t.txt")
+    assert not Path("cache").exists()
 
 
 # --- texts that only a saved run names ---------------------------------------------------------
@@ -244,52 +251,50 @@ def test_saved_run_cannot_cause_reads_or_downloads(
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("it downloads"))
     Path("private.txt").write_text("a secret text to keep\n" * 40)
     make_run(Path("runs/other"), source=source)
-    for main, words, flag in (
-        (train.main, "--resume=other --train.max_steps=9", "--data.source"),
-        (train.main, "--evaluate=other", "--data.source"),
-        (train.main, "--init_from=other", "--data.source"),
-        (study.main, "heads other", "--source"),
-    ):
-        assert main(words.split()) == 2
+    for words in ("--resume=other --train.max_steps=9", "--evaluate=other", "--init_from=other"):
+        assert train.main(words.split()) == 2
         said = capsys.readouterr().err.splitlines()[-1]
         assert said.startswith("error: ") and "which only the saved run names" in said
-        assert said.endswith(f"; give {flag}")
+        assert said.endswith("; give --data.source")
+    assert study.main(["heads", "other"]) == 2
+    assert capsys.readouterr().err.endswith("; give --source\n")
     assert {path.name for path in workplace.iterdir()} == {"private.txt", "runs"}
 
 
 # --- datasets on the Hub -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def tiny(workplace: Path) -> str:
-    """Return the source of a local dataset, which `datasets` loads like one on the Hub."""
-    from datasets import Dataset
-
-    folder = workplace / "acme" / "tiny"
-    folder.mkdir(parents=True)
+def test_hub_dataset_is_joined(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`datasets` loads a local dataset like one on the Hub."""
+    Path("acme/tiny").mkdir(parents=True)
     for split, rows in (("train", ["one\r\n", None, "two ", "é"]), ("validation", ["three"])):
         columns = {"text": rows, "number": list(range(len(rows)))}
-        Dataset.from_dict(columns).to_parquet(folder / f"{split}-00000-of-00001.parquet")
-    return "hub:acme/tiny"
-
-
-def test_hub_dataset_is_joined_and_read_once(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        Dataset.from_dict(columns).to_parquet(f"acme/tiny/{split}-00000-of-00001.parquet")
     for absent in ({"hub_column": "number"}, {"hub_column": "absent"}, {"hub_split": "absent"}):
         with pytest.raises(UserError, match="hub:acme/tiny could not be loaded"):
-            load(tiny, **absent)
+            load("hub:acme/tiny", **absent)
     assert not list(Path("cache").glob("tokens/*/*"))
     monkeypatch.setattr(data.sources, "ROWS", 2)
-    assert text_of(load(tiny, separator="|")) == "one\r\n||two |é"
-    assert text_of(load(tiny, hub_split="train+validation")) == "one\r\ntwo éthree"
-    asked = []
-    monkeypatch.setattr("datasets.load_dataset", lambda *args, **named: asked.append((args, named)))
-    assert text_of(load(tiny, separator="|")) == "one\r\n||two |é"  # from the cache
-    for option in ("split", "config", "revision"):
-        with pytest.raises(UserError, match="hub:acme/tiny could not be loaded"):
-            load(tiny, separator="|", **{f"hub_{option}": "0123abc"})
-    named = {"split": "train", "revision": "main", "cache_dir": "cache/hub"}
-    assert asked == [
-        (("acme/tiny", None), named | {"split": "0123abc"}),
-        (("acme/tiny", "0123abc"), named),
-        (("acme/tiny", None), named | {"revision": "0123abc"}),
-    ]
+    assert text_of(load("hub:acme/tiny", separator="|")) == "one\r\n||two |é"
+    assert text_of(load("hub:acme/tiny", hub_split="train+validation")) == "one\r\ntwo éthree"
+
+
+def test_every_option_of_a_hub_dataset_chooses_its_text(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each text is downloaded once."""
+    downloads = []
+
+    def load_dataset(*args: Any, split: str, revision: str, cache_dir: str) -> Dataset:
+        downloads.append([*map(str, args), split, revision, cache_dir])
+        return Dataset.from_dict({name: [name, *downloads[-1]] for name in ("text", "odd")})
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    changes: list[dict[str, Any]] = [{}, {"separator": "|"}, {"source": "hub:c"}]
+    changes += [{f"hub_{name}": "odd"} for name in ("config", "split", "column", "revision")]
+    for changed in changes * 2:
+        config = DataConfig(**{"source": "hub:b", "tokenizer": "byte"} | changed)
+        expected = [config.hub_column, str(config.source)[4:], config.hub_config or "None"]
+        expected += [config.hub_split, config.hub_revision, "cache/hub"]
+        assert text_of(load_text(config)) == config.separator.join(expected)
+    assert len(downloads) == len(changes)
