@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import sample
 import study
 import train
-from run.checkpoint import open_run, save_checkpoint
 from tests.conftest import DEBUG
 
 ODD = "\x1b]0;owned\x07\x1b[31m \u202e \n"
@@ -52,12 +50,6 @@ def test_untrusted_run_is_not_executed(workplace: Path, capsys: pytest.CaptureFi
         out, err = capsys.readouterr()
         shown = (out + err).replace("\r\033[K", "")  # erases a progress line
         assert not {"\x1b", "\x07", "\u202e"} & set(shown), argv
-    saved = open_run(run)
-    huge = {name: torch.full_like(tensor, 3e38) for name, tensor in saved.tensors.items()}
-    save_checkpoint(saved.path, huge, saved.header)
-    for main, argv in commands[:-3]:
-        code, said = main(argv), "".join(capsys.readouterr())
-        assert code and ("not finite" in said or "is nan" in said or argv[0] == "verify"), said
     for path in run.rglob("*.safetensors"):
         path.write_bytes(pickle.dumps(Bomb()))
     for main, argv in commands:

@@ -32,53 +32,59 @@ def lecture(activation: nn.Module | None = None) -> GPTLanguageModel:
     return model
 
 
+class LastPosition(GPTLanguageModel):
+    """Without targets, it returns the logits of the last position, as nanoGPT does."""
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        logits, loss = super().forward(idx, targets)
+        return (logits[:, [-1]] if targets is None else logits), loss
+
+
 @torch.no_grad()
 def assert_same(found: Any, logits_BTV: Tensor) -> None:
     difference = (found(TOKENS) - logits_BTV).abs().max()
     assert difference < 1e-5 * logits_BTV.abs().max()
 
 
-@pytest.mark.parametrize(
-    ("ours", "activation"),
-    [("relu", nn.ReLU()), ("gelu", nn.GELU()), ("gelu_tanh", nn.GELU("tanh"))],
-)
-def test_live_model_computes_the_same_logits(ours: str, activation: nn.Module) -> None:
-    model = lecture(activation)
-    for part in (model, nn.DataParallel(model)):
-        imported = open_module(part, TEXT, None)
-        assert imported.model.config.activation == ours and model.blocks[1].training
-        assert "".join(CHARS) == imported.tokenizer.decode(range(len(CHARS)))
-        assert_same(imported.model, model.eval()(TOKENS)[0])
-        model.train()
-
-
-def test_live_gpt2_keeps_its_logits_and_tokenizer(tmp_path: Path) -> None:
+def test_live_model_computes_the_same_logits(tmp_path: Path) -> None:
+    for ours, activation in (
+        ("relu", nn.ReLU()),
+        ("gelu", nn.GELU()),
+        ("gelu_tanh", nn.GELU("tanh")),
+    ):
+        model = lecture(activation)
+        last = LastPosition(len(CHARS), activation)
+        last.load_state_dict(model.state_dict())
+        for part in (model, nn.DataParallel(model), last):
+            imported = open_module(part, TEXT, None)
+            assert imported.model.config.activation == ours and model.blocks[1].training
+            assert "".join(CHARS) == imported.tokenizer.decode(range(len(CHARS)))
+            assert_same(imported.model, model.eval()(TOKENS)[0])
+            model.train()
     reference = make_gpt2(activation_function="relu")
     save_tokenizer(tmp_path)
-    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    imported = open_module(reference, TEXT, tokenizer)
+    imported = open_module(reference, TEXT, Tokenizer.from_file(str(tmp_path / "tokenizer.json")))
     assert_same(imported.model, reference(TOKENS).logits)
     assert imported.tokenizer.vocab_size == 300
 
 
 def test_file_of_tensors_computes_the_same_logits(workplace: Path) -> None:
     """The tensors are in alphabetical order, in which head 10 comes before head 2."""
-    model = lecture()
+    model = lecture().eval()
     torch.save(dict(sorted(model.state_dict().items())), "model.pt")
     Path("input.txt").write_text(TEXT, encoding="utf-8")
     assert convert.main(["import", "model.pt", "--chars=input.txt", "--run=g"]) == 0
-    assert_same(open_run(Path("runs/g")).model(), model.eval()(TOKENS)[0])
+    assert_same(open_run(Path("runs/g")).model(), model(TOKENS)[0])
 
 
 @pytest.mark.parametrize(("tied", "activation"), [(True, "gelu"), (False, "gelu_tanh")])
 def test_config_of_nanogpt_or_mingpt_file_is_inferred(
-    workplace: Path, tied: bool, activation: str, capsys: pytest.CaptureFixture[str]
+    workplace: Path, tied: bool, activation: str
 ) -> None:
     """The number of heads is chosen by the loss on the text, which the model generated."""
     args = SIZES | {"vocab_size": len(CHARS)}
     weights = {name: 8 * tensor for name, tensor in weights_of(args).items()}
-    if not tied:
-        weights["lm_head.weight"] = weights["lm_head.weight"] + 1
+    weights["lm_head.weight"] = weights["lm_head.weight"] + (not tied)
     torch.save(weights, "model.pt")
     plain = args | {"activation": activation, "tie_embeddings": tied}
     model = NANOGPT.import_model(plain, weights, Path("model.pt"))
@@ -87,7 +93,7 @@ def test_config_of_nanogpt_or_mingpt_file_is_inferred(
     text = "".join(CHARS[i] for i in ids.flatten()) + TEXT
     Path("input.txt").write_text(text, encoding="utf-8")
     words = ["import", "model.pt", "--chars=input.txt"]
-    assert convert.main([*words, "--run=g"]) == 0 and "  3 heads: " in capsys.readouterr().out
+    assert convert.main([*words, "--run=g"]) == 0
     config = open_run(Path("runs/g")).config.model
     assert (config.n_head, config.activation, config.tie_embeddings) == (3, activation, tied)
     Path("input.txt").write_bytes(b"\xff")
@@ -95,7 +101,7 @@ def test_config_of_nanogpt_or_mingpt_file_is_inferred(
 
 
 Change = Callable[[GPTLanguageModel], Any]
-CHANGES = [
+CHANGES: list[tuple[str, Change]] = [
     (
         "computes different logits from the same weights: largest",
         lambda m: setattr(m, "blocks", lecture(nn.SiLU()).blocks),
@@ -107,20 +113,16 @@ CHANGES = [
     ("ln_f.weight is missing", lambda m: setattr(m, "ln_f", nn.Identity())),
     ("return the logits of each position", lambda m: setattr(m, "forward", lambda *args: args[0])),
     ("is not in float32; call model", lambda m: m.bfloat16()),
-    ("cannot be opened: division by zero", lambda m: setattr(m, "forward", lambda x: 1 / 0)),
 ]
 
 
-@pytest.mark.parametrize(("message", "change"), CHANGES)
-def test_unsupported_model_is_rejected_in_one_line(message: str, change: Change) -> None:
-    model = lecture()
-    change(model)
-    with pytest.raises(UserError, match=message) as raised:
-        open_module(model, TEXT, None)
-    (line,) = raised.value._render_traceback_()  # what a notebook shows
-    assert line.startswith("error: GPTLanguageModel") and "\n" not in line
-
-
-def test_text_with_too_few_characters_is_rejected() -> None:
+def test_unsupported_model_or_text_is_rejected_in_one_line() -> None:
+    for message, change in CHANGES:
+        model = lecture()
+        change(model)
+        with pytest.raises(UserError, match=message) as raised:
+            open_module(model, TEXT, None)
+        (line,) = raised.value._render_traceback_()  # what a notebook shows
+        assert line.startswith("error: GPTLanguageModel") and "\n" not in line
     with pytest.raises(UserError, match=f"has 3 .*the model's vocabulary has {len(CHARS)}"):
         open_module(lecture(), "the", None)
