@@ -16,9 +16,9 @@ import train
 from benchmarks import compare
 from tests.conftest import ROOT
 
-LESSON_MEASURE = ROOT / "docs" / "learn" / "14_measure.md"
-PAGES = [*sorted((ROOT / "docs" / "learn").glob("[0-9]*.md")), ROOT / "docs" / "induction.md"]
-SOLUTIONS = ROOT / "docs" / "learn" / "solutions.md"
+LESSON_MEASURE = ROOT / "docs/learn/14_measure.md"
+PAGES = [*sorted((ROOT / "docs/learn").glob("[0-9]*.md")), ROOT / "docs/induction.md"]
+SOLUTIONS = (ROOT / "docs/learn/solutions.md").read_text(encoding="utf-8")
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = ["--train.max_steps=2", "--train.eval_every=2", "--train.sample_tokens=1"]
 SHORT += ["--model.n_embd=16", "--data.val_fraction=0.01", "--train.eval_tokens=999"]
@@ -26,9 +26,8 @@ SHORT += ["--model.n_embd=16", "--data.val_fraction=0.01", "--train.eval_tokens=
 
 def read(page: Path) -> str:
     """Return the lesson and the answer to its exercise."""
-    _, *answers = re.split(r"^## ", SOLUTIONS.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    start = page.stem.split("_")[0] + ". "
-    answer = [text for text in answers if text.startswith(start)]
+    number = page.stem.split("_")[0]
+    answer = re.findall(rf"^## {number}\. .*?(?=^## |\Z)", SOLUTIONS, re.MULTILINE | re.DOTALL)
     return page.read_text(encoding="utf-8") + "".join(answer)
 
 
@@ -36,9 +35,8 @@ def commands(page: str) -> list[list[str]]:
     """Return the arguments of each `python` in unlabeled code blocks, as bash expands them."""
     script = "".join(block for kind, block in FENCED.findall(page) if not kind)
     stubs = 'python() { printf "%s\\t" "$@"; echo; }\npip() { :; }\n'
-    bash = ["bash", "-c", stubs + script]
-    lines = subprocess.run(bash, capture_output=True, text=True, check=True).stdout.splitlines()
-    return [line.rstrip("\t").split("\t") for line in lines]
+    output = subprocess.check_output(["bash", "-c", stubs + script], text=True)
+    return [line.rstrip("\t").split("\t") for line in output.splitlines()]
 
 
 def run_name(words: list[str]) -> str:
@@ -77,12 +75,11 @@ def skeleton(line: str) -> list[str]:
 
 
 def assert_shown_output_is_printed(page: str, printed: str) -> None:
-    lines = [skeleton(line) for line in printed.splitlines()]
-    shown = [block for kind, block in FENCED.findall(page) if kind == "text"]
-    for line in "".join(shown).splitlines():
-        wanted = skeleton(line)
-        if not line.startswith(("    | ", "...")):  # skip samples and ellipses
-            assert any(set(wanted) <= set(words) for words in lines), line
+    lines = [{*skeleton(line)} for line in printed.splitlines()]
+    for kind, block in FENCED.findall(page):
+        for line in block.splitlines() if kind == "text" else []:
+            if not line.startswith(("    | ", "...")):  # skip samples and ellipses
+                assert any({*skeleton(line)} <= words for words in lines), line
 
 
 @pytest.mark.slow
@@ -92,7 +89,7 @@ def test_lesson_adds_an_activation_function(workplace: Path) -> None:
     shutil.copytree(ROOT / "model", workplace / "model")
     (diff,) = (block for kind, block in FENCED.findall(page) if kind == "diff")
     context, added = (line[1:] for line in diff.splitlines())
-    file = workplace / "model" / "layers.py"
+    file = workplace / "model/layers.py"
     before, after = file.read_text(encoding="utf-8").split(context)
     file.write_text(f"{before}{context}\n{added}{after}", encoding="utf-8")
     script = """
@@ -123,14 +120,14 @@ def test_lesson_commands_print_the_shown_output(
             script = block.splitlines()[0].removeprefix("# ")
             Path(script).write_text(block.replace("steps, C, H = 120", "steps, C, H = 2"), "utf-8")
         elif kind == "py":  # quoted from model/attention.py
-            assert block in (ROOT / "model" / "attention.py").read_text(encoding="utf-8")
-    typed = commands(text)
+            assert block in (ROOT / "model/attention.py").read_text(encoding="utf-8")
+    typed, named = commands(text), re.findall(r'"(.*?)"', text)
     for lesson in PAGES:  # train the runs of other lessons that this one uses
         for words in commands(lesson.read_text(encoding="utf-8")):
-            if words[0] == "train.py":
-                wanted = any(run_name(words) in other for other in typed)
-                if wanted or f'"{run_name(words)}"' in text:
-                    run(words)
+            if words[0] == "train.py" and any(
+                run_name(words) in other for other in (*typed, named)
+            ):
+                run(words)
     for words in typed:
         run(words)
     assert_shown_output_is_printed(text, capsys.readouterr().out)

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,14 +25,11 @@ FIGURES, TRIALS = (
     [*csv.DictReader((ROOT / "docs" / name).read_text("utf-8").splitlines())]
     for name in ("figures.csv", "trials.csv")
 )
+LINES = [*SHELL.splitlines(), *(ROOT / ".ci" / "run").read_text().splitlines()]
+LINES += [row["command"] for row in FIGURES]
+LINES += [f"python train.py {row['flags']}" for row in TRIALS]
 COMMANDS = {
-    line.removeprefix("$ ")
-    for line in [
-        *(SHELL + (ROOT / ".ci" / "run").read_text()).splitlines(),
-        *(row["command"] for row in FIGURES),
-        *(f"python train.py {row['flags']}" for row in TRIALS),
-    ]
-    if re.match(r"(\$ )?(python |torchrun )", line)
+    line.removeprefix("$ ") for line in LINES if re.match(r"(\$ )?(python |torchrun )", line)
 }
 
 
@@ -40,32 +38,29 @@ COMMANDS = {
 )
 def test_documented_command_parses(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    words = words[words.index("--") + 1 :] if words[0] == "torchrun" else words[1:]
-    script, *argv = words
-    if "--help" in argv:
-        return  # test_load.py tests --help
-    if argv[:1] == ["pytest"]:
+    script, *argv = words[words.index("--") + 1 if words[0] == "torchrun" else 1 :]
+    if script == "-m":
+        script, *argv = argv
+    if script == "pytest":
         assert all((ROOT / name).exists() for name in argv if name.endswith(".py")), argv
         return
-    if script == "-m":
-        module, *argv = argv
-        kind = getattr(importlib.import_module(module), "Options", None)
-        script = module if module in ("benchmarks.recipe", "benchmarks.time_to_loss") else script
-    elif script == "study.py":
+    kind: Any = {"train.py": train.Options, "sample.py": sample.Options}.get(script)
+    if script == "study.py":
         command, *argv = argv
         kind = study.COMMANDS[command][0]
     elif script == "convert.py":
         command, _, *argv = argv
         kind, argv = (convert.Export, argv[1:]) if command == "export" else (convert.Import, argv)
+    elif script.startswith("benchmarks."):
+        kind = getattr(importlib.import_module(script), "Options", None)
     else:
-        kind = {"train.py": train.Options, "sample.py": sample.Options}.get(script)
         assert kind or not (ROOT / script).exists()
-    if kind is None:
-        return  # benchmarks.compare parses its own words; test_lessons.py runs lessons' scripts
-    sections = {"": kind} | (SECTIONS if script[:5] in ("train", "bench") else {})
-    word, values = read_command_line(sections, argv, "", "")
+    if kind is None or "--help" in argv:
+        return  # test_load.py tests --help, and test_lessons.py runs lessons' scripts
+    trains = script in ("train.py", "benchmarks.recipe", "benchmarks.time_to_loss")
+    word, values = read_command_line({"": kind} | (SECTIONS if trains else {}), argv, "", "")
     build(kind, values[""])
-    if "train" in sections:
+    if trains:
         read_config(values, word)
 
 
@@ -108,12 +103,10 @@ def test_figures_appear_on_their_pages() -> None:
 
 
 def test_links_images_and_paths_exist() -> None:
-    links, names = 0, 0
+    checked = []
     for path, page in zip(FILES, PAGES, strict=True):
-        for target in re.findall(r"\]\((?!https://)([^)#]+)", page):
-            assert (path.parent / target).exists(), f"{path}: {target}"
-            links += 1
-        for name in re.findall(r"`([a-z]+/[\w/]+\.(?:py|c|js|yaml|csv))`", page):
-            assert (ROOT / name).exists(), f"{path}: {name}"
-            names += 1
-    assert links > 20 and names > 10
+        checked += [path.parent / name for name in re.findall(r"\]\((?!https://)([^)#]+)", page)]
+        named = re.findall(r"`([a-z]+/[\w/]+\.(?:py|c|js|yaml|csv))`", page)
+        checked += [ROOT / name for name in named]
+    assert len(checked) > 30
+    assert [path for path in checked if not path.exists()] == []
