@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
 
 from common.errors import UserError
-from configs.load import Config, override
+from configs.load import Config, read_config
 from data.corpus import Corpus
 from data.tokenizer import CharTokenizer
 from model.config import ModelConfig
@@ -110,7 +110,7 @@ def test_missing_field_gets_its_default_and_unknown_is_rejected(path: Path) -> N
             save_checkpoint(path, TENSORS, HEADER)
             rewrite(path, lambda plain: plain["config"][section].pop(name))  # noqa: B023
             default = getattr(getattr(Config(), section), name)
-            expected = override(HEADER.config, {section: {name: default}}, "")
+            expected = read_config({section: {name: default}}, None, HEADER.config)
             assert load_checkpoint(path)[0].config == expected
     for place in ("odd", "config.odd", "config.model.odd", "config.train.odd", "state.odd"):
         save_checkpoint(path, TENSORS, HEADER)

@@ -37,7 +37,7 @@ def test_throughput_is_measured_since_the_last_logged_step(tmp_path: Path) -> No
             log.training(1 + (step == 6), seconds, lr_scale=step / 8, grad_norm=step * 2.0)
         assert log.bar.postfix == "loss 1.500, 240 tokens/s"
         state.record(2.5)
-        log.evaluation(Evaluation(2.5, 1.25, 9))
+        log.evaluation(Evaluation(2.5, 1.25))
     names = ("step", "train_loss", "learning_rate", "grad_norm", "tokens_per_second", "seconds")
     assert read_metrics(tmp_path) == [
         dict(zip(names, (3, 0.75, 0.1875, 6.0, 120.0, 30.0), strict=True)),
@@ -52,9 +52,9 @@ def test_evaluation_is_printed_with_the_best_baseline_it_beats(
     state = TrainState(step=5, train_loss=2.125)
     sample = "first line\nbell\x07\n\nthe end"
     with logger(tmp_path, state, max_steps=1000) as log:
-        for loss, tokens, shown in ((4.5, 999_990, ""), (1.5, 9, sample), (3.0, 999_991, "")):
+        for loss, shown in ((4.5, ""), (1.5, sample), (3.0, "")):
             state.record(loss)
-            log.evaluation(Evaluation(loss, loss / 2, tokens))
+            log.evaluation(Evaluation(loss, loss / 2))
             log.sample(shown)
     step = "step    5  validation "
     assert capsys.readouterr().out.splitlines() == [
@@ -65,8 +65,7 @@ def test_evaluation_is_printed_with_the_best_baseline_it_beats(
         "    | bell\\x07",
         "    | ",
         "    | the end",
-        f"{step}3.0000 nats/char  1.500 bits/char on 999,991 tokens  training 2.1250"
-        "  beats uniform 4.0000  (best 1.5000)",
+        f"{step}3.0000 nats/char  1.500 bits/char  training 2.1250  beats uniform 4.0000",
     ]
 
 
