@@ -39,6 +39,7 @@ def test_correct_models_pass(config, own) -> None:  # type: ignore[no-untyped-de
     assert [check.name for check in found] == 2 * ALL
     for check, dtype in zip(found, [torch.float64] * 8 + [own] * 8, strict=True):
         assert f"torch.{check.dtype}" == str(dtype)
+        assert (check.tolerance == 0) == (check.name in (TOKEN, BACK))
         if check.name == TORCH and config.qk_norm:
             assert check.verdict == "not comparable: rotary or QK-norm"
         else:

@@ -13,6 +13,7 @@ CHANGES = (
     ("#slider", "1", "&head", "&step=1&head"),
     ("#instead", "zero", "mean", "zero"),
     ("#other", "so by it to", "&step", "&other=so+by+it+to&step"),
+    (".pick >> nth=1", None, "head=L1H1", "head=L0H1"),
     (".chip >> nth=1", None, "&edit=hide%402", ""),
     ("#typed", "many to one", "so+be+it+to", "many+to+one"),
     ("#typed", "zany to one", "many", "zany"),  # which attends from and to the same tokens
