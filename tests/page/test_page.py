@@ -420,6 +420,7 @@ def test_selected_head_shows_its_ablation(tab: Any, report: Report) -> None:
     act(tab, "#show-scores")
     assert read(tab, "#scores .number")[-4:] == pytest.approx(expected, abs=6e-4)
     tab.select_option("#measure", "ablation mean")
+    assert "only at the last snapshot" in tab.inner_text("#formation-note")
     assert read(tab, ".pick > span > span") == pytest.approx(ablation["mean"], abs=6e-5)
 
 

@@ -7,6 +7,7 @@ from tests.page.test_page import point_at
 
 PANELS = ("lens", "patch", "scores", "alone", "circuit")
 START = "#text=so+be+it+to&head=L1H1&edit=L1H0%3Dmean&edit=hide%402&edit=patch%405%2FL1"
+TOKEN = "#text .token >> nth=4"
 # One after the other: a field or button, its new value, and what that replaces in the address.
 CHANGES = (
     ("#ablate", None, "%2FL1", "%2FL1&edit=L1H1%3Dmean"),
@@ -15,6 +16,7 @@ CHANGES = (
     ("#other", "so by it to", "&step", "&other=so+by+it+to&step"),
     (".pick >> nth=1", None, "head=L1H1", "head=L0H1"),
     (".chip >> nth=1", None, "&edit=hide%402", ""),
+    (TOKEN, None, "", ""),
     ("#typed", "many to one", "so+be+it+to", "many+to+one"),
     ("#typed", "zany to one", "many", "zany"),  # which attends from and to the same tokens
 )
@@ -46,7 +48,8 @@ RAPID = (
 })()"""
 )
 SHOWN = """() => [document.body.innerText, ...[...document.querySelectorAll(
-  "input, select, textarea, canvas, svg, [style]")].filter((each) => each.checkVisibility())
+  "input, select, textarea, canvas, svg, [style]:not([style=''])")]
+  .filter((each) => each.checkVisibility())
   .map((each) => each.toDataURL?.() ?? [each.value, each.checked, each.getAttribute("style"),
     each.matches("svg") && each.outerHTML].join())]"""
 
@@ -63,7 +66,7 @@ def select_pair(tab: Any, selector: str) -> None:
 
 
 def open_panel(tab: Any, panel: str) -> None:
-    step = 2 if panel == "lens" else 4  # Softmax, or Ablate, which measures every head
+    step = 4 if panel == "patch" else 2  # Ablate, which measures every head, or Softmax
     for selector in (f"#steps button >> nth={step}", f"#show-{panel}"):
         tab.eval_on_selector(selector, PERFORM)
     settle(tab)
@@ -94,7 +97,9 @@ def test_page_after_a_change_shows_what_a_new_page_shows(show: Show) -> None:
     for i, (selector, _, old, new) in enumerate(CHANGES, 1):
         address = address.replace(old, new)
         tab = show(address=address)
-        if selector != "#typed":  # typing clears the selection
+        if selector == TOKEN:
+            perform(tab, TOKEN)
+        elif selector != "#typed":  # typing clears the selection
             select_pair(tab, "#map")
         for panel in PANELS:
             open_panel(tab, panel)
