@@ -529,6 +529,28 @@ def test_ctrl_c_while_pytorch_loads_prints_nothing(workplace: Path, script: str)
     assert process.returncode in (-signal.SIGINT, 130)
 
 
+@posix
+def test_ignored_ctrl_c_stays_ignored(workplace: Path) -> None:
+    """As in the background of a script, also while PyTorch loads."""
+    waiting = "import pathlib, time\nprint('loading', flush=True)\n"
+    waiting += "while not pathlib.Path('go').exists(): time.sleep(0.01)\nraise SystemExit(7)"
+    (workplace / "numpy.py").write_text(waiting)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process inherits it
+    try:
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "train.py")],
+            env={**os.environ, "PYTHONPATH": str(workplace)},
+            stdout=subprocess.PIPE,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert process.stdout and process.stdout.readline() == b"loading\n"
+    process.send_signal(signal.SIGINT)
+    Path("go").touch()
+    process.communicate()
+    assert process.returncode == 7
+
+
 # --- --init_from and rejected commands -----------------------------------------------------------
 
 

@@ -163,6 +163,8 @@ MISTAKES = [  # flags, or the text of a config file, and part of the error
     ("--mod.n_layer=3", "unknown --mod.n_layer; did you mean --model.n_layer?"),
     ("--model.n_layer", "--model.n_layer: expected one argument"),
     ("--model.n_embd=30", "--model.n_embd 30 must be divisible by n_head 4"),
+    ("--model.dropout=1", "--model.dropout must be less than 1, got 1"),
+    ("model: {n_layer: 2}\ntrain: 3", "bad.yaml is not a config; for a text, use --data.source: "),
     ("--model.n_embd=12", "--model.n_embd / n_head must be even for rotary positions"),
     ("--model.head_bias=true --model.tie_embeddings=true", "--model.head_bias must be false"),
     ("--train.gradient_accumulation_steps=7", "must be divisible by gradient_accumulation_steps 7"),

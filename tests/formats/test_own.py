@@ -96,6 +96,8 @@ def test_config_of_nanogpt_or_mingpt_file_is_inferred(
     assert convert.main([*words, "--run=g"]) == 0
     config = open_run(Path("runs/g")).config.model
     assert (config.n_head, config.activation, config.tie_embeddings) == (3, activation, tied)
+    assert convert.main([*words, "--run=h", "--activation=relu"]) == 0
+    assert open_run(Path("runs/h")).config.model.activation == "relu"
     Path("input.txt").write_bytes(b"\xff")
     assert convert.main(words) == 2
 
