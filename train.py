@@ -150,9 +150,8 @@ def validate(
         Whether training was told to stop meanwhile; then nothing is recorded, and the resumed run
         evaluates again.
     """
-    config = header.config
-    rows = config.train.micro_batch_size // processes.world_size
-    split = batches.validation_batches(rows, config.train.eval_tokens)
+    rows = header.config.train.micro_batch_size // processes.world_size
+    split = batches.validation_batches(rows, header.config.train.eval_tokens)
     result = evaluate(model, split, batches.tokenizer, processes, stop)
     if result is None:
         return True
@@ -160,14 +159,15 @@ def validate(
         save_in_run(folder, "best", model_tensors(model), header)
     log.evaluation(result)
     if folder:
-        sample = generate_text(
-            model,
-            batches.tokenizer,
-            batches.corpus.start_token,
-            config.train.sample_tokens,
-            config.train.seed,
+        log.sample(
+            generate_text(
+                model,
+                batches.tokenizer,
+                batches.corpus.start_token,
+                header.config.train.sample_tokens,
+                header.config.train.seed,
+            )
         )
-        log.sample(sample)
     return False
 
 
