@@ -139,6 +139,9 @@ def test_run_on_repeats_can_be_studied(workplace: Path, capsys: pytest.CaptureFi
     assert trained == {"4": "no", "8": "yes", "20": "yes", "32": "yes", "40": "no", "48": "no"}
     strings = Subject("copying", SubjectOptions()).prompt_T
     assert torch.equal(strings, repeated(64, 20, 1)[0])
+    (workplace / "text.txt").write_text("ABCDEFGHIJ" * 200)  # the last 200 are held out
+    text = Subject("copying", SubjectOptions(source="text.txt"))
+    assert text.tokenizer.decode(text.prompt_T.tolist()).startswith("ABCDEFGHIJAB")
 
 
 def test_large_model_is_measured_on_fewer_sequences(
