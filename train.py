@@ -185,8 +185,6 @@ def main(argv: list[str]) -> int:
         machine = start_machine(
             config.train, processes, resumed.header.machine if resumed else None
         )
-
-        # The text
         batches = open_batches(
             config.data,
             config.model.block_size,

