@@ -184,6 +184,7 @@ class MultiHeadAttention(nn.Module):
         self.query = Linear(n_embd, n_embd, bias)
         self.key = Linear(n_embd, n_embd, bias)
         self.value = Linear(n_embd, n_embd, bias)
+        self.project = fast.JointLinear()  # computes query, key and value
         self.out = Linear(n_embd, n_embd, bias)
         norm = partial(LayerNorm, n_embd // n_head, bias=False) if qk_norm else nn.Identity
         self.q_norm, self.k_norm = norm(), norm()
@@ -212,10 +213,14 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (B, T, C).
         """
-        source_BSC = x_BTC if source_BSC is None else source_BSC
-        q_BHTD = self.q_norm(self.split_heads(self.query(x_BTC)))
-        k_BHSD = self.k_norm(self.split_heads(self.key(source_BSC)))
-        v_BHSD = self.split_heads(self.value(source_BSC))
+        if source_BSC is None:
+            q_BTC, k_BSC, v_BSC = self.project(x_BTC, self.query, self.key, self.value)
+        else:
+            (q_BTC,) = self.project(x_BTC, self.query)
+            k_BSC, v_BSC = self.project(source_BSC, self.key, self.value)
+        q_BHTD = self.q_norm(self.split_heads(q_BTC))
+        k_BHSD = self.k_norm(self.split_heads(k_BSC))
+        v_BHSD = self.split_heads(v_BSC)
         if self.rotary is not None:
             start = cache.length if cache else 0
             q_BHTD, k_BHSD = self.rotary(q_BHTD, start), self.rotary(k_BHSD, start)

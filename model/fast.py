@@ -7,8 +7,10 @@ Each makes a whole training step of a shipped config at least 5% faster on a CPU
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+
+from model.layers import Linear, cast
 
 
 def attention(
@@ -41,3 +43,19 @@ def attention_pays(q_BHTD: Tensor) -> bool:
     as long. `attention` stores the (B, H, T, S) weights, which the fused kernel does not.
     """
     return q_BHTD.device.type == "cpu" and q_BHTD.dtype == torch.bfloat16
+
+
+class JointLinear(nn.Module):
+    """`Linear` layers of one input, in one matmul instead of one each.
+
+    The layers only hold the weights: their own hooks do not run, those of this module do. With
+    queries, keys and values, a training step of configs/gpt2.yaml is 6% faster.
+    """
+
+    def forward(self, x: Tensor, *layers: Linear) -> tuple[Tensor, ...]:
+        """Return the output of each layer, which all have a bias or none."""
+        weight = torch.cat([layer.weight for layer in layers])
+        biased = layers[0].bias is not None
+        bias = torch.cat([layer.bias for layer in layers]) if biased else None
+        outputs = F.linear(x, cast(weight, x), cast(bias, x))
+        return outputs.split([layer.out_features for layer in layers], dim=-1)

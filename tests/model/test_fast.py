@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from model import attention as plain
 from model import fast
 from model.attention import causal_mask
+from model.layers import Linear
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -27,4 +29,20 @@ def test_attention_equals_the_formula(mask: Any, dropout_p: float, dtype: torch.
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05}[dtype]
     for got, want in zip(*results, strict=True):
         assert got.dtype == dtype
+        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+def test_joint_linear_equals_the_layers(bias: bool, dtype: torch.dtype) -> None:
+    """Compare outputs and gradients, for layers of different widths."""
+    torch.manual_seed(0)
+    layers = nn.ModuleList(Linear(6, width, bias) for width in (4, 2, 3))
+    x = torch.randn(2, 5, 6, dtype=dtype, requires_grad=True)
+    results = []
+    for outputs in (fast.JointLinear()(x, *layers), [layer(x) for layer in layers]):
+        loss = torch.cat(outputs, dim=-1).float().square().sum()
+        results.append([*outputs, *torch.autograd.grad(loss, (x, *layers.parameters()))])
+    tolerance = 0.05 if dtype == torch.bfloat16 else 1e-5
+    for got, want in zip(*results, strict=True):
         torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
