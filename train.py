@@ -4,7 +4,6 @@ python train.py                                       train for a minute on Pyth
 python train.py configs/shakespeare_3min.yaml --model.n_layer 6
 python train.py --resume runs/my-run                  continue where the run stopped
 python train.py --init_from runs/my-run --data.source letters.txt
-python train.py --dry_run                             print parameters, memory and FLOPs
 python train.py --help                                explain every field
 """
 
@@ -43,7 +42,7 @@ from sampling.generate import generate_text
 from training.optim import Optimizer, get_lr_scale, get_multi_token_weight
 from training.processes import Processes, join_processes, read_processes
 from training.runtime import StopSignal, start_machine
-from training.size import describe_model, describe_size, fit_steps
+from training.size import describe_model, fit_steps
 from training.step import TrainState, evaluate, make_model, print_losses, read_results, train_step
 
 
@@ -62,9 +61,6 @@ class Options:
 
     evaluate: str | None = None
     """Measure the best weights of this run on the validation and test splits."""
-
-    dry_run: bool = False
-    """Print parameters, memory and FLOPs without training."""
 
     def __post_init__(self) -> None:
         if [self.resume, self.evaluate, self.init_from or self.run].count(None) < 2:
@@ -194,9 +190,6 @@ def main(argv: list[str]) -> int:
         stack.enter_context(join_processes(processes, config.train, machine.device))
         about = f"{machine}\ntext: {batches}" + (f"\nweights: {saved}" if saved else "")
         print(about)
-        if options.dry_run:
-            print(describe_size(config.model, config.train, batches.tokenizer.vocab_size))
-            return 0
 
         # The folder and the state, and the number of steps
         folder, state = None, TrainState()

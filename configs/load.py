@@ -76,20 +76,19 @@ def add_flag(parser: Parser, name: str, field: Any) -> None:
         "action": "append" if list[str] in choices else "store",
         "metavar": "|".join(choices) if get_origin(field.annotation) is Literal else "VALUE",
     }
-    if field.annotation is bool and "." not in name:  # a command's own flag, such as --dry_run
+    if field.annotation is bool and "." not in name:  # a command's own flag
         takes = {"action": "store_true"}
     about = " ".join((field.description or "").split()).replace("%", "%%") + note
     parser.add_argument(f"--{name}", default=argparse.SUPPRESS, help=about, **takes)
 
 
 def read_command_line(
-    sections: dict[str, type], argv: list[str], usage: str, description: str, positionals: int = 1
+    sections: dict[str, type], argv: list[str], usage: str, description: str
 ) -> tuple[str | None, Values]:
     """Return the positional argument, if there is one, and the texts of the given flags.
 
     Args:
         sections: dataclasses whose fields are flags, by the prefix of the flags.
-        positionals: 0 if the command takes no positional argument.
 
     Raises:
         UserError: for an unknown flag, a flag without a value, and extra arguments.
@@ -103,7 +102,7 @@ def read_command_line(
     for name, field in fields.items():
         add_flag(parser, name, field)
     given, rest = parser.parse_known_args(argv)
-    unknown = [word for word in rest if word.startswith("-")] or rest[positionals:]
+    unknown = [word for word in rest if word.startswith("-")] or rest[1:]
     if unknown:
         name = unknown[0].split("=")[0]
         hint = nearest(name, [f"--{known}" for known in fields])

@@ -1,15 +1,11 @@
-"""The size of a run before it starts: parameters, memory, FLOPs, and how many steps fit into the
-minutes."""
+"""The size of a model and of a step, and how many steps fit into the minutes."""
 
 import sys
 import time
 
-import torch
-from torch import Tensor
-
 from data.batches import Batches
 from model.config import ModelConfig
-from model.gpt import GPT, next_token_loss
+from model.gpt import GPT
 from training.config import TrainConfig
 from training.processes import Processes
 from training.runtime import Machine
@@ -26,26 +22,6 @@ def flops_per_token(model: GPT) -> int:
     matrices = sum(p.numel() for p in model.blocks.parameters() if p.dim() == 2)
     head = config.n_embd * model.token_embedding.num_embeddings
     return 6 * (matrices + head) + 12 * config.n_layer * config.n_embd * config.block_size
-
-
-def describe_size(config: ModelConfig, train: TrainConfig, vocab_size: int) -> str:
-    """Return the text for `--dry_run`, computed from a model on the meta device."""
-    with torch.device("meta"):
-        model = GPT(config, vocab_size)
-        batch = torch.zeros(train.micro_batch_size, config.block_size + 1, dtype=torch.long)
-    kept: list[Tensor] = []  # for the backward pass; also weights
-    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda tensor: tensor):
-        next_token_loss(model(batch[:, :-1]), batch[:, 1:])
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in kept}
-    # For each weight, a gradient and at most two numbers of optimizer state.
-    memory = 12 * model.num_parameters() + sum(storages.values())
-    step = flops_per_token(model) * train.batch_size * config.block_size
-    # 250 MB for Python and PyTorch.
-    return (
-        f"parameters  {model.num_parameters():,}\n"
-        f"memory      about {memory / 1e6 + 250:,.0f} MB\n"
-        f"compute     {step / 1e9:,.1f} GFLOP per step"
-    )
 
 
 def describe_model(model: GPT) -> str:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 import sample
 import train
+from benchmarks import recipe
 from common.errors import UserError
 from configs.load import (
     SECTIONS,
@@ -117,9 +118,9 @@ def test_text_values_are_taken_literally(workplace: Path, text: str) -> None:
 
 
 def test_flags_may_be_switches_or_repeated() -> None:
-    for words in (["--dry_run", "a-run"], ["a-run", "--dry_run"]):
-        word, values = read_command_line({"": train.Options}, words, "", "")
-        assert word == "a-run" and values[""] == {"dry_run": True}
+    for words in (["--changes", "a.yaml"], ["a.yaml", "--changes"]):
+        word, values = read_command_line({"": recipe.Options}, words, "", "")
+        assert word == "a.yaml" and values[""] == {"changes": True}
     assert parse("--data.source", "a", "--data.source=b").data.source == ["a", "b"]
     assert parse("--model.n_layer", "2", "--model.n_layer=3").model.n_layer == 3
     assert options("--prompt=-x").prompt == "-x" and options("--top_k=null").top_k is None
