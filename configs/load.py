@@ -83,12 +83,13 @@ def add_flag(parser: Parser, name: str, field: Any) -> None:
 
 
 def read_command_line(
-    sections: dict[str, type], argv: list[str], usage: str, description: str
+    sections: dict[str, type], argv: list[str], usage: str, description: str, positionals: int = 1
 ) -> tuple[str | None, Values]:
     """Return the positional argument, if there is one, and the texts of the given flags.
 
     Args:
         sections: dataclasses whose fields are flags, by the prefix of the flags.
+        positionals: 0 if the command takes no positional argument.
 
     Raises:
         UserError: for an unknown flag, a flag without a value, and extra arguments.
@@ -102,7 +103,7 @@ def read_command_line(
     for name, field in fields.items():
         add_flag(parser, name, field)
     given, rest = parser.parse_known_args(argv)
-    unknown = [word for word in rest if word.startswith("-")] or rest[1:]
+    unknown = [word for word in rest if word.startswith("-")] or rest[positionals:]
     if unknown:
         name = unknown[0].split("=")[0]
         hint = nearest(name, [f"--{known}" for known in fields])
