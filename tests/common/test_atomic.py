@@ -1,30 +1,12 @@
 """Atomic writes: a file is complete or absent at every moment."""
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
 
 from common.atomic import write_atomically
 from tests.conftest import posix
-
-
-@posix
-@pytest.mark.parametrize("moment", ["fsync", "replace"])
-def test_kill_during_a_write_keeps_the_old_file(tmp_path: Path, moment: str) -> None:
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-    for _ in range(2):
-        child = os.fork()
-        if child == 0:
-            setattr(os, moment, lambda *args: os.kill(os.getpid(), signal.SIGKILL))
-            write_atomically(path, b"new" * 1000)
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert path.read_bytes() == b"old"
-    left = [other.name for other in tmp_path.glob(".writing-*-file")]
-    assert len(left) == 2  # no two writers share a scratch file
 
 
 @posix

@@ -14,31 +14,20 @@ TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
 TORCHRUN |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
 
-def test_environment_names_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in TORCHRUN:
-        monkeypatch.delenv(name, raising=False)
-    assert read_processes() == Processes(0, 0, 1)
+def test_only_a_complete_environment_names_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With RANK alone, two commands could train the same run; with WORLD_SIZE alone, one waits."""
+    message = "in the environment; start with torchrun, or unset"
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
     assert read_processes() == Processes(3, 1, 4)
-
-
-WRONG = [{name: ""} for name in TORCHRUN if "ADDR" not in name]
-WRONG += [{"RANK": "4"}, {"RANK": "-1"}, {"LOCAL_RANK": "x"}, {"WORLD_SIZE": "0"}]
-
-
-@pytest.mark.parametrize("change", WRONG, ids=str)
-def test_incomplete_environment_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
-) -> None:
-    """With RANK alone, two commands could train the same run; with WORLD_SIZE alone, one waits."""
-    for name, value in (TORCHRUN | change).items():
-        if value:
-            monkeypatch.setenv(name, value)
-        else:
-            monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UserError, match="in the environment; start with torchrun, or unset"):
-        read_processes()
+    for name in TORCHRUN:
+        with monkeypatch.context() as patch, pytest.raises(UserError, match=message):
+            patch.delenv(name)
+            read_processes()
+    for rank in ("4", "x"):
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(UserError, match=message):
+            read_processes()
 
 
 def test_ctrl_c_while_joining_exits_at_once(
