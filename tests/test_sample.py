@@ -9,9 +9,8 @@ import torch
 
 import sample
 from configs.load import fields_of
-from model.gpt import GPT
 from run.checkpoint import open_run
-from sampling.generate import Sampling, generate
+from sampling.generate import generate
 from tests.conftest import make_run
 from tests.sampling.test_decode import NO_CC
 
@@ -31,30 +30,24 @@ OTHER = {
 }
 
 
-@pytest.fixture
-def run(workplace: Path) -> Path:
-    return make_run(workplace / "runs" / "a", CHARS)
-
-
-def expected(run: Path, changes: dict[str, Any]) -> str:
+def expected(run: Path, **changes: Any) -> str:
     """Return the expected output: samples of the saved model, each decoded at once."""
-    o: dict[str, Any] = {"prompt": "", "num_samples": 1, "seed": 1337, "checkpoint": "best"}
-    o |= changes
-    saved = open_run(run, o["checkpoint"])
+    options = sample.Options(**changes)
+    saved = open_run(run, options.checkpoint)
     model = saved.model()
-    if "dtype" in o and not NO_CC:
+    if options.dtype == "bfloat16" and not NO_CC:
         model = model.bfloat16().float()
-    prompt = saved.tokenizer.encode(o["prompt"]).tolist() or [saved.start_token]
+    prompt = saved.tokenizer.encode(options.prompt).tolist() or [saved.start_token]
     sampled = generate(
         model,
-        torch.tensor([prompt] * o["num_samples"]),
-        o["max_new_tokens"],
-        Sampling(**{key: o[key] for key in fields_of(Sampling) if key in o}),
-        torch.Generator().manual_seed(o["seed"]),
+        torch.tensor([prompt] * options.num_samples),
+        options.max_new_tokens,
+        options,
+        torch.Generator().manual_seed(options.seed),
     )
     texts = torch.stack(list(sampled), dim=1).tolist()
     rule = "-" * 80 + "\n"
-    return rule.join(f"{o['prompt']}{saved.tokenizer.decode(ids)}\n" for ids in texts)
+    return rule.join(f"{options.prompt}{saved.tokenizer.decode(ids)}\n" for ids in texts)
 
 
 @pytest.mark.parametrize("chars", [CHARS, None], ids=["characters", "bytes"])
@@ -63,31 +56,21 @@ def test_each_option_matches_direct_sampling(
 ) -> None:
     assert OTHER.keys() == fields_of(sample.Options).keys()
     run = make_run(workplace / "runs" / "a", chars)
-    plain = expected(run, {"max_new_tokens": 25})
+    plain = expected(run, max_new_tokens=25)
     for changes in ({}, OTHER, *({name: value} for name, value in OTHER.items())):
         given = {"max_new_tokens": 25} | changes
         assert sample.main(["a", *(f"--{name}={value}" for name, value in given.items())]) == 0
         out, err = capsys.readouterr()
-        assert out == expected(run, given)
+        assert out == expected(run, **given)
         assert (out != plain) == bool(changes.keys() - {"device", "dtype"}), changes
         which, step = ("last", 3) if "checkpoint" in changes else ("best", 2)
         assert f"{which}.safetensors, step {step}, validation loss 2.5000, on cpu" in err
 
 
-def test_edited_model_is_sampled_uncompiled(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain, unembed = expected(run, {"max_new_tokens": 25}), GPT.unembed
-    monkeypatch.setattr(GPT, "unembed", lambda self, x: 0.3 * torch.tanh(unembed(self, x)))
-    assert sample.main(["--max_new_tokens=25"]) == 0
-    out, err = capsys.readouterr()
-    assert out == expected(run, {"max_new_tokens": 25}) != plain
-    assert err.startswith("note: decoding is not compiled, and therefore slower and in float32: ")
-
-
 def test_text_is_printed_as_it_is_sampled(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run = make_run(workplace / "runs" / "a", CHARS)
     appeared = []
 
     def watched(*args: Any) -> Iterator[torch.Tensor]:
@@ -95,7 +78,7 @@ def test_text_is_printed_as_it_is_sampled(
             appeared.append(capsys.readouterr().out)
             yield token_B
 
-    whole = expected(run, {"prompt": "ab", "max_new_tokens": 9})
+    whole = expected(run, prompt="ab", max_new_tokens=9)
     monkeypatch.setattr(sample, "generate", watched)
     assert sample.main(["--prompt=ab", "--max_new_tokens=9"]) == 0
     assert appeared == ["ab", *whole[2:-2]]
