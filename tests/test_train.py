@@ -2,9 +2,7 @@
 
 import common.start
 
-import io
 import itertools
-import json
 import math
 import os
 import re
@@ -12,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +71,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(run: Path | str, key: str) -> dict[int, float]:
     """Return the values of a metric by step; assert that no step is logged twice."""
-    lines = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
-    pairs = [(line["step"], line[key]) for line in lines if key in line]
+    pairs = [(line["step"], line[key]) for line in read_metrics(Path(run)) if key in line]
     assert len(dict(pairs)) == len(pairs)
     return dict(pairs)
 
@@ -102,20 +100,29 @@ def assert_same_tensors(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
-def at_step(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], None]) -> None:
-    """Call `do` during a training step of this session, counted from 1, with two micro-batches."""
+@contextmanager
+def at_step(step: int, do: Callable[[GPT], None]) -> Iterator[None]:
+    """Call `do` with the model during a training step of this session, counted from 1, with two
+    micro-batches."""
     forward, passes = GPT.forward, itertools.count(1)
 
     def watched(model: GPT, *args: Any) -> Tensor:
         if model.training and torch.is_grad_enabled() and next(passes) == 2 * step:
-            do()
+            do(model)
         return forward(model, *args)
 
-    monkeypatch.setattr(GPT, "forward", watched)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GPT, "forward", watched)
+        yield
 
 
-def ctrl_c() -> None:
+def ctrl_c(*model: GPT) -> None:
     signal.raise_signal(signal.SIGINT)
+
+
+def contents() -> dict[Path, bytes]:
+    """Return the content of every file of every run."""
+    return {path: path.read_bytes() for path in Path("runs").rglob("*.*")}
 
 
 # --- results and files ---------------------------------------------------------------------------
@@ -177,32 +184,27 @@ def test_run_folder_has_the_documented_files(debug_run: Path) -> None:
     files = "config.yaml metrics.jsonl .lock best.safetensors last.safetensors snapshots"
     assert names == set(files.split())
     header, _ = load_checkpoint(debug_run / "best.safetensors")
-    assert header.config == read_config({}, str(debug_run / "config.yaml"))
     assert header.config == read_config({}, DEBUG)
     first, second, *_ = (debug_run / "config.yaml").read_text().splitlines()
     assert first == f"# {header.machine}"
     assert second.startswith(f"# text: {header.corpus.source}, {header.corpus.tokens:,} ")
 
 
-@pytest.mark.parametrize("source", ["short.txt", "repeat"])
 def test_evaluate_measures_the_held_out_splits(
-    workplace: Path, capsys: pytest.CaptureFixture[str], source: str
+    workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The best weights are measured, on the whole splits, and no file changes."""
-    flags = [flag for flag in SHORT if "source" not in flag] + [f"--data.source={source}"]
-    flags += ["--data.repeat_max_period=16", "--train.max_steps=8", "--train.eval_tokens=99"]
-    flags += ["--run=a"]
-    flags += ["--data.tokenizer=byte", "--data.test_fraction=0.2"] if source == "short.txt" else []
-    assert train.main(flags) == 0
-    before = {path: path.read_bytes() for path in Path("runs/a").rglob("*") if path.is_file()}
+    flags = [*SHORT, "--train.max_steps=8", "--train.eval_tokens=99", "--run=a"]
+    assert train.main([*flags, "--data.tokenizer=byte", "--data.test_fraction=0.2"]) == 0
+    before = contents()
     capsys.readouterr()
-    assert train.main(["--evaluate=a", f"--data.source={source}"]) == 0
+    assert train.main(["--evaluate=a"]) == 0
     _, lines = capsys.readouterr().out.split(" parameters\n")
-    assert {path: path.read_bytes() for path in before} == before
+    assert contents() == before
     saved = open_run(Path("runs/a"))
     batches = open_batches(saved.config.data, 32, saved.config.train.seed, saved.tokenizer)
     expected = ""
-    for name in ("validation", "test")[: 1 if source == "repeat" else 2]:
+    for name in ("validation", "test"):
         split = getattr(batches, f"{name}_batches")(16)
         result = evaluate(saved.model(), split, saved.tokenizer, Processes())
         assert result
@@ -240,17 +242,6 @@ def test_minutes_limit_the_whole_run(
     assert 120 - 8 < now[0] - (1000.0 - 7.0) <= 120
 
 
-def test_minutes_of_a_fine_tuned_run_start_from_its_weights(workplace: Path) -> None:
-    """The model that is timed is another one."""
-    a = open_run(make_run(Path("runs/a"), "".join(sorted(set(TEXT)))))
-    still = ["--train.learning_rate=0", "--train.muon_learning_rate=0", "--train.weight_decay=0"]
-    flags = ["--init_from=a", "--data.source=short.txt", "--train.minutes=0.02", "--run=b"]
-    assert train.main([*flags, *still]) == 0
-    weights = {name: x for name, x in a.tensors.items() if name.startswith("model.")}
-    b = open_run(Path("runs/b"), "last").tensors
-    assert_same_tensors(weights, {name: b[name] for name in weights})
-
-
 # --- failures ------------------------------------------------------------------------------------
 
 
@@ -263,12 +254,11 @@ def test_diverged_weights_are_never_saved(
     flags = [*SHORT, f"--train.eval_every={eval_every}", "--train.save_every=3"]
     flags += ["--train.learning_rate=1e30", "--train.optimizer=adamw", "--train.warmup_steps=5000"]
     assert train.main([*flags, "--run=a"]) == 2
-    error = re.fullmatch(
-        r"error: at step (\d+): .*; runs/a keeps its last checkpoint. Start again with a "
-        r"lower --train.learning_rate and --train.muon_learning_rate\n",
-        capsys.readouterr().err,
+    error = capsys.readouterr().err
+    assert error.startswith("error: at step ") and error.endswith(
+        "; runs/a keeps its last checkpoint. Start again with a lower --train.learning_rate and "
+        "--train.muon_learning_rate\n"
     )
-    assert error and state_of("a").step <= int(error[1])
     for path in Path("runs/a").glob("*.safetensors"):
         load_checkpoint(path)  # raises if a number is not finite
     assert not re.search("NaN|Infinity", Path("runs/a/metrics.jsonl").read_text())
@@ -287,39 +277,29 @@ def start(name: str, flags: list[str], read_every: int) -> int:
 
 
 @pytest.mark.parametrize("read_every", [1, 4])
-def test_nan_gradient_is_named_and_never_saved(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, read_every: int
-) -> None:
+def test_nan_gradient_is_named_and_never_saved(workplace: Path, read_every: int) -> None:
     """The NaN of step 13 is noticed when its result is read."""
-    steps, forward = itertools.count(1), GPT.forward
+    weight = "blocks.1.mlp.up.weight"
 
-    def poisoned(model: GPT, *args: Any) -> Tensor:
-        logits = forward(model, *args)
-        if model.training and torch.is_grad_enabled() and next(steps) == 13:
-            model.get_parameter("blocks.1.mlp.up.weight").register_hook(lambda g: g * math.nan)
-        return logits
+    def poison(model: GPT) -> None:
+        model.get_parameter(weight).register_hook(lambda gradient: gradient * math.nan)
 
-    monkeypatch.setattr(GPT, "forward", poisoned)
-    flags = [*SHORT[1:], "--train.save_every=3", "--train.eval_every=50", "--train.snapshots=0"]
-    first = ", first in blocks.1.mlp.up.weight" * (read_every == 1)
+    flags = [*DROPOUT[1:], "--train.save_every=3", "--train.eval_every=50", "--train.snapshots=0"]
+    first = f", first in {weight}" * (read_every == 1)
     message = rf"^at step 13: loss \d\S+, gradient norm nan{first}$"
-    with pytest.raises(FloatingPointError, match=message):
+    with at_step(13, poison), pytest.raises(FloatingPointError, match=message):
         start("a", flags, read_every)
-    assert next(steps) == (14 if read_every == 1 else 16)
     assert state_of("a").step == 12
     assert max(read("runs/a", "train_loss")) == 12
 
 
-def test_results_read_every_few_steps_change_nothing(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_read_every_few_steps_change_nothing(workplace: Path) -> None:
     """The run is bitwise identical. A signal stops it when a result is read, which precedes every
     evaluation and checkpoint."""
     flags = [*DROPOUT[1:], "--train.max_steps=22", "--train.save_every=7", "--train.log_every=4"]
     assert start("whole", flags, 1) == start("rarely", flags, 4) == 0
     assert_same_run(Path("runs/rarely"), Path("runs/whole"))
-    with monkeypatch.context() as patch:
-        at_step(patch, 10, ctrl_c)
+    with at_step(10, ctrl_c):
         assert start("parts", flags, 4) == signal.SIGINT
     assert state_of("parts").step == 12
     assert train.main(["--resume=parts"]) == 0
@@ -329,21 +309,19 @@ def test_results_read_every_few_steps_change_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 3_000, 100_000])
 def test_full_disk_is_one_error_line_and_the_run_resumes(
-    workplace: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, room: int
+    workplace: Path, whole: Path, capsys: pytest.CaptureFixture[str], room: int
 ) -> None:
     """Limit file sizes from the first step on. The limits leave room for no metrics, for some
     metrics but no TensorBoard file, or for everything except a checkpoint."""
     resource = pytest.importorskip("resource", reason="Windows limits no sizes of files")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with monkeypatch.context() as patch:
-        at_step(patch, 1, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1])))
-        said = io.StringIO()
-        patch.setattr(sys, "stderr", said)
+    with at_step(1, lambda _: resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))):
         try:
             assert train.main([*DROPOUT, "--train.tensorboard=true", "--run=parts"]) == 2
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert said.getvalue() == "error: could not write to runs/parts: File too large\n"
+    said = capsys.readouterr().err
+    assert said == "error: could not write to runs/parts: File too large\n"
     for path in Path("runs/parts").glob("*.safetensors"):
         load_checkpoint(path)
     assert train.main(["--resume=parts"]) == 0
@@ -353,7 +331,7 @@ def test_full_disk_is_one_error_line_and_the_run_resumes(
 @pytest.mark.slow
 def test_killed_run_resumes_bitwise_identical(workplace: Path, whole: Path) -> None:
     """Kill the run at five points, and start it again each time."""
-    run, saved = Path("runs/parts"), -1
+    run = Path("runs/parts")
 
     def writing() -> bool:
         return any(run.rglob(".writing-*.safetensors"))
@@ -371,10 +349,7 @@ def test_killed_run_resumes_bitwise_identical(workplace: Path, whole: Path) -> N
             time.sleep(0.001)
         process.kill()
         process.join()
-        if (run / "last.safetensors").exists():
-            before, saved = saved, state_of("parts").step
-            assert saved >= before
-    assert saved >= 5
+    assert state_of("parts").step >= 5
     assert train.main(command()) == 0
     assert_same_run(run, whole)
     assert not writing()
@@ -382,25 +357,17 @@ def test_killed_run_resumes_bitwise_identical(workplace: Path, whole: Path) -> N
 
 # --- stopping and resuming -----------------------------------------------------------------------
 
-FAST = ["--train.max_steps=10", "--model.n_layer=1"]  # bfloat16 is slow on some CPUs
-STOPS = [
-    (1, []),
-    (13, ["--model.ngrams=2"]),
-    (8, ["--train.optimizer=adamw", "--train.precision=bfloat16", *FAST]),
-]
+ADAMW = ["--train.optimizer=adamw", "--train.precision=bfloat16"]
+ADAMW += ["--train.max_steps=10", "--model.n_layer=1"]  # bfloat16 is slow on some CPUs
+STOPS = [(1, []), (13, ["--model.ngrams=2"]), (8, ADAMW)]
 
 
 @pytest.mark.parametrize(("stop", "flags"), STOPS)
 def test_resumed_run_is_bitwise_identical_to_an_unstopped_one(
-    workplace: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    stop: int,
-    flags: list[str],
+    workplace: Path, capsys: pytest.CaptureFixture[str], stop: int, flags: list[str]
 ) -> None:
     assert train.main([*DROPOUT, *flags, "--run=whole"]) == 0
-    with monkeypatch.context() as patch:
-        at_step(patch, stop, ctrl_c)
+    with at_step(stop, ctrl_c):
         assert train.main([*DROPOUT, *flags, "--run=parts"]) == 130
     assert f"stopped at step {stop}; resume with: python train.py --resume runs/parts" in (
         capsys.readouterr().out
@@ -408,22 +375,21 @@ def test_resumed_run_is_bitwise_identical_to_an_unstopped_one(
     assert list(read("runs/parts", "train_loss")) == list(range(1, stop + 1))
     assert train.main(["--resume", "runs/parts"]) == 0
     assert_same_run(Path("runs/parts"), Path("runs/whole"))
-    kept = {name.split(".")[-1] for name in open_run(Path("runs/parts"), "last").tensors}
-    assert ("momentum" in kept) == ("--train.optimizer=adamw" not in flags)
 
 
 @pytest.mark.parametrize(("step", "where"), [(8, "loss"), (24, "loss"), (8, "sample")])
 def test_stop_during_evaluation_resumes_bitwise_identical(
     workplace: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, step: int, where: str
 ) -> None:
-    """A stop while the loss is computed discards the evaluation. The resumed run repeats it, even
-    after the last step. A stop while the sample is generated keeps it, and ends the run one step
-    later."""
+    """A stop while the loss is computed ends the evaluation at once and discards it. The resumed
+    run repeats it, even after the last step. A stop while the sample is generated keeps it, and
+    ends the run one step later."""
 
     forward = GPT.forward
 
     def interrupted(model: GPT, tokens: Tensor, *args: Any) -> Tensor:
         sampling = tokens.numel() == 1
+        assert model.training or sampling or not told, "the evaluation goes on"
         due = max(read("runs/parts", "train_loss"), default=0) == step and not told
         if due and not model.training and sampling == (where == "sample"):
             told.append(step)
@@ -460,23 +426,20 @@ def test_target_loss_ends_the_run_and_seconds_add_up(
 
 
 def test_longer_run_is_planned_at_once_and_has_no_snapshot_of_the_shorter(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Kill the resumed run in its second step: its new length is known, later snapshots of the
     planned 24 steps are gone, and the evaluation before the checkpoint is not repeated."""
 
-    def killed() -> None:
+    def killed(model: GPT) -> None:
         raise SystemExit
 
-    with monkeypatch.context() as patch:
-        at_step(patch, 12, ctrl_c)
+    with at_step(12, ctrl_c):
         assert train.main([*DROPOUT, "--train.eval_every=5", "--run=a"]) == 130
     assert (state_of("a").step, list(find_snapshots(Path("runs/a")))) == (12, [0, 3, 10])
     Path("runs/a/snapshots/00000024.safetensors").touch()
-    with monkeypatch.context() as patch:
-        at_step(patch, 2, killed)
-        with pytest.raises(SystemExit):
-            train.main(["--resume=a", "--train.max_steps=30"])
+    with at_step(2, killed), pytest.raises(SystemExit):
+        train.main(["--resume=a", "--train.max_steps=30"])
     config = load_checkpoint(Path("runs/a/last.safetensors"))[0].config
     assert config.train.max_steps == 30
     assert config == read_config({}, "runs/a/config.yaml")
@@ -513,59 +476,61 @@ def test_closed_terminal_or_pipe_saves_the_run(workplace: Path, kind: str) -> No
         os.killpg(process.pid, 0)
 
 
+def interrupt_while_pytorch_loads(script: str) -> tuple[int, bytes]:
+    """Press Ctrl-C, and return the exit code and the errors. A fake numpy.py, which PyTorch
+    imports, exits with 7 after the signal."""
+    Path("numpy.py").write_text(
+        "import pathlib, time\n"
+        "print('loading', flush=True)\n"
+        "while not pathlib.Path('go').exists(): time.sleep(0.01)\n"
+        "raise SystemExit(7)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / script)],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout and process.stdout.readline() == b"loading\n"
+    process.send_signal(signal.SIGINT)
+    Path("go").touch()
+    errors = process.communicate()[1]
+    return process.returncode, errors
+
+
 @posix
 @pytest.mark.parametrize("script", ["train.py", "sample.py", "study.py", "convert.py"])
 def test_ctrl_c_while_pytorch_loads_prints_nothing(workplace: Path, script: str) -> None:
-    """A fake numpy.py, which PyTorch imports, prints when the import has begun."""
-    (workplace / "numpy.py").write_text("print('loading', flush=True)\nimport time\ntime.sleep(99)")
-    command = [sys.executable, str(ROOT / script), "--help"]
-    environment = {**os.environ, "PYTHONPATH": str(workplace)}
-    out = err = subprocess.PIPE
-    process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
-    assert process.stdout and process.stdout.readline() == b"loading\n"
-    process.send_signal(signal.SIGINT)
-    assert process.communicate()[1] == b""
-    assert process.returncode in (-signal.SIGINT, 130)
+    assert interrupt_while_pytorch_loads(script) in ((-signal.SIGINT, b""), (130, b""))
 
 
 @posix
 def test_ignored_ctrl_c_stays_ignored(workplace: Path) -> None:
     """As in the background of a script, also while PyTorch loads."""
-    waiting = "import pathlib, time\nprint('loading', flush=True)\n"
-    waiting += "while not pathlib.Path('go').exists(): time.sleep(0.01)\nraise SystemExit(7)"
-    (workplace / "numpy.py").write_text(waiting)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process inherits it
     try:
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "train.py")],
-            env={**os.environ, "PYTHONPATH": str(workplace)},
-            stdout=subprocess.PIPE,
-        )
+        assert interrupt_while_pytorch_loads("train.py")[0] == 7
     finally:
         signal.signal(signal.SIGINT, before)
-    assert process.stdout and process.stdout.readline() == b"loading\n"
-    process.send_signal(signal.SIGINT)
-    Path("go").touch()
-    process.communicate()
-    assert process.returncode == 7
 
 
 # --- --init_from and rejected commands -----------------------------------------------------------
 
 
-def test_init_from_starts_a_new_run_from_the_best_weights(workplace: Path) -> None:
-    """It keeps the vocabulary, although the new text lacks some of its characters."""
+@pytest.mark.parametrize("length", ["--train.max_steps=1", "--train.minutes=0.02"])
+def test_init_from_starts_a_new_run_from_the_best_weights(workplace: Path, length: str) -> None:
+    """It keeps the vocabulary, although the new text lacks some of its characters. The model that
+    is timed for `minutes` is another one."""
     a = open_run(make_run(Path("runs/a")))
-    flags = ["--init_from=runs/a", "--data.source=short.txt", "--run=b", "--train.weight_decay=0"]
-    flags += ["--train.learning_rate=1e-9", "--train.muon_learning_rate=1e-9"]
+    flags = ["--init_from=runs/a", "--data.source=short.txt", "--run=b", length]
+    flags += ["--train.learning_rate=0", "--train.muon_learning_rate=0"]
     (workplace / "short.txt").write_text("again a train to train on\n" * 100, newline="\n")
-    assert train.main([*flags, "--train.max_steps=1"]) == 0
+    assert train.main(flags) == 0
     b = open_run(Path("runs/b"), "last")
     assert a.tokenizer == b.tokenizer
-    for name, tensor in a.tensors.items():
-        if name.startswith("model."):
-            torch.testing.assert_close(tensor, b.tensors[name], rtol=0, atol=1e-6)
-    assert b.header.state.step == 1 and b.config.data.source == "short.txt"
+    assert_same_tensors(a.model().state_dict(), b.model().state_dict())
+    assert b.header.state.step == b.config.train.max_steps
+    assert b.config.data.source == "short.txt"
     weights = "# weights: runs/a/best.safetensors, step 2, validation loss 2.5000\n"
     assert weights in Path("runs/b/config.yaml").read_text()
 
@@ -573,7 +538,6 @@ def test_init_from_starts_a_new_run_from_the_best_weights(workplace: Path) -> No
 REJECTED = [
     (["--resume=a", "--model.n_layer=3"], "--resume cannot change model.n_layer from 2 to 3"),
     (["--resume=a", "--data.source=other.txt"], "runs/a was trained on another text, "),
-    (["--resume=a", "--train.minutes=2"], "change train.minutes from 0.0 to 2.0"),
     (["--resume=a", "--train.max_steps=1"], "runs/a has 2 steps; raise --train.max_steps"),
     (["--resume=a", "--run=b"], "--resume, --evaluate and --init_from exclude each other; --run"),
     (["--evaluate=a", "--init_from=a"], "--resume, --evaluate and --init_from exclude each other"),
@@ -585,10 +549,6 @@ def test_rejected_command_leaves_run_unchanged(
 ) -> None:
     assert train.main([*SHORT, "--train.max_steps=2", "--run=a"]) == 0
     (workplace / "other.txt").write_text(TEXT[::-1], newline="\n")
-
-    def contents() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in Path("runs").rglob("*.*")}
-
     before = contents()
     capsys.readouterr()
     for argv, message in REJECTED:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -142,23 +141,6 @@ def test_byte_tokens_report_bits_per_character() -> None:
     assert Evaluation(2 * math.log(2), 3.0).in_units("byte") == (
         "1.3863 nats/byte  2.000 bits/byte  3.000 bits/char"
     )
-
-
-@pytest.mark.parametrize("stopped_at", [0, 2, 4])
-def test_evaluation_that_is_told_to_stop_has_no_result(stopped_at: int) -> None:
-    """Also if the signal comes with the last batch. It reads no batch after the signal."""
-    stop, read = StopSignal(), list[Tensor]()
-
-    def batches() -> Iterator[Tensor]:
-        for batch in split():
-            if len(read) == stopped_at:
-                stop.request(15)
-            read.append(batch)
-            yield batch
-        stop.request(15)
-
-    assert evaluate(make(), batches(), CharTokenizer("abcdefg"), Processes(), stop) is None
-    assert len(read) == min(4, stopped_at + 1)
 
 
 # --- reading the results -------------------------------------------------------------------------
