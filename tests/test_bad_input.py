@@ -1,7 +1,6 @@
 """Mistakes in commands end in one error line and exit code 2, and leave no files behind."""
 
 import runpy
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -15,14 +14,11 @@ import train
 from benchmarks import page
 from tests.conftest import DEBUG, ROOT, make_run
 
-COMMANDS = {each.__name__.split(".")[-1]: each for each in (train, sample, study, convert, page)}
+COMMANDS = {each.__name__.split(".")[-1]: each for each in (train, study, convert, page)}
 # Flags and config files are tested in configs/test_load.py, resuming in test_train.py.
 MISTAKES = {  # command -> part of the error line
-    "train --data.source=short.txt": "the splits have [8, 1, 0] tokens, but a sequence has 129",
     "train configs/debgu.yaml": "No such file or directory: configs/debgu.yaml",
-    "train --data.source=": "no text at : --data.source takes files, ",
     "train --data.source=\udcff.txt": "--data.source must be a valid",
-    "sample b": "there is no run b",
     "page absent.html": "no report given; name the file that python study.py report wrote",
     "study tarce": "name a command: trace, verify, compare, heads, report; did you mean trace?",
     "study heads --source=text.txt --without=L9H0": "--without L9H0: name heads from L0H0 to L2H1",
@@ -48,7 +44,6 @@ def test_mistake_ends_in_one_error_line_and_leaves_no_files(
 ) -> None:
     make_run(Path("runs/a"))
     Path("full").mkdir()
-    Path("short.txt").write_text("too short")
     Path("text.txt").write_text("the value of the object is returned\n" * 60)
     before = {*Path().rglob("*")}
     name, *argv = words.split()
@@ -60,12 +55,9 @@ def test_mistake_ends_in_one_error_line_and_leaves_no_files(
 
 @pytest.mark.parametrize("script", ["train.py", "sample.py", "study.py", "convert.py"])
 def test_script_exits_with_2_on_a_mistake(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It also keeps ignoring Ctrl-C if a shell started it in the background."""
     monkeypatch.setattr(sys, "argv", [script, "--wrong"])
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     with pytest.raises(SystemExit, match="2"):
         runpy.run_path(str(ROOT / script), run_name="__main__")
-    assert signal.signal(signal.SIGINT, before) == signal.SIG_IGN
 
 
 @pytest.mark.slow

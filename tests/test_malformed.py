@@ -41,7 +41,6 @@ def test_untrusted_run_is_not_executed(workplace: Path, capsys: pytest.CaptureFi
         (study.main, ["compare", ODD, "--sequences=2", "--steps=1"]),
         (train.main, [f"--evaluate={ODD}"]),
         (train.main, [f"--init_from={ODD}", "--run=other"]),
-        (train.main, [f"--resume={ODD}"]),
         (train.main, [f"--resume={ODD}", "--train.max_steps=2"]),
     ]
     capsys.readouterr()
