@@ -420,6 +420,7 @@ def test_target_loss_ends_the_run_and_seconds_add_up(
     assert train.main(["--resume=a"]) == 0
     assert f"last.safetensors, step {step}, validation loss 9.0000\n" in capsys.readouterr().out
     assert step < state_of("a").step < 24
+    assert read("runs/a", "val_loss")[step] == loss
     assert state_of("a").seconds > 1000
 
 
