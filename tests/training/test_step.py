@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -146,33 +147,26 @@ def test_byte_tokens_report_bits_per_character() -> None:
 # --- reading the results -------------------------------------------------------------------------
 
 
-@given(
-    results=st.lists(st.tuples(st.floats(0, 9, width=32), st.floats(0, 9, width=32)), min_size=1),
-    bad=st.none() | st.tuples(st.integers(0, 99), st.integers(0, 1), st.sampled_from(BAD)),
-    step=st.integers(100, 200),
-)
-def test_results_are_read_at_once_and_the_first_bad_step_is_named(
-    results: list[tuple[float, float]], bad: tuple[int, int, float] | None, step: int
-) -> None:
+def test_results_are_read_at_once_and_the_first_bad_step_is_named() -> None:
     """The weight is named only if the gradients are those of the bad step."""
-    optimizer = Descent(make())
+    optimizer, stop = Descent(make()), StopSignal()
     for i, weight in enumerate(optimizer.weights.values()):
         weight.grad = torch.full_like(weight, math.nan if i == 3 else 1.0)
-    pending = [(torch.tensor(loss), torch.tensor(norm)) for loss, norm in results]
-    stop = StopSignal()
-    if bad is None:
-        stop.request(2)
-        found = read_results(pending, step, optimizer, Processes(), stop)
-        assert found == (*results[-1], True)
-        return
-    place, which, value = bad[0] % len(results), bad[1], bad[2]
-    pending[place][which].fill_(value)
-    with pytest.raises(FloatingPointError) as error:
-        read_results(pending, step, optimizer, Processes(), stop)
-    number = step - len(results) + 1 + place
-    assert str(error.value).startswith(f"at step {number}: loss ")
-    named = str(error.value).endswith(f", first in {list(optimizer.weights)[3]}")
-    assert named == (len(results) == 1)
+    results = torch.arange(6.0).view(3, 2)
+
+    def read(results: Tensor) -> tuple[float, float, bool]:
+        pending = [(loss, norm) for loss, norm in results]
+        return read_results(pending, 9, optimizer, Processes(), stop)
+
+    stop.request(2)
+    assert read(results) == (4.0, 5.0, True)
+    for which, place, value in itertools.product(range(2), range(3), BAD):
+        bad = results.clone()
+        bad[place:, which] = value
+        with pytest.raises(FloatingPointError, match=f"^at step {7 + place}: [^,]*, [^,]*$"):
+            read(bad)
+    with pytest.raises(FloatingPointError, match=f", first in {list(optimizer.weights)[3]}$"):
+        read(bad[2:])
 
 
 @given(st.lists(st.integers(1, 6).map(float), min_size=1))
