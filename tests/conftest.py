@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,7 @@ def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import train
 
     folder = tmp_path_factory.mktemp("debug")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
+    with chdir(folder):
         assert train.main([DEBUG, "--run", "debug"]) == 0
     return folder / "runs" / "debug"
 

@@ -1,6 +1,5 @@
 """Settings with which commands load PyTorch, and modules that a run does not import."""
 
-import os
 import platform
 import subprocess
 import sys
@@ -29,11 +28,8 @@ def test_start_settings_apply_and_no_slow_module_is_imported(workplace: Path) ->
     """Threads sleep soon, garbage collection skips PyTorch's objects, and freed memory is kept.
     Importing PyTorch's compiler would take as long as 100 steps of a small model."""
     Path("text.txt").write_text("a text that is long enough\n" * 20)
-    environment = {k: v for k, v in os.environ.items() if k == "SYSTEMROOT"}  # Windows needs it
-    words = [sys.executable, "-c", PROGRAM]
-    ended = subprocess.run(
-        words, env=environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
-    )
+    words, environment = [sys.executable, "-c", PROGRAM], {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True)
     settings, kept, *_ = ended.stdout.splitlines()
     assert (settings, ended.returncode, ended.stderr.strip()) == ("10000 True True", 0, "")
     if platform.libc_ver()[0] == "glibc":

@@ -8,7 +8,7 @@ import pytest
 
 import train
 from common.errors import UserError
-from run.folder import check_unused, find_run, lock_run, make_folder
+from run.folder import find_run, lock_run, make_folder
 
 # --- new runs ------------------------------------------------------------------------------------
 
@@ -26,7 +26,6 @@ def test_only_a_run_without_checkpoints_is_replaced(workplace: Path) -> None:
     run = make_folder("a", "")
     for name in ("config.yaml", ".lock", "metrics.jsonl", "events.out.1", "notes.txt"):
         (run / name).touch()
-    check_unused(run)
     assert make_folder("a", "") == run
     (run / "last.safetensors").touch()
     with pytest.raises(UserError, match=r"^runs/a exists; use --resume runs/a, or"):

@@ -1,6 +1,5 @@
 """The choice of device, threads and precision, and stop signals."""
 
-import dataclasses
 import os
 import signal
 
@@ -18,16 +17,18 @@ ALONE = Processes()
 def test_threads_and_precision_are_configured_or_automatic(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed run keeps its number of threads if this machine has at least as many cores."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    machine = Machine("cpu", "AVX2", 1, 1, "float32", torch.__version__)
-    for threads, before, expected in ((2, 1, 2), (0, 2, 2), (0, 3, 1), (0, None, 1)):
+
+    def machine(threads: int) -> Machine:
+        return Machine("cpu", "AVX2", threads, 1, "float32", torch.__version__)
+
+    resumed = ((2, machine(1), 2), (0, machine(2), 2), (0, machine(3), 1), (0, None, 1))
+    for threads, before, expected in resumed:
         torch.set_num_threads(1)
-        resumed = before and dataclasses.replace(machine, threads=before)
-        chosen = start_machine(TrainConfig(device="cpu", threads=threads), ALONE, resumed or None)
+        chosen = start_machine(TrainConfig(device="cpu", threads=threads), ALONE, before)
         assert chosen.threads == torch.get_num_threads() == expected
-    for fast in (True, False):
+    for fast, auto in ((True, "bfloat16"), (False, "float32")):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda fast=fast: {"amx_bf16": fast})
-        auto = start_machine(TrainConfig(device="cpu"), ALONE).precision
-        assert auto == ("bfloat16" if fast else "float32")
+        assert start_machine(TrainConfig(device="cpu"), ALONE).precision == auto
         for name in ("float32", "bfloat16"):
             config = TrainConfig(device="cpu", precision=name)
             assert start_machine(config, ALONE).precision == name
