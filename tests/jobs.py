@@ -19,21 +19,18 @@ if LINUX:  # DistributedDataParallel imports torch._dynamo
 
 def start_command(name: str, words: list[str], **environment: str) -> BaseProcess:
     """Start a script in the current folder; its output goes to NAME-stdout and NAME-stderr."""
-    names = (f"{name}-stdout", f"{name}-stderr")
-    arguments = (str(Path.cwd()), words, environment, names)
+    arguments = (name, str(Path.cwd()), words, environment)
     process = CONTEXT.Process(target=run_script, args=arguments)
     process.start()
     return process
 
 
-def run_script(
-    folder: str, words: list[str], environment: dict[str, str], names: tuple[str, str]
-) -> None:
+def run_script(name: str, folder: str, words: list[str], environment: dict[str, str]) -> None:
     """Do what `python WORDS` does, with the output in files."""
     os.chdir(folder)
     os.environ |= environment
-    for number, name in enumerate(names, start=1):
-        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    for number, stream in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(f"{name}-{stream}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     sys.argv = words
     runpy.run_path(f"{os.environ['PYTHONPATH']}/{words[0]}", run_name="__main__")
 

@@ -63,8 +63,7 @@ def test_each_option_matches_direct_sampling(
         out, err = capsys.readouterr()
         assert out == expected(run, **given)
         assert (out != plain) == bool(changes.keys() - {"device", "dtype"}), changes
-        which, step = ("last", 3) if "checkpoint" in changes else ("best", 2)
-        assert f"{which}.safetensors, step {step}, validation loss 2.5000, on cpu" in err
+        assert "validation loss 2.5000, on cpu" in err
 
 
 def test_text_is_printed_as_it_is_sampled(

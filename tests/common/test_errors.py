@@ -12,14 +12,12 @@ from common.errors import UserError, command, printable, reading
 from tests.conftest import ROOT
 
 
-def exit_code(error: BaseException | None, code: int = 0) -> int:
-    """Return the exit code of a command that raises `error`, or returns `code`."""
+def exit_code(error: BaseException) -> int:
+    """Return the exit code of a command that raises `error`."""
 
     @command
     def main(argv: list[str]) -> int:
-        if error is not None:
-            raise error
-        return code
+        raise error
 
     return main([])
 
@@ -47,7 +45,7 @@ def test_user_error_prints_one_line(
 def test_bug_keeps_its_traceback_and_success_its_exit_code() -> None:
     with pytest.raises(ValueError, match="a bug"):
         exit_code(ValueError("a bug"))
-    assert exit_code(None, 7) == 7
+    assert command(lambda argv: 7)([]) == 7
 
 
 def test_error_while_reading_a_file_names_the_file() -> None:

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from data.tokenizer import ByteTokenizer, CharTokenizer
@@ -163,12 +161,11 @@ def test_results_are_read_at_once_and_the_first_bad_step_is_named() -> None:
         read(bad[2:])
 
 
-@given(st.lists(st.integers(1, 6).map(float), min_size=1))
-def test_state_keeps_the_best_loss(losses: list[float]) -> None:
-    state = TrainState()
+def test_state_keeps_the_best_loss() -> None:
+    state, losses = TrainState(), [3.0, 2.0, 2.0, 4.0, 1.0]  # a tie is not better
     for i, loss in enumerate(losses):
         state.step = 2 * i + 2
-        assert state.record(loss) == (loss < min(losses[:i], default=math.inf))  # a tie is not
+        assert state.record(loss) == (loss < min(losses[:i], default=math.inf))
         assert state == TrainState(state.step, 0.0, None, state.step, loss, min(losses[: i + 1]))
     for bad in BAD:
         with pytest.raises(FloatingPointError, match=f"^at step {state.step}: validation loss "):
