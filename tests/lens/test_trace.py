@@ -1,4 +1,4 @@
-"""The steps of a layer's formula, against the layer."""
+"""The steps of a layer's formula, against the activations that `capture` reads from the model."""
 
 import math
 from dataclasses import replace
@@ -12,18 +12,21 @@ from model.config import ModelConfig
 from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens
 
 
-@pytest.mark.parametrize("config", [MODERN, CLASSICAL, replace(MODERN, bias=True)], ids=str)
+@pytest.mark.parametrize(
+    "config", [MODERN, CLASSICAL, replace(MODERN, bias=True, attention="explicit")], ids=str
+)
 @torch.no_grad()
-def test_steps_match_the_layer(config: ModelConfig) -> None:
+def test_steps_match_the_captured_activations(config: ModelConfig) -> None:
     layer = capture(make_model(config), some_tokens(2, 10)).layers[1]
     steps = layer_steps(layer.attn, layer.x_BTC)
     scores = layer.q_BHTD @ layer.k_BHSD.mT / math.sqrt(D)
     hidden = torch.ones(10, 10).triu(1).bool().expand_as(scores)
     expected = {
-        "K": layer.attn.key(layer.x_BTC),
+        "V by head": layer.v_BHSD,
         "scores": scores,
         "masked": scores.masked_fill(hidden, -math.inf),
         "weights A": layer.weights_BHTS,
+        "heads z": layer.z_BHTD,
         "output": layer.output_BTC,
     }
     assert ("Q rotated" in steps) == (config.positions == "rotary")
