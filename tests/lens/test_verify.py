@@ -43,7 +43,8 @@ def test_correct_models_pass(config, own) -> None:  # type: ignore[no-untyped-de
         if check.name == TORCH and config.qk_norm:
             assert check.verdict == "not comparable: rotary or QK-norm"
         else:
-            assert check.verdict == "passed" and check.error is not None
+            assert check.verdict == "passed"
+            assert check.error is not None and check.tolerance is not None
             assert check.error <= check.tolerance <= (0 if exact else 4 * TOLERANCE[dtype])
     assert any(check.error for check in found)
 
