@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from lens.capture import capture
-from lens.formula import layer_steps, third_write_up
+from lens.formula import layer_steps
 from model.config import ModelConfig
-from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens
+from tests.lens.models import CLASSICAL, MODERN, D, make_model, some_tokens
 
 
 @pytest.mark.parametrize(
@@ -38,15 +38,3 @@ def test_steps_match_the_captured_activations(config: ModelConfig) -> None:
         assert ("+ b" in step.formula) == (config.bias and name in ("Q", "K", "V", "output"))
         assert (step.hidden is not None) == (name in ("masked", "weights A"))
         assert step.hidden is None or torch.equal(step.hidden, hidden)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_third_write_up_matches_its_formula(masked: bool) -> None:
-    layer = capture(make_model(CLASSICAL), some_tokens(1, 10)).layers[1]
-    attn, x = layer.attn, layer.x_BTC
-    steps = third_write_up(attn, x, masked)
-    q, k, v = (W(x).view(1, 10, H, D).transpose(1, 2) for W in (attn.query, attn.key, attn.value))
-    A = (q @ k.mT - masked * 10_000.0 * torch.ones(10, 10).triu(1)).softmax(-1)
-    expected = attn.out((A @ v).transpose(1, 2).flatten(2)).clamp(min=0)
-    assert torch.allclose(steps["weights A"].value, A, atol=1e-6)
-    assert torch.allclose(steps["ReLU"].value, expected, atol=1e-6)
