@@ -5,7 +5,9 @@ import { CHOICES, Engine, windowStart } from "../../page/engine/engine.js";
 import { arena, softmax } from "../../page/engine/kernels.js";
 import { Layer0 } from "../../page/engine/layer0.js";
 import { stagesOf } from "../../page/engine/stages.js";
+import { floatsOf } from "../../page/engine/weights.js";
 
 Object.assign(globalThis, {
-  arena, CHOICES, Circuit, Engine, Layer0, logitGoal, scoreGoal, softmax, stagesOf, windowStart,
+  arena, CHOICES, Circuit, Engine, floatsOf, Layer0, logitGoal, scoreGoal, softmax, stagesOf,
+  windowStart,
 });

@@ -1,12 +1,10 @@
 """The engine of the report page, in a browser, against PyTorch."""
 
-import base64
 import dataclasses
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,10 +15,11 @@ import torch
 from torch import Tensor
 
 from lens.capture import attends_of, blocks_of, capture, hooked
-from model.attention import attention
+from model.attention import attention, causal_mask
 from model.config import ModelConfig
 from model.gpt import GPT
 from page.bundle import bundle
+from page.html import pack
 from sampling.generate import window_start
 from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_tokens
 
@@ -30,10 +29,8 @@ ENGINE = bundle(Path(__file__).parent / "engine.js")
 ASK = """
 let engine, edits;
 function make(config, shapes, given, ...packed) {
-  const numbers = (text) =>
-    new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
   engine = new Engine(config, shapes);
-  const [weights, means] = packed.map(numbers);
+  const [weights, means] = packed.map(floatsOf);
   engine.load(weights, (room) => room.set(weights), means);
   edits = given;
 }
@@ -109,61 +106,53 @@ def random_edits(random: Random, config: ModelConfig) -> list[dict[str, Any]]:
 @contextmanager
 def edited(model: GPT, changes: list[dict[str, Any]], means_LHD: Tensor) -> Iterator[None]:
     """Apply the same edits to a PyTorch model with hooks."""
-    with ExitStack() as held:
+    blocks, attends = blocks_of(model), attends_of(model)
 
-        def put(module: torch.nn.Module, change: dict[str, Any]) -> None:
-            def hook(module: torch.nn.Module, args: Any) -> Any:
-                x_BTC = args[0].clone()
-                if change["position"] < x_BTC.size(1):
-                    channels = change.get("neuron", slice(None))
-                    x_BTC[0, change["position"], channels] = torch.tensor(change["row"]).to(x_BTC)
-                return (x_BTC, *args[1:])
-
-            held.callback(module.register_forward_pre_hook(hook).remove)
-
-        for layer, (block, attend) in enumerate(
-            zip(blocks_of(model), attends_of(model), strict=True)
-        ):
-            here = [change for change in changes if change.get("layer", layer) == layer]
-            attends = partial(attend_edited, here, means_LHD[layer])
-            held.enter_context(hooked([attend], attends))
-            if {"layer": layer, "off": "mlp"} in here:
-                held.enter_context(hooked([block.mlp], lambda module, args, y: y * 0))
-            for change in here:
-                if "neuron" in change:
-                    put(block.mlp.down, change | {"row": 0.0})
-        places = [*blocks_of(model), model.final_norm]
+    def hide(module: Any, args: Any, z_BHTD: Tensor) -> Tensor:
+        mask_TS = causal_mask(z_BHTD.size(2), z_BHTD.size(2))
         for change in changes:
-            if "row" in change and "head" not in change:
-                put(places[change["layer"]], change)
+            if "hide" in change:
+                mask_TS[change["hide"] + 1 :, change["hide"]] = False
+        q_BHTD, k_BHSD, v_BHSD, *_ = args
+        return attention(q_BHTD, k_BHSD, v_BHSD, mask_TS)[0]
+
+    def put(register: Any, value: Any, *index: Any) -> None:
+        """Change a module's output or, with a hook that runs before the module, its input."""
+
+        def hook(module: Any, args: Any, *output: Tensor) -> Any:
+            x = (*output, *args)[0].clone()
+            x[(0, *index)] = torch.as_tensor(value).to(x)
+            return x if output else (x, *args[1:])
+
+        held.callback(register(hook).remove)
+
+    def row_of(position: int) -> slice:  # empty beyond the end of the text
+        return slice(position, position + 1)
+
+    with ExitStack() as held:
+        held.enter_context(hooked(attends, hide))
+        for change in changes:
+            match change:
+                case {"layer": layer, "off": "mlp"}:
+                    put(blocks[layer].mlp.register_forward_hook, 0.0)
+                case {"layer": layer, "head": head, "off": kind}:
+                    mean_D = means_LHD[layer, head]
+                    put(attends[layer].register_forward_hook, mean_D * (kind == "mean"), head)
+                case {"layer": layer, "head": head, "position": t, "row": row}:
+                    put(attends[layer].register_forward_hook, row, head, row_of(t))
+                case {"layer": layer, "neuron": neuron, "position": t}:
+                    put(blocks[layer].mlp.down.register_forward_pre_hook, 0.0, row_of(t), neuron)
+                case {"layer": layer, "position": t, "row": row}:
+                    place = [*blocks, model.final_norm][layer]
+                    put(place.register_forward_pre_hook, row, row_of(t))
         yield
-
-
-def attend_edited(
-    changes: list[dict[str, Any]], means_HD: Tensor, module: Any, args: Any, z_BHTD: Tensor
-) -> Tensor:
-    q_BHTD, k_BHSD, v_BHSD = args[:3]
-    _, H, T, _ = q_BHTD.shape
-    mask_HTS = torch.ones(H, T, T, dtype=torch.bool).tril()
-    for change in changes:
-        if "hide" in change:
-            mask_HTS[:, change["hide"] + 1 :, change["hide"]] = False
-    z_BHTD = attention(q_BHTD, k_BHSD, v_BHSD, mask_HTS)[0]
-    for change in changes:
-        head = change.get("head")
-        if change.get("off") in OFF:
-            z_BHTD[0, head] = means_HD[head] if change["off"] == "mean" else 0.0
-        if "row" in change and head is not None and change["position"] < T:
-            z_BHTD[0, head, change["position"]] = torch.tensor(change["row"])
-    return z_BHTD
 
 
 def make(tab: Any, model: GPT, *given: Any) -> None:
     """Load the model into the page's engine, then convert the PyTorch model to float64."""
     weights, (edits, means_LHD) = model.state_dict(), given or ([], torch.zeros(1))
     shapes = [[name, list(weight.shape)] for name, weight in weights.items()]
-    numbers = [torch.cat([weight.flatten() for weight in weights.values()]), means_LHD]
-    packed = [base64.b64encode(x.numpy().tobytes()).decode() for x in numbers]
+    packed = pack(torch.cat([weight.flatten() for weight in weights.values()])), pack(means_LHD)
     tab.evaluate("(a) => make(...a)", [dataclasses.asdict(model.config), shapes, edits, *packed])
     model.double()
 
@@ -218,9 +207,9 @@ def test_layer_0_tables_match_attention_and_ov_circuit(tab: Any, config: ModelCo
     scores_BTS = scores.view(T, T, V, V)[
         place[:, None], place, text_BT[:, :, None], text_BT[:, None]
     ]
-    weights_BTS = scores_BTS.masked_fill(place > place[:, None], -torch.inf).softmax(-1)
-    expected_BHTS = capture(model, text_BT).layers[0].weights_BHTS
-    assert (weights_BTS - expected_BHTS[:, h]).abs().max() < 1e-5
+    layer = capture(model, text_BT).layers[0]
+    expected_BTS = layer.q_BHTD[:, h] @ layer.k_BHSD[:, h].mT / D**0.5
+    assert (scores_BTS - expected_BTS).tril().abs().max() < 1e-4
     block, of_head = model.blocks[0], slice(h * D, (h + 1) * D)
     x_VC = model.embed(torch.arange(V)[:, None].expand(V, 4))[:, 3]
     v_VC = block.attn.value(block.attn_norm(x_VC))
