@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from page.html import make_html
 from tests.page.conftest import Show, settle, wait_for_address
-from tests.page.test_page import point_at
+from tests.page.test_page import altered, point_at
+from tests.reports import Report
 
 PANELS = ("lens", "patch", "scores", "alone", "circuit")
 START = "#text=so+be+it+to&head=L1H1&edit=L1H0%3Dmean&edit=hide%402&edit=patch%405%2FL1"
@@ -27,26 +29,9 @@ PERFORM = """(place, value) => {
     for (const type of ["input", "change"]) place.dispatchEvent(new Event(type));
   }
 }"""
-RAPID = (
-    f"const perform = {PERFORM};"
-    + """(async () => {
-  const input = (id, value) => perform(document.getElementById(id), value);
-  const click = (selector, i = 0) => document.querySelectorAll(selector)[i]?.click();
-  const texts = ["so be it to", "so be", "", "or be it so", "or not\u00e9"];
-  for (let i = 0; i < 45; i++) {
-    [() => input("typed", texts[i % 5]), () => input("slider", i % 3),
-      () => click("#show-lens"), () => (click(".pick", i % 6), click("#ablate")),
-      () => click("#show-patch"), () => input("other", texts[i % 4]),
-      () => click("#write-one"), () => click(".write", 2)][(i * 5) % 8]();
-    await new Promise((done) => setTimeout(done, (i * 7) % 11));
-  }
-  click("#undo");
-  click(".pick", 1);
-  click("#ablate");
-  input("other", "not po be or");
-  input("typed", "not to be or");
-})()"""
-)
+AT_ONCE = f"""(changes) => {{
+  for (const [selector, value] of changes) ({PERFORM})(document.querySelector(selector), value);
+}}"""
 SHOWN = """() => [document.body.innerText, ...[...document.querySelectorAll(
   "input, select, textarea, canvas, svg, [style]:not([style=''])")]
   .filter((each) => each.checkVisibility())
@@ -106,9 +91,17 @@ def test_page_after_a_change_shows_what_a_new_page_shows(show: Show) -> None:
             assert found[panel][i] == on_show(tab), (selector, panel)
 
 
-def test_rapid_interaction_ends_in_the_state_of_its_address(show: Show) -> None:
-    tab = show()
-    tab.evaluate(RAPID)
-    address = wait_for_address(settle(tab), "not+to+be+or")
+def test_interrupted_computations_leave_nothing_stale(show: Show, report: Report) -> None:
+    """Events interrupt every computation, however short. The changes do not wait for results."""
+    html = make_html(report.data, report.weights)
+    tab = show(altered(html, "performance.now() - breath > 8", "true"))
+    for i, text in enumerate(("so be it to", "so be", "or be it so", "or not\u00e9") * 3):
+        changes = [("#typed", text), ("#slider", str(i % 3)), ("#other", text[::-1])]
+        clicks = "#show-lens", ".pick", "#ablate", "#show-patch", "#write-one"
+        tab.evaluate(AT_ONCE, changes + [(selector, None) for selector in clicks])
+    last = [("#ablate", None), ("#other", "not po be or"), ("#typed", "not to be or")]
+    tab.evaluate(AT_ONCE, last)
+    settle(tab)
+    address = wait_for_address(tab, "not+to+be+or")
     found = on_show(tab)
     assert not tab.is_visible("#trouble") and found == on_show(show(address=address))
