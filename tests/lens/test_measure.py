@@ -1,19 +1,21 @@
 """Measurements of a model, against slow reference computations."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.errors import UserError
 from lens import measure
-from lens.capture import blocks_of, capture, head_replaced
+from lens.capture import blocks_of, capture
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
 from lens.metrics import SCORES
 from model.gpt import GPT
-from tests.lens.models import VOCAB, H, L, make_model, some_tokens
+from tests.lens.models import VOCAB, D, H, L, make_model, some_tokens
 
 TEXT = some_tokens(5, 13)
 REPEATS = repeated(VOCAB, 4, 6)
@@ -59,9 +61,12 @@ def test_ablation_gives_the_loss_change_and_its_error(model: GPT) -> None:
     for layer in range(L):
         for head in range(H):
             mean_D = capture(model, TEXT[:, :-1]).layers[layer].z_BHTD[:, head].mean((0, 1))
-            for kind, value in (("zero", 0.0), ("mean", mean_D)):
-                with head_replaced(model, layer, head, value):
-                    change_B = losses(model, TEXT).mean(1) - whole_B
+            for kind, value_D in (("zero", torch.zeros(D)), ("mean", mean_D)):
+                twin, of_head = copy.deepcopy(model), slice(head * D, (head + 1) * D)
+                out = blocks_of(twin)[layer].attn.out  # the head writes a constant
+                out.bias = nn.Parameter(out.weight.data[:, of_head] @ value_D)
+                out.weight.data[:, of_head] = 0.0
+                change_B = losses(twin, TEXT).mean(1) - whole_B
                 expected = {kind: change_B.mean(), f"{kind}_error": change_B.std() / 5**0.5}
                 for key, number in expected.items():
                     assert float(found[key][layer, head]) == pytest.approx(float(number), abs=1e-5)
