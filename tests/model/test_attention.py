@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
-from model.attention import Kernel, MultiHeadAttention, Rotary, attention, causal_mask
+from model.attention import Kernel, MultiHeadAttention, attention, causal_mask
 
 each_kernel = pytest.mark.parametrize("kernel", ["fused", "explicit"])
 
@@ -56,23 +54,6 @@ def test_equals_torch_multihead_attention(
     formula_z, formula_weights = attention(q, k, v, mask)
     torch.testing.assert_close(formula_weights, weights, rtol=0, atol=1e-12)
     torch.testing.assert_close(formula_z, z, rtol=0, atol=1e-12)
-
-
-def rotate(x_BTD: Tensor, start: int) -> Tensor:
-    """Rotate channels i and i + D / 2 as a complex number, by position * 10,000^(-2 i / D)."""
-    D, T = x_BTD.size(-1), x_BTD.size(-2)
-    angles = torch.arange(start, start + T)[:, None] * 10_000.0 ** (
-        -2 * torch.arange(D // 2, dtype=torch.float64) / D
-    )
-    numbers = torch.complex(x_BTD[..., : D // 2], x_BTD[..., D // 2 :]) * torch.exp(1j * angles)
-    return torch.cat((numbers.real, numbers.imag), dim=-1)
-
-
-@given(st.integers(0, 20), st.integers(1, 8), st.sampled_from([2, 6, 8]))
-def test_rotary_matches_rotation_of_complex_numbers(start: int, T: int, D: int) -> None:
-    x = torch.randn(2, 3, T, D, dtype=torch.float64, generator=torch.Generator().manual_seed(T))
-    # The tolerance allows for the tables, which are in float32.
-    torch.testing.assert_close(Rotary(D, 32)(x, start), rotate(x, start), rtol=0, atol=1e-6)
 
 
 @each_kernel

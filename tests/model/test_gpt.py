@@ -21,14 +21,14 @@ from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
 from model.layers import ACTIVATIONS
 from tests.conftest import ROOT
-from tests.model.test_attention import rotate
 
-V, C, H, L = 17, 24, 3, 2
+V, C, H, L = 127, 24, 3, 2
 SMALL: dict[str, Any] = {"block_size": 12, "n_layer": L, "n_head": H, "n_embd": C}
 SMALL |= {"bias": True, "tie_embeddings": True, "qk_norm": False}
 OPTIONS: list[dict[str, Any]] = [
     {"dropout": 0.5, "attn_dropout": 0.5},
-    {"positions": "learned", "ngrams": 4, "tie_embeddings": False, "head_bias": True},
+    # The numbers of 10-grams exceed 64 bits.
+    {"positions": "learned", "ngrams": 10, "tie_embeddings": False, "head_bias": True},
     {"activation": "gelu", "qk_norm": True, "attention": "explicit"},
     {"activation": "relu", "bias": False, "positions": "none", "ngrams": 2},
 ]
@@ -55,6 +55,16 @@ def tokens(*shape: int) -> Tensor:
     return torch.randint(0, V, shape, generator=torch.Generator().manual_seed(1))
 
 
+def rotate(x_BTD: Tensor, start: int) -> Tensor:
+    """Rotate channels i and i + D / 2 as a complex number, by position * 10,000^(-2 i / D)."""
+    D, T = x_BTD.size(-1), x_BTD.size(-2)
+    angles = torch.arange(start, start + T)[:, None] * 10_000.0 ** (
+        -2 * torch.arange(D // 2, dtype=torch.float64) / D
+    )
+    numbers = torch.complex(x_BTD[..., : D // 2], x_BTD[..., D // 2 :]) * torch.exp(1j * angles)
+    return torch.cat((numbers.real, numbers.imag), dim=-1)
+
+
 def written_out(model: GPT, text: Tensor) -> Tensor:
     """Compute the logits by plain operations on the named weights."""
     w = {name: p.detach() for name, p in model.named_parameters()}
@@ -70,9 +80,12 @@ def written_out(model: GPT, text: Tensor) -> Tensor:
     if c.positions == "learned":
         x = x + w["position_embedding.weight"][:T]
     for n in range(2, c.ngrams + 1):
-        table, padded = w[f"ngram_embeddings.{n - 2}.weight"], F.pad(text, (n - 1, 0))
-        number = sum(padded[:, n - 1 - i : n - 1 - i + T] * V**i for i in range(n))
-        x = x + table[number % len(table)]
+        table = w[f"ngram_embeddings.{n - 2}.weight"]
+        for row, tokens_T in enumerate(text.tolist()):
+            padded = [0] * (n - 1) + tokens_T  # token 0 before the first one
+            for t in range(T):
+                number = sum(padded[t + n - 1 - i] * V**i for i in range(n))
+                x[row, t] += table[number % len(table)]
     for layer in (f"blocks.{i}" for i in range(L)):
         h = norm(x, f"{layer}.attn_norm")
         by_head: list[Tensor] = []
@@ -209,10 +222,7 @@ def assert_near(found: Any, wanted: Any) -> None:
 def test_model_is_transparent_to_torch_func(config: ModelConfig, kernel: Any) -> None:
     """torch.func.grad agrees with autograd; with the explicit formula, so do a gradient for each
     sequence by vmap, a directional derivative by jvp, and the second derivative."""
-    torch.manual_seed(0)
-    model, text = GPT(replace(config, attention=kernel), V).double(), tokens(3, 8)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.4)
+    model, text = make(spread=True, **vars(replace(config, attention=kernel))), tokens(3, 8)
     weights: dict[str, Tensor] = dict(model.named_parameters())
 
     def gradient(text_T: Tensor, create_graph: bool = False) -> dict[str, Tensor]:
