@@ -37,7 +37,7 @@ each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
 TINY: dict[str, Any] = {"block_size": 7, "n_layer": L, "n_head": 2, "n_embd": 8}
 TINY |= {"dropout": 0.0, "attn_dropout": 0.0}
 SHIPPED = {replace(ModelConfig(), **TINY): "the default"}
-for path in sorted((ROOT / "configs").glob("*.yaml")):
+for path in sorted([*ROOT.glob("configs/*.yaml"), *ROOT.glob("docs/speedrun/*.yaml")]):
     SHIPPED.setdefault(replace(read_config({}, str(path)).model, **TINY), path.name)
 each_shipped = pytest.mark.parametrize("config", SHIPPED, ids=SHIPPED.values())
 
@@ -55,10 +55,10 @@ def tokens(*shape: int) -> Tensor:
     return torch.randint(0, V, shape, generator=torch.Generator().manual_seed(1))
 
 
-def rotate(x_BTD: Tensor, start: int) -> Tensor:
+def rotate(x_BTD: Tensor) -> Tensor:
     """Rotate channels i and i + D / 2 as a complex number, by position * 10,000^(-2 i / D)."""
     D, T = x_BTD.size(-1), x_BTD.size(-2)
-    angles = torch.arange(start, start + T)[:, None] * 10_000.0 ** (
+    angles = torch.arange(T)[:, None] * 10_000.0 ** (
         -2 * torch.arange(D // 2, dtype=torch.float64) / D
     )
     numbers = torch.complex(x_BTD[..., : D // 2], x_BTD[..., D // 2 :]) * torch.exp(1j * angles)
@@ -94,7 +94,7 @@ def written_out(model: GPT, text: Tensor) -> Tensor:
             if c.qk_norm and name != "value":
                 y = norm(y, f"{layer}.attn.{name[0]}_norm")
             if c.positions == "rotary" and name != "value":
-                y = rotate(y, 0)
+                y = rotate(y)
             by_head.append(y)
         q, k, v = by_head
         z = attention(q, k, v, causal_mask(T, T))[0].transpose(1, 2).flatten(2)
