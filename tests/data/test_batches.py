@@ -64,9 +64,7 @@ def test_batches_are_the_same_in_every_order_and_version() -> None:
 
 
 @given(sizes, st.integers(1, 60), st.integers(0, 30))
-def test_splits_are_consecutive_and_passes_cover_them(
-    size: tuple[int, int, int], val: int, test: int
-) -> None:
+def test_splits_are_consecutive(size: tuple[int, int, int], val: int, test: int) -> None:
     """A pass over a held-out split predicts all tokens except the first, in order."""
     length, T, B = size
     length *= 4
@@ -74,36 +72,33 @@ def test_splits_are_consecutive_and_passes_cover_them(
     assume(min(n_train, length - n_train - n_test) > T and (n_test > T or test == 0))
     batches = make(length, T, val=val / 100, test=test / 100)
     assert batches.train_tokens.tolist() == list(range(n_train))
+    assert batches.validation_tokens == length - n_test - n_train - 1
     ends = n_train, length - n_test, length
     splits = batches.validation_batches, batches.test_batches
-    assert batches.validation_tokens == length - n_test - n_train - 1
     for split, (first, end) in zip(splits, pairwise(ends), strict=True):
-        passed = list(split(B))
-        assert all((x.diff(dim=1) == 1).all() and x.dtype == torch.int64 for x in passed)
-        assert [t for x in passed for t in x[:, 1:].flatten().tolist()] == [*range(first + 1, end)]
-        full = (end - first - 1) // T if passed else 0
-        assert [len(x) for x in passed if x.size(1) == T + 1] == [
-            min(B, full - i) for i in range(0, full, B)
-        ]
+        predicted = [token for x in split(B) for token in x[:, 1:].flatten().tolist()]
+        assert predicted == [*range(first + 1, end)]
 
 
 @given(st.integers(2, 99), st.integers(1, 12), st.integers(1, 99), st.integers(1, 3))
 @example(99, 12, 11, 1)  # a limit of less than one sequence
 @example(98, 12, 97, 3)  # exactly the split, whose last sequence is short
 @example(98, 12, 96, 3)
-def test_limited_pass_is_evenly_spaced_or_complete_if_it_fits(
+def test_pass_is_complete_or_evenly_spaced_within_the_limit(
     count: int, T: int, limit: int, B: int
 ) -> None:
     assume(count > T)  # true of every split
-    tokens = np.arange(count, dtype=np.uint8)
-    whole, passed = list(one_pass(tokens, T, 1)), list(one_pass(tokens, T, B, limit=limit))
-    rows = [row for batch in passed for row in batch]
-    if limit >= count - 1:
-        assert torch.equal(torch.cat(rows), torch.cat(whole, 1)[0])
-        return
-    full, chosen = (count - 1) // T, max(1, limit // T)
+    full, complete = (count - 1) // T, limit >= count - 1
+    chosen = full if complete else max(1, limit // T)
     starts = [T * math.floor(i * full / chosen) for i in range(chosen)]
-    assert [row.tolist() for row in rows] == [list(range(a, a + T + 1)) for a in starts]
+    expected = [list(range(start, start + T + 1)) for start in starts]
+    if complete and (count - 1) % T:
+        expected.append(list(range(T * full, count)))
+    passed = list(one_pass(np.arange(count, dtype=np.uint8), T, B, limit=limit))
+    assert [row.tolist() for batch in passed for row in batch] == expected
+    sizes = [len(batch) for batch in passed if batch.size(1) == T + 1]
+    assert sizes == [min(B, chosen - i) for i in range(0, chosen, B)]
+    assert all(batch.dtype == torch.int64 for batch in passed)
 
 
 def test_split_of_exactly_one_sequence_is_enough() -> None:
@@ -144,18 +139,15 @@ def test_repeat_source_has_its_own_vocabulary() -> None:
     own = open_batches(config, 60, 0).tokenizer  # the longest period, exactly
     assert open_batches(config, 60, 0, own).tokenizer == own and own.vocab_size == 30
     assert len(set(own.labels)) == 30 and "".join(own.labels).isprintable()
-    shorter = dataclasses.replace(config, repeat_vocab=29)
-    reversed_ = dataclasses.replace(config, repeat_min_period=31)
-    of_bytes = dataclasses.replace(config, tokenizer="byte")
-    for changed, block_size, tokenizer, message in (
-        (shorter, 60, None, "must be at most"),
-        (reversed_, 99, None, "must be at most"),
-        (config, 59, None, "must be at most"),
-        (of_bytes, 60, None, "has its own vocabulary"),
-        (config, 60, CharTokenizer("abc"), "has its own vocabulary"),
+    for changes, block_size, tokenizer, message in (
+        ({"repeat_vocab": 29}, 60, None, "must be at most"),
+        ({"repeat_min_period": 31}, 99, None, "must be at most"),
+        ({}, 59, None, "must be at most"),
+        ({"tokenizer": "byte"}, 60, None, "has its own vocabulary"),
+        ({}, 60, CharTokenizer("abc"), "has its own vocabulary"),
     ):
         with pytest.raises(UserError, match=message):
-            open_batches(changed, block_size, 0, tokenizer)
+            open_batches(dataclasses.replace(config, **changes), block_size, 0, tokenizer)
 
 
 # --- baselines ---------------------------------------------------------------------------------

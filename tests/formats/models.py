@@ -9,26 +9,9 @@ import torch
 
 from formats.imported import transformers
 from model.gpt import GPT
-from tests.data.test_tokenizer import LINES
+from tests.data.test_tokenizer import LINES, ODD
 
 TEXT = LINES * 9
-# Texts that tokenizers often get wrong: combining marks, emoji of several code points, line ends,
-# NUL, runs of spaces, spaces before punctuation, special tokens as text, scripts without spaces.
-ODD = [
-    "",
-    "\n",
-    " ",
-    "e\u0301 é \u1100\u1161",
-    "👩\u200d👩\u200d👧 🇫🇷 ☕\ufe0f",
-    "a\r\nb\rc\n\n\nd\n  e",
-    "nul\0nul",
-    "  two   three    \t\ttabs ",
-    "<|endoftext|>",
-    "a<|endoftext|>\nb",
-    "it 's n't , . ! don't I'LL",
-    "\ufeffBOM\u2028line\u2029\x85\x0b\x0c\x1c end\u180e\u3000日本語 שלום",
-    "12 345 6.7e8 ²½ _x_ ---",
-]
 CHARS = "".join(sorted(set("".join(ODD) + "the man")))
 # Invalid and incomplete UTF-8, also next to valid characters.
 BAD_UTF8 = [b"\xff", b"a\xc3", b"\xe6\x97", b"\xe6\x97x\xf0\x9f\x98", b"\x80\x80a", b"\xed\xa0\x80"]

@@ -25,8 +25,8 @@ from model.gpt import GPT
 from run.checkpoint import open_run
 from sampling.generate import Sampling, generate
 from tests.conftest import make_run
-from tests.data.test_tokenizer import BPE
-from tests.formats.models import BAD_UTF8, CHARS, ODD, difference, load
+from tests.data.test_tokenizer import BPE, ODD
+from tests.formats.models import BAD_UTF8, CHARS, difference, load
 
 LEARNED: dict[str, Any] = {"positions": "learned", "qk_norm": False}
 TOKENIZERS = {"char": CharTokenizer(CHARS), "byte": ByteTokenizer(), "bpe": BPE}

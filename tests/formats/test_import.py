@@ -15,8 +15,8 @@ import study
 import train
 from formats.folder import read_folder
 from run.checkpoint import open_run
+from tests.data.test_tokenizer import ODD
 from tests.formats.models import (
-    ODD,
     SIZES,
     difference,
     edit_json,
