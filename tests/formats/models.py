@@ -69,14 +69,6 @@ def save_tokenizer(folder: Path, hub_format: bool = False) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(plain))
 
 
-def library_tokens(folder: Path, text: str) -> list[int]:
-    """Return the token ids of a text by the tokenizer.json of a folder."""
-    from tokenizers import Tokenizer
-
-    ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text).ids
-    return ids
-
-
 def edit_json(path: Path, **changes: Any) -> None:
     """Change fields of a JSON file; `...` removes a field."""
     plain = json.loads(path.read_text()) | changes

@@ -23,14 +23,12 @@ from formats.imported import transformers
 from model.config import ModelConfig
 from model.gpt import GPT
 from run.checkpoint import open_run
-from sampling.generate import Sampling, generate
 from tests.conftest import make_run
 from tests.data.test_tokenizer import BPE, ODD
 from tests.formats.models import BAD_UTF8, CHARS, difference, load
 
 LEARNED: dict[str, Any] = {"positions": "learned", "qk_norm": False}
 TOKENIZERS = {"char": CharTokenizer(CHARS), "byte": ByteTokenizer(), "bpe": BPE}
-END = 299  # <|endoftext|>
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
@@ -49,7 +47,7 @@ def test_transformers_opens_an_exported_run(
     which: str,
     choices: dict[str, Any],
 ) -> None:
-    """It computes the same continuation and the same tokens, and the printed lines run."""
+    """It computes the same logits and the same tokens, and the printed lines run."""
     tokenizer = TOKENIZERS[kind]
     choices = choices | {"block_size": 16, "dropout": 0.1, "attn_dropout": 0.2}
     saved = open_run(make_run(Path("runs/a"), tokenizer=tokenizer, **choices), which)
@@ -72,12 +70,7 @@ def test_transformers_opens_an_exported_run(
     step, name = saved.header.state.step, type(theirs).__name__
     assert first.endswith(f"step {step}, validation loss 2.5000, as {name} in out")
     assert theirs.dtype == torch.float32 and difference(saved.model(), theirs) < 1e-5
-    prompt = torch.tensor([[3, 1, 4]])
-    most_likely = generate(saved.model(), prompt, 13, Sampling(temperature=0.0))
-    greedy = theirs.generate(prompt, do_sample=False)[0].tolist()
-    assert greedy == [3, 1, 4, *map(int, most_likely)][: len(greedy)]
-    assert len(greedy) == 16 or greedy[-1] == END
-    ends, end = theirs.generation_config, END if kind == "bpe" else None
+    ends, end = theirs.generation_config, 299 if kind == "bpe" else None
     assert (ends.bos_token_id, ends.eos_token_id, ends.max_length) == (1, end, 16)
 
     encoder = library.AutoTokenizer.from_pretrained("out")
@@ -95,7 +88,6 @@ def test_transformers_opens_an_exported_run(
 
 
 # --- any model -----------------------------------------------------------------------------------
-# --- unsupported models --------------------------------------------------------------------------
 
 
 BOOLEAN = st.booleans()
@@ -146,19 +138,18 @@ def test_export_is_rejected_or_computes_the_same(
 
 def test_new_fields_and_weights_are_rejected(workplace: Path) -> None:
     """A new field is accepted only at its default."""
-    for choices in ({}, LEARNED):
-        model = GPT(LongerConfig(**choices), 5)
-        model.blocks[1].gain = torch.nn.Parameter(torch.ones(3))
-        softcap = GPT(LongerConfig(**choices, softcap=30.0), 5)
-        grouped = GPT(LongerConfig(**choices), 5)  # grouped-query attention
-        grouped.get_submodule("blocks.1.attn").value = torch.nn.Linear(128, 64)
-        for changed, message in (
-            (softcap, r"does not support model\.softcap 30\.0, so"),
-            (model, r"no tensor for blocks\.1\.gain"),
-            (grouped, r"needs one shape for blocks\.1\.attn\.query, blocks"),
-        ):
-            with pytest.raises(UserError, match=message):
-                write_folder(changed, CharTokenizer("edcba"), 0, Path("out"))
+    model = GPT(LongerConfig(), 5)
+    model.blocks[1].gain = torch.nn.Parameter(torch.ones(3))
+    softcap = GPT(LongerConfig(softcap=30.0), 5)
+    grouped = GPT(LongerConfig(), 5)  # grouped-query attention
+    grouped.get_submodule("blocks.1.attn").value = torch.nn.Linear(128, 64)
+    for changed, message in (
+        (softcap, r"does not support model\.softcap 30\.0, so"),
+        (model, r"no tensor for blocks\.1\.gain"),
+        (grouped, r"needs one shape for blocks\.1\.attn\.query, blocks"),
+    ):
+        with pytest.raises(UserError, match=message):
+            write_folder(changed, CharTokenizer("edcba"), 0, Path("out"))
 
 
 def test_comparison_catches_changes_not_in_the_config(
@@ -169,17 +160,13 @@ def test_comparison_catches_changes_not_in_the_config(
 ) -> None:
     """The change is a softcap that is hard-coded in the model."""
     make_run(Path("runs/a"), **LEARNED)
+    before = {*Path().rglob("*")}
     unembed, export = GPT.unembed, ["export", "a", "out"]
     monkeypatch.setattr(GPT, "unembed", lambda self, x: 9 * (unembed(self, x) / 9).tanh())
     for words in (export, ["import", str(gpt2)]):
         assert convert.main(words) == 2
         assert "error: GPT2LMHeadModel computes different logits" in capsys.readouterr().err
-        assert {path.name for path in Path().rglob("*")} == {
-            "runs",
-            "a",
-            "best.safetensors",
-            "last.safetensors",
-        }
+        assert {*Path().rglob("*")} == before
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert convert.main(export) == 0
     assert "not compared: transformers" in capsys.readouterr().out

@@ -89,14 +89,13 @@ def test_tokenizer_option_finds_characters_and_text(workplace: Path) -> None:
     assert saved.config.data.source == str(text.resolve())
 
 
-@pytest.mark.parametrize("V", [300, 304])
-def test_bpe_vocabulary_may_be_padded(workplace: Path, V: int) -> None:
+def test_bpe_vocabulary_may_be_padded(workplace: Path) -> None:
     """Generation starts at <|endoftext|>, not at a row of the padding."""
-    args = SIZES | {"vocab_size": V}
+    args = SIZES | {"vocab_size": 304}
     save("ckpt.pt", args=args)
     save_tokenizer(Path())
     assert convert.main(["import", "ckpt.pt", "--run", "g", "--tokenizer", "."]) == 0
     saved = open_run(Path("runs/g"))
     assert difference(saved.model(), original(args)) < 1e-5
-    assert isinstance(saved.tokenizer, BPETokenizer) and saved.tokenizer.vocab_size == V
+    assert isinstance(saved.tokenizer, BPETokenizer) and saved.tokenizer.vocab_size == 304
     assert saved.tokenizer.decode([299]) == "<|endoftext|>" and saved.start_token == 299
