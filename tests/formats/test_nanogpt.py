@@ -73,6 +73,7 @@ def test_checkpoint_without_biases_or_transformers_is_imported(
     assert difference(saved.model(), reference) < 1e-5
     assert saved.tokenizer == CharTokenizer(CHARS) and CHARS[saved.start_token] == "\n"
     assert not saved.config.model.bias
+    assert saved.config.data.tokenizer == "char"
     assert saved.config.data.source == "pydocs"  # no input.txt next to meta.pkl
 
 
