@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import study
 import train
 from benchmarks import common, compare, page, recipe, sampling, throughput, time_to_loss
 from configs.load import SECTIONS, Config, read_command_line, read_config
 from model.config import ModelConfig
 from model.gpt import GPT
-from tests.conftest import DEBUG, make_run
+from tests.conftest import DEBUG, ROOT, make_run
 from training.config import TrainConfig
 from training.size import flops_per_token
 
@@ -28,7 +27,7 @@ TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
 def results(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Return a function that runs a benchmark in this process and returns its rows.
 
-    Its train.py also runs in this process, and the machine is not measured.
+    Its train.py also runs in this process, and the machine's peak is not measured.
     """
 
     def run_here(arguments: list[str], folder: Path) -> tuple[float, str]:
@@ -38,7 +37,6 @@ def results(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     monkeypatch.setattr(common, "run_command", run_here)
     monkeypatch.setattr(common, "in_fresh_process", lambda function, *args: function(*args))
-    monkeypatch.setattr(common, "describe_machine", lambda: {"processor": "p"})
     monkeypatch.setattr(common, "matmul_gflops", lambda device, dtype: 0.5)
 
     def run(main: Any, *argv: str) -> Any:
@@ -149,12 +147,9 @@ def test_compare_prints_losses_at_equal_steps_and_times(
 
 @pytest.mark.slow
 def test_page_times_each_action(
-    text: str, results: Any, browser: Any, monkeypatch: pytest.MonkeyPatch
+    results: Any, browser: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = ["--model.block_size=8", "--train.max_steps=2", "--train.snapshots=2", "--run=a"]
-    assert train.main([DEBUG, text, *flags]) == 0
-    assert study.main(["report", "a", "--sequences=2"]) == 0
     monkeypatch.setattr(page, "start_browser", partial(nullcontext, browser))
-    rows = results(page.main, "runs/a/report.html", "--repetitions=1")
+    rows = results(page.main, str(ROOT / "docs/demo/induction.html"), "--repetitions=1")
     assert len(rows) == 16 and "patching grid, filled" in {row["what"] for row in rows}
     assert page.median_and_p95([9.0, 1.0, 3.0, 2.0]) == "2.000 (3.000)"
