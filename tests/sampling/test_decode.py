@@ -5,6 +5,7 @@ import ctypes
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,45 +106,25 @@ def test_scores_far_below_zero_are_supported() -> None:
     assert isinstance(optimize_for_decoding(gpt), CompiledGPT)
 
 
-Machine = Callable[[int, int], float]  # (number of threads, number of the token) -> seconds
+SPEEDS = [*product((0.002, 0.01), repeat=2)]  # seconds per token of one thread, and of three
 
 
-def quiet(threads: int, token: int) -> float:
-    return 0.001 / threads
-
-
-def busy(threads: int, token: int) -> float:
-    """Three threads nearly always wait for one that is interrupted, one thread sometimes."""
-    return 0.001 + 0.04 * (token % (10 if threads == 1 else 2) == 0)
-
-
-def throttled(threads: int, token: int) -> float:
-    return 0.01 / threads
-
-
-def interrupted(threads: int, token: int) -> float:
-    """Three threads are slower than one, but faster than one was when it was throttled."""
-    return 0.001 if threads == 1 else 0.004
-
-
-LOADS = [(quiet, busy), (busy, quiet), (throttled, interrupted)]
-
-
-@pytest.mark.parametrize(("first", "then"), LOADS)
-def test_number_of_threads_follows_the_load(first: Machine, then: Machine) -> None:
-    """The time stays near that of the better number, also after the load has changed."""
+@pytest.mark.parametrize(("first", "then"), [*product(SPEEDS, repeat=2)])
+def test_number_of_threads_follows_the_load(
+    first: tuple[float, float], then: tuple[float, float]
+) -> None:
+    """The time stays near that of the better number, also after the load has changed. Every tenth
+    token is interrupted for ten times as long as it takes."""
     torch.set_num_threads(3)
     choose = fastest_threads()
     threads = next(choose)
-    for machine in (first, then):
-        total, alone, together = 0.0, 0.0, 0.0
-        for token in range(10_000):
-            seconds = machine(threads, token)
+    for one, three in (first, then):
+        total = 0.0
+        for token in range(20_000):
+            seconds = (one if threads == 1 else three) * (11 if token % 10 == 0 else 1)
             total += seconds
-            alone += machine(1, token)
-            together += machine(3, token)
             threads = choose.send(seconds)
-        assert total < 1.3 * min(alone, together)
+        assert total < 1.2 * min(one, three) * 2 * 20_000
 
 
 def test_on_a_gpu_a_copy_computes_in_the_dtype() -> None:
