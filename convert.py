@@ -115,8 +115,7 @@ def main(argv: list[str]) -> int:
         return 0
     name, *rest = argv or [""]
     if name not in COMMANDS:
-        known = "python convert.py export RUN FOLDER, or python convert.py import WHAT"
-        raise UserError(f"name what to do: {known}{nearest(name, COMMANDS)}")
+        raise UserError(f"name a command: {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
     convert, kind, words = COMMANDS[name]
     usage = f"python convert.py {name} {' '.join(words)} [--flag VALUE ...]"
     given = [word for word in rest[: len(words)] if not word.startswith("-")]

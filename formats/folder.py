@@ -16,7 +16,7 @@ from formats.tokenizers import encoder_of, read_tokenizer
 from model.gpt import GPT
 
 # The files to download from the Hugging Face Hub: no pickles and no code.
-FILES = ["config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer.json"]
+FILES = ["config.json", "model*.safetensors*", "tokenizer.json"]
 
 
 def write_folder(model: GPT, tokenizer: Tokenizer, start_token: int, folder: Path) -> str:
@@ -70,6 +70,7 @@ def read_folder(folder: Path, tokens: Path | None = None) -> Imported:
     content = where.read_bytes()
     with reading(where):
         plain = json.loads(content)
+        GPT2.import_config(GPT2.defaults | plain, {}, folder)  # fail before the weights are read
     tensors: dict[str, Tensor] = {}
     for path in folder.glob("model*.safetensors"):
         with reading(path):

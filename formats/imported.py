@@ -1,6 +1,6 @@
 """The result of an import, and its comparison with the original's logits."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,9 @@ class Imported:
     original: Any
     """The original torch.nn.Module; None if its program is not installed."""
 
+    earlier: Sequence[GPT] = ()
+    """The model at earlier steps."""
+
     def saved(self, run: Path, word: str) -> SavedRun:
         """Return the model as the last checkpoint of a run imported from `word`."""
         tokenizer = self.tokenizer.to_dict()
@@ -50,7 +53,7 @@ class Imported:
         machine = Machine(
             "cpu", "unknown", torch.get_num_threads(), 1, "float32", torch.__version__
         )
-        header = Header(config, tokenizer, corpus, machine, TrainState())
+        header = Header(config, tokenizer, corpus, machine, TrainState(len(self.earlier)))
         path, tensors = run / "last.safetensors", model_tensors(self.model)
         return SavedRun(path, header, self.tokenizer, tensors)
 

@@ -61,6 +61,9 @@ class Format:
     defaults: dict[str, Any] = field(default_factory=dict)
     """Defaults of its config fields."""
 
+    scores: tuple[str, ...] = ("D**-0.5",)
+    """What its attention scores may be multiplied by."""
+
     transposed: str | None = None
     """A substring of the names of matrices with a row for each input, unlike `nn.Linear`."""
 
@@ -93,7 +96,7 @@ class Format:
             if not known and name not in free:
                 raise UserError(
                     f"{self.name} of transformers does not support model.{name} "
-                    f"{str(value).lower()}, so this run cannot be exported"
+                    f"{str(value).lower()}"
                 )
         values = vars(config) | {"activation": activations[config.activation]}
         plain = {name: values[ours] for name, ours in self.fields.items()}
@@ -111,17 +114,14 @@ class Format:
                 continue
             weights = [left.pop(f"{part}.weight") for part in ours]
             if any(weight.shape != weights[0].shape for weight in weights):
-                raise UserError(
-                    f"{self.name} of transformers needs one shape for {', '.join(ours)}, so this "
-                    f"run cannot be exported"
-                )
+                raise UserError(f"{self.name} needs one shape for {', '.join(ours)}")
             zeros = torch.zeros(weights[0].size(0))
             biases = [left.pop(f"{part}.bias", zeros) for part in ours]
             made[f"{name}.weight"] = self.join(name, weights, model.config.n_head)
             if ours[0] not in WITHOUT_BIAS:
                 made[f"{name}.bias"] = self.join(name, biases, model.config.n_head)
         if left:
-            raise UserError(f"{self.name} has no tensor for {min(left)}; it cannot be exported")
+            raise UserError(f"{self.name} has no tensor for {min(left)}")
         return {name: tensor.contiguous() for name, tensor in made.items()}
 
     def join(self, name: str, parts: list[Tensor], n_head: int) -> Tensor:
@@ -139,6 +139,8 @@ class Format:
         """Make the model from its config and its tensors.
 
         Args:
+            plain: "scores" in it is what multiplies the attention scores, if not D**-0.5;
+                "bias" keeps biases that are all zero.
             where: the file that messages name.
 
         Raises:
@@ -147,14 +149,16 @@ class Format:
         with reading(where):
             left = {short(name): t for name, t in tensors.items() if not name.endswith(MASKS)}
             # GPT-2 always has biases; if all are zero, they are left out.
-            bias = any(name.endswith(".bias") and bool(t.any()) for name, t in left.items())
-            biases = {"bias": bias, "head_bias": "lm_head.bias" in left}
+            bias = plain.get("bias") or any(
+                n.endswith(".bias") and t.any() for n, t in left.items()
+            )
+            biases = {"bias": bool(bias), "head_bias": "lm_head.bias" in left}
             config = self.import_config(self.defaults | plain, biases, where)
             made: dict[str, Tensor] = {}
             for name, ours in self.rows(config.n_layer):
                 for kind in ("weight", "bias"):
                     tensor = left.pop(short(f"{name}.{kind}"), None)
-                    if tensor is None or (kind == "bias" and not bias and ours != ["head"]):
+                    if tensor is None or (kind == "bias" and not bias):
                         continue
                     parts = self.turn(name, tensor.float()).chunk(len(ours))
                     for ours_name, part in zip(ours, parts, strict=True):
@@ -168,6 +172,14 @@ class Format:
             for name, weight in model.named_parameters():
                 if name.endswith(".bias"):  # without one, it adds zero
                     made.setdefault(name, torch.zeros(weight.shape))
+                found = made.get(name, weight).shape
+                if found != weight.shape:
+                    raise UserError(
+                        f"{where}: {name} is {[*found]}, expected {[*weight.shape]}; grouped "
+                        f"queries and gated MLPs are not supported"
+                    )
+                if ".query" in name and plain.get("scores") == "C**-0.5":
+                    made[name] *= config.n_head**-0.5
             model.load_state_dict(made, assign=True)
             check_finite(made)
             return model.eval()
@@ -178,7 +190,9 @@ class Format:
         """Make a ModelConfig from its config. Dropout is not imported."""
         for name, value in self.constants.items():
             if plain.get(name, value) != value:
-                raise UserError(f"{where}: {name} must be {value}, got {reprlib.repr(plain[name])}")
+                raise UserError(
+                    f"{where}: {name} {reprlib.repr(plain[name])} is not supported, only {value!r}"
+                )
         names = {ours: name for name, ours in self.fields.items() if "dropout" not in ours}
         values = self.required | {ours: plain.get(name) for ours, name in names.items()}
         values["activation"] = ACTIVATIONS.get(values["activation"], values["activation"])
@@ -270,6 +284,7 @@ LECTURE = replace(
         "lm_head": ("head",),
     },
     defaults={"activation": "relu"},
+    scores=("D**-0.5", "C**-0.5"),  # as in the code, and as typed in the video
 )
 
 # Elsen et al. 2023: rotary positions, QK-norm, squared ReLU.

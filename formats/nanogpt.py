@@ -46,8 +46,9 @@ def load_plain(path: Path) -> dict[str, Any]:
         try:
             plain = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # PyTorch's message recommends an unsafe load
-            kind = type(error).__name__
-            raise UserError(f"{path} is not a file of tensors and plain data ({kind})") from error
+            raise UserError(
+                f"{path} is not a file of tensors and plain data ({type(error).__name__})"
+            ) from error
     if not isinstance(plain, dict):
         raise UserError(f"{path} is not a checkpoint: expected a dictionary")
     return plain
@@ -86,7 +87,7 @@ def read_meta(path: Path, V: int) -> CharTokenizer:
     with open(path, "rb") as file, reading(path):
         itos = PlainUnpickler(file).load()["itos"]
         chars = [itos[i] for i in range(len(itos))]
-        if len(chars) != V or len({*chars}) != V or not all(len(char) == 1 for char in chars):
+        if len(chars) != V or sorted({*"".join(chars)}) != sorted(chars):
             raise ValueError(f"its itos must be {V} distinct characters")
         return CharTokenizer("".join(chars))
 
@@ -96,8 +97,8 @@ def as_gpt2(model: GPT) -> Any:
     library = transformers()
     if library is None:
         return None
-    sizes = {"vocab_size": model.token_embedding.num_embeddings}
-    config = library.GPT2Config(**GPT2.export_config(model.config), **sizes)
+    V = model.token_embedding.num_embeddings
+    config = library.GPT2Config(**GPT2.export_config(model.config), vocab_size=V)
     original = library.GPT2LMHeadModel(config)
     original.load_state_dict(GPT2.export_tensors(model), strict=False)
     return original.eval()

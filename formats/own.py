@@ -3,7 +3,7 @@ or a GPT-2 of transformers, recognized by the names and shapes of its tensors.""
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,37 +17,51 @@ from formats.imported import Imported, compare_logits, difference, start_of
 from formats.names import LECTURE, MASKS, MINGPT, NANOGPT, TRANSFORMERS, Format, short
 from formats.nanogpt import load_plain
 from formats.tokenizers import tokenizer_of
-from model.gpt import GPT, next_token_loss
+from model.gpt import next_token_loss
 from model.layers import ACTIVATIONS
 
 
-def open_module(module: nn.Module, text: str, tokenizer: Any) -> Imported:
+def open_module(modules: Sequence[nn.Module], text: str, tokenizer: Any) -> Imported:
     """Convert a module, and check that the result computes the same logits.
 
     Args:
+        modules: the module at increasing steps, or alone.
         tokenizer: one of transformers or tokenizers; None for the sorted characters of the text.
 
     Raises:
         UserError: for a module that is not recognized, or computes different logits.
     """
+    module = modules[-1]
     where = Path(type(module).__name__)
-    with reading(where, "cannot be opened"):
+    with reading(where, "is not a supported module"):
         if any(weight.dtype.itemsize < 4 for weight in module.parameters()):
             raise UserError(f"{where} is not in float32; call model.float() first")
         format, plain, heads, tensors = recognize(module.state_dict(), where)
         for part in module.modules():
             told = getattr(part, "n_head", None) or getattr(part, "num_heads", None)
             heads = [told] if told else heads
-        made = (
-            format.import_model(plain | {"activation": name, "n_head": H}, tensors, where)
-            for name, H in product(ACTIVATIONS, heads)
+        plain["bias"] = len(modules) > 1  # at step 0, all may be zero
+        plain = min(
+            variants(plain, n_head=heads, activation=ACTIVATIONS, scores=format.scores),
+            key=lambda plain: difference(format.import_model(plain, tensors, where), module),
         )
-        model = min(made, key=lambda model: difference(model, module))
-        compared = compare_logits(model, module)
-        print(f"{where} is {format.name} with {model.config.activation}; {compared}")
+        models = [
+            format.import_model(plain, recognize(each.state_dict(), where)[3], where)
+            for each in modules
+        ]
+        *_, compared = map(compare_logits, models, modules)
+        print(
+            f"{where} is {format.name} with {plain['activation']}, scores * {plain['scores']}; "
+            f"{compared}"
+        )
         V, encoder = plain["vocab_size"], getattr(tokenizer, "backend_tokenizer", tokenizer)
         known = tokenizer_of(encoder, V) if encoder else characters(text, V)
-    return Imported(model, known, start_of(known), "pydocs", module)
+    return Imported(models.pop(), known, start_of(known), "pydocs", module, models)
+
+
+def variants(plain: dict[str, Any], **options: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the config with each combination of the options."""
+    return [plain | dict(zip(options, each, strict=True)) for each in product(*options.values())]
 
 
 def characters(text: str, V: int) -> CharTokenizer:
@@ -60,7 +74,7 @@ def characters(text: str, V: int) -> CharTokenizer:
     if len(chars) != V:
         raise UserError(
             f"the text has {len(chars)} distinct characters, but the model's vocabulary has {V}; "
-            f"pass the whole text that it was trained on, or its tokenizer"
+            f"pass its whole training text, or its tokenizer"
         )
     return CharTokenizer(chars)
 
@@ -83,7 +97,10 @@ def recognize(
     left = {name: torch.cat(each) for name, each in parts.items()}
     format = min((LECTURE, NANOGPT), key=lambda format: len(format.unknown(left)))
     for name in format.unknown(left):
-        raise UserError(f"{where}: {name} is not a tensor of {format.name}, the closest format")
+        raise UserError(
+            f"{where} is not supported, only nanoGPT, minGPT, GPT2LMHeadModel and the lecture's "
+            f"GPT; {format.name}, the closest, has no {name}"
+        )
     needed = [f"{short(n)}.weight" for n, ours in format.rows(1) if ours != ["head"]]
     for name in needed:
         if name not in left:
@@ -121,13 +138,14 @@ def read_weights(path: Path, chars: str, activation: str | None) -> Imported:
         tokens_T = torch.from_numpy(tokenizer.encode(text[: 8 * T + 1]).astype("int64"))
         tokens_BT = tokens_T.unfold(0, T + 1, T)
 
-    def loss(model: GPT) -> float:
+    def loss(plain: dict[str, Any]) -> float:
+        model = format.import_model(plain, tensors, path)
         found = next_token_loss(model(tokens_BT[:, :-1]), tokens_BT[:, 1:]).item()
-        print(f"  {model.config.n_head} heads: {found:.4f}")
+        print(f"  {plain['n_head']} heads, scores * {plain['scores']}: {found:.4f}")
         return found
 
     uniform = f"{math.log(tokenizer.vocab_size):.4f} nats/char"
     print(f"{path} is {format.name}; loss on {chars} (uniform {uniform}):")
-    made = (format.import_model(plain | {"n_head": H}, tensors, path) for H in heads)
-    source = str(Path(chars).resolve())
-    return Imported(min(made, key=loss), tokenizer, start_of(tokenizer), source, None)
+    plain = min(variants(plain, n_head=heads, scores=format.scores), key=loss)
+    model = format.import_model(plain, tensors, path)
+    return Imported(model, tokenizer, start_of(tokenizer), str(Path(chars).resolve()), None)

@@ -3,6 +3,7 @@
 from lens.notebook import show
 show("my-run")                  a run, by default the newest
 show(model, text)               your own GPT, and the text that it was trained on
+show([model, ...], text)        copies of it, made during training: the page has a slider
 """
 
 import html
@@ -14,9 +15,11 @@ from typing import Any
 from torch import nn
 
 from common.errors import UserError
+from configs.load import build
 from formats.own import open_module
 from lens.report_data import make_page
 from lens.subject import MeasureOptions, Subject
+from run.checkpoint import half_precision, save_checkpoint
 
 # The height of the whole page, so that nothing scrolls inside the notebook: the font grows with the
 # width, and a page narrower than 1000px has fewer columns.
@@ -37,7 +40,7 @@ class Page:
 
 
 def show(
-    model: nn.Module | str | None = None,
+    model: nn.Module | list[Any] | str | None = None,
     text: str | None = None,
     *,
     tokenizer: Any = None,
@@ -49,7 +52,8 @@ def show(
 
     Args:
         model: a run's name or folder, by default the newest run; or a module: the GPT of Karpathy's
-            lecture, nanoGPT or minGPT, or a GPT2LMHeadModel of transformers.
+            lecture, nanoGPT or minGPT, or a GPT2LMHeadModel of transformers; or a list of copies of
+            one module, made during training, in order.
         text: the text to measure on; for a module, its training text.
         tokenizer: the module's tokenizer; if omitted, tokens are the sorted characters of the text.
         max_mb: maximum size of the page in megabytes; a smaller page has fewer snapshots.
@@ -64,13 +68,21 @@ def show(
         if text is not None:
             flags["source"] = str(Path(scratch, "text.txt"))
             Path(flags["source"]).write_text(text, encoding="utf-8", newline="")
-        if isinstance(model, nn.Module):
-            if text is None:
+        options = build(MeasureOptions, flags, "")
+        if not isinstance(model, str | Path | None):
+            modules = model if isinstance(model, list) else [model]
+            if not (text and modules):
                 raise UserError("give the training text: show(model, text)")
-            name = type(model).__name__
-            imported = open_module(model, text, tokenizer)
-            model, saved = None, imported.saved(Path(scratch, name), name)
-        options = MeasureOptions(**flags)
+            folder = Path(scratch, type(modules[-1]).__name__)
+            folder.mkdir()
+            imported = open_module(modules, text, tokenizer)
+            model, saved = None, imported.saved(folder, folder.name)
+            for step, earlier in enumerate(imported.earlier):
+                save_checkpoint(
+                    folder / f"snapshots/{step:08d}.safetensors",
+                    half_precision(earlier),
+                    saved.header,
+                )
         subject = Subject(model, options, saved)
         content = make_page(subject, subject.sequences(options.sequences), max_mb * 1e6)
     return Page(content, height)

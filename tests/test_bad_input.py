@@ -28,7 +28,7 @@ MISTAKES = {  # command -> part of the error line
     "study report a --out=no/page": "'no/page' must name a file in an existing folder",
     "study trace --random=4,10,510": "with C divisible by --n_head",
     "study compare --source=text.txt --only=scales": "must be one of one_head, output",
-    "convert exprot": "WHAT; did you mean export?",
+    "convert exprot": "export, import; did you mean export?",
     "convert export a": "export takes RUN and FOLDER: python convert.py export",
     "convert import absent": "there is no absent; name a folder, hub:OWNER/NAME, or a file",
     "convert import full --run=a": "runs/a exists; use --resume",

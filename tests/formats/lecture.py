@@ -10,6 +10,8 @@ from torch.nn import functional as F
 class Head(nn.Module):
     """An attention head with its own key, query and value layers, and the mask as a buffer."""
 
+    by_width = False  # multiply the scores by C**-0.5, as typed in the video
+
     def __init__(self, C: int, D: int, block_size: int) -> None:
         super().__init__()
         self.key = nn.Linear(C, D, bias=False)
@@ -19,7 +21,8 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.query(x), self.key(x), self.value(x)
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        scale = (x if self.by_width else k).size(-1) ** -0.5
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
 
 
 class Block(nn.Module):

@@ -122,9 +122,7 @@ def test_export_is_rejected_or_computes_the_same(
     try:
         write_folder(ours, tokenizer, 3, home / "out")
     except UserError as error:
-        found = re.search(
-            r" does not support model\.(\w+) (\S+), so this run cannot be", str(error)
-        )
+        found = re.search(r" does not support model\.(\w+) (\S+)$", str(error))
         assert found is not None and str(getattr(config, found[1])).lower() == found[2], error
         assert not list(home.iterdir())
         return
@@ -144,7 +142,7 @@ def test_new_fields_and_weights_are_rejected(workplace: Path) -> None:
     grouped = GPT(LongerConfig(), 5)  # grouped-query attention
     grouped.get_submodule("blocks.1.attn").value = torch.nn.Linear(128, 64)
     for changed, message in (
-        (softcap, r"does not support model\.softcap 30\.0, so"),
+        (softcap, r"does not support model\.softcap 30\.0$"),
         (model, r"no tensor for blocks\.1\.gain"),
         (grouped, r"needs one shape for blocks\.1\.attn\.query, blocks"),
     ):

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import convert
 from tests.formats.models import edit_json
-from tests.formats.test_nanogpt import CHARS, SIZES, save, save_meta
+from tests.formats.test_nanogpt import CHARS, SIZES, save, save_meta, weights_of
 from tests.test_malformed import Bomb
 
 Error = Callable[[Path], str]
@@ -60,9 +60,9 @@ def test_damaged_file_is_rejected(error: Error, path: Path) -> None:
 def test_unsupported_config_or_weight_is_rejected(error: Error) -> None:
     plain, weights = CONFIG.read_text(), load_file(WEIGHTS)
     changes: dict[str, dict[str, Any]] = {
-        "theirs: model_type must be gpt2, got 'bert'": {"model_type": "bert"},
-        "layer_norm_epsilon must be 1e-05, got 1e-06": {"layer_norm_epsilon": 1e-6},
-        "inverse_layer_idx must be False": {"scale_attn_by_inverse_layer_idx": True},
+        "theirs: model_type 'bert' is not supported, only 'gpt2'": {"model_type": "bert"},
+        "epsilon 1e-06 is not supported, only 1e-05": {"layer_norm_epsilon": 1e-6},
+        "idx True is not supported, only False": {"scale_attn_by_inverse_layer_idx": True},
         "theirs: activation_function must be": {"activation_function": "silu"},
         "theirs: n_layer must be a valid integer, got None": {"n_layer": ...},
         "theirs: h.1.attn.c_attn.bias is not a tensor of GPT2LMHeadModel": {"n_layer": 1},
@@ -73,11 +73,18 @@ def test_unsupported_config_or_weight_is_rejected(error: Error) -> None:
         assert message in error(CONFIG)
         CONFIG.write_text(plain)
     for message, tensor in (
-        ("size mismatch for blocks.1.mlp.up.weight", torch.ones(96, 24)),
+        ("blocks.1.mlp.up.weight is [24, 96], expected [96, 24]", torch.ones(96, 24)),
         ("blocks.1.mlp.up.weight is not finite", torch.full((24, 96), torch.nan)),
     ):
         save_file(weights | {"transformer.h.1.mlp.c_fc.weight": tensor}, WEIGHTS)
         assert message in error(WEIGHTS)
+    edit_json(CONFIG, model_type="llama")
+    WEIGHTS.unlink()  # as in a folder with a pickle
+    assert "theirs: model_type 'llama' is not supported" in error(CONFIG)
+    grouped = {n: t[: -t.size(0) // 3] if "c_attn" in n else t for n, t in weights_of().items()}
+    save(weights=grouped)
+    line = error(CKPT)
+    assert "grouped queries and gated MLPs are not supported" in line and "damaged" not in line
 
 
 def test_code_in_a_folder_is_not_executed(error: Error) -> None:
