@@ -121,8 +121,9 @@ def recognize(
 
 @torch.no_grad()
 def read_weights(path: Path, chars: str, activation: str | None) -> Imported:
-    """Make a model from a saved state_dict, which has no forward pass to compare logits with. If
-    the names do not give the number of heads, choose the one with the lowest loss on the text.
+    """Make a model from a saved state_dict, which has no forward pass to compare logits with. Of
+    the possible numbers of heads and factors of the scores, choose those with the lowest loss on
+    the text.
 
     Args:
         chars: the file whose distinct characters, sorted, are the vocabulary.
