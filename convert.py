@@ -19,7 +19,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from common.errors import UserError, command, printable
+from common.errors import UserError, command, printable, shell_word
 from common.fields import STRICT
 from configs.load import build, nearest, read_command_line
 from formats.folder import download, read_folder, write_folder
@@ -66,7 +66,7 @@ def export(run: str, folder: str, options: Export) -> None:
     print(
         f"next, in Python:\n"
         f"  from transformers import pipeline\n"
-        f'  print(pipeline("text-generation", "{folder}")({prompt!r})[0]["generated_text"])'
+        f'  print(pipeline("text-generation", {folder!r})({prompt!r})[0]["generated_text"])'
     )
 
 
@@ -87,8 +87,9 @@ def import_(word: str, options: Import) -> None:
     print(f"model: {imported.model.num_parameters():,} parameters, {imported.model.config}")
     print(compare_logits(imported.model, imported.original))
     saved = save_run(options.run, imported, word)
-    text = f" --source {imported.source}" if imported.source != "pydocs" else ""
-    print(f"next:\n  python sample.py {saved}\n  python study.py report {saved}{text}")
+    run, text = shell_word(saved), shell_word(Path(imported.source))
+    text = f" --source {text}" if text != "pydocs" else ""
+    print(f"next:\n  python sample.py {run}\n  python study.py report {run}{text}")
 
 
 def save_run(name: str | None, imported: Imported, word: str) -> Path:

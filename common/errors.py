@@ -4,6 +4,7 @@ import functools
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,6 +78,11 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
             return 2
 
     return reporting
+
+
+def shell_word(path: Path) -> str:
+    """Return a path as one word of a command that can be pasted into a shell."""
+    return shlex.quote(printable(path.as_posix()))
 
 
 def printable(text: str) -> str:

@@ -28,8 +28,8 @@ def write_folder(model: GPT, tokenizer: Tokenizer, start_token: int, folder: Pat
     config, encoder = model.config, encoder_of(tokenizer)
     format = GPT2 if config.positions == "learned" else PERSIMMON
     plain = format.export_config(config)
-    if folder.exists():
-        raise UserError(f"{folder} exists; name a new folder")
+    if folder.exists() or not folder.absolute().parent.is_dir():
+        raise UserError(f"{folder} must be a new folder in an existing one")
     end = encoder.token_to_id("<|endoftext|>")
     ends = {"bos_token_id": start_token, "eos_token_id": end, "pad_token_id": None}
     plain |= {"vocab_size": tokenizer.vocab_size, "architectures": [format.name], **ends}

@@ -90,10 +90,13 @@ class Format:
         """
         only = vars(type(config)()) | self.required
         activations = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
-        free = FREE | {*self.fields.values()} - {"activation"}
+        if config.activation not in activations:
+            raise UserError(
+                f"ACTIVATIONS in formats/names.py lacks {config.activation}; add its name in "
+                f"transformers"
+            )
         for name, value in vars(config).items():
-            known = value in activations if name == "activation" else value == only[name]
-            if not known and name not in free:
+            if value != only[name] and name not in FREE | {*self.fields.values()}:
                 raise UserError(
                     f"{self.name} of transformers does not support model.{name} "
                     f"{str(value).lower()}"

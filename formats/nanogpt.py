@@ -1,6 +1,7 @@
 """nanoGPT's checkpoints: out/ckpt.pt, and the meta.pkl of its dataset, with the vocabulary."""
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,7 +43,7 @@ def read_nanogpt(path: Path, tokens: Path | None = None) -> Imported:
 def load_plain(path: Path) -> dict[str, Any]:
     """Read a dictionary written by torch.save; reject pickles with anything but tensors and plain
     data."""
-    with open(path, "rb") as file:
+    with open(path, "rb") as file, warnings.catch_warnings(action="ignore"):
         try:
             plain = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # PyTorch's message recommends an unsafe load

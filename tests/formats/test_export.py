@@ -20,6 +20,7 @@ from common.fields import STRICT
 from data.tokenizer import ByteTokenizer, CharTokenizer
 from formats.folder import read_folder, write_folder
 from formats.imported import transformers
+from formats.names import ACTIVATIONS
 from model.config import ModelConfig
 from model.gpt import GPT
 from run.checkpoint import open_run
@@ -134,7 +135,9 @@ def test_export_is_rejected_or_computes_the_same(
         torch.testing.assert_close(back.model.state_dict(), ours.state_dict(), rtol=0, atol=0)
 
 
-def test_new_fields_and_weights_are_rejected(workplace: Path) -> None:
+def test_new_fields_and_weights_are_rejected(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A new field is accepted only at its default."""
     model = GPT(LongerConfig(), 5)
     model.blocks[1].gain = torch.nn.Parameter(torch.ones(3))
@@ -145,7 +148,9 @@ def test_new_fields_and_weights_are_rejected(workplace: Path) -> None:
         (softcap, r"does not support model\.softcap 30\.0$"),
         (model, r"no tensor for blocks\.1\.gain"),
         (grouped, r"needs one shape for blocks\.1\.attn\.query, blocks"),
+        (GPT(LongerConfig(activation="relu"), 5), r"ACTIVATIONS in formats/names.py lacks relu;"),
     ):
+        monkeypatch.delitem(ACTIVATIONS, "relu", raising=False)
         with pytest.raises(UserError, match=message):
             write_folder(changed, CharTokenizer("edcba"), 0, Path("out"))
 

@@ -123,6 +123,8 @@ def test_malformed_contents_of_a_checkpoint_are_rejected(error: Error) -> None:
     for contents in damaged:
         torch.save(contents, CKPT)
         assert str(CKPT) in (line := error(CKPT)) or "--tokenizer meta.pkl" in line
+    CKPT.write_bytes(pickle.dumps(Bomb()))
+    assert "(UnpicklingError)" in error(CKPT)  # not a warning of PyTorch's
     torch.save(plain, CKPT)
     good = dict(enumerate(CHARS))
     metas: list[Any] = [{}, {"itos": good, "more": Bomb()}, {"itos": good, "more": len}]
