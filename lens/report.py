@@ -30,9 +30,9 @@ def report(word: str | None, options: Report) -> int:
     """Write the page."""
     subject = Subject(word, options)
     path = Path(options.out or subject.run / "report.html")
-    if not path.parent.is_dir() or path.is_dir():
+    if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         raise UserError(f"--out {options.out!r} must name a file in an existing folder")
-    if path.exists() and not path.read_bytes().startswith(MARK.encode()):
+    if path.exists() and (old := path.read_bytes()) and not old.startswith(MARK.encode()):
         raise UserError(f"{path} is not a report; name another --out")
     content = make_page(subject, subject.sequences(options.sequences), options.max_mb * 1e6)
     write_atomically(path, content.encode())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from common.errors import UserError
+from common.errors import UserError, printable
 from lens.measure import (
     ablate,
     logit_lens,
@@ -27,7 +27,7 @@ from lens.metrics import SCORES
 from lens.subject import REPEATS, Subject
 from lens.verify import check_model
 from model.gpt import GPT
-from page.html import make_html, pack, to_json
+from page.html import PARTS, make_html, pack, to_json
 from page.weights import pack_weights
 from run.checkpoint import find_snapshots, load_snapshot
 
@@ -45,6 +45,8 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
         UserError: if the run's own weights do not fit.
     """
     model = subject.model
+    if f"  {model.config.activation}: (u)" not in (PARTS / "engine/kernels.js").read_text("utf-8"):
+        raise UserError(f"page/engine/kernels.js lacks {model.config.activation}; add it")
     packed = BASE64 * len(pack_weights(model.state_dict(), True)[0])
     if packed > max_bytes:  # fail before the slow measurements
         raise too_small(max_bytes, packed + 1e6)
@@ -52,8 +54,8 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
     taken = len(make_html(data, []).encode())
     # What a snapshot adds to the page: its measurements, and its weights in base64.
     text = 1.1 * len(to_json(measure(subject, sequences_BT, model, False)[0])) + 100
-    sizes, losses = [], []
-    for _, snapshot in through_training(subject):
+    sizes, losses, models = [], [], [*through_training(subject)]
+    for _, snapshot in models:
         packs = [pack_weights(snapshot.state_dict(), eight_bits)[0] for eight_bits in (False, True)]
         sizes.append([text + BASE64 * len(each) for each in packs])
         losses.append(mean_loss(snapshot, sequences_BT))
@@ -61,7 +63,7 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
         raise too_small(max_bytes, taken + sizes[-1][1])
     chosen = choose(sizes, losses, max_bytes - taken)
     data["saved"], data["snapshots"], weights = len(sizes), [], []
-    for i, (step, snapshot) in enumerate(through_training(subject)):
+    for i, (step, snapshot) in enumerate(models):
         if i in chosen:
             measured, packed_weights = measure(subject, sequences_BT, snapshot, chosen[i])
             data["snapshots"].append({"step": step, **measured})
@@ -114,13 +116,17 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
 
 
 def through_training(subject: Subject) -> Iterator[tuple[int, GPT]]:
-    """Yield the step and the weights of each snapshot, all in one model, then the final weights."""
-    last, model = subject.header.state.step, GPT(subject.config.model, subject.V).eval()
-    snapshots = find_snapshots(subject.run).items()
+    """Yield the step and the weights of each snapshot, then the final weights. Leave out a damaged
+    snapshot, and say so."""
+    last, snapshots = subject.header.state.step, find_snapshots(subject.run).items()
     for step, file in tqdm(snapshots, "snapshots", leave=False, disable=None):
         if step < last:
-            load_snapshot(model, file)
-            yield step, model
+            model = GPT(subject.config.model, subject.V).eval()
+            try:
+                load_snapshot(model, file)
+                yield step, model
+            except UserError as error:
+                print(printable(f"left out: {error}"), file=sys.stderr)
     yield last, subject.model
 
 

@@ -39,8 +39,9 @@ class SubjectOptions:
     """Text to study; if omitted, the beginning of the validation split or, for a run on repeated
     strings, such a string."""
 
-    source: str | None = None
-    """New location of the run's text, or another text to measure on."""
+    source: list[str] | str | None = None
+    """New location of the run's text, or another text to measure on. For several files, repeat the
+    flag."""
 
     checkpoint: Literal["best", "last"] = "best"
     """Use the weights with the lowest validation loss (best) or of the last step (last)."""

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import study
+from lens import report_data
 from lens.measure import (
     ablate,
     logit_lens,
@@ -78,13 +79,15 @@ def test_choice_prefers_snapshots_where_the_loss_changes() -> None:
 
 
 def test_page_keeps_to_max_mb_and_overwrites_only_reports(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A model whose activation the engine lacks has no page."""
     Path("text.txt").write_text("to be or not " * 200)
     run = make_run(Path("runs/a"), CHARS, "text.txt", block_size=13)
     report = ["report", "--source=text.txt", "--sequences=2", "--prompt=to be"]
     assert study.main([*report, "--max_mb=0.1"]) == 2
     enough = float(capsys.readouterr().err.split("--max_mb ")[1].split()[0])
+    (run / "report.html").touch()  # of a command that was killed
     assert study.main([*report, f"--max_mb={enough}"]) == 0
     assert (run / "report.html").stat().st_size <= enough * 1e6
     data, _ = parse_report(run)
@@ -94,14 +97,24 @@ def test_page_keeps_to_max_mb_and_overwrites_only_reports(
     Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
     assert study.main([*report, "--out=mine.txt"]) == 2
     assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"
+    Path("engine").mkdir()
+    Path("engine/kernels.js").write_text("  elu2: (u) => u")
+    monkeypatch.setattr(report_data, "PARTS", Path())
+    assert study.main(report) == 2
+    assert "error: page/engine/kernels.js lacks relu2; add it" in capsys.readouterr().err
 
 
-def test_snapshots_after_the_shown_weights_are_left_out(workplace: Path) -> None:
+def test_snapshots_that_are_cut_or_later_are_left_out(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The best weights are those of step 2."""
     run = make_run(Path("runs/a"), CHARS)
     saved = open_run(run, "last")
-    for step in (1, 2, 3):
+    for step in (0, 1, 2, 3):
         header = replace(saved.header, state=TrainState(step))
         save_snapshot(run, saved.model(), header)
+    cut = Path("runs/a/snapshots/00000000.safetensors")
+    cut.write_bytes(cut.read_bytes()[:-1])
     shown = [step for step, _ in through_training(Subject("a", MeasureOptions()))]
     assert shown == [1, 2]
+    assert f"left out: {cut} cannot be opened: " in capsys.readouterr().err
