@@ -9,9 +9,10 @@ import common.start
 
 import itertools
 import sys
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from common.errors import command
@@ -35,8 +36,8 @@ class Options(Sampling):
     num_samples: Count = 1
     """Number of texts to generate, in one batch."""
 
-    max_new_tokens: Count = 500
-    """Length of each text in tokens, not counting the prompt."""
+    max_new_tokens: Annotated[int, Field(ge=1, le=10**6)] = 500
+    """Length of each text in tokens, not counting the prompt; at most a million."""
 
     seed: Natural = 1337
     """Seed of the RNG; the same seed gives the same text."""

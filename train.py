@@ -20,9 +20,9 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from common.errors import UserError, command, printable
+from common.errors import UserError, command, shell_word
 from common.fields import STRICT
-from configs.load import SECTIONS, Config, Values, build, read_command_line, read_config
+from configs.load import SECTIONS, Config, Values, build, read_command_line, read_config, read_yaml
 from data.batches import Batches, check_cached, open_batches
 from model.gpt import GPT
 from run.checkpoint import (
@@ -239,7 +239,7 @@ def open_saved(
             saved = open_run(folder, "last" if options.resume else "best")
             config = read_config(values, file, saved.config)
             check_changes(saved.config, config, f"--{flag}")
-            if "source" not in values["data"] and config.data.source == saved.config.data.source:
+            if "source" not in read_yaml(file).get("data", {}) | values["data"]:
                 check_cached(config.data, saved.tokenizer)  # only the saved run names the text
             return saved, config
     return None, read_config(values, file)
@@ -254,7 +254,7 @@ def run_training(
     processes: Processes,
 ) -> int:
     """Train, print the result and the next commands, and return the exit code."""
-    state, run = header.state, printable(str(folder or "the run"))
+    state, run = header.state, shell_word(folder) if folder else "the run"
     read_every = 1 if header.machine.device == "cpu" else header.config.train.log_every
     try:
         stop_signal = train(folder, header, batches, model, optimizer, processes, read_every)

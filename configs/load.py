@@ -11,7 +11,6 @@ import dataclasses
 import difflib
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
@@ -46,6 +45,17 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UserError(message.removeprefix("argument "))
+
+
+class Loader(yaml.BaseLoader):
+    """Reads every scalar as text, ignores tags, and rejects a key that is given twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise UserError(f"{self.name}: {key} is given twice")
+        return super().construct_mapping(node, deep)
 
 
 def fields_of(kind: type) -> dict[str, Any]:
@@ -145,8 +155,7 @@ def read_config(values: Values, file: str | None, config: Config = Config()) -> 
     Raises:
         UserError: naming the error in the file or the flags.
     """
-    given = [(f"{file}: ", read_yaml(Path(file)))] if file else []
-    for prefix, sections in [*given, ("--", values)]:
+    for prefix, sections in [(f"{file}: ", read_yaml(file)), ("--", values)]:
         if "max_steps" in sections.get("train", {}):
             sections = sections | {"train": sections["train"] | {"minutes": 0.0}}
         plain = dataclasses.asdict(config)
@@ -159,16 +168,16 @@ def read_config(values: Values, file: str | None, config: Config = Config()) -> 
     return config
 
 
-def read_yaml(path: Path) -> Values:
-    """Read the values of a config file, as texts.
+def read_yaml(path: str | None) -> Values:
+    """Read the values of a config file, if there is one, as texts.
 
     Raises:
         UserError: if the file is not a config.
     """
-    content = path.read_bytes()
-    with reading(path, "is not a config; for a text, use --data.source"):
-        # This loader reads every scalar as text and ignores tags.
-        plain = yaml.load(content, yaml.BaseLoader)
+    if not path:
+        return {}
+    with open(path, "rb") as file, reading(path, "is not a config; for a text, use --data.source"):
+        plain = yaml.load(file, Loader)
         if not isinstance(plain, dict) or not all(
             section in SECTIONS and isinstance(fields, dict) for section, fields in plain.items()
         ):

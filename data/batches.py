@@ -70,6 +70,8 @@ class TextBatches:
     def __init__(self, text: Text, config: DataConfig, block_size: int, seed: int) -> None:
         tokens, self.tokenizer, self.corpus = text
         self.block_size, self.seed = block_size, seed
+        fewer = config.tokenizer == "bpe" and self.tokenizer.vocab_size < config.vocab_size
+        self.asked = f" of vocab_size {config.vocab_size}" * fewer
         length, test_fraction = len(tokens), config.test_fraction
         # Round first, because 100 million times 0.9 must not be 89,999,999.99999999.
         train_end = int(round(length * (1 - config.val_fraction - test_fraction), 3))
@@ -89,10 +91,11 @@ class TextBatches:
 
     def __str__(self) -> str:
         """Describe the text in one line."""
+        left_out = f"; {self.corpus.left_out:,} characters left out" * (self.corpus.left_out > 0)
         return (
             f"{printable(self.corpus.source)}, {self.corpus.tokens:,} tokens "
-            f"({self.tokenizer.vocab_size} distinct), {len(self.val_tokens):,} held out for "
-            f"validation"
+            f"({self.tokenizer.vocab_size} distinct{self.asked}{left_out}), "
+            f"{len(self.val_tokens):,} held out for validation"
         )
 
     def train_batch(self, step: int, batch_size: int) -> Tensor:

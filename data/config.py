@@ -24,6 +24,10 @@ class DataConfig:
     vocab_size: Annotated[int, Field(ge=257, le=60_000)] = 1024
     """For bpe: number of distinct tokens, including 256 bytes."""
 
+    unknown: Literal["error", "skip"] = "error"
+    """What to do with characters that the vocabulary of --init_from lacks: skip leaves them out,
+    and the first lines count them."""
+
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Fraction of the text for validation. The splits are training, validation and test, in this
     order."""

@@ -54,6 +54,9 @@ class Corpus:
     tokens: Natural = 0
     """Number of tokens; 0 for generated data."""
 
+    left_out: Natural = 0
+    """Number of characters that are not in the vocabulary, and left out."""
+
 
 class Text(NamedTuple):
     """A tokenized text."""
@@ -81,7 +84,7 @@ def load_text(config: DataConfig, tokenizer: Tokenizer | None = None) -> Text:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{entry}.lock"):
             if not entry.exists():  # another process may have just made it
-                make_entry(entry, source, tokenizer or make_tokenizer(config, source))
+                make_entry(entry, source, tokenizer or make_tokenizer(config, source), config)
     return read_entry(entry, source)
 
 
@@ -93,7 +96,8 @@ def find_entry(config: DataConfig, source: Source, tokenizer: Tokenizer | None) 
     entry = folder / fingerprint([source.identity, config.tokenizer, vocab_size])
     if tokenizer is None or (entry.exists() and read_entry(entry, source).tokenizer == tokenizer):
         return entry
-    return folder / fingerprint([source.identity, tokenizer.to_dict()])
+    skip = config.unknown == "skip"
+    return folder / fingerprint([source.identity, tokenizer.to_dict(), *["skip"] * skip])
 
 
 def fingerprint(plain: list[Any]) -> str:
@@ -113,9 +117,10 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
     return CharTokenizer("".join(map(chr, np.flatnonzero(seen))))
 
 
-def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
+def make_entry(entry: Path, source: Source, tokenizer: Tokenizer, config: DataConfig) -> None:
     """Write an entry of the cache, complete or absent: the tokens and their description."""
-    digest = hashlib.sha256()
+    digest, left_out = hashlib.sha256(), 0
+    skip = config.unknown == "skip" and tokenizer.kind == "char"
     for left in entry.parent.glob(f"{entry.name}-*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(
@@ -123,7 +128,10 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
     ) as made:
         with open(Path(made, "tokens.bin"), "wb") as file:
             for text in read_text(source, tokenizer.errors):
-                file.write(tokenizer.encode(text).data)
+                lacking = {*text} - {*tokenizer.labels} if skip else ()
+                kept = text.translate(dict.fromkeys(map(ord, lacking)))
+                left_out += len(text) - len(kept)
+                file.write(tokenizer.encode(kept).data)
                 digest.update(text.encode(errors=tokenizer.errors))
             if not file.tell():
                 raise UserError(f"{source.name} is empty; choose another --data.source")
@@ -132,6 +140,7 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
         # A newline, or else the most frequent token.
         start = max(np.flatnonzero(counts), key=lambda i: (tokenizer.labels[i] == "\n", counts[i]))
         info = {"sha256": digest.hexdigest(), "tokens": len(tokens), "start_token": int(start)}
+        info["left_out"] = left_out
         plain = {"info": info, "tokenizer": tokenizer.to_dict()}
         Path(made, "corpus.json").write_text(json.dumps(plain))
         del tokens  # Windows does not rename the folder of a mapped file
@@ -140,7 +149,7 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
 
 def read_text(source: Source, errors: str = "strict") -> Iterable[str]:
     """Read a text in chunks, and show the progress."""
-    return tqdm(source.read(errors), "reading", leave=False, delay=0.5, disable=None)
+    return tqdm(source.read(errors), "reading", leave=False, disable=None)
 
 
 def map_tokens(entry: Path, tokenizer: Tokenizer) -> npt.NDArray[Any]:

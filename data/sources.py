@@ -8,6 +8,7 @@ by name and revision.
 
 import functools
 import glob
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -50,7 +51,7 @@ def find_source(config: DataConfig) -> Source:
     name, version = str(config.source), sys.version.split()[0]
     if name == "pydocs":  # the manual behind Python's `help()`, which comes with CPython
         return Source(f"the manual of Python {version}", [name, version], read_pydocs)
-    if name.startswith("hub:"):
+    if name.startswith("hub:") and name != "hub:":
         options = [config.hub_config, config.hub_split, config.hub_column, config.hub_revision]
         return Source(name, [name, *options, config.separator], lambda _: read_rows(config))
     names = [config.source] if isinstance(config.source, str) else config.source
@@ -102,6 +103,7 @@ def read_rows(config: DataConfig) -> Iterator[str]:
     """
     import datasets  # here, because the import takes a second
 
+    logging.getLogger("huggingface_hub").setLevel("ERROR")  # a line for each retry, else
     source = str(config.source)
     with reading(source, "could not be loaded; without a network, name a file with --data.source"):
         rows = datasets.load_dataset(

@@ -108,7 +108,10 @@ class CharTokenizer(Tokenizer):
         ids = self._ids.take(code_points(text), mode="clip")  # fast; no index is out of range
         if (ids == self.vocab_size).any():
             unknown = sorted(set(text) - set(self.chars))[:20]
-            raise UserError(f"the vocabulary lacks {' '.join(map(repr, unknown))}; leave them out")
+            raise UserError(
+                f"the vocabulary lacks {' '.join(map(repr, unknown))}; leave them out (in "
+                f"training, --data.unknown skip)"
+            )
         return ids.astype(np.min_scalar_type(self.vocab_size - 1), copy=False)
 
 

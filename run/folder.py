@@ -12,7 +12,7 @@ snapshots/          weights during training, in half precision
 import dataclasses
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from common.atomic import write_atomically
-from common.errors import UserError
+from common.errors import UserError, shell_word
 from configs.load import Config, nearest
 
 RUNS = Path("runs")
@@ -30,12 +30,19 @@ def make_folder(name: str | None, stem: str) -> Path:
     """Make the folder of a new run.
 
     Args:
-        name: name of the folder; if None, `stem` and the time.
+        name: name of the folder; if None, `stem` and a time at which no other run started.
 
     Raises:
         UserError: if a run of that name has a checkpoint.
     """
-    folder = RUNS / (f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name)
+    while name is None:
+        folder = RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+        RUNS.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+        time.sleep(0.1)
+    folder = RUNS / name
     if folder.parent != RUNS or name == "..":
         raise UserError(f"--run {name!r} must be a name, not a path")
     check_unused(folder)
@@ -51,7 +58,8 @@ def check_unused(folder: Path) -> None:
         UserError: if it has a checkpoint.
     """
     if any(folder.glob("[!.]*.safetensors")):
-        raise UserError(f"{folder} exists; use --resume {folder}, or another --run")
+        run = shell_word(folder)
+        raise UserError(f"{run} exists; use --resume {run}, or another --run")
 
 
 @contextmanager
@@ -106,7 +114,14 @@ def find_run(name: str | None) -> Path:
 # --- the config fields that may change -----------------------------------------------------------
 
 # The model, the vocabulary and the splits of the text may not change.
-SAFE = ["data.source", "data.hub_*", "data.repeat_*", "model.*dropout", "model.attention"]
+SAFE = [
+    "data.source",
+    "data.hub_*",
+    "data.repeat_*",
+    "data.unknown",
+    "model.*dropout",
+    "model.attention",
+]
 # A resumed run may change its device, its length, and how often it evaluates, logs and saves, but
 # not what it learns. (The text may have moved; a different text has a different hash.)
 MAY_CHANGE = {

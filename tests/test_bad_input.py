@@ -18,6 +18,7 @@ COMMANDS = {each.__name__.split(".")[-1]: each for each in (train, study, conver
 # Flags and config files are tested in configs/test_load.py, resuming in test_train.py.
 MISTAKES = {  # command -> part of the error line
     "train configs/debgu.yaml": "No such file or directory: configs/debgu.yaml",
+    "train --data.source=hub:": "no text at hub:: --data.source takes files, ",
     "train --data.source=\udcff.txt": "--data.source must be a valid",
     "page absent.html": "no report given; name the file that python study.py report wrote",
     "study tarce": "name a command: trace, verify, compare, heads, report; did you mean trace?",
@@ -33,8 +34,8 @@ MISTAKES = {  # command -> part of the error line
     "convert import absent": "there is no absent; name a folder, hub:OWNER/NAME, or a file",
     "convert import full --run=a": "runs/a exists; use --resume",
     "convert import full --chars=a --tokenizer=b": "--tokenizer and --chars exclude each other",
-    "convert export a full": "full exists; name a new folder",
-    "convert export a no/such": "No such file or directory: ",
+    "convert export a full": "full must be a new folder in an existing one",
+    "convert export a no/such": "no/such must be a new folder in an existing one",
 }
 
 

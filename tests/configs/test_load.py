@@ -23,6 +23,7 @@ from configs.load import (
     read_config,
 )
 from data.config import DataConfig
+from lens.report import Report
 from run.folder import save_config
 from tests.conftest import ROOT
 from training.config import TrainConfig
@@ -120,6 +121,8 @@ def test_flags_may_be_switches_or_repeated() -> None:
         assert word == "a.yaml" and values[""] == {"changes": True}
     assert parse("--data.source", "a", "--data.source=b").data.source == ["a", "b"]
     assert parse("--model.n_layer", "2", "--model.n_layer=3").model.n_layer == 3
+    _, values = read_command_line({"": Report}, ["--source=a", "--source=b"], "", "")
+    assert build(Report, values[""]).source == ["a", "b"]
     assert options("--prompt=-x").prompt == "-x" and options("--top_k=null").top_k is None
     with pytest.raises(UserError, match="unknown a; see"):
         options("a")
@@ -132,7 +135,8 @@ def test_values_outside_their_range_are_rejected() -> None:
     assert parse("--data.test_fraction=0.899").data.test_fraction == 0.899
     wrong = "seed=-1 num_samples=0 num_samples=1.0 num_samples= num_samples=null "
     wrong += "num_samples=9999999999999999999 temperature=nan temperature=inf temperature=1,5 "
-    wrong += "top_p=0 top_p=1.01 top_k=0 checkpoint=Last data.test_fraction=1"
+    wrong += "top_p=0 top_p=1.01 top_k=0 checkpoint=Last data.test_fraction=1 "
+    wrong += "max_new_tokens=1000001"
     for words in wrong.split():
         name = words.split("=")[0]
         with pytest.raises(UserError, match=rf"^--{name} must be .*, got "):
@@ -168,6 +172,8 @@ MISTAKES = [  # flags, or the text of a config file, and part of the error
     ("--data.val_fraction=0.5 --data.test_fraction=0.5", "leave nothing to train on"),
     ("model: {n_layer: 0}", "bad.yaml: model.n_layer must be greater than or equal to 1, got 0"),
     ("model: {n_lay: 1}", "bad.yaml: model.n_lay is unknown; did you mean n_layer?"),
+    ("model: {n_layer: 2}\nmodel: {n_head: 2}", "bad.yaml: model is given twice"),
+    ("model:\n  n_layer: 2\n  n_head: 2\n  n_layer: 3", "bad.yaml: n_layer is given twice"),
     ("!!python/object/apply:os.system ['touch exploded']\n", "fields in the sections data, model,"),
     ("model: &a {n_layer: *a}\n", "bad.yaml is not a config; for a text, use --data.source: "),
 ]

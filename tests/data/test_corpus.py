@@ -1,6 +1,7 @@
 """Any source is tokenized exactly, and once; nothing else is read or written."""
 
 import hashlib
+import logging
 import os
 import signal
 import threading
@@ -60,7 +61,8 @@ def test_every_character_of_every_file_is_kept(
     whole = separator.join(texts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data.sources, "CHUNK", chunk)
-        corpora = [load(names, tokenizer=kind, separator=separator) for kind in KINDS]
+        options: dict[str, Any] = {"separator": separator, "unknown": "skip"}
+        corpora = [load(names, tokenizer=kind, **options) for kind in KINDS]
     assert corpora[0].tokenizer == CharTokenizer("".join(sorted(set(whole))))
     for loaded in corpora:
         assert text_of(loaded) == whole
@@ -95,6 +97,16 @@ def test_only_the_byte_tokenizer_accepts_invalid_utf8(
             with pytest.raises(UserError, match=r"^t.bin is not UTF-8 text; convert"):
                 load(["t.bin", "t.bin"], tokenizer=kind)
     assert cached_files() == before
+
+
+def test_unknown_characters_are_left_out_and_counted(workplace: Path) -> None:
+    """Also if the tokens come from the cache, but not without the flag."""
+    Path("t.txt").write_text("añb c\nñaé\n", encoding="utf-8")
+    for _ in range(2):
+        loaded = load("t.txt", CharTokenizer("\n abc"), unknown="skip")
+        assert (text_of(loaded), loaded.corpus.left_out) == ("ab c\na\n", 3)
+    with pytest.raises(UserError, match=r"lacks 'é' 'ñ'; .*--data.unknown skip"):
+        load("t.txt", CharTokenizer("\n abc"))
 
 
 def test_start_token_is_a_newline_or_the_most_frequent(workplace: Path) -> None:
@@ -255,6 +267,14 @@ def test_saved_run_cannot_cause_reads_or_downloads(
     assert {path.name for path in workplace.iterdir()} == {"private.txt", "runs"}
 
 
+def test_config_file_names_a_text_as_a_flag_does(workplace: Path) -> None:
+    Path("mine.txt").write_text("a text to keep\n" * 60)
+    make_run(Path("runs/a"), source="mine.txt")
+    for values, code in (("val_fraction: 0.1", 2), ("source: mine.txt", 0)):
+        Path("some.yaml").write_text(f"data: {{{values}}}")
+        assert train.main(["some.yaml", "--evaluate=a"]) == code
+
+
 # --- datasets on the Hub -----------------------------------------------------------------------
 
 
@@ -268,6 +288,8 @@ def test_hub_dataset_is_joined(workplace: Path, monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(UserError, match="hub:acme/tiny could not be loaded"):
             load("hub:acme/tiny", **absent)
     assert not list(Path("cache").glob("tokens/*/*"))
+    retries = logging.getLogger("huggingface_hub.utils")
+    assert not retries.isEnabledFor(logging.WARNING)  # a line for each
     monkeypatch.setattr(data.sources, "ROWS", 2)
     assert text_of(load("hub:acme/tiny", separator="|")) == "one\r\n||two |é"
     assert Path("cache/hub").is_dir()

@@ -20,6 +20,7 @@ def test_new_run_gets_the_given_name_or_a_default(workplace: Path) -> None:
             make_folder(name, "ignored")
     run = make_folder(None, "stem")
     assert run.is_dir() and run.name.startswith(f"stem-{time.strftime('%Y')}")
+    assert make_folder(None, "stem") != run  # of the same second
 
 
 def test_only_a_run_without_checkpoints_is_replaced(workplace: Path) -> None:
