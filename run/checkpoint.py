@@ -5,6 +5,8 @@ A checkpoint is a safetensors file with a header; no pickle anywhere. It holds
     model.NAME             weights
     optimizer.NAME.STATE   the optimizer's state of each weight
 
+The header has a checksum, which is compared when the file is opened; earlier versions saved none.
+
 Snapshots are checkpoints of the weights alone in half precision, small enough to keep many:
 runs/NAME/snapshots/00000120.safetensors.
 """
@@ -12,6 +14,7 @@ runs/NAME/snapshots/00000120.safetensors.
 import dataclasses
 import json
 import math
+import zlib
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from common.atomic import write_atomically
-from common.errors import UserError, printable, reading
+from common.errors import UserError, printable, reading, shell_word
 from common.fields import STRICT, first_error
 from configs.load import Config
 from data.corpus import Corpus
@@ -109,6 +112,14 @@ def check_finite(tensors: dict[str, Tensor], where: str = "") -> None:
             raise FloatingPointError(f"{where}{name} is not finite")
 
 
+def checksum(header: str, tensors: dict[str, Tensor]) -> str:
+    """Return the CRC-32 of the header and of the tensors, sorted by name."""
+    crc = zlib.crc32(header.encode())
+    for _, tensor in sorted(tensors.items()):
+        crc = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, crc)
+    return str(crc)
+
+
 # --- saving and loading --------------------------------------------------------------------------
 
 
@@ -120,7 +131,8 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], header: Header) -> N
     """
     path.parent.mkdir(exist_ok=True)  # the folder of snapshots
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    metadata = {"format": FORMAT, "header": json.dumps(dataclasses.asdict(header))}
+    text = json.dumps(dataclasses.asdict(header))
+    metadata = {"format": FORMAT, "header": text, "checksum": checksum(text, tensors)}
     write_atomically(path, save(tensors, metadata))
 
 
@@ -150,6 +162,8 @@ def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
             raise UserError(f"{path} is not a checkpoint of this version ({FORMAT})")
         # Copy the tensors: Windows cannot replace a mapped file, and its content could change.
         tensors = {name: file.get_tensor(name).clone() for name in list(file.keys())}
+        if metadata.get("checksum") not in (None, checksum(metadata["header"], tensors)):
+            raise ValueError("its checksum is wrong")
         check_finite(tensors)
         return read_header(metadata["header"]), tensors
 
@@ -250,13 +264,14 @@ class SavedRun:
         return printable(f"{self.path}, step {state.step}, {loss}")
 
     def check_resume(self, corpus: Corpus, config: TrainConfig, machine: Machine) -> None:
-        """Check that the run can be continued, and print a note if `machine` rounds differently.
+        """Check that the run can be continued, and print a note if it is finished, or if `machine`
+        rounds differently.
 
         Raises:
             UserError: for another text, for fewer steps than it has, or for a run whose training
                 used a field that was removed.
         """
-        folder, header = self.path.parent, self.header
+        folder, header = shell_word(self.path.parent), self.header
         obstacles = [
             f"with train.{name} {value}, which this version lacks"
             for name, value in header.removed.items()
@@ -267,6 +282,10 @@ class SavedRun:
             raise UserError(f"{folder} was trained {obstacles[0]}; use --init_from {folder}")
         if config.max_steps < header.state.step:
             raise UserError(f"{folder} has {header.state.step} steps; raise --train.max_steps")
+        if (header.state.val_loss or math.inf) <= config.target_loss:
+            print(f"{folder} is finished; lower --train.target_loss to train on")
+        elif config.max_steps == header.state.step:
+            print(f"{folder} is finished; raise --train.max_steps to train on")
         if header.machine != machine:
             print(
                 printable(f"note: rounding may differ from the previous session: {header.machine}")

@@ -5,6 +5,8 @@ import common.start
 import itertools
 import math
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -506,14 +508,17 @@ def test_ignored_ctrl_c_stays_ignored(workplace: Path) -> None:
 
 
 @pytest.mark.parametrize("length", ["--train.max_steps=1", "--train.minutes=0.02"])
-def test_init_from_starts_a_new_run_from_the_best_weights(workplace: Path, length: str) -> None:
-    """It keeps the vocabulary, although the new text lacks some of its characters. The model that
-    is timed for `minutes` is another one."""
+def test_init_from_starts_a_new_run_from_the_best_weights(
+    workplace: Path, capsys: pytest.CaptureFixture[str], length: str
+) -> None:
+    """It keeps the vocabulary, although the new text has other characters. The model that is timed
+    for `minutes` is another one."""
     a = open_run(make_run(Path("runs/a")))
     flags = ["--init_from=runs/a", "--data.source=short.txt", "--run=b", length]
     flags += ["--train.learning_rate=0", "--train.muon_learning_rate=0"]
-    (workplace / "short.txt").write_text("again a train to train on\n" * 100, newline="\n")
-    assert train.main(flags) == 0
+    (workplace / "short.txt").write_text("again a train to train on!\n" * 100, newline="\n")
+    assert train.main([*flags, "--data.unknown=skip"]) == 0
+    assert " (28 distinct; 100 characters left out), " in capsys.readouterr().out
     b = open_run(Path("runs/b"), "last")
     assert a.tokenizer == b.tokenizer
     assert_same_tensors(a.model().state_dict(), b.model().state_dict())
@@ -521,6 +526,24 @@ def test_init_from_starts_a_new_run_from_the_best_weights(workplace: Path, lengt
     assert b.config.data.source == "short.txt"
     weights = "# weights: runs/a/best.safetensors, step 2, validation loss 2.5000\n"
     assert weights in Path("runs/b/config.yaml").read_text()
+
+
+def test_finished_run_says_what_to_change_and_commands_are_quoted(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, bpe = "runs/my run; rm x", ["--data.tokenizer=bpe", "--model.block_size=16"]
+    assert train.main([*SHORT, *bpe, "--train.max_steps=2", f"--run={run[5:]}"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r" \(2\d\d distinct of vocab_size 1024\), ", out)
+    assert shlex.split(out.splitlines()[-1]) == ["python", "study.py", "report", run]
+    for flag, advice in (
+        ("--train.max_steps=2", ["raise --train.max_steps"]),
+        ("--train.max_steps=3", []),
+        ("--train.target_loss=9", ["lower --train.target_loss"]),
+    ):
+        assert train.main([f"--resume={run}", flag]) == 0
+        said = re.findall(f"'{run}' is finished; (.*) to train on\n", capsys.readouterr().out)
+        assert said == advice
 
 
 REJECTED = [

@@ -104,6 +104,19 @@ def test_damaged_or_other_file_is_rejected_in_one_line(path: Path) -> None:
             load_checkpoint(path)
 
 
+def test_changed_number_is_rejected(path: Path) -> None:
+    """In any tensor, or in the header."""
+    whole = path.read_bytes()
+    step = whole.index(b'"step\\": 7') + len(b'"step\\": ')
+    first = len(whole) - sum(tensor.nbytes for tensor in TENSORS.values())
+    for place in (step, *range(first, len(whole))):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match="cannot be opened: its checksum is wrong"):
+            load_checkpoint(path)
+
+
 def test_missing_field_gets_its_default_and_unknown_is_rejected(path: Path) -> None:
     """A run that was made before a field was added still opens."""
     for section, values in dataclasses.asdict(HEADER.config).items():
