@@ -58,9 +58,9 @@ def main(argv: list[str]) -> int:
     """Read the command line, open the run, and generate."""
     usage = "python sample.py [RUN] [--flag VALUE ...]"
     description = "Generate text with a trained run, by default the newest."
-    word, values = read_command_line({"": Options}, argv, usage, description)
+    words, values = read_command_line({"": Options}, argv, usage, description)
     options = build(Options, values[""])
-    saved = open_run(find_run(word), options.checkpoint)
+    saved = open_run(find_run(next(iter(words), None)), options.checkpoint)
     device = pick_device(options.device)
     model = optimize_for_decoding(saved.model(device), getattr(torch, options.dtype))
     print(f"{saved}, on {device}", file=sys.stderr)

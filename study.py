@@ -1,7 +1,8 @@
-"""Study the attention of a trained run, by default the newest, on any prompt.
+"""Study the attention of a trained run, by default the newest, on any prompt, or compare runs.
 
 python study.py COMMAND [RUN] [--flag VALUE ...]
 python study.py heads runs/my-run --prompt "ROMEO:"      another run, another text
+python study.py runs [RUN ...]                           all runs, or some, best first
 python study.py trace --help                             every flag of a command
 """
 
@@ -9,6 +10,7 @@ import common.start
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from common.errors import UserError, command
@@ -16,16 +18,19 @@ from configs.load import build, nearest, read_command_line
 from lens.compare import Compare, compare
 from lens.heads import Heads, heads
 from lens.report import Report, report
+from lens.runs import Runs, runs
+from lens.tables import check_path, printed, save_tables
 from lens.trace import Trace, trace
 from lens.verify import Verify, verify
 
 # The docstring of the flags' class describes the command.
-COMMANDS: dict[str, tuple[type, Callable[[str | None, Any], int]]] = {
+COMMANDS: dict[str, tuple[type, Callable[[Any, Any], int]]] = {
     "trace": (Trace, trace),
     "verify": (Verify, verify),
     "compare": (Compare, compare),
     "heads": (Heads, heads),
     "report": (Report, report),
+    "runs": (Runs, runs),
 }
 
 
@@ -42,9 +47,19 @@ def main(argv: list[str]) -> int:
         raise UserError(f"name a command: {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
     flags, study = COMMANDS[name]
     usage = f"python study.py {name} [RUN] [--flag VALUE ...]"
-    description = "Study the newest run, or one you name."
-    run, values = read_command_line({"": flags}, rest, usage, description)
-    return study(run, build(flags, values[""]))
+    limit, flag, mark = 1, "json", f'{{"study":["{name}"'
+    if name == "runs":
+        limit, flag, mark = sys.maxsize, "csv", 'run,"loss, '
+    names, values = read_command_line({"": flags}, rest, usage, f"{flags.__doc__}.", limit)
+    options: Any = build(flags, values[""])
+    path = getattr(options, flag, None)
+    if path is not None:
+        check_path(Path(path), f"--{flag}", mark.encode())
+    printed.clear()
+    code = study(names if name == "runs" else next(iter(names), None), options)
+    if path is not None and printed:  # not if no run could be read
+        save_tables(Path(path), argv)
+    return code
 
 
 if __name__ == "__main__":

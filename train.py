@@ -171,10 +171,11 @@ def validate(
 def main(argv: list[str]) -> int:
     """The life of a run: command line, text, number of steps, model, training."""
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
-    file, values = read_command_line(
+    words, values = read_command_line(
         {"": Options} | SECTIONS, argv, usage, "Train a GPT on a text."
     )
-    options, processes = build(Options, values[""]), read_processes()
+    file, options = next(iter(words), None), build(Options, values[""])
+    processes = read_processes()
     with ExitStack() as stack:  # the run's lock, and the group of processes
         saved, config = open_saved(options, file, values, processes, stack)
         resumed = saved if options.resume else None

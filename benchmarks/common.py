@@ -60,8 +60,8 @@ def read_options(
         words: the positional argument in the usage line; if empty, none is accepted.
     """
     usage = f"python -m benchmarks.{Path(sys.argv[0]).stem} {words} [--flag VALUE ...]"
-    word, values = read_command_line({"": kind, **sections}, argv, usage, "", bool(words))
-    return build(kind, values[""]), word, values
+    given, values = read_command_line({"": kind, **sections}, argv, usage, "", bool(words))
+    return build(kind, values[""]), next(iter(given), None), values
 
 
 def alternate(

@@ -94,12 +94,12 @@ def add_flag(parser: Parser, name: str, field: Any) -> None:
 
 def read_command_line(
     sections: dict[str, type], argv: list[str], usage: str, description: str, positionals: int = 1
-) -> tuple[str | None, Values]:
-    """Return the positional argument, if there is one, and the texts of the given flags.
+) -> tuple[list[str], Values]:
+    """Return the positional arguments and the texts of the given flags.
 
     Args:
         sections: dataclasses whose fields are flags, by the prefix of the flags.
-        positionals: 0 if the command takes no positional argument.
+        positionals: maximum number of positional arguments.
 
     Raises:
         UserError: for an unknown flag, a flag without a value, and extra arguments.
@@ -122,7 +122,7 @@ def read_command_line(
     for key, value in vars(given).items():
         section, _, name = key.rpartition(".")
         values[section][name] = value
-    return (rest[0] if rest else None), values
+    return rest, values
 
 
 def build(kind: type[Options], values: dict[str, Any], prefix: str = "--") -> Options:

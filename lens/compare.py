@@ -31,8 +31,8 @@ from lens.formula import (
 )
 from lens.measure import mean_loss
 from lens.metrics import entropy
-from lens.subject import MeasureOptions, Subject, spread_sequences
-from lens.tables import visible
+from lens.subject import JsonOptions, MeasureOptions, Subject, spread_sequences
+from lens.tables import printed, visible
 from model.attention import MultiHeadAttention, attention, causal_mask
 from model.config import ModelConfig
 from model.gpt import GPT
@@ -45,7 +45,7 @@ Found = dict[str, float | str]  # numbers, or a generated text, by name
 
 
 @dataclass(frozen=True, config=STRICT)
-class Compare(MeasureOptions):
+class Compare(MeasureOptions, JsonOptions):
     """Compare variants of attention on a run's weights"""
 
     only: str | None = None
@@ -86,7 +86,9 @@ def compare(word: str | None, options: Compare) -> int:
         if options.only in (None, name):
             title, why = (inspect.getdoc(comparison) or "").split("\n\n")
             print(f"{name}: {title}")
-            print_numbers(comparison(case))
+            found = comparison(case)
+            printed.append([[name, ""], *found.items()])
+            print_numbers(found)
             print(f"{why}\n")
     return 0
 

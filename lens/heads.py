@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -15,7 +15,7 @@ from lens.capture import head_replaced
 from lens.composition import composition
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
 from lens.metrics import SCORES, SINK
-from lens.subject import REPEATS, MeasureOptions, Subject
+from lens.subject import REPEATS, JsonOptions, MeasureOptions, Subject
 from lens.tables import print_table
 from model.gpt import GPT
 
@@ -23,7 +23,7 @@ PAIRS = 12  # number of printed pairs of heads, those that compose most
 
 
 @dataclass(frozen=True, config=STRICT)
-class Heads(MeasureOptions):
+class Heads(MeasureOptions, JsonOptions):
     """Print the scores of every head, and the loss change if it is ablated"""
 
     without: str | None = None
@@ -41,10 +41,10 @@ def heads(word: str | None, options: Heads) -> int:
         print_heads(subject, options, sequences_BT)
         print_copying(subject)
         print_composition(subject)
-        rows = [["logit lens", "loss, nats/token"]]
+        rows: list[list[Any]] = [["logit lens", f"loss, {subject.unit}"]]
         for i, loss in enumerate(logit_lens(subject.model, sequences_BT)):
-            rows.append([f"after layer {i - 1}" if i else "embedding", f"{loss:.4f}"])
-        print_table(rows)
+            rows.append([f"after layer {i - 1}" if i else "embedding", loss])
+        print_table(rows, form=".4f")
     return 0
 
 
@@ -74,49 +74,50 @@ def print_heads(subject: Subject, options: Heads, sequences_BT: Tensor) -> None:
     """Print a row per head, below the row of uniform attention."""
     model, period = subject.model, subject.period(options.period)
     text_BT = sequences_BT[:, :-1] if options.prompt is None else subject.prompt_T[None]
-    print(f"scores over {len(text_BT)} x {text_BT.size(1)} tokens; copying over", end=" ")
+    print(f"scores over {len(text_BT)} x {text_BT.size(1)} tokens; copying over")
     print(f"{REPEATS} random strings of {period} distinct tokens, each repeated\n")
     scores = score_heads(model, text_BT, repeats=False)
     scores |= score_heads(model, repeated(subject.V, period, REPEATS), repeats=True)
-    uniform = {s.key: s.uniform(2 * period if s.repeats else text_BT.size(1)) for s in SCORES}
+    uniform = [s.uniform(2 * period if s.repeats else text_BT.size(1)) for s in SCORES]
     changes, kinds = ablate(model, sequences_BT), ("zero", "mean")
-    rows = [
+    rows: list[list[Any]] = [
         ["head", *(s.name for s in SCORES), *(f"loss change ({kind} ablation)" for kind in kinds)],
-        ["uniform", *(f"{number:.3f}" for number in uniform.values()), "", ""],
+        ["uniform", *uniform, None, None],
     ]
     for name, at in names_of(model).items():
         sink = " sink" if scores["first_token"][at] > SINK else ""
-        cells = [f"{score_LH[at]:.3f}" for score_LH in scores.values()]
-        both = [f"{changes[kind][at]:+.4f} ± {changes[f'{kind}_error'][at]:.4f}" for kind in kinds]
+        cells = [score_LH[at].item() for score_LH in scores.values()]
+        both = [(changes[kind][at].item(), changes[f"{kind}_error"][at].item()) for kind in kinds]
         rows.append([name + sink, *cells, *both])
     print_table(rows)
     loss, count = mean_loss(model, sequences_BT), len(sequences_BT)
     print(
-        f"\nloss {loss:.4f} nats/token on {count} validation sequences; changes ± standard error\n"
+        f"\nloss {loss:.4f} {subject.unit} on {count} validation sequences; "
+        "changes ± standard error\n"
     )
 
 
 def print_copying(subject: Subject) -> None:
     """Print how well random strings are copied, at several lengths."""
-    rows = [
+    rows: list[list[Any]] = [
         ["copying", "trained on", "loss, first copy", "second", "ratio", "induction, best head"],
     ]
     for period in subject.periods():
         first, second, induction_LH = measure_copying(subject.model, period, REPEATS)
         trained = "yes" if period in subject.trained_periods else "no"
-        losses = [f"{number:.3f}" for number in (first, second, second / first)]
         name, at = max(names_of(subject.model).items(), key=lambda head: induction_LH[head[1]])
-        rows.append([f"period {period}", trained, *losses, f"{induction_LH[at]:.3f} {name}"])
+        best = induction_LH[at].item(), name
+        rows.append([f"period {period}", trained, first, second, second / first, best])
     print_table(rows)
     print()
 
 
 def print_composition(subject: Subject) -> None:
     """Print the pairs of heads in different layers with the highest composition scores."""
-    random = f"{subject.config.model.n_embd**-0.5:.3f}"
-    rows = [["composition", "Q", "K", "V"], ["random", *[random] * 3]]
+    random = subject.config.model.n_embd**-0.5
+    rows: list[list[Any]] = [["composition", "Q", "K", "V"], ["random", *[random] * 3]]
     pairs = sorted(composition(subject.model), key=lambda pair: -max(pair[2].values()))
     for (i, a), (j, b), scores in pairs[:PAIRS]:
-        rows.append([f"L{i}H{a} -> L{j}H{b}", *(f"{score:.3f}" for score in scores.values())])
+        rows.append([f"L{i}H{a} -> L{j}H{b}", *scores.values()])
     print_table(rows)
     print()

@@ -7,10 +7,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from common.atomic import write_atomically
-from common.errors import UserError, printable
+from common.errors import printable
 from common.fields import STRICT
 from lens.report_data import make_page
 from lens.subject import MeasureOptions, Subject
+from lens.tables import check_path
 from page.html import MARK
 
 
@@ -30,10 +31,7 @@ def report(word: str | None, options: Report) -> int:
     """Write the page."""
     subject = Subject(word, options)
     path = Path(options.out or subject.run / "report.html")
-    if not path.parent.is_dir() or (path.exists() and not path.is_file()):
-        raise UserError(f"--out {options.out!r} must name a file in an existing folder")
-    if path.exists() and (old := path.read_bytes()) and not old.startswith(MARK.encode()):
-        raise UserError(f"{path} is not a report; name another --out")
+    check_path(path, "--out", MARK.encode())
     content = make_page(subject, subject.sequences(options.sequences), options.max_mb * 1e6)
     write_atomically(path, content.encode())
     print(f"{printable(str(path))}, {len(content) / 1e6:.1f} MB: open it in a browser")

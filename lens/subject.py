@@ -48,6 +48,14 @@ class SubjectOptions:
 
 
 @dataclass(frozen=True, config=STRICT)
+class JsonOptions:
+    """The flag of commands that print tables."""
+
+    json: str | None = None
+    """Also write the tables to this file, as JSON in full precision."""
+
+
+@dataclass(frozen=True, config=STRICT)
 class MeasureOptions(SubjectOptions):
     """Flags of the commands that measure on the validation split."""
 
@@ -90,6 +98,11 @@ class Subject:
     def dtype(self) -> torch.dtype:
         """The type that the run computed in."""
         return torch.bfloat16 if self.header.machine.precision == "bfloat16" else torch.float32
+
+    @property
+    def unit(self) -> str:
+        """The unit of losses."""
+        return f"nats/{self.config.data.unit}"
 
     @property
     def trained_periods(self) -> range:

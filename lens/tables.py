@@ -1,20 +1,31 @@
 """Tables in a terminal: aligned columns, first words, then numbers."""
 
+import csv
+import io
 import shutil
 import sys
 import unicodedata
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from common.errors import printable
+from pydantic_core import to_json
+
+from common.atomic import write_atomically
+from common.errors import UserError, printable
+
+printed: list[Any] = []  # all tables, with their numbers in full precision, for --json and --csv
 
 
-def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
-    """Print rows of cells; the first row is the heading.
+def print_table(table: Sequence[Sequence[Any]], words: int = 1, form: str = ".3f") -> None:
+    """Print rows of cells, and add them to `printed`; the first row is the heading.
 
     Args:
         words: number of left-aligned columns; the others are right-aligned.
+        form: the format of floats.
     """
-    rows = [list(map(printable, row)) for row in rows]
+    printed.append(table)
+    rows = [[show(cell, form) for cell in row] for row in table]
     widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
     rows.insert(1, ["-" * width for width in widths])
     for n, part in enumerate(parts_that_fit(widths)):
@@ -26,6 +37,15 @@ def print_table(rows: Sequence[Sequence[str]], words: int = 1) -> None:
                 space = " " * (widths[place] - width_of(row[place]))
                 cells.append(row[place] + space if place < words else space + row[place])
             print("  ".join(cells).rstrip())
+
+
+def show(cell: Any, form: str) -> str:
+    """Return a cell as text: None is empty; a pair is a number and its head or standard error."""
+    if isinstance(cell, tuple):
+        cell = ("{:.3f} {}" if isinstance(cell[1], str) else "{:+.4f} ± {:.4f}").format(*cell)
+    elif isinstance(cell, float | int):
+        cell = f"{cell:{form if isinstance(cell, float) else ','}}"
+    return printable("" if cell is None else str(cell))
 
 
 def parts_that_fit(widths: Sequence[int]) -> list[list[int]]:
@@ -49,3 +69,28 @@ def width_of(text: str) -> int:
 def visible(token: str) -> str:
     """Return a token with visible white space: ␣ for a space, ↵ for a newline, ⇥ for a tab."""
     return printable(token.translate(str.maketrans(" \n\t", "␣↵⇥")))
+
+
+def check_path(path: Path, flag: str, mark: bytes) -> None:
+    """Check a path before anything is measured.
+
+    Args:
+        mark: the first bytes of an earlier result, which may be replaced, even if it is incomplete.
+
+    Raises:
+        UserError: if another file would be overwritten, or there is no such folder.
+    """
+    ours = path.is_file() and mark.startswith(path.read_bytes()[: len(mark)])
+    if not path.parent.is_dir() or (path.exists() and not ours):
+        raise UserError(f"{flag} {str(path)!r} must name a new file, or a result to replace")
+
+
+def save_tables(path: Path, argv: Sequence[str]) -> None:
+    """Write the table of runs as CSV, and others as JSON; a number that is not finite is null."""
+    content = io.StringIO()
+    if argv[0] == "runs":
+        csv.writer(content, lineterminator="\n").writerows(printed[0])
+    else:
+        results = {"study": argv, "tables": printed}
+        content.write(to_json(results, inf_nan_mode="null").decode())
+    write_atomically(path, content.getvalue().encode())

@@ -1,6 +1,7 @@
 """The command trace: one attention layer of a run, step by step."""
 
 import re
+from typing import Any
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -9,7 +10,7 @@ from torch import nn
 from common.errors import UserError
 from common.fields import STRICT, Count, Natural
 from lens.formula import Step, error, layer_by_torch, layer_steps, third_write_up
-from lens.subject import Subject, SubjectOptions, check_index
+from lens.subject import JsonOptions, Subject, SubjectOptions, check_index
 from lens.tables import print_table, visible
 from model.attention import MultiHeadAttention
 
@@ -17,7 +18,7 @@ SHOWN = 8  # rows and columns of a printed matrix, at most
 
 
 @dataclass(frozen=True, config=STRICT)
-class Trace(SubjectOptions):
+class Trace(SubjectOptions, JsonOptions):
     """Print one layer step by step: formulas, shapes, numbers"""
 
     layer: Natural = 0
@@ -56,17 +57,19 @@ def trace(word: str | None, options: Trace) -> int:
 
 def print_steps(steps: dict[str, Step]) -> None:
     """Print a table of the steps."""
-    rows = [["step", "formula", "shape", "here", "row sums", "masked", "min", "mean", "max"]]
+    heading = ["step", "formula", "shape", "here", "row sums", "to", "masked", "min", "mean", "max"]
+    rows: list[list[Any]] = [heading]
     for name, step in steps.items():
-        value, sums, masked = step.value.double(), "", ""
+        value, masked = step.value.double(), ""
+        sums: list[Any] = [None, None]
         if name == "weights A":
-            sums = f"{value.sum(-1).min():.4f} to {value.sum(-1).max():.4f}"
+            sums = [number.item() for number in value.sum(-1).aminmax()]
         if step.hidden is not None:
             masked = f"{int(step.hidden.sum()):,} of {value.numel():,}"
             value = value[~step.hidden]
-        statistics = [f"{number:.3f}" for number in (value.min(), value.mean(), value.max())]
+        statistics = [number.item() for number in (value.min(), value.mean(), value.max())]
         shape = str(tuple(step.value.shape))
-        rows.append([name, step.formula, f"({step.letters})", shape, sums, masked, *statistics])
+        rows.append([name, step.formula, f"({step.letters})", shape, *sums, masked, *statistics])
     print_table(rows, words=4)
 
 
@@ -75,10 +78,10 @@ def print_matrix(step: Step, head: int, tokens: list[str]) -> None:
     cell is a dot."""
     hidden = torch.zeros_like(step.value) if step.hidden is None else step.hidden
     names = [f"{i} {token}" for i, token in enumerate(tokens[:SHOWN])]
-    rows = [["query \\ key", *names]]
+    rows: list[list[Any]] = [["query \\ key", *names]]
     for q, name in enumerate(names):
         cells = zip(hidden[0, head, q, :SHOWN], step.value[0, head, q, :SHOWN], strict=True)
-        rows.append([name, *("·" if masked else f"{weight:.3f}" for masked, weight in cells)])
+        rows.append([name, *("·" if masked else weight.item() for masked, weight in cells)])
     print_table(rows)
 
 

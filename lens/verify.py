@@ -25,7 +25,7 @@ from lens.formula import (
     relative_error,
     with_gradients,
 )
-from lens.subject import Subject, SubjectOptions
+from lens.subject import JsonOptions, Subject, SubjectOptions
 from lens.tables import print_table
 from model.attention import MultiHeadAttention, causal_mask
 from model.gpt import GPT
@@ -38,7 +38,7 @@ PROBES = 6  # number of positions at which leaks are tested
 
 
 @dataclass(frozen=True, config=STRICT)
-class Verify(SubjectOptions):
+class Verify(SubjectOptions, JsonOptions):
     """Check that the attention shown is the model's, and that nothing leaks"""
 
 
@@ -48,6 +48,9 @@ class Check(NamedTuple):
     name: str
     dtype: str
 
+    verdict: str
+    """passed, failed, or 'not comparable: ' and the reason."""
+
     error: float | None
     """The largest relative error up to the first failure; None if not comparable."""
 
@@ -55,9 +58,6 @@ class Check(NamedTuple):
 
     where: str
     """Where that error is: layer, head, position."""
-
-    verdict: str
-    """passed, failed, or 'not comparable: ' and the reason."""
 
 
 class Pair(NamedTuple):
@@ -80,11 +80,8 @@ def verify(word: str | None, options: Verify) -> int:
     """Print every check; return 1 if one fails."""
     subject = Subject(word, options, numbers=False)
     checks = check_model(subject.model, subject.prompt_T, subject.dtype)
-    rows = [["check", "dtype", "verdict", "relative error", "tolerance", "largest at"]]
-    for check in checks:
-        numbers = ["" if n is None else f"{n:.1e}" for n in (check.error, check.tolerance)]
-        rows.append([check.name, check.dtype, check.verdict, *numbers, check.where])
-    print_table(rows, words=3)
+    heading = ("check", "dtype", "verdict", "relative error", "tolerance", "largest at")
+    print_table([heading, *checks], words=3, form=".1e")
     return int(any(check.verdict == "failed" for check in checks))
 
 
@@ -120,7 +117,7 @@ def judge(compare: Callable[[Case], Pairs], case: Case, tolerance: float) -> Che
     name, largest, where = inspect.getdoc(compare) or "", 0.0, ""
     for pair in compare(case):
         if isinstance(pair, str):
-            return Check(name, dtype, None, None, "", f"not comparable: {pair}")
+            return Check(name, dtype, f"not comparable: {pair}", None, None, "")
         errors = relative_error(pair.got, pair.want, pair.scale)
         if errors.max() > largest:
             largest, index = errors.max().item(), torch.unravel_index(errors.argmax(), errors.shape)
@@ -129,8 +126,8 @@ def judge(compare: Callable[[Case], Pairs], case: Case, tolerance: float) -> Che
             ]
             where = ", ".join([pair.place, *places])
         if largest > tolerance:
-            return Check(name, dtype, largest, tolerance, where, "failed")
-    return Check(name, dtype, largest, tolerance, where, "passed")
+            return Check(name, dtype, "failed", largest, tolerance, where)
+    return Check(name, dtype, "passed", largest, tolerance, where)
 
 
 # --- the checks, each named by its docstring -----------------------------------------------------

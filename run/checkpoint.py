@@ -150,8 +150,11 @@ def save_in_run(folder: Path | None, name: str, tensors: dict[str, Tensor], head
         save_checkpoint(folder / f"{name}.safetensors", tensors, header)
 
 
-def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
+def load_checkpoint(path: Path, weights: bool = True) -> tuple[Header, dict[str, Tensor]]:
     """Read a checkpoint without executing anything in it.
+
+    Args:
+        weights: if False, read only the header, and return no tensors.
 
     Raises:
         UserError: for a file that is missing, damaged, or not a checkpoint of this project.
@@ -160,6 +163,8 @@ def load_checkpoint(path: Path) -> tuple[Header, dict[str, Tensor]]:
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
             raise UserError(f"{path} is not a checkpoint of this version ({FORMAT})")
+        if not weights:
+            return read_header(metadata["header"]), {}
         # Copy the tensors: Windows cannot replace a mapped file, and its content could change.
         tensors = {name: file.get_tensor(name).clone() for name in list(file.keys())}
         if metadata.get("checksum") not in (None, checksum(metadata["header"], tensors)):
@@ -257,7 +262,7 @@ class SavedRun:
         """Describe the checkpoint, its step and its loss in one line."""
         state = self.header.state
         loss = (
-            f"validation loss {state.val_loss:.4f}"
+            f"validation loss {state.val_loss:.4f} nats/{self.config.data.unit}"
             if state.val_loss is not None
             else "not evaluated yet"
         )
@@ -302,11 +307,12 @@ class SavedRun:
         return model.to(device).eval()
 
 
-def open_run(folder: Path, which: str = "best") -> SavedRun:
+def open_run(folder: Path, which: str = "best", weights: bool = True) -> SavedRun:
     """Open a checkpoint of a run.
 
     Args:
         which: "best" or "last"; a run without evaluations has only a last checkpoint.
+        weights: see `load_checkpoint`.
 
     Raises:
         UserError: for a checkpoint that is missing or damaged.
@@ -314,7 +320,7 @@ def open_run(folder: Path, which: str = "best") -> SavedRun:
     path = folder / f"{which}.safetensors"
     if not path.exists():
         path = folder / "last.safetensors"
-    header, tensors = load_checkpoint(path)
+    header, tensors = load_checkpoint(path, weights)
     with reading(path, "cannot be opened"):
         tokenizer = load_tokenizer(header.tokenizer)
         if header.corpus.start_token >= tokenizer.vocab_size:

@@ -144,9 +144,11 @@ class Log(ExitStack):
 
 
 def read_metrics(folder: Path) -> list[Numbers]:
-    """Read metrics.jsonl, one dictionary per line; skip a line that was cut short."""
+    """Read metrics.jsonl, one dictionary per line; skip a line that is not a measurement."""
     path, numbers = folder / "metrics.jsonl", list[Numbers]()
     for line in path.read_bytes().splitlines() if path.exists() else []:
         with suppress(ValueError):
-            numbers.append(json.loads(line))
+            read = json.loads(line)
+            if isinstance(read, dict) and "step" in read:
+                numbers.append(read)
     return numbers

@@ -54,10 +54,10 @@ def test_documented_command_parses(words: list[str], monkeypatch: pytest.MonkeyP
     if kind is None or "--help" in argv:
         return  # test_load.py tests --help, and test_lessons.py runs lessons' scripts
     trains = script in ("train.py", "benchmarks.recipe", "benchmarks.time_to_loss")
-    word, values = read_command_line({"": kind} | (SECTIONS if trains else {}), argv, "", "")
+    words, values = read_command_line({"": kind} | (SECTIONS if trains else {}), argv, "", "", 9)
     build(kind, values[""])
     if trains:
-        read_config(values, word)
+        read_config(values, next(iter(words), None))
 
 
 def test_documented_python_runs(

@@ -1,5 +1,7 @@
 """The numbers that study.py prints equal those of independent computations."""
 
+import itertools
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +94,25 @@ def test_verify_prints_every_check(run_study: RunStudy, run: Path) -> None:
     model, prompt_T, _ = open_model(run)
     for row, check in zip(rows, check_model(model, prompt_T, torch.float32), strict=True):
         assert row.startswith(f"{check.name} {check.dtype} {check.verdict}")
+
+
+@pytest.mark.parametrize("command", ["trace", "verify", "heads", "compare"])
+def test_json_has_the_numbers_of_the_tables_in_full_precision(
+    run_study: RunStudy, run: Path, command: str
+) -> None:
+    Path("out.json").write_text("")  # an empty file is replaced
+    output = run_study(command, "--json=out.json", *["--steps=1"] * (command == "compare"))
+    tables = json.loads(Path("out.json").read_text())["tables"]
+    cells = [cell for table in tables for row in table for cell in row]
+    for cell in itertools.chain(*(cell if isinstance(cell, list) else [cell] for cell in cells)):
+        if isinstance(cell, float):
+            forms = {f"{cell:{form}}" for form in (".1e", ".3f", "+.4f", ".4f", ",.0f")}
+            assert (forms | {form.rstrip("0") for form in forms}) & {*output.split()}, cell
+        else:
+            assert (cell or "") in output
+    assert sum(isinstance(cell, float) and cell != round(cell, 5) for cell in cells) > 5
+    other = "verify" if command == "trace" else "trace"
+    assert study.main([other, "--json=out.json"]) == 2
 
 
 def test_compare_prints_every_comparison(run_study: RunStudy, run: Path) -> None:

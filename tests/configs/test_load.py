@@ -30,8 +30,8 @@ from training.config import TrainConfig
 
 
 def parse(*argv: str, base: Config = Config()) -> Config:  # noqa: B008
-    word, values = read_command_line({"": train.Options} | SECTIONS, list(argv), "", "")
-    return read_config(values, word, base)
+    words, values = read_command_line({"": train.Options} | SECTIONS, list(argv), "", "")
+    return read_config(values, next(iter(words), None), base)
 
 
 def options(*argv: str) -> sample.Options:
@@ -117,8 +117,8 @@ def test_text_values_are_taken_literally(workplace: Path, text: str) -> None:
 
 def test_flags_may_be_switches_or_repeated() -> None:
     for words in (["--changes", "a.yaml"], ["a.yaml", "--changes"]):
-        word, values = read_command_line({"": recipe.Options}, words, "", "")
-        assert word == "a.yaml" and values[""] == {"changes": True}
+        given, values = read_command_line({"": recipe.Options}, words, "", "")
+        assert given == ["a.yaml"] and values[""] == {"changes": True}
     assert parse("--data.source", "a", "--data.source=b").data.source == ["a", "b"]
     assert parse("--model.n_layer", "2", "--model.n_layer=3").model.n_layer == 3
     _, values = read_command_line({"": Report}, ["--source=a", "--source=b"], "", "")

@@ -1,0 +1,74 @@
+"""The command runs: which run is best, and how the runs differ."""
+
+import dataclasses
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic.dataclasses import dataclass
+
+from common.errors import UserError, printable, reading
+from common.fields import STRICT
+from lens.tables import print_table
+from model.gpt import GPT
+from run.checkpoint import open_run
+from run.folder import RUNS, find_run
+from run.log import read_metrics
+
+
+@dataclass(frozen=True, config=STRICT)
+class Runs:
+    """Print a line per run, best first, and the config fields that differ"""
+
+    csv: str | None = None
+    """Also write the table to this file, as CSV in full precision."""
+
+
+def runs(names: Sequence[str], options: Runs) -> int:
+    """Print the table of all runs, or of those named; return 1 if one cannot be read."""
+    everything = sorted(path.parent for path in RUNS.glob("*/last.safetensors"))
+    folders, rows = dict.fromkeys(map(find_run, names)) or everything or [find_run(None)], []
+    for folder in folders:
+        try:
+            rows.append(read_run(folder))
+        except UserError as error:
+            print(f"left out: {printable(str(error))}", file=sys.stderr)
+    if rows:
+        run, loss, bits, tokenizer, *known = rows[0]
+        differ = [name for name in rows[0] if any(row.get(name) != rows[0][name] for row in rows)]
+        if tokenizer in differ:
+            loss = bits
+            print("losses in bits/char: the runs have different tokens\n")
+        columns = [run, loss, *(name for name in known if "." not in name or name in differ)]
+        rows.sort(key=lambda row: (row[loss] is None, row[loss]))
+        print_table([columns, *([row[name] for name in columns] for row in rows)], form=".4f")
+    return int(len(rows) < len(folders))
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Return what is known of a run, without reading its weights.
+
+    Raises:
+        UserError: if the checkpoint or the metrics cannot be read.
+    """
+    with reading(folder, "cannot be read"):
+        saved, metrics = open_run(folder, "last", weights=False), read_metrics(folder)
+        with torch.device("meta"):
+            model = GPT(saved.config.model, saved.tokenizer.vocab_size)
+        state, config = saved.header.state, dataclasses.asdict(saved.config)
+        speeds = [line["tokens_per_second"] for line in metrics if "tokens_per_second" in line]
+        bits = [line["bits_per_char"] for line in metrics if "bits_per_char" in line]
+        return {
+            "run": printable(folder.name),
+            f"loss, nats/{saved.config.data.unit}": state.best_val_loss,
+            "loss, bits/char": min(bits, default=None),
+            "tokenizer": saved.header.tokenizer,
+            "minutes": state.seconds / 60,
+            "steps": state.step,
+            "parameters": model.num_parameters(),
+            "tokens/s": round(statistics.median(speeds)) if speeds else None,
+            "text": saved.header.corpus.source,
+        } | {f"{part}.{name}": str(x) for part in config for name, x in config[part].items()}

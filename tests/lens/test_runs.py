@@ -1,0 +1,52 @@
+"""The table of runs: their order, their numbers, and the config fields that differ."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import study
+from run.checkpoint import load_checkpoint, save_checkpoint
+from tests.conftest import make_run
+
+METRICS = '{"step": 1, "tokens_per_second": 9, "bits_per_char": %s}\n[]\n5\n{"step'
+
+
+def finished(name: str, loss: float | None, **choices: Any) -> int:
+    """Make a run with this loss and known metrics, and return the number of its parameters."""
+    run = make_run(Path("runs", name), **choices)
+    header, tensors = load_checkpoint(run / "last.safetensors")
+    state = replace(header.state, best_val_loss=loss, seconds=90)
+    save_checkpoint(run / "last.safetensors", tensors, replace(header, state=state))
+    (run / "metrics.jsonl").write_text(METRICS % len(name))
+    return sum(tensors[key].numel() for key in tensors if key.startswith("model."))
+
+
+def test_runs_are_ordered_and_their_differences_are_shown(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One run was never evaluated, and the checkpoint of another is damaged."""
+    for name, loss, layers in (("new", None, 3), ("worse", 2.25, 1), ("cut", 0.1, 3)):
+        finished(name, loss, n_layer=layers)
+    Path("runs/cut/last.safetensors").write_bytes(b"123456789")
+    size = finished("best", 1 / 3)
+    assert study.main(["runs", "--csv=out.csv"]) == 1
+    output, errors = capsys.readouterr()
+    assert (
+        errors.startswith("left out: runs/cut/last.safetensors cannot") and errors.count("\n") == 1
+    )
+    heading, _, best, worse, new = (line.split() for line in output.splitlines())
+    assert heading[-2:] == ["text", "model.n_layer"] and new[0] == "new"
+    assert best == ["best", "0.3333", "1.5000", "3", f"{size:,}", "9", "a", "text", "3"]
+    assert worse[:2] == ["worse", "2.2500"] and worse[-1] == "1"
+    with open("out.csv", newline="") as file:
+        table = [*csv.DictReader(file)]
+    losses = [row["loss, nats/char"] for row in table]
+    assert losses == [str(1 / 3), "2.25", ""] and table[1]["model.n_layer"] == "1"
+    finished("bytes", 0.1, chars=None)  # of more bits per character than in `best`
+    assert study.main(["runs", "bytes", "--csv=out.csv", "runs/best"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert rows[0][1:3] == ["loss,", "bits/char"] and rows[0][-1] == "data.tokenizer"
+    assert [row[:2] for row in rows[2:]] == [["best", "4"], ["bytes", "5"]]
