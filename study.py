@@ -46,10 +46,10 @@ def main(argv: list[str]) -> int:
     if name not in COMMANDS:
         raise UserError(f"name a command: {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
     flags, study = COMMANDS[name]
-    usage = f"python study.py {name} [RUN] [--flag VALUE ...]"
-    limit, flag, mark = 1, "json", f'{{"study":["{name}"'
+    run, limit, flag, mark = "RUN", 1, "json", f'{{"study":["{name}"'
     if name == "runs":
-        limit, flag, mark = sys.maxsize, "csv", 'run,"loss, '
+        run, limit, flag, mark = "RUN ...", sys.maxsize, "csv", 'run,"loss, '
+    usage = f"python study.py {name} [{run}] [--flag VALUE ...]"
     names, values = read_command_line({"": flags}, rest, usage, f"{flags.__doc__}.", limit)
     options: Any = build(flags, values[""])
     path = getattr(options, flag, None)

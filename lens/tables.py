@@ -14,6 +14,7 @@ from pydantic_core import to_json
 from common.atomic import write_atomically
 from common.errors import UserError, printable
 
+WIDEST = 50  # characters of a cell
 printed: list[Any] = []  # all tables, with their numbers in full precision, for --json and --csv
 
 
@@ -45,7 +46,8 @@ def show(cell: Any, form: str) -> str:
         cell = ("{:.3f} {}" if isinstance(cell[1], str) else "{:+.4f} ± {:.4f}").format(*cell)
     elif isinstance(cell, float | int):
         cell = f"{cell:{form if isinstance(cell, float) else ','}}"
-    return printable("" if cell is None else str(cell))
+    text = printable("" if cell is None else str(cell))
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
 
 
 def parts_that_fit(widths: Sequence[int]) -> list[list[int]]:
@@ -82,7 +84,7 @@ def check_path(path: Path, flag: str, mark: bytes) -> None:
     """
     ours = path.is_file() and mark.startswith(path.read_bytes()[: len(mark)])
     if not path.parent.is_dir() or (path.exists() and not ours):
-        raise UserError(f"{flag} {str(path)!r} must name a new file, or a result to replace")
+        raise UserError(f"{flag} {str(path)!r} must name a result, or a new file in a folder")
 
 
 def save_tables(path: Path, argv: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """The table of runs: their order, their numbers, and the config fields that differ."""
 
 import csv
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,17 +35,15 @@ def test_runs_are_ordered_and_their_differences_are_shown(
     size = finished("best", 1 / 3)
     assert study.main(["runs", "--csv=out.csv"]) == 1
     output, errors = capsys.readouterr()
-    assert (
-        errors.startswith("left out: runs/cut/last.safetensors cannot") and errors.count("\n") == 1
-    )
+    assert re.fullmatch("left out: runs/cut/last.safetensors cannot be opened: .*\n", errors)
     heading, _, best, worse, new = (line.split() for line in output.splitlines())
-    assert heading[-2:] == ["text", "model.n_layer"] and new[0] == "new"
+    assert heading[-2:] == ["text", "model.n_layer"]
     assert best == ["best", "0.3333", "1.5000", "3", f"{size:,}", "9", "a", "text", "3"]
-    assert worse[:2] == ["worse", "2.2500"] and worse[-1] == "1"
+    assert worse[:2] == ["worse", "2.2500"] and [worse[-1], new[0]] == ["1", "new"]
     with open("out.csv", newline="") as file:
         table = [*csv.DictReader(file)]
     losses = [row["loss, nats/char"] for row in table]
-    assert losses == [str(1 / 3), "2.25", ""] and table[1]["model.n_layer"] == "1"
+    assert losses == [str(1 / 3), "2.25", ""]
     finished("bytes", 0.1, chars=None)  # of more bits per character than in `best`
     assert study.main(["runs", "bytes", "--csv=out.csv", "runs/best"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lens.tables import print_table, visible
+from lens.tables import print_table, show, visible
 
 ROWS = [["name", "first", "second", "x"], ["a", "1", "2", "3"], ["日本", "4", "5", "6"]]
 
@@ -27,4 +27,5 @@ def test_table_is_aligned_and_fits_the_terminal(
 
 
 def test_whitespace_and_control_characters_are_visible() -> None:
+    assert show("x" * 51, "") == "x" * 49 + "…"
     assert visible(" a\n\t\x1b\u202e") == "␣a↵⇥\\x1b\\u202e"
