@@ -44,7 +44,8 @@ def run_study(run: Path, capsys: pytest.CaptureFixture[str]) -> RunStudy:
 
     def run_command(command: str, *flags: str) -> str:
         capsys.readouterr()
-        assert study.main([command, "--source=text.txt", *flags]) == 0
+        source = ["--source=text.txt"] * ("--source" not in "".join(flags))
+        assert study.main([command, *source, *flags]) == 0
         return capsys.readouterr().out
 
     return run_command
