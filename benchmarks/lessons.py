@@ -1,0 +1,70 @@
+"""Check what lessons 3, 7 and 10 claim of the run `default` on other texts than its own.
+
+python -m benchmarks.lessons [TEXT ...]
+
+A TEXT is a file or a glob: the manual of another Python, which that Python writes with
+`from pydoc_data.topics import topics; print(*map(topics.get, sorted(topics)), sep="\\n")`.
+A run is trained on each, and on this Python's manual without four topics. A row is a claim that one
+number is larger than another; it shows how many times as large, as the median of the texts and the
+range. If that is at most 1 on any text, the exit code is 1.
+"""
+
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import torch
+
+from benchmarks import common as frame
+from common.errors import command
+from lens.capture import head_replaced
+from lens.compare import Case, one_head
+from lens.measure import ablate, mean_outputs, score_heads, token_losses
+from lens.subject import MeasureOptions, Subject
+
+
+def claims(source: str, run: Path) -> frame.Row:
+    """Return, for each claim, how many times as large the first number is."""
+    subject = Subject(str(run), MeasureOptions(source=source))
+    model, text_BT, layer = subject.model, subject.sequences(None), subject.layer(0)
+    score_LH = score_heads(model, text_BT[:, :-1], repeats=False)["previous_token"]
+    change_LH = ablate(model, text_BT)["zero"]
+    best, costly = (divmod(int(x.argmax()), x.size(1)) for x in (score_LH, change_LH))
+    A = subject.layer(best[0]).weights_BHTS[0, best[1], 1:]
+    previous = A.argmax(-1) == torch.arange(len(A))
+    *_, apart = one_head(Case(subject, text_BT, 0, layer, layer.x_BTC)).values()
+    changes = change_LH.flatten()[score_LH.flatten().topk(2).indices]
+    losses = []
+    for value in 0.0, mean_outputs(model, text_BT)[costly]:
+        with head_replaced(model, *costly, value):
+            losses.append(token_losses(model, text_BT).mean(1))
+    paired_B = losses[0] - losses[1]
+    return {
+        "3: rows that attend most to the previous token > half": previous.sum() / len(A) * 2,
+        "7: attention that two heads place differently > half": float(apart) * 2,
+        "10: loss change of one of two heads > twice the other's": changes.max()
+        / changes.min()
+        / 2,
+        "10: zero - mean > two errors": paired_B.mean() / paired_B.std() * len(text_BT) ** 0.5 / 2,
+    }
+
+
+@command
+def main(argv: list[str]) -> int:
+    """Train on each text, and print the table."""
+    found, kept = [], [topics[name] for i, name in enumerate(sorted(topics)) if i % 20]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "fewer.txt").write_text("\n".join(kept), "utf-8")
+        for text in [*argv, f"{folder}/fewer.txt"]:
+            path = str(Path(text).resolve())
+            flags = ["--train.max_steps=600", f"--data.source={path}"]
+            found.append(frame.train("", flags, iter([1337]), partial(claims, path)))
+    rows = {claim: [float(row[claim]) for row in found] for claim in found[0]}
+    frame.report("lessons", [{"claim": claim, "times": rows[claim]} for claim in rows])
+    return int(min(map(min, rows.values())) <= 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
