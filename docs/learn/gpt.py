@@ -49,7 +49,7 @@ blocks = [
 ]
 final_norm = (torch.ones(C), torch.zeros(C))
 token_VC, position_TC = torch.randn(len(chars), C) * 0.01, torch.randn(T, C) * 0.01
-pairs = [(token_VC, position_TC), final_norm, *(p for block in blocks for p in block.values())]
+pairs = [(token_VC, position_TC), *(p for block in blocks for p in block.values()), final_norm]
 weights = [weight.requires_grad_() for pair in pairs for weight in pair]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import train
-from benchmarks import common, page, recipe, sampling, throughput, time_to_loss
+from benchmarks import common, lessons, page, recipe, sampling, throughput, time_to_loss
 from configs.load import SECTIONS, Config, read_command_line, read_config
 from model.config import ModelConfig
 from model.gpt import GPT
@@ -125,6 +125,15 @@ def test_each_recipe_change_sets_exactly_its_fields() -> None:
         before, after = map(asdict, (base, read_config(values, None, base)))
         differing = [x for part in before for x in before[part].items() - after[part].items()]
         assert len(differing) == change.count("--"), name
+
+
+def test_lessons_fails_if_a_claim_does_not_hold(
+    debug_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(common, "train", lambda file, flags, seeds, describe: describe(debug_run))
+    assert lessons.main([]) == 1
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert min(row["times"] for row in rows) <= [1] < max(row["times"] for row in rows)
 
 
 @pytest.mark.slow
