@@ -25,8 +25,8 @@ text = Path(sys.argv[1]).read_text("utf-8") if sys.argv[1:] else "\n".join(topic
 chars = sorted(set(text))
 token_of = {char: token for token, char in enumerate(chars)}
 tokens = torch.tensor([token_of[char] for char in text])
-splits = tokens.tensor_split([len(tokens) * 9 // 10])  # the last tenth is kept for a test
-train, held_out = (split.unfold(0, T + 1, 1) for split in splits)  # all sequences of T + 1 tokens
+splits = tokens.tensor_split([len(tokens) * 9 // 10])  # the last tenth is held out, for a test
+train, test = (split.unfold(0, T + 1, 1) for split in splits)  # all sequences of T + 1 tokens
 
 
 # 2. WEIGHTS. All that the model will ever know is in these numbers, which are random at first.
@@ -40,7 +40,7 @@ blocks = [
         "attn.query": linear_weights(C, C),
         "attn.key": linear_weights(C, C),
         "attn.value": linear_weights(C, C),
-        "attn.out": linear_weights(C, C, 0.02 / math.sqrt(2 * layers)),  # 2 * layers are added up
+        "attn.out": linear_weights(C, C, 0.02 / math.sqrt(2 * layers)),  # x sums up 2 * layers
         "mlp_norm": (torch.ones(C), torch.zeros(C)),
         "mlp.up": linear_weights(4 * C, C),
         "mlp.down": linear_weights(C, 4 * C, 0.02 / math.sqrt(2 * layers)),
@@ -66,7 +66,7 @@ def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def gpt(tokens_BT: Tensor) -> Tensor:
     x_BTC = token_VC[tokens_BT] + position_TC[: tokens_BT.size(1)]
     for block in blocks:  # attention and MLP add to x, which keeps what earlier blocks found
-        # Attention moves information between positions. How well does a query match each key?
+        # Attention moves information between positions: to a query, from the keys that match it.
         y_BTC = norm(x_BTC, *block["attn_norm"])
         q_BHTD, k_BHSD, v_BHSD = (
             linear(y_BTC, *block[f"attn.{part}"]).unflatten(-1, (H, -1)).transpose(1, 2)
@@ -74,10 +74,10 @@ def gpt(tokens_BT: Tensor) -> Tensor:
         )
         # A sum of D products spreads like sqrt(D). Undivided, one key would get all the weight.
         scores_BHTS = q_BHTD @ k_BHSD.mT / math.sqrt(C / H)
-        # A later token is the answer to an earlier position. A score of -inf is a weight of 0.
+        # A later token is the answer to an earlier position, so it is hidden: exp(-inf) = 0.
         future_TS = torch.ones(scores_BHTS.shape[2:]).triu(1).bool()
         weights_BHTS = scores_BHTS.masked_fill(future_TS, -math.inf).softmax(-1)
-        z_BHTD = weights_BHTS @ v_BHSD  # a mean of the values at the positions that match
+        z_BHTD = weights_BHTS @ v_BHSD  # in each head, the mean of the values with these weights
         x_BTC = x_BTC + linear(z_BHTD.transpose(1, 2).flatten(2), *block["attn.out"])
         # The MLP computes at each position separately: N patterns, and what each of them implies.
         h_BTN = linear(norm(x_BTC, *block["mlp_norm"]), *block["mlp.up"])
@@ -109,10 +109,10 @@ for step in range(1, steps + 1):
             weight *= 1 - rate * decay * (weight.dim() == 2)
             weight -= rate * m / (s.sqrt() + 1e-8)  # about `rate`, whatever the gradient's size
         if step % 100 == 0:
-            print(f"step {step}  loss {loss:.3f}  held out {loss_of(held_out[::2000]):.3f}")
+            print(f"step {step}  loss {loss:.3f}  held out {loss_of(test[:: len(test) // B]):.3f}")
 
 # 6. SAMPLES. The model continues its own output: each time, a token drawn from its prediction.
-sample_T = held_out[0, :1]
+sample_T = test[0, :1]
 with torch.no_grad():
     for _ in range(500):
         p_V = (gpt(sample_T[None, -T:])[0, -1] / 0.8).softmax(-1)  # 0.8: fewer improbable tokens

@@ -29,7 +29,7 @@ def test_page_of_code_trains_like_configs_gpt2(monkeypatch: Any, capsys: Any) ->
         weight.data = torch.randn(own.shape).double() / 4  # so that gradients are clipped
         own.data.copy_(weight)
 
-    batch = page["held_out"][:3]
+    batch = page["test"][:3]
     logits = model(batch[:, :-1])
     torch.testing.assert_close(page["gpt"](batch[:, :-1]), logits)
     torch.testing.assert_close(page["loss_of"](batch), next_token_loss(logits, batch[:, 1:]))
