@@ -109,7 +109,7 @@ for step in range(1, steps + 1):
             weight *= 1 - rate * decay * (weight.dim() == 2)
             weight -= rate * m / (s.sqrt() + 1e-8)  # about `rate`, whatever the gradient's size
         if step % 100 == 0:
-            print(f"step {step}  loss {loss:.3f}  held out {loss_of(test[:: len(test) // B]):.3f}")
+            print(f"step {step}  loss {loss:.3f}  held out {loss_of(test[:: len(test) // 99]):.3f}")
 
 # 6. SAMPLES. The model continues its own output: each time, a token drawn from its prediction.
 sample_T = test[0, :1]
