@@ -43,9 +43,9 @@ def claims(source: str, run: Path) -> frame.Row:
             losses.append(token_losses(model, text_BT).mean(1))
     paired_error = (losses[0] - losses[1]).std() / len(text_BT) ** 0.5
     return {
-        "3: rows that attend most to the previous token > half": previous.sum() / len(A) * 2,
-        "7: attention that two heads place differently > half": float(apart) * 2,
-        "10: factor between costs of four heads > between scores": (
+        "3: rows with the previous token on top > half": previous.sum() / len(A) * 2,
+        "7: attention that two heads place apart > half": float(apart) * 2,
+        "10: factor of four heads' costs > of their scores": (
             costs.max() / costs.min() / (four.max() / four.min())
         ),
         "10: error of zero ablation > of zero - mean": changes["zero_error"][costly] / paired_error,
