@@ -6,6 +6,7 @@ last T.
 """
 
 import functools
+import string
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -39,7 +40,10 @@ def open_batches(
     if str(config.source) not in GENERATED:
         return TextBatches(load_text(config, tokenizer), config, block_size, seed)
     batches = GENERATED[config.source](config, block_size, seed)
-    if config.tokenizer != "char" or tokenizer not in (None, batches.tokenizer):
+    V = batches.tokenizer.vocab_size
+    # Sequences are ids: a saved run keeps its own characters.
+    batches.tokenizer = tokenizer or batches.tokenizer
+    if config.tokenizer != "char" or batches.tokenizer.vocab_size != V:
         raise UserError(
             f"--data.source {config.source} has its own vocabulary; omit --data.tokenizer and "
             f"--init_from"
@@ -171,8 +175,9 @@ class RepeatBatches(GeneratedBatches):
                 "--data.repeat_min_period must be at most --data.repeat_max_period, which must be "
                 "at most --data.repeat_vocab and half of --model.block_size"
             )
-        visible = [*range(0x21, 0x7F), *range(0x100, 0xD000)]
-        self.tokenizer = CharTokenizer("".join(map(chr, visible[: config.repeat_vocab])))
+        letters = string.ascii_letters + string.digits  # first, so that words can be typed
+        visible = [*letters, *map(chr, [*range(0x21, 0x7F), *range(0x100, 0xD000)])]
+        self.tokenizer = CharTokenizer("".join(list(dict.fromkeys(visible))[: config.repeat_vocab]))
 
     def __str__(self) -> str:
         return (
