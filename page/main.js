@@ -21,7 +21,7 @@ import { showLegends } from "./views/legends.js";
 import { markLens } from "./views/lens.js";
 import { showNext } from "./views/next.js";
 import { followCircuit } from "./views/panels.js";
-import { clearPatches, drawPatches } from "./views/patching.js";
+import { dimPatches, drawPatches } from "./views/patching.js";
 import { showFormation } from "./views/scores.js";
 import { showStep } from "./views/steps.js";
 import { buildText, drawArcs, showText, showTextState } from "./views/text.js";
@@ -32,7 +32,7 @@ const SELECTED_TOKEN = [showText, showNext, showContributions];
 
 react(update, {
   view: [
-    clearPatches, buildText, showTextState, showThumbnails, showGrid, showHead, ...SELECTED_PAIR,
+    dimPatches, buildText, showTextState, showThumbnails, showGrid, showHead, ...SELECTED_PAIR,
     ...SELECTED_TOKEN, showMoment, showEdits, showLoss,
   ],
   head: [followInLayer0, showGrid, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead],

@@ -3,8 +3,15 @@
 import { indexOfLargest } from "./engine/numbers.js";
 import { triangle } from "./engine/pass.js";
 import { editing, headName, sizes } from "./run.js";
-import { state } from "./state.js";
+import { initial, state } from "./state.js";
 import { quoted } from "./views/format.js";
+
+/** The tokens of a text that the model reads: it skips those that it never saw. */
+export const readable = (text) => text.filter(({ id }) => id !== null);
+
+/** The text, or the last one of which the model could read something. */
+export const textOnShow = () => (readable(state.text).length ? state.text
+  : state.view?.seen ?? initial().text);
 
 /** A token's place in words: "token 3 'x'". */
 export const place = (letter, t) => `${letter} ${t} ${quoted(state.view.tokens[t])}`;

@@ -28,7 +28,7 @@ const current = {
   opened: null, // panel to scroll to once it is shown
   seed: 1337, // of the continuation
   turn: 0, // numbers the updates; an update stops when a newer one has begun
-  view: null, // {turn, snapshot, start, tokens, other, pass, before, same, engine, edits}
+  view: null, // {turn, snapshot, seen, start, tokens, other, pass, before, same, engine, edits}
 };
 
 /** The state, to read: an assignment is an error. */

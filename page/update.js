@@ -6,6 +6,7 @@ import { windowStart } from "./engine/engine.js";
 import { ranked } from "./engine/numbers.js";
 import { compute, passOf } from "./engine/pass.js";
 import { data, editing, engineFor, LAST, rowOf, sizes, tokenizer } from "./run.js";
+import { readable, textOnShow } from "./selection.js";
 import { change, settled, state } from "./state.js";
 import { goOn, showAhead } from "./views/continuation.js";
 import { hasEffect } from "./views/edit_list.js";
@@ -14,7 +15,6 @@ import { showEquality } from "./views/header.js";
 import { showPanel } from "./views/panels.js";
 import { sameTokens } from "./views/patching.js";
 import { ablating, measureHeads, showStepButtons } from "./views/steps.js";
-import { showNothing } from "./views/text.js";
 
 const ofOther = (word) => word.startsWith("patch"); // needs the other text
 const loaded = new Promise((resolve) => (document.readyState === "loading"
@@ -29,19 +29,8 @@ export async function update() {
   $("slider").value = state.snapshot;
   $("instead").value = state.instead;
   showStepButtons();
-  const end = state.text.findIndex(({ id }) => id === null);
-  const seen = end < 0 ? state.text : state.text.slice(0, end);
-  document.body.classList.toggle("empty", !seen.length);
-  if (!seen.length) {
-    change({ view: null });
-    showAhead([]);
-    keepAddress();
-    showNothing();
-    document.body.dataset.busy = "no";
-    return;
-  }
   if (state.snapshot !== LAST && !(await loaded.then(isCurrent))) return;
-  const view = await computeView(turn, seen, isCurrent);
+  const view = await computeView(turn, readable(textOnShow()), isCurrent);
   if (!view) return;
   const inText = (at) => (at && Math.max(at.q, at.k ?? 0) < view.pass.T ? at : null);
   showAhead([]);
@@ -68,8 +57,9 @@ async function computeView(turn, seen, isCurrent) {
   const plain = engineFor("plain", snapshot);
   if (!(await compute(plain, ids, [], isCurrent))) return;
   const before = passOf(plain);
-  const other = state.other ?? (start ? seen : madeOther(before, seen));
-  const view = { turn, snapshot, start, tokens, other, before, pass: before, engine: plain };
+  const given = readable(state.other ?? []);
+  const other = given.length ? given : start ? seen : madeOther(before, seen);
+  const view = { turn, snapshot, seen, start, tokens, other, before, pass: before, engine: plain };
   const inputs = [snapshot, start, ...edits, edits.some(ofOther) && tokenizer.decode(other)];
   view.made = inputs.join();
   const words = edits.filter((word) => hasEffect(editing.read(word), view));

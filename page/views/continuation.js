@@ -30,7 +30,7 @@ export async function goOn() {
     seed: state.seed,
   };
   const found = [];
-  const ids = state.text.slice(0, view.start + view.pass.T).map(({ id }) => id);
+  const ids = view.seen.map(({ id }) => id);
   for (const drawn of generate(engineFor("ahead", view.snapshot), ids, settings, view.edits)) {
     if (!(await mayGoOn(isCurrent))) return false;
     if (!drawn) continue;

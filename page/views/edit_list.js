@@ -8,7 +8,7 @@ import { number, signed } from "./format.js";
 
 // A patch needs a second text of the same length; the position must be in the window.
 const fits = ({ start, other, pass: { T } }) =>
-  !start && other.length === T && other.every(({ id }) => id !== null);
+  !start && other.length === T;
 
 export const hasEffect = ({ kind, position }, view) => position === undefined ||
   (!view.start && position < view.pass.T && (kind !== "patch" || fits(view)));

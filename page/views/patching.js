@@ -14,7 +14,7 @@ import { count, number, quoted, tokensOf, visible } from "./format.js";
 const { L, B, V } = sizes;
 const canvas = document.createElement("canvas"); // one pixel per cell
 // `key` names the texts and the step; `shares` has a number per cell; `look` is [column, row].
-const grid = { key: null, byHead: false, shares: null, look: null, said: "" };
+const grid = { key: null, byHead: false, tokens: [], shares: null, look: null, said: "" };
 let filling = 0;
 
 const keyOf = ({ snapshot, other, pass: { ids } }) =>
@@ -26,31 +26,35 @@ export function sameTokens(a, b) {
   return apart < 0 ? b.length : apart;
 }
 
-/** Forget the patches of another text or step. */
-export function clearPatches() {
-  const key = keyOf(state.view);
-  if (grid.key === key) return;
-  Object.assign(grid, { key, shares: null, look: null, said: "" });
-  $("patches").hidden = true;
+const isCurrentGrid = () => grid.key === keyOf(state.view);
+
+/** Dim the patches of another text or step: they stay until there are new ones. */
+export function dimPatches() {
+  $("patches").classList.toggle("off", !isCurrentGrid());
+  if (isCurrentGrid()) return;
+  Object.assign(grid, { look: null, said: "" });
   $("patch-readout").textContent = "";
+  drawPatches();
 }
 
 export function showPatching() {
-  if (showPatchState() && !grid.shares) fillPatches();
+  if (showPatchState() && !isCurrentGrid()) fillPatches();
 }
 
 /** Show the second text, and why it cannot be patched from; return whether it can. */
 function showPatchState() {
   const { other, start, pass: { T, ids } } = state.view;
-  const problem = other.some(({ id }) => id === null)
-    ? "The second text has a token that the model never saw."
-    : start ? `Both texts must fit into the context of ${B} tokens.`
-      : other.length !== T
-        ? `The texts have ${count(T)} and ${tokensOf(other.length)}, but must have the same length.`
-        : other.every(({ id }, t) => id === ids[t])
-          ? "The two texts are identical." : "";
-  $("patch-state").textContent = problem || grid.said;
-  if (document.activeElement !== $("other")) $("other").value = tokenizer.decode(other);
+  const unseen = state.other?.find(({ id }) => id === null);
+  const problem = start ? `Both texts must fit into the context of ${B} tokens.`
+    : other.length !== T
+      ? `The texts have ${count(T)} and ${tokensOf(other.length)}, but must have the same length.`
+      : other.every(({ id }, t) => id === ids[t])
+        ? "The two texts are identical." : "";
+  $("patch-state").textContent = (problem || grid.said) +
+    (unseen ? ` The model never saw ${quoted(unseen.token)} in training, and skips it.` : "");
+  if (document.activeElement !== $("other")) {
+    $("other").value = tokenizer.decode(state.other ?? other);
+  }
   return !problem;
 }
 
@@ -62,14 +66,15 @@ const wordOf = (r, position) =>
 async function fillPatches() {
   const mine = ++filling;
   delete document.body.dataset.filled;
-  const { snapshot, other, pass: { T, ids } } = state.view;
+  const { snapshot, other, tokens, pass: { T, ids } } = state.view;
   const byHead = $("by-head").checked;
   const isCurrent = () => mine === filling && grid.shares === shares;
   const otherIds = other.map(({ id }) => id);
   const first = sameTokens(otherIds, ids); // before it, the activations of both texts are the same
   const shares = range(rowsOf(byHead) * T).map((i) => (i % T < first ? 0 : NaN));
-  Object.assign(grid, { shares, byHead, look: null });
+  Object.assign(grid, { key: keyOf(state.view), tokens, shares, byHead, look: null });
   $("patches").hidden = false;
+  dimPatches();
   const [donor, engine] = ["patch donor", "patch"].map((purpose) => engineFor(purpose, snapshot));
   const lastOf = ({ memory, at: { logits } }) => memory.slice(logits + (T - 1) * V, logits + T * V);
   if (!(await compute(donor, otherIds, [], isCurrent))) return;
@@ -101,16 +106,16 @@ async function fillPatches() {
 }
 
 export function drawPatches() {
-  const { view } = state, { shares, byHead, look } = grid;
-  if (!shares || !view) return;
-  const T = view.pass.T, { score } = theme();
+  const { tokens, shares, byHead, look } = grid;
+  if (!shares) return;
+  const T = tokens.length, { score } = theme();
   picture(canvas, T, rowsOf(byHead), (pixels) => shares.forEach((share, i) => {
     if (Number.isFinite(share)) {
       pixels[i] = score.pixels[Math.round(255 * clamp(0.5 + share / 2, 0, 1))];
     }
   }));
   drawCells($("patches"), canvas, {
-    across: (t) => visible(view.tokens[t]),
+    across: (t) => visible(tokens[t]),
     down: (r) => (byHead ? headName(r) : r ? `before layer ${r}` : "embedding"),
     tall: 1.4 * rem(), margin: (byHead ? 3 : 6) * rem(), look,
   });
@@ -123,7 +128,7 @@ export function drawPatches() {
 }
 
 function lookAtPatch(look) {
-  if (!grid.shares) return;
+  if (!grid.shares || !isCurrentGrid()) return;
   const isIn = look && look[0] < state.view.pass.T && look[1] < rowsOf(grid.byHead);
   grid.look = isIn ? look : null;
   drawPatches();
@@ -144,7 +149,10 @@ function clickPatch(event) {
 
 $("other").oninput = () =>
   change({ other: $("other").value ? tokenizer.encode($("other").value) : null });
-$("by-head").onchange = () => grid.shares && fillPatches();
+$("by-head").onchange = () => {
+  grid.key = null;
+  showPatching();
+};
 Object.assign($("patches"), {
   onpointermove: (event) => lookAtPatch(cellUnder($("patches"), event)),
   onclick: clickPatch,

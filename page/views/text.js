@@ -3,7 +3,7 @@
 import { pointAt, togglePin } from "../actions.js";
 import { clamp, ranked } from "../engine/numbers.js";
 import { headName, sizes, tokenizer, vocab } from "../run.js";
-import { looking, maskNow, place, queryOnShow, weightsOf } from "../selection.js";
+import { looking, maskNow, place, queryOnShow, textOnShow, weightsOf } from "../selection.js";
 import { state } from "../state.js";
 import { shade, theme } from "./colors.js";
 import { $, el, refill, svg, withArrows } from "./elements.js";
@@ -12,36 +12,36 @@ import { UNIFORM_GUESS } from "./legends.js";
 
 let spans = []; // an element a token of the window
 
-const unread = ({ id, token }) =>
-  el("span", { className: id === null ? "token unseen" : "token unread" }, visible(token));
-
-/** Show that there is no text, or none before a token that the model never saw. */
-export function showNothing() {
-  $("text-state").textContent = state.text.length
-    ? `The model never saw ${quoted(state.text[0].token)} in training. It knows the tokens ` +
-      `${vocab.slice(0, 200).map(visible).join(" ")}`
-    : "The text is empty. Type something.";
-  $("text").replaceChildren(...state.text.map(unread));
-}
-
+/** Show the text: its end, which the model reads, the tokens before, and those it never saw. */
 export function buildText() {
-  const { tokens, start, pass: { T } } = state.view;
-  spans = tokens.map((token, t) => {
-    const span = el("span", { role: "button", className: "token" }, visible(token));
-    span.dataset.t = t;
-    return span;
-  });
-  refill($("text"), svg("svg", { id: "arcs", "aria-hidden": "true" }), ...spans,
-    ...state.text.slice(start + T).map(unread));
+  const { text, view: { start } } = state, shown = textOnShow(), place = $("text");
+  const atEnd = place.scrollTop + place.clientHeight > place.scrollHeight - 4;
+  const all = shown === text ? text : [...text, ...shown], parts = [];
+  let at = -start; // in the window
+  spans = [];
+  for (const token of all) {
+    const span = el("span", { className: "token unseen" }, visible(token.token));
+    if (token.id !== null) {
+      span.className = at < 0 ? "token before" : "token";
+      if (start && at === 0) parts.push(el("b", { className: "begins" }, "context"));
+      if (at >= 0) Object.assign(span, { role: "button" }).dataset.t = spans.push(span) - 1;
+      at++;
+    }
+    if (at > -4 * sizes.B) parts.push(span); // not all of a long text
+  }
+  refill(place, svg("svg", { id: "arcs", height: 0, "aria-hidden": "true" }), ...parts);
+  if (atEnd) place.scrollTop = place.scrollHeight;
 }
 
 export function showTextState() {
-  const { text, view: { start, same, pass: { T } } } = state;
-  const unseen = text.find(({ id }) => id === null);
+  const { text, view: { start, same, pass: { T } } } = state, shown = textOnShow() === text;
+  const unseen = [...new Set(text.filter(({ id }) => id === null).map(({ token }) => token))];
   $("text-state").textContent = [
-    unseen && `The model never saw ${quoted(unseen.token)} in training; ` +
-      "it reads only the text before it.",
-    start && `The model reads the last ${T} of ${start + T} tokens: whenever its context of ` +
+    unseen.length && `The model never saw ${unseen.slice(0, 9).map(quoted).join(" ")} in ` +
+      `training, and skips ${unseen.length > 1 ? "them" : "it"}.`,
+    !shown && "Type a text; the results are those of the previous one." +
+      (text.length ? ` The model knows ${vocab.slice(0, 120).map(visible).join("")}` : ""),
+    shown && start && `The model reads the last ${T} of ${start + T} tokens: whenever its context of ` +
       `${sizes.B} is full, it drops the first half.`,
     same > 0 && !start &&
       `The results for ${tokensOf(same)} did not change: later tokens do not affect earlier ones.`,

@@ -1,7 +1,7 @@
 // The text field.
 
 import { tokenizer } from "../run.js";
-import { queryOnShow } from "../selection.js";
+import { queryOnShow, textOnShow } from "../selection.js";
 import { change, initial, settled, state } from "../state.js";
 import { $ } from "./elements.js";
 
@@ -30,18 +30,18 @@ function replaceText(text) {
   setText(text);
 }
 
-/** Append to the text that the model reads, before any token that it never saw. */
+/** Append to the text on show. */
 export function write(tokens) {
-  if (!settled() || !tokens.length) return;
-  const end = state.view.start + state.view.pass.T;
-  replaceText([...state.text.slice(0, end), ...tokens, ...state.text.slice(end)]);
+  if (settled() && tokens.length) replaceText([...textOnShow(), ...tokens]);
 }
 
 /** Replace the text after the selected token with one token. */
 export function choose(id) {
   if (!settled()) return;
-  const text = state.text.slice(0, state.view.start + queryOnShow() + 1);
-  replaceText([...text, tokenizer.known(id)]);
+  const text = textOnShow();
+  let left = state.view.start + queryOnShow() + 1; // tokens that the model reads
+  const end = text.findIndex((token) => token.id !== null && --left === 0);
+  replaceText([...text.slice(0, end + 1), tokenizer.known(id)]);
 }
 
 $("typed").oninput = () => setText(tokenizer.encode($("typed").value));

@@ -167,19 +167,38 @@ def test_page_that_differs_from_pytorch_is_disabled(show: Show, report: Report) 
 # --- interaction ---------------------------------------------------------------------------------
 
 
-def test_typed_text_is_read_up_to_unseen_tokens_and_the_context(tab: Any, report: Report) -> None:
+def test_unseen_tokens_are_skipped_and_the_last_view_stays(tab: Any, report: Report) -> None:
     act(tab, "#typed", "abcdefgh")
     act(tab, "#typed", "abcdexgh")
     assert tab.locator("#text .token.kept").count() == 5
-    act(tab, "#typed", "abc\u00e9def")
+    act(tab, "#typed", "ab\u00e9c")
     assert "never saw '\u00e9'" in tab.inner_text("#text-state")
-    assert tab.locator("#text .token").all_inner_texts() == [*"abc\u00e9def"]
-    assert_predicts(tab, logits_of(report.models[3], "abc")[-1])
-    act(tab, "#typed", "\u00e9a")
-    assert not tab.is_visible("#head-section")
-    act(tab, "#typed", "a long text of more than so many tokens")
-    assert tab.locator("#text .token").count() == 9  # the window moves by half of block_size
+    assert tab.locator("#text .token").all_inner_texts() == [*"ab\u00e9c"]
+    for text in ("\u00e9", ""):
+        act(tab, "#typed", text)
+        assert tab.locator("#text .token").all_inner_texts() == [*text, *"abc"]
+        assert_predicts(tab, logits_of(report.models[3], "abc")[-1])
+    before = tab.inner_text(".write >> nth=1")
+    act(tab, ".write >> nth=1")  # continues the text on show
+    assert shown(tab.input_value("#typed")) == "abc" + before
+    act(tab, "#typed", "a\u00e9bc")
+    act(tab, "#text .token >> nth=2")
+    act(tab, ".write >> nth=0")
+    assert shown(tab.input_value("#typed"))[:3] == "a\u00e9b"
+    text = "a long text of more than so many tokens"
+    act(tab, "#typed", text)
+    assert tab.locator("#text [data-t]").count() == 9  # the window moves by half of block_size
+    at_end = "({ scrollTop: top, clientHeight: tall, scrollHeight: all }) => top + tall > all - 2"
+    assert tab.eval_on_selector("#text", at_end) and tab.is_visible("#text .begins")
+    assert tab.locator("#text .before").all_inner_texts() == [*shown(text[:-9])]
     assert_predicts(tab, logits_of(report.models[3], "ny tokens")[-1])
+    act(tab, "#show-patch")
+    act(tab, "#typed", TEXT)
+    act(tab, "#other", "to by or not")
+    tab.wait_for_selector("body[data-filled]")
+    for other, message in (("to b\u00e9", "never saw '\u00e9'"), ("", "")):
+        act(tab, "#other", other)
+        assert tab.is_visible("#patches") and message in tab.inner_text("#patch-state")
 
 
 @torch.no_grad()
