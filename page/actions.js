@@ -13,8 +13,10 @@ export const openPanel = (key) => change({ panel: key, opened: key });
 export const goTo = (index) => change({ snapshot: clamp(index, 0, LAST) });
 
 export function selectHead(head) {
-  if (state.view) change({ head });
+  if (state.view) change({ head, mlp: null });
 }
+
+export const openMlp = (mlp) => change({ mlp });
 
 export function moveHead([across, down]) {
   const { H } = sizes, to = state.head + across + down * H;

@@ -1,7 +1,7 @@
 // The address of the page, which describes its state.
 
 import { range } from "./engine/numbers.js";
-import { editing, headName, HEADS, snapshots, tokenizer } from "./run.js";
+import { editing, headName, HEADS, sizes, snapshots, tokenizer } from "./run.js";
 import { initial, state } from "./state.js";
 import { PANELS } from "./views/panels.js";
 
@@ -12,6 +12,7 @@ function address() {
   if (text !== old) parts.set("text", text);
   if (state.snapshot !== first.snapshot) parts.set("step", snapshots[state.snapshot].step);
   if (state.head !== first.head) parts.set("head", headName(state.head));
+  if (state.mlp !== null) parts.set("mlp", state.mlp);
   for (const word of state.edits) parts.append("edit", word);
   if (state.other) parts.set("other", tokenizer.toAddress(state.other));
   if (state.panel) parts.set("panel", state.panel);
@@ -46,6 +47,8 @@ export function readAddress() {
   const head = range(HEADS).find((each) => headName(each) === parts.get("head"));
   if (head !== undefined) changes.head = head;
   const ofHead = (word) => word.replace(/=.*/, ""); // one edit of a head
+  const mlp = range(sizes.L).find((each) => `${each}` === parts.get("mlp"));
+  if (mlp !== undefined) changes.mlp = mlp;
   changes.edits = parts.getAll("edit").filter((word, i, words) =>
     editing.read(word) && words.findIndex((each) => ofHead(each) === ofHead(word)) === i);
   return changes;

@@ -2,7 +2,7 @@
 
 import "./views/trouble.js";
 import { restart, reset } from "./actions.js";
-import { readAddress } from "./address.js";
+import { keepAddress, readAddress } from "./address.js";
 import "./console.js";
 import { react, state } from "./state.js";
 import { followHead, refreshPanel, update } from "./update.js";
@@ -12,13 +12,14 @@ import { showContributions } from "./views/contributions.js";
 import { showEdits } from "./views/edit_list.js";
 import { $ } from "./views/elements.js";
 import "./views/glossary.js";
-import { showGrid, showThumbnails } from "./views/grid.js";
 import { drawMap, showHead, showHiding, showReadout } from "./views/head.js";
 import { showHeader } from "./views/header.js";
 import "./views/keys.js";
 import { followInLayer0 } from "./views/layer0.js";
 import { showLegends } from "./views/legends.js";
 import { markLens } from "./views/lens.js";
+import { showMlp } from "./views/mlp.js";
+import { drawWires, showEnds, showNetwork, showThumbnails } from "./views/network.js";
 import { showNext } from "./views/next.js";
 import { followCircuit } from "./views/panels.js";
 import { dimPatches, drawPatches } from "./views/patching.js";
@@ -28,20 +29,21 @@ import { buildText, drawArcs, showText, showTextState } from "./views/text.js";
 import { showLoss, showMoment } from "./views/training.js";
 
 const SELECTED_PAIR = [drawMap, showReadout, showStep, showLegends, showHiding, markLens];
-const SELECTED_TOKEN = [showText, showNext, showContributions];
+const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp];
 
 react(update, {
   view: [
-    dimPatches, buildText, showTextState, showThumbnails, showGrid, showHead, ...SELECTED_PAIR,
+    dimPatches, buildText, showTextState, showThumbnails, showNetwork, showHead, ...SELECTED_PAIR,
     ...SELECTED_TOKEN, showMoment, showEdits, showLoss,
   ],
-  head: [followInLayer0, showGrid, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead],
+  head: [showMlp, followInLayer0, showNetwork, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead],
   hover: [...SELECTED_PAIR, ...SELECTED_TOKEN],
   pin: [...SELECTED_PAIR, ...SELECTED_TOKEN, followCircuit],
-  bar: [showNext, showContributions, followCircuit],
+  bar: [showNext, showContributions, showMlp, followCircuit],
   relative: [showNext, showContributions],
+  mlp: [showNetwork, showMlp, drawMap, keepAddress],
   stage: [showHead, ...SELECTED_PAIR],
-  measure: [showGrid, refreshPanel],
+  measure: [showNetwork, refreshPanel],
   seed: [redraw],
 });
 
@@ -54,10 +56,10 @@ darkness.addEventListener("change", () => {
 });
 const sizes = new ResizeObserver(() => {
   document.documentElement.style.setProperty("--bar", `${$("bar").offsetHeight}px`);
-  for (const draw of [drawMap, drawArcs, showLoss, showFormation, drawPatches]) {
+  for (const draw of [drawMap, drawArcs, drawWires, showLoss, showFormation, drawPatches]) {
     requestAnimationFrame(draw); // not here: drawing changes sizes
   }
 });
-for (const id of ["map", "text", "bar", "panels"]) sizes.observe($(id));
+for (const id of ["map", "text", "network", "bar", "panels"]) sizes.observe($(id));
 showHeader();
 restart(readAddress());

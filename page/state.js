@@ -10,6 +10,7 @@ export const initial = () => ({
   text: opening.map((id) => tokenizer.known(id)),
   snapshot: LAST,
   head: HEAD,
+  mlp: null, // layer of the MLP that is open, or null if the head is
   edits: [], // words
   other: null, // the text that patches come from, or null for one made from the text
   panel: null, // key of the open panel

@@ -14,14 +14,14 @@ export const hasEffect = ({ kind, position }, view) => position === undefined ||
   (!view.start && position < view.pass.T && (kind !== "patch" || fits(view)));
 
 function inPlainWords({ kind, layer, head, position, instead }) {
-  const where = head === undefined ? `layer ${layer}` : `L${layer}H${head}`;
+  const where = head === undefined ? `L${layer}` : `L${layer}H${head}`;
   return {
-    head: () => `${where} ${instead === "mean" ? "set to its mean" : "ablated"}`,
-    attn: () => `attention of layer ${layer} ablated`,
-    mlp: () => `MLP of layer ${layer} ablated`,
-    hide: () => `token ${position} hidden from all heads`,
-    patch: () => `${where} at token ${position} patched`,
-  }[kind]();
+    head: `${where} ${instead === "mean" ? "set to mean" : "ablated"}`,
+    attn: `${where} heads ablated`,
+    mlp: `${where} MLP ablated`,
+    hide: `token ${position} hidden`,
+    patch: `${where} patched at ${position}`,
+  }[kind];
 }
 
 export function showEdits() {

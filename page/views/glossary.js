@@ -10,6 +10,7 @@ const GLOSSARY = {
   query: "the vector of the token that attends; it is compared with the keys of all tokens so far",
   key: "the vector of a token that is attended to; a large q·k means a large weight",
   "residual stream": "the vector at a token's position that every head and MLP adds to",
+  norm: "scales a vector to a root mean square of 1, and multiplies each number by a weight",
   logit: "the number for a possible next token that the softmax turns into its probability",
   nat: "the unit of surprisal: −ln of a probability; 0.69 nats are one bit",
   surprisal: "how unlikely a token was to the model, in nats",

@@ -35,7 +35,7 @@ export function showHead() {
 
 export function drawMap() {
   const { view } = state;
-  if (!view) return;
+  if (!view || !$("map").clientWidth) return; // before the first view, or while an MLP is open
   const look = looking(), name = (t) => visible(view.tokens[t]);
   const options = { across: name, down: name, look: look && [look.k, look.q] };
   const context = drawCells($("map"), map, options);

@@ -14,9 +14,8 @@ export function showHeader() {
   document.title = `${run.name} · glassgpt`;
   $("name").textContent = run.name;
   $("lead").textContent = `${L} layers of ${H} heads, ${count(run.parameters)} parameters`;
-  $("source").textContent = "This page runs a language model that was trained on " +
-    `${ABOUT[source] ?? source}. Type a text to see what each attention head attends to, what ` +
-    "the model predicts next, and how both change when you edit the model.";
+  $("source").textContent = `A language model, trained on ${ABOUT[source] ?? source}, runs in ` +
+    "this page: type a text, see what each part does with it, ablate parts, and watch the prediction.";
   $("result").textContent = `${L} layers x ${C} wide, ${H} heads, context ${B} · ` +
     `${count(run.parameters)} parameters · step ${count(run.step)} · loss on the whole ` +
     `validation split ${number(run.val_loss)} ${UNIT} · ${run.made} · PyTorch ${run.torch}`;

@@ -3,7 +3,7 @@
 import { goTo, hideSelected, pin, reset, setStage, toggleHead, undo } from "../actions.js";
 import { state } from "../state.js";
 import { $, ARROWS, cell, el, row } from "./elements.js";
-import { moveInGrid } from "./grid.js";
+import { moveInGrid } from "./network.js";
 import { goToStep, STEPS } from "./steps.js";
 import { play } from "./training.js";
 

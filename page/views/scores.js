@@ -1,7 +1,7 @@
 // The panel of the selected head's scores, and how they formed.
 
-import { goTo } from "../actions.js";
-import { range } from "../engine/numbers.js";
+import { goTo, selectHead } from "../actions.js";
+import { range, ranked } from "../engine/numbers.js";
 import { measures } from "../measures.js";
 import { headName, HEADS, LAST, snapshots, UNIT } from "../run.js";
 import { state } from "../state.js";
@@ -21,6 +21,10 @@ export function showScores() {
     numeral(each.error ? "" : number(each.uniform))));
   $("scores").replaceChildren(
     row(header("head score"), header("value"), header("uniform")), ...rows);
+  const values = measure.at(view.snapshot);
+  $("ranking").replaceChildren(`Heads by ${measure.name}: `, ...ranked(values, HEADS).map((each) =>
+    el("button", { type: "button", ariaPressed: each === head, onclick: () => selectHead(each) },
+      `${headName(each)} ${measure.text(values[each])}`)));
   const { period, first, second } = snapshots[view.snapshot].copying;
   $("copying").replaceChildren(`Copying: on random strings of ${count(period)} distinct tokens, ` +
     `each repeated, the loss is ${number(first)} ${UNIT} on the first copy and ${number(second)} ` +

@@ -66,7 +66,7 @@ export function showText() {
   });
   $("text-note").textContent = look
     ? `Color: attention of ${headName(state.head)} from ${place("token", look.q)}.`
-    : "Color: surprisal. Point at a token of this line for attention; click to select it.";
+    : "Color: surprisal. Point at a token, or click to select it.";
   drawArcs();
 }
 

@@ -211,7 +211,7 @@ def test_edited_model_of_an_earlier_step_matches_pytorch(tab: Any, report: Repor
     act(tab, "#ablate")
     tab.select_option("#instead", "mean")
     for name in ("layer 0 mlp", "layer 2 attn"):
-        act(tab, f".layer button[aria-label$='{name}']")
+        act(tab, f".cutter[aria-label$='{name}']")
     act(tab, "#text .token >> nth=4")
     act(tab, "#hide-all")
     press(tab, "Escape")
@@ -298,6 +298,38 @@ def test_head_read_from_the_weights_matches_pytorch(tab: Any, report: Report) ->
     layer = capture(report.models[3], ids_of(k + q)).layers[0]  # at a distance of 1
     score = layer.q_BHTD[0, 0, 1] @ layer.k_BHSD[0, 0, 0] / 8**0.5
     assert read(tab, "#alone-readout")[0] == pytest.approx(float(score), abs=6e-4)
+
+
+def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, report: Report) -> None:
+    model = report.models[3]
+    act(tab, ".mlp .opens >> nth=1")
+    t, (block,) = 11, [model.get_submodule("blocks.1")]
+    seen = capture(model, ids_of(TEXT))
+    token = int(seen.logits_BTV[0, t].argmax())
+    assert f"'{shown(CHARS[token])}' {logits_of(model, TEXT)[t].softmax(0).max():.2f}" in (
+        tab.inner_text(".end >> nth=1")
+    )
+    x_C = (seen.residual[1] + seen.layers[1].output_BTC)[0, t]
+    with torch.no_grad():
+        given = block.mlp.activation(block.mlp.up(block.mlp_norm(x_C)))
+    x_C = seen.residual[-1][0, t]
+    direction_C = model.get_parameter("head.weight")[token] * model.final_norm.weight
+    direction_C = (direction_C - direction_C.mean()) / (x_C.var(correction=0) + 1e-5).sqrt()
+    added = given * (direction_C @ block.mlp.down.weight)
+    best = int(added.abs().argmax())
+    row = f"{best}\t{given[best]:.2f}\t{added[best]:+.3f}"
+    assert tab.inner_text("#neurons tr >> nth=1") == row
+    wait_for_address(tab, "mlp=1")
+    for selector, cuts in (("#ablate-mlp", 1), (".cutter >> nth=0", 2), (".cutter >> nth=2", 3)):
+        act(tab, selector)
+        assert tab.locator("#wires .cross").count() == cuts
+    assert tab.locator(".pick.off").count() == 2 * H
+    tab = show(address=wait_for_address(tab, "L1.attn"))
+    assert tab.is_visible("#neurons") and tab.locator("#wires .cross").count() == 3
+    select(tab, 1)
+    assert tab.is_visible("#map") and not tab.is_visible("#neurons")
+    act(tab, ".stream")
+    assert tab.is_visible("#lens")
 
 
 def test_ablating_a_circuit_node_matches_pytorch(tab: Any, report: Report) -> None:
