@@ -1,10 +1,9 @@
 // The scores of heads that the page can show, and the labels of heads with a high score.
 
-import { indexOfLargest } from "./engine/numbers.js";
-import { data, LAST, snapshots } from "./run.js";
+import { COPIES, data, LAST, snapshots } from "./run.js";
 import { number, signed } from "./views/format.js";
 
-const FIRST = data.copies ? "induction" : "previous_token";
+const FIRST = COPIES ? "induction" : "previous_token";
 
 // `at(i)` has a number per head for snapshot i.
 const scores = data.scores.toSorted((a, b) => (b.key === FIRST) - (a.key === FIRST))
@@ -28,10 +27,6 @@ export const ablations = ["zero", "mean"].map((kind) => ({
 }));
 
 export const measures = [...scores, ...ablations];
-
-/** The head that is selected at first. */
-export const HEAD =
-  indexOfLargest(data.copies ? snapshots[LAST].scores.induction : data.ablation.zero);
 
 const LABELS = {
   induction: "induction", duplicate_token: "duplicate", previous_token: "previous",

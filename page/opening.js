@@ -1,22 +1,33 @@
-// The default text.
+// What the page shows first: the default text and head, and the second text for patching.
 
-import { indexOfLargest, range, sum } from "./engine/numbers.js";
-import { data, sizes, vocab } from "./run.js";
+import { indexOfLargest, ranked } from "./engine/numbers.js";
+import { triangle } from "./engine/pass.js";
+import { COPIES, data, LAST, rowOf, sizes, snapshots, tokenizer, vocab } from "./run.js";
 
-/** Short, so that its letters fit on the axes of a map and there is room to type; of the validation
- * texts, the first one with the most words. */
+// Without a repeated letter, and cut where the next letter can be copied from the first word.
+const WORDS = ["uncopyrightable", "UNCOPYRIGHTABLE"].map((word) => tokenizer.encode(word + word));
+const { repeat_min_period: low, repeat_max_period: high } = data.run.config.data;
+
+/** For repeated strings, a word that they could repeat; otherwise, the text that was measured. */
 function openingText() {
-  const { prompt, texts, copies } = data;
-  const length = Math.min(copies ? 40 : 32, Math.ceil(sizes.B * 0.75));
-  if (!texts.length) return prompt;
-  if (copies) return prompt.slice(0, length);
-  const isBlank = vocab.map((token) => /^\s+$/.test(token));
-  const stretches = texts.flatMap((ids) => range(Math.max(0, ids.length - length))
-    .filter((start) => !isBlank[ids[start]] && (!start || isBlank[ids[start - 1]]))
-    .map((start) => ids.slice(start, start + length)));
-  const isWord = vocab.map((token) => (/^ ?\p{L}+$/u.test(token) ? 1 : 0));
-  return stretches[indexOfLargest(stretches.map((ids) => sum(ids.map((id) => isWord[id]))))] ??
-    prompt.slice(0, length);
+  const word = low <= 15 && high >= 15 && WORDS.find((word) => word.every(({ id }) => id !== null));
+  return COPIES && !data.prompted && word ? word.slice(0, 22).map(({ id }) => id)
+    : data.opening.text;
 }
 
 export const opening = openingText(); // ids
+
+/** The head that is selected at first. */
+export const HEAD = COPIES ? indexOfLargest(snapshots[LAST].scores.induction) : data.opening.head;
+
+const kindOf = (token) => [/^ ?\p{L}+$/u, /^ ?\p{N}+$/u, /^\s+$/].findIndex((is) => is.test(token));
+
+/** A text with another token at the place that the default head attends to from the end: the most
+ * likely one of the same kind (and, in a repeated string, one that does not occur in it). */
+export function madeOther({ T, attention, logP }, text) {
+  const at = indexOfLargest(attention[HEAD].subarray(triangle(T - 1), triangle(T)));
+  const old = text[at].id, present = new Set(COPIES ? text.map(({ id }) => id) : [old]);
+  const likely = at ? ranked(rowOf(logP, at - 1), sizes.V) : vocab.map((_, id) => id);
+  const id = likely.find((each) => !present.has(each) && kindOf(vocab[each]) === kindOf(vocab[old]));
+  return text.map((token, t) => (t === at ? tokenizer.known(id ?? old) : token));
+}

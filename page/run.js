@@ -9,6 +9,7 @@ export const data = JSON.parse(document.getElementById("data").textContent);
 export const vocab = data.vocab;
 export const snapshots = data.snapshots;
 export const LAST = snapshots.length - 1;
+export const COPIES = data.run.config.data.source === "repeat"; // trained on repeated strings
 export const config = data.run.config.model;
 export const sizes = sizesOf(config, data.shapes);
 export const HEADS = sizes.L * sizes.H;

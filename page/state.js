@@ -1,8 +1,8 @@
 // The state of the page: what the reader chose, and `view`, which is computed from that. Everything
 // that draws is a function of it. Only `change` writes it.
 
-import { HEAD, measures } from "./measures.js";
-import { opening } from "./opening.js";
+import { measures } from "./measures.js";
+import { HEAD, opening } from "./opening.js";
 import { LAST, tokenizer } from "./run.js";
 
 /** What the address can describe, and Reset restores. */

@@ -3,9 +3,9 @@
 import { keepAddress } from "./address.js";
 import { check } from "./check.js";
 import { windowStart } from "./engine/engine.js";
-import { ranked } from "./engine/numbers.js";
 import { compute, passOf } from "./engine/pass.js";
-import { data, editing, engineFor, LAST, rowOf, sizes, tokenizer } from "./run.js";
+import { madeOther } from "./opening.js";
+import { editing, engineFor, LAST, sizes, tokenizer } from "./run.js";
 import { readable, textOnShow } from "./selection.js";
 import { change, settled, state } from "./state.js";
 import { goOn, showAhead } from "./views/continuation.js";
@@ -76,15 +76,6 @@ async function computeView(turn, seen, isCurrent) {
   view.same = was?.made === view.made ? sameTokens(was.pass.ids, ids) : 0;
   if (view.same === ids.length) view.same = 0; // nothing was typed
   return view;
-}
-
-/** The text with one token replaced by the most likely one that does not occur in it. */
-function madeOther(pass, text) {
-  const at = data.copies ? Math.floor(text.length / 2) : Math.max(0, text.length - 4);
-  const old = text[at].id, present = new Set(text.map(({ id }) => id));
-  const best = at ? ranked(rowOf(pass.logP, at - 1), sizes.V) : [];
-  const id = best.find((each) => !present.has(each));
-  return text.map((token, t) => (t === at ? tokenizer.known(id ?? old) : token));
 }
 
 /** Show the open panel again, unless an update is in progress. */

@@ -2,7 +2,7 @@
 
 import { clamp, indexOfLargest, largestOf, range, ranked } from "../engine/numbers.js";
 import { Layer0, unreadable } from "../engine/layer0.js";
-import { HEAD } from "../measures.js";
+import { HEAD } from "../opening.js";
 import { config, engineFor, headName, sizes, vocab } from "../run.js";
 import { state } from "../state.js";
 import { cellUnder, drawCells, picture } from "./cells.js";

@@ -77,7 +77,8 @@ function showCopying() {
   ];
 }
 
-let measured = {}; // the effect of ablating each head on the text: {made, losses, copying}
+// The effect of ablating each head on the text: {made, losses, copying, chances of the prediction}
+let measured = {};
 
 /** Ablate each head alone, and keep the losses and induction scores. */
 export async function measureHeads(isCurrent) {
@@ -85,21 +86,24 @@ export async function measureHeads(isCurrent) {
   const made = [view.snapshot, ids, instead, state.head].join();
   if (measured.made === made) return true;
   measured = {};
-  const engine = engineFor("try", view.snapshot), losses = [], copying = [];
+  const engine = engineFor("try", view.snapshot), losses = [], copying = [], chances = [];
+  const last = (pass) => rowOf(pass.logP, ids.length - 1), best = indexOfLargest(last(view.before));
   const [layer, h] = [Math.floor(state.head / H), state.head % H];
   for (const head of range(HEADS)) {
     const edits = editing.toEngine([`${headName(head)}=${instead}`], null);
     if (!(await compute(engine, ids, edits, isCurrent))) return false;
-    losses.push(passOf(engine).loss);
+    const pass = passOf(engine);
+    losses.push(pass.loss);
+    chances.push(Math.exp(last(pass)[best]));
     copying.push(inductionOn(engine.attention(layer, h), ids));
   }
-  measured = { made, losses, copying };
+  measured = { made, losses, copying, chances };
   showStep();
   return true;
 }
 
 function showAblating() {
-  const { losses, copying } = measured, name = headName(state.head);
+  const { losses, copying, chances } = measured, name = headName(state.head);
   const ofHead = (head, says) => el("button", { type: "button", ariaPressed: isHeadOff(head),
     title: isHeadOff(head) ? "undo" : "ablate", onclick: () => toggleHead(head) },
   `${headName(head)} ${says}`);
@@ -107,11 +111,13 @@ function showAblating() {
   const { view } = state, rise = losses.map((loss) => loss - view.before.loss);
   const [was, now] = [view.before, view.pass].map(({ attention, ids }) =>
     inductionOn(attention[state.head], ids));
+  const last = rowOf(view.before.logP, view.pass.T - 1), best = indexOfLargest(last);
   const below = range(Math.floor(state.head / H) * H);
   const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
   return [
-    p("Click a button to ", term("ablate"), ` its head. Loss change on this text, in nats, for ` +
-      `${name} and for the heads that increase the loss most:`),
+    p(`Without ${name}, the probability of ${quoted(vocab[best])} after the text is `,
+      el("b", {}, number(chances[state.head])), ` instead of ${number(Math.exp(last[best]))}. Click ` +
+      "to ", term("ablate"), " a head; loss change on this text, in nats:"),
     el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 4)])]
       .map((head) => ofHead(head, signed(rise[head], 2)))),
     ...(was >= HIGH && lowest.length ? [
