@@ -119,8 +119,8 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
 
 @torch.no_grad()
 def choose_opening(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
-    """Choose the text and the head that the page shows first: the prompt, or a stretch of validation
-    text that begins at a word, after which the head copies a token.
+    """Choose the text and the head that the page shows first: the prompt, or a stretch of the
+    validation text that begins at a word, after which the head copies a token.
 
     Of all heads, and of the ends of all stretches that are tried, the head adds most to the logit
     of the token that it attends to, by the direct path, times the probability of that token.

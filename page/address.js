@@ -13,6 +13,7 @@ function address() {
   if (state.snapshot !== first.snapshot) parts.set("step", snapshots[state.snapshot].step);
   if (state.head !== first.head) parts.set("head", headName(state.head));
   if (state.mlp !== null) parts.set("mlp", state.mlp);
+  if (state.step) parts.set("guide", state.step + 1); // "step" is of training
   for (const word of state.edits) parts.append("edit", word);
   if (state.other) parts.set("other", tokenizer.toAddress(state.other));
   if (state.panel) parts.set("panel", state.panel);
@@ -49,6 +50,8 @@ export function readAddress() {
   const ofHead = (word) => word.replace(/=.*/, ""); // one edit of a head
   const mlp = range(sizes.L).find((each) => `${each}` === parts.get("mlp"));
   if (mlp !== undefined) changes.mlp = mlp;
+  const step = range(5).find((each) => `${each + 1}` === parts.get("guide"));
+  if (step) changes.step = step;
   changes.edits = parts.getAll("edit").filter((word, i, words) =>
     editing.read(word) && words.findIndex((each) => ofHead(each) === ofHead(word)) === i);
   return changes;

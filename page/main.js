@@ -23,6 +23,7 @@ import { drawWires, showEnds, showNetwork, showThumbnails } from "./views/networ
 import { showNext } from "./views/next.js";
 import { followCircuit } from "./views/panels.js";
 import { dimPatches, drawPatches } from "./views/patching.js";
+import { saveButton } from "./views/save.js";
 import { showFormation } from "./views/scores.js";
 import { showStep } from "./views/steps.js";
 import { buildText, drawArcs, showText, showTextState } from "./views/text.js";
@@ -33,10 +34,12 @@ const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp
 
 react(update, {
   view: [
-    dimPatches, buildText, showTextState, showThumbnails, showNetwork, showHead, ...SELECTED_PAIR,
-    ...SELECTED_TOKEN, showMoment, showEdits, showLoss,
+    followInLayer0, dimPatches, buildText, showTextState, showThumbnails, showNetwork, showHead,
+    ...SELECTED_PAIR, ...SELECTED_TOKEN, showMoment, showEdits, showLoss,
   ],
-  head: [showMlp, followInLayer0, showNetwork, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead],
+  head: [
+    showMlp, followInLayer0, showNetwork, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead,
+  ],
   hover: [...SELECTED_PAIR, ...SELECTED_TOKEN],
   pin: [...SELECTED_PAIR, ...SELECTED_TOKEN, followCircuit],
   bar: [showNext, showContributions, showMlp, followCircuit],
@@ -48,6 +51,9 @@ react(update, {
 });
 
 $("reset").onclick = reset;
+for (const place of document.querySelectorAll("[data-save]")) {
+  place.append(saveButton(place.dataset.save, () => $(place.dataset.save)));
+}
 addEventListener("hashchange", () => restart(readAddress()));
 darkness.addEventListener("change", () => {
   if (!state.view) return;

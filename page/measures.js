@@ -1,6 +1,6 @@
 // The scores of heads that the page can show, and the labels of heads with a high score.
 
-import { COPIES, data, LAST, snapshots } from "./run.js";
+import { atStep, COPIES, data, LAST, snapshots } from "./run.js";
 import { number, signed } from "./views/format.js";
 
 const FIRST = COPIES ? "induction" : "previous_token";
@@ -17,10 +17,10 @@ const scores = data.scores.toSorted((a, b) => (b.key === FIRST) - (a.key === FIR
 
 export const ablations = ["zero", "mean"].map((kind) => ({
   key: `ablation ${kind}`, kind,
-  name: `ablation (${kind}, step ${snapshots[LAST].step})`,
+  name: `ablation (${kind}${atStep})`,
   formula: `change in validation loss, in nats, if ${kind === "zero" ? "zero" : "its mean"} ` +
     "replaces the head's output",
-  source: `measured at step ${snapshots[LAST].step}`,
+  source: `measured${atStep}`,
   at: () => data.ablation[kind],
   error: data.ablation[`${kind}_error`],
   text: (value) => signed(value),

@@ -9,6 +9,8 @@ export const data = JSON.parse(document.getElementById("data").textContent);
 export const vocab = data.vocab;
 export const snapshots = data.snapshots;
 export const LAST = snapshots.length - 1;
+/** When it was measured, unless the model never was a run. */
+export const atStep = data.run.step ? ` at step ${data.run.step.toLocaleString("en")}` : "";
 export const COPIES = data.run.config.data.source === "repeat"; // trained on repeated strings
 export const config = data.run.config.model;
 export const sizes = sizesOf(config, data.shapes);

@@ -11,6 +11,7 @@ export const initial = () => ({
   snapshot: LAST,
   head: HEAD,
   mlp: null, // layer of the MLP that is open, or null if the head is
+  step: 0, // of the five
   edits: [], // words
   other: null, // the text that patches come from, or null for one made from the text
   panel: null, // key of the open panel
@@ -25,7 +26,6 @@ const current = {
   pin: null, // {q, k} that was clicked
   bar: null, // id of the token whose logit contributions are shown
   relative: false, // to the runner-up
-  step: 0, // of the five
   opened: null, // panel to scroll to once it is shown
   seed: 1337, // of the continuation
   turn: 0, // numbers the updates; an update stops when a newer one has begun

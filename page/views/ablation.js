@@ -3,7 +3,7 @@
 import { selectHead } from "../actions.js";
 import { largestOf, ranked } from "../engine/numbers.js";
 import { ablations } from "../measures.js";
-import { data, headName, HEADS, LAST, snapshots, UNIT } from "../run.js";
+import { atStep, data, headName, HEADS, LAST, UNIT } from "../run.js";
 import { state } from "../state.js";
 import { shade, theme } from "./colors.js";
 import { $, cell, el, header, numeral, refill, row } from "./elements.js";
@@ -11,8 +11,7 @@ import { count, number, signed } from "./format.js";
 
 export function showAblation() {
   $("ablation-note").textContent =
-    `Change in validation loss (${number(data.ablation.loss)} ${UNIT} at step ` +
-    `${count(snapshots[LAST].step)}) if one head's output is replaced by zero or by its mean, ` +
+    `Change in validation loss (${number(data.ablation.loss)} ${UNIT}${atStep}) if one head's output is replaced by zero or by its mean, ` +
     `with the standard error over ${count(data.sequences)} sequences.`;
   const most = largestOf(ablations.flatMap(({ at }) => at(LAST).map(Math.abs))) || 1;
   const value = ({ at, error }, head) => {

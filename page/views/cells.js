@@ -12,10 +12,15 @@ export function picture(canvas, width, height, painter) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
+const drawn = new WeakMap(); // of each canvas: how to draw its cells with a context
+
+/** Draw a canvas again with another context. */
+export const redrawCells = (canvas, context) => drawn.get(canvas)(context);
+
 /** Enlarge `source`, a canvas with one pixel per cell, with names along it: `across` and `down` are
  * functions of an index. Cells are square unless `tall` is set; `look`: [column, row] to frame. */
 export function drawCells(canvas, source, { across, down, tall, look, margin }) {
-  const sharp = devicePixelRatio, { panel, text, mark } = theme();
+  const sharp = devicePixelRatio;
   const { width: columns, height: rows } = source;
   const [left, top] = [margin ?? 1.5 * rem(), 1.5 * rem()];
   let side = (canvas.clientWidth - left - 2) / columns;
@@ -27,11 +32,19 @@ export function drawCells(canvas, source, { across, down, tall, look, margin }) 
   canvas.width = Math.round(canvas.clientWidth * sharp);
   canvas.height = Math.round(height * sharp);
 
-  const context = canvas.getContext("2d");
+  const names = { across, down, tall, look };
+  const sizes = { left, top, side, step, sharp, width: canvas.clientWidth, height };
+  drawn.set(canvas, (context) => paintCells(context, source, names, sizes));
+  return redrawCells(canvas, canvas.getContext("2d"));
+}
+
+function paintCells(context, source, { across, down, tall, look },
+  { left, top, side, step, sharp, width, height }) {
+  const { width: columns, height: rows } = source, { panel, text, mark } = theme();
   const area = [left, top, columns * side, rows * step[1]];
   context.scale(sharp, sharp);
   context.fillStyle = panel;
-  context.fillRect(0, 0, canvas.clientWidth, height);
+  context.fillRect(0, 0, width, height);
   context.clearRect(...area); // what is masked shows the hatching of the background
   context.imageSmoothingEnabled = side * sharp < 1; // enlarged, a cell keeps its one color
   context.drawImage(source, ...area);

@@ -1,26 +1,29 @@
 // Line charts.
 
-import { range } from "../engine/numbers.js";
+import { clamp, range } from "../engine/numbers.js";
 import { rem, svg } from "./elements.js";
-import { number } from "./format.js";
+import { count, number } from "./format.js";
 
-/** Lines of evenly spaced values: `lines` have {y, kind, title}; `names` label the horizontal axis;
+const NEAR = 5; // pixels between a label and the curve
+
+/** Lines of values at `places`, increasing numbers from the left: `lines` have {y, kind, title};
  * `level` is dashed; `here` is the selected index; `marks` are {at, label}; `values` adds a
- * vertical axis. A click calls `choose`. */
-export function lineChart(box, lines, { label, names, here = null, choose, values, level = null,
+ * vertical axis. A press calls `choose` with the index of the nearest place. */
+export function lineChart(box, lines, { label, places, here = null, choose, values, level = null,
   dots = [], marks = [] }) {
   const width = box.clientWidth, height = box.clientHeight;
   const all = [...lines.flatMap((line) => line.y), level].filter(Number.isFinite);
   if (!width || !all.length) return;
-  const [left, right, top, bottom] = [values ? 2.6 : 0.5, values ? 1 : 0.5, 0.6, 1.1]
+  const [left, right, top, bottom] = [values ? 2.6 : 0.8, 1.2, 0.6, 1.1]
     .map((pad) => pad * rem());
   const low = Math.min(...all), high = Math.max(...all, low + 1e-6);
-  const last = names.length - 1, x = (i) => left + (i / (last || 1)) * (width - left - right);
+  const last = places.length - 1, end = places[last] || 1, power = powerOf(places);
+  const along = (place) => left + (place / end) ** power * (width - left - right);
+  const x = (i) => along(places[i]);
   const y = (value) => top + ((high - value) / (high - low)) * (height - top - bottom);
-  const across = (value, kind) =>
-    svg("line", { class: kind, x1: left, x2: width - right, y1: y(value), y2: y(value) });
-  const upright = (i, kind) =>
-    svg("line", { class: kind, x1: x(i), x2: x(i), y1: 0, y2: height - bottom });
+  const line = (kind, x1, x2, y1, y2) => svg("line", { class: kind, x1, x2, y1, y2 });
+  const across = (value, kind) => line(kind, left, width - right, y(value), y(value));
+  const upright = (i, kind) => line(kind, x(i), x(i), 0, height - bottom);
   const text = (x, y, anchor, words) => svg("text", { x, y, "text-anchor": anchor }, words);
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
 
@@ -29,30 +32,28 @@ export function lineChart(box, lines, { label, names, here = null, choose, value
       chart.append(across(value, "axis"), text(left - 6, y(value) + 4, "end", number(value, 2)));
     }
   }
-  let free = width - 3 * rem(); // to the left of where a step's label has room
-  for (let i = last; i >= 0; i--) {
-    if (i < last && x(i) > free) continue;
-    const anchor = !i ? "start" : i < last ? "middle" : "end";
-    chart.append(text(x(i), height - 2, anchor, names[i]));
-    free = Math.min(free, x(i) - 3.5 * rem());
+  const taken = []; // where ticks are
+  const round = power > 0.9 ? roundNumbers(0, end) : [5, 2, 1].flatMap((n) =>
+    range(8).map((e) => n * 10 ** e)).reverse().filter((place) => place < end);
+  for (const place of [end, 0, ...round]) {
+    if (taken.some((other) => Math.abs(other - along(place)) < 3 * rem())) continue;
+    const at = along(place);
+    taken.push(at);
+    chart.append(line("axis", at, at, height - bottom, height - bottom + 3),
+      text(at, height - 2, "middle", count(place)));
   }
-  const front = []; // what lines must not cross
-  marks.forEach(({ at, label }, i) => {
-    const [along, anchor] = at < last / 2 ? [3, "start"] : [-3, "end"];
+  const front = labels(); // what lines must not cross
+  for (const { at, label } of marks) {
     const mark = upright(at, "mark");
     mark.append(svg("title", {}, label));
     chart.append(mark);
-    const words = text(x(at) + along, 0.75 * rem() * (1 + i % 4), anchor, label);
-    words.classList.add("label");
-    if (width > 500) front.push(words);
-  });
+  }
   if (Number.isFinite(level)) chart.append(across(level, "uniform"));
   if (here !== null) chart.append(upright(here, "moment"));
-  for (const line of lines) {
-    const points = range(names.length).filter((i) => Number.isFinite(line.y[i]))
-      .map((i) => `${x(i)},${y(line.y[i])}`).join(" ");
-    const kind = `line ${line.kind}`;
-    chart.append(svg("polyline", { class: kind, points }, svg("title", {}, line.title)));
+  for (const { y: values, kind, title } of lines) {
+    const points = range(places.length).filter((i) => Number.isFinite(values[i]))
+      .map((i) => `${x(i)},${y(values[i])}`).join(" ");
+    chart.append(svg("polyline", { class: `line ${kind}`, points }, svg("title", {}, title)));
   }
   chart.append(...front);
   dots.forEach((value, i) => {
@@ -63,10 +64,47 @@ export function lineChart(box, lines, { label, names, here = null, choose, value
   });
   box.replaceChildren(chart);
   if (!choose) return;
-  box.onclick = (event) => {
-    const across = event.clientX - box.getBoundingClientRect().left - left;
-    choose(Math.round((across / (width - left - right)) * last));
+  box.onpointerdown = box.onpointermove = (event) => {
+    if (!(event.buttons & 1)) return;
+    box.setPointerCapture(event.pointerId);
+    const at = event.clientX - box.getBoundingClientRect().left;
+    const apart = (i) => Math.abs(x(i) - at);
+    choose(range(places.length).reduce((a, b) => (apart(b) < apart(a) ? b : a)));
   };
+
+  /** The labels of the marks that have room beside their mark, away from the curve. */
+  function labels() {
+    const boxes = []; // [left, right, row] of each label
+    const tall = 0.75 * rem(), curve = (at) => {
+      const i = clamp(range(last + 1).findIndex((each) => x(each) >= at), 1, last);
+      const [a, b] = [x(i - 1), x(i)], [ya, yb] = [i - 1, i].map((each) => y(lines[0].y[each]));
+      return ya + clamp((at - a) / (b - a || 1), 0, 1) * (yb - ya);
+    };
+    return width < 500 ? [] : marks.flatMap(({ at, label }) => {
+      const wide = 0.42 * rem() * label.length;
+      for (const row of range(Math.floor((height - bottom) / tall))) {
+        for (const [from, anchor] of [[x(at) + 3, "start"], [x(at) - 3 - wide, "end"]]) {
+          const to = from + wide, bottomOf = (row + 1) * tall;
+          const isFree = from > 0 && to < width &&
+            boxes.every(([a, b, other]) => other !== row || to < a || from > b) &&
+            range(Math.ceil(wide / 4) + 1).map((i) => curve(from + 4 * i))
+              .every((at) => at < bottomOf - tall - NEAR || at > bottomOf + NEAR);
+          if (!isFree) continue;
+          boxes.push([from, to, row]);
+          const words = text(anchor === "start" ? from : to, bottomOf, anchor, label);
+          words.classList.add("label");
+          return [words];
+        }
+      }
+      return []; // its mark still has the label as a title
+    });
+  }
+}
+
+/** The power of an axis on which half of the places are in each half: 1 if they are even. */
+function powerOf(places) {
+  const last = places.length - 1, m = Math.floor(last / 2), part = places[m] / places[last];
+  return part > 0 && part < 1 ? clamp(Math.log(m / last) / Math.log(part), 0.2, 1) : 1;
 }
 
 // A few round numbers between low and high.

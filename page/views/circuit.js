@@ -1,13 +1,14 @@
 // The panel of the circuit of a logit or a score: the strongest nodes over positions and layers.
 
 import { Circuit, logitGoal, scoreGoal } from "../engine/circuit.js";
-import { clamp, indexOfLargest, range, ranked, sum } from "../engine/numbers.js";
+import { clamp, indexOfLargest, largestOf, range, ranked, sum } from "../engine/numbers.js";
 import { engineFor, headName, rowOf, sizes, vocab } from "../run.js";
 import { pairOnShow, place, queryOnShow } from "../selection.js";
 import { settled, state } from "../state.js";
 import { theme } from "./colors.js";
 import { addPanel, el, rem, svg } from "./elements.js";
 import { count, quoted, signed, visible } from "./format.js";
+import { saveButton } from "./save.js";
 
 const { L, H, C, D, V } = sizes;
 let traced = {}; // {key, circuit, name of the goal, says: what is traced, said: of a node}
@@ -26,7 +27,7 @@ addPanel("circuit-section", "With fixed attention weights, normalization factors
   "click a node for the effect of ablating it. Orange adds to the goal, blue subtracts from it; " +
   "paths may also run through nodes that are not shown.",
 el("div", { className: "controls" }, el("label", {}, "trace ", goalChoice),
-  el("label", {}, "strongest nodes ", countChoice)),
+  el("label", {}, "strongest nodes ", countChoice), saveButton("circuit", () => graph)),
 readCircuit, graph);
 
 const colorOf = (value) => theme().score.css[value < 0 ? 40 : 215];
@@ -76,7 +77,11 @@ function drawCircuit() {
   const [tall, left] = [2.6 * rem(), 6 * rem()];
   const widths = columns.map((t) =>
     Math.max(2, ...range(goal.rank + 1).map((r) => cells.get(`${t},${r - 1}`)?.length ?? 0)));
-  const side = clamp((graph.clientWidth - left) / sum(widths), 1.5 * rem(), 3 * rem());
+  const labelOf = ({ rank, index, position }) => (rank < 0 ? visible(tokens[position])
+    : rank & 1 ? `${index}` : `H${index}`);
+  const wide = (node) => (0.5 + 0.45 * Math.max(2, labelOf(node).length)) * rem();
+  const least = largestOf(nodes.map(wide)) + 3;
+  const side = clamp((graph.clientWidth - left) / sum(widths), least, Math.max(least, 3 * rem()));
   const width = left + side * sum(widths);
   const height = (goal.rank + 3) * tall, y = (r) => height - (r + 2) * tall;
   const centers = new Map(columns.map((t, i) =>
@@ -99,10 +104,9 @@ function drawCircuit() {
     const [x, y] = at.get(node);
     const label = `${nodeName(node)}: ${signed(node.value, 3)} directly and through others`;
     const spot = svg("g", { class: "node", role: "button", tabindex: 0, "aria-label": label },
-      svg("title", {}, label), svg("circle", { cx: x, cy: y, r: 0.62 * rem(),
-        stroke: colorOf(node.value) }),
-      text(x, y, node.rank < 0 ? visible(tokens[node.position])
-        : node.rank & 1 ? node.index : `H${node.index}`));
+      svg("title", {}, label), svg("rect", { x: x - wide(node) / 2, y: y - 0.62 * rem(),
+        width: wide(node), height: 1.24 * rem(), rx: 0.62 * rem(), stroke: colorOf(node.value) }),
+      text(x, y, labelOf(node)));
     spot.onclick = () => ablateNode(node);
     spot.addEventListener("keydown", ({ key }) => key === "Enter" && ablateNode(node));
     return spot;

@@ -1,7 +1,7 @@
 // The header and the dialog About: the run, its checks, and the difference from PyTorch.
 
 import { unknownChoice } from "../engine/engine.js";
-import { config, data, LAST, sizes, snapshots, UNIT } from "../run.js";
+import { atStep, config, data, LAST, sizes, snapshots, UNIT } from "../run.js";
 import { state } from "../state.js";
 import { $, cell, el, header, numeral, row } from "./elements.js";
 import { count, number, power, tokensOf } from "./format.js";
@@ -17,8 +17,8 @@ export function showHeader() {
   $("source").textContent = `A language model, trained on ${ABOUT[source] ?? source}, runs in ` +
     "this page: type a text, see what each part does with it, ablate parts, and watch the prediction.";
   $("result").textContent = `${L} layers x ${C} wide, ${H} heads, context ${B} · ` +
-    `${count(run.parameters)} parameters · step ${count(run.step)} · loss on the whole ` +
-    `validation split ${number(run.val_loss)} ${UNIT} · ${run.made} · PyTorch ${run.torch}`;
+    `${count(run.parameters)} parameters · ` + (atStep && `loss${atStep}, on the whole validation ` +
+    `split: ${number(run.val_loss)} ${UNIT} · `) + `${run.made} · PyTorch ${run.torch}`;
 
   $("config").append(el("pre", {}, JSON.stringify(run.config, null, 1)));
   const [passed, failed] = ["passed", "failed"].map((verdict) =>
@@ -34,7 +34,7 @@ export function showHeader() {
       el("td", { className: /^(passed|failed)$/.test(verdict) ? verdict : "" }, verdict),
       cell(el("code", {}, where))))));
   const omitted = data.saved - snapshots.length;
-  $("omitted").hidden = LAST > 0 && !omitted;
+  $("omitted").hidden = (LAST > 0 && !omitted) || !atStep;
   $("omitted").textContent = omitted
     ? `${snapshots.length} of ${data.saved} snapshots are in this page.`
     : "This run has one snapshot. To see heads form, train with --train.snapshots.";

@@ -2,7 +2,6 @@
 
 import { clamp, indexOfLargest, largestOf, range, ranked } from "../engine/numbers.js";
 import { Layer0, unreadable } from "../engine/layer0.js";
-import { HEAD } from "../opening.js";
 import { config, engineFor, headName, sizes, vocab } from "../run.js";
 import { state } from "../state.js";
 import { cellUnder, drawCells, picture } from "./cells.js";
@@ -10,6 +9,7 @@ import { lineChart } from "./chart.js";
 import { scoreBar, theme } from "./colors.js";
 import { $, addPanel, el, withArrows } from "./elements.js";
 import { number, quoted, signed, visible } from "./format.js";
+import { saveButton } from "./save.js";
 
 const { H, B, V } = sizes;
 let pairAlone = []; // ids of a query and a key
@@ -22,7 +22,8 @@ const sliders = { none: [], rotary: ["distance"], learned: ["query position", "k
 const averaged = el("input", { type: "checkbox" });
 const allTokens = el("input", { type: "checkbox" });
 const headChoice = el("select", {}, ...range(H).map((h) =>
-  el("option", { value: h, selected: h === HEAD }, headName(h))));
+  el("option", { value: h }, headName(h))));
+let followed; // the head that was selected when the choice last followed it
 const tables = ["scores", "logits"].map((what) => {
   const canvas = el("canvas", { tabIndex: 0, role: "img" });
   canvas.id = `alone-${what}`;
@@ -46,8 +47,8 @@ addPanel("alone-section", whyNot
       ? "What the head adds to each logit (column) when it attends to a token (row), per unit of " +
         "weight, by the direct path, without the scale of the final norm"
       : "Attention score of a query (row) with a key (column), before the softmax"),
-    canvas, legend))),
-  readAlone, curve,
+    canvas, legend, saveButton(canvas.id, () => canvas)))),
+  readAlone, ...(sliders.length ? [curve, saveButton("score curve", () => curve)] : []),
 ]));
 
 const chosenPlaces = () => sliders.map((label) => Number(label.querySelector("input").value));
@@ -106,7 +107,7 @@ function drawCurve(h, query) {
     layer.scores(h, ...(embedsPositions ? [[query], [at]] : [[at], [0]]))[1]);
   const label = `score of ${pairAlone.map((id) => quoted(vocab[id])).join(" with ")}`;
   lineChart(curve, [{ y, kind: "chosen", title: label }],
-    { label, names: range(count), values: true, level: 0 });
+    { label, places: range(count), values: true, level: 0 });
 }
 
 if (!whyNot) {
@@ -130,5 +131,6 @@ if (!whyNot) {
 
 /** Show the head that was selected, if it is in layer 0. */
 export function followInLayer0() {
-  if (state.head < H) headChoice.value = state.head;
+  if (state.head !== followed && state.head < H) headChoice.value = state.head;
+  followed = state.head;
 }

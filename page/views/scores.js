@@ -8,7 +8,7 @@ import { state } from "../state.js";
 import { lineChart } from "./chart.js";
 import { $, cell, el, header, numeral, row, term } from "./elements.js";
 import { count, number, signed } from "./format.js";
-import { stepNames } from "./training.js";
+import { STEPS_SHOWN } from "./training.js";
 
 export function showScores() {
   const { head, measure, view } = state;
@@ -50,7 +50,7 @@ export function showFormation() {
     title: headName(each),
   }));
   lineChart($("formation-chart"), lines, {
-    label: `${measure.name} of every head over training`, names: stepNames,
+    label: `${measure.name} of every head over training`, places: STEPS_SHOWN,
     here: state.view.snapshot, choose: goTo, values: true, level: measure.uniform,
   });
 }

@@ -3,7 +3,7 @@
 import { goTo } from "../actions.js";
 import { clamp } from "../engine/numbers.js";
 import { stagesOf } from "../engine/stages.js";
-import { data, LAST, sizes, snapshots, UNIT } from "../run.js";
+import { atStep, data, LAST, sizes, snapshots, UNIT } from "../run.js";
 import { edited } from "../selection.js";
 import { state } from "../state.js";
 import { lineChart } from "./chart.js";
@@ -11,13 +11,13 @@ import { $, refill, term } from "./elements.js";
 import { count, number } from "./format.js";
 
 const MARKS = stagesOf(snapshots, data.baselines);
-export const stepNames = snapshots.map(({ step }) => count(step));
+export const STEPS_SHOWN = snapshots.map(({ step }) => step);
 
 export function showMoment() {
   const { view } = state, { step, lens_loss } = snapshots[view.snapshot];
   const reached = MARKS.filter(({ at }) => at === view.snapshot)
     .flatMap(({ label }) => [" · ", term(label)]);
-  refill($("moment"), term("step"), ` ${count(step)} · `, term("loss"),
+  refill($("moment"), ...(atStep ? [term("step"), ` ${count(step)} · `] : []), term("loss"),
     ` ${number(lens_loss[sizes.L])} ${UNIT} on ${count(data.sequences)} `,
     term("validation sequences"),
     edited() ? " without the edits" : `, ${number(view.pass.loss)} on this text`, ...reached);
@@ -29,7 +29,8 @@ export function showLoss() {
   const y = snapshots.map(({ lens_loss }) => lens_loss[sizes.L]);
   const title = `validation loss per snapshot, from ${number(y[0], 2)} to ${number(y[LAST], 2)}`;
   lineChart($("loss"), [{ y, kind: "", title }],
-    { label: title, names: stepNames, here: state.view.snapshot, dots: y, marks: MARKS });
+    { label: title, places: STEPS_SHOWN, here: state.view.snapshot, dots: y, marks: MARKS,
+      choose: goTo });
 }
 
 let playing = null; // a timer
@@ -47,5 +48,6 @@ export function play() {
 
 if (LAST === 0) $("bar").className = "still";
 $("slider").max = LAST;
+$("loss").onclick = () => $("slider").focus(); // so that the arrow keys continue
 $("slider").oninput = () => goTo(Number($("slider").value));
 $("play").onclick = play;

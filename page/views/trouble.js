@@ -1,11 +1,20 @@
-// The message about an error of the page itself. main.js imports this first.
+// The message about an error of the page itself, or a file that ends early. main.js imports this
+// first.
 
-function trouble(reason) {
+function trouble(text) {
   const place = document.getElementById("trouble");
+  if (!place.hidden) return; // what follows an error says less
   place.hidden = false;
-  place.textContent =
-    `Error: ${reason}. Reload the page; it requires a browser from 2024 or later.`;
+  place.textContent = text;
 }
 
-addEventListener("error", (event) => trouble(event.message));
-addEventListener("unhandledrejection", (event) => trouble(event.reason));
+const broken = (reason) =>
+  trouble(`Error: ${reason}. Reload the page; it requires a browser from 2024 or later.`);
+
+addEventListener("error", (event) => broken(event.message));
+addEventListener("unhandledrejection", (event) => broken(event.reason));
+
+const checkEnd = () => document.getElementById("end") ??
+  trouble("This file is incomplete: snapshots are missing at its end. Download it again.");
+if (document.readyState === "loading") addEventListener("DOMContentLoaded", checkEnd);
+else checkEnd();

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 import study
 from data.tokenizer import BPETokenizer, ByteTokenizer, train_bpe
-from lens.capture import capture
+from lens.capture import blocks_of, capture
 from lens.measure import mean_outputs
 from lens.tables import visible
 from model.gpt import GPT
@@ -303,7 +304,7 @@ def test_head_read_from_the_weights_matches_pytorch(tab: Any, report: Report) ->
 def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, report: Report) -> None:
     model = report.models[3]
     act(tab, ".mlp .opens >> nth=1")
-    t, (block,) = 11, [model.get_submodule("blocks.1")]
+    t, block = 11, blocks_of(model)[1]
     seen = capture(model, ids_of(TEXT))
     token = int(seen.logits_BTV[0, t].argmax())
     assert f"'{shown(CHARS[token])}' {logits_of(model, TEXT)[t].softmax(0).max():.2f}" in (
@@ -391,6 +392,25 @@ def test_malformed_addresses_are_ignored(show: Show) -> None:
     assert not tab.is_visible("#trouble") and not tab.is_visible("#edits")
     show(address="#text=so+b&other=to+b&edit=patch%405/L0")  # the text has no position 5
     assert "not in this text" in tab.inner_text("#edit-list") and read(tab, "#change")[-1] == 0
+
+
+def test_steps_stand_in_the_address_and_reset_leaves_them(tab: Any, show: Show) -> None:
+    act(tab, "#steps button >> nth=3")
+    tab = show(address=wait_for_address(tab, "guide=4"))
+    assert tab.get_attribute("#steps button >> nth=3", "aria-pressed") == "true"
+    act(tab, "#reset")
+    assert tab.get_attribute("#steps button >> nth=0", "aria-pressed") == "true"
+
+
+def test_page_cut_in_a_download_says_so(show: Show, report: Report) -> None:
+    html = make_html(report.data, report.weights)
+    tab = show(html[: html.rindex("</script>") - 9])
+    assert tab.is_visible("#live") and "file is incomplete" in tab.inner_text("#trouble")
+    with pytest.raises(Exception, match="Timeout"):
+        tab.set_default_timeout(100)
+        show(html[: html.rindex("const module3")])
+    tab.set_default_timeout(30_000)
+    tab.wait_for_selector("#incomplete")
 
 
 # --- display -------------------------------------------------------------------------------------
@@ -490,6 +510,55 @@ def test_keyboard_selects_edits_and_plays(tab: Any) -> None:
     press(tab, "Escape", "r", "p")  # at the last step, playing restarts from the first
     assert tab.input_value("#typed") == TEXT + "xu"
     tab.wait_for_selector("body[data-snapshot='1']")
+
+
+def test_chart_has_its_dots_and_ticks_where_the_axis_says(show: Show, report: Report) -> None:
+    losses = [snapshot["lens_loss"][-1] for snapshot in report.data["snapshots"]]
+    baselines = {"unigram": max(losses[1:]) + 1e-3, "bigram": losses[2] + 1e-3}
+    tab = show(make_html({**report.data, "baselines": baselines}, report.weights))
+    dots = [float(dot.get_attribute("cx")) for dot in tab.locator("#loss circle").all()]
+    assert dots[1] - dots[0] == pytest.approx((dots[2] - dots[0]) / 2)  # half of the snapshots
+    ticks = {
+        text.text_content(): float(text.get_attribute("x"))
+        for text in tab.locator("#loss text:not(.label)").all()
+    }
+    place = dots[0] + (dots[2] - dots[0]) * (2 / 3) ** (np.log(2) / np.log(3))
+    assert ticks == pytest.approx({"0": dots[0], "1": dots[1], "2": place, "3": dots[2]})
+    x, y = (tab.locator("#loss").bounding_box()[side] for side in "xy")
+    tab.mouse.click(x + dots[1] + 9, y + 9)
+    assert "step 1 ·" in settle(tab).inner_text("#moment")
+    inside = """labels => labels.map(label => {
+      const { x, y, width, height } = label.getBBox(), line = document.querySelector("polyline");
+      return [...Array(999).keys()].some(i => {
+        const p = line.getPointAtLength(line.getTotalLength() * i / 999);
+        return p.x > x && p.x < x + width && p.y > y && p.y < y + height;
+      });
+    })"""
+    assert tab.eval_on_selector_all("#loss .label", inside) == [False, False]
+
+
+def test_pictures_are_saved_as_svg(tab: Any, tmp_path: Path) -> None:
+    act(tab, "#show-circuit")
+    saved = {}
+    for button in tab.locator(".save:visible").all():
+        with tab.expect_download() as download:
+            button.click()
+        name = download.value.suggested_filename
+        download.value.save_as(tmp_path / name)
+        saved[name] = [*ElementTree.parse(tmp_path / name).iter()]
+    assert [*saved] == [f"plain {name}.svg" for name in ("loss", "network", "map", "circuit")]
+    parts = [part.attrib for part in saved["plain map.svg"] if "rgb" in part.get("fill", "")]
+    side = float(tab.get_attribute("#map", "data-side"))
+    area = sum(float(part["width"]) * float(part["height"]) for part in parts)
+    assert area == pytest.approx(side**2 * B * (B + 1) / 2)
+
+
+def test_model_that_never_was_a_run_has_no_step(show: Show, report: Report) -> None:
+    run = {**report.data["run"], "step": 0, "val_loss": None}
+    data = {**report.data, "run": run, "snapshots": report.data["snapshots"][-1:], "saved": 1}
+    tab = show(make_html(data, report.weights[-1:]))
+    act(tab, "#show-scores")
+    assert not re.search("step [0-9]|--train", tab.inner_text("body"))
 
 
 def test_hostile_text_is_shown_literally_on_a_narrow_screen(show: Show, report: Report) -> None:
