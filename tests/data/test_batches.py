@@ -138,7 +138,12 @@ def test_repeat_source_has_its_own_vocabulary() -> None:
     config = DataConfig(source="repeat", repeat_vocab=30, repeat_max_period=30)
     own = open_batches(config, 60, 0).tokenizer  # the longest period, exactly
     assert open_batches(config, 60, 0, own).tokenizer == own and own.vocab_size == 30
-    assert len(set(own.labels)) == 30 and "".join(own.labels).isprintable()
+    assert own.labels == [*"abcdefghijklmnopqrstuvwxyzABCD"]
+    longer = dataclasses.replace(config, repeat_vocab=150)
+    labels = open_batches(longer, 60, 0).tokenizer.labels
+    assert len(set(labels)) == 150 and "".join(labels).isprintable() and labels[62] == "!"
+    saved = CharTokenizer("".join(map(chr, range(33, 63))))  # of an earlier version
+    assert open_batches(config, 60, 0, saved).tokenizer == saved
     for changes, block_size, tokenizer, message in (
         ({"repeat_vocab": 29}, 60, None, "must be at most"),
         ({"repeat_min_period": 31}, 99, None, "must be at most"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import study
 from lens import report_data
+from lens.capture import capture
 from lens.measure import (
     ablate,
     logit_lens,
@@ -21,11 +22,11 @@ from lens.measure import (
     repeated,
     score_heads,
 )  # fmt: skip
-from lens.report_data import choose, through_training
+from lens.report_data import choose, choose_opening, through_training
 from lens.subject import REPEATS, MeasureOptions, Subject
 from run.checkpoint import open_run
 from tests.conftest import make_run
-from tests.reports import CHARS, Report, parse_report, save_snapshot
+from tests.reports import CHARS, TEXT, Report, parse_report, save_snapshot
 from training.step import TrainState
 
 
@@ -57,6 +58,33 @@ def test_ablation_uses_the_unrounded_weights(report: Report) -> None:
     for key, change_LH in ablate(model, sequences_BT).items():
         expected[key] = pytest.approx(change_LH.flatten().tolist(), abs=1e-6)
     assert report.data["ablation"] == expected
+
+
+@torch.no_grad()
+def test_opening_has_the_head_that_copies_most(report: Report) -> None:
+    """Let each head write only what it takes from the token that it attends to most."""
+    model, text, found = report.exact[3], report.data["opening"]["text"], []
+    seen = capture(model, torch.tensor([text]))
+    scale = model.final_norm.weight / seen.residual[-1][0, -1].std()
+    for layer in seen.layers:
+        for h, weights_TS in enumerate(layer.weights_BHTS[0]):
+            key = int(weights_TS[-1].argmax())
+            z_HD = torch.zeros_like(layer.v_BHSD[0, :, key])
+            z_HD[h] = weights_TS[-1, key] * layer.v_BHSD[0, h, key]
+            logits_V = model.head(layer.attn.out(z_HD.flatten()) * scale)  # type: ignore[misc]
+            chance = seen.logits_BTV[0, -1].softmax(0)[text[key]]
+            found.append(float((logits_V[text[key]] - logits_V.mean()) * chance))
+    assert report.data["opening"]["head"] == found.index(max(found))
+    assert "".join(CHARS[i] for i in text) == TEXT and report.data["prompted"]
+
+
+def test_opening_text_begins_at_a_word(workplace: Path) -> None:
+    Path("text.txt").write_text("to be or not " * 200)
+    make_run(Path("runs/a"), CHARS, "text.txt")
+    subject = Subject("a", MeasureOptions(source="text.txt"))
+    ids = choose_opening(subject, subject.sequences(2))["text"]
+    text = " " + "".join(CHARS[i] for i in ids)
+    assert text in " to be or not to be or not" and 5 <= len(ids) <= 10
 
 
 @given(st.data(), st.integers(1, 9))

@@ -97,9 +97,14 @@ def test_interrupted_computations_leave_nothing_stale(show: Show, report: Report
     tab = show(altered(html, "performance.now() - breath > 8", "true"))
     for i, text in enumerate(("so be it to", "so be", "or be it so", "or not\u00e9") * 3):
         changes = [("#typed", text), ("#slider", str(i % 3)), ("#other", text[::-1])]
-        clicks = "#show-lens", ".pick", "#ablate", "#show-patch", "#write-one"
+        clicks = "#show-lens", ".pick", "#ablate", "#show-patch", "#write-one", ".mlp .opens"
         tab.evaluate(AT_ONCE, changes + [(selector, None) for selector in clicks])
-    last = [("#ablate", None), ("#other", "not po be or"), ("#typed", "not to be or")]
+    last = [
+        ("#steps button + button", None),
+        ("#ablate", None),
+        ("#other", "not po be or"),
+        ("#typed", "not to be or"),
+    ]
     tab.evaluate(AT_ONCE, last)
     settle(tab)
     address = wait_for_address(tab, "not+to+be+or")
