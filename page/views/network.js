@@ -43,8 +43,14 @@ export function showThumbnails() {
   });
 }
 
+let shownFor; // the choices that the tiles show
+
 export function showNetwork() {
-  const { measure, mlp, view: { snapshot } } = state, values = measure.at(snapshot);
+  const { measure, head: selected, mlp, edits, view: { snapshot } } = state;
+  const choices = [snapshot, measure.key, selected, mlp, ...edits].join();
+  if (choices === shownFor) return; // typing changes only the maps
+  shownFor = choices;
+  const values = measure.at(snapshot);
   const focused = document.activeElement.matches?.(".pick");
   const most = largestOf(values.map(Math.abs)) || 1;
   tiles.forEach((pick, head) => {

@@ -24,8 +24,13 @@ export function showMoment() {
   $("slider").ariaValueText = $("moment").textContent;
 }
 
+let shownFor; // what the chart shows
+
 export function showLoss() {
   if (LAST === 0 || !state.view) return;
+  const looks = [state.view.snapshot, $("loss").clientWidth, $("loss").clientHeight].join();
+  if (looks === shownFor) return; // typing does not change it
+  shownFor = looks;
   const y = snapshots.map(({ lens_loss }) => lens_loss[sizes.L]);
   const title = `validation loss per snapshot, from ${number(y[0], 2)} to ${number(y[LAST], 2)}`;
   lineChart($("loss"), [{ y, kind: "", title }],
