@@ -2,7 +2,7 @@
 // and adds to it. In each layer these are the heads, then the MLP, each after a norm.
 
 import { moveHead, openMlp, openPanel, selectHead, toggleEdit, vote } from "../actions.js";
-import { indexOfLargest, largestOf, range } from "../engine/numbers.js";
+import { clamp, indexOfLargest, largestOf, range } from "../engine/numbers.js";
 import { HIGH, labelOf, measures } from "../measures.js";
 import { data, HEADS, headName, rowOf, sizes, vocab } from "../run.js";
 import { isHeadOff, isOff, queryOnShow } from "../selection.js";
@@ -44,6 +44,7 @@ export function showThumbnails() {
 }
 
 let shownFor; // the choices that the tiles show
+let revealed; // the head that the picture was scrolled to
 
 export function showNetwork() {
   const { measure, head: selected, mlp, edits, view: { snapshot } } = state;
@@ -66,6 +67,8 @@ export function showNetwork() {
     pick.classList.toggle("off", isHeadOff(head));
   });
   if (focused) tiles[state.head].focus();
+  if (selected !== revealed) reveal(tiles[selected]);
+  revealed = selected;
   for (const cutter of $("network").querySelectorAll(".cutter")) {
     const [layer, part] = cutter.value.split("."), off = isOff(cutter.value);
     cutter.ariaPressed = off;
@@ -79,6 +82,14 @@ export function showNetwork() {
     box.firstChild.ariaPressed = l === mlp;
   });
   drawWires();
+}
+
+/** Scroll the picture, but not the page, so that a tile is visible. */
+function reveal({ offsetTop, offsetHeight, offsetLeft, offsetWidth }) {
+  const frame = $("network").parentElement;
+  frame.scrollTop = clamp(frame.scrollTop, offsetTop + offsetHeight - frame.clientHeight, offsetTop);
+  frame.scrollLeft =
+    clamp(frame.scrollLeft, offsetLeft + offsetWidth - frame.clientWidth, offsetLeft);
 }
 
 /** Say what enters the picture, and what leaves it at the selected token. */
