@@ -122,30 +122,29 @@ def choose_opening(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
     """Choose the text and the head that the page shows first: the prompt, or a stretch of the
     validation text that begins at a word, after which the head copies a token.
 
-    Of all heads, and of the ends of all stretches that are tried, the head adds most to the logit
-    of the token that it attends to, by the direct path, times the probability of that token.
+    Of all heads, and of the ends of the stretches that are tried, the head adds most to the logit
+    of a token that it attends to, by the direct path, times the probability of that token.
     """
     model, texts_NT, first = subject.model, subject.prompt_T[None], len(subject.prompt_T) - 1
     if not subject.options.prompt and not subject.trained_periods:
         T = min(32, subject.window * 3 // 4 + 1)
+        first = T // 2
         blank_V = torch.tensor([label.isspace() for label in subject.tokenizer.labels])
         blank_BT, texts_BNT = blank_V[sequences_BT], sequences_BT.unfold(1, T, 1)
         begins_BN = (blank_BT.roll(1, 1) & ~blank_BT)[:, : texts_BNT.size(1)]
         texts_NT = texts_BNT[begins_BN] if begins_BN.any() else texts_BNT[:, 0]
         texts_NT = micro_batches(model, texts_NT[:: len(texts_NT) // TRIED + 1])[0]
-        first = T // 2
     seen, table = capture(model, texts_NT), model.head or model.token_embedding
     U_VC = (table.weight - table.weight.mean(0)) * model.final_norm.weight
+    p_NTS = seen.logits_BTV.softmax(-1).take_along_dim(texts_NT[:, None], -1)
     values = []
     for layer in seen.layers:
-        weight_NHT, key_NHT = layer.weights_BHTS.max(-1)
-        token_NHT = texts_NT[:, None].expand_as(key_NHT).gather(-1, key_NHT)
-        p_NTH = seen.logits_BTV.softmax(-1).gather(-1, token_NHT.mT)
-        W_HDC = layer.attn.out.weight.T.unflatten(0, (key_NHT.size(1), -1))
+        W_HDC = layer.attn.out.weight.T.unflatten(0, (layer.v_BHSD.size(1), -1))
         copied_NHS = (layer.v_BHSD @ W_HDC * U_VC[texts_NT][:, None]).sum(-1)
-        values.append(weight_NHT * copied_NHS.gather(-1, key_NHT) * p_NTH.mT)
-    value_NHT = torch.cat(values, 1)[..., first:] / seen.residual[-1].std(-1)[:, None, first:]
-    n, head, t = map(int, torch.unravel_index(value_NHT.argmax(), value_NHT.shape))
+        values.append(layer.weights_BHTS * copied_NHS[:, :, None] * p_NTS[:, None])
+    value_NHTS = torch.cat(values, 1) / seen.residual[-1].std(-1)[:, None, :, None]
+    best = value_NHTS[:, :, first:].amax(-1)
+    n, head, t = map(int, torch.unravel_index(best.argmax(), best.shape))
     return {"text": texts_NT[n, : first + t + 1].tolist(), "head": head}
 
 
