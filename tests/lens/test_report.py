@@ -74,16 +74,7 @@ def test_opening_has_the_head_that_copies_most(report: Report) -> None:
             logits_SV = (logits_SV - logits_SV.mean(1, keepdim=True)) * p_V.softmax(0)
             found.append(float(logits_SV[range(len(text)), text].max()))
     assert report.data["opening"]["head"] == found.index(max(found))
-    assert "".join(CHARS[i] for i in text) == TEXT and report.data["prompted"]
-
-
-def test_opening_text_begins_at_a_word(workplace: Path) -> None:
-    Path("text.txt").write_text("to be or not " * 200)
-    make_run(Path("runs/a"), CHARS, "text.txt")
-    subject = Subject("a", MeasureOptions(source="text.txt"))
-    ids = choose_opening(subject, subject.sequences(2))["text"]
-    text = " " + "".join(CHARS[i] for i in ids)
-    assert text in " to be or not to be or not" and 5 <= len(ids) <= 10
+    assert "".join(CHARS[i] for i in text) == TEXT
 
 
 @given(st.data(), st.integers(1, 9))
@@ -121,6 +112,9 @@ def test_page_keeps_to_max_mb_and_overwrites_only_reports(
     assert "".join(data["vocab"][i] for i in data["reference"]) == "to beto beto "
     uniform = {info["key"]: info["uniform"] for info in data["scores"]}
     assert uniform["own_position"] == pytest.approx(sum(1 / q for q in range(2, 14)) / 12)
+    subject = Subject("a", MeasureOptions(source="text.txt"))
+    text = choose_opening(subject, subject.sequences(2))["text"]
+    assert data["prompted"] and " " + "".join(CHARS[i] for i in text) in " to be or not" * 2
     Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
     assert study.main([*report, "--out=mine.txt"]) == 2
     assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"
