@@ -130,8 +130,8 @@ def choose_opening(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         T = min(32, subject.window * 3 // 4 + 1)
         first = T // 2
         blank_V = torch.tensor([label.isspace() for label in subject.tokenizer.labels])
-        blank_BT, texts_BNT = blank_V[sequences_BT], sequences_BT.unfold(1, T, 1)
-        begins_BN = (blank_BT.roll(1, 1) & ~blank_BT)[:, : texts_BNT.size(1)]
+        blank_BT, texts_BNT = blank_V[sequences_BT], sequences_BT[:, 1:].unfold(1, T, 1)
+        begins_BN = (blank_BT[:, :-1] & ~blank_BT[:, 1:])[:, : texts_BNT.size(1)]
         texts_NT = texts_BNT[begins_BN] if begins_BN.any() else texts_BNT[:, 0]
         texts_NT = micro_batches(model, texts_NT[:: len(texts_NT) // TRIED + 1])[0]
     seen, table = capture(model, texts_NT), model.head or model.token_embedding

@@ -26,7 +26,7 @@ from lens.report_data import choose, choose_opening, through_training
 from lens.subject import REPEATS, MeasureOptions, Subject
 from run.checkpoint import open_run
 from tests.conftest import make_run
-from tests.reports import CHARS, TEXT, Report, parse_report, save_snapshot
+from tests.reports import CHARS, Report, parse_report, save_snapshot
 from training.step import TrainState
 
 
@@ -61,20 +61,24 @@ def test_ablation_uses_the_unrounded_weights(report: Report) -> None:
 
 
 @torch.no_grad()
-def test_opening_has_the_head_that_copies_most(report: Report) -> None:
+def test_opening_has_the_head_that_copies_most(workplace: Path) -> None:
     """Let each head write only what it takes from one token."""
-    model, text, found = report.exact[3], report.data["opening"]["text"], []
-    seen = capture(model, torch.tensor([text]))
-    scale, p_V = model.final_norm.weight / seen.residual[-1][0, -1].std(), seen.logits_BTV[0, -1]
-    for layer in seen.layers:
-        for h, weights_TS in enumerate(layer.weights_BHTS[0]):
-            z_SHD = torch.zeros_like(layer.v_BHSD[0].movedim(0, 1))
-            z_SHD[:, h] = weights_TS[-1, :, None] * layer.v_BHSD[0, h]
-            logits_SV = model.head(layer.attn.out(z_SHD.flatten(1)) * scale)  # type: ignore[misc]
-            logits_SV = (logits_SV - logits_SV.mean(1, keepdim=True)) * p_V.softmax(0)
-            found.append(float(logits_SV[range(len(text)), text].max()))
-    assert report.data["opening"]["head"] == found.index(max(found))
-    assert "".join(CHARS[i] for i in text) == TEXT
+    make_run(Path("runs/a"), CHARS)
+    for prompt in ("to be", "or not", "so be it", "many to", "zany"):
+        subject = Subject("a", MeasureOptions(prompt=prompt))
+        model, text, found = subject.model, subject.prompt_T.tolist(), []
+        seen = capture(model, subject.prompt_T[None])
+        scale = model.final_norm.weight / seen.residual[-1][0, -1].std()
+        for layer in seen.layers:
+            for h, weights_TS in enumerate(layer.weights_BHTS[0]):
+                z_SHD = torch.zeros_like(layer.v_BHSD[0].movedim(0, 1))
+                z_SHD[:, h] = weights_TS[-1, :, None] * layer.v_BHSD[0, h]
+                logits_SV = model.head(layer.attn.out(z_SHD.flatten(1)) * scale)  # type: ignore[misc]
+                logits_SV = logits_SV - logits_SV.mean(1, keepdim=True)
+                copied_SV = logits_SV * seen.logits_BTV[0, -1].softmax(0)
+                found.append(float(copied_SV[range(len(text)), text].max()))
+        head = found.index(max(found))
+        assert choose_opening(subject, torch.empty(0)) == {"text": text, "head": head}
 
 
 @given(st.data(), st.integers(1, 9))
@@ -112,9 +116,11 @@ def test_page_keeps_to_max_mb_and_overwrites_only_reports(
     assert "".join(data["vocab"][i] for i in data["reference"]) == "to beto beto "
     uniform = {info["key"]: info["uniform"] for info in data["scores"]}
     assert uniform["own_position"] == pytest.approx(sum(1 / q for q in range(2, 14)) / 12)
-    subject = Subject("a", MeasureOptions(source="text.txt"))
-    text = choose_opening(subject, subject.sequences(2))["text"]
-    assert data["prompted"] and " " + "".join(CHARS[i] for i in text) in " to be or not" * 2
+    Path("word.txt").write_text("word " * 200)
+    for which in ("best", "last"):
+        subject = Subject("a", MeasureOptions(source="word.txt", checkpoint=which))
+        text = choose_opening(subject, subject.sequences(9))["text"]
+        assert "word word w".startswith("".join(CHARS[i] for i in text))
     Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
     assert study.main([*report, "--out=mine.txt"]) == 2
     assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"
