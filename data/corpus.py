@@ -35,8 +35,6 @@ from data.tokenizer import (
     train_bpe,
 )
 
-START_TOKENS = 10_000_000  # maximum number of tokens from which the start token is chosen
-
 
 @dataclass(frozen=True, config=STRICT)
 class Corpus:
@@ -120,6 +118,7 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
 def make_entry(entry: Path, source: Source, tokenizer: Tokenizer, config: DataConfig) -> None:
     """Write an entry of the cache, complete or absent: the tokens and their description."""
     digest, left_out = hashlib.sha256(), 0
+    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     skip = config.unknown == "skip" and tokenizer.kind == "char"
     for left in entry.parent.glob(f"{entry.name}-*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
@@ -131,19 +130,18 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer, config: DataCo
                 lacking = {*text} - {*tokenizer.labels} if skip else ()
                 kept = text.translate(dict.fromkeys(map(ord, lacking)))
                 left_out += len(text) - len(kept)
-                file.write(tokenizer.encode(kept).data)
+                tokens = tokenizer.encode(kept)
+                file.write(tokens.data)
+                counts += np.bincount(tokens, minlength=len(counts))
                 digest.update(text.encode(errors=tokenizer.errors))
-            if not file.tell():
-                raise UserError(f"{source.name} is empty; choose another --data.source")
-        tokens = map_tokens(Path(made), tokenizer)
-        counts = np.bincount(tokens[:START_TOKENS])
+        if not counts.any():
+            raise UserError(f"{source.name} is empty; choose another --data.source")
         # A newline, or else the most frequent token.
         start = max(np.flatnonzero(counts), key=lambda i: (tokenizer.labels[i] == "\n", counts[i]))
-        info = {"sha256": digest.hexdigest(), "tokens": len(tokens), "start_token": int(start)}
-        info["left_out"] = left_out
+        info = {"sha256": digest.hexdigest(), "start_token": int(start), "left_out": left_out}
+        info["tokens"] = int(counts.sum())
         plain = {"info": info, "tokenizer": tokenizer.to_dict()}
         Path(made, "corpus.json").write_text(json.dumps(plain))
-        del tokens  # Windows does not rename the folder of a mapped file
         os.rename(made, entry)
 
 
@@ -152,17 +150,12 @@ def read_text(source: Source, errors: str = "strict") -> Iterable[str]:
     return tqdm(source.read(errors), "reading", leave=False, disable=None)
 
 
-def map_tokens(entry: Path, tokenizer: Tokenizer) -> npt.NDArray[Any]:
-    """Map the tokens of an entry into memory."""
-    return np.memmap(entry / "tokens.bin", tokenizer.encode("").dtype, "r")
-
-
 def read_entry(entry: Path, source: Source) -> Text:
     """Read an entry of the cache."""
     with reading(f"{entry}, which you can delete,"):
         plain = json.loads((entry / "corpus.json").read_text())
         tokenizer = load_tokenizer(plain["tokenizer"])
-        tokens = map_tokens(entry, tokenizer)
+        tokens = np.memmap(entry / "tokens.bin", tokenizer.encode("").dtype, "r")
         corpus = Corpus(source.name, **plain["info"])
         if corpus.tokens != len(tokens):
             raise ValueError("tokens.bin has the wrong size")
