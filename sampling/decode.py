@@ -15,7 +15,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from time import perf_counter
@@ -24,7 +23,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from common.atomic import write_atomically
 from common.errors import printable
 from model.attention import Cache
 from model.gpt import GPT
@@ -212,7 +210,7 @@ def huge(size: int) -> Tensor:
 
     With pages of 4 KB, TLB misses take a fifth of the time to read the weights.
     """
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE)
     with contextlib.suppress(AttributeError, OSError):  # a system without such pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
@@ -220,8 +218,7 @@ def huge(size: int) -> Tensor:
 
 @functools.cache
 def compile_library(dtype: torch.dtype) -> ctypes.CDLL:
-    """Compile `decode.c` for this processor, once. The library is kept in `__pycache__`, and loaded
-    again if its owner is the user or the owner of the source.
+    """Compile `decode.c` for this processor, once. The library is kept in `__pycache__`.
 
     Raises:
         OSError, CalledProcessError: if it cannot be compiled or written.
@@ -236,11 +233,9 @@ def compile_library(dtype: torch.dtype) -> ctypes.CDLL:
     made_of = repr((source.read_text(), command, torch.cpu.get_capabilities())).encode()
     path = source.parent / "__pycache__" / f"decode-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
     with contextlib.suppress(OSError):  # absent, or it does not load
-        if path.stat().st_uid in (source.stat().st_uid, os.getuid()):
-            return ctypes.CDLL(str(path))
-    with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch) / "decode.so"
-        subprocess.run([*command, "-o", str(made)], check=True)
-        path.parent.mkdir(exist_ok=True)
-        write_atomically(path, made.read_bytes())
+        return ctypes.CDLL(str(path))
+    path.parent.mkdir(exist_ok=True)
+    made = path.with_suffix(f".{os.getpid()}")  # another process may compile it at the same time
+    subprocess.run([*command, "-o", str(made)], check=True)
+    made.replace(path)
     return ctypes.CDLL(str(path))
