@@ -1,13 +1,12 @@
 """Optimizers and their schedules: Muon for the hidden matrices and AdamW for the rest, or AdamW.
 
-To add an optimizer, write a class with the members of `Optimizer`, and name it in `OPTIMIZERS` and
-in the `optimizer` field of training/config.py.
+To add an optimizer, write a subclass of `Optimizer`, and name it in `OPTIMIZERS` and in the
+`optimizer` field of training/config.py.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ MOMENTUM = 0.95  # of Muon
 Weights = dict[str, nn.Parameter]  # by name in the model
 
 
-class Optimizer(Protocol):
+class Optimizer:
     """The interface of an optimizer for training and checkpoints.
 
     It is not a `torch.optim.Optimizer`, whose first use imports PyTorch's compiler, which takes as
@@ -39,15 +38,16 @@ class Optimizer(Protocol):
 
     def step(self, lr_scale: float) -> None:
         """Update the weights with their gradients, at this multiple of the peak learning rates."""
+        raise NotImplementedError
 
 
-class AdamW:
+class AdamW(Optimizer):
     """AdamW (Loshchilov & Hutter 2019), with weight decay only for matrices and embeddings."""
 
     def __init__(self, weights: Weights, config: TrainConfig, precision: torch.dtype) -> None:
         self.weights, self.config = weights, config
         self.groups: dict[float, list[str]] = defaultdict(list)  # names by weight decay
-        self.state: dict[str, dict[str, Tensor]] = {}
+        self.state = {}
         for name, weight in weights.items():
             weight_decay = config.weight_decay if weight.dim() >= 2 else 0.0
             if name.startswith("ngram") and config.ngram_decay is not None:
@@ -84,7 +84,7 @@ class AdamW:
             )
 
 
-class Muon:
+class Muon(Optimizer):
     """Muon (Jordan et al. 2024) for the matrices inside the blocks, AdamW for the rest.
 
     Muon orthogonalizes the updates of momentum SGD, so that every direction of a matrix is learned
@@ -133,10 +133,7 @@ class Muon:
         self.adamw.step(lr_scale)
 
 
-OPTIMIZERS: dict[str, Callable[[Weights, TrainConfig, torch.dtype], Optimizer]] = {
-    "adamw": AdamW,
-    "muon": Muon,
-}
+OPTIMIZERS = {"adamw": AdamW, "muon": Muon}
 
 
 def make_optimizer(

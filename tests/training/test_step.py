@@ -14,7 +14,7 @@ from data.tokenizer import ByteTokenizer, CharTokenizer
 from model.config import ModelConfig
 from model.gpt import GPT
 from training.config import TrainConfig
-from training.optim import gradient
+from training.optim import Optimizer, gradient
 from training.processes import Processes
 from training.runtime import StopSignal
 from training.step import Evaluation, TrainState, evaluate, read_results, train_step
@@ -42,11 +42,11 @@ def nats(model: GPT, sequences: Tensor, ahead: int = 1) -> Tensor:
 # --- the training step ---------------------------------------------------------------------------
 
 
-class Descent:
+class Descent(Optimizer):
     """Plain gradient descent, which steps along the gradient."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.weights, self.state = dict(model.named_parameters()), dict[str, dict[str, Tensor]]()
+        self.weights, self.state = dict(model.named_parameters()), {}
 
     @torch.no_grad()
     def step(self, lr_scale: float) -> None:
