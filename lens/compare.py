@@ -32,7 +32,7 @@ from lens.formula import (
 from lens.measure import mean_loss
 from lens.metrics import entropy
 from lens.subject import JsonOptions, MeasureOptions, Subject, spread_sequences
-from lens.tables import printed, visible
+from lens.tables import print_table, visible
 from model.attention import MultiHeadAttention, attention, causal_mask
 from model.config import ModelConfig
 from model.gpt import GPT
@@ -85,31 +85,10 @@ def compare(word: str | None, options: Compare) -> int:
     for name, comparison in COMPARISONS.items():
         if options.only in (None, name):
             title, why = (inspect.getdoc(comparison) or "").split("\n\n")
-            print(f"{name}: {title}")
-            found = comparison(case)
-            printed.append([[name, ""], *found.items()])
-            print_numbers(found)
-            print(f"{why}\n")
+            print(f"{title}\n")
+            print_table([[name, ""], *comparison(case).items()], words=2, form=".4g")
+            print(f"\n{why}\n")
     return 0
-
-
-def print_numbers(found: Found) -> None:
-    """Print a line for each number or text.
-
-    Raises:
-        FloatingPointError: if a number is not finite.
-    """
-    width = max(map(len, found))
-    for name, value in found.items():
-        if isinstance(value, str):
-            shown = value
-        elif not math.isfinite(value):
-            raise FloatingPointError(f"{name}: not finite")
-        elif 0 < abs(value) < 1e-3:
-            shown = f"{value:.1e}"
-        else:
-            shown = f"{value:,.4f}".rstrip("0").rstrip(".")
-        print(f"    {name:<{width}}  {shown:>10}")
 
 
 # --- one layer -----------------------------------------------------------------------------------
@@ -218,12 +197,12 @@ def scale(case: Case) -> Found:
     return found
 
 
-def leak_gap(dtype: torch.dtype) -> float:
+def leak_gap(dtype: torch.dtype) -> int:
     """Find the smallest integer by which a hidden score must exceed the visible one to receive
     attention, in this type, if the mask adds `FINITE`."""
     gap = torch.arange(-2 * FINITE).to(dtype)
     masked = torch.stack((torch.zeros_like(gap), gap + FINITE), dim=-1)
-    return float((masked.softmax(-1)[:, 1] > 0).int().argmax())
+    return int((masked.softmax(-1)[:, 1] > 0).int().argmax())
 
 
 def finite_mask(case: Case) -> Found:
