@@ -2,8 +2,6 @@
 
 import dataclasses
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -12,10 +10,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from common.errors import UserError
+from common.errors import UserError, reading
 from common.fields import STRICT
 from data.batches import Batches, check_cached, open_batches
-from lens.capture import LayerPass, blocks_of, capture
+from lens.capture import LayerPass, capture
 from lens.formula import layer_steps, relative_error
 from lens.measure import repeated
 from model.gpt import GPT
@@ -212,39 +210,24 @@ def check_attention(model: GPT, numbers: bool) -> None:
         UserError: naming the first part that does not match, and the file to update.
     """
     C, H, V = model.config.n_embd, model.config.n_head, model.token_embedding.num_embeddings
-    for i, block in enumerate(blocks_of(model)):
-        with matching(f"layer {i}", "lens/formula.py"):
-            if block.attn.n_head != H:
-                raise ValueError(f"{block.attn.n_head} heads, expected {H}")
-            for name in ("query", "key", "value", "out"):
-                shape = tuple(getattr(block.attn, name).weight.shape)
-                if shape != (C, C):
-                    raise ValueError(f"{name}.weight is {shape}, expected {(C, C)}")
     # A whole context, because a sliding window changes only late positions.
     size, generator = (1, model.config.block_size), torch.Generator().manual_seed(0)
-    with matching("the forward pass", "lens/capture.py"):
+    with reading("the forward pass", "cannot be read by lens/capture.py"):
         layers = capture(model, torch.randint(V, size, generator=generator)).layers
     for i, layer in enumerate(layers):
-        with matching(f"layer {i}", "lens/formula.py"):
+        with reading(f"layer {i}", "does not match lens/formula.py; update it"):
+            if layer.attn.n_head != H:
+                raise ValueError(f"{layer.attn.n_head} heads, expected {H}")
+            for name in ("query", "key", "value", "out"):
+                shape = tuple(getattr(layer.attn, name).weight.shape)
+                if shape != (C, C):
+                    raise ValueError(f"{name}.weight is {shape}, expected {(C, C)}")
             steps = layer_steps(layer.attn, layer.x_BTC)
             for name, got in {"heads z": layer.z_BHTD, "output": layer.output_BTC}.items():
                 errors_T = relative_error(got, steps[name].value).movedim(-2, 0).flatten(1).amax(1)
                 if numbers and errors_T.max() > 1e-3:
                     first = int((errors_T > 1e-3).int().argmax())
                     raise ValueError(f"the step '{name}' differs from position {first} on")
-
-
-@contextmanager
-def matching(part: str, file: str) -> Iterator[None]:
-    """Convert any error inside the `with` block, because an edited model can raise anything, into
-    one line that names the part of the model and the file that does not describe it."""
-    try:
-        yield
-    except FloatingPointError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{part} does not match {file}: {reason}; update {file}") from error
 
 
 def check_index(flag: str, index: int, count: int) -> None:

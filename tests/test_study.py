@@ -194,9 +194,12 @@ COMMANDS = ("trace", "verify", "heads", "compare --steps=1", "report")
 
 
 def share_keys(model: GPT) -> None:
-    """Let all queries of layer 1 share the keys of a single head."""
+    """Let all queries of layer 1 share the keys of a single head, repeated for every head."""
     attn: Any = blocks_of(model)[1].attn
     attn.key = nn.Linear(H * D, D)
+    attn.project.register_forward_hook(
+        lambda module, args, qkv: (qkv[0], qkv[1].repeat(1, 1, H), qkv[2])
+    )
 
 
 def change_late_positions(model: GPT) -> None:
@@ -219,7 +222,7 @@ EDITS: dict[str, tuple[Any, list[int], str]] = {
     "window": (
         change_late_positions,
         [2, 1, 2, 2, 2],
-        "layer 1 .*formula.py: .* from position 30 on;",
+        r"layer 1 .*formula\.py.*: .* from position 30 on$",
     ),
     "MLP": (replace_mlp, [0, 0, 0, 0, 0], ""),
 }
