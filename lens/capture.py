@@ -71,7 +71,7 @@ def blocks_of(model: nn.Module) -> list[Block]:
 
 def attends_of(model: nn.Module) -> list[Attend]:
     """Return the kernel of each attention layer, in order."""
-    return [module for module in model.modules() if isinstance(module, Attend)]
+    return [block.attn.attend for block in blocks_of(model)]
 
 
 @contextmanager

@@ -57,24 +57,25 @@ def layer_steps(
         return value
 
     add("input", "x, the normalized residual stream", "B,T,C", x_BTC)
-    by_head = {}
-    for name, layer in {"Q": attn.query, "K": attn.key, "V": attn.value}.items():
+    heads = []
+    for name, layer, norm, letters in (
+        ("Q", attn.query, attn.q_norm, "B,H,T,D"),
+        ("K", attn.key, attn.k_norm, "B,H,S,D"),
+        ("V", attn.value, nn.Identity(), "B,H,S,D"),
+    ):
         formula = f"x W_{name.lower()}{plus_bias(layer, name.lower())}"
-        together_BTC = add(name, formula, "B,T,C", layer(x_BTC))
-        by_head[name] = (
-            project_per_head(attn, layer, x_BTC) if per_head else attn.split_heads(together_BTC)
-        )
-    letters = {"Q": "B,H,T,D", "K": "B,H,S,D", "V": "B,H,S,D"}
-    for name, x_BHTD in by_head.items():
-        add(f"{name} by head", f"{name} split into H x D", letters[name], x_BHTD)
-    for name, norm in {"Q": attn.q_norm, "K": attn.k_norm}.items():
+        x_BHTD = attn.split_heads(add(name, formula, "B,T,C", layer(x_BTC)))
+        if per_head:
+            x_BHTD = project_per_head(attn, layer, x_BTC)
+        add(f"{name} by head", f"{name} split into H x D", letters, x_BHTD)
         if not isinstance(norm, nn.Identity):
-            formula, x_BHTD = f"{type(norm).__name__}({name}), each head", norm(by_head[name])
-            by_head[name] = add(f"{name} normalized", formula, letters[name], x_BHTD)
-        if attn.rotary is not None:
-            formula, x_BHTD = f"{name} rotated by its position", attn.rotary(by_head[name], 0)
-            by_head[name] = add(f"{name} rotated", formula, letters[name], x_BHTD)
-    q_BHTD, k_BHSD, v_BHSD = by_head.values()
+            formula = f"{type(norm).__name__}({name}), each head"
+            x_BHTD = add(f"{name} normalized", formula, letters, norm(x_BHTD))
+        if attn.rotary is not None and name != "V":
+            formula, x_BHTD = f"{name} rotated by its position", attn.rotary(x_BHTD, 0)
+            add(f"{name} rotated", formula, letters, x_BHTD)
+        heads.append(x_BHTD)
+    q_BHTD, k_BHSD, v_BHSD = heads
 
     products = add("products", "Q K^T", "B,H,T,S", q_BHTD @ k_BHSD.mT)
     divisor = math.sqrt(q_BHTD.size(-1)) if scaled else 1.0
