@@ -78,8 +78,8 @@ def compare(word: str | None, options: Compare) -> int:
         raise UserError(f"--only {options.only} must be one of {', '.join(COMPARISONS)}")
     subject = Subject(word, options)
     layer = subject.layer(options.layer)
-    sequences_BT, shorter = subject.sequences(options.sequences), len(subject.prompt_T) * 2 // 3
-    other = capture(subject.model, sequences_BT[-1:, :shorter])
+    sequences_BT = subject.sequences(options.sequences)
+    other = capture(subject.model, sequences_BT[-1:, : subject.window // 2])
     other_BSC = other.layers[options.layer].x_BTC
     case = Case(subject, sequences_BT, options.steps, layer, other_BSC)
     for name, comparison in COMPARISONS.items():
@@ -220,9 +220,7 @@ def finite_mask(case: Case) -> Found:
         steps = layer_steps(case.layer.attn, case.layer.x_BTC, masked_by=masked_by)
         leaked = steps["weights A"].value[..., future].sum()
         found[f"attention that leaks on this prompt, {masked_by:g}"] = leaked.item()
-    scores = steps["scores"].value
-    hidden, visible = (scores.masked_fill(m, -math.inf).amax(-1) for m in (~future, future))
-    return found | {"largest score gap on this prompt": (hidden - visible)[..., :-1].max().item()}
+    return found
 
 
 def relu(case: Case) -> Found:

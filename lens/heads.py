@@ -100,14 +100,14 @@ def print_heads(subject: Subject, options: Heads, sequences_BT: Tensor) -> None:
 def print_copying(subject: Subject) -> None:
     """Print how well random strings are copied, at several lengths."""
     rows: list[list[Any]] = [
-        ["copying", "trained on", "loss, first copy", "second", "ratio", "induction, best head"],
+        ["copying", "trained on", "loss, first copy", "second", "ratio", "induction", "best head"],
     ]
     for period in subject.periods():
         first, second, induction_LH = measure_copying(subject.model, period, REPEATS)
         trained = "yes" if period in subject.trained_periods else "no"
         name, at = max(names_of(subject.model).items(), key=lambda head: induction_LH[head[1]])
-        best = induction_LH[at].item(), name
-        rows.append([f"period {period}", trained, first, second, second / first, best])
+        best = induction_LH[at].item()
+        rows.append([f"period {period}", trained, first, second, second / first, best, name])
     print_table(rows)
     print()
 

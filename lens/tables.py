@@ -41,9 +41,9 @@ def print_table(table: Sequence[Sequence[Any]], words: int = 1, form: str = ".3f
 
 
 def show(cell: Any, form: str) -> str:
-    """Return a cell as text: None is empty; a pair is a number and its head or standard error."""
+    """Return a cell as text: None is empty; a pair is a number and its standard error."""
     if isinstance(cell, tuple):
-        cell = ("{:.3f} {}" if isinstance(cell[1], str) else "{:+.4f} ± {:.4f}").format(*cell)
+        cell = "{:+.4f} ± {:.4f}".format(*cell)
     elif isinstance(cell, float | int):
         cell = f"{cell:{form if isinstance(cell, float) else ','}}"
     text = printable("" if cell is None else str(cell))

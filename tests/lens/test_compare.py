@@ -95,9 +95,7 @@ def recomputed(case: Case) -> dict[str, list[float]]:
         found["scale"] += [float(entropy(A[0]).mean()), float(A.max(-1).values.mean())]
         found["scale"] += [float(gradient.square().sum().sqrt())]
     leaked = float((scores - 10_000.0 * ~PAST).softmax(-1)[..., ~PAST].sum())
-    rows = [row for head in scores[0] for row in enumerate(head[:-1])]
-    largest = max(float(row[t + 1 :].max() - row[: t + 1].max()) for t, row in rows)
-    found["finite_mask"] = [leaked, 0.0, largest]
+    found["finite_mask"] = [leaked, 0.0]
     found["relu"] = [float((out < 0).float().mean()), change(out.clamp(min=0), out)]
     found["polarity"] = [change(layer_of(attn, x, x, ~PAST), causal), 0.0]
     return found
