@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 
 from model.attention import MultiHeadAttention, causal_mask
 
@@ -121,13 +120,6 @@ def layer_by_torch(attn: MultiHeadAttention, x_BTC: Tensor, mask: Tensor | None 
     settings = {"attn_mask": None if mask is None else ~mask, "need_weights": False}
     output: Tensor = functional_call(module, weights, (x_BTC, x_BTC, x_BTC), settings)[0]
     return output
-
-
-def third_write_up(attn: MultiHeadAttention, x_BTC: Tensor, masked: bool) -> dict[str, Step]:
-    """Compute attention without the division by sqrt(D), with -10000 added above the diagonal if
-    `masked`, and with a ReLU after the output projection."""
-    steps = layer_steps(attn, x_BTC, causal=masked, scaled=False, masked_by=FINITE)
-    return steps | {"ReLU": Step("max(output, 0)", "B,T,C", F.relu(steps["output"].value))}
 
 
 def with_gradients(

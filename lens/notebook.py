@@ -31,10 +31,9 @@ class Page:
     """The page, which a notebook displays."""
 
     content: str = field(repr=False)
-    height: str
 
     def _repr_html_(self) -> str:
-        style = f"border: 0; width: 100%; height: {self.height}"
+        style = f"border: 0; width: 100%; height: {FITS}"
         frame = f'<iframe srcdoc="{html.escape(self.content)}" style="{style}"></iframe>'
         return f'<div style="container-type: inline-size">{frame}</div>'
 
@@ -45,7 +44,6 @@ def show(
     *,
     tokenizer: Any = None,
     max_mb: float = 4.0,
-    height: str = FITS,
     **flags: Any,
 ) -> Page:
     """Return the report page of a run, or of a GPT module of a known format.
@@ -57,7 +55,6 @@ def show(
         text: the text to measure on; for a module, its training text.
         tokenizer: the module's tokenizer; if omitted, tokens are the sorted characters of the text.
         max_mb: maximum size of the page in megabytes; a smaller page has fewer snapshots.
-        height: height of the page as a CSS length, such as "700px".
         flags: other flags of `study.py report`, such as prompt="to be".
 
     Raises:
@@ -85,4 +82,4 @@ def show(
                 )
         subject = Subject(model, options, saved)
         content = make_page(subject, subject.sequences(options.sequences), max_mb * 1e6)
-    return Page(content, height)
+    return Page(content)

@@ -9,7 +9,7 @@ from torch import nn
 
 from common.errors import UserError
 from common.fields import STRICT, Count, Natural
-from lens.formula import Step, error, layer_by_torch, layer_steps, third_write_up
+from lens.formula import FINITE, Step, error, layer_by_torch, layer_steps
 from lens.subject import JsonOptions, Subject, SubjectOptions, check_index
 from lens.tables import print_table, visible
 from model.attention import MultiHeadAttention
@@ -105,4 +105,6 @@ def trace_random(shape: str, n_head: int) -> None:
     x_BTC, attn = nn.Embedding(10, 8)(torch.randint(10, (5, 3))), MultiHeadAttention(8, 2)
     for masked in (False, True):
         print(f"\ntoken ids, no scale, ReLU, masked: {masked}\n")
-        print_steps(third_write_up(attn, x_BTC, masked))
+        steps = layer_steps(attn, x_BTC, causal=masked, scaled=False, masked_by=FINITE)
+        steps["ReLU"] = Step("max(output, 0)", "B,T,C", steps["output"].value.relu())
+        print_steps(steps)
