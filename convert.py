@@ -119,8 +119,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"name a command: {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
     convert, kind, words = COMMANDS[name]
     usage = f"python convert.py {name} {' '.join(words)} [--flag VALUE ...]"
-    given = [word for word in rest[: len(words)] if not word.startswith("-")]
-    _, values = read_command_line({"": kind}, rest[len(given) :], usage, kind.__doc__ or "", 0)
+    given, values = read_command_line({"": kind}, rest, usage, kind.__doc__ or "", len(words))
     if len(given) < len(words):
         raise UserError(f"{name} takes {' and '.join(words)}: {usage}")
     convert(*given, build(kind, values[""]))
