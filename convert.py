@@ -23,7 +23,7 @@ from common.errors import UserError, command, printable, shell_word
 from common.fields import STRICT
 from configs.load import build, nearest, read_command_line
 from formats.folder import download, read_folder, write_folder
-from formats.imported import Imported, compare_logits
+from formats.imported import compare_logits
 from formats.nanogpt import read_nanogpt
 from formats.own import read_weights
 from run.checkpoint import open_run, save_checkpoint
@@ -71,7 +71,8 @@ def export(run: str, folder: str, options: Export) -> None:
 
 
 def import_(word: str, options: Import) -> None:
-    """Read the model that the word names, compare its logits, and save it as a run."""
+    """Read the model that the word names, compare its logits, and save it as a run, which cannot be
+    resumed because it has no optimizer state."""
     if options.run is not None:
         check_unused(RUNS / options.run)  # fail before the model is read
     path = download(word.removeprefix("hub:")) if word.startswith("hub:") else Path(word)
@@ -86,20 +87,14 @@ def import_(word: str, options: Import) -> None:
         imported = read(path, Path(options.tokenizer) if options.tokenizer else None)
     print(f"model: {imported.model.num_parameters():,} parameters, {imported.model.config}")
     print(compare_logits(imported.model, imported.original))
-    saved = save_run(options.run, imported, word)
-    run, text = shell_word(saved), shell_word(Path(imported.source))
-    text = f" --source {text}" if text != "pydocs" else ""
-    print(f"next:\n  python sample.py {run}\n  python study.py report {run}{text}")
-
-
-def save_run(name: str | None, imported: Imported, word: str) -> Path:
-    """Save a run that cannot be resumed, because it has no optimizer state; return its folder."""
-    folder = make_folder(name, Path(word.removeprefix("hub:")).name or "model")
+    folder = make_folder(options.run, Path(word.removeprefix("hub:")).name or "model")
     saved = imported.saved(folder, word)
     with lock_run(folder):
         save_config(folder, saved.config, printable(f"imported from {word}"))
         save_checkpoint(saved.path, saved.tensors, saved.header)
-    return folder
+    run, text = shell_word(folder), shell_word(Path(imported.source))
+    text = f" --source {text}" if text != "pydocs" else ""
+    print(f"next:\n  python sample.py {run}\n  python study.py report {run}{text}")
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], type, list[str]]] = {

@@ -132,6 +132,7 @@ def compare_logits(model: GPT, original: Any) -> str:
     apart = difference(model, original)
     found = f"largest difference of the logits, relative to the largest logit: {apart:.1e}"
     if not apart < TOLERANCE:
-        name = type(original).__name__
-        raise UserError(f"{name} computes different logits from the same weights: {found}")
+        raise UserError(
+            f"{type(original).__name__} computes different logits from the same weights: {found}"
+        )
     return found
