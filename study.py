@@ -13,13 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
+
+from common.atomic import write_atomically
 from common.errors import UserError, command
 from configs.load import build, nearest, read_command_line
 from lens.compare import Compare, compare
 from lens.heads import Heads, heads
 from lens.report import Report, report
 from lens.runs import Runs, runs
-from lens.tables import check_path, printed, save_tables
+from lens.tables import check_path, printed
 from lens.trace import Trace, trace
 from lens.verify import Verify, verify
 
@@ -46,19 +49,18 @@ def main(argv: list[str]) -> int:
     if name not in COMMANDS:
         raise UserError(f"name a command: {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
     flags, study = COMMANDS[name]
-    run, limit, flag, mark = "RUN", 1, "json", f'{{"study":["{name}"'
-    if name == "runs":
-        run, limit, flag, mark = "RUN ...", sys.maxsize, "csv", 'run,"loss, '
+    run, limit = ("RUN ...", sys.maxsize) if name == "runs" else ("RUN", 1)
     usage = f"python study.py {name} [{run}] [--flag VALUE ...]"
     names, values = read_command_line({"": flags}, rest, usage, f"{flags.__doc__}.", limit)
     options: Any = build(flags, values[""])
-    path = getattr(options, flag, None)
+    path = getattr(options, "json", None)
     if path is not None:
-        check_path(Path(path), f"--{flag}", mark.encode())
+        check_path(Path(path), "--json", f'{{"study":["{name}"'.encode())
     printed.clear()
     code = study(names if name == "runs" else next(iter(names), None), options)
-    if path is not None and printed:  # not if no run could be read
-        save_tables(Path(path), argv)
+    if path is not None:
+        results = {"study": argv, "tables": printed}
+        write_atomically(Path(path), to_json(results, inf_nan_mode="null"))
     return code
 
 

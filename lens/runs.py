@@ -1,6 +1,8 @@
 """The command runs: which run is best, and how the runs differ."""
 
+import csv
 import dataclasses
+import io
 import statistics
 import sys
 from collections.abc import Sequence
@@ -10,9 +12,10 @@ from typing import Any
 import torch
 from pydantic.dataclasses import dataclass
 
+from common.atomic import write_atomically
 from common.errors import UserError, printable, reading
 from common.fields import STRICT
-from lens.tables import print_table
+from lens.tables import check_path, print_table
 from model.gpt import GPT
 from run.checkpoint import open_run
 from run.folder import RUNS, find_run
@@ -29,6 +32,8 @@ class Runs:
 
 def runs(names: Sequence[str], options: Runs) -> int:
     """Print the table of all runs, or of those named; return 1 if one cannot be read."""
+    if options.csv is not None:
+        check_path(Path(options.csv), "--csv", b'run,"loss, ')
     everything = sorted(path.parent for path in RUNS.glob("*/last.safetensors"))
     folders, rows = dict.fromkeys(map(find_run, names)) or everything or [find_run(None)], []
     for folder in folders:
@@ -44,7 +49,12 @@ def runs(names: Sequence[str], options: Runs) -> int:
             print("losses in bits/char: the runs have different tokens\n")
         columns = [run, loss, *(name for name in known if "." not in name or name in differ)]
         rows.sort(key=lambda row: (row[loss] is None, row[loss]))
-        print_table([columns, *([row[name] for name in columns] for row in rows)], form=".4f")
+        table = [columns, *([row[name] for name in columns] for row in rows)]
+        print_table(table, form=".4f")
+        if options.csv is not None:
+            content = io.StringIO()
+            csv.writer(content, lineterminator="\n").writerows(table)
+            write_atomically(Path(options.csv), content.getvalue().encode())
     return int(len(rows) < len(folders))
 
 

@@ -1,7 +1,5 @@
 """Tables in a terminal: aligned columns, first words, then numbers."""
 
-import csv
-import io
 import shutil
 import sys
 import unicodedata
@@ -9,13 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import to_json
-
-from common.atomic import write_atomically
 from common.errors import UserError, printable
 
 WIDEST = 50  # characters of a cell
-printed: list[Any] = []  # all tables, with their numbers in full precision, for --json and --csv
+printed: list[Any] = []  # all tables, with their numbers in full precision, for --json
 
 
 def print_table(table: Sequence[Sequence[Any]], words: int = 1, form: str = ".3f") -> None:
@@ -85,14 +80,3 @@ def check_path(path: Path, flag: str, mark: bytes) -> None:
     ours = path.is_file() and mark.startswith(path.read_bytes()[: len(mark)])
     if not path.parent.is_dir() or (path.exists() and not ours):
         raise UserError(f"{flag} {str(path)!r} must name a result, or a new file in a folder")
-
-
-def save_tables(path: Path, argv: Sequence[str]) -> None:
-    """Write the table of runs as CSV, and others as JSON; a number that is not finite is null."""
-    content = io.StringIO()
-    if argv[0] == "runs":
-        csv.writer(content, lineterminator="\n").writerows(printed[0])
-    else:
-        results = {"study": argv, "tables": printed}
-        content.write(to_json(results, inf_nan_mode="null").decode())
-    write_atomically(path, content.getvalue().encode())
