@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from benchmarks import common as frame
 from common.errors import UserError, command
 from common.fields import STRICT, NonNegative
-from configs.load import Config, read_config
+from configs.load import Config
 from model.config import ModelConfig
 from model.gpt import GPT
 from training.config import TrainConfig
@@ -64,14 +64,12 @@ class Options(frame.RivalOptions):
 def rows_known(contexts: bool) -> dict[str, tuple[ModelConfig, TrainConfig]]:
     """Return the model and the training config of each row; nanoGPT has the first three as well."""
     adamw, default = TrainConfig(optimizer="adamw"), Config()
-    half_hour = read_config({}, str(frame.ROOT / "configs" / "shakespeare_30min.yaml"))
     dropped = replace(WIDER, dropout=0.2, attn_dropout=0.2)
     rows = {
         "nanoGPT's 4 x 128": (CLASSICAL, replace(adamw, batch_size=12)),
         "nanoGPT's 6 x 384, dropout 0.2": (dropped, replace(adamw, batch_size=16)),
         "nanoGPT's 6 x 384, no dropout": (WIDER, replace(adamw, batch_size=16)),
         "the default, with Muon": (default.model, default.train),
-        "shakespeare_30min, with Muon": (half_hour.model, half_hour.train),
     }
     for attention in ("fused", "explicit") if contexts else ():
         model = replace(default.model, attention=attention)

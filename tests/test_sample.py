@@ -63,7 +63,8 @@ def test_each_option_matches_direct_sampling(
         out, err = capsys.readouterr()
         assert out == expected(run, **given)
         assert (out != plain) == bool(changes.keys() - {"device", "dtype"}), changes
-        assert "validation loss 2.5000, on cpu" in err
+        unit = "char" if chars else "byte"
+        assert f"validation loss 2.5000 nats/{unit}, on cpu" in err
 
 
 def test_text_is_printed_as_it_is_sampled(

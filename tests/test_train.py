@@ -413,7 +413,10 @@ def test_target_loss_ends_the_run_and_seconds_add_up(
     header.state.seconds, header.state.val_loss = 1000.0, 9.0
     save_checkpoint(path, tensors, header)
     assert train.main(["--resume=a"]) == 0
-    assert f"last.safetensors, step {step}, validation loss 9.0000\n" in capsys.readouterr().out
+    assert (
+        f"last.safetensors, step {step}, validation loss 9.0000 nats/char\n"
+        in capsys.readouterr().out
+    )
     assert step < state_of("a").step < 24
     assert read("runs/a", "val_loss")[step] == loss
     assert state_of("a").seconds > 1000
@@ -524,7 +527,7 @@ def test_init_from_starts_a_new_run_from_the_best_weights(
     assert_same_tensors(a.model().state_dict(), b.model().state_dict())
     assert b.header.state.step == b.config.train.max_steps
     assert b.config.data.source == "short.txt"
-    weights = "# weights: runs/a/best.safetensors, step 2, validation loss 2.5000\n"
+    weights = "# weights: runs/a/best.safetensors, step 2, validation loss 2.5000 nats/char\n"
     assert weights in Path("runs/b/config.yaml").read_text()
 
 

@@ -69,7 +69,8 @@ def test_transformers_opens_an_exported_run(
     theirs, info = library.AutoModelForCausalLM.from_pretrained("out", output_loading_info=True)
     assert not any(info.values())  # transformers initializes missing tensors itself
     step, name = saved.header.state.step, type(theirs).__name__
-    assert first.endswith(f"step {step}, validation loss 2.5000, as {name} in out")
+    unit = "token" if kind == "bpe" else kind
+    assert first.endswith(f"step {step}, validation loss 2.5000 nats/{unit}, as {name} in out")
     assert theirs.dtype == torch.float32 and difference(saved.model(), theirs) < 1e-5
     ends, end = theirs.generation_config, 299 if kind == "bpe" else None
     assert (ends.bos_token_id, ends.eos_token_id, ends.max_length) == (1, end, 16)
