@@ -134,7 +134,7 @@ def output(case: Case) -> Found:
     own = (square_HH.trace() / square_HH.sum().clamp(min=1e-30)).item()
     return {
         "change of the layer's output without it": change(merged_BTC, case.layer.output_BTC),
-        "fraction of W_O that carries one head's channels into another's": 1 - own,
+        "fraction of W_O between channels of two heads": 1 - own,
     }
 
 
