@@ -192,7 +192,7 @@ def scale(case: Case) -> Found:
         found |= {
             f"{name}: entropy (1 is uniform)": entropy(A).mean().item(),
             f"{name}: largest weight of a row, mean": A.amax(-1).mean().item(),
-            f"{name}: gradient at the scores, of a random loss": gradient.norm().item(),
+            f"{name}: gradient of a random loss": gradient.norm().item(),
         }
     return found
 
