@@ -291,7 +291,7 @@ def never_masked(case: Case) -> Found:
         with without_mask(model):
             found[f"trained {how}: loss without it"] = mean_loss(model, sequences_BT)
         generator = torch.Generator().manual_seed(train.seed)
-        tokens = generate(model, sequences_BT[:1, :8], 60, Sampling(), generator)
+        tokens = generate(model, sequences_BT[:1, :8], 50, Sampling(), generator)
         text = "".join(visible(subject.tokenizer.labels[int(token)]) for token in tokens)
         found[f"trained {how}, it generates:"] = text
     return found
