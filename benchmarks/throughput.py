@@ -25,7 +25,6 @@ from model.gpt import GPT
 from training.config import TrainConfig
 from training.processes import Processes
 from training.runtime import start_machine
-from training.size import flops_per_token
 from training.step import make_model, train_step
 
 VOCAB = 65  # Tiny Shakespeare's characters
@@ -112,6 +111,18 @@ def measure(
         "percent_of_peak": flops / seconds / 1e7 / frame.matmul_gflops(device, precision),
         "megabytes": megabytes,
     }
+
+
+def flops_per_token(model: GPT) -> int:
+    """Return the FLOPs per token, forward and backward (Chowdhery et al. 2022, appendix B).
+
+    They are 6 for each weight of the matrices, except the embeddings, and 12 L C T for the two
+    matmuls of attention, including masked positions.
+    """
+    config = model.config
+    matrices = sum(p.numel() for p in model.blocks.parameters() if p.dim() == 2)
+    head = config.n_embd * model.token_embedding.num_embeddings
+    return 6 * (matrices + head) + 12 * config.n_layer * config.n_embd * config.block_size
 
 
 def nanogpt_step(checkout: str, config: ModelConfig, batch: torch.Tensor) -> Callable[[], object]:

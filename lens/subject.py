@@ -19,7 +19,6 @@ from lens.measure import repeated
 from model.gpt import GPT
 from run.checkpoint import SavedRun, open_run
 from run.folder import find_run
-from training.size import flops_per_token
 
 PROMPT_TOKENS = 128  # of the validation text, if no prompt is given
 # Of a prompt and of a measured sequence; longer attention maps are too large to save and to read.
@@ -164,7 +163,7 @@ class Subject:
         """
         if count is None:
             passes = 2 * self.config.model.n_layer * self.config.model.n_head
-            flops = passes * self.window * flops_per_token(self.model) / 3  # forward only
+            flops = 2 * passes * self.window * self.model.num_parameters()  # forward only
             count = max(2, min(SEQUENCES, int(ENOUGH / flops)))
         sequences = spread_sequences(self.batches(self.window), self.window, count)
         if len(sequences) < 2:

@@ -23,7 +23,6 @@ from lens.verify import check_model
 from model.gpt import GPT
 from run.checkpoint import SavedRun, open_run
 from tests.conftest import ROOT, make_run
-from training.size import flops_per_token
 
 L, H, D, T, PROMPT = 3, 2, 16, 33, "the value of the object"
 TEXT = "the value of the object is returned by the function\nand every word is a name\n" * 60
@@ -177,7 +176,7 @@ def test_large_model_is_measured_on_fewer_sequences(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subject = Subject("text", SubjectOptions(source="text.txt"))
-    passes = 2 * L * H * T * flops_per_token(subject.model) / 3  # forward only
+    passes = 2 * L * H * T * 2 * subject.model.num_parameters()
     for enough, count in ((0.0, 2), (5.5, 5)):
         monkeypatch.setattr("lens.subject.ENOUGH", enough * passes)
         assert len(subject.sequences(None)) == count

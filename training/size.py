@@ -1,4 +1,4 @@
-"""The size of a model and of a step, and how many steps fit into the minutes."""
+"""The size of a model, and how many steps fit into the minutes."""
 
 import sys
 import time
@@ -10,18 +10,6 @@ from training.config import TrainConfig
 from training.processes import Processes
 from training.runtime import Machine
 from training.step import make_model, train_step
-
-
-def flops_per_token(model: GPT) -> int:
-    """Return the FLOPs per token, forward and backward (Chowdhery et al. 2022, appendix B).
-
-    They are 6 for each weight of the matrices, except the embeddings, and 12 L C T for the two
-    matmuls of attention, including masked positions.
-    """
-    config = model.config
-    matrices = sum(p.numel() for p in model.blocks.parameters() if p.dim() == 2)
-    head = config.n_embd * model.token_embedding.num_embeddings
-    return 6 * (matrices + head) + 12 * config.n_layer * config.n_embd * config.block_size
 
 
 def describe_model(model: GPT) -> str:

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import train
 from benchmarks import common, lessons, page, recipe, sampling, throughput, time_to_loss
 from configs.load import SECTIONS, Config, read_command_line, read_config
 from model.config import ModelConfig
-from model.gpt import GPT
+from model.gpt import GPT, next_token_loss
 from tests.conftest import DEBUG, ROOT
 from training.config import TrainConfig
-from training.size import flops_per_token
 
 TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
 
@@ -76,11 +77,28 @@ def test_speeds_are_those_of_a_clock_that_advances_two_seconds(
     monkeypatch.setattr(sampling, "WIDER", TINY)
     (row,) = results(throughput.main, "--repetitions=1")
     assert [row["batch"], row["tokens_per_second"], row["ms_per_step"]] == ["6 x 8", [24], [2000]]
-    peak = 24 * flops_per_token(GPT(TINY, throughput.VOCAB)) / 0.5e9
+    peak = 24 * throughput.flops_per_token(GPT(TINY, throughput.VOCAB)) / 0.5e9
     assert row["percent_of_peak"] == [pytest.approx(100 * peak)]
     rows = results(sampling.main, "--tokens=20", "--repetitions=2")
     speeds = {row["batch"]: row["tokens_per_second"] for row in rows}
     assert speeds == {"1": [10, 10], "16": [160, 160]}
+
+
+SHAPES = [
+    {"n_layer": 2, "n_embd": 64, "n_head": 2, "block_size": 256},
+    {"activation": "gelu", "bias": True, "positions": "learned"},
+    {"dropout": 0.1, "ngrams": 3},
+]
+
+
+@pytest.mark.parametrize("choices", SHAPES, ids=str)
+def test_flops_match_a_real_step(choices: dict[str, Any]) -> None:
+    """PyTorch counts them, with explicit attention because it sees only plain matmuls."""
+    config = ModelConfig(**choices | {"attention": "explicit"})
+    model, tokens = GPT(config, 65), torch.randint(65, (4, config.block_size + 1))
+    with FlopCounterMode(display=False) as counter:
+        next_token_loss(model(tokens[:, :-1]), tokens[:, 1:]).backward()
+    assert throughput.flops_per_token(model) * 4 * config.block_size == counter.get_total_flops()
 
 
 def test_seconds_of_excludes_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
