@@ -149,6 +149,6 @@ def read_metrics(folder: Path) -> list[Numbers]:
     for line in path.read_bytes().splitlines() if path.exists() else []:
         with suppress(ValueError):
             read = json.loads(line)
-            if isinstance(read, dict) and "step" in read:
+            if isinstance(read, dict) and isinstance(read.get("step"), int):
                 numbers.append(read)
     return numbers

@@ -89,7 +89,7 @@ def test_resumed_log_has_no_missing_or_repeated_steps(
             log.write({"val_loss": -state.step})
             assert events("val_loss")[-1][0] == state.step, "while it trains"
     with open(tmp_path / "metrics.jsonl", "ab") as file:
-        file.write(b'\xff\n[1]\n{}\n{"step": 3, "train')
+        file.write(b'\xff\n[1]\n{}\n{"step": "3"}\n{"step": 3, "train')
     now = time.time() + 2  # TensorBoard orders files by the time in their names, in seconds
     monkeypatch.setattr(time, "time", lambda: now)
     state = TrainState(step=2, last_eval_step=1)
