@@ -32,6 +32,12 @@ if handler != signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 import torch  # noqa: E402, F401
 
+# From here to `main`, it is an exception, which ends in one line, too.
+sys.excepthook = lambda kind, error, trace: (
+    print("\ninterrupted", file=sys.stderr)
+    if kind is KeyboardInterrupt
+    else sys.__excepthook__(kind, error, trace)
+)
 signal.signal(signal.SIGINT, handler)
 gc.freeze()
 gc.enable()

@@ -34,3 +34,9 @@ def test_start_settings_apply_and_no_slow_module_is_imported(workplace: Path) ->
     assert (settings, ended.returncode, ended.stderr.strip()) == ("10000 True True", 0, "")
     if platform.libc_ver()[0] == "glibc":
         assert float(kept) > 0.9
+
+
+def test_interrupt_before_main_is_one_line() -> None:
+    words = [sys.executable, "-c", "import common.start\nraise KeyboardInterrupt"]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert ended.stderr.split() == ["interrupted"] and ended.returncode in (-2, 130)
