@@ -72,7 +72,7 @@ export function lineChart(box, lines, { label, places, here = null, choose, valu
     choose(range(places.length).reduce((a, b) => (apart(b) < apart(a) ? b : a)));
   };
 
-  /** The labels of the marks that have room beside their mark, away from the curve. */
+  /** The labels of the marks that have room next to it, away from the curve. */
   function labels() {
     const boxes = []; // [left, right, row] of each label
     const tall = 0.75 * rem(), curve = (at) => {

@@ -115,7 +115,7 @@ function showAblating() {
   const below = range(Math.floor(state.head / H) * H);
   const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
   return [
-    p(`Without ${name}, the probability of ${quoted(vocab[best])} after the text is `,
+    p(`With only ${name} ablated, the probability of ${quoted(vocab[best])} after the text is `,
       el("b", {}, number(chances[state.head])), ` instead of ${number(Math.exp(last[best]))}. Click ` +
       "to ", term("ablate"), " a head; loss change on this text, in nats:"),
     el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 4)])]
