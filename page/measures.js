@@ -17,7 +17,7 @@ const scores = data.scores.toSorted((a, b) => (b.key === FIRST) - (a.key === FIR
 
 export const ablations = ["zero", "mean"].map((kind) => ({
   key: `ablation ${kind}`, kind,
-  name: `ablation (${kind}${atStep})`,
+  name: `${kind} ablation`,
   formula: `change in validation loss, in nats, if ${kind === "zero" ? "zero" : "its mean"} ` +
     "replaces the head's output",
   source: `measured${atStep}`,

@@ -51,6 +51,7 @@ export function showNetwork() {
   const choices = [snapshot, measure.key, selected, mlp, ...edits].join();
   if (choices === shownFor) return; // typing changes only the maps
   shownFor = choices;
+  $("measure").title = `${measure.formula} (${measure.source})`;
   const values = measure.at(snapshot);
   const focused = document.activeElement.matches?.(".pick");
   const most = largestOf(values.map(Math.abs)) || 1;

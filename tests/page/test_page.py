@@ -463,6 +463,9 @@ def test_selected_head_shows_its_ablation(tab: Any, report: Report) -> None:
     tab.select_option("#measure", "ablation mean")
     assert "only at the last snapshot" in tab.inner_text("#formation-note")
     assert read(tab, ".pick > span > span") == pytest.approx(ablation["mean"], abs=6e-5)
+    tab.set_viewport_size({"width": 1280, "height": 720})
+    fits = "frame => frame.scrollHeight <= frame.clientHeight"
+    assert tab.eval_on_selector("#network-section .scroll", fits)
 
 
 def test_keyboard_selects_edits_and_plays(tab: Any) -> None:
