@@ -2,7 +2,7 @@
 
 import { indexOfLargest } from "./engine/numbers.js";
 import { triangle } from "./engine/pass.js";
-import { editing, headName, sizes } from "./run.js";
+import { headName, sizes } from "./run.js";
 import { initial, state } from "./state.js";
 import { quoted } from "./views/format.js";
 
@@ -34,8 +34,7 @@ export function pairOnShow() {
 
 /** Return a function that tests whether k is masked for query q. */
 export function maskNow() {
-  const hidden = new Set(state.edits.map((word) => editing.read(word))
-    .filter(({ kind }) => kind === "hide").map(({ position }) => position));
+  const hidden = new Set(state.view.edits.map(({ hide }) => hide)); // those that fit the text
   return (q, k) => k > q || (k < q && hidden.has(k));
 }
 

@@ -5,7 +5,7 @@ import { indexOfLargest, largestOf, range, ranked, sum } from "../engine/numbers
 import { compute, copied, inductionOn, passOf } from "../engine/pass.js";
 import { HIGH } from "../measures.js";
 import { editing, engineFor, headName, HEADS, rowOf, sizes, vocab } from "../run.js";
-import { isHeadOff, maskNow, pairOnShow, place } from "../selection.js";
+import { edited, isHeadOff, maskNow, offWord, pairOnShow, place } from "../selection.js";
 import { change, settled, state } from "../state.js";
 import { $, el, header, numeral, p, refill, row, term } from "./elements.js";
 import { count, number, quoted, signed, tokensOf, visible } from "./format.js";
@@ -16,20 +16,22 @@ const { H, D, V } = sizes;
 
 function showTyping() {
   const { T, logP, loss } = state.view.pass, row = rowOf(logP, T - 1), best = indexOfLargest(row);
-  return [p("Type at the end of the text, or change a token in the middle: the results for " +
-    "earlier tokens stay the same."),
-  p(`After ${place("token", T - 1)} the model gives ${quoted(vocab[best])} a probability of ` +
-    `${number(Math.exp(row[best]))}. The mean loss on this text is ${number(loss)} nats; ` +
-    `a uniform guess among ${count(V)} tokens has ${number(UNIFORM_GUESS)}.`)];
+  return [p("Type at the end of the text, or change a token in the middle: in the model, no " +
+    "token affects earlier ones."),
+  p(`After ${place("token", T - 1)} the model${edited() ? ", with the edits," : ""} gives ` +
+    `${quoted(vocab[best])} a probability of ${number(Math.exp(row[best]))}; its mean loss on ` +
+    `this text is ${number(loss)} nats. A uniform guess among ${count(V)} tokens has ` +
+    `${number(UNIFORM_GUESS)}.`)];
 }
 
 function showAttending() {
-  const { q, k, weights } = pairOnShow();
+  const { q, k, weights } = pairOnShow(), isMasked = maskNow();
+  const open = range(q + 1).filter((each) => !isMasked(q, each)).length;
   return [p("Point at a token in the line under the text field. The arcs show where the selected " +
     "head attends from it. In the map, its row is the ", term("query"), ", the columns are ",
   term("key", "keys"), "."),
   p(`${headName(state.head)} attends from ${place("query", q)} to ${place("key", k)} with weight ` +
-    `${number(weights[k])}. The ${tokensOf(q + 1)} it can attend to share a weight of 1.`)];
+    `${number(weights[k])}. The weights of the ${tokensOf(open)} it can attend to sum to 1.`)];
 }
 
 /** How a row of weights is computed: the largest weights, the others, and a masked key. */
@@ -39,6 +41,7 @@ function showWorked() {
   const scores = all.map((score, k) => (isMasked(q, k) ? -Infinity : score));
   const largest = largestOf(scores), exps = scores.map((score) => Math.exp(score - largest));
   const best = ranked(weights, 4), keys = q + 1 < T ? [...best, q + 1] : best;
+  const masked = [q + 1 < T && "later keys", range(q).some((k) => isMasked(q, k)) && "hidden tokens"];
   const share = (x) => (x ? number(x) : "0");
   const rest = (column) => number(Math.max(0, sum(column) - sum(best.map((k) => column[k]))));
   const line = (name, value, others) =>
@@ -52,15 +55,21 @@ function showWorked() {
       line("weight", (k) => share(weights[k]), rest(weights))),
     el("p", { className: "quiet small" }, `From ${place("query", q)}: score = q·k/√${D}; exp = ` +
       `exp(score − the largest, ${number(largest, 2)}); weight = exp / the sum, ` +
-      `${number(sum(exps))}. ${q + 1 < T ? "Later keys are masked." : "No later key is masked."}`),
+      `${number(sum(exps))}. Masked: ${masked.filter(Boolean).join(" and ") || "none"}.`),
   ];
 }
 
+/** Whether an edit replaces what a head of a layer adds at q. */
+const isReplaced = (l, h, q) => state.view.edits.some(({ layer, head, position = q, row }) =>
+  position === q && (head === undefined ? row && layer > l : head === h && layer === l));
+
 function showCopying() {
-  const name = headName(state.head);
-  if (isHeadOff(state.head)) return [p(`${name} is ablated and adds nothing.`)];
   if (!settled()) return [];
-  const { q, k, weights } = pairOnShow(), { view } = state, id = view.pass.ids[k];
+  const name = headName(state.head), { q, k, weights } = pairOnShow();
+  const { view } = state, id = view.pass.ids[k];
+  if (isReplaced(Math.floor(state.head / H), state.head % H, q)) {
+    return [p(`An edit replaces what ${name} adds at ${place("query", q)}.`)];
+  }
   const logits = copied(view.engine, state.head, q, k, weights[k]);
   const rank = ranked(logits, V).indexOf(id) + 1;
   const raised = ranked(logits, 5).map((each) =>
@@ -71,9 +80,9 @@ function showCopying() {
       `${number(weights[k])}. Through its value alone, this changes the logit of ` +
       `${quoted(vocab[id])} by `, el("b", {}, signed(logits[id], 2)),
       ` relative to the mean of all logits: rank ${rank} of ${count(V)}.`),
-    p("Logits raised most: ", ...raised),
-    el("p", { className: "quiet small" }, "This is the direct path: value, W_O, final norm with " +
-      "a fixed scale, unembedding. Many heads do not copy: later layers use their values."),
+    el("p", { className: "controls" }, "Raised most:", ...raised),
+    el("p", { className: "quiet small" }, "This is the direct path, with the scale of the final " +
+      "norm fixed. Many heads do not copy: later layers use their values."),
   ];
 }
 
@@ -105,7 +114,7 @@ export async function measureHeads(isCurrent) {
 function showAblating() {
   const { losses, copying, chances } = measured, name = headName(state.head);
   const ofHead = (head, says) => el("button", { type: "button", ariaPressed: isHeadOff(head),
-    title: isHeadOff(head) ? "undo" : "ablate", onclick: () => toggleHead(head) },
+    title: offWord(head) ? "undo" : "ablate", onclick: () => toggleHead(head) },
   `${headName(head)} ${says}`);
   if (!losses) return [p("Measuring each head …")];
   const { view } = state, rise = losses.map((loss) => loss - view.before.loss);
@@ -117,16 +126,16 @@ function showAblating() {
   return [
     p(`With only ${name} ablated, the probability of ${quoted(vocab[best])} after the text is `,
       el("b", {}, number(chances[state.head])), ` instead of ${number(Math.exp(last[best]))}. Click ` +
-      "to ", term("ablate"), " a head; loss change on this text, in nats:"),
-    el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 4)])]
+      "a head to ", term("ablate"), " it."),
+    p("Loss change in nats, only that head ablated:"),
+    el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 3)])]
       .map((head) => ofHead(head, signed(rise[head], 2)))),
     ...(was >= HIGH && lowest.length ? [
-      p(`Induction score of ${name} on this text: ${number(was)}` + (number(now) === number(was)
-        ? "" : `, with the edits ${number(now)}`) + ". If an earlier head is ablated:"),
+      p(`Induction score ${number(was)}` + (number(now) === number(was)
+        ? "" : `, with the edits ${number(now)}`) + "; only one earlier head ablated:"),
       el("div", { className: "controls" },
         ...lowest.map((head) => ofHead(head, number(copying[head]))))] : []),
-    el("p", { className: "quiet small" }, "Thin bars show probabilities without the edit. A head " +
-      "with large attention weights is not always important."),
+    el("p", { className: "quiet small" }, "The loss is a mean: one prediction can change more."),
   ];
 }
 

@@ -444,11 +444,29 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
     for i, name in enumerate(HEADS):
         zeros = {"layer": i // H, "head": i % H, "off": "zero"}
         changes[name] = loss_of(logits_of(model, text, zeros), text) - before
-    worst = sorted(changes, key=lambda name: -changes[name])[:4]
+    worst = sorted(changes, key=lambda name: -changes[name])[:3]
     labels = [f"{name} {changes[name]:+.2f}" for name in dict.fromkeys(["L2H1", *worst])]
     assert tab.locator("#step button").all_inner_texts()[: len(labels)] == labels
     act(tab, "#step button >> nth=1")
     assert read(tab, "#change")[2] == pytest.approx(changes[worst[0]], abs=6e-4)
+    tab.set_viewport_size({"width": 1280, "height": 720})
+    for key in "12345":
+        press(tab, key)
+        assert tab.evaluate("document.querySelector('#more').getBoundingClientRect().bottom") <= 720
+
+
+def test_guided_steps_are_true_of_an_edited_model(show: Show) -> None:
+    tab = show(address="#guide=2&head=L1H1&edit=hide%404&edit=L1H1%3Dmean")
+    assert "weights of the 11 tokens" in tab.inner_text("#step")  # of 12
+    press(tab, "1")
+    assert "the model, with the edits, gives" in tab.inner_text("#step")
+    press(tab, "3")
+    assert "Masked: hidden tokens." in tab.inner_text("#step")
+    act(tab, "#typed", TEXT + "x")  # the edit does not fit a text beyond the context
+    assert "Masked: none." in tab.inner_text("#step")
+    for edit, replaced in (("L1H1", True), ("L1H0", False), ("L2", True), ("L1", False)):
+        tab = show(address=f"#guide=4&head=L1H1&other=so+be+or+not&edit=patch%4011/{edit}")
+        assert ("An edit replaces what L1H1 adds" in tab.inner_text("#step")) == replaced
 
 
 def test_selected_head_shows_its_ablation(tab: Any, report: Report) -> None:
