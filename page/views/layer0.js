@@ -20,6 +20,7 @@ const sliders = { none: [], rotary: ["distance"], learned: ["query position", "k
   el("input", { type: "range", min: 0, max: B - 1, value: label === "query position" ? B - 1 : 1 }),
   el("span")));
 const averaged = el("input", { type: "checkbox" });
+const elsewhere = el("span", { className: "quiet" }); // why the selected head is not shown
 const allTokens = el("input", { type: "checkbox" });
 const headChoice = el("select", {}, ...range(H).map((h) =>
   el("option", { value: h }, headName(h))));
@@ -38,7 +39,7 @@ addPanel("alone-section", whyNot
     "and logit contributions of its heads are tables over tokens, and no text is needed. Later " +
     "layers read more than one token and have no such table. Click a cell to choose a pair.",
 ...(whyNot ? [] : [
-  el("div", { className: "controls" }, el("label", {}, "head ", headChoice), ...sliders,
+  el("div", { className: "controls" }, el("label", {}, "head ", headChoice), elsewhere, ...sliders,
     ...(sliders.length ? [el("label", {}, averaged,
       embedsPositions ? " average over key positions" : " average over distances")] : []),
     el("label", {}, allTokens, " all tokens of the vocabulary")),
@@ -66,6 +67,8 @@ const idsAlone = () =>
 export function showAlone() {
   if (whyNot || !state.view || !$("alone-section").offsetParent) return;
   sliders.forEach((label, i) => { label.lastChild.textContent = chosenPlaces()[i]; });
+  elsewhere.textContent = state.head < H ? ""
+    : `The selected ${headName(state.head)} is not in layer 0.`;
   const ids = idsAlone();
   const h = Number(headChoice.value), n = ids.length;
   const layer = new Layer0(engineFor("plain", state.view.snapshot), ids);

@@ -293,6 +293,9 @@ def test_head_read_from_the_weights_matches_pytorch(tab: Any, report: Report) ->
     layer = capture(report.models[3], ids_of(k + q)).layers[0]  # at a distance of 1
     score = layer.q_BHTD[0, 0, 1] @ layer.k_BHSD[0, 0, 0] / 8**0.5
     assert read(tab, "#alone-readout")[0] == pytest.approx(float(score), abs=6e-4)
+    assert "selected" not in tab.inner_text("#alone-section")
+    select(tab, 2)
+    assert "The selected L1H0 is not in layer 0" in tab.inner_text("#alone-section")
 
 
 def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, report: Report) -> None:
