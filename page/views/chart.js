@@ -7,8 +7,9 @@ import { count, number } from "./format.js";
 const NEAR = 5; // pixels between a label and the curve
 
 /** Lines of values at `places`, increasing numbers from the left: `lines` have {y, kind, title};
- * `level` is dashed; `here` is the selected index; `marks` are {at, label}; `values` adds a
- * vertical axis. A press calls `choose` with the index of the nearest place. */
+ * `level` is dashed; `here` is the selected index; `marks` are {at, label}, where the
+ * glossary has the label; `values` adds a vertical axis. A press calls `choose` with the index of
+ * the nearest place. */
 export function lineChart(box, lines, { label, places, here = null, choose, values, level = null,
   dots = [], marks = [] }) {
   const width = box.clientWidth, height = box.clientHeight;
@@ -93,6 +94,7 @@ export function lineChart(box, lines, { label, places, here = null, choose, valu
           boxes.push([from, to, row]);
           const words = text(anchor === "start" ? from : to, bottomOf, anchor, label);
           words.classList.add("label");
+          words.dataset.term = label;
           return [words];
         }
       }

@@ -532,6 +532,8 @@ def test_chart_has_ticks_at_their_steps_and_labels_off_its_curve(
         .every(p => p.x < x || p.x > x + width || p.y < y || p.y > y + height);
     })"""
     assert tab.eval_on_selector_all("#loss .label", clear) == [True, True]
+    tab.hover("#loss .label")
+    assert tab.inner_text("#term").endswith("predicting by token frequency")
 
 
 def test_pictures_are_saved_as_svg(tab: Any, tmp_path: Path) -> None:
