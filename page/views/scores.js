@@ -8,6 +8,7 @@ import { state } from "../state.js";
 import { lineChart } from "./chart.js";
 import { $, cell, el, header, numeral, row, term } from "./elements.js";
 import { count, number, signed } from "./format.js";
+import { UNIFORM_GUESS } from "./legends.js";
 import { STEPS_SHOWN } from "./training.js";
 
 export function showScores() {
@@ -28,7 +29,8 @@ export function showScores() {
   const { period, first, second } = snapshots[view.snapshot].copying;
   $("copying").replaceChildren(`Copying: on random strings of ${count(period)} distinct tokens, ` +
     `each repeated, the loss is ${number(first)} ${UNIT} on the first copy and ${number(second)} ` +
-    "on the second. An ", term("induction"), " score measures a pattern; copying is the behavior.");
+    `on the second. A uniform guess has ${number(UNIFORM_GUESS)}` +
+    `${second < UNIFORM_GUESS ? "" : ": there is no copying yet"}. An `, term("induction"), " score measures a pattern; copying is the behavior.");
   showFormation();
 }
 

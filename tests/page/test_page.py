@@ -242,8 +242,9 @@ def test_edited_model_of_an_earlier_step_matches_pytorch(tab: Any, report: Repor
     act(tab, "#show-scores")
     scores, copying = data["scores"]["previous_token"], data["copying"]
     assert read(tab, "#scores .number")[0] == pytest.approx(scores[2], abs=6e-4)
-    expected = [copying["first"], copying["second"]]
+    expected = [copying["first"], copying["second"], np.log(len(CHARS))]
     assert read(tab, "#copying") == pytest.approx(expected, abs=6e-4)
+    assert "no copying yet" in tab.inner_text("#copying")
     assert tab.locator("#formation polyline").count() == L * H
     assert read(tab, ".pick > span > span") == pytest.approx(scores, abs=6e-3)
     act(tab, "#undo")
