@@ -19,13 +19,14 @@ const goalChoice = el("select", {}, ...["logit minus runner-up", "logit", "atten
 const graph = el("div", { className: "scroll" });
 const readCircuit = el("output");
 
-addPanel("circuit-section", "With fixed attention weights, normalization factors and activation " +
-  "gates (and a fixed query, for an attention score), the model is linear: each edge from an " +
-  "embedding, a head or a neuron to a later one or to the logit has a number, and the edges into " +
-  "the logit and the biases sum to it. This shows what was added. To see why a head attended to a " +
-  "token, trace its attention score. Select a token, a bar or a head above to trace another goal; " +
-  "click a node for the effect of ablating it. Orange adds to the goal, blue subtracts from it; " +
-  "paths may also run through nodes that are not shown.",
+addPanel("circuit-section", "What adds to a logit or an attention score (orange), or subtracts " +
+  "from it (blue). Click a node for the effect of ablating it.",
+el("details", { className: "quiet small" }, el("summary", {}, "How to read it"),
+  "With fixed attention weights, normalization factors and activation gates (and a fixed query, " +
+  "for an attention score), the model is linear: each edge from an embedding, a head or a neuron " +
+  "to a later one or to the goal has a number, and the edges into the goal and the biases sum to " +
+  "it. Paths may also run through nodes that are not shown. Select a token, a bar or a head above " +
+  "to trace another goal. To see why a head attended to a token, trace its attention score."),
 el("div", { className: "controls" }, el("label", {}, "trace ", goalChoice),
   el("label", {}, "strongest nodes ", countChoice), saveButton("circuit", () => graph)),
 readCircuit, graph);
