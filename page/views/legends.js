@@ -23,9 +23,9 @@ function scoreScale() {
 }
 
 function surpriseScale() {
-  const ticks = [0, 0.5, 1].map((part) => [part, number(part * UNIFORM_GUESS, 1)]);
-  return [scale(theme().surprise, ticks),
-    p(term("surprisal"), " in ", term("nat", "nats"), "; at the right, a uniform guess")];
+  const [half, full] = [UNIFORM_GUESS / 2, UNIFORM_GUESS].map((nats) => number(nats, 1));
+  return [scale(theme().surprise, [[0, "0"], [0.5, half], [1, `≥ ${full}`]]),
+    p(term("surprisal"), " in ", term("nat", "nats"), `; a uniform guess has ${full}`)];
 }
 
 export function showLegends() {

@@ -397,6 +397,7 @@ def test_page_cut_in_a_download_says_so(show: Show, report: Report) -> None:
 @torch.no_grad()
 def test_hovering_shows_the_numbers_of_pytorch(tab: Any, report: Report) -> None:
     model, logits_TV = report.models[3], logits_of(report.models[3], TEXT)
+    assert f"≥ {np.log(len(CHARS)):.1f}" in tab.inner_text("[data-shows=text]")
     seen = capture(model, ids_of(TEXT))
     layer = seen.layers[1]
     scores_TS = layer.q_BHTD[0, 1] @ layer.k_BHSD[0, 1].T / 8**0.5
