@@ -58,5 +58,5 @@ export function showColumn(wide, left) {
 /** Add the section of a panel under "More". */
 export function addPanel(id, about, ...children) {
   const note = el("p", { className: "quiet small" }, about);
-  $("panels").append(el("section", { id }, note, ...children));
+  $("panels").append(el("section", { id, hidden: true }, note, ...children));
 }

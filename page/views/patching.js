@@ -7,7 +7,7 @@ import { editing, engineFor, headName, HEADS, sizes, tokenizer, vocab } from "..
 import { place } from "../selection.js";
 import { change, settled, state } from "../state.js";
 import { cellUnder, drawCells, picture } from "./cells.js";
-import { scoreBar, theme } from "./colors.js";
+import { scale, theme } from "./colors.js";
 import { $, rem, showColumn, withArrows } from "./elements.js";
 import { count, number, quoted, tokensOf, visible } from "./format.js";
 
@@ -32,7 +32,7 @@ const isCurrentGrid = () => grid.key === keyOf(state.view);
 export function dimPatches() {
   $("patches").classList.toggle("off", !isCurrentGrid());
   if (isCurrentGrid()) return;
-  Object.assign(grid, { look: null, said: "" });
+  grid.look = null;
   $("patch-readout").textContent = "";
   drawPatches();
 }
@@ -50,7 +50,7 @@ function showPatchState() {
       ? `The texts have ${count(T)} and ${tokensOf(other.length)}, but must have the same length.`
       : other.every(({ id }, t) => id === ids[t])
         ? "The two texts are identical." : "";
-  $("patch-state").textContent = (problem || grid.said) +
+  $("patch-state").textContent = (problem || (isCurrentGrid() ? grid.said : "")) +
     (unseen ? ` The model never saw ${quoted(unseen.token)} in training, and skips it.` : "");
   if (document.activeElement !== $("other")) {
     $("other").value = tokenizer.decode(state.other ?? other);
@@ -72,7 +72,7 @@ async function fillPatches() {
   const otherIds = other.map(({ id }) => id);
   const first = sameTokens(otherIds, ids); // before it, the activations of both texts are the same
   const shares = range(rowsOf(byHead) * T).map((i) => (i % T < first ? 0 : NaN));
-  Object.assign(grid, { key: keyOf(state.view), tokens, shares, byHead, look: null });
+  Object.assign(grid, { key: keyOf(state.view), tokens, shares, byHead, look: null, said: "" });
   $("patches").hidden = false;
   dimPatches();
   const [donor, engine] = ["patch donor", "patch"].map((purpose) => engineFor(purpose, snapshot));
@@ -119,7 +119,7 @@ export function drawPatches() {
     down: (r) => (byHead ? headName(r) : r ? `before layer ${r}` : "embedding"),
     tall: 1.4 * rem(), margin: (byHead ? 3 : 6) * rem(), look,
   });
-  $("patch-legend").replaceChildren(scoreBar(1));
+  $("patch-legend").replaceChildren(scale(score, [[0, "≤ −1"], [0.5, "0"], [1, "≥ 1"]]));
   if (!look) return;
   const [t, r] = look;
   $("patch-readout").textContent = `${place("token", t)}, ` +

@@ -192,8 +192,14 @@ def test_unseen_tokens_are_skipped_and_the_last_view_stays(tab: Any, report: Rep
     act(tab, "#show-patch")
     act(tab, "#typed", TEXT)
     tab.wait_for_selector("body[data-filled]")
-    act(tab, "#other", "\u00e9to b")
-    assert tab.is_visible("#patches.off") and "never saw" in tab.inner_text("#patch-state")
+    said, other = tab.inner_text("#patch-state"), tab.input_value("#other")
+    opacity = "each => getComputedStyle(each).opacity"
+    for text, dimmed in (("\u00e9to b", "0.4"), (other, "1")):
+        act(tab, "#other", text)
+        for place in ("#patches", "#patch-legend"):
+            assert tab.eval_on_selector(place, opacity) == dimmed
+        assert ("never saw" in tab.inner_text("#patch-state")) == (text != other)
+    assert tab.inner_text("#patch-state") == said
 
 
 @torch.no_grad()
@@ -389,6 +395,7 @@ def test_page_cut_in_a_download_says_so(show: Show, report: Report) -> None:
         show(html[: html.rindex("const module3")])
     tab.set_default_timeout(30_000)
     tab.wait_for_selector("#incomplete")
+    assert not tab.locator("#panels section:visible").count()
 
 
 # --- display -------------------------------------------------------------------------------------
