@@ -114,8 +114,7 @@ class KVCache:
     They are written in place, so gradients of a pass are lost when the next one appends.
     """
 
-    k_BHSD: Tensor
-    v_BHSD: Tensor
+    kv_2BHSD: Tensor
     length = 0
 
     def __init__(self, size: int) -> None:
@@ -125,16 +124,15 @@ class KVCache:
         """
         self.size = size
 
-    def append(self, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, k_BHTD: Tensor, v_BHTD: Tensor) -> tuple[Tensor, ...]:
         """Append T positions; return views of all keys and values so far, (B, H, length, D)."""
+        B, H, T, D = k_BHTD.shape
         if self.length == 0:
-            B, H, _, D = k_BHTD.shape
-            self.k_BHSD = k_BHTD.new_empty(B, H, self.size, D)
-            self.v_BHSD = v_BHTD.new_empty(B, H, self.size, D)
-        start, self.length = self.length, self.length + k_BHTD.size(2)
-        k_BHSD, v_BHSD = self.k_BHSD[:, :, : self.length], self.v_BHSD[:, :, : self.length]
-        k_BHSD[:, :, start:], v_BHSD[:, :, start:] = k_BHTD, v_BHTD
-        return k_BHSD, v_BHSD
+            self.kv_2BHSD = k_BHTD.new_empty(2, B, H, self.size, D)
+        self.length += T
+        kv_2BHSD = self.kv_2BHSD[:, :, :, : self.length]
+        kv_2BHSD[:, :, :, -T:] = torch.stack((k_BHTD, v_BHTD))
+        return kv_2BHSD.unbind()
 
 
 class Cache:

@@ -174,7 +174,7 @@ def test_bfloat16_compute_matches_rounded_weights(options: dict[str, Any]) -> No
     logits, cache = model(text), model.new_cache()
     assert torch.equal(logits, rounded(text)) and logits.dtype == torch.bfloat16
     parts = torch.cat([model(part, cache) for part in text.split([4, 1, 4], dim=1)], 1)
-    assert cache.layers[0].k_BHSD.dtype == torch.bfloat16
+    assert cache.layers[0].kv_2BHSD.dtype == torch.bfloat16
     assert max((logits - exact).norm(), (parts - logits).norm()) < 0.1 * exact.norm()
     assert next_token_loss(logits, text).dtype == torch.float32
     names, parameters = zip(*model.named_parameters(), strict=True)

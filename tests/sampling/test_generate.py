@@ -45,7 +45,7 @@ def test_any_split_matches_full_passes(
     for part, end in zip(torch.split(text, parts, dim=1), accumulate(parts), strict=True):
         full = full_logits(model, text[:, :end])
         torch.testing.assert_close(decoder.read(part), full, rtol=0, atol=1e-11)
-        place = [(c.k_BHSD.data_ptr(), c.v_BHSD.data_ptr()) for c in decoder.cache.layers]
+        place = [layer.kv_2BHSD.data_ptr() for layer in decoder.cache.layers]
         assert places.setdefault(decoder.start, place) == place
 
 
