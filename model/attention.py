@@ -98,8 +98,8 @@ class Rotary(nn.Module):
         # A rotation is x1 cos - x2 sin and x2 cos + x1 sin: the first half of the channels turns by
         # the negative angle, whose cosine is the same and whose sine has the minus sign.
         angles_TD = torch.outer(positions, torch.cat((-frequencies, frequencies)))
-        table_2TD = torch.stack((angles_TD.cos(), angles_TD.sin())).float()
-        self.table_2TD = nn.Buffer(table_2TD, persistent=False)
+        table = torch.stack((angles_TD.cos(), angles_TD.sin())).float()
+        self.table_2TD = nn.Buffer(table, persistent=False)
 
     def forward(self, x_BHTD: Tensor, start: int) -> Tensor:
         """Rotate (B, H, T, D), whose first row is at position `start`."""
@@ -219,10 +219,10 @@ class MultiHeadAttention(nn.Module):
         q_BHTD = self.q_norm(self.split_heads(q_BTC))
         k_BHSD = self.k_norm(self.split_heads(k_BSC))
         v_BHSD = self.split_heads(v_BSC)
-        if self.rotary is not None:
+        if self.rotary:
             start = cache.length if cache else 0
             q_BHTD, k_BHSD = self.rotary(q_BHTD, start), self.rotary(k_BHSD, start)
-        if cache is not None:
+        if cache:
             k_BHSD, v_BHSD = cache.append(k_BHSD, v_BHSD)
         T, S = q_BHTD.size(2), k_BHSD.size(2)
         is_causal = causal and mask is None and T == S

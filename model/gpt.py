@@ -92,12 +92,12 @@ class NgramEmbeddings(nn.ModuleList):
         if cache:
             history[:, :N] = cache.recent_BN
             cache.recent_BN = history[:, T:]
-        number_BT = tokens_BT
+        number = history
         for i, table in enumerate(self, start=1):
-            previous_BT = history.narrow(1, N - i, T)  # the token i positions back
-            # V^i modulo the rows gives the same row, and the number fits into 64 bits.
-            number_BT = number_BT + previous_BT * pow(self.vocab_size, i, NGRAM_ROWS)
-            x_BTC = x_BTC + table(number_BT % NGRAM_ROWS)
+            # The shorter n-gram that ends one position earlier, followed by the token. A number
+            # modulo the rows is enough for the next one, and never exceeds 64 bits.
+            number = (number[:, :-1] * self.vocab_size + history[:, i:]) % NGRAM_ROWS
+            x_BTC = x_BTC + table(number[:, -T:])
         return x_BTC
 
 
@@ -166,7 +166,7 @@ class GPT(nn.Module):
         if end > self.config.block_size:
             raise ValueError(f"{end} positions, but block_size is {self.config.block_size}")
         x_BTC = self.token_embedding(tokens_BT)
-        if self.position_embedding is not None:
+        if self.position_embedding:
             x_BTC = x_BTC + self.position_embedding(torch.arange(start, end, device=x_BTC.device))
         x_BTC = self.ngram_embeddings(x_BTC, tokens_BT, cache)
         return x_BTC.to(self.compute_dtype or x_BTC.dtype)
@@ -174,7 +174,7 @@ class GPT(nn.Module):
     def unembed(self, x_BTC: Tensor) -> Tensor:
         """Compute logits (B, T, V) from a residual stream; for earlier layers, the logit lens."""
         x_BTC = self.final_norm(x_BTC)
-        if self.head is not None:
+        if self.head:
             return self.head(x_BTC)
         return F.linear(x_BTC, self.token_embedding.weight.to(x_BTC.dtype))
 
@@ -193,10 +193,9 @@ class GPT(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
 
-def next_token_loss(logits_BTV: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """Compute the cross-entropy in nats, in at least float32, with the next tokens, (B, T), or with
-    probabilities for them, (B, T, V)."""
+def next_token_loss(logits_BTV: Tensor, targets_BT: Tensor, reduction: str = "mean") -> Tensor:
+    """Compute the cross-entropy with the next tokens in nats, in at least float32."""
     dtype = torch.promote_types(logits_BTV.dtype, torch.float32)
     return F.cross_entropy(
-        logits_BTV.flatten(0, -2).to(dtype), targets.flatten(0, 1), reduction=reduction
+        logits_BTV.flatten(0, -2).to(dtype), targets_BT.flatten(), reduction=reduction
     )
