@@ -70,9 +70,7 @@ class ModelConfig:
         if self.head_bias and self.tie_embeddings:
             raise ValueError("head_bias must be false with tie_embeddings")
         if self.positions == "rotary" and self.head_width % 2:
-            raise ValueError(
-                f"n_embd / n_head must be even for rotary positions, got {self.head_width}"
-            )
+            raise ValueError("n_embd / n_head must be even for rotary positions")
 
     @property
     def head_width(self) -> int:

@@ -178,12 +178,6 @@ class GPT(nn.Module):
             return self.head(x_BTC)
         return F.linear(x_BTC, self.token_embedding.weight.to(x_BTC.dtype))
 
-    def compile(self, **options: object) -> None:
-        """Compile the model in place, except `embed`: in compiled code, the gradients of the
-        embeddings are summed in an arbitrary order, so that runs do not repeat bitwise."""
-        self.embed = torch.compiler.disable(self.embed)  # type: ignore[method-assign]
-        super().compile(**options)
-
     def new_cache(self) -> Cache:
         """Return an empty cache for decoding."""
         return Cache(self.config.n_layer, self.config.block_size)

@@ -66,6 +66,9 @@ def make_model(
     model = GPT(config, vocab_size).to(machine.device)
     model.compute_dtype = precision = getattr(torch, machine.precision)
     if train.compile:
+        # In compiled code, the gradients of embeddings are summed in an arbitrary order, so that
+        # runs do not repeat bitwise.
+        model.embed = torch.compiler.disable(model.embed)  # type: ignore[method-assign]
         model.compile()
     return model, make_optimizer(model, train, precision)
 

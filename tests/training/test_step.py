@@ -16,8 +16,8 @@ from model.gpt import GPT
 from training.config import TrainConfig
 from training.optim import Optimizer, gradient
 from training.processes import Processes
-from training.runtime import StopSignal
-from training.step import Evaluation, TrainState, evaluate, read_results, train_step
+from training.runtime import Machine, StopSignal
+from training.step import Evaluation, TrainState, evaluate, make_model, read_results, train_step
 
 V = 7
 BAD = [math.nan, math.inf, -math.inf]
@@ -84,19 +84,22 @@ def test_step_is_the_clipped_gradient_of_the_mean_loss(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # raised inside PyTorch 2.13
-def test_compiled_model_gives_the_same_step() -> None:
+def test_compiled_model_gives_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Embeddings are not compiled: their gradients would be summed in a varying order."""
-    model, graphs = make(), list[str]()
-    model.compute_dtype = torch.bfloat16
+    graphs = list[str]()
 
     def backend(graph: Any, inputs: Any) -> Any:
         graphs.append(graph.code)
         return graph.forward
 
-    step = functools.partial(train_step, model, Descent(model), batch_of(4), TrainConfig(), 0.0)
-    before = step()
-    model.compile(backend=backend)
-    torch.testing.assert_close(step(), before, rtol=1e-5, atol=0)
+    monkeypatch.setattr(GPT, "compile", functools.partialmethod(nn.Module.compile, backend=backend))
+    machine = Machine("cpu", "none", 1, 1, "bfloat16", torch.__version__)
+    found = []
+    for compiled in (False, True):
+        config = TrainConfig(compile=compiled)
+        model, optimizer = make_model(SMALL, config, V, machine)
+        found.append(train_step(model, optimizer, batch_of(4), config, 0.0))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=0)
     assert "linear(" in "".join(graphs) and "embedding(" not in "".join(graphs)
 
 
