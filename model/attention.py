@@ -38,7 +38,7 @@ def attention(
     Returns:
         The output (B, H, T, D) and the weights after the softmax, before dropout (B, H, T, S).
     """
-    scores_BHTS = q_BHTD @ k_BHSD.transpose(-2, -1) / math.sqrt(q_BHTD.size(-1))
+    scores_BHTS = q_BHTD @ k_BHSD.mT / math.sqrt(q_BHTD.size(-1))
     if mask is not None:
         scores_BHTS = scores_BHTS.masked_fill(~mask, -math.inf)
     weights_BHTS = scores_BHTS.softmax(dim=-1)
@@ -94,16 +94,16 @@ class Rotary(nn.Module):
     def __init__(self, head_width: int, block_size: int) -> None:
         super().__init__()
         frequencies = 10_000 ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
-        positions = torch.arange(block_size, dtype=torch.float64)
         # A rotation is x1 cos - x2 sin and x2 cos + x1 sin: the first half of the channels turns by
         # the negative angle, whose cosine is the same and whose sine has the minus sign.
+        positions = torch.arange(block_size).double()
         angles_TD = torch.outer(positions, torch.cat((-frequencies, frequencies)))
         table = torch.stack((angles_TD.cos(), angles_TD.sin())).float()
         self.table_2TD = nn.Buffer(table, persistent=False)
 
     def forward(self, x_BHTD: Tensor, start: int) -> Tensor:
         """Rotate (B, H, T, D), whose first row is at position `start`."""
-        cos_TD, sin_TD = self.table_2TD[:, start : start + x_BHTD.size(-2)].to(x_BHTD.dtype)
+        cos_TD, sin_TD = self.table_2TD.narrow(1, start, x_BHTD.size(-2)).to(x_BHTD.dtype)
         other_half = x_BHTD.roll(x_BHTD.size(-1) // 2, dims=-1)
         return torch.addcmul(x_BHTD * cos_TD, other_half, sin_TD)
 
@@ -114,7 +114,6 @@ class KVCache:
     They are written in place, so gradients of a pass are lost when the next one appends.
     """
 
-    kv_2BHSD: Tensor
     length = 0
 
     def __init__(self, size: int) -> None:
@@ -130,8 +129,8 @@ class KVCache:
         if self.length == 0:
             self.kv_2BHSD = k_BHTD.new_empty(2, B, H, self.size, D)
         self.length += T
-        kv_2BHSD = self.kv_2BHSD[:, :, :, : self.length]
-        kv_2BHSD[:, :, :, -T:] = torch.stack((k_BHTD, v_BHTD))
+        kv_2BHSD = self.kv_2BHSD[..., : self.length, :]
+        kv_2BHSD[..., -T:, :] = torch.stack((k_BHTD, v_BHTD))
         return kv_2BHSD.unbind()
 
 
@@ -182,7 +181,7 @@ class MultiHeadAttention(nn.Module):
         self.query = Linear(n_embd, n_embd, bias)
         self.key = Linear(n_embd, n_embd, bias)
         self.value = Linear(n_embd, n_embd, bias)
-        self.project = fast.JointLinear()  # computes query, key and value
+        self.project = fast.JointLinear()  # computes query, key and value of the same input
         self.out = Linear(n_embd, n_embd, bias)
         norm = partial(LayerNorm, n_embd // n_head, bias=False) if qk_norm else nn.Identity
         self.q_norm, self.k_norm = norm(), norm()
@@ -214,8 +213,7 @@ class MultiHeadAttention(nn.Module):
         if source_BSC is None:
             q_BTC, k_BSC, v_BSC = self.project(x_BTC, self.query, self.key, self.value)
         else:
-            (q_BTC,) = self.project(x_BTC, self.query)
-            k_BSC, v_BSC = self.project(source_BSC, self.key, self.value)
+            q_BTC, k_BSC, v_BSC = self.query(x_BTC), self.key(source_BSC), self.value(source_BSC)
         q_BHTD = self.q_norm(self.split_heads(q_BTC))
         k_BHSD = self.k_norm(self.split_heads(k_BSC))
         v_BHSD = self.split_heads(v_BSC)
