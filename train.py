@@ -42,7 +42,7 @@ from sampling.generate import generate_text
 from training.optim import Optimizer, get_lr_scale, get_multi_token_weight
 from training.processes import Processes, join_processes, read_processes
 from training.runtime import StopSignal, start_machine
-from training.size import describe_model, fit_steps
+from training.size import fit_steps
 from training.step import TrainState, evaluate, make_model, print_losses, read_results, train_step
 
 
@@ -76,15 +76,15 @@ def train(
     model: GPT,
     optimizer: Optimizer,
     processes: Processes,
-    read_every: int,
 ) -> int:
     """Train until `max_steps`, the target loss, or a signal to stop; return the signal, or 0.
 
-    All that changes is in `model`, `optimizer` and `header.state`. Results are read, which waits
-    for a GPU, at least every `read_every` steps. FloatingPointError names one that is not finite.
+    All that changes is in `model`, `optimizer` and `header.state`. FloatingPointError names a
+    result that is not finite.
     """
     config, state, ddp_model = header.config, header.state, processes.wrap_ddp(model)
     snapshots = snapshot_steps(config.train, model.num_parameters())
+    read_every = 1 if header.machine.device == "cpu" else config.train.log_every  # a GPU waits
     pending: list[tuple[Tensor, Tensor]] = []  # results that are still on the device
     lr_scale = pending_since = 0.0
     began, first = time.perf_counter() - state.seconds, state.step
@@ -204,16 +204,18 @@ def main(argv: list[str]) -> int:
                 folder = make_folder(options.run, Path(file).stem if file else origin)
                 stack.enter_context(lock_run(folder))
             if config.train.minutes:
-                steps = fit_steps(
-                    config.model, config.train, batches, machine, processes, common.start.BEGAN
-                )
+                steps = fit_steps(config.model, config.train, batches, machine, processes)
                 config = read_config({"train": {"max_steps": steps}}, None, config)
 
         # The model and its optimizer
         model, optimizer = make_model(
             config.model, config.train, batches.tokenizer.vocab_size, machine
         )
-        print(f"model: {describe_model(model)}")
+        size = config.model
+        print(
+            f"model: {size.n_layer} layers x {size.n_embd} wide, {size.n_head} heads, "
+            f"context {size.block_size}, {model.num_parameters():,} parameters"
+        )
         if saved:
             copy_into(model_tensors(model), saved.tensors, saved.path)
         if options.evaluate:
@@ -225,7 +227,27 @@ def main(argv: list[str]) -> int:
         if folder:
             save_config(folder, config, about)
         header = Header(config, batches.tokenizer.to_dict(), batches.corpus, machine, state)
-        return run_training(folder, header, batches, model, optimizer, processes)
+
+        # Training, and what to do next
+        run = shell_word(folder) if folder else "the run"
+        try:
+            stop_signal = train(folder, header, batches, model, optimizer, processes)
+        except FloatingPointError as error:
+            raise UserError(
+                f"{error}; {run} keeps its last checkpoint. Start again with a lower "
+                f"--train.learning_rate and --train.muon_learning_rate"
+            ) from None
+        except OSError as error:
+            raise UserError(f"could not write to {run}: {error.strerror}") from error
+    if stop_signal:
+        print(f"stopped at step {state.step}; resume with: python train.py --resume {run}")
+        return 128 + stop_signal  # as a shell reports it: 130 for Ctrl-C
+    print(
+        f"done: {run}, {state.step} steps in {state.seconds:.0f} s, "
+        f"best validation loss {state.best_val_loss:.4f}\n"
+        f"next:\n  python sample.py {run}\n  python study.py report {run}"
+    )
+    return 0
 
 
 def open_saved(
@@ -244,37 +266,6 @@ def open_saved(
                 check_cached(config.data, saved.tokenizer)  # only the saved run names the text
             return saved, config
     return None, read_config(values, file)
-
-
-def run_training(
-    folder: Path | None,
-    header: Header,
-    batches: Batches,
-    model: GPT,
-    optimizer: Optimizer,
-    processes: Processes,
-) -> int:
-    """Train, print the result and the next commands, and return the exit code."""
-    state, run = header.state, shell_word(folder) if folder else "the run"
-    read_every = 1 if header.machine.device == "cpu" else header.config.train.log_every
-    try:
-        stop_signal = train(folder, header, batches, model, optimizer, processes, read_every)
-    except FloatingPointError as error:
-        raise UserError(
-            f"{error}; {run} keeps its last checkpoint. Start again with a lower "
-            f"--train.learning_rate and --train.muon_learning_rate"
-        ) from None
-    except OSError as error:
-        raise UserError(f"could not write to {run}: {error.strerror}") from error
-    if stop_signal:
-        print(f"stopped at step {state.step}; resume with: python train.py --resume {run}")
-        return 128 + stop_signal  # as a shell reports it: 130 for Ctrl-C
-    print(
-        f"done: {run}, {state.step} steps in {state.seconds:.0f} s, "
-        f"best validation loss {state.best_val_loss:.4f}\n"
-        f"next:\n  python sample.py {run}\n  python study.py report {run}"
-    )
-    return 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Each process reads its shard of every batch and of the validation split. DistributedDataParallel
 averages gradients, so that all processes have the same weights. Without torchrun there is one
-process, and nothing is averaged or summed.
+process, and nothing is averaged.
 """
 
 import os
@@ -39,14 +39,14 @@ class Processes(NamedTuple):
         """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
-    def all_reduce(self, *numbers: float) -> list[float]:
-        """Return each number summed over the processes, the same in all of them."""
+    def mean(self, *numbers: float) -> list[float]:
+        """Return each number averaged over the processes, the same in all of them."""
         if self.world_size == 1:
             return list(numbers)
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
         total = torch.tensor(numbers, dtype=torch.float64, device=device)
         dist.all_reduce(total)
-        return total.tolist()
+        return (total / self.world_size).tolist()
 
     def wrap_ddp(self, model: nn.Module) -> nn.Module:
         """Wrap the model so that its backward pass averages gradients over all processes."""
@@ -62,17 +62,17 @@ def read_processes() -> Processes:
     Raises:
         UserError: if only some of them are set, or their values do not fit together.
     """
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-    values = [os.environ.get(name, "") for name in names]
-    if not any(values):
+    numbers = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    found = {name: os.environ[name] for name in numbers if name in os.environ}
+    if not found:
         return Processes()
-    rank, local_rank, world_size = (int(v) if v.isdecimal() else -1 for v in values)
-    if not (
-        0 <= local_rank <= rank < world_size and {"MASTER_ADDR", "MASTER_PORT"} <= {*os.environ}
-    ):
-        found = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
-        raise UserError(f"{found} in the environment; start with torchrun, or unset all of them")
-    return Processes(rank, local_rank, world_size)
+    try:
+        _ = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+        return Processes(*(int(found[name]) for name in numbers))
+    except (LookupError, ValueError):
+        raise UserError(
+            f"{found} in the environment; start with torchrun, or unset all of them"
+        ) from None
 
 
 @contextmanager

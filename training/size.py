@@ -1,24 +1,17 @@
-"""The size of a model, and how many steps fit into the minutes."""
+"""How many steps fit into the minutes."""
 
-import sys
+import common.start
+
 import time
+from collections.abc import Callable
+from typing import Any
 
 from data.batches import Batches
 from model.config import ModelConfig
-from model.gpt import GPT
 from training.config import TrainConfig
 from training.processes import Processes
 from training.runtime import Machine
 from training.step import make_model, train_step
-
-
-def describe_model(model: GPT) -> str:
-    """Return the size of a model in one line."""
-    config = model.config
-    return (
-        f"{config.n_layer} layers x {config.n_embd} wide, {config.n_head} heads, context "
-        f"{config.block_size}, {model.num_parameters():,} parameters"
-    )
 
 
 def fit_steps(
@@ -27,42 +20,40 @@ def fit_steps(
     batches: Batches,
     machine: Machine,
     processes: Processes,
-    began: float,
 ) -> int:
-    """Return the number of steps that fit into `minutes`, counted from `began`, and print it.
+    """Return the number of steps that fit into `minutes`, and print it.
 
     It times a model that is then discarded. The run is bitwise identical to one with
     `--train.max_steps` set to this number.
     """
-
-    def seconds_since(start: float) -> float:  # the mean, so that all processes agree
-        return processes.all_reduce(time.perf_counter() - start)[0] / processes.world_size
-
     model, optimizer = make_model(config, train, batches.tokenizer.vocab_size, machine)
     ddp_model, batch = processes.wrap_ddp(model), batches.train_batch(0, train.batch_size)
     shard = batch.chunk(processes.world_size)[processes.rank]
-    for steps in range(-1, sys.maxsize):  # -1 and 0 are warmup
-        # A learning rate of 0 cannot diverge. Half of the steps of a run have the second loss.
-        weight = train.multi_token * (steps % 2)
-        loss, _ = train_step(ddp_model, optimizer, shard, train, 0.0, weight)
-        loss.item()  # waits for a GPU
-        if steps < 1:
+
+    def seconds_of(compute: Callable[..., Any], *arguments: Any) -> float:
+        """Return the mean time of a computation, from 1% of the minutes."""
+        seconds: list[float] = []
+        while len(seconds) < 3 or sum(seconds[2:]) < min(2.0, 0.6 * train.minutes):
             start = time.perf_counter()
-        elif seconds_since(start) > min(5.0, 1.8 * train.minutes):  # 3%, at most 5 s
-            break
-    seconds_per_step = seconds_since(start) / steps
-    # A forward pass costs a third of a training step.
+            compute(*arguments)[0].sum().item()  # waits for a GPU
+            seconds += processes.mean(time.perf_counter() - start)
+        return sum(seconds[2:]) / len(seconds[2:])  # the first two warm up
+
+    # A learning rate of 0 cannot diverge. Half of the steps of a run have the second loss.
+    first, second = (
+        seconds_of(train_step, ddp_model, optimizer, shard, train, 0.0, weight)
+        for weight in (0.0, train.multi_token)
+    )
+    seconds_per_step = (first + second) / 2
+    # A forward pass costs a third of a step, and a token of a sample is a pass of one position.
     tokens = min(batches.validation_tokens, train.eval_tokens)
     evaluation = seconds_per_step * tokens / (3 * train.batch_size * config.block_size)
-    start = time.perf_counter()
-    for _ in range(20):  # a token of a sample is a forward pass of one position
-        model.forward(shard[:1, :1].to(machine.device)).sum().item()
-    evaluation += train.sample_tokens * seconds_since(start) / 20
-    left = 60 * train.minutes - seconds_since(began) - 1.0  # 1 s for checkpoints and exit
-    seconds_on_average = seconds_per_step + evaluation / train.eval_every
-    fitting = max(1, int((left - evaluation) / seconds_on_average))
+    evaluation += train.sample_tokens * seconds_of(model.forward, shard[:1, :1].to(machine.device))
+    (passed,) = processes.mean(time.perf_counter() - common.start.BEGAN)
+    left = 60 * train.minutes - passed - 1.0  # 1 s for checkpoints and exit
+    steps = max(1, int((left - evaluation) / (seconds_per_step + evaluation / train.eval_every)))
     print(
-        f"{fitting:,} steps, {1000 * seconds_per_step:,.1f} ms each, fit into {train.minutes:g} "
-        f"min here; to repeat this run: --train.max_steps {fitting}"
+        f"{steps:,} steps, {1000 * seconds_per_step:,.1f} ms each, fit into {train.minutes:g} "
+        f"min here; to repeat this run: --train.max_steps {steps}"
     )
-    return fitting
+    return steps

@@ -141,9 +141,9 @@ def read_results(
         FloatingPointError: naming the first step that was not finite, and, if only one step was
             pending, the first weight whose gradient is not.
     """
-    results = torch.stack(list(itertools.chain(*pending))).cpu().double() / processes.world_size
-    *sums, signals = processes.all_reduce(*results.tolist(), stop.number)
-    for i, (loss, norm) in enumerate(zip(sums[::2], sums[1::2], strict=True)):
+    results = torch.stack([*itertools.chain(*pending)]).tolist()
+    *means, signal = processes.mean(*results, stop.number)
+    for i, (loss, norm) in enumerate(zip(means[::2], means[1::2], strict=True)):
         if not math.isfinite(loss + norm):
             bad = [
                 f", first in {name}"
@@ -154,7 +154,7 @@ def read_results(
             raise FloatingPointError(
                 f"at step {number}: loss {loss}, gradient norm {norm}{''.join(bad[:1])}"
             )
-    return loss, norm, signals > 0
+    return loss, norm, signal > 0
 
 
 @dataclass(frozen=True)
@@ -178,18 +178,18 @@ def evaluate(
     split: Iterator[Tensor],
     tokenizer: Tokenizer,
     processes: Processes,
-    stop: StopSignal | None = None,
+    stop: StopSignal = StopSignal(),  # noqa: B008
 ) -> Evaluation | None:
     """Return the loss over the sequences of a split, in one deterministic pass.
 
     Each token is predicted from the earlier tokens of its sequence. Several processes take
-    alternating batches and sum their losses. If any process is told to stop, there is no result.
+    alternating batches and average their sums. If any process is told to stop, there is no result.
     """
     model.eval()
     device = next(model.parameters()).device
     nats = tokens = characters = 0.0
     for batch in itertools.islice(split, processes.rank, None, processes.world_size):
-        if stop and stop.number:
+        if stop.number:
             break
         targets = batch[:, 1:]
         logits_BTV = model(batch[:, :-1].to(device))
@@ -197,11 +197,11 @@ def evaluate(
         tokens += targets.numel()
         characters += tokenizer.characters[targets].sum().item()
     model.train()
-    number = stop.number if stop else 0
-    nats, tokens, characters, signals = processes.all_reduce(nats, tokens, characters, number)
-    if signals:
+    nats, tokens, characters, signal = processes.mean(nats, tokens, characters, stop.number)
+    if signal:
         return None
-    bits = nats / math.log(2) / max(1, characters)  # arbitrary bytes may have no character
+    # Arbitrary bytes may have no character.
+    bits = nats / math.log(2) / (characters or 1)
     return Evaluation(nats / tokens, bits)
 
 
