@@ -16,7 +16,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from common.errors import command
-from common.fields import STRICT, Count, Natural
+from common.fields import STRICT, Natural
 from configs.load import build, read_command_line
 from run.checkpoint import open_run
 from run.folder import find_run
@@ -33,8 +33,8 @@ class Options(Sampling):
     """Text to continue. If empty, generation starts after a newline or, if the run's text has
     none, after its most frequent token."""
 
-    num_samples: Count = 1
-    """Number of texts to generate, in one batch."""
+    num_samples: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Number of texts to generate, in one batch; at most a thousand."""
 
     max_new_tokens: Annotated[int, Field(ge=1, le=10**6)] = 500
     """Length of each text in tokens, not counting the prompt; at most a million."""

@@ -129,12 +129,21 @@ def test_flags_may_be_switches_or_repeated() -> None:
 
 
 def test_values_outside_their_range_are_rejected() -> None:
-    for words in ("num_samples=1", "seed=0", "top_p=1", "temperature=1e300", "temperature=3"):
+    for words in (
+        "num_samples=1",
+        "num_samples=1000",
+        "seed=0",
+        "top_p=1",
+        "temperature=1e300",
+        "temperature=3",
+    ):
         name, value = words.split("=")
         assert getattr(options(f"--{words}"), name) == float(value)
     assert parse("--data.test_fraction=0.899").data.test_fraction == 0.899
     wrong = "seed=-1 num_samples=0 num_samples=1.0 num_samples= num_samples=null "
-    wrong += "num_samples=9999999999999999999 temperature=nan temperature=inf temperature=1,5 "
+    wrong += (
+        "num_samples=1001 seed=9999999999999999999 temperature=nan temperature=inf temperature=1,5 "
+    )
     wrong += "top_p=0 top_p=1.01 top_k=0 checkpoint=Last data.test_fraction=1 "
     wrong += "max_new_tokens=1000001"
     for words in wrong.split():
