@@ -170,7 +170,7 @@ int64_t count_cache(const Shape *m) { return 2 * m->layers * m->H * count_kept(m
 /* The number of bytes of weights that `forward` reads. */
 int64_t count_weights(const Shape *shape) {
     Shape m = *shape;
-    int64_t C = m.C, D = C / m.H, inputs = panels(3 * C) + panels(C) + panels(m.hidden);
+    int64_t C = m.C, D = C / m.H, inputs = 4 * panels(C) + panels(m.hidden);
     int64_t layer = inputs * (C + 1) + panels(C) * (m.hidden + 1L);
     int64_t vectors = m.layers * (4 * C + (m.qk_norm ? 4 * D : 0)) + 2 * C;
     vectors += m.rotary ? 2 * m.positions * D : 0;
@@ -189,33 +189,37 @@ int forward(const Shape *shape, const char *weights, float *x, float *logits, fl
     float *keys = cache, *values = keys + (long)m.layers * B * H * count_kept(&m);
     float *scratch = malloc(4 * (n * (5L * C + m.hidden) + B * H * positions));
     if (!scratch) return 0;
-    float *normed = scratch, *qkv = normed + n * C, *z = qkv + n * 3 * C, *hidden = z + n * C;
+    float *normed = scratch, *queries = normed + n * C, *k_rows = queries + n * C;
+    float *v_rows = k_rows + n * C, *z = v_rows + n * C, *hidden = z + n * C;
     float *scores = hidden + n * m.hidden;
 #pragma omp parallel num_threads(threads)
     {
         const char *p = weights + (m.rotary ? 4 * 2L * m.positions * D : 0);
         for (int layer = 0; layer < m.layers; layer++) {
             p = normalize_rows(p, x, normed, rows, C);
-            p = linear(p, normed, qkv, rows, C, 3 * C, STORE);
+            p = linear(p, normed, queries, rows, C, C, STORE);
+            p = linear(p, normed, k_rows, rows, C, C, STORE);
+            p = linear(p, normed, v_rows, rows, C, C, STORE);
+            const float *norms = (const float *)(p + (long)panels(C) * (C + 1) * WEIGHT);
 #pragma omp for
             for (int i = 0; i < B * H; i++)
                 for (int t = 0; t < T; t++) {
-                    long row = (long)(i / H) * T + t;
+                    long at = ((long)(i / H) * T + t) * C + i % H * D;
                     long kept = ((long)layer * B * H + i) * count_kept(&m);
-                    float *q = qkv + row * 3 * C + i % H * D, *k = q + C, *v = k + C;
-                    if (m.qk_norm) {
-                        normalize((const float *)p, q, q, D);
-                        normalize((const float *)p + 2 * D, k, k, D);
+                    float *q = queries + at, *k = k_rows + at;
+                    if (m.qk_norm) { /* after the weights of `out` */
+                        normalize(norms, q, q, D);
+                        normalize(norms + 2 * D, k, k, D);
                     }
                     if (m.rotary) {
                         rotate((const float *)weights, q, D, m.positions, start + t);
                         rotate((const float *)weights, k, D, m.positions, start + t);
                     }
-                    attend(q, k, v, z + row * C + i % H * D, keys + kept, values + kept,
+                    attend(q, k, v_rows + at, z + at, keys + kept, values + kept,
                            scores + i * positions, D, positions, start + t);
                 }
-            p += m.qk_norm ? 4 * 4 * D : 0;
             p = linear(p, z, x, rows, C, C, ADD);
+            p += m.qk_norm ? 4 * 4 * D : 0;
             p = normalize_rows(p, x, normed, rows, C);
             p = linear(p, normed, hidden, rows, C, m.hidden, m.activation);
             p = linear(p, hidden, x, rows, m.hidden, C, ADD);

@@ -27,16 +27,6 @@ from model.attention import Cache
 from model.gpt import GPT
 
 ACTIVATIONS = ["relu", "relu2", "gelu", "gelu_tanh"]  # numbered as in decode.c
-BLOCK = [  # the weights of a block in the order in which decode.c reads them
-    ["attn_norm"],
-    ["attn.query", "attn.key", "attn.value"],
-    ["attn.q_norm"],
-    ["attn.k_norm"],
-    ["attn.out"],
-    ["mlp_norm"],
-    ["mlp.up"],
-    ["mlp.down"],
-]
 LANES = 16
 TOLERANCE = 1e-4  # relative to the largest logit; rounding errors are about 1e-6
 
@@ -169,21 +159,18 @@ def fastest_threads() -> Generator[int, float, None]:
             yield fastest
 
 
+@torch.no_grad()
 def laid_out(model: GPT, dtype: torch.dtype) -> Iterator[Tensor]:
-    """Yield the weights as `decode.c` reads them: for a norm, its weights, then its biases; for
-    adjacent linear layers, panels of 16 outputs, each with the biases and then the weights of each
-    input, as `dtype`."""
+    """Yield the weights as `decode.c` reads them, in the order of the modules: for a norm, its
+    weights, then its biases; for a linear layer, panels of 16 outputs, each with the biases and
+    then the weights of each input, as `dtype`."""
     if model.rotary:
         yield from model.rotary.buffers()
-    weights = model.state_dict()
-    rows = [[f"blocks.{i}.{n}" for n in row] for i in range(len(model.blocks)) for row in BLOCK]
-    rows += [["final_norm"], ["head" if model.head else "token_embedding"]]
-    for names in rows:
-        if f"{names[0]}.weight" not in weights:  # no QK-norm
+    for module in (*model.blocks.modules(), model.final_norm, model.head or model.token_embedding):
+        if (weight := getattr(module, "weight", None)) is None:
             continue
-        weight = torch.cat([weights[f"{name}.weight"] for name in names])
-        biases = [weights[f"{name}.bias"] for name in names if f"{name}.bias" in weights]
-        bias = torch.cat(biases) if biases else torch.zeros(len(weight))
+        bias = getattr(module, "bias", None)
+        bias = torch.zeros(len(weight)) if bias is None else bias
         if weight.dim() == 1:
             yield torch.cat((weight, bias))
         else:
