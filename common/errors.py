@@ -63,9 +63,7 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
             message = str(error)
             if isinstance(error, OSError) and error.strerror:
                 message = error.strerror + (f": {error.filename}" if error.filename else "")
-            elif isinstance(error, MemoryError) or re.search(
-                "out of memory|can't allocate memory", message.lower()
-            ):
+            elif re.search("(?i)MemoryError|out of memory|can't allocate memory", repr(error)):
                 message = (
                     "out of memory; use more --train.gradient_accumulation_steps or a smaller model"
                 )

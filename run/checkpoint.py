@@ -163,14 +163,15 @@ def load_checkpoint(path: Path, weights: bool = True) -> tuple[Header, dict[str,
         metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
             raise UserError(f"{path} is not a checkpoint of this version ({FORMAT})")
+        header = read_header(metadata["header"])
         if not weights:
-            return read_header(metadata["header"]), {}
+            return header, {}
         # Copy the tensors: Windows cannot replace a mapped file, and its content could change.
         tensors = {name: file.get_tensor(name).clone() for name in list(file.keys())}
         if metadata.get("checksum") not in (None, checksum(metadata["header"], tensors)):
             raise ValueError("its checksum is wrong")
         check_finite(tensors)
-        return read_header(metadata["header"]), tensors
+        return header, tensors
 
 
 @torch.no_grad()
@@ -181,22 +182,18 @@ def copy_into(expected: dict[str, Tensor], tensors: dict[str, Tensor], path: Pat
     Raises:
         UserError: naming the first tensor that is missing, unknown, or has the wrong shape or type.
     """
-    prefix = min(expected).partition(".")[0]
-    want, have = (
-        {
-            name: f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
-            for name, tensor in each.items()
-            if name.partition(".")[0] == prefix
-        }
-        for each in (expected, tensors)
-    )
-    for name, _ in sorted(want.items() ^ have.items()):
-        raise UserError(
-            f"{path} does not match its config: {name} is {have.get(name, 'absent')}, expected "
-            f"{want.get(name, 'absent')}"
-        )
-    for name, tensor in expected.items():
-        tensor.copy_(tensors[name])
+    kind, _ = min(expected).split(".", 1)
+    for name in sorted(expected.keys() | tensors.keys()):
+        if name.startswith(kind):
+            have, want = (
+                f"{each[name].dtype} {tuple(each[name].shape)}" if name in each else "absent"
+                for each in (tensors, expected)
+            )
+            if have != want:
+                raise UserError(
+                    f"{path} does not match its config: {name} is {have}, expected {want}"
+                )
+            expected[name].copy_(tensors[name])
 
 
 # --- snapshots -----------------------------------------------------------------------------------
@@ -276,25 +273,22 @@ class SavedRun:
             UserError: for another text, for fewer steps than it has, or for a run whose training
                 used a field that was removed.
         """
-        folder, header = shell_word(self.path.parent), self.header
-        obstacles = [
-            f"with train.{name} {value}, which this version lacks"
-            for name, value in header.removed.items()
-        ]
-        if header.corpus.sha256 != corpus.sha256:
-            obstacles.append(f"on another text, {header.corpus.source}")
-        if obstacles:
-            raise UserError(f"{folder} was trained {obstacles[0]}; use --init_from {folder}")
-        if config.max_steps < header.state.step:
-            raise UserError(f"{folder} has {header.state.step} steps; raise --train.max_steps")
-        if (header.state.val_loss or math.inf) <= config.target_loss:
-            print(f"{folder} is finished; lower --train.target_loss to train on")
-        elif config.max_steps == header.state.step:
-            print(f"{folder} is finished; raise --train.max_steps to train on")
-        if header.machine != machine:
+        folder, state = shell_word(self.path.parent), self.header.state
+        trained, instead = f"{folder} was trained", f"use --init_from {folder}"
+        if self.header.removed:
+            raise UserError(f"{trained} with {self.header.removed}, now unknown; {instead}")
+        if self.header.corpus.sha256 != corpus.sha256:
+            raise UserError(f"{trained} on another text, {self.header.corpus.source}; {instead}")
+        if config.max_steps < state.step:
+            raise UserError(f"{folder} has {state.step} steps; raise --train.max_steps")
+        if config.max_steps == state.step or (state.val_loss or math.inf) <= config.target_loss:
             print(
-                printable(f"note: rounding may differ from the previous session: {header.machine}")
+                f"{folder} is finished; to train on, raise --train.max_steps or lower "
+                f"--train.target_loss"
             )
+        if self.header.machine != machine:
+            before = printable(str(self.header.machine))
+            print(f"note: rounding may differ from the previous session: {before}")
 
     def model(self, device: str = "cpu") -> GPT:
         """Return the model for inference.
