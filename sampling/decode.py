@@ -10,6 +10,7 @@ import copy
 import ctypes
 import functools
 import hashlib
+import mmap
 import os
 import platform
 import subprocess
@@ -60,7 +61,7 @@ class CompiledCache(Cache):
     """The state of decoding in C."""
 
     length = 0
-    kept: Tensor  # the keys and values in the layout of `decode.c`
+    kept: Tensor  # the bytes in which `decode.c` keeps keys and values
 
 
 class CompiledGPT(GPT):
@@ -97,9 +98,11 @@ class CompiledGPT(GPT):
         count_weights, count_cache = self.library.count_weights, self.library.count_cache
         count_weights.restype = count_cache.restype = ctypes.c_int64
         self.cache_size = count_cache(self.shape)
-        self.weights = torch.cat([p.flatten().view(torch.uint8) for p in laid_out(model, dtype)])
-        if self.weights.nbytes != count_weights(self.shape):
+        parts = [part.flatten().view(torch.uint8) for part in laid_out(model, dtype)]
+        self.weights = huge(count_weights(self.shape))
+        if sum(map(len, parts)) != len(self.weights):
             raise ValueError("the weights do not have the shapes that decode.c reads")
+        torch.cat(parts, out=self.weights)
 
     def forward(  # type: ignore[override]
         self, tokens_BT: Tensor, cache: CompiledCache | None = None
@@ -109,7 +112,7 @@ class CompiledGPT(GPT):
         B, T = tokens_BT.shape
         x_BTC = self.embed(tokens_BT, cache).float().contiguous()
         if cache.length == 0:
-            cache.kept = x_BTC.new_empty(B, self.cache_size)
+            cache.kept = huge(4 * B * self.cache_size)
         logits_BTV = x_BTC.new_empty(B, T, self.vocab_size)
         buffers = self.weights, x_BTC, logits_BTV, cache.kept
         addresses = [ctypes.c_void_p(buffer.data_ptr()) for buffer in buffers]
@@ -176,6 +179,17 @@ def laid_out(model: GPT, dtype: torch.dtype) -> Iterator[Tensor]:
         else:
             padded = F.pad(torch.cat((bias[:, None], weight), 1), (0, 0, 0, -len(bias) % LANES))
             yield padded.unflatten(0, (-1, LANES)).transpose(1, 2).to(dtype)
+
+
+def huge(size: int) -> Tensor:
+    """Return a tensor of bytes, in huge pages (2 MB) if Linux supports them.
+
+    With pages of 4 KB, TLB misses take a third of the time to read the weights.
+    """
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE)
+    with contextlib.suppress(AttributeError, OSError):  # a system without such pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 @functools.cache
