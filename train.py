@@ -76,15 +76,15 @@ def train(
     model: GPT,
     optimizer: Optimizer,
     processes: Processes,
+    read_every: int,
 ) -> int:
     """Train until `max_steps`, the target loss, or a signal to stop; return the signal, or 0.
 
-    All that changes is in `model`, `optimizer` and `header.state`. FloatingPointError names a
-    result that is not finite.
+    All that changes is in `model`, `optimizer` and `header.state`. Results are read, which waits
+    for a GPU, at least every `read_every` steps. FloatingPointError names one that is not finite.
     """
     config, state, ddp_model = header.config, header.state, processes.wrap_ddp(model)
     snapshots = snapshot_steps(config.train, model.num_parameters())
-    read_every = 1 if header.machine.device == "cpu" else config.train.log_every  # a GPU waits
     pending: list[tuple[Tensor, Tensor]] = []  # results that are still on the device
     lr_scale = pending_since = 0.0
     began, first = time.perf_counter() - state.seconds, state.step
@@ -204,7 +204,9 @@ def main(argv: list[str]) -> int:
                 folder = make_folder(options.run, Path(file).stem if file else origin)
                 stack.enter_context(lock_run(folder))
             if config.train.minutes:
-                steps = fit_steps(config.model, config.train, batches, machine, processes)
+                steps = fit_steps(
+                    config.model, config.train, batches, machine, processes, common.start.BEGAN
+                )
                 config = read_config({"train": {"max_steps": steps}}, None, config)
 
         # The model and its optimizer
@@ -230,8 +232,9 @@ def main(argv: list[str]) -> int:
 
         # Training, and what to do next
         run = shell_word(folder) if folder else "the run"
+        read_every = 1 if machine.device == "cpu" else config.train.log_every
         try:
-            stop_signal = train(folder, header, batches, model, optimizer, processes)
+            stop_signal = train(folder, header, batches, model, optimizer, processes, read_every)
         except FloatingPointError as error:
             raise UserError(
                 f"{error}; {run} keeps its last checkpoint. Start again with a lower "

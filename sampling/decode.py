@@ -43,10 +43,13 @@ def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> GPT
     """
     on_cpu = model.token_embedding.weight.device.type == "cpu"
     try:
-        rounded = model if dtype == torch.float32 else copy.deepcopy(model).to(dtype)
+        rounded = model
+        if dtype != torch.float32:
+            rounded = copy.deepcopy(model)
+            for parameter in rounded.parameters():  # decode.c reads some weights as float32
+                parameter.data = parameter.to(dtype).to(torch.float32 if on_cpu else dtype)
         if not on_cpu:
             return rounded
-        rounded.float()  # decode.c reads some weights as float32
         compiled = CompiledGPT(rounded, dtype)
         if not (error := compiled.error(rounded)) <= TOLERANCE:  # also if it is NaN
             raise ValueError(f"decode.c computes different logits, by {error:.0e}")

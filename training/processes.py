@@ -62,17 +62,17 @@ def read_processes() -> Processes:
     Raises:
         UserError: if only some of them are set, or their values do not fit together.
     """
-    numbers = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-    found = {name: os.environ[name] for name in numbers if name in os.environ}
-    if not found:
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    values = [os.environ.get(name, "") for name in names]
+    if not any(values):
         return Processes()
-    try:
-        _ = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
-        return Processes(*(int(found[name]) for name in numbers))
-    except (LookupError, ValueError):
-        raise UserError(
-            f"{found} in the environment; start with torchrun, or unset all of them"
-        ) from None
+    rank, local_rank, world_size = (int(v) if v.isdecimal() else -1 for v in values)
+    if not (
+        0 <= local_rank <= rank < world_size and {"MASTER_ADDR", "MASTER_PORT"} <= {*os.environ}
+    ):
+        found = ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
+        raise UserError(f"{found} in the environment; start with torchrun, or unset all of them")
+    return Processes(rank, local_rank, world_size)
 
 
 @contextmanager

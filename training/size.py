@@ -1,7 +1,5 @@
 """How many steps fit into the minutes."""
 
-import common.start
-
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,8 +18,9 @@ def fit_steps(
     batches: Batches,
     machine: Machine,
     processes: Processes,
+    began: float,
 ) -> int:
-    """Return the number of steps that fit into `minutes`, and print it.
+    """Return the number of steps that fit into `minutes`, counted from `began`, and print it.
 
     It times a model that is then discarded. The run is bitwise identical to one with
     `--train.max_steps` set to this number.
@@ -49,7 +48,7 @@ def fit_steps(
     tokens = min(batches.validation_tokens, train.eval_tokens)
     evaluation = seconds_per_step * tokens / (3 * train.batch_size * config.block_size)
     evaluation += train.sample_tokens * seconds_of(model.forward, shard[:1, :1].to(machine.device))
-    (passed,) = processes.mean(time.perf_counter() - common.start.BEGAN)
+    (passed,) = processes.mean(time.perf_counter() - began)
     left = 60 * train.minutes - passed - 1.0  # 1 s for checkpoints and exit
     steps = max(1, int((left - evaluation) / (seconds_per_step + evaluation / train.eval_every)))
     print(
