@@ -4,6 +4,7 @@ model.safetensors, tokenizer.json, tokenizer_config.json."""
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -66,11 +67,7 @@ def read_folder(folder: Path, tokens: Path | None = None) -> Imported:
     Raises:
         UserError: for another model, or files that are missing or damaged.
     """
-    where = folder / "config.json"
-    content = where.read_bytes()
-    with reading(where):
-        plain = json.loads(content)
-        GPT2.import_config(GPT2.defaults | plain, {}, folder)  # fail before the weights are read
+    plain = read_config(folder)
     tensors: dict[str, Tensor] = {}
     for path in folder.glob("model*.safetensors"):
         with reading(path):
@@ -86,14 +83,30 @@ def read_folder(folder: Path, tokens: Path | None = None) -> Imported:
     return Imported(model, tokenizer, start, "pydocs", load_original(GPT2.name, folder))
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read the config.json of a folder, which need not have the weights yet.
+
+    Raises:
+        UserError: for a model other than GPT-2.
+    """
+    where = folder / "config.json"
+    content = where.read_bytes()
+    with reading(where):
+        plain: dict[str, Any] = json.loads(content)
+        GPT2.import_config(GPT2.defaults | plain, {}, folder)
+    return plain
+
+
 def download(name: str) -> Path:
     """Download a model from the Hugging Face Hub, once, and return its folder.
 
     Raises:
-        UserError: if it cannot be downloaded.
+        UserError: if it cannot be downloaded, or for a model other than GPT-2, before its weights
+            are downloaded.
     """
     from huggingface_hub import snapshot_download
 
     print(f"loading hub:{name}")
     with reading(f"hub:{name}", "could not be loaded"):
+        read_config(Path(snapshot_download(name, allow_patterns=["config.json"])))
         return Path(snapshot_download(name, allow_patterns=FILES))

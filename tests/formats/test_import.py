@@ -1,6 +1,7 @@
 """Imported GPT-2 models: same logits and tokens, and accepted by every command."""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -99,7 +100,7 @@ def test_hub_import_fetches_no_pickle_or_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The weights are in several shards."""
+    """The weights are in several shards. Those of an unsupported model are not fetched."""
     whole = Path(shutil.copytree(gpt2, "hub"))
     (whole / "model.safetensors").unlink()
     make_gpt2().save_pretrained(whole, max_shard_size="20KB")
@@ -107,7 +108,7 @@ def test_hub_import_fetches_no_pickle_or_code(
         (whole / name).write_text("never")
 
     def fetch(name: str, allow_patterns: list[str]) -> str:
-        Path("fetched").mkdir()
+        Path("fetched").mkdir(exist_ok=True)
         for pattern in allow_patterns:
             for path in whole.glob(pattern):
                 shutil.copy(path, "fetched")
@@ -117,6 +118,11 @@ def test_hub_import_fetches_no_pickle_or_code(
     assert convert.main(["import", "hub:acme/absent", "--run", "h"]) == 2
     assert capsys.readouterr().err.startswith("error: hub:acme/absent could not be loaded")
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    edit_json(whole / "config.json", model_type="llama")
+    assert convert.main(["import", "hub:acme/tiny"]) == 2
+    assert "model_type 'llama' is not supported, only 'gpt2'" in capsys.readouterr().err
+    assert os.listdir("fetched") == ["config.json"] and not Path("runs").exists()
+    edit_json(whole / "config.json", model_type="gpt2")
     assert convert.main(["import", "hub:acme/tiny"]) == 0
     assert "never" not in [path.read_text("latin1") for path in Path("fetched").iterdir()]
     (run,) = Path("runs").iterdir()
