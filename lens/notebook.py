@@ -58,8 +58,11 @@ def show(
         flags: other flags of `study.py report`, such as prompt="to be".
 
     Raises:
-        UserError: for a module that is not recognized, or computes different logits.
+        UserError: for a module that is not recognized, or computes different logits, or a text that
+            is not a str.
     """
+    if not isinstance(text, str | None):
+        raise UserError(f"text must be a str, got {type(text).__name__}; pass path.read_text()")
     with tempfile.TemporaryDirectory() as scratch:
         saved = None
         if text is not None:
