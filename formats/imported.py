@@ -121,8 +121,11 @@ def difference(model: GPT, original: Any) -> float:
     raise ValueError("its forward pass does not return the logits of each position")
 
 
-def compare_logits(model: GPT, original: Any) -> str:
+def compare_logits(model: GPT, original: Any, tried: str = "") -> str:
     """Compare the logits of two models on random tokens, and return the line that reports it.
+
+    Args:
+        tried: the choices of which none gives the original's logits, for the error.
 
     Raises:
         UserError: if they are not the same model.
@@ -133,6 +136,7 @@ def compare_logits(model: GPT, original: Any) -> str:
     found = f"largest difference of the logits, relative to the largest logit: {apart:.1e}"
     if not apart < TOLERANCE:
         raise UserError(
-            f"{type(original).__name__} computes different logits from the same weights: {found}"
+            f"{type(original).__name__} computes different logits from the same weights: "
+            f"{found}{tried}"
         )
     return found

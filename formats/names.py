@@ -6,7 +6,7 @@ here.
 
 import re
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,13 @@ ACTIVATIONS = {
 # Missing biases are written as zeros.
 FREE = {"attention", "bias", "zero_init"}
 WITHOUT_BIAS = {"token_embedding", "position_embedding", "head"}
+# What attention scores may be multiplied by, and how it relates to D**-0.5 for H heads of width D.
+SCORES: dict[str, Callable[[int, int], float]] = {
+    "D**-0.5": lambda H, D: 1.0,
+    "C**-0.5": lambda H, D: H**-0.5,
+    "1": lambda H, D: D**0.5,
+    "1/D": lambda H, D: D**-0.5,
+}
 # Causal masks that are stored with the weights.
 MASKS = (".attn.bias", ".attn.masked_bias", ".tril")
 
@@ -61,8 +68,8 @@ class Format:
     defaults: dict[str, Any] = field(default_factory=dict)
     """Defaults of its config fields."""
 
-    scores: tuple[str, ...] = ("D**-0.5",)
-    """What its attention scores may be multiplied by."""
+    scores: Iterable[str] = ("D**-0.5",)
+    """What its attention scores may be multiplied by: names from `SCORES`."""
 
     transposed: str | None = None
     """A substring of the names of matrices with a row for each input, unlike `nn.Linear`."""
@@ -142,7 +149,7 @@ class Format:
         """Make the model from its config and its tensors.
 
         Args:
-            plain: "scores" in it is what multiplies the attention scores, if not D**-0.5;
+            plain: "scores" in it names what multiplies the attention scores, if not D**-0.5;
                 "bias" keeps biases that are all zero.
             where: the file that messages name.
 
@@ -181,8 +188,8 @@ class Format:
                         f"{where}: {name} is {[*found]}, expected {[*weight.shape]}; grouped "
                         f"queries and gated MLPs are not supported"
                     )
-                if ".query" in name and plain.get("scores") == "C**-0.5":
-                    made[name] *= config.n_head**-0.5
+                if ".query" in name and "scores" in plain:
+                    made[name] *= SCORES[plain["scores"]](config.n_head, config.head_width)
             model.load_state_dict(made, assign=True)
             check_finite(made)
             return model.eval()
@@ -287,7 +294,7 @@ LECTURE = replace(
         "lm_head": ("head",),
     },
     defaults={"activation": "relu"},
-    scores=("D**-0.5", "C**-0.5"),  # as in the code, and as typed in the video
+    scores=SCORES,  # D**-0.5 is in its code, C**-0.5 was typed in the video
 )
 
 # Elsen et al. 2023: rotary positions, QK-norm, squared ReLU.

@@ -49,7 +49,8 @@ def open_module(modules: Sequence[nn.Module], text: str, tokenizer: Any) -> Impo
             format.import_model(plain, recognize(each.state_dict(), where)[3], where)
             for each in modules
         ]
-        *_, compared = map(compare_logits, models, modules)
+        tried = f"; tried {', '.join(ACTIVATIONS)}; scores * {', '.join(format.scores)}"
+        *_, compared = [compare_logits(*pair, tried) for pair in zip(models, modules, strict=True)]
         print(
             f"{where} is {format.name} with {plain['activation']}, scores * {plain['scores']}; "
             f"{compared}"

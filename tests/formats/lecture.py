@@ -10,7 +10,7 @@ from torch.nn import functional as F
 class Head(nn.Module):
     """An attention head with its own key, query and value layers, and the mask as a buffer."""
 
-    by_width = False  # multiply the scores by C**-0.5, as typed in the video
+    factor = "D**-0.5"  # of the scores, a formula of C and D; in the video C**-0.5
 
     def __init__(self, C: int, D: int, block_size: int) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.query(x), self.key(x), self.value(x)
-        scale = (x if self.by_width else k).size(-1) ** -0.5
+        scale = eval(self.factor, {"C": x.size(-1), "D": k.size(-1)})
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
 
 

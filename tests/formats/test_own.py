@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import convert
 from common.errors import UserError
-from formats.names import NANOGPT
+from formats.names import NANOGPT, SCORES
 from formats.own import open_module
 from run.checkpoint import open_run
 from sampling.generate import Sampling, generate
@@ -46,13 +46,13 @@ def assert_same(found: Any, logits_BTV: Tensor) -> None:
     assert difference < 1e-5 * logits_BTV.abs().max()
 
 
-@pytest.fixture(params=[False, True])
-def by_width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Multiply the scores by D**-0.5, or by C**-0.5."""
-    monkeypatch.setattr(Head, "by_width", request.param)
+@pytest.fixture(params=SCORES)
+def factor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Multiply the scores by each of the supported factors."""
+    monkeypatch.setattr(Head, "factor", request.param)
 
 
-def test_live_model_computes_the_same_logits(tmp_path: Path, by_width: None) -> None:
+def test_live_model_computes_the_same_logits(tmp_path: Path, factor: None) -> None:
     for ours, activation in (
         ("relu", nn.ReLU()),
         ("gelu", nn.GELU()),
@@ -74,7 +74,7 @@ def test_live_model_computes_the_same_logits(tmp_path: Path, by_width: None) -> 
     assert imported.tokenizer.vocab_size == 300
 
 
-def test_file_of_tensors_computes_the_same_logits(workplace: Path, by_width: None) -> None:
+def test_file_of_tensors_computes_the_same_logits(workplace: Path, factor: None) -> None:
     """The tensors are in alphabetical order, in which head 10 comes before head 2."""
     torch.manual_seed(0)
     model = GPTLanguageModel(len(CHARS))
@@ -121,6 +121,10 @@ CHANGES: list[tuple[str, Change]] = [
     (
         "computes different logits from the same weights: largest",
         lambda m: setattr(m, "blocks", lecture(nn.SiLU()).blocks),
+    ),
+    (
+        r"different logits .*\d; tried gelu, .*; scores \* D\*\*-0.5, C\*\*-0.5, 1, 1/D$",
+        lambda m: setattr(m.blocks[0].sa["heads"][0], "factor", "0.3"),
     ),
     (
         "not supported, .* lecture's GPT, the closest, has no lm_head.ln3",
