@@ -83,7 +83,7 @@ def read_folder(folder: Path, tokens: Path | None = None) -> Imported:
     return Imported(model, tokenizer, start, "pydocs", load_original(GPT2.name, folder))
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> Any:
     """Read the config.json of a folder, which need not have the weights yet.
 
     Raises:
@@ -92,7 +92,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     where = folder / "config.json"
     content = where.read_bytes()
     with reading(where):
-        plain: dict[str, Any] = json.loads(content)
+        plain = json.loads(content)
         GPT2.import_config(GPT2.defaults | plain, {}, folder)
     return plain
 

@@ -124,7 +124,7 @@ CHANGES: list[tuple[str, Change]] = [
     ),
     (
         r"different logits .*\d; tried gelu, .*; scores \* D\*\*-0.5, C\*\*-0.5, 1, 1/D$",
-        lambda m: setattr(m.blocks[0].sa["heads"][0], "factor", "0.3"),
+        lambda m: setattr(m.get_submodule("blocks.0.sa.heads.0"), "factor", "0.3"),
     ),
     (
         "not supported, .* lecture's GPT, the closest, has no lm_head.ln3",

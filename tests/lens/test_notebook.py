@@ -54,9 +54,10 @@ def test_show_checks_max_mb_and_text(workplace: Path, capsys: pytest.CaptureFixt
     model: Any = GPTLanguageModel(5)
     with pytest.raises(UserError, match="give the training text"):
         show(model)
+    wrong: Any
     for wrong in (Path("text.txt"), b"abc"):
         with pytest.raises(UserError, match=r"^text must be a str, got \w+; pass path.read_text"):
-            show(model, wrong)  # type: ignore[arg-type]
+            show(model, wrong)
     for wrong in (model.state_dict(), model.forward, [model, model.state_dict()]):
         with pytest.raises(UserError, match=r"^.* is not a supported module: .*$"):
             show(wrong, text)
