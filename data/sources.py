@@ -99,15 +99,19 @@ def read_rows(config: DataConfig) -> Iterator[str]:
     `datasets` downloads each file once.
 
     Raises:
-        UserError: if the dataset is not reachable, or its column does not contain text.
+        UserError: if the dataset is not reachable, its column does not contain text, or a local
+            path has its name.
     """
     import datasets  # here, because the import takes a second
 
     logging.getLogger("huggingface_hub").setLevel("ERROR")  # a line for each retry, else
     source = str(config.source)
+    name = source.removeprefix("hub:")
+    if Path(name).exists():  # `datasets` would read it instead
+        raise UserError(f"{source} is also the path {name} here; move that, or name its files")
     with reading(source, "could not be loaded; without a network, name a file with --data.source"):
         rows = datasets.load_dataset(
-            source.removeprefix("hub:"),
+            name,
             config.hub_config or None,
             split=config.hub_split,
             revision=config.hub_revision,

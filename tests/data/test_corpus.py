@@ -3,12 +3,14 @@
 import hashlib
 import logging
 import os
+import shutil
 import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 from datasets import Dataset
@@ -279,11 +281,17 @@ def test_config_file_names_a_text_as_a_flag_does(workplace: Path) -> None:
 
 
 def test_hub_dataset_is_joined(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`datasets` loads a local dataset like one on the Hub."""
-    Path("acme/tiny").mkdir(parents=True)
+    """`datasets` loads the dataset from a folder, as it does from the Hub. A folder that has the
+    name of a dataset is not read in its place."""
+    folder, load_dataset = Path("hub/acme/tiny"), datasets.load_dataset
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(
+        "datasets.load_dataset",
+        lambda name, *args, **more: load_dataset(f"hub/{name}", *args, **more),
+    )
     for split, rows in (("train", ["one\r\n", None, "two ", "é"]), ("validation", ["three"])):
         columns = {"text": rows, "number": list(range(len(rows)))}
-        Dataset.from_dict(columns).to_parquet(f"acme/tiny/{split}-00000-of-00001.parquet")
+        Dataset.from_dict(columns).to_parquet(folder / f"{split}-00000-of-00001.parquet")
     for absent in ({"hub_column": "number"}, {"hub_column": "absent"}, {"hub_split": "absent"}):
         with pytest.raises(UserError, match="hub:acme/tiny could not be loaded"):
             load("hub:acme/tiny", **absent)
@@ -294,6 +302,9 @@ def test_hub_dataset_is_joined(workplace: Path, monkeypatch: pytest.MonkeyPatch)
     assert text_of(load("hub:acme/tiny", separator="|")) == "one\r\n||two |é"
     assert Path("cache/hub").is_dir()
     assert text_of(load("hub:acme/tiny", hub_split="train+validation")) == "one\r\ntwo éthree"
+    shutil.copytree("hub/acme", "acme")
+    with pytest.raises(UserError, match="hub:acme/tiny is also the path acme/tiny here"):
+        load("hub:acme/tiny", hub_split="validation")
 
 
 def test_every_option_of_a_hub_dataset_chooses_its_text(
