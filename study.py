@@ -9,7 +9,7 @@ python study.py trace --help                             every flag of a command
 import common.start
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ from lens.compare import Compare, compare
 from lens.heads import Heads, heads
 from lens.report import Report, report
 from lens.runs import Runs, runs
-from lens.tables import check_path, printed
+from lens.tables import Table, check_path
 from lens.trace import Trace, trace
 from lens.verify import Verify, verify
 
-# The docstring of the flags' class describes the command.
-COMMANDS: dict[str, tuple[type, Callable[[Any, Any], int]]] = {
+# The docstring of the flags' class describes the command, which yields what to print.
+COMMANDS: dict[str, tuple[type, Callable[[Any, Any], Iterator[str | Table]]]] = {
     "trace": (Trace, trace),
     "verify": (Verify, verify),
     "compare": (Compare, compare),
@@ -56,12 +56,15 @@ def main(argv: list[str]) -> int:
     path = getattr(options, "json", None)
     if path is not None:
         check_path(Path(path), "--json", f'{{"study":["{name}"'.encode())
-    printed.clear()
-    code = study(names if name == "runs" else next(iter(names), None), options)
+    tables = []
+    for i, part in enumerate(study(names if name == "runs" else next(iter(names), None), options)):
+        print(part if i == 0 else f"\n{part}")
+        if isinstance(part, Table):
+            tables.append(part)
     if path is not None:
-        results = {"study": argv, "tables": printed}
+        results = {"study": argv, "tables": [table.rows for table in tables]}
         write_atomically(Path(path), to_json(results, inf_nan_mode="null"))
-    return code
+    return int(any(table.failed for table in tables))
 
 
 if __name__ == "__main__":

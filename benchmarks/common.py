@@ -27,7 +27,7 @@ from pydantic.dataclasses import dataclass
 from common.errors import UserError
 from common.fields import STRICT, Count
 from configs.load import SECTIONS, Config, Values, build, read_command_line, read_config
-from lens.tables import print_table
+from lens.tables import Table
 from model.config import ModelConfig
 from training.config import TrainConfig
 from training.processes import Processes
@@ -121,7 +121,7 @@ def report(
     for row in rows:
         values = [row.get(key, "") for key in keys]
         table.append([summarize(v) if isinstance(v, list) else show(v) for v in values])
-    print_table(table, words=sum(isinstance(value, str) for value in rows[0].values()))
+    print(Table(table, words=sum(isinstance(value, str) for value in rows[0].values())))
     print(json.dumps({"benchmark": benchmark, "machine": machine, "rows": rows}))
 
 

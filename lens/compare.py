@@ -8,7 +8,7 @@ import contextlib
 import copy
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from lens.formula import (
 from lens.measure import mean_loss
 from lens.metrics import entropy
 from lens.subject import JsonOptions, MeasureOptions, Subject, spread_sequences
-from lens.tables import print_table, visible
+from lens.tables import Table, visible
 from model.attention import MultiHeadAttention, attention, causal_mask
 from model.config import ModelConfig
 from model.gpt import GPT
@@ -72,8 +72,8 @@ class Case(NamedTuple):
     """The layer's input for another text, of another length."""
 
 
-def compare(word: str | None, options: Compare) -> int:
-    """Run the comparisons and print their results."""
+def compare(word: str | None, options: Compare) -> Iterator[str | Table]:
+    """Run the comparisons, and yield the title, the results and the explanation of each."""
     if options.only not in (None, *COMPARISONS):
         raise UserError(f"--only {options.only} must be one of {', '.join(COMPARISONS)}")
     subject = Subject(word, options)
@@ -85,10 +85,9 @@ def compare(word: str | None, options: Compare) -> int:
     for name, comparison in COMPARISONS.items():
         if options.only in (None, name):
             title, why = (inspect.getdoc(comparison) or "").split("\n\n")
-            print(f"{title}\n")
-            print_table([[name, ""], *comparison(case).items()], words=2, form=".4g")
-            print(f"\n{why}\n")
-    return 0
+            yield title
+            yield Table([[name, ""], *comparison(case).items()], words=2, form=".4g")
+            yield why
 
 
 # --- one layer -----------------------------------------------------------------------------------

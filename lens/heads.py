@@ -16,7 +16,7 @@ from lens.composition import composition
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
 from lens.metrics import SCORES, SINK
 from lens.subject import REPEATS, JsonOptions, MeasureOptions, Subject
-from lens.tables import print_table
+from lens.tables import Table
 from model.gpt import GPT
 
 PAIRS = 12  # number of printed pairs of heads, those that compose most
@@ -33,19 +33,18 @@ class Heads(MeasureOptions, JsonOptions):
     """Length of the random strings for the copying scores; if omitted, it depends on the run."""
 
 
-def heads(word: str | None, options: Heads) -> int:
-    """Print the tables."""
+def heads(word: str | None, options: Heads) -> Iterator[str | Table]:
+    """Yield the tables."""
     subject = Subject(word, options)
     sequences_BT = subject.sequences(options.sequences)
     with ablated(subject.model, options.without):
-        print_heads(subject, options, sequences_BT)
-        print_copying(subject)
-        print_composition(subject)
+        yield from scores_and_ablation(subject, options, sequences_BT)
+        yield copying(subject)
+        yield most_composed(subject.model)
         rows: list[list[Any]] = [["logit lens", f"loss, {subject.unit}"]]
         for i, loss in enumerate(logit_lens(subject.model, sequences_BT)):
             rows.append([f"after layer {i - 1}" if i else "embedding", loss])
-        print_table(rows, form=".4f")
-    return 0
+        yield Table(rows, form=".4f")
 
 
 def names_of(model: GPT) -> dict[str, tuple[int, int]]:
@@ -70,12 +69,16 @@ def ablated(model: GPT, names: str | None) -> Iterator[None]:
         yield
 
 
-def print_heads(subject: Subject, options: Heads, sequences_BT: Tensor) -> None:
-    """Print a row per head, below the row of uniform attention."""
+def scores_and_ablation(
+    subject: Subject, options: Heads, sequences_BT: Tensor
+) -> Iterator[str | Table]:
+    """Yield a row per head, below the row of uniform attention, and what it was measured on."""
     model, period = subject.model, subject.period(options.period)
     text_BT = sequences_BT[:, :-1] if options.prompt is None else subject.prompt_T[None]
-    print(f"scores over {len(text_BT)} x {text_BT.size(1)} tokens; copying over")
-    print(f"{REPEATS} random strings of {period} distinct tokens, each repeated\n")
+    yield (
+        f"scores over {len(text_BT)} x {text_BT.size(1)} tokens; copying over\n"
+        f"{REPEATS} random strings of {period} distinct tokens, each repeated"
+    )
     scores = score_heads(model, text_BT, repeats=False)
     scores |= score_heads(model, repeated(subject.V, period, REPEATS), repeats=True)
     uniform = [s.uniform(2 * period if s.repeats else text_BT.size(1)) for s in SCORES]
@@ -89,16 +92,15 @@ def print_heads(subject: Subject, options: Heads, sequences_BT: Tensor) -> None:
         cells = [score_LH[at].item() for score_LH in scores.values()]
         both = [(changes[kind][at].item(), changes[f"{kind}_error"][at].item()) for kind in kinds]
         rows.append([name + sink, *cells, *both])
-    print_table(rows)
+    yield Table(rows)
     loss, count = mean_loss(model, sequences_BT), len(sequences_BT)
-    print(
-        f"\nloss {loss:.4f} {subject.unit} on {count} validation sequences; "
-        "changes ± standard error\n"
+    yield (
+        f"loss {loss:.4f} {subject.unit} on {count} validation sequences; changes ± standard error"
     )
 
 
-def print_copying(subject: Subject) -> None:
-    """Print how well random strings are copied, at several lengths."""
+def copying(subject: Subject) -> Table:
+    """Return how well random strings are copied, at several lengths."""
     rows: list[list[Any]] = [
         ["copying", "trained on", "loss, first copy", "second", "ratio", "induction", "best head"],
     ]
@@ -108,16 +110,14 @@ def print_copying(subject: Subject) -> None:
         name, at = max(names_of(subject.model).items(), key=lambda head: induction_LH[head[1]])
         best = induction_LH[at].item()
         rows.append([f"period {period}", trained, first, second, second / first, best, name])
-    print_table(rows)
-    print()
+    return Table(rows)
 
 
-def print_composition(subject: Subject) -> None:
-    """Print the pairs of heads in different layers with the highest composition scores."""
-    random = subject.config.model.n_embd**-0.5
+def most_composed(model: GPT) -> Table:
+    """Return the pairs of heads in different layers with the highest composition scores."""
+    random = model.config.n_embd**-0.5
     rows: list[list[Any]] = [["composition", "Q", "K", "V"], ["random", *[random] * 3]]
-    pairs = sorted(composition(subject.model), key=lambda pair: -max(pair[2].values()))
+    pairs = sorted(composition(model), key=lambda pair: -max(pair[2].values()))
     for (i, a), (j, b), scores in pairs[:PAIRS]:
         rows.append([f"L{i}H{a} -> L{j}H{b}", *scores.values()])
-    print_table(rows)
-    print()
+    return Table(rows)

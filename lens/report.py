@@ -1,5 +1,6 @@
 """The command report: an HTML page that runs the model."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -27,12 +28,11 @@ class Report(MeasureOptions):
     of the run, with weights rounded to 8 bits."""
 
 
-def report(word: str | None, options: Report) -> int:
-    """Write the page."""
+def report(word: str | None, options: Report) -> Iterator[str]:
+    """Write the page, and yield where it is."""
     subject = Subject(word, options)
     path = Path(options.out or subject.run / "report.html")
     check_path(path, "--out", MARK.encode())
     content = make_page(subject, subject.sequences(options.sequences), options.max_mb * 1e6)
     write_atomically(path, content.encode())
-    print(f"{printable(str(path))}, {len(content) / 1e6:.1f} MB: open it in a browser")
-    return 0
+    yield f"{printable(str(path))}, {len(content) / 1e6:.1f} MB: open it in a browser"

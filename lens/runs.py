@@ -1,21 +1,19 @@
 """The command runs: which run is best, and how the runs differ."""
 
-import csv
 import dataclasses
-import io
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic.dataclasses import dataclass
 
-from common.atomic import write_atomically
 from common.errors import UserError, printable, reading
 from common.fields import STRICT
-from lens.tables import check_path, print_table
+from lens.subject import JsonOptions
+from lens.tables import Table
 from model.gpt import GPT
 from run.checkpoint import open_run
 from run.folder import RUNS, find_run
@@ -23,17 +21,16 @@ from run.log import read_metrics
 
 
 @dataclass(frozen=True, config=STRICT)
-class Runs:
+class Runs(JsonOptions):
     """Print a line per run, best first, and the config fields that differ"""
 
-    csv: str | None = None
-    """Also write the table to this file, as CSV in full precision."""
 
+def runs(names: Sequence[str], options: Runs) -> Iterator[str | Table]:
+    """Yield a row for each run, or for those named, which fails if one cannot be read.
 
-def runs(names: Sequence[str], options: Runs) -> int:
-    """Print the table of all runs, or of those named; return 1 if one cannot be read."""
-    if options.csv is not None:
-        check_path(Path(options.csv), "--csv", b'run,"loss, ')
+    Raises:
+        UserError: if none can be read.
+    """
     everything = sorted(path.parent for path in RUNS.glob("*/last.safetensors"))
     folders, rows = dict.fromkeys(map(find_run, names)) or everything or [find_run(None)], []
     for folder in folders:
@@ -41,21 +38,17 @@ def runs(names: Sequence[str], options: Runs) -> int:
             rows.append(read_run(folder))
         except UserError as error:
             print(f"left out: {printable(str(error))}", file=sys.stderr)
-    if rows:
-        run, loss, bits, tokenizer, *known = rows[0]
-        differ = [name for name in rows[0] if any(row.get(name) != rows[0][name] for row in rows)]
-        if tokenizer in differ:
-            loss = bits
-            print("losses in bits/char: the runs have different tokens\n")
-        columns = [run, loss, *(name for name in known if "." not in name or name in differ)]
-        rows.sort(key=lambda row: (row[loss] is None, row[loss]))
-        table = [columns, *([row[name] for name in columns] for row in rows)]
-        print_table(table, form=".4f")
-        if options.csv is not None:
-            content = io.StringIO()
-            csv.writer(content, lineterminator="\n").writerows(table)
-            write_atomically(Path(options.csv), content.getvalue().encode())
-    return int(len(rows) < len(folders))
+    if not rows:
+        raise UserError("no run can be read")
+    run, loss, bits, tokenizer, *known = rows[0]
+    differ = [name for name in rows[0] if any(row.get(name) != rows[0][name] for row in rows)]
+    if tokenizer in differ:
+        loss = bits
+        yield "losses in bits/char: the runs have different tokens"
+    columns = [run, loss, *(name for name in known if "." not in name or name in differ)]
+    rows.sort(key=lambda row: (row[loss] is None, row[loss]))
+    table = [columns, *([row[name] for name in columns] for row in rows)]
+    yield Table(table, form=".4f", failed=len(rows) < len(folders))
 
 
 def read_run(folder: Path) -> dict[str, Any]:

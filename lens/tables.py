@@ -5,34 +5,43 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.errors import UserError, printable
 
 WIDEST = 50  # characters of a cell
-printed: list[Any] = []  # all tables, with their numbers in full precision, for --json
 
 
-def print_table(table: Sequence[Sequence[Any]], words: int = 1, form: str = ".3f") -> None:
-    """Print rows of cells, and add them to `printed`; the first row is the heading.
+class Table(NamedTuple):
+    """What a command of study.py yields; as text, it fits the terminal."""
 
-    Args:
-        words: number of left-aligned columns; the others are right-aligned.
-        form: the format of floats.
-    """
-    printed.append(table)
-    rows = [[show(cell, form) for cell in row] for row in table]
-    widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
-    rows.insert(1, ["-" * width for width in widths])
-    for n, part in enumerate(parts_that_fit(widths)):
-        if n:
-            print()
-        for row in rows:
-            cells = []
-            for place in part:
-                space = " " * (widths[place] - width_of(row[place]))
-                cells.append(row[place] + space if place < words else space + row[place])
-            print("  ".join(cells).rstrip())
+    rows: Sequence[Sequence[Any]]
+    """The first row is the heading."""
+
+    words: int = 1
+    """Number of left-aligned columns; the others are right-aligned."""
+
+    form: str = ".3f"
+    """The format of floats."""
+
+    failed: bool = False
+    """Whether the command exits with code 1."""
+
+    def __str__(self) -> str:
+        rows = [[show(cell, self.form) for cell in row] for row in self.rows]
+        widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
+        rows.insert(1, ["-" * width for width in widths])
+        parts = []
+        for part in parts_that_fit(widths):
+            lines = []
+            for row in rows:
+                cells = []
+                for place in part:
+                    space = " " * (widths[place] - width_of(row[place]))
+                    cells.append(row[place] + space if place < self.words else space + row[place])
+                lines.append("  ".join(cells).rstrip())
+            parts.append("\n".join(lines))
+        return "\n\n".join(parts)
 
 
 def show(cell: Any, form: str) -> str:

@@ -1,6 +1,7 @@
 """The command trace: one attention layer of a run, step by step."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from common.errors import UserError
 from common.fields import STRICT, Count, Natural
 from lens.formula import FINITE, Step, error, layer_by_torch, layer_steps
 from lens.subject import JsonOptions, Subject, SubjectOptions, check_index
-from lens.tables import print_table, visible
+from lens.tables import Table, visible
 from model.attention import MultiHeadAttention
 
 SHOWN = 8  # rows and columns of a printed matrix, at most
@@ -35,28 +36,25 @@ class Trace(SubjectOptions, JsonOptions):
 
 
 @torch.no_grad()
-def trace(word: str | None, options: Trace) -> int:
-    """Print the steps of a layer, and the scores and the weights of one of its heads."""
+def trace(word: str | None, options: Trace) -> Iterator[str | Table]:
+    """Yield the steps of a layer, and the scores and the weights of one of its heads."""
     if options.random is not None:
-        trace_random(options.random, options.n_head)
-        return 0
+        yield from trace_random(options.random, options.n_head)
+        return
     subject = Subject(word, options)
     tokens = [visible(subject.tokenizer.labels[token]) for token in subject.prompt_T.tolist()]
     layer = subject.layer(options.layer)
     check_index("head", options.head, subject.config.model.n_head)
     steps = layer_steps(layer.attn, layer.x_BTC)
-    print_steps(steps)
-    for name, title in {
-        "scores": "scores before the mask",
-        "weights A": "weights after the softmax; each row sums to 1 (· is hidden)",
-    }.items():
-        print(f"\nhead {options.head}: {title}")
-        print_matrix(steps[name], options.head, tokens)
-    return 0
+    yield table_of_steps(steps)
+    yield f"head {options.head}: scores before the mask"
+    yield table_of_head(steps["scores"], options.head, tokens)
+    yield f"head {options.head}: weights after the softmax; each row sums to 1 (· is hidden)"
+    yield table_of_head(steps["weights A"], options.head, tokens)
 
 
-def print_steps(steps: dict[str, Step]) -> None:
-    """Print a table of the steps."""
+def table_of_steps(steps: dict[str, Step]) -> Table:
+    """Return a row for each step."""
     heading = ["step", "formula", "shape", "here", "row sums", "to", "masked", "min", "mean", "max"]
     rows: list[list[Any]] = [heading]
     for name, step in steps.items():
@@ -70,11 +68,11 @@ def print_steps(steps: dict[str, Step]) -> None:
         statistics = [number.item() for number in (value.min(), value.mean(), value.max())]
         shape = str(tuple(step.value.shape))
         rows.append([name, step.formula, f"({step.letters})", shape, *sums, masked, *statistics])
-    print_table(rows, words=4)
+    return Table(rows, words=4)
 
 
-def print_matrix(step: Step, head: int, tokens: list[str]) -> None:
-    """Print the first rows and columns of a head's matrix, queries down and keys across; a masked
+def table_of_head(step: Step, head: int, tokens: list[str]) -> Table:
+    """Return the first rows and columns of a head's matrix, queries down and keys across; a masked
     cell is a dot."""
     hidden = torch.zeros_like(step.value) if step.hidden is None else step.hidden
     names = [f"{i} {token}" for i, token in enumerate(tokens[:SHOWN])]
@@ -82,11 +80,11 @@ def print_matrix(step: Step, head: int, tokens: list[str]) -> None:
     for q, name in enumerate(names):
         cells = zip(hidden[0, head, q, :SHOWN], step.value[0, head, q, :SHOWN], strict=True)
         rows.append([name, *("·" if masked else weight.item() for masked, weight in cells)])
-    print_table(rows)
+    return Table(rows)
 
 
-def trace_random(shape: str, n_head: int) -> None:
-    """Print the first write-up's multi-head attention on a random input, and the third's, from
+def trace_random(shape: str, n_head: int) -> Iterator[str | Table]:
+    """Yield the first write-up's multi-head attention on a random input, and the third's, from
     token ids.
 
     Raises:
@@ -98,13 +96,13 @@ def trace_random(shape: str, n_head: int) -> None:
         raise UserError(f"--random {shape} must be B,T,C with C divisible by --n_head")
     torch.manual_seed(0)
     attn, x_BTC = MultiHeadAttention(C, n_head), torch.randn(B, T, C)
-    print(f"multi-head self-attention on ({B}, {T}, {C}), {n_head} heads\n")
-    print_steps(layer_steps(attn, x_BTC, causal=False))
+    yield f"multi-head self-attention on ({B}, {T}, {C}), {n_head} heads"
+    yield table_of_steps(layer_steps(attn, x_BTC, causal=False))
     difference = error(attn(x_BTC), layer_by_torch(attn, x_BTC))
-    print(f"\nlargest relative error against torch.nn.MultiheadAttention: {difference:.1e}")
+    yield f"largest relative error against torch.nn.MultiheadAttention: {difference:.1e}"
     x_BTC, attn = nn.Embedding(10, 8)(torch.randint(10, (5, 3))), MultiHeadAttention(8, 2)
     for masked in (False, True):
-        print(f"\ntoken ids, no scale, ReLU, masked: {masked}\n")
+        yield f"token ids, no scale, ReLU, masked: {masked}"
         steps = layer_steps(attn, x_BTC, causal=masked, scaled=False, masked_by=FINITE)
         steps["ReLU"] = Step("max(output, 0)", "B,T,C", steps["output"].value.relu())
-        print_steps(steps)
+        yield table_of_steps(steps)

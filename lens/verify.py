@@ -26,7 +26,7 @@ from lens.formula import (
     with_gradients,
 )
 from lens.subject import JsonOptions, Subject, SubjectOptions
-from lens.tables import print_table
+from lens.tables import Table
 from model.attention import MultiHeadAttention, causal_mask
 from model.gpt import GPT
 from sampling.generate import Decoder, window_start
@@ -76,13 +76,13 @@ class Pair(NamedTuple):
     """Errors are relative to its largest number; None stands for `want`."""
 
 
-def verify(word: str | None, options: Verify) -> int:
-    """Print every check; return 1 if one fails."""
+def verify(word: str | None, options: Verify) -> Iterator[Table]:
+    """Yield a row for each check."""
     subject = Subject(word, options, numbers=False)
     checks = check_model(subject.model, subject.prompt_T, subject.dtype)
     heading = ("check", "dtype", "verdict", "relative error", "tolerance", "largest at")
-    print_table([heading, *checks], words=3, form=".1e")
-    return int(any(check.verdict == "failed" for check in checks))
+    failed = any(check.verdict == "failed" for check in checks)
+    yield Table([heading, *checks], words=3, form=".1e", failed=failed)
 
 
 class Case(NamedTuple):

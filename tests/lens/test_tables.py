@@ -2,17 +2,14 @@
 
 import pytest
 
-from lens.tables import print_table, show, visible
+from lens.tables import Table, show, visible
 
 ROWS = [["name", "first", "second", "x"], ["a", "1", "2", "3"], ["日本", "4", "5", "6"]]
 
 
-def test_table_is_aligned_and_fits_the_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_table_is_aligned_and_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns that do not fit are printed below, with the name of each row repeated."""
-    print_table(ROWS, words=2)
-    assert capsys.readouterr().out.splitlines() == [
+    assert str(Table(ROWS, words=2)).splitlines() == [
         "name  first  second  x",
         "----  -----  ------  -",
         "a     1           2  3",
@@ -20,8 +17,7 @@ def test_table_is_aligned_and_fits_the_terminal(
     ]
     for columns, (length, part) in {"22": (4, 4), "19": (9, 3), "14": (14, 2)}.items():
         monkeypatch.setenv("COLUMNS", columns)
-        print_table(ROWS)
-        lines = capsys.readouterr().out.splitlines()
+        lines = str(Table(ROWS)).splitlines()
         assert len(lines) == length and lines[0].split() == ROWS[0][:part]
         assert lines[-1].split()[0] == "日本" and lines[-1].split()[-1] == "6"
 
