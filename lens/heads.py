@@ -13,9 +13,9 @@ from common.errors import UserError
 from common.fields import STRICT
 from lens.capture import head_replaced
 from lens.composition import composition
-from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
+from lens.measure import REPEATS, ablate, logit_lens, mean_loss, measure_copying, score_heads
 from lens.metrics import SCORES, SINK
-from lens.subject import REPEATS, JsonOptions, MeasureOptions, Subject
+from lens.subject import JsonOptions, MeasureOptions, Subject
 from lens.tables import Table
 from model.gpt import GPT
 
@@ -79,8 +79,7 @@ def scores_and_ablation(
         f"scores over {len(text_BT)} x {text_BT.size(1)} tokens; copying over\n"
         f"{REPEATS} random strings of {period} distinct tokens, each repeated"
     )
-    scores = score_heads(model, text_BT, repeats=False)
-    scores |= score_heads(model, repeated(subject.V, period, REPEATS), repeats=True)
+    scores = score_heads(model, text_BT, repeats=False) | measure_copying(model, period)[2]
     uniform = [s.uniform(2 * period if s.repeats else text_BT.size(1)) for s in SCORES]
     changes, kinds = ablate(model, sequences_BT), ("zero", "mean")
     rows: list[list[Any]] = [
@@ -105,7 +104,8 @@ def copying(subject: Subject) -> Table:
         ["copying", "trained on", "loss, first copy", "second", "ratio", "induction", "best head"],
     ]
     for period in subject.periods():
-        first, second, induction_LH = measure_copying(subject.model, period, REPEATS)
+        first, second, scores = measure_copying(subject.model, period)
+        induction_LH = scores["induction"]
         trained = "yes" if period in subject.trained_periods else "no"
         name, at = max(names_of(subject.model).items(), key=lambda head: induction_LH[head[1]])
         best = induction_LH[at].item()

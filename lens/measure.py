@@ -14,6 +14,7 @@ from model.gpt import GPT, next_token_loss
 # Maximum number of attention weights of a layer, or logits, in memory at a time, except for a
 # single sequence. In float32 they are 16 MB, and scoring makes a few copies.
 NUMBERS_AT_ONCE = 2**22
+REPEATS = 64  # random strings that copying is measured on
 
 
 def micro_batches(model: GPT, tokens_BT: Tensor) -> Sequence[Tensor]:
@@ -101,7 +102,12 @@ def ablate(model: GPT, tokens_BT: Tensor) -> dict[str, Tensor]:
     return changes
 
 
-def repeated(vocab_size: int, period: int, count: int) -> Tensor:
+def spread(count: int, total: int) -> list[int]:
+    """Choose at most `count` of `total` places, evenly spaced; two or more include both ends."""
+    return sorted({int(i) for i in torch.linspace(0, total - 1, min(count, total)).round()})
+
+
+def repeated(vocab_size: int, period: int, count: int = REPEATS) -> Tensor:
     """Draw random strings of P distinct tokens, each repeated once, (count, 2P). Every call returns
     the same strings."""
     generator = torch.Generator().manual_seed(0)
@@ -109,18 +115,18 @@ def repeated(vocab_size: int, period: int, count: int) -> Tensor:
     return torch.cat((strings, strings), dim=1)
 
 
-def measure_copying(model: GPT, period: int, count: int) -> tuple[float, float, Tensor]:
-    """Measure how well a model copies `count` strings of `repeated`.
+def measure_copying(model: GPT, period: int) -> tuple[float, float, dict[str, Tensor]]:
+    """Measure how well a model copies the strings of `repeated`.
 
     Returns:
-        The loss on the first copy, the loss on the second, and the induction score of each head,
-        (L, H). The losses exclude a copy's first token, because the end of a string cannot be
-        predicted.
+        The loss on the first copy, the loss on the second, and the scores of each head on these
+        strings, (L, H) each. The losses exclude a copy's first token, because the end of a string
+        cannot be predicted.
     """
-    tokens_BT = repeated(model.token_embedding.num_embeddings, period, count)
+    tokens_BT = repeated(model.token_embedding.num_embeddings, period)
     losses_BT = token_losses(model, tokens_BT)
     first, second = losses_BT[:, : period - 1].mean(), losses_BT[:, period:].mean()
-    return first.item(), second.item(), score_heads(model, tokens_BT, repeats=True)["induction"]
+    return first.item(), second.item(), score_heads(model, tokens_BT, repeats=True)
 
 
 @torch.no_grad()

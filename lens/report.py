@@ -8,11 +8,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from common.atomic import write_atomically
-from common.errors import printable
+from common.errors import UserError, printable
 from common.fields import STRICT
 from lens.report_data import make_page
 from lens.subject import MeasureOptions, Subject
-from lens.tables import check_path
 from page.html import MARK
 
 
@@ -32,7 +31,10 @@ def report(word: str | None, options: Report) -> Iterator[str]:
     """Write the page, and yield where it is."""
     subject = Subject(word, options)
     path = Path(options.out or subject.run / "report.html")
-    check_path(path, "--out", MARK.encode())
+    mark = MARK.encode()
+    ours = path.is_file() and mark.startswith(path.read_bytes()[: len(mark)])  # or cut short
+    if not path.parent.is_dir() or (path.exists() and not ours):
+        raise UserError(f"--out {str(path)!r} must name a report, or a new file in a folder")
     content = make_page(subject, subject.sequences(options.sequences), options.max_mb * 1e6)
     write_atomically(path, content.encode())
     yield f"{printable(str(path))}, {len(content) / 1e6:.1f} MB: open it in a browser"

@@ -5,13 +5,11 @@ import copy
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from common.errors import UserError, printable
 from lens.capture import capture
@@ -22,14 +20,14 @@ from lens.measure import (
     mean_outputs,
     measure_copying,
     micro_batches,
-    repeated,
     score_heads,
+    spread,
 )  # fmt: skip
 from lens.metrics import SCORES
-from lens.subject import REPEATS, Subject
+from lens.subject import Subject
 from lens.verify import check_model
 from model.gpt import GPT
-from page.html import PARTS, make_html, pack, to_json
+from page.html import ACTIVATIONS, make_html, pack, to_json
 from page.weights import pack_weights
 from run.checkpoint import find_snapshots, load_snapshot
 
@@ -39,7 +37,9 @@ TRIED = 256  # texts
 
 
 def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
-    """Return the page, of at most `max_bytes`, with as many snapshots as fit.
+    """Return the page, of at most `max_bytes`: the final weights, in half precision if they fit,
+    and all snapshots in half precision, or as many as fit in 8 bits, evenly spaced in the order in
+    which they were saved.
 
     Args:
         sequences_BT: block_size + 1 tokens each, for scores and losses.
@@ -48,31 +48,34 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
         UserError: if the run's own weights do not fit.
     """
     model = subject.model
-    if f"  {model.config.activation}: (u)" not in (PARTS / "engine/kernels.js").read_text("utf-8"):
+    if model.config.activation not in ACTIVATIONS:
         raise UserError(f"page/engine/kernels.js lacks {model.config.activation}; add it")
-    packed = BASE64 * len(pack_weights(model.state_dict(), True)[0])
-    if packed > max_bytes:  # fail before the slow measurements
-        raise too_small(max_bytes, packed + 1e6)
+    packs = {bits: pack_weights(model.state_dict(), bits == 8)[0] for bits in (16, 8)}
+    if BASE64 * len(packs[8]) > max_bytes:  # fail before the slow measurements
+        raise too_small(max_bytes, BASE64 * len(packs[8]) + 1e6)
     data = describe(subject, sequences_BT)
     taken = len(make_html(data, []).encode())
-    # What a snapshot adds to the page: its measurements, and its weights in base64.
+    # What a snapshot adds to the page: its measurements, and its weights in base64. No snapshot is
+    # larger than the last.
     text = 1.1 * len(to_json(measure(subject, sequences_BT, model, False)[0])) + 100
-    sizes, losses, models = [], [], [*through_training(subject)]
-    for _, snapshot in models:
-        packs = [pack_weights(snapshot.state_dict(), eight_bits)[0] for eight_bits in (False, True)]
-        sizes.append([text + BASE64 * len(each) for each in packs])
-        losses.append(mean_loss(snapshot, sequences_BT))
-    if taken + sizes[-1][1] > max_bytes:
-        raise too_small(max_bytes, taken + sizes[-1][1])
-    chosen = choose(sizes, losses, max_bytes - taken)
-    data["saved"], data["snapshots"], weights = len(sizes), [], []
-    for i, (step, snapshot) in enumerate(models):
-        if i in chosen:
-            measured, packed_weights = measure(subject, sequences_BT, snapshot, chosen[i])
-            data["snapshots"].append({"step": step, **measured})
-            weights.append(packed_weights)
+    size = {bits: text + BASE64 * len(packed) for bits, packed in packs.items()}
+    room, models = max_bytes - taken, [*through_training(subject)]
+    if size[8] > room:
+        raise too_small(max_bytes, taken + size[8])
+    last = 16 if size[16] <= room else 8
+    others = 16 if size[16] * len(models) <= room else 8
+    more = min(len(models), (room - size[last]) / size[others])
+    chosen = spread(1 + int(more), len(models))
+    data["saved"], data["snapshots"], weights = len(models), [], []
+    for i in reversed(chosen):  # counted from the last
+        step, snapshot = models[-1 - i]
+        bits = others if i else last
+        measured, packed = measure(subject, sequences_BT, snapshot, bits == 8)
+        data["snapshots"].append({"step": step, **measured})
+        weights.append(packed)
     print(
-        f"{len(chosen)} of {len(sizes)} snapshots fit --max_mb {max_bytes / 1e6:g}", file=sys.stderr
+        f"{len(chosen)} of {len(models)} snapshots fit --max_mb {max_bytes / 1e6:g}",
+        file=sys.stderr,
     )
     return make_html(data, weights)
 
@@ -151,8 +154,8 @@ def choose_opening(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
 def through_training(subject: Subject) -> Iterator[tuple[int, GPT]]:
     """Yield the step and the weights of each snapshot, then the final weights. Leave out a damaged
     snapshot, and say so."""
-    last, snapshots = subject.header.state.step, find_snapshots(subject.run).items()
-    for step, file in tqdm(snapshots, "snapshots", leave=False, disable=None):
+    last = subject.header.state.step
+    for step, file in find_snapshots(subject.run).items():
         if step < last:
             model = GPT(subject.config.model, subject.V).eval()
             try:
@@ -163,30 +166,6 @@ def through_training(subject: Subject) -> Iterator[tuple[int, GPT]]:
     yield last, subject.model
 
 
-def choose(
-    sizes: Sequence[Sequence[float]], losses: Sequence[float], room: float
-) -> dict[int, bool]:
-    """Choose the snapshots that fit, by index, and whether each is rounded to 8 bits.
-
-    The last snapshot, the run's final weights, is in half precision if it fits alone. The others
-    are in half precision if all fit, else in 8 bits. While they do not fit, the one across which
-    the loss changes least is removed; the first one is removed only when none is left between it
-    and the last.
-
-    Args:
-        sizes: of each snapshot in half precision and in 8 bits; the last fits in 8 bits.
-    """
-    last = len(sizes) - 1
-    eight_last = sizes[last][0] > room
-    room -= sizes[last][eight_last]
-    eight = eight_last or sum(half for half, _ in sizes[:last]) > room
-    kept = list(range(len(sizes)))
-    while sum(sizes[i][eight] for i in kept[:-1]) > room:
-        changes = [abs(losses[a] - losses[b]) for a, b in zip(kept, kept[2:], strict=False)]
-        kept.pop(int(np.argmin(changes)) + 1 if changes else 0)
-    return dict.fromkeys(kept[:-1], eight) | {last: eight_last}
-
-
 def measure(
     subject: Subject, sequences_BT: Tensor, model: GPT, eight_bits: bool
 ) -> tuple[dict[str, Any], bytes]:
@@ -195,9 +174,8 @@ def measure(
     The logits come from the rounded weights, in float64, as the page's engine should compute them.
     """
     period, reference_BT = subject.period(), reference(subject)[None]
-    scores = score_heads(model, sequences_BT[:, :-1], repeats=False)
-    scores |= score_heads(model, repeated(subject.V, period, REPEATS), repeats=True)
-    first, second, _ = measure_copying(model, period, REPEATS)
+    first, second, scores = measure_copying(model, period)
+    scores |= score_heads(model, sequences_BT[:, :-1], repeats=False)
     lens_loss = logit_lens(model, sequences_BT)
     packed, rounded_weights = pack_weights(model.state_dict(), eight_bits)
     rounded = copy.deepcopy(model)

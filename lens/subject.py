@@ -15,7 +15,7 @@ from common.fields import STRICT
 from data.batches import Batches, check_cached, open_batches
 from lens.capture import LayerPass, capture
 from lens.formula import layer_steps, relative_error
-from lens.measure import repeated
+from lens.measure import repeated, spread
 from model.gpt import GPT
 from run.checkpoint import SavedRun, open_run
 from run.folder import find_run
@@ -25,7 +25,6 @@ PROMPT_TOKENS = 128  # of the validation text, if no prompt is given
 MAX_TOKENS = 256
 SEQUENCES = 32
 ENOUGH = 3e13  # FLOPs for ablating each head once: minutes, on two cores
-REPEATS = 64  # random strings that copying is measured on
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -48,8 +47,8 @@ class SubjectOptions:
 class JsonOptions:
     """The flag of commands that print tables."""
 
-    json: str | None = None
-    """Also write the tables to this file, as JSON in full precision."""
+    json: bool = False
+    """Print the tables as JSON, in full precision."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -238,5 +237,5 @@ def check_index(flag: str, index: int, count: int) -> None:
 def spread_sequences(batches: Batches, block_size: int, count: int) -> Tensor:
     """Choose (count, block_size + 1) or fewer, spread evenly over the validation split."""
     full = batches.validation_tokens // block_size
-    places = set(torch.linspace(0, full - 1, min(count, full)).round().long().tolist())
+    places = spread(count, full)
     return torch.cat([s for i, s in enumerate(batches.validation_batches(1)) if i in places])

@@ -4,10 +4,9 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.errors import UserError, printable
+from common.errors import printable
 
 WIDEST = 50  # characters of a cell
 
@@ -75,17 +74,3 @@ def width_of(text: str) -> int:
 def visible(token: str) -> str:
     """Return a token with visible white space: ␣ for a space, ↵ for a newline, ⇥ for a tab."""
     return printable(token.translate(str.maketrans(" \n\t", "␣↵⇥")))
-
-
-def check_path(path: Path, flag: str, mark: bytes) -> None:
-    """Check a path before anything is measured.
-
-    Args:
-        mark: the first bytes of an earlier result, which may be replaced, even if it is incomplete.
-
-    Raises:
-        UserError: if another file would be overwritten, or there is no such folder.
-    """
-    ours = path.is_file() and mark.startswith(path.read_bytes()[: len(mark)])
-    if not path.parent.is_dir() or (path.exists() and not ours):
-        raise UserError(f"{flag} {str(path)!r} must name a result, or a new file in a folder")

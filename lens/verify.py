@@ -25,6 +25,7 @@ from lens.formula import (
     relative_error,
     with_gradients,
 )
+from lens.measure import spread
 from lens.subject import JsonOptions, Subject, SubjectOptions
 from lens.tables import Table
 from model.attention import MultiHeadAttention, causal_mask
@@ -175,14 +176,9 @@ def repeat_prompt(case: Case, length: int) -> Tensor:
     return case.tokens_T.repeat(length // len(case.tokens_T) + 1)[None, :length]
 
 
-def probes(count: int) -> list[int]:
-    """Choose at most `PROBES` of `count` positions, including the first and the last."""
-    return sorted({int(i) for i in torch.linspace(0, count - 1, PROBES).round()})
-
-
 def changes(case: Case) -> Pairs:
     """changing a token changes nothing before it"""
-    for t in probes(len(case.tokens_T))[1:]:
+    for t in spread(PROBES, len(case.tokens_T))[1:]:
         other_T = case.tokens_T.clone()
         other_T[t] = (other_T[t] + 1) % case.model.token_embedding.num_embeddings
         after, place = capture(case.model, other_T[None]), f"token {t} changed"
@@ -203,7 +199,7 @@ def gradients(case: Case) -> Pairs:
     with hooked([case.model.token_embedding], keep):
         logits_TV = case.model(case.tokens_T[None])[0]
     onto_V = torch.randn(logits_TV.size(-1), generator=torch.Generator().manual_seed(0))
-    for t in probes(len(logits_TV))[:-1]:
+    for t in spread(PROBES, len(logits_TV))[:-1]:
         loss = logits_TV[t] @ onto_V.to(logits_TV)
         (got_BSC,) = torch.autograd.grad(loss, embedded, retain_graph=True)
         want_BSC = got_BSC.clone()

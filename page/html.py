@@ -13,6 +13,7 @@ from torch import Tensor
 from page.bundle import bundle
 
 PARTS = Path(__file__).parent
+ACTIVATIONS = ["gelu", "gelu_tanh", "relu", "relu2"]  # those of page/engine/kernels.js
 MARK = "<!doctype html>\n<!-- a report of glassgpt -->\n"  # the beginning of every report
 
 

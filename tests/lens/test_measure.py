@@ -1,6 +1,7 @@
 """Measurements of a model, against slow reference computations."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -12,7 +13,15 @@ from torch.nn import functional as F
 from common.errors import UserError
 from lens import measure
 from lens.capture import blocks_of, capture
-from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
+from lens.measure import (
+    ablate,
+    logit_lens,
+    mean_loss,
+    measure_copying,
+    repeated,
+    score_heads,
+    spread,
+)  # fmt: skip
 from lens.metrics import SCORES
 from model.gpt import GPT
 from tests.lens.models import VOCAB, D, H, L, make_model, some_tokens
@@ -41,6 +50,15 @@ def test_repeated_gives_two_copies_of_distinct_tokens(period: int, count: int) -
     assert torch.equal(strings[:, :period], strings[:, period:])
     assert all(len(set(row.tolist())) == period for row in strings)
     assert count == 1 or period < 4 or len({tuple(row) for row in strings.tolist()}) > 1
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_spread_places_are_even_and_include_both_ends(count: int, total: int) -> None:
+    places = spread(count, total)
+    assert len(places) == min(count, total) and 0 <= places[0] <= places[-1] < total
+    gaps = {b - a for a, b in itertools.pairwise(places)}
+    assert not gaps or (places[0], places[-1]) == (0, total - 1)
+    assert not gaps or 1 <= min(gaps) <= max(gaps) <= min(gaps) + 1
 
 
 def test_head_scores_are_means_over_sequences(model: GPT) -> None:
@@ -74,10 +92,11 @@ def test_ablation_gives_the_loss_change_and_its_error(model: GPT) -> None:
 
 
 def test_copying_losses_exclude_the_first_token(model: GPT) -> None:
-    (first, second, induction_LH), loss_BT = measure_copying(model, 4, 6), losses(model, REPEATS)
+    (first, second, scores), strings = measure_copying(model, 4), repeated(VOCAB, 4, 64)
+    loss_BT = losses(model, strings)
     assert first == pytest.approx(float(loss_BT[:, :3].mean()), abs=1e-5)
     assert second == pytest.approx(float(loss_BT[:, 4:].mean()), abs=1e-5)
-    assert torch.equal(induction_LH, score_heads(model, REPEATS, True)["induction"])
+    assert torch.equal(scores["induction"], score_heads(model, strings, True)["induction"])
 
 
 def test_logit_lens_gives_the_loss_at_every_depth(model: GPT) -> None:

@@ -8,22 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import study
 from lens import report_data
 from lens.capture import capture
-from lens.measure import (
-    ablate,
-    logit_lens,
-    mean_loss,
-    measure_copying,
-    repeated,
-    score_heads,
-)  # fmt: skip
-from lens.report_data import choose, choose_opening, through_training
-from lens.subject import REPEATS, MeasureOptions, Subject
+from lens.measure import ablate, logit_lens, mean_loss, measure_copying, score_heads
+from lens.report_data import choose_opening, through_training
+from lens.subject import MeasureOptions, Subject
 from run.checkpoint import open_run
 from tests.conftest import make_run
 from tests.reports import CHARS, Report, parse_report, save_snapshot
@@ -37,13 +28,12 @@ def test_snapshot_data_matches_direct_measurements(report: Report) -> None:
     for snapshot, exact, model in zip(
         report.data["snapshots"], report.exact.values(), report.models.values(), strict=True
     ):
-        P = snapshot["copying"]["period"]
-        scores = score_heads(exact, repeated(len(CHARS), P, REPEATS), repeats=True)
+        *copying, scores = measure_copying(exact, snapshot["copying"]["period"])
         scores |= score_heads(exact, sequences_BT[:, :-1], repeats=False)
         for key, score_LH in scores.items():
             assert snapshot["scores"][key] == pytest.approx(score_LH.flatten().tolist(), abs=2e-6)
-        copying = [snapshot["copying"]["first"], snapshot["copying"]["second"]]
-        assert copying == pytest.approx(measure_copying(exact, P, REPEATS)[:2])
+        copies = [snapshot["copying"]["first"], snapshot["copying"]["second"]]
+        assert copies == pytest.approx(copying)
         assert snapshot["lens_loss"] == pytest.approx(logit_lens(exact, sequences_BT))
         reference_BT = torch.tensor([report.data["reference"]])
         logits_TV, exact_TV = (copy.deepcopy(m).double()(reference_BT)[0] for m in (model, exact))
@@ -81,25 +71,6 @@ def test_opening_has_the_head_that_copies_most(workplace: Path) -> None:
         assert choose_opening(subject, torch.empty(0)) == {"text": text, "head": head}
 
 
-@given(st.data(), st.integers(1, 9))
-def test_chosen_snapshots_fit_and_keep_first_and_last(data: st.DataObject, count: int) -> None:
-    halves = data.draw(st.lists(st.integers(2, 99), min_size=count, max_size=count))
-    losses = data.draw(st.lists(st.floats(0, 9), min_size=count, max_size=count))
-    sizes, last = [(half, half // 2 + 1) for half in halves], count - 1
-    room = data.draw(st.integers(sizes[last][1], sum(halves) + 9))
-    chosen = choose(sizes, losses, room)
-    assert sum(sizes[i][eight] for i, eight in chosen.items()) <= room
-    assert list(chosen) == sorted(chosen) and last in chosen
-    assert (not any(chosen.values()) and len(chosen) == count) == (sum(halves) <= room)
-    assert chosen[last] == (halves[last] > room)
-    assert 0 in chosen or len(chosen) == 1
-
-
-def test_choice_prefers_snapshots_where_the_loss_changes() -> None:
-    chosen = choose([(2, 1)] * 9, [4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0], 6)
-    assert chosen == {0: True, 3: True, 4: True, 5: True, 8: False}
-
-
 def test_page_keeps_to_max_mb_and_overwrites_only_reports(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,6 +83,17 @@ def test_page_keeps_to_max_mb_and_overwrites_only_reports(
     (run / "report.html").touch()  # of a command that was killed
     assert study.main([*report, f"--max_mb={enough}"]) == 0
     assert (run / "report.html").stat().st_size <= enough * 1e6
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            report_data, "through_training", lambda subject: ((i, subject.model) for i in range(9))
+        )
+        assert study.main([*report, "--max_mb=1e308"]) == 0
+        whole = (run / "report.html").stat().st_size / 1e6
+        part = enough + (whole - enough) / 4
+        assert study.main([*report, f"--max_mb={part}"]) == 0
+        assert (run / "report.html").stat().st_size <= part * 1e6
+        steps = [snapshot["step"] for snapshot in parse_report(run)[0]["snapshots"]]
+        assert (steps[0], steps[-1]) == (0, 8) and 2 < len(steps) < 9
     data, _ = parse_report(run)
     assert "".join(data["vocab"][i] for i in data["reference"]) == "to beto beto "
     uniform = {info["key"]: info["uniform"] for info in data["scores"]}
@@ -124,9 +106,7 @@ def test_page_keeps_to_max_mb_and_overwrites_only_reports(
     Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
     assert study.main([*report, "--out=mine.txt"]) == 2
     assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"
-    Path("engine").mkdir()
-    Path("engine/kernels.js").write_text("  elu2: (u) => u")
-    monkeypatch.setattr(report_data, "PARTS", Path())
+    monkeypatch.setattr(report_data, "ACTIVATIONS", ["relu"])
     assert study.main(report) == 2
     assert "error: page/engine/kernels.js lacks relu2; add it" in capsys.readouterr().err
 

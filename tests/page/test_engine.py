@@ -19,7 +19,7 @@ from model.attention import attention, causal_mask
 from model.config import ModelConfig
 from model.gpt import GPT
 from page.bundle import bundle
-from page.html import pack
+from page.html import ACTIVATIONS, pack
 from sampling.generate import window_start
 from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_tokens
 
@@ -148,6 +148,10 @@ def make(tab: Any, model: GPT, *given: Any) -> None:
     packed = pack(torch.cat([weight.flatten() for weight in weights.values()])), pack(means_LHD)
     tab.evaluate("(a) => make(...a)", [dataclasses.asdict(model.config), shapes, edits, *packed])
     model.double()
+
+
+def test_command_and_engine_agree_on_the_supported_activations(tab: Any) -> None:
+    assert sorted(tab.evaluate("CHOICES.activation")) == sorted(ACTIVATIONS)
 
 
 @pytest.mark.parametrize("seed", range(12))
