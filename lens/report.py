@@ -12,7 +12,6 @@ from common.errors import UserError, printable
 from common.fields import STRICT
 from lens.report_data import make_page
 from lens.subject import MeasureOptions, Subject
-from page.html import MARK
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -20,7 +19,7 @@ class Report(MeasureOptions):
     """Write an interactive HTML page, to open from disk"""
 
     out: str | None = None
-    """Path of the page; if omitted, report.html in the run's folder."""
+    """Path of the page, which ends in .html; if omitted, report.html in the run's folder."""
 
     max_mb: Annotated[float, Field(gt=0)] = 16.0
     """Maximum size of the page in megabytes. If not everything fits, the page has fewer snapshots
@@ -31,10 +30,8 @@ def report(word: str | None, options: Report) -> Iterator[str]:
     """Write the page, and yield where it is."""
     subject = Subject(word, options)
     path = Path(options.out or subject.run / "report.html")
-    mark = MARK.encode()
-    ours = path.is_file() and mark.startswith(path.read_bytes()[: len(mark)])  # or cut short
-    if not path.parent.is_dir() or (path.exists() and not ours):
-        raise UserError(f"--out {str(path)!r} must name a report, or a new file in a folder")
+    if path.suffix != ".html" or not path.parent.is_dir():  # fail before anything is measured
+        raise UserError(f"--out {str(path)!r} must name an .html file in an existing folder")
     content = make_page(subject, subject.sequences(options.sequences), options.max_mb * 1e6)
     write_atomically(path, content.encode())
     yield f"{printable(str(path))}, {len(content) / 1e6:.1f} MB: open it in a browser"

@@ -1,7 +1,6 @@
 """The command runs: which run is best, and how the runs differ."""
 
 import dataclasses
-import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -62,7 +61,6 @@ def read_run(folder: Path) -> dict[str, Any]:
         with torch.device("meta"):
             model = GPT(saved.config.model, saved.tokenizer.vocab_size)
         state, config = saved.header.state, dataclasses.asdict(saved.config)
-        speeds = [line["tokens_per_second"] for line in metrics if "tokens_per_second" in line]
         bits = [line["bits_per_char"] for line in metrics if "bits_per_char" in line]
         return {
             "run": printable(folder.name),
@@ -72,6 +70,5 @@ def read_run(folder: Path) -> dict[str, Any]:
             "minutes": state.seconds / 60,
             "steps": state.step,
             "parameters": model.num_parameters(),
-            "tokens/s": round(statistics.median(speeds)) if speeds else None,
             "text": saved.header.corpus.source,
         } | {f"{part}.{name}": str(x) for part in config for name, x in config[part].items()}

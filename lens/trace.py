@@ -1,6 +1,5 @@
 """The command trace: one attention layer of a run, step by step."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,8 +7,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from common.errors import UserError
-from common.fields import STRICT, Count, Natural
+from common.fields import STRICT, Natural
 from lens.formula import FINITE, Step, error, layer_by_torch, layer_steps
 from lens.subject import JsonOptions, Subject, SubjectOptions, check_index
 from lens.tables import Table, visible
@@ -28,18 +26,15 @@ class Trace(SubjectOptions, JsonOptions):
     head: Natural = 0
     """Index of the head whose scores and weights are printed, from 0."""
 
-    random: str | None = None
-    """Use random weights and a random input of shape B,T,C, such as 4,10,512, instead of a run."""
-
-    n_head: Count = 8
-    """Number of heads for --random."""
+    random: bool = False
+    """Use random weights and random inputs, those of two write-ups, instead of a run."""
 
 
 @torch.no_grad()
 def trace(word: str | None, options: Trace) -> Iterator[str | Table]:
     """Yield the steps of a layer, and the scores and the weights of one of its heads."""
-    if options.random is not None:
-        yield from trace_random(options.random, options.n_head)
+    if options.random:
+        yield from trace_random()
         return
     subject = Subject(word, options)
     tokens = [visible(subject.tokenizer.labels[token]) for token in subject.prompt_T.tolist()]
@@ -83,20 +78,12 @@ def table_of_head(step: Step, head: int, tokens: list[str]) -> Table:
     return Table(rows)
 
 
-def trace_random(shape: str, n_head: int) -> Iterator[str | Table]:
+def trace_random() -> Iterator[str | Table]:
     """Yield the first write-up's multi-head attention on a random input, and the third's, from
-    token ids.
-
-    Raises:
-        UserError: for an invalid shape, or one that cannot be split into heads.
-    """
-    numbers = re.fullmatch(r"(\d{1,4}),(\d{1,4}),(\d{1,4})", shape)
-    B, T, C = map(int, numbers.groups()) if numbers else (0, 0, 0)
-    if not B * T * C or C % n_head:
-        raise UserError(f"--random {shape} must be B,T,C with C divisible by --n_head")
+    token ids."""
     torch.manual_seed(0)
-    attn, x_BTC = MultiHeadAttention(C, n_head), torch.randn(B, T, C)
-    yield f"multi-head self-attention on ({B}, {T}, {C}), {n_head} heads"
+    attn, x_BTC = MultiHeadAttention(512, n_head=8), torch.randn(4, 10, 512)
+    yield "multi-head self-attention on (4, 10, 512), 8 heads"
     yield table_of_steps(layer_steps(attn, x_BTC, causal=False))
     difference = error(attn(x_BTC), layer_by_torch(attn, x_BTC))
     yield f"largest relative error against torch.nn.MultiheadAttention: {difference:.1e}"

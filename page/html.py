@@ -14,7 +14,6 @@ from page.bundle import bundle
 
 PARTS = Path(__file__).parent
 ACTIVATIONS = ["gelu", "gelu_tanh", "relu", "relu2"]  # those of page/engine/kernels.js
-MARK = "<!doctype html>\n<!-- a report of glassgpt -->\n"  # the beginning of every report
 
 
 def make_html(data: dict[str, Any], weights: Sequence[bytes]) -> str:
