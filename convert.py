@@ -76,8 +76,6 @@ def import_(word: str, options: Import) -> None:
     if options.run is not None:
         check_unused(RUNS / options.run)  # fail before the model is read
     path = download(word.removeprefix("hub:")) if word.startswith("hub:") else Path(word)
-    if not path.exists():
-        raise UserError(f"there is no {word}; name a folder, hub:OWNER/NAME, or a file")
     if options.chars and options.tokenizer:
         raise UserError("--tokenizer and --chars exclude each other; give one")
     if options.chars:

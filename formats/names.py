@@ -6,7 +6,7 @@ here.
 
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,8 @@ ACTIVATIONS = {
 # Missing biases are written as zeros.
 FREE = {"attention", "bias", "zero_init"}
 WITHOUT_BIAS = {"token_embedding", "position_embedding", "head"}
-# What attention scores may be multiplied by, and how it relates to D**-0.5 for H heads of width D.
-SCORES: dict[str, Callable[[int, int], float]] = {
-    "D**-0.5": lambda H, D: 1.0,
-    "C**-0.5": lambda H, D: H**-0.5,
-    "1": lambda H, D: D**0.5,
-    "1/D": lambda H, D: D**-0.5,
-}
+# What attention scores may be multiplied by, as powers of H and D; C is H * D.
+SCORES = {"D**-0.5": (0, -0.5), "C**-0.5": (-0.5, -0.5), "1": (0, 0), "1/D": (0, -1)}
 # Causal masks that are stored with the weights.
 MASKS = (".attn.bias", ".attn.masked_bias", ".tril")
 
@@ -188,8 +183,9 @@ class Format:
                         f"{where}: {name} is {[*found]}, expected {[*weight.shape]}; grouped "
                         f"queries and gated MLPs are not supported"
                     )
-                if ".query" in name and "scores" in plain:
-                    made[name] *= SCORES[plain["scores"]](config.n_head, config.head_width)
+                if ".query" in name:
+                    of_H, of_D = SCORES[plain.get("scores", "D**-0.5")]
+                    made[name] *= config.n_head**of_H * config.head_width ** (of_D + 0.5)
             model.load_state_dict(made, assign=True)
             check_finite(made)
             return model.eval()

@@ -8,6 +8,7 @@ show([model, ...], text)        copies of it, made during training: the page has
 
 import html
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from torch import nn
 from common.errors import UserError
 from configs.load import build
 from formats.own import open_module
-from lens.report_data import make_page
+from lens.report_data import make_page, through_training
 from lens.subject import MeasureOptions, Subject
-from run.checkpoint import half_precision, save_checkpoint
+from model.gpt import GPT
 
 # The height of the whole page, so that nothing scrolls inside the notebook: the font grows with the
 # width, and a page narrower than 1000px has fewer columns.
@@ -63,26 +64,21 @@ def show(
     """
     if not isinstance(text, str | None):
         raise UserError(f"text must be a str, got {type(text).__name__}; pass path.read_text()")
+    snapshots: Iterable[tuple[int, GPT]]
     with tempfile.TemporaryDirectory() as scratch:
-        saved = None
         if text is not None:
             flags["source"] = str(Path(scratch, "text.txt"))
             Path(flags["source"]).write_text(text, encoding="utf-8", newline="")
         options = build(MeasureOptions, flags, "")
-        if not isinstance(model, str | Path | None):
+        if isinstance(model, str | Path | None):
+            subject = Subject(model, options)
+            snapshots = through_training(subject)
+        else:
             modules = model if isinstance(model, list) else [model]
             if not (text and modules):
                 raise UserError("give the training text: show(model, text)")
-            folder = Path(scratch, type(modules[-1]).__name__)
-            folder.mkdir()
-            imported = open_module(modules, text, tokenizer)
-            model, saved = None, imported.saved(folder, folder.name)
-            for step, earlier in enumerate(imported.earlier):
-                save_checkpoint(
-                    folder / f"snapshots/{step:08d}.safetensors",
-                    half_precision(earlier),
-                    saved.header,
-                )
-        subject = Subject(model, options, saved)
-        content = make_page(subject, subject.sequences(options.sequences), max_mb * 1e6)
-    return Page(content)
+            imported, name = open_module(modules, text, tokenizer), type(modules[-1]).__name__
+            subject = Subject(None, options, imported.saved(Path(name), name))
+            snapshots = enumerate([*imported.earlier, imported.model])
+        sequences_BT = subject.sequences(options.sequences)
+        return Page(make_page(subject, sequences_BT, snapshots, max_mb * 1e6))

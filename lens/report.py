@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from common.atomic import write_atomically
 from common.errors import UserError, printable
 from common.fields import STRICT
-from lens.report_data import make_page
+from lens.report_data import make_page, through_training
 from lens.subject import MeasureOptions, Subject
 
 
@@ -32,6 +32,7 @@ def report(word: str | None, options: Report) -> Iterator[str]:
     path = Path(options.out or subject.run / "report.html")
     if path.suffix != ".html" or not path.parent.is_dir():  # fail before anything is measured
         raise UserError(f"--out {str(path)!r} must name an .html file in an existing folder")
-    content = make_page(subject, subject.sequences(options.sequences), options.max_mb * 1e6)
+    sequences_BT, snapshots = subject.sequences(options.sequences), through_training(subject)
+    content = make_page(subject, sequences_BT, snapshots, options.max_mb * 1e6)
     write_atomically(path, content.encode())
     yield f"{printable(str(path))}, {len(content) / 1e6:.1f} MB: open it in a browser"

@@ -5,7 +5,7 @@ import copy
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -36,13 +36,19 @@ BASE64 = 4 / 3  # characters per byte
 TRIED = 256  # texts
 
 
-def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
+def make_page(
+    subject: Subject,
+    sequences_BT: Tensor,
+    snapshots: Iterable[tuple[int, GPT]],
+    max_bytes: float,
+) -> str:
     """Return the page, of at most `max_bytes`: the final weights, in half precision if they fit,
     and all snapshots in half precision, or as many as fit in 8 bits, evenly spaced in the order in
     which they were saved.
 
     Args:
         sequences_BT: block_size + 1 tokens each, for scores and losses.
+        snapshots: steps and models in order, the subject's model last.
 
     Raises:
         UserError: if the run's own weights do not fit.
@@ -59,7 +65,7 @@ def make_page(subject: Subject, sequences_BT: Tensor, max_bytes: float) -> str:
     # larger than the last.
     text = 1.1 * len(to_json(measure(subject, sequences_BT, model, False)[0])) + 100
     size = {bits: text + BASE64 * len(packed) for bits, packed in packs.items()}
-    room, models = max_bytes - taken, [*through_training(subject)]
+    room, models = max_bytes - taken, [*snapshots]
     if size[8] > room:
         raise too_small(max_bytes, taken + size[8])
     last = 16 if size[16] <= room else 8

@@ -30,7 +30,7 @@ MISTAKES = {  # command -> part of the error line
     "study compare --source=text.txt --only=scales": "must be one of one_head, output",
     "convert exprot": "export, import; did you mean export?",
     "convert export a": "export takes RUN and FOLDER: python convert.py export",
-    "convert import absent": "there is no absent; name a folder, hub:OWNER/NAME, or a file",
+    "convert import absent": "No such file or directory: absent",
     "convert import full --run=a": "runs/a exists; use --resume",
     "convert import full --chars=a --tokenizer=b": "--tokenizer and --chars exclude each other",
     "convert export a full": "full must be a new folder in an existing one",

@@ -220,7 +220,7 @@ EDITS: dict[str, tuple[Any, list[int], str]] = {
     "window": (
         change_late_positions,
         [2, 1, 2, 2, 2],
-        r"layer 1 .*formula\.py.*: .* from position 30 on$",
+        r"layer 1 .*formula\.py.*: the step 'heads z' differs; verify",
     ),
     "MLP": (replace_mlp, [0, 0, 0, 0, 0], ""),
 }

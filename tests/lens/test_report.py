@@ -84,7 +84,7 @@ def test_page_keeps_to_max_mb_and_overwrites_only_pages(
     assert (run / "report.html").stat().st_size <= enough * 1e6
     with monkeypatch.context() as patch:
         patch.setattr(
-            report_data, "through_training", lambda subject: ((i, subject.model) for i in range(9))
+            "lens.report.through_training", lambda subject: ((i, subject.model) for i in range(9))
         )
         assert study.main([*report, "--max_mb=1e308"]) == 0
         whole = (run / "report.html").stat().st_size / 1e6
