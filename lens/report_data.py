@@ -5,7 +5,7 @@ import copy
 import dataclasses
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ from lens.measure import (
     measure_copying,
     micro_batches,
     score_heads,
-    spread,
 )  # fmt: skip
 from lens.metrics import SCORES
 from lens.subject import Subject
@@ -43,8 +42,7 @@ def make_page(
     max_bytes: float,
 ) -> str:
     """Return the page, of at most `max_bytes`: the final weights, in half precision if they fit,
-    and all snapshots in half precision, or as many as fit in 8 bits, evenly spaced in the order in
-    which they were saved.
+    and all snapshots in half precision, or as many as fit in 8 bits.
 
     Args:
         sequences_BT: block_size + 1 tokens each, for scores and losses.
@@ -70,12 +68,12 @@ def make_page(
         raise too_small(max_bytes, taken + size[8])
     last = 16 if size[16] <= room else 8
     others = 16 if size[16] * len(models) <= room else 8
-    more = min(len(models), (room - size[last]) / size[others])
-    chosen = spread(1 + int(more), len(models))
+    losses = [mean_loss(snapshot, sequences_BT) for _, snapshot in models]
+    chosen = choose(losses, 1 + (room - size[last]) / size[others])
     data["saved"], data["snapshots"], weights = len(models), [], []
-    for i in reversed(chosen):  # counted from the last
-        step, snapshot = models[-1 - i]
-        bits = others if i else last
+    for i in chosen:
+        step, snapshot = models[i]
+        bits = last if i == chosen[-1] else others
         measured, packed = measure(subject, sequences_BT, snapshot, bits == 8)
         data["snapshots"].append({"step": step, **measured})
         weights.append(packed)
@@ -170,6 +168,17 @@ def through_training(subject: Subject) -> Iterator[tuple[int, GPT]]:
             except UserError as error:
                 print(printable(f"left out: {error}"), file=sys.stderr)
     yield last, subject.model
+
+
+def choose(losses: Sequence[float], count: float) -> list[int]:
+    """Choose at most `count` snapshots, among them the last. Until they are so few, the one across
+    which the loss changes least is removed, and the first one only when it and the last are left.
+    """
+    kept = list(range(len(losses)))
+    while len(kept) > count:
+        changes = [abs(losses[a] - losses[b]) for a, b in zip(kept, kept[2:], strict=False)]
+        kept.pop(changes.index(min(changes)) + 1 if changes else 0)
+    return kept
 
 
 def measure(

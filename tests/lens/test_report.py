@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import study
 from lens import report_data
 from lens.capture import capture
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, score_heads
-from lens.report_data import choose_opening, through_training
+from lens.report_data import choose, choose_opening, through_training
 from lens.subject import MeasureOptions, Subject
 from run.checkpoint import open_run
 from tests.conftest import make_run
@@ -69,6 +71,17 @@ def test_opening_has_the_head_that_copies_most(workplace: Path) -> None:
                 found.append(float(copied_SV[range(len(text)), text].max()))
         head = found.index(max(found))
         assert choose_opening(subject, torch.empty(0)) == {"text": text, "head": head}
+
+
+@given(st.lists(st.floats(0, 9), min_size=1, max_size=9), st.floats(1, 10))
+def test_chosen_snapshots_fit_and_keep_first_and_last(losses: list[float], count: float) -> None:
+    chosen = choose(losses, count)
+    assert len(chosen) == min(len(losses), int(count)) and chosen == sorted({*chosen})
+    assert chosen[-1] == len(losses) - 1 and (chosen[0] == 0 or len(chosen) == 1)
+
+
+def test_choice_prefers_snapshots_where_the_loss_changes() -> None:
+    assert choose([4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0], 5) == [0, 3, 4, 5, 8]
 
 
 def test_page_keeps_to_max_mb_and_overwrites_only_pages(
