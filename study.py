@@ -10,18 +10,21 @@ import common.start
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
+
+from common.atomic import write_atomically
 from common.errors import UserError, command
 from configs.load import build, nearest, read_command_line
 from lens.compare import Compare, compare
 from lens.heads import Heads, heads
 from lens.report import Report, report
 from lens.runs import Runs, runs
-from lens.tables import Table
+from lens.tables import Table, check_path
 from lens.trace import Trace, trace
 from lens.verify import Verify, verify
-from page.html import to_json
 
 # The docstring of the flags' class describes the command, which yields what to print.
 COMMANDS: dict[str, tuple[type, Callable[[Any, Any], Iterator[str | Table]]]] = {
@@ -50,14 +53,15 @@ def main(argv: list[str]) -> int:
     usage = f"python study.py {name} [{run}] [--flag VALUE ...]"
     names, values = read_command_line({"": flags}, rest, usage, f"{flags.__doc__}.", limit)
     options: Any = build(flags, values[""])
-    as_json, tables = getattr(options, "json", False), []
+    path, tables = getattr(options, "json", None), []
+    check_path(path, "--json", f'{{"study":["{name}"'.encode())
     for i, part in enumerate(study(names if name == "runs" else next(iter(names), None), options)):
-        if not as_json:
-            print(part if i == 0 else f"\n{part}")
+        print(part if i == 0 else f"\n{part}")
         if isinstance(part, Table):
             tables.append(part)
-    if as_json:
-        print(to_json({"study": argv, "tables": [table.rows for table in tables]}))
+    if path is not None:
+        results = {"study": argv, "tables": [table.rows for table in tables]}
+        write_atomically(Path(path), to_json(results, inf_nan_mode="null"))
     return int(any(table.failed for table in tables))
 
 

@@ -1,6 +1,9 @@
 """The command runs: which run is best, and how the runs differ."""
 
+import csv
 import dataclasses
+import io
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,10 +12,10 @@ from typing import Any
 import torch
 from pydantic.dataclasses import dataclass
 
+from common.atomic import write_atomically
 from common.errors import UserError, printable, reading
 from common.fields import STRICT
-from lens.subject import JsonOptions
-from lens.tables import Table
+from lens.tables import Table, check_path
 from model.gpt import GPT
 from run.checkpoint import open_run
 from run.folder import RUNS, find_run
@@ -20,8 +23,11 @@ from run.log import read_metrics
 
 
 @dataclass(frozen=True, config=STRICT)
-class Runs(JsonOptions):
+class Runs:
     """Print a line per run, best first, and the config fields that differ"""
+
+    csv: str | None = None
+    """Also write the table to this file, as CSV in full precision."""
 
 
 def runs(names: Sequence[str], options: Runs) -> Iterator[str | Table]:
@@ -30,6 +36,7 @@ def runs(names: Sequence[str], options: Runs) -> Iterator[str | Table]:
     Raises:
         UserError: if none can be read.
     """
+    check_path(options.csv, "--csv", b'run,"loss, ')
     everything = sorted(path.parent for path in RUNS.glob("*/last.safetensors"))
     folders, rows = dict.fromkeys(map(find_run, names)) or everything or [find_run(None)], []
     for folder in folders:
@@ -48,6 +55,10 @@ def runs(names: Sequence[str], options: Runs) -> Iterator[str | Table]:
     rows.sort(key=lambda row: (row[loss] is None, row[loss]))
     table = [columns, *([row[name] for name in columns] for row in rows)]
     yield Table(table, form=".4f", failed=len(rows) < len(folders))
+    if options.csv is not None:
+        content = io.StringIO()
+        csv.writer(content, lineterminator="\n").writerows(table)
+        write_atomically(Path(options.csv), content.getvalue().encode())
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -61,6 +72,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         with torch.device("meta"):
             model = GPT(saved.config.model, saved.tokenizer.vocab_size)
         state, config = saved.header.state, dataclasses.asdict(saved.config)
+        speeds = [line["tokens_per_second"] for line in metrics if "tokens_per_second" in line]
         bits = [line["bits_per_char"] for line in metrics if "bits_per_char" in line]
         return {
             "run": printable(folder.name),
@@ -70,5 +82,6 @@ def read_run(folder: Path) -> dict[str, Any]:
             "minutes": state.seconds / 60,
             "steps": state.step,
             "parameters": model.num_parameters(),
+            "tokens/s": round(statistics.median(speeds)) if speeds else None,
             "text": saved.header.corpus.source,
         } | {f"{part}.{name}": str(x) for part in config for name, x in config[part].items()}

@@ -47,8 +47,8 @@ class SubjectOptions:
 class JsonOptions:
     """The flag of commands that print tables."""
 
-    json: bool = False
-    """Print the tables as JSON, in full precision."""
+    json: str | None = None
+    """Also write the tables to this file, as JSON in full precision."""
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -4,9 +4,10 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.errors import printable
+from common.errors import UserError, printable
 
 WIDEST = 50  # characters of a cell
 
@@ -41,6 +42,21 @@ class Table(NamedTuple):
                 lines.append("  ".join(cells).rstrip())
             parts.append("\n".join(lines))
         return "\n\n".join(parts)
+
+
+def check_path(path: str | None, flag: str, mark: bytes) -> None:
+    """Check a path before anything is measured.
+
+    Args:
+        mark: the first bytes of an earlier result, which may be replaced, even if it is incomplete.
+
+    Raises:
+        UserError: if another file would be overwritten, or there is no such folder.
+    """
+    file = Path(path or "")
+    ours = file.is_file() and mark.startswith(file.read_bytes()[: len(mark)])
+    if path is not None and (not file.parent.is_dir() or (file.exists() and not ours)):
+        raise UserError(f"{flag} {path!r} must name a result, or a new file in a folder")
 
 
 def show(cell: Any, form: str) -> str:

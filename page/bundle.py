@@ -17,23 +17,33 @@ def bundle(door: Path) -> str:
     """Return the script of a module and of all that it imports, each in a scope of its own.
 
     Raises:
-        ImportError: if an import names a missing export, or has another form than those above.
+        ImportError: if an import names a missing file or export, closes a circle, or repeats a
+            name; or if it has another form than those above.
     """
     scopes: dict[Path, tuple[str, list[str]]] = {}  # the variable of a module, and its exports
     parts: list[str] = []
 
-    def add(path: Path) -> None:
+    def add(path: Path, importers: tuple[Path, ...]) -> None:
+        if path in importers:
+            circle = " imports ".join(each.name for each in (*importers, path))
+            raise ImportError(f"circular import: {circle}")
         if path in scopes:
             return
-        text, opened = path.read_text(encoding="utf-8"), []
+        if not path.is_file():
+            raise ImportError(f"{importers[-1].name} imports {path}, which does not exist")
+        text, imported = path.read_text(encoding="utf-8"), set[str]()
+        opened = []
         for found, source in IMPORT.findall(text):
             target = (path.parent / source).resolve()
-            add(target)
+            add(target, (*importers, path))
             scope, exports = scopes[target]
             names = re.findall(r"[\w$]+", found)
             for name in names:
+                if name in imported:
+                    raise ImportError(f"{path.name} imports {name} twice")
                 if name not in exports:
                     raise ImportError(f"{path.name} imports {name}: not an export of {target.name}")
+                imported.add(name)
             if names:
                 opened.append(f"const {{ {', '.join(names)} }} = {scope};\n")
         body, exports = IMPORT.sub("", text), [name for _, name in EXPORT.findall(text)]
@@ -46,5 +56,5 @@ def bundle(door: Path) -> str:
             f"return {{ {', '.join(exports)} }};\n}})();\n"
         )
 
-    add(door.resolve())
+    add(door.resolve(), ())
     return "".join(parts)

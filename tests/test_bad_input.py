@@ -27,6 +27,7 @@ MISTAKES = {  # command -> part of the error line
     "study trace --source=text.txt --layer=3": "--layer 3 must be from 0 to 2",
     "study trace --source=text.txt --prompt=t": "--prompt must have at least 2 tokens",
     "study report a --out=no/page": "'no/page' must name an .html file in an existing folder",
+    "study heads --source=text.txt --json=text.txt": "--json 'text.txt' must name a result, or",
     "study compare --source=text.txt --only=scales": "must be one of one_head, output",
     "convert exprot": "export, import; did you mean export?",
     "convert export a": "export takes RUN and FOLDER: python convert.py export",

@@ -100,9 +100,9 @@ def test_verify_prints_every_check(run_study: RunStudy, run: Path) -> None:
 def test_json_has_the_numbers_of_the_tables_in_full_precision(
     run_study: RunStudy, run: Path, command: str
 ) -> None:
-    flags = ["--steps=1"] * (command == "compare")
-    output = run_study(command, *flags)
-    tables = json.loads(run_study(command, *flags, "--json"))["tables"]
+    Path("out.json").write_text("")  # an empty file is replaced
+    output = run_study(command, "--json=out.json", *["--steps=1"] * (command == "compare"))
+    tables = json.loads(Path("out.json").read_text())["tables"]
     cells = [cell for table in tables for row in table for cell in row]
     for cell in itertools.chain(*(cell if isinstance(cell, list) else [cell] for cell in cells)):
         if isinstance(cell, float | int):
@@ -111,6 +111,8 @@ def test_json_has_the_numbers_of_the_tables_in_full_precision(
         else:
             assert (cell or "") in output
     assert sum(isinstance(cell, float) and cell != round(cell, 5) for cell in cells) > 5
+    other = "verify" if command == "trace" else "trace"
+    assert study.main([other, "--json=out.json"]) == 2
 
 
 def test_compare_prints_every_comparison(run_study: RunStudy, run: Path) -> None:

@@ -1,6 +1,6 @@
 """The table of runs: their order, their numbers, and the config fields that differ."""
 
-import json
+import csv
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ import study
 from run.checkpoint import load_checkpoint, save_checkpoint
 from tests.conftest import make_run
 
-METRICS = '{"step": 1, "bits_per_char": %s}\n[]\n5\n{"step'
+METRICS = '{"step": 1, "tokens_per_second": 9, "bits_per_char": %s}\n[]\n5\n{"step'
 
 
 def finished(name: str, loss: float | None, **choices: Any) -> int:
@@ -33,18 +33,19 @@ def test_runs_are_ordered_and_their_differences_are_shown(
         finished(name, loss, n_layer=layers)
     Path("runs/cut/last.safetensors").write_bytes(b"123456789")
     size = finished("best", 1 / 3)
-    assert study.main(["runs"]) == 1
+    assert study.main(["runs", "--csv=out.csv"]) == 1
     output, errors = capsys.readouterr()
     assert re.fullmatch("left out: runs/cut/last.safetensors cannot be opened: .*\n", errors)
     heading, _, best, worse, new = (line.split() for line in output.splitlines())
     assert heading[-2:] == ["text", "model.n_layer"]
-    assert best == ["best", "0.3333", "1.5000", "3", f"{size:,}", "a", "text", "3"]
+    assert best == ["best", "0.3333", "1.5000", "3", f"{size:,}", "9", "a", "text", "3"]
     assert worse[:2] == ["worse", "2.2500"] and [worse[-1], new[0]] == ["1", "new"]
-    assert study.main(["runs", "--json"]) == 1
-    ((heading, *rows),) = json.loads(capsys.readouterr().out)["tables"]
-    assert [row[heading.index("loss, nats/char")] for row in rows] == [1 / 3, 2.25, None]
+    with open("out.csv", newline="") as file:
+        table = [*csv.DictReader(file)]
+    losses = [row["loss, nats/char"] for row in table]
+    assert losses == [str(1 / 3), "2.25", ""]
     finished("bytes", 0.1, chars=None)  # of more bits per character than in `best`
-    assert study.main(["runs", "bytes", "runs/best"]) == 0
-    table = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
-    assert table[0][1:3] == ["loss,", "bits/char"] and table[0][-1] == "data.tokenizer"
-    assert [row[:2] for row in table[2:]] == [["best", "4"], ["bytes", "5"]]
+    assert study.main(["runs", "bytes", "--csv=out.csv", "runs/best"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert rows[0][1:3] == ["loss,", "bits/char"] and rows[0][-1] == "data.tokenizer"
+    assert [row[:2] for row in rows[2:]] == [["best", "4"], ["bytes", "5"]]

@@ -15,11 +15,15 @@ MODULES = sorted(PARTS.rglob("*.js"))
     ("line", "reason"),
     [
         ('import { two } from "./other.js";', "imports two: not an export of other.js"),
+        ('import { one, one } from "./other.js";', "imports one twice"),
+        ('import "./absent.js";', "absent.js, which does not exist"),
+        ('import "./circle.js";', "main.js imports circle.js imports main.js"),
         ('import one from "./other.js";', "is not a form of import"),
     ],
 )
 def test_wrong_imports_are_errors(line: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "other.js").write_text("const two = 2;\nexport const one = 1;\n")
+    (tmp_path / "circle.js").write_text('import "./main.js";\n')
     (tmp_path / "main.js").write_text(f"{line}\n")
     with pytest.raises(ImportError, match=re.escape(reason)):
         bundle(tmp_path / "main.js")
