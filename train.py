@@ -88,7 +88,7 @@ def train(
     pending: list[tuple[Tensor, Tensor]] = []  # results that are still on the device
     lr_scale = pending_since = 0.0
     began, first = time.perf_counter() - state.seconds, state.step
-    with StopSignal() as stop, Log(folder, config, state, batches.baselines(), stop) as log:
+    with StopSignal() as stop, Log(folder, config, state, batches.counting.baselines, stop) as log:
         while True:
             ended, stopped = state.step >= config.train.max_steps, False
             evaluating = state.step > state.last_eval_step and (
@@ -221,7 +221,8 @@ def main(argv: list[str]) -> int:
         if saved:
             copy_into(model_tensors(model), saved.tensors, saved.path)
         if options.evaluate:
-            print_losses(model, batches, config.train, config.data, processes)
+            if processes.is_main:
+                print_losses(model, batches, config.train, config.data)
             return 0
         if resumed:
             copy_into(optimizer_tensors(optimizer), resumed.tensors, resumed.path)

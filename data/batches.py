@@ -19,10 +19,10 @@ from torch import Tensor
 from common.errors import UserError, printable
 from data.config import DataConfig
 from data.corpus import Corpus, Text, find_entry, load_text
+from data.counting import Counting, count_ngrams, open_counting
 from data.sources import find_source
 from data.tokenizer import CharTokenizer, Tokenizer
 
-BASELINE_TOKENS = 10_000_000  # maximum number of tokens for the baselines
 HELD_OUT = 256  # sequences of a generated dataset, for validation and for a test
 
 
@@ -72,7 +72,7 @@ class TextBatches:
     """Sequences of a text, which is split into training, validation and perhaps test."""
 
     def __init__(self, text: Text, config: DataConfig, block_size: int, seed: int) -> None:
-        tokens, self.tokenizer, self.corpus = text
+        tokens, self.tokenizer, self.corpus, entry = text
         self.block_size, self.seed = block_size, seed
         fewer = config.tokenizer == "bpe" and self.tokenizer.vocab_size < config.vocab_size
         self.asked = f" of vocab_size {config.vocab_size}" * fewer
@@ -87,11 +87,13 @@ class TextBatches:
                 f"the splits have {sizes} tokens, but a sequence has {block_size + 1}; use a "
                 f"longer text or a smaller --model.block_size"
             )
-        self.train_tokens, self.val_tokens, test_tokens = splits
+        self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1
+        counts = entry / f"ngrams-{train_end}-{val_end}.safetensors"
+        self.counts = counts if config.counting else None
         # Call these with a batch size B, and perhaps a limit.
         self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)
-        self.test_batches = functools.partial(one_pass, test_tokens, block_size)
+        self.test_batches = functools.partial(one_pass, self.test_tokens, block_size)
 
     def __str__(self) -> str:
         """Describe the text in one line."""
@@ -117,10 +119,11 @@ class TextBatches:
         ]
         return gather(self.train_tokens, np.array(starts), T + 1)
 
-    def baselines(self) -> dict[str, float]:
-        """Return the losses of `baseline_losses` on the validation split."""
-        train, val = self.train_tokens[-BASELINE_TOKENS:], self.val_tokens[:BASELINE_TOKENS]
-        return baseline_losses(train, val, self.tokenizer.vocab_size)
+    @functools.cached_property
+    def counting(self) -> Counting:
+        """The n-grams of the training split, and their losses on the validation split."""
+        V = self.tokenizer.vocab_size
+        return open_counting(self.counts, self.train_tokens, self.val_tokens, V)
 
 
 class GeneratedBatches:
@@ -153,10 +156,11 @@ class GeneratedBatches:
         held_out = self.draw([0, part], HELD_OUT)
         yield from held_out[: max(1, limit // self.block_size)].split(batch_size)
 
-    def baselines(self) -> dict[str, float]:
+    @functools.cached_property
+    def counting(self) -> Counting:
         train = self.draw([0, 2], 4 * HELD_OUT).numpy().ravel()
         val = self.draw([0, 0], HELD_OUT).numpy().ravel()
-        return baseline_losses(train, val, self.tokenizer.vocab_size)
+        return count_ngrams(train, val, self.tokenizer.vocab_size, 2)
 
 
 class RepeatBatches(GeneratedBatches):
@@ -230,24 +234,3 @@ def one_pass(
 def gather(tokens: npt.NDArray[Any], starts: npt.NDArray[np.int64], length: int) -> Tensor:
     """Return `length` tokens from each start, (len(starts), length)."""
     return torch.from_numpy(tokens[starts[:, None] + np.arange(length)].astype(np.int64))
-
-
-def baseline_losses(train: npt.NDArray[Any], val: npt.NDArray[Any], V: int) -> dict[str, float]:
-    """Return the losses on `val`, in nats per token, of models that read at most one token.
-
-    uniform: 1 / V. unigram: (count(b) + 1) / (n + V). bigram, after a token a:
-    (count(ab) + unigram(b)) / (count(a) + 1), with the prior of MacKay & Peto (1995), so that every
-    pair has a positive probability. The counts, and their sum n, come from `train`.
-    """
-    unigram = (np.bincount(train, minlength=V) + 1) / (len(train) + V)
-    followed = np.bincount(train[:-1], minlength=V)
-    before, after = val[:-1].astype(np.int64), val[1:]
-    pairs, times = np.unique(train[:-1].astype(np.int64) * V + train[1:], return_counts=True)
-    place = np.searchsorted(pairs, before * V + after).clip(max=len(pairs) - 1)
-    count = times[place] * (pairs[place] == before * V + after)
-    bigram = (count + unigram[after]) / (followed[before] + 1)
-    return {
-        "uniform": float(np.log(V)),
-        "unigram": float(-np.log(unigram[after]).mean()),
-        "bigram": float(-np.log(bigram).mean()),
-    }

@@ -35,6 +35,10 @@ class DataConfig:
     test_fraction: Fraction = 0.0
     """Fraction of the text for the test split, which only --evaluate uses."""
 
+    counting: bool = True
+    """Count the n-grams of the training split, up to the order that predicts best, and compare the
+    run with them. If false, only unigrams and bigrams are counted."""
+
     separator: str = ""
     """Text to insert between files, and between the rows of a Hub dataset."""
 

@@ -65,6 +65,9 @@ class Text(NamedTuple):
     tokenizer: Tokenizer
     corpus: Corpus
 
+    entry: Path
+    """The folder of the cache in which the tokens are."""
+
 
 def load_text(config: DataConfig, tokenizer: Tokenizer | None = None) -> Text:
     """Return the text of the config as tokens, from the cache if it is there.
@@ -159,4 +162,4 @@ def read_entry(entry: Path, source: Source) -> Text:
         corpus = Corpus(source.name, **plain["info"])
         if corpus.tokens != len(tokens):
             raise ValueError("tokens.bin has the wrong size")
-        return Text(tokens, tokenizer, corpus)
+        return Text(tokens, tokenizer, corpus, entry)

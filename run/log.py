@@ -54,7 +54,8 @@ class Log(ExitStack):
                 disable=folder is None or None,  # None: if standard error is not a terminal
             )
         )
-        to_beat = ", ".join(f"{name} {nats:.4f}" for name, nats in baselines.items())
+        shown = {*baselines} & {"uniform", "bigram", "3-gram", "5-gram", [*baselines][-1]}
+        to_beat = ", ".join(f"{name} {n:.4f}" for name, n in baselines.items() if name in shown)
         self.print(f"to beat: {to_beat} nats/{config.data.unit}")
 
     def open_metrics(self, folder: Path) -> None:
@@ -68,9 +69,11 @@ class Log(ExitStack):
             numbers
             for numbers in read_metrics(folder)
             if numbers["step"] <= (state.last_eval_step if "val_loss" in numbers else state.step)
+            and "baselines" not in numbers
         ]
         path = folder / "metrics.jsonl"
-        write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        first = {"step": 0, "baselines": self.baselines}
+        write_atomically(path, "".join(json.dumps(n) + "\n" for n in [first, *kept]).encode())
         self.file = self.enter_context(path.open("a", buffering=1))
         if self.config.train.tensorboard:
             # Imported here, because runs without TensorBoard need not wait for it.
@@ -130,7 +133,7 @@ class Log(ExitStack):
         state, config = self.state, self.config
         self.write({"val_loss": result.loss, "bits_per_char": result.bits_per_char})
         beaten = [(n, name) for name, n in self.baselines.items() if result.loss < n]
-        verdict = "beats {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
+        verdict = "beats the {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
         self.print(
             f"step {state.step:>{len(str(config.train.max_steps))}}"
             f"  validation {result.in_units(config.data.unit)}"

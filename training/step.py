@@ -1,5 +1,6 @@
 """The progress of a run, a training step, reading its result, and an evaluation."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.fields import STRICT, Natural, NonNegative
-from data.batches import Batches
+from data.batches import Batches, TextBatches
 from data.config import DataConfig
+from data.counting import mixed_losses
 from data.tokenizer import Tokenizer
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
@@ -157,14 +159,25 @@ def read_results(
     return loss, norm, signal > 0
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Evaluation:
     """The loss over a split."""
 
-    loss: float
-    """Nats per token."""
+    nats: float
+    tokens: float
+    characters: float
 
-    bits_per_char: float
+    surprisal: Tensor
+    """The loss of each token that this process predicted, in nats, on the CPU."""
+
+    @property
+    def loss(self) -> float:
+        """Nats per token."""
+        return self.nats / self.tokens
+
+    @property
+    def bits_per_char(self) -> float:
+        return self.nats / math.log(2) / (self.characters or 1)  # bytes may have no character
 
     def in_units(self, unit: str) -> str:
         """Return both losses with their units, and for byte tokens also bits per byte."""
@@ -187,28 +200,26 @@ def evaluate(
     """
     model.eval()
     device = next(model.parameters()).device
-    nats = tokens = characters = 0.0
+    surprisals, characters = [torch.empty(0)], 0.0
     for batch in itertools.islice(split, processes.rank, None, processes.world_size):
         if stop.number:
             break
         targets = batch[:, 1:]
         logits_BTV = model(batch[:, :-1].to(device))
-        nats += next_token_loss(logits_BTV, targets.to(device), reduction="sum").item()
-        tokens += targets.numel()
+        surprisals.append(next_token_loss(logits_BTV, targets.to(device), reduction="none").cpu())
         characters += tokenizer.characters[targets].sum().item()
     model.train()
-    nats, tokens, characters, signal = processes.mean(nats, tokens, characters, stop.number)
-    if signal:
-        return None
-    # Arbitrary bytes may have no character.
-    bits = nats / math.log(2) / (characters or 1)
-    return Evaluation(nats / tokens, bits)
+    surprisal = torch.cat(surprisals)
+    nats = surprisal.sum(dtype=torch.float64).item()
+    nats, tokens, characters, signal = processes.mean(
+        nats, len(surprisal), characters, stop.number
+    )
+    return None if signal else Evaluation(nats, tokens, characters, surprisal)
 
 
-def print_losses(
-    model: GPT, batches: Batches, train: TrainConfig, data: DataConfig, processes: Processes
-) -> None:
-    """Print the loss over the whole validation split, and over the test split if there is one.
+def print_losses(model: GPT, batches: Batches, train: TrainConfig, data: DataConfig) -> None:
+    """Print the loss over the whole validation split, and over the test split if there is one; of a
+    text, also the loss of counting, and of both mixed.
 
     Raises:
         FloatingPointError: if a loss is not finite.
@@ -216,10 +227,17 @@ def print_losses(
     splits = {"validation": batches.validation_batches}
     if data.test_fraction:
         splits["test"] = batches.test_batches
-    rows = train.micro_batch_size // processes.world_size
     for name, split in splits.items():
-        result = evaluate(model, split(rows), batches.tokenizer, processes)
+        result = evaluate(model, split(train.micro_batch_size), batches.tokenizer, Processes())
         assert result, "only a request to stop leaves no result"
         if not math.isfinite(result.loss):
             raise FloatingPointError(f"the {name} loss is {result.loss}")
-        print(f"{name:10} {result.in_units(data.unit)}")
+        nats = {"model": result.nats}
+        if isinstance(batches, TextBatches) and data.counting:
+            tokens = batches.val_tokens if name == "validation" else batches.test_tokens
+            counted = batches.counting.read(tokens)[0][1:]
+            mixed = mixed_losses(result.surprisal.double().numpy(), counted)
+            nats |= {[*batches.counting.baselines][-1]: counted.sum(), "both mixed": mixed.sum()}
+        for row, total in nats.items():
+            loss = dataclasses.replace(result, nats=float(total))
+            print(f"{name:10}  {row:10}  {loss.in_units(data.unit)}")
