@@ -35,7 +35,7 @@ class Grams(NamedTuple):
     """The n-grams of one order, sorted. Place -1 stands for one that was not seen."""
 
     keys: Array
-    """V times the place of the first n - 1 tokens among the shorter n-grams, plus the last token."""
+    """V times the place of the first n - 1 tokens among the shorter n-grams, plus the last one."""
 
     share: Array
     """Of each n-gram, and 0 for one that was not seen: the first term of the formula."""
