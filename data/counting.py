@@ -69,11 +69,11 @@ class Counting(NamedTuple):
     def baselines(self) -> dict[str, float]:
         """The validation losses by name, from the uniform distribution to the longest n-grams."""
         names = ["unigram", "bigram", *(f"{n}-gram" for n in range(3, len(self.orders) + 1))]
-        return {"uniform": math.log(self.V)} | dict(zip(names, self.losses, strict=True))
+        return {"uniform": math.log(self.V)} | dict(zip(names, self.losses, strict=False))
 
     def read(self, tokens: Array) -> tuple[Array, Array]:
         """Return for each token its surprisal in nats, and how many tokens before it make the
-        longest context that was counted."""
+        longest context in the counts."""
         known = len(self.orders) - 1  # tokens that can matter
         surprisal, lengths = [], []
         for start in range(0, len(tokens), READ_AT_ONCE):

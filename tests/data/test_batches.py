@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from itertools import combinations, pairwise
-from statistics import fmean
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from data.batches import RepeatBatches, TextBatches, baseline_losses, one_pass, open_batches
+from data.batches import RepeatBatches, TextBatches, one_pass, open_batches
 from data.config import DataConfig
 from data.corpus import Corpus, Text
+from data.counting import count_ngrams
 from data.tokenizer import ByteTokenizer, CharTokenizer
 
 CORPUS = Corpus("numbers", 0)
@@ -23,7 +24,7 @@ CORPUS = Corpus("numbers", 0)
 
 def make(length: int, block_size: int, seed: int = 0, val: float = 0.2, test: float = 0.0) -> Any:
     """Return batches of tokens that equal their positions, so that a sequence shows its start."""
-    text = Text(np.arange(length, dtype=np.uint16), ByteTokenizer(), CORPUS)
+    text = Text(np.arange(length, dtype=np.uint16), ByteTokenizer(), CORPUS, Path())
     return TextBatches(text, DataConfig(val_fraction=val, test_fraction=test), block_size, seed)
 
 
@@ -158,39 +159,16 @@ def test_repeat_source_has_its_own_vocabulary() -> None:
 # --- baselines ---------------------------------------------------------------------------------
 
 
-def by_definition(train: list[int], val: list[int], V: int) -> dict[str, float]:
-    def unigram(a: int, b: int) -> float:
-        return (train.count(b) + 1) / (len(train) + V)
-
-    def bigram(a: int, b: int) -> float:
-        pairs = list(pairwise(train))
-        return (pairs.count((a, b)) + unigram(a, b)) / (train[:-1].count(a) + 1)
-
-    losses = {"uniform": math.log(V)}
-    for p in (unigram, bigram):
-        losses[p.__name__] = -fmean(math.log(p(a, b)) for a, b in pairwise(val))
-    return losses
-
-
-@given(
-    st.lists(st.integers(0, 4), min_size=2, max_size=60),
-    st.lists(st.integers(0, 6), min_size=2, max_size=30),
-)
-def test_baselines_match_their_definitions(train: list[int], val: list[int]) -> None:
-    """The tokens are 8-bit integers, which must not overflow in 230 * V + 230."""
-    high = [np.array(tokens, dtype=np.uint8) + 230 for tokens in (train, val)]
-    expected = by_definition(high[0].tolist(), high[1].tolist(), 237)
-    assert baseline_losses(high[0], high[1], 237) == pytest.approx(expected)
-
-
-def test_baselines_use_the_text_next_to_the_validation_boundary(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tokens = np.random.default_rng(0).integers(0, 5, 1000).astype(np.uint8)
-    text = Text(tokens, CharTokenizer("abcde"), CORPUS)
-    batches = TextBatches(text, DataConfig(val_fraction=0.2, test_fraction=0.1), 8, 0)
-    monkeypatch.setattr("data.batches.BASELINE_TOKENS", 100)
-    expected = by_definition(tokens[600:700].tolist(), tokens[700:800].tolist(), 5)
-    assert batches.baselines() == pytest.approx(expected)
-    losses = repeats(seed=3).baselines()
-    assert losses == repeats().baselines() and losses["unigram"] == pytest.approx(3.0, abs=0.01)
+def test_baselines_count_the_training_split(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, 3, 1000).cumsum().astype(np.uint8) % 5
+    text = Text(tokens, CharTokenizer("abcde"), CORPUS, tmp_path)
+    for counting in (False, True):
+        config = DataConfig(val_fraction=0.2, test_fraction=0.1, counting=counting)
+        found = TextBatches(text, config, 8, 0).counting
+        assert found.losses[:2] == count_ngrams(tokens[:700], tokens[700:900], 5, 2).losses
+        assert any(tmp_path.iterdir()) == counting
+    other = TextBatches(text, DataConfig(val_fraction=0.1, test_fraction=0.1), 8, 0).counting
+    assert other.losses == count_ngrams(tokens[:800], tokens[800:900], 5, len(other.orders)).losses
+    losses = repeats(seed=3).counting.baselines
+    assert losses == repeats().counting.baselines
+    assert losses["unigram"] == pytest.approx(3.0, abs=0.01)

@@ -1,11 +1,13 @@
 """What a run prints, and what it logs in metrics.jsonl and TensorBoard."""
 
 import dataclasses
+import math
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from configs.load import Config
@@ -20,6 +22,11 @@ TRAIN = TrainConfig(
 )
 CONFIG = Config(model=ModelConfig(block_size=10), train=TRAIN)  # 60 tokens per step
 BASELINES = {"uniform": 4.0, "unigram": 3.0, "bigram": 2.0}
+
+
+def evaluation(loss: float) -> Evaluation:
+    """Return an evaluation of one token, with half the loss in bits per character."""
+    return Evaluation(loss, tokens=1, characters=2 / math.log(2), surprisal=torch.empty(0))
 
 
 def logger(run: Path, state: TrainState, **options: Any) -> Log:
@@ -37,9 +44,10 @@ def test_throughput_is_measured_since_the_last_logged_step(tmp_path: Path) -> No
             log.training(1 + (step == 6), seconds, lr_scale=step / 8, grad_norm=step * 2.0)
         assert log.bar.postfix == "loss 1.500, 240 tokens/s"
         state.record(2.5)
-        log.evaluation(Evaluation(2.5, 1.25))
+        log.evaluation(evaluation(2.5))
     names = ("step", "train_loss", "learning_rate", "grad_norm", "tokens_per_second", "seconds")
     assert read_metrics(tmp_path) == [
+        {"step": 0, "baselines": BASELINES},
         dict(zip(names, (3, 0.75, 0.1875, 6.0, 120.0, 30.0), strict=True)),
         dict(zip(names, (6, 1.5, 0.375, 12.0, 240.0, 60.0), strict=True)),
         {"step": 7, "val_loss": 2.5, "bits_per_char": 1.25, "seconds": 70.0},
@@ -54,18 +62,18 @@ def test_evaluation_is_printed_with_the_best_baseline_it_beats(
     with logger(tmp_path, state, max_steps=1000) as log:
         for loss, shown in ((4.5, ""), (1.5, sample), (3.0, "")):
             state.record(loss)
-            log.evaluation(Evaluation(loss, loss / 2))
+            log.evaluation(evaluation(loss))
             log.sample(shown)
     step = "step    5  validation "
     assert capsys.readouterr().out.splitlines() == [
-        "to beat: uniform 4.0000, unigram 3.0000, bigram 2.0000 nats/char",
+        "to beat: uniform 4.0000, bigram 2.0000 nats/char",
         f"{step}4.5000 nats/char  2.250 bits/char  training 2.1250  beats nothing yet",
-        f"{step}1.5000 nats/char  0.750 bits/char  training 2.1250  beats bigram 2.0000",
+        f"{step}1.5000 nats/char  0.750 bits/char  training 2.1250  beats the bigram 2.0000",
         "    | first line",
         "    | bell\\x07",
         "    | ",
         "    | the end",
-        f"{step}3.0000 nats/char  1.500 bits/char  training 2.1250  beats uniform 4.0000",
+        f"{step}3.0000 nats/char  1.500 bits/char  training 2.1250  beats the uniform 4.0000",
     ]
 
 
