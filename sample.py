@@ -11,6 +11,7 @@ import itertools
 import sys
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -18,11 +19,15 @@ from pydantic.dataclasses import dataclass
 from common.errors import command
 from common.fields import STRICT, Natural
 from configs.load import build, read_command_line
+from data.batches import cached_training_tokens
+from data.counting import longest_copy
 from run.checkpoint import open_run
 from run.folder import find_run
 from sampling.decode import optimize_for_decoding
 from sampling.generate import Sampling, generate
 from training.runtime import pick_device
+
+COMPARED = 10_000  # tokens of the first text that are searched in the training text
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -80,9 +85,16 @@ def main(argv: list[str]) -> int:
     for piece in saved.tokenizer.stream(int(token_B[0]) for token_B in tokens):
         print(piece, end="", flush=True)  # the first sample, as it grows
     print()
-    for sample in torch.stack(list(batch), dim=1)[1:].tolist():
+    first, *others = torch.stack(list(batch), dim=1).tolist()
+    for sample in others:
         print("-" * 80)
         print(options.prompt + saved.tokenizer.decode(sample))
+    train = cached_training_tokens(saved.config.data, saved.header.corpus, saved.tokenizer)
+    if train is not None:
+        start, length = longest_copy(np.array(first[:COMPARED]), train)
+        copied = saved.tokenizer.decode(first[start : start + length])
+        about = f"longest copy of the training text: {len(copied)} characters, {copied!r}"
+        print(about, file=sys.stderr)
     return 0
 
 

@@ -9,6 +9,7 @@ import functools
 import string
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from common.errors import UserError, printable
 from data.config import DataConfig
-from data.corpus import Corpus, Text, find_entry, load_text
+from data.corpus import Corpus, Text, find_entry, load_text, read_entry
 from data.counting import Counting, count_ngrams, open_counting
 from data.sources import find_source
 from data.tokenizer import CharTokenizer, Tokenizer
@@ -66,6 +67,17 @@ def check_cached(config: DataConfig, tokenizer: Tokenizer) -> None:
             f"{source.name}, which only the saved run names, is not in the cache; give "
             f"--data.source"
         )
+
+
+def cached_training_tokens(
+    config: DataConfig, corpus: Corpus, tokenizer: Tokenizer
+) -> npt.NDArray[Any] | None:
+    """Return the training split of a saved run's text, if that text is in the cache."""
+    with suppress(UserError):  # there is no such file any more, or the cache is damaged
+        entry = find_entry(config, source := find_source(config), tokenizer)
+        if entry.exists() and (text := read_entry(entry, source)).corpus.sha256 == corpus.sha256:
+            return TextBatches(text, config, block_size=1, seed=0).train_tokens
+    return None
 
 
 class TextBatches:

@@ -200,6 +200,22 @@ def write_counting(path: Path, counting: Counting) -> None:
     write_atomically(path, safetensors.numpy.save(arrays | {"losses": losses}))
 
 
+def longest_copy(tokens: Array, train: Array) -> tuple[int, int]:
+    """Return where the longest stretch of the tokens that stands in `train` begins, and its length.
+    Of a longer `train`, the last MAX_TOKENS are searched."""
+    found, start, length = as_text(train[-MAX_TOKENS:]), 0, 0
+    text = as_text(tokens)
+    for i in range(len(text)):
+        while i + length < len(text) and text[i : i + length + 1] in found:
+            start, length = i, length + 1
+    return start, length
+
+
+def as_text(tokens: Array) -> str:
+    """Return one character per token, because Python searches fast in a string."""
+    return tokens.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
+
+
 def mixed_losses(one: Array, other: Array) -> Array:
     """Return the surprisal of each token under the mixture w P_one + (1 - w) P_other.
 

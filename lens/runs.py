@@ -74,11 +74,16 @@ def read_run(folder: Path) -> dict[str, Any]:
         state, config = saved.header.state, dataclasses.asdict(saved.config)
         speeds = [line["tokens_per_second"] for line in metrics if "tokens_per_second" in line]
         bits = [line["bits_per_char"] for line in metrics if "bits_per_char" in line]
+        counted = [min(line["baselines"].values()) for line in metrics if "baselines" in line]
+        below = None
+        if counted and state.best_val_loss is not None:
+            below = counted[0] - state.best_val_loss
         return {
             "run": printable(folder.name),
             f"loss, nats/{saved.config.data.unit}": state.best_val_loss,
             "loss, bits/char": min(bits, default=None),
             "tokenizer": saved.header.tokenizer,
+            "below counting": below,
             "minutes": state.seconds / 60,
             "steps": state.step,
             "parameters": model.num_parameters(),

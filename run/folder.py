@@ -119,6 +119,7 @@ SAFE = [
     "data.hub_*",
     "data.repeat_*",
     "data.unknown",
+    "data.counting",
     "model.*dropout",
     "model.attention",
 ]
@@ -130,6 +131,7 @@ MAY_CHANGE = {
     "--resume": [
         "data.source",
         "data.hub_revision",
+        "data.counting",
         "model.attention",
         "train.max_steps",
         "train.target_loss",

@@ -53,7 +53,9 @@ def test_four_processes_match_the_losses_of_one(workplace: Path) -> None:
     assert "processes 4" in output_of(0)
     assert "step" not in output_of(1)  # only rank 0 prints
     assert run_job(2, ["--evaluate=four"]) == [0, 0]
-    assert f"\nvalidation {state_of('four').best_val_loss:.4f} nats/char" in output_of(0)
+    assert f"\nvalidation  model       {state_of('four').best_val_loss:.4f} nats/char" in output_of(
+        0
+    )
     assert "validation" not in output_of(1)
 
 

@@ -4,11 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import sample
+import train
 from configs.load import fields_of
+from data.counting import longest_copy
 from run.checkpoint import open_run
 from sampling.generate import generate
 from tests.conftest import make_run
@@ -82,3 +85,33 @@ def test_text_is_printed_as_it_is_sampled(
     monkeypatch.setattr(sample, "generate", watched)
     assert sample.main(["--prompt=ab", "--max_new_tokens=9"]) == 0
     assert appeared == ["ab", *whole[2:-2]]
+
+
+def test_the_longest_copy_of_the_training_text_is_named_if_the_text_is_in_the_cache(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The text is 20 copies of a string, whose last part is for validation."""
+    text = Path("text")
+    text.write_text("one two three four five six seven eight nine ten eleven twelve\n" * 20 + "zz")
+    words = f"--data.source={text} --train.max_steps=60 --model.n_layer=2 --model.block_size=32"
+    assert train.main([*words.split(), "--run=a", "--train.eval_every=60"]) == 0
+
+    def about() -> str:
+        capsys.readouterr()
+        assert sample.main(["a", "--prompt=one", "--max_new_tokens=90", "--temperature=0"]) == 0
+        out, err = capsys.readouterr()
+        start, length = longest_copy(*(np.array([*map(ord, s)]) for s in (out[3:], whole[:1136])))
+        copied = out[3:][start : start + length]
+        assert length > 20
+        assert err.splitlines()[1:] in (
+            [f"longest copy of the training text: {length} characters, {copied!r}"],
+            [],
+        )
+        return err
+
+    whole = text.read_text()
+    assert "longest copy" in about()
+    text.write_text(whole + "x")  # not the text of the run
+    assert "longest copy" not in about()
+    text.unlink()
+    assert "longest copy" not in about()

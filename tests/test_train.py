@@ -2,6 +2,7 @@
 
 import common.start
 
+import dataclasses
 import itertools
 import math
 import os
@@ -25,6 +26,7 @@ from torch import Tensor
 import train
 from configs.load import SECTIONS, read_command_line, read_config
 from data.batches import open_batches
+from data.counting import mixed_losses
 from model.gpt import GPT
 from run.checkpoint import (
     Header,
@@ -188,7 +190,7 @@ def test_run_folder_has_the_documented_files(debug_run: Path) -> None:
 def test_evaluate_measures_the_held_out_splits(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The best weights are measured, on the whole splits, and no file changes."""
+    """The best weights are measured, on the whole splits, beside counting; no file changes."""
     flags = [*SHORT, "--train.max_steps=8", "--train.eval_tokens=99", "--run=a"]
     assert train.main([*flags, "--data.tokenizer=byte", "--data.test_fraction=0.2"]) == 0
     before = contents()
@@ -199,12 +201,22 @@ def test_evaluate_measures_the_held_out_splits(
     saved = open_run(Path("runs/a"))
     batches = open_batches(saved.config.data, 32, saved.config.train.seed, saved.tokenizer)
     expected = ""
-    for name in ("validation", "test"):
+    for name, tokens in (("validation", batches.val_tokens), ("test", batches.test_tokens)):
         split = getattr(batches, f"{name}_batches")(16)
         result = evaluate(saved.model(), split, saved.tokenizer, Processes())
         assert result
-        expected += f"{name:10} {result.in_units(saved.config.data.unit)}\n"
+        losses = [result.surprisal.double().numpy(), batches.counting.read(tokens)[0][1:]]
+        losses.append(mixed_losses(*losses))
+        for row, loss in zip(("model", "9-gram", "both mixed"), losses, strict=True):
+            units = dataclasses.replace(result, nats=loss.sum()).in_units("byte")
+            expected += f"{name:10}  {row:10}  {units}\n"
+        assert losses[2].mean() < losses[1].mean() < losses[0].mean()
     assert lines == expected
+    assert train.main(["--evaluate=a", "--data.counting=false"]) == 0
+    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    assert [row[1].strip() for row in rows if row[0] in ("validation", "test      ")] == [
+        "model"
+    ] * 2
 
 
 # --- how many steps fit into the minutes ---------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import data.counting
 from common.errors import UserError
-from data.counting import choose_order, count_ngrams, mixed_losses, open_counting
+from data.counting import choose_order, count_ngrams, longest_copy, mixed_losses, open_counting
 
 Text = tuple[int, ...]
 V = 5
@@ -119,6 +119,17 @@ def test_counts_are_kept_of_the_last_tokens_and_a_damaged_file_is_named(
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError, match=f"{path} is damaged; delete it"):
         open_counting(path, train, val, V)
+
+
+@given(texts, texts, st.sampled_from([0, 250, 0xD7FE]))
+def test_longest_copy_is_found(train: list[int], tokens: list[int], offset: int) -> None:
+    """Also of tokens whose numbers are surrogates in Unicode, or bytes of longer numbers."""
+    stretches = [(i, n) for i in range(len(tokens)) for n in range(1, len(tokens) - i + 1)]
+    grams = {(*train[i : i + n],) for i in range(len(train)) for n in range(len(train) - i + 1)}
+    copied = [(n, -i) for i, n in stretches if (*tokens[i : i + n],) in grams]
+    length, start = max(copied, default=(0, 0))
+    arrays = [np.array(each, dtype=np.uint16) + offset for each in (tokens, train)]
+    assert longest_copy(*arrays) == (-start, length)
 
 
 @given(st.floats(0.05, 0.95), st.integers(0, 9))

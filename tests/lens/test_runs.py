@@ -12,7 +12,7 @@ import study
 from run.checkpoint import load_checkpoint, save_checkpoint
 from tests.conftest import make_run
 
-METRICS = '{"step": 1, "tokens_per_second": 9, "bits_per_char": %s}\n[]\n5\n{"step'
+METRICS = '{"step": 0, "baselines": {"bigram": 4, "3-gram": 2.5}}\n{"step": 1, "tokens_per_second": 9, "bits_per_char": %s}\n[]\n5\n{"step'
 
 
 def finished(name: str, loss: float | None, **choices: Any) -> int:
@@ -38,7 +38,7 @@ def test_runs_are_ordered_and_their_differences_are_shown(
     assert re.fullmatch("left out: runs/cut/last.safetensors cannot be opened: .*\n", errors)
     heading, _, best, worse, new = (line.split() for line in output.splitlines())
     assert heading[-2:] == ["text", "model.n_layer"]
-    assert best == ["best", "0.3333", "1.5000", "3", f"{size:,}", "9", "a", "text", "3"]
+    assert best == ["best", "0.3333", "2.1667", "1.5000", "3", f"{size:,}", "9", "a", "text", "3"]
     assert worse[:2] == ["worse", "2.2500"] and [worse[-1], new[0]] == ["1", "new"]
     with open("out.csv", newline="") as file:
         table = [*csv.DictReader(file)]
