@@ -25,7 +25,7 @@ from torch import Tensor
 
 import train
 from configs.load import SECTIONS, read_command_line, read_config
-from data.batches import open_batches
+from data.batches import TextBatches, open_batches
 from data.counting import mixed_losses
 from model.gpt import GPT
 from run.checkpoint import (
@@ -200,6 +200,7 @@ def test_evaluate_measures_the_held_out_splits(
     assert contents() == before
     saved = open_run(Path("runs/a"))
     batches = open_batches(saved.config.data, 32, saved.config.train.seed, saved.tokenizer)
+    assert isinstance(batches, TextBatches)
     expected = ""
     for name, tokens in (("validation", batches.val_tokens), ("test", batches.test_tokens)):
         split = getattr(batches, f"{name}_batches")(16)
@@ -210,13 +211,11 @@ def test_evaluate_measures_the_held_out_splits(
         for row, loss in zip(("model", "9-gram", "both mixed"), losses, strict=True):
             units = dataclasses.replace(result, nats=loss.sum()).in_units("byte")
             expected += f"{name:10}  {row:10}  {units}\n"
-        assert losses[2].mean() < losses[1].mean() < losses[0].mean()
+        assert losses[2].mean() < losses[0].mean()
     assert lines == expected
     assert train.main(["--evaluate=a", "--data.counting=false"]) == 0
-    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
-    assert [row[1].strip() for row in rows if row[0] in ("validation", "test      ")] == [
-        "model"
-    ] * 2
+    last = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert last == [["validation", "model"], ["test", "model"]]
 
 
 # --- how many steps fit into the minutes ---------------------------------------------------------
