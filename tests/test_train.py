@@ -201,14 +201,14 @@ def test_evaluate_measures_the_held_out_splits(
     saved = open_run(Path("runs/a"))
     batches = open_batches(saved.config.data, 32, saved.config.train.seed, saved.tokenizer)
     assert isinstance(batches, TextBatches)
-    expected = ""
+    expected, order = "", len(batches.counting.orders)
     for name, tokens in (("validation", batches.val_tokens), ("test", batches.test_tokens)):
         split = getattr(batches, f"{name}_batches")(16)
         result = evaluate(saved.model(), split, saved.tokenizer, Processes())
         assert result
         losses = [result.surprisal.double().numpy(), batches.counting.read(tokens)[0][1:]]
         losses.append(mixed_losses(*losses))
-        for row, loss in zip(("model", "9-gram", "both mixed"), losses, strict=True):
+        for row, loss in zip(("model", f"{order}-gram", "both mixed"), losses, strict=True):
             units = dataclasses.replace(result, nats=loss.sum()).in_units("byte")
             expected += f"{name:10}  {row:10}  {units}\n"
         assert losses[2].mean() < losses[0].mean()

@@ -12,7 +12,8 @@ import study
 from run.checkpoint import load_checkpoint, save_checkpoint
 from tests.conftest import make_run
 
-METRICS = '{"step": 0, "baselines": {"bigram": 4, "3-gram": 2.5}}\n{"step": 1, "tokens_per_second": 9, "bits_per_char": %s}\n[]\n5\n{"step'
+METRICS = '{"step": 0, "baselines": {"bigram": 4, "3-gram": 2.5}}\n{"step": 1, '
+METRICS += '"tokens_per_second": 9, "bits_per_char": %s}\n[]\n5\n{"step'
 
 
 def finished(name: str, loss: float | None, **choices: Any) -> int:
