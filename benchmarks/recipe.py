@@ -5,8 +5,9 @@ python -m benchmarks.recipe --changes --train.max_steps 200 --data.source tinysh
 
 Each row runs `python train.py` in an empty folder, once for each seed. It has the wall-clock
 seconds from start to exit, and the loss of the last weights on the first half of the validation
-split (by which settings are chosen), on the second half and on the whole split. With --changes,
-each further row reverts or adds one choice of the recipe.
+split (by which settings are chosen), on the second half and on the whole split; for a text, also
+the loss of counting, and of both mixed. With --changes, each further row reverts or adds one choice
+of the recipe.
 """
 
 import statistics
@@ -16,13 +17,15 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+import numpy as np
 import torch
 from pydantic.dataclasses import dataclass
 
 from benchmarks import common as frame
 from common.errors import command
 from common.fields import STRICT, Count
-from data.batches import open_batches
+from data.batches import TextBatches, open_batches
+from data.counting import mixed_losses
 from lens.measure import token_losses
 from run.checkpoint import open_run
 from training.runtime import pick_device
@@ -57,16 +60,20 @@ class Options:
 
 
 def halves(run: Path) -> frame.Row:
-    """Evaluate a run's last weights on the first half of the validation split, the second half and
-    the whole split, in float32, in nats per token."""
+    """Evaluate a run's last weights in float32, in nats per token: on each half of the validation
+    split, on the whole split, and mixed with counting."""
     saved, device = open_run(run, "last"), pick_device("auto")
     config, model = saved.config, saved.model(device)
     batches = open_batches(config.data, config.model.block_size, 0, saved.tokenizer)
     split = batches.validation_batches(config.train.batch_size)
     losses = torch.cat([token_losses(model, batch.to(device)).flatten() for batch in split])
-    first, second = losses.double().tensor_split(2)
-    parts = {"first_half": first, "second_half": second, "whole": losses.double()}
-    return {name: part.mean().item() for name, part in parts.items()}
+    whole = losses.double().numpy()
+    first, second = np.array_split(whole, 2)
+    parts = {"first_half": first, "second_half": second, "whole": whole}
+    if isinstance(batches, TextBatches):
+        counted = batches.counting.read(batches.val_tokens)[0][1:]
+        parts |= {"counting": counted, "mixed": mixed_losses(whole, counted)}
+    return {name: float(part.mean()) for name, part in parts.items()}
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
