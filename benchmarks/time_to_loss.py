@@ -1,6 +1,5 @@
 """Measure the wall-clock seconds of `python train.py`, start to exit, to reach a validation loss.
 
-python -m benchmarks.time_to_loss --loss 1.8857 --data.source tinyshakespeare.txt
 python -m benchmarks.time_to_loss --data.source tinyshakespeare.txt --nanogpt ../nanoGPT
 python -m benchmarks.time_to_loss configs/shakespeare_1min.yaml --loss 1.7 --train.max_steps 600
 
@@ -76,7 +75,7 @@ def nanogpts(checkout: str, text: Text) -> frame.Row:
 def main(argv: list[str]) -> int:
     """Time the runs alternately."""
     options, file, config, flags = frame.read_training(
-        Options, argv, str(frame.ROOT / "configs/shakespeare_10s.yaml")
+        Options, argv, str(frame.ROOT / "docs/speedrun/1.8857.yaml")
     )
     flags.append(f"--train.target_loss={options.loss}")
     rivals: dict[str, Callable[[], frame.Row]] = {
