@@ -181,7 +181,7 @@ def open_counting(path: Path | None, train: Array, val: Array, V: int) -> Counti
             if not path.exists():  # another process may have just made it
                 write_counting(path, count_ngrams(train, val, V, choose_order(train, V)))
     with reading(path, "is damaged; delete it"):
-        arrays = safetensors.numpy.load(path.read_bytes())
+        arrays = safetensors.numpy.load_file(path)
         losses = arrays["losses"].tolist()
         orders = [
             Grams(*(arrays[f"{name}.{n}"] for name in Grams._fields)) for n in range(len(losses))
