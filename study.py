@@ -19,6 +19,7 @@ from common.atomic import write_atomically
 from common.errors import UserError, command
 from configs.load import build, nearest, read_command_line
 from lens.compare import Compare, compare
+from lens.counting import Counting, counting
 from lens.heads import Heads, heads
 from lens.report import Report, report
 from lens.runs import Runs, runs
@@ -32,6 +33,7 @@ COMMANDS: dict[str, tuple[type, Callable[[Any, Any], Iterator[str | Table]]]] = 
     "verify": (Verify, verify),
     "compare": (Compare, compare),
     "heads": (Heads, heads),
+    "counting": (Counting, counting),
     "report": (Report, report),
     "runs": (Runs, runs),
 }

@@ -28,12 +28,8 @@ ENOUGH = 3e13  # FLOPs for ablating each head once: minutes, on two cores
 
 
 @dataclass(frozen=True, config=STRICT)
-class SubjectOptions:
+class RunOptions:
     """Flags of every command."""
-
-    prompt: str | None = None
-    """Text to study; if omitted, the beginning of the validation split or, for a run on repeated
-    strings, such a string."""
 
     source: list[str] | str | None = None
     """New location of the run's text, or another text to measure on. For several files, repeat the
@@ -41,6 +37,15 @@ class SubjectOptions:
 
     checkpoint: Literal["best", "last"] = "best"
     """Use the weights with the lowest validation loss (best) or of the last step (last)."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class SubjectOptions(RunOptions):
+    """Flags of the commands that study a prompt."""
+
+    prompt: str | None = None
+    """Text to study; if omitted, the beginning of the validation split or, for a run on repeated
+    strings, such a string."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -52,12 +57,17 @@ class JsonOptions:
 
 
 @dataclass(frozen=True, config=STRICT)
-class MeasureOptions(SubjectOptions):
+class SplitOptions(RunOptions):
     """Flags of the commands that measure on the validation split."""
 
     sequences: Annotated[int, Field(ge=2)] | None = None
     """Number of evenly spaced validation sequences for scores and losses; if omitted 32, or fewer
     for a large model."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class MeasureOptions(SplitOptions, SubjectOptions):
+    """Flags of the commands that do both."""
 
 
 class Subject:
@@ -232,8 +242,12 @@ def check_index(flag: str, index: int, count: int) -> None:
         raise UserError(f"--{flag} {index} must be from 0 to {count - 1}")
 
 
+def spread_places(batches: Batches, block_size: int, count: int) -> list[int]:
+    """Choose the numbers of `count` or fewer validation sequences, spread evenly over the split."""
+    return spread(count, batches.validation_tokens // block_size)
+
+
 def spread_sequences(batches: Batches, block_size: int, count: int) -> Tensor:
     """Choose (count, block_size + 1) or fewer, spread evenly over the validation split."""
-    full = batches.validation_tokens // block_size
-    places = spread(count, full)
+    places = spread_places(batches, block_size, count)
     return torch.cat([s for i, s in enumerate(batches.validation_batches(1)) if i in places])

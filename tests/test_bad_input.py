@@ -21,7 +21,7 @@ MISTAKES = {  # command -> part of the error line
     "train --data.source=hub:": "no text at hub:: --data.source takes files, ",
     "train --data.source=\udcff.txt": "--data.source must be a valid",
     "page absent.html": "no report given; name the file that python study.py report wrote",
-    "study tarce": "trace, verify, compare, heads, report, runs; did you mean trace?",
+    "study tarce": "trace, verify, compare, heads, counting, report, runs; did you mean trace?",
     "study heads --source=text.txt --without=L9H0": "--without L9H0: name heads from L0H0 to L2H1",
     "study heads --source=text.txt --period=7": "--period 7 must be from 2 to 6",
     "study trace --source=text.txt --layer=3": "--layer 3 must be from 0 to 2",

@@ -96,7 +96,7 @@ def test_verify_prints_every_check(run_study: RunStudy, run: Path) -> None:
         assert row.startswith(f"{check.name} {check.dtype} {check.verdict}")
 
 
-@pytest.mark.parametrize("command", ["trace", "verify", "heads", "compare"])
+@pytest.mark.parametrize("command", ["trace", "verify", "heads", "counting", "compare"])
 def test_json_has_the_numbers_of_the_tables_in_full_precision(
     run_study: RunStudy, run: Path, command: str
 ) -> None:
@@ -106,7 +106,7 @@ def test_json_has_the_numbers_of_the_tables_in_full_precision(
     cells = [cell for table in tables for row in table for cell in row]
     for cell in itertools.chain(*(cell if isinstance(cell, list) else [cell] for cell in cells)):
         if isinstance(cell, float | int):
-            forms = {f"{cell:{form}}" for form in (".1e", ".3f", "+.4f", ".4f", ".4g", ",")}
+            forms = {f"{cell:{form}}" for form in (".1e", ".1f", ".3f", "+.4f", ".4f", ".4g", ",")}
             assert forms & {*output.split()}, cell
         else:
             assert (cell or "") in output

@@ -211,9 +211,7 @@ def evaluate(
     model.train()
     surprisal = torch.cat(surprisals)
     nats = surprisal.sum(dtype=torch.float64).item()
-    nats, tokens, characters, signal = processes.mean(
-        nats, len(surprisal), characters, stop.number
-    )
+    nats, tokens, characters, signal = processes.mean(nats, len(surprisal), characters, stop.number)
     return None if signal else Evaluation(nats, tokens, characters, surprisal)
 
 
