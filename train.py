@@ -191,6 +191,9 @@ def main(argv: list[str]) -> int:
         stack.enter_context(join_processes(processes, config.train, machine.device))
         about = f"{machine}\ntext: {batches}" + (f"\nweights: {saved}" if saved else "")
         print(about)
+        start = time.perf_counter()
+        _ = batches.counting  # before the clock of --train.minutes starts
+        began = common.start.BEGAN + time.perf_counter() - start
 
         # The folder and the state, and the number of steps
         folder, state = None, TrainState()
@@ -204,9 +207,7 @@ def main(argv: list[str]) -> int:
                 folder = make_folder(options.run, Path(file).stem if file else origin)
                 stack.enter_context(lock_run(folder))
             if config.train.minutes:
-                steps = fit_steps(
-                    config.model, config.train, batches, machine, processes, common.start.BEGAN
-                )
+                steps = fit_steps(config.model, config.train, batches, machine, processes, began)
                 config = read_config({"train": {"max_steps": steps}}, None, config)
 
         # The model and its optimizer

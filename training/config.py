@@ -18,8 +18,9 @@ class TrainConfig:
     """Seed of the initial weights, the order of the sequences, and dropout."""
 
     minutes: Annotated[float, Field(ge=0, le=1e6)] = 1.0
-    """Approximate duration of the whole run, including startup and evaluations. A few steps are
-    timed, and max_steps is set accordingly. 0 uses max_steps; setting max_steps implies 0."""
+    """Approximate duration of the whole run, including startup and evaluations, but not counting
+    n-grams. A few steps are timed, and max_steps is set accordingly. 0 uses max_steps; setting
+    max_steps implies 0."""
 
     max_steps: Count = 600
     """Number of training steps."""
