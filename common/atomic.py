@@ -2,11 +2,16 @@
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], None]) -> None:
     """Write to a scratch file in the same folder, sync it, and rename it to `path`.
+
+    Args:
+        content: the bytes, or a function that writes them.
 
     Raises:
         OSError: if it cannot be written; the previous file is unchanged.
@@ -15,7 +20,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     scratch = path.with_name(f".writing-{secrets.token_hex(8)}-{path.name}")
     try:
         with open(scratch, "xb") as file:
-            file.write(content)
+            content(file) if callable(content) else file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(scratch, path)

@@ -101,7 +101,7 @@ class TextBatches:
             )
         self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1
-        counts = entry / f"ngrams-{train_end}-{val_end}.safetensors"
+        counts = entry / f"ngrams-{train_end}-{val_end}.npz"
         self.counts = counts if config.counting else None
         # Call these with a batch size B, and perhaps a limit.
         self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)

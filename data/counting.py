@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import safetensors.numpy
 from filelock import FileLock
 from tqdm import tqdm
 
@@ -26,7 +25,8 @@ from common.errors import reading
 
 Array = npt.NDArray[Any]
 MAX_ORDER = 16
-MAX_TOKENS = 10_000_000  # the last ones of a longer split count
+MAX_TOKENS = 10_000_000  # the last ones of a longer split are counted
+MAX_VAL_TOKENS = 1_000_000  # of a longer split, a hundred evenly spaced parts have so many
 GAIN = 0.0005  # nats per token by which an order must improve the loss
 READ_AT_ONCE = 1_000_000  # tokens
 
@@ -173,15 +173,17 @@ def open_counting(path: Path | None, train: Array, val: Array, V: int) -> Counti
     Raises:
         UserError: for a damaged file.
     """
-    train, val = train[-MAX_TOKENS:], val[:MAX_TOKENS]
+    train = train[-MAX_TOKENS:]
+    if len(val) > MAX_VAL_TOKENS:
+        parts = np.array_split(val, 100)
+        val = np.concatenate([part[: MAX_VAL_TOKENS // 100] for part in parts])
     if path is None:
         return count_ngrams(train, val, V, 2)
     if not path.exists():
         with FileLock(f"{path}.lock"):
             if not path.exists():  # another process may have just made it
                 write_counting(path, count_ngrams(train, val, V, choose_order(train, V)))
-    with reading(path, "is damaged; delete it"):
-        arrays = safetensors.numpy.load_file(path)
+    with reading(path, "is damaged; delete it"), open(path, "rb") as file, np.load(file) as arrays:
         losses = arrays["losses"].tolist()
         orders = [
             Grams(*(arrays[f"{name}.{n}"] for name in Grams._fields)) for n in range(len(losses))
@@ -196,8 +198,7 @@ def write_counting(path: Path, counting: Counting) -> None:
         for n, grams in enumerate(counting.orders)
         for name, array in grams._asdict().items()
     }
-    losses = np.array(counting.losses)
-    write_atomically(path, safetensors.numpy.save(arrays | {"losses": losses}))
+    write_atomically(path, lambda file: np.savez(file, losses=np.array(counting.losses), **arrays))
 
 
 def longest_copy(tokens: Array, train: Array) -> tuple[int, int]:

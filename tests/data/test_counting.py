@@ -121,6 +121,17 @@ def test_counts_are_kept_of_the_last_tokens_and_a_damaged_file_is_named(
         open_counting(path, train, val, V)
 
 
+def test_long_validation_split_is_measured_on_evenly_spaced_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokens = np.arange(40_000, dtype=np.uint16) % V
+    tokens[10_000:] = np.random.default_rng(0).integers(0, V, 30_000)
+    monkeypatch.setattr(data.counting, "MAX_VAL_TOKENS", 4000)
+    loss = open_counting(None, tokens[:5000], tokens, V).losses[1]
+    whole = count_ngrams(tokens[:5000], tokens, V, 2).losses[1]
+    assert loss == pytest.approx(whole, rel=0.05)
+
+
 @given(texts, texts, st.sampled_from([0, 250, 0xD7FE]))
 def test_longest_copy_is_found(train: list[int], tokens: list[int], offset: int) -> None:
     """Also of tokens whose numbers are surrogates in Unicode, or bytes of longer numbers."""
