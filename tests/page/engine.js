@@ -1,6 +1,7 @@
 // The engine's exports as globals, for test_engine.py.
 
 import { Circuit, logitGoal, scoreGoal } from "../../page/engine/circuit.js";
+import { Counting } from "../../page/engine/counting.js";
 import { CHOICES, Engine, windowStart } from "../../page/engine/engine.js";
 import { arena, softmax } from "../../page/engine/kernels.js";
 import { Layer0 } from "../../page/engine/layer0.js";
@@ -8,6 +9,6 @@ import { stagesOf } from "../../page/engine/stages.js";
 import { floatsOf } from "../../page/engine/weights.js";
 
 Object.assign(globalThis, {
-  arena, CHOICES, Circuit, Engine, floatsOf, Layer0, logitGoal, scoreGoal, softmax, stagesOf,
-  windowStart,
+  arena, CHOICES, Circuit, Counting, Engine, floatsOf, Layer0, logitGoal, scoreGoal, softmax,
+  stagesOf, windowStart,
 });
