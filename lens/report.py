@@ -25,6 +25,10 @@ class Report(MeasureOptions):
     """Maximum size of the page in megabytes. If not everything fits, the page has fewer snapshots
     of the run, with weights rounded to 8 bits."""
 
+    with_text: bool = False
+    """Put the training split into the page, and compare the model with n-gram counts. Everyone who
+    has the page can read the text."""
+
 
 def report(word: str | None, options: Report) -> Iterator[str]:
     """Write the page, and yield where it is."""
@@ -33,6 +37,7 @@ def report(word: str | None, options: Report) -> Iterator[str]:
     if path.suffix != ".html" or not path.parent.is_dir():  # fail before anything is measured
         raise UserError(f"--out {str(path)!r} must name an .html file in an existing folder")
     sequences_BT, snapshots = subject.sequences(options.sequences), through_training(subject)
-    content = make_page(subject, sequences_BT, snapshots, options.max_mb * 1e6)
+    max_bytes = options.max_mb * 1e6
+    content = make_page(subject, sequences_BT, snapshots, max_bytes, options.with_text)
     write_atomically(path, content.encode())
     yield f"{printable(str(path))}, {len(content) / 1e6:.1f} MB: open it in a browser"

@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import sys
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError, printable
+from data.batches import TextBatches
+from data.counting import MAX_TOKENS
 from lens.capture import capture
 from lens.measure import (
     ablate,
@@ -26,13 +29,17 @@ from lens.metrics import SCORES
 from lens.subject import Subject
 from lens.verify import check_model
 from model.gpt import GPT
-from page.html import ACTIVATIONS, make_html, pack, to_json
+from page.html import ACTIVATIONS, in_base64, make_html, pack, to_json
 from page.weights import pack_weights
 from run.checkpoint import find_snapshots, load_snapshot
 
 REFERENCE = 2**12  # approximate number of PyTorch's logits per snapshot
 BASE64 = 4 / 3  # characters per byte
 TRIED = 256  # texts
+NOTICES = {  # that a license asks for, by data.source
+    "pydocs": "The training text is the manual of Python: Copyright © 2001 Python Software "
+    "Foundation; All Rights Reserved. PSF License Version 2: https://docs.python.org/3/license.html"
+}
 
 
 def make_page(
@@ -40,6 +47,7 @@ def make_page(
     sequences_BT: Tensor,
     snapshots: Iterable[tuple[int, GPT]],
     max_bytes: float,
+    with_text: bool = False,
 ) -> str:
     """Return the page, of at most `max_bytes`: the final weights, in half precision if they fit,
     and all snapshots in half precision, or as many as fit in 8 bits.
@@ -47,22 +55,25 @@ def make_page(
     Args:
         sequences_BT: block_size + 1 tokens each, for scores and losses.
         snapshots: steps and models in order, the subject's model last.
+        with_text: put the training split into the page.
 
     Raises:
-        UserError: if the run's own weights do not fit.
+        UserError: if the run's own weights do not fit, or for a `with_text` that is not possible.
     """
     model = subject.model
     if model.config.activation not in ACTIVATIONS:
         raise UserError(f"page/engine/kernels.js lacks {model.config.activation}; add it")
+    text = training_text(subject) if with_text else None
     packs = {bits: pack_weights(model.state_dict(), bits == 8)[0] for bits in (16, 8)}
-    if BASE64 * len(packs[8]) > max_bytes:  # fail before the slow measurements
-        raise too_small(max_bytes, BASE64 * len(packs[8]) + 1e6)
-    data = describe(subject, sequences_BT)
+    least = BASE64 * len(packs[8]) + len(to_json(text))
+    if least > max_bytes:  # fail before the slow measurements
+        raise too_small(max_bytes, least + 1e6)
+    data = describe(subject, sequences_BT) | {"text": text}
     taken = len(make_html(data, []).encode())
     # What a snapshot adds to the page: its measurements, and its weights in base64. No snapshot is
     # larger than the last.
-    text = 1.1 * len(to_json(measure(subject, sequences_BT, model, False)[0])) + 100
-    size = {bits: text + BASE64 * len(packed) for bits, packed in packs.items()}
+    numbers = 1.1 * len(to_json(measure(subject, sequences_BT, model, False)[0])) + 100
+    size = {bits: numbers + BASE64 * len(packed) for bits, packed in packs.items()}
     room, models = max_bytes - taken, [*snapshots]
     if size[8] > room:
         raise too_small(max_bytes, taken + size[8])
@@ -82,6 +93,24 @@ def make_page(
         file=sys.stderr,
     )
     return make_html(data, weights)
+
+
+def training_text(subject: Subject) -> dict[str, Any]:
+    """Return the training split, compressed, and how it is counted.
+
+    Raises:
+        UserError: if the run was trained on generated sequences, or on another text.
+    """
+    batches, trained_on = subject.batches(subject.window), subject.header.corpus.sha256
+    if not isinstance(batches, TextBatches) or batches.corpus.sha256 != trained_on:
+        raise UserError("--with_text needs the text that the run was trained on; omit it")
+    tokens = batches.train_tokens[-MAX_TOKENS:]
+    return {
+        "order": len(batches.counting.orders),
+        "bytes_per_token": tokens.itemsize,
+        "deflated": in_base64(zlib.compress(tokens.astype(f"<u{tokens.itemsize}").tobytes(), 9)),
+        "notice": NOTICES.get(str(subject.config.data.source)),
+    }
 
 
 def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:

@@ -53,10 +53,12 @@ export class Counting {
     for (const id of tokens) starts[id + 1]++;
     for (let id = 1; id <= V; id++) starts[id] += starts[id - 1] - 1;
     const ends = starts.slice();
-    for (let p = 1; p < size; p++) {
-      rank[p] = starts[tokens[p - 1]];
-      sorted[ends[tokens[p - 1]]++] = p;
-    }
+    yield* inParts(tokens.length, (from, to) => {
+      for (let p = from + 1; p <= to; p++) {
+        rank[p] = starts[tokens[p - 1]];
+        sorted[ends[tokens[p - 1]]++] = p;
+      }
+    });
     for (let depth = 1; depth < DEPTH; depth *= 2) {
       let count = Math.min(depth, size);
       for (let p = 0; p < count; p++) spare[p] = p;

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from data.config import DataConfig
-from data.counting import Counting, choose_order, count_ngrams
 from data.corpus import load_text
+from data.counting import Counting, choose_order, count_ngrams
 from page.bundle import bundle
 
 ENGINE = bundle(Path(__file__).parent / "engine.js")
@@ -45,7 +45,9 @@ def distribution(counting: Counting, past: list[int]) -> list[float]:
     ]
 
 
-def check(tab: Any, train: list[int], V: int, order: int, ids: list[int], places: list[int]) -> None:
+def check(
+    tab: Any, train: list[int], V: int, order: int, ids: list[int], places: list[int]
+) -> None:
     surprisal, lengths, seen = json.loads(tab.evaluate(COUNT, [train, V, order, ids, places]))
     counting = count_ngrams(np.array(train), np.array(train), V, order)
     expected, known = counting.read(np.array(ids))
