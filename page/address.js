@@ -1,7 +1,7 @@
 // The address of the page, which describes its state.
 
 import { range } from "./engine/numbers.js";
-import { editing, headName, HEADS, sizes, snapshots, tokenizer } from "./run.js";
+import { data, editing, headName, HEADS, sizes, snapshots, tokenizer } from "./run.js";
 import { initial, state } from "./state.js";
 import { PANELS } from "./views/panels.js";
 
@@ -17,6 +17,7 @@ function address() {
   for (const word of state.edits) parts.append("edit", word);
   if (state.other) parts.set("other", tokenizer.toAddress(state.other));
   if (state.panel) parts.set("panel", state.panel);
+  if (state.color !== first.color) parts.set("color", state.color);
   return parts.size ? `#${parts}` : "";
 }
 
@@ -43,6 +44,7 @@ export function readAddress() {
   if (parts.has("text")) changes.text = tokenizer.fromAddress(parts.get("text"));
   if (parts.get("other")) changes.other = tokenizer.fromAddress(parts.get("other"));
   if (PANELS.some(({ key }) => key === parts.get("panel"))) changes.panel = parts.get("panel");
+  if (data.text && parts.get("color") === "counting") changes.color = "counting";
   const snapshot = snapshots.findIndex(({ step }) => `${step}` === parts.get("step"));
   if (snapshot >= 0) changes.snapshot = snapshot;
   const head = range(HEADS).find((each) => headName(each) === parts.get("head"));

@@ -4,11 +4,13 @@ import "./views/trouble.js";
 import { restart, reset } from "./actions.js";
 import { keepAddress, readAddress } from "./address.js";
 import "./console.js";
+import { countText } from "./counting.js";
 import { react, state } from "./state.js";
 import { followHead, refreshPanel, update } from "./update.js";
 import { darkness } from "./views/colors.js";
-import { redraw } from "./views/continuation.js";
+import { redraw, showCopied } from "./views/continuation.js";
 import { showContributions } from "./views/contributions.js";
+import { showCounting } from "./views/counting.js";
 import { showEdits } from "./views/edit_list.js";
 import { $ } from "./views/elements.js";
 import "./views/glossary.js";
@@ -30,12 +32,12 @@ import { buildText, drawArcs, showText, showTextState } from "./views/text.js";
 import { showLoss, showMoment } from "./views/training.js";
 
 const SELECTED_PAIR = [drawMap, showReadout, showStep, showLegends, showHiding, markLens];
-const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp];
+const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp, showCounting];
 
 react(update, {
   view: [
     followInLayer0, dimPatches, buildText, showTextState, showThumbnails, showNetwork, showHead,
-    ...SELECTED_PAIR, ...SELECTED_TOKEN, showMoment, showEdits, showLoss,
+    ...SELECTED_PAIR, ...SELECTED_TOKEN, showMoment, showEdits, showLoss, countText,
   ],
   head: [
     showMlp, followInLayer0, showNetwork, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead,
@@ -48,6 +50,8 @@ react(update, {
   stage: [showHead, ...SELECTED_PAIR],
   measure: [showNetwork, refreshPanel],
   seed: [redraw],
+  color: [showText, showLegends, showCounting, keepAddress],
+  counting: [showText, showCounting, showCopied],
 });
 
 $("reset").onclick = reset;

@@ -16,6 +16,7 @@ export const initial = () => ({
   other: null, // the text that patches come from, or null for one made from the text
   panel: null, // key of the open panel
   stage: "weights", // or "scores", "masked"
+  color: "surprisal", // of the text, or "counting"
 });
 
 const current = {
@@ -28,6 +29,7 @@ const current = {
   relative: false, // to the runner-up
   opened: null, // panel to scroll to once it is shown
   seed: 1337, // of the continuation
+  counting: null, // the index of the training text, once it is made
   turn: 0, // numbers the updates; an update stops when a newer one has begun
   view: null, // {turn, snapshot, seen, start, tokens, other, pass, before, same, engine, edits}
 };

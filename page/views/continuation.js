@@ -4,6 +4,7 @@ import { mayGoOn } from "../engine/pass.js";
 import { generate } from "../engine/sampling.js";
 import { engineFor, tokenizer } from "../run.js";
 import { change, state } from "../state.js";
+import { markCopied } from "./counting.js";
 import { $, el } from "./elements.js";
 import { visible } from "./format.js";
 import { write } from "./typing.js";
@@ -17,6 +18,13 @@ export function showAhead(tokens) {
   ahead = tokens;
   $("continuation").replaceChildren(...tokens.map(({ token }) =>
     el("span", { className: "token" }, visible(token))));
+}
+
+/** Mark what the whole continuation copies from the training text. */
+export function showCopied() {
+  if (ahead.length < AHEAD || !state.counting) return;
+  $("copied-note").hidden = false;
+  markCopied([...$("continuation").children], ahead.map(({ id }) => id));
 }
 
 /** Sample the continuation; return false if it is no longer wanted. */
@@ -36,7 +44,9 @@ export async function goOn() {
     if (!drawn) continue;
     found.push(tokenizer.known(drawn.id));
     showAhead(found);
-    if (found.length === AHEAD) return true;
+    if (found.length < AHEAD) continue;
+    showCopied();
+    return true;
   }
 }
 

@@ -1,5 +1,6 @@
 // What the colors of the text and of the map mean.
 
+import { comparing } from "../counting.js";
 import { sizes } from "../run.js";
 import { looking } from "../selection.js";
 import { state } from "../state.js";
@@ -8,6 +9,7 @@ import { p, term } from "./elements.js";
 import { number } from "./format.js";
 import { largestScore } from "./maps.js";
 
+export const MOST_AHEAD = Math.log(10); // nats of the difference from counting at full color
 export const UNIFORM_GUESS = Math.log(sizes.V); // surprisal if all tokens are equally likely
 
 function weightScale() {
@@ -28,8 +30,14 @@ function surpriseScale() {
     p(term("surprisal"), " in ", term("nat", "nats"), `; a uniform guess has ${full}`)];
 }
 
+function aheadScale() {
+  const ticks = [[0, "10 times"], [0.5, "equal"], [1, "10 times"]];
+  return [scale(theme().ahead, ticks), p("Blue: the model gave the token a higher probability than ",
+    term("counting"), ". Red: counting gave it a higher one. At the ends, 10 times or more.")];
+}
+
 export function showLegends() {
   const [text, stage] = document.querySelectorAll(".legend");
-  text.replaceChildren(...(looking() ? weightScale() : surpriseScale()));
+  text.replaceChildren(...(comparing() ? aheadScale() : looking() ? weightScale() : surpriseScale()));
   stage.replaceChildren(...(state.stage === "weights" ? weightScale() : scoreScale()));
 }

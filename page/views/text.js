@@ -1,6 +1,7 @@
 // The text that the model reads, an element per token, with arcs of attention.
 
 import { pointAt, togglePin } from "../actions.js";
+import { advantage, comparing } from "../counting.js";
 import { clamp, ranked } from "../engine/numbers.js";
 import { headName, sizes, tokenizer, vocab } from "../run.js";
 import { looking, maskNow, place, queryOnShow, textOnShow, weightsOf } from "../selection.js";
@@ -8,7 +9,7 @@ import { state } from "../state.js";
 import { shade, theme } from "./colors.js";
 import { $, el, refill, svg, withArrows } from "./elements.js";
 import { number, quoted, tokensOf, visible } from "./format.js";
-import { UNIFORM_GUESS } from "./legends.js";
+import { MOST_AHEAD, UNIFORM_GUESS } from "./legends.js";
 
 let spans = []; // an element a token of the window
 
@@ -49,9 +50,9 @@ export function showTextState() {
 }
 
 export function showText() {
-  const look = looking(), { tokens, same, pass: { surprisal } } = state.view;
-  const weights = look && weightsOf(state.head, look.q), { weight, surprise } = theme();
-  const isMasked = maskNow(), here = queryOnShow();
+  const look = comparing() ? null : looking(), { tokens, same, pass: { surprisal } } = state.view;
+  const weights = look && weightsOf(state.head, look.q), { weight, surprise, ahead } = theme();
+  const isMasked = maskNow(), here = queryOnShow(), nats = comparing() ? advantage() : undefined;
   spans.forEach((span, t) => {
     const masked = look !== null && isMasked(look.q, t);
     span.classList.toggle("masked", masked);
@@ -60,11 +61,12 @@ export function showText() {
     span.classList.toggle("kept", t < same); // visible while one types
     if (masked) shade(span, weight, NaN);
     else if (look) shade(span, weight, Math.sqrt(weights[t]));
+    else if (comparing()) shade(span, ahead, 0.5 + nats?.[t] / MOST_AHEAD / 2);
     else shade(span, surprise, surprisal[t] / UNIFORM_GUESS);
     span.tabIndex = t === here ? 0 : -1;
     span.ariaLabel = `${t} ${visible(tokens[t])}, surprisal ${number(surprisal[t], 2)}`;
   });
-  $("text-note").textContent = look
+  $("text-note").textContent = comparing() ? "Color: who expected the token more. Point at a token." : look
     ? `Color: attention of ${headName(state.head)} from ${place("token", look.q)}.`
     : "Color: surprisal. Point at a token, or click to select it.";
   drawArcs();
@@ -74,7 +76,7 @@ export function showText() {
 export function drawArcs() {
   const arcs = $("arcs");
   if (!state.view || !arcs) return;
-  const q = queryOnShow(), weights = looking() ? weightsOf(state.head, q) : [];
+  const q = queryOnShow(), weights = looking() && !comparing() ? weightsOf(state.head, q) : [];
   const top = (t) => [spans[t].offsetLeft + spans[t].offsetWidth / 2, spans[t].offsetTop];
   const [x, y] = top(q);
   arcs.setAttribute("height", $("text").scrollHeight);
