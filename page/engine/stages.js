@@ -1,16 +1,19 @@
 // The stages of learning: the first snapshot whose validation loss is below a baseline's, or whose
-// head with the highest final score, if that is at least 0.3, has half of it.
+// head with the highest final score, if that is at least 0.3, has half of it. A snapshot that passes
+// several baselines has only the lowest.
 
 /** Return [{at, label}], where `at` is the index of a snapshot after the first. */
 export function stagesOf(snapshots, baselines) {
-  const stages = ["unigram", "bigram"].map((name) =>
-    [`below ${name}`, ({ lens_loss }) => lens_loss.at(-1) < baselines[name]]);
+  const last = Object.keys(baselines).at(-1), shown = ["uniform", "bigram", "3-gram", "5-gram", last];
+  const stages = Object.entries(baselines).filter(([name]) => shown.includes(name))
+    .map(([name, loss]) => ({ label: `below ${name}`,
+      at: snapshots.findIndex(({ lens_loss }) => lens_loss.at(-1) < loss) }))
+    .filter(({ at }, i, all) => at !== all[i + 1]?.at);
   for (const key of ["previous_token", "induction"]) {
     const scores = snapshots.at(-1).scores[key], most = Math.max(...scores);
     if (most < 0.3) continue;
-    stages.push([`${key.replace("_", "-")} head`,
-      (snapshot) => snapshot.scores[key][scores.indexOf(most)] >= most / 2]);
+    stages.push({ label: `${key.replace("_", "-")} head`, at: snapshots.findIndex((snapshot) =>
+      snapshot.scores[key][scores.indexOf(most)] >= most / 2) });
   }
-  return stages.map(([label, reached]) => ({ at: snapshots.findIndex(reached), label }))
-    .filter(({ at }) => at > 0);
+  return stages.filter(({ at }) => at > 0);
 }

@@ -2,7 +2,7 @@
 
 import { CAN_COUNT, comparing } from "../counting.js";
 import { DEPTH } from "../engine/counting.js";
-import { ranked } from "../engine/numbers.js";
+import { range, ranked } from "../engine/numbers.js";
 import { data, rowOf, tokenizer, vocab } from "../run.js";
 import { place } from "../selection.js";
 import { change, state } from "../state.js";
@@ -10,6 +10,7 @@ import { $, cell, el, header, numeral, p, refill, row } from "./elements.js";
 import { count, number, tokensOf, visible } from "./format.js";
 
 const SHOWN = 5; // tokens
+const PASSAGES = 3, TRIED = 12; // places for them
 const COPIED = 20; // characters of the shortest stretch that is underlined
 const WIDTH = 30; // characters of a passage before a place, and after it
 
@@ -37,13 +38,14 @@ function prediction(t) {
     return gauge;
   };
   const likely = ranked(model.map((probability, v) => Math.max(probability, counted[v])), SHOWN);
-  const some = [...new Set([0, places.length >> 1, places.length - 1])].map((i) => places[i]);
+  const passages = new Map(range(TRIED).map((i) => passage(places[Math.floor(i * places.length / TRIED)],
+    length)).map((line) => [line.textContent, line])); // distinct
   return [
     p(...(t < T ? [el("b", {}, place("Token", t)), `: ${compared(model[id], counted[id])}`]
       : [el("b", {}, "After the text"), ". Select a token to see how it was predicted."])),
-    p(length ? `The ${length < DEPTH ? "" : "last "}${tokensOf(length)} before it occur ` +
-      `${places.length === 1 ? "once" : `${count(places.length)} times`} in the training text; ` +
-      "longer stretches do not. Then came:"
+    p(length ? `The ${tokensOf(length)} before it ${length > 1 ? "occur" : "occurs"} ` +
+      `${places.length > 1 ? `${count(places.length)} times` : "once"} in the training text` +
+      `${length < DEPTH ? "; longer stretches do not" : ""}. Then came:`
       : "The token before it does not occur in the training text, which has:"),
     el("table", {},
       row(...["", "times", "counting", "model", ""].map((name) => header(name))),
@@ -52,7 +54,7 @@ function prediction(t) {
         numeral(count(next.find((each) => each.id === v)?.count ?? 0)),
         numeral(number(counted[v])), numeral(number(model[v])),
         cell(bar("counted", counted[v]), bar("", model[v]))))),
-    ...(length ? some.map((at) => passage(at, length)) : []),
+    ...(length ? [...passages.values()].slice(0, PASSAGES) : []),
   ];
 }
 

@@ -2,7 +2,7 @@
 
 import { pointAt, togglePin } from "../actions.js";
 import { advantage, comparing } from "../counting.js";
-import { clamp, ranked } from "../engine/numbers.js";
+import { clamp, ranked, sum } from "../engine/numbers.js";
 import { headName, sizes, tokenizer, vocab } from "../run.js";
 import { looking, maskNow, place, queryOnShow, textOnShow, weightsOf } from "../selection.js";
 import { state } from "../state.js";
@@ -66,7 +66,9 @@ export function showText() {
     span.tabIndex = t === here ? 0 : -1;
     span.ariaLabel = `${t} ${visible(tokens[t])}, surprisal ${number(surprisal[t], 2)}`;
   });
-  $("text-note").textContent = comparing() ? "Color: who expected the token more. Point at a token." : look
+  const { loss } = state.view.pass, counted = nats && loss + sum([...nats.slice(1)]) / (nats.length - 1);
+  $("text-note").textContent = comparing()
+    ? `Mean surprisal: ${number(loss)} by the model, ${number(counted)} by counting.` : look
     ? `Color: attention of ${headName(state.head)} from ${place("token", look.q)}.`
     : "Color: surprisal. Point at a token, or click to select it.";
   drawArcs();

@@ -11,6 +11,7 @@ import { $, refill, term } from "./elements.js";
 import { count, number } from "./format.js";
 
 const MARKS = stagesOf(snapshots, data.baselines);
+const LEVELS = Object.entries(data.baselines).map(([label, value]) => ({ label, value }));
 export const STEPS_SHOWN = snapshots.map(({ step }) => step);
 
 export function showMoment() {
@@ -35,7 +36,7 @@ export function showLoss() {
   const title = `validation loss per snapshot, from ${number(y[0], 2)} to ${number(y[LAST], 2)}`;
   lineChart($("loss"), [{ y, kind: "", title }],
     { label: title, places: STEPS_SHOWN, here: state.view.snapshot, dots: y, marks: MARKS,
-      choose: goTo });
+      levels: LEVELS, choose: goTo });
 }
 
 let playing = null; // a timer

@@ -1,17 +1,24 @@
 """The data in a report page, against PyTorch, and the page's size. page/test_page.py tests what the
 page's engine uses."""
 
+import base64
 import copy
+import json
+import re
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import study
+from data.config import DataConfig
+from data.corpus import load_text
 from lens import report_data
 from lens.capture import capture
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, score_heads
@@ -121,6 +128,42 @@ def test_page_keeps_to_max_mb_and_overwrites_only_pages(
     monkeypatch.setattr(report_data, "ACTIVATIONS", ["relu"])
     assert study.main(report) == 2
     assert "error: page/engine/kernels.js lacks relu2; add it" in capsys.readouterr().err
+
+
+def test_training_text_is_in_the_page_only_if_asked_for(
+    debug_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(debug_run.parent.parent)
+    report = ["report", "debug", "--sequences=2", "--out=a.html"]
+
+    def page(*flags: str) -> Any:
+        assert study.main([*report, *flags]) == 0
+        capsys.readouterr()
+        html = Path("a.html").read_text(encoding="utf-8")
+        (data,) = re.findall(r' id="data">(.*?)</script>', html, re.S)
+        return json.loads(data), len(html.encode())
+
+    text, (data, smaller) = load_text(DataConfig()), page("--prompt=to be")
+    assert data["text"] is None
+    data, larger = page("--prompt=to be", "--with_text")
+    tokens = np.frombuffer(zlib.decompress(base64.b64decode(data["text"]["deflated"])), np.uint8)
+    train = int(round(len(text.tokens) * 0.9, 3))
+    assert data["text"]["bytes_per_token"] == 1 and (tokens == text.tokens[:train]).all()
+    assert data["text"]["order"] == len(data["baselines"]) - 1 > 5
+    assert "Copyright © 2001 Python Software Foundation" in data["text"]["notice"]
+    monkeypatch.setattr(report_data, "MAX_TOKENS", 1000)
+    few, _ = page("--with_text")
+    assert len(zlib.decompress(base64.b64decode(few["text"]["deflated"]))) == 1000
+    monkeypatch.undo()
+    monkeypatch.chdir(debug_run.parent.parent)
+    limit = (smaller + larger) / 2e6
+    data, size = page("--with_text", f"--max_mb={limit}")  # with fewer snapshots
+    assert data["text"] and size <= limit * 1e6
+    assert study.main([*report, "--with_text", f"--max_mb={(larger - smaller) / 1e6}"]) == 2
+    assert "the model exceeds" in capsys.readouterr().err
+    Path("other.txt").write_text("to be or not " * 200)
+    assert study.main([*report, "--with_text", "--source=other.txt"]) == 2
+    assert "--with_text needs the text that the run was trained on" in capsys.readouterr().err
 
 
 def test_snapshots_that_are_cut_or_later_are_left_out(
