@@ -1,10 +1,11 @@
 // The stages of learning: the first snapshot whose validation loss is below a baseline's, or whose
-// head with the highest final score, if that is at least 0.3, has half of it. A snapshot that passes
-// several baselines has only the lowest.
+// head with the highest final score, if that is at least 0.3, has half of it. Of the baselines that
+// a snapshot is the first below, only the lowest counts.
 
 /** Return [{at, label}], where `at` is the index of a snapshot after the first. */
 export function stagesOf(snapshots, baselines) {
-  const last = Object.keys(baselines).at(-1), shown = ["uniform", "bigram", "3-gram", "5-gram", last];
+  const longest = Object.keys(baselines).at(-1);
+  const shown = ["uniform", "bigram", "3-gram", "5-gram", longest];
   const stages = Object.entries(baselines).filter(([name]) => shown.includes(name))
     .map(([name, loss]) => ({ label: `below ${name}`,
       at: snapshots.findIndex(({ lens_loss }) => lens_loss.at(-1) < loss) }))

@@ -78,7 +78,7 @@ export function lineChart(box, lines, { label, places, here = null, choose, valu
     choose(range(places.length).reduce((a, b) => (apart(b) < apart(a) ? b : a)));
   };
 
-  /** The labels of marks, next to them, and of levels, on them, that have room away from the curve. */
+  /** The labels of marks, next to them, and of levels, on them, where there is room off the curve. */
   function labels() {
     const boxes = []; // [left, right, bottom] of each label
     const tall = 0.75 * rem(), curve = (at) => {

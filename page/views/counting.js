@@ -1,4 +1,4 @@
-// What counting knows: the section about a token, and stretches of the continuation that are copied.
+// What counting knows: the section about a token, and what the continuation copies.
 
 import { CAN_COUNT, comparing } from "../counting.js";
 import { DEPTH } from "../engine/counting.js";
@@ -38,15 +38,17 @@ function prediction(t) {
     return gauge;
   };
   const likely = ranked(model.map((probability, v) => Math.max(probability, counted[v])), SHOWN);
-  const passages = new Map(range(TRIED).map((i) => passage(places[Math.floor(i * places.length / TRIED)],
-    length)).map((line) => [line.textContent, line])); // distinct
+  const context = t < T ? `${tokensOf(length)} before it` : `last ${tokensOf(length)}`;
+  const times = places.length > 1 ? `${count(places.length)} times` : "once";
+  const passages = new Map(range(TRIED) // the distinct ones
+    .map((i) => passage(places[Math.floor((i * places.length) / TRIED)], length))
+    .map((line) => [line.textContent, line]));
   return [
     p(...(t < T ? [el("b", {}, place("Token", t)), `: ${compared(model[id], counted[id])}`]
       : [el("b", {}, "After the text"), ". Select a token to see how it was predicted."])),
-    p(length ? `The ${tokensOf(length)} before it ${length > 1 ? "occur" : "occurs"} ` +
-      `${places.length > 1 ? `${count(places.length)} times` : "once"} in the training text` +
-      `${length < DEPTH ? "; longer stretches do not" : ""}. Then came:`
-      : "The token before it does not occur in the training text, which has:"),
+    p(length ? `The training text has the ${context} ${times}` +
+      `${length < DEPTH ? ", and no longer context" : ""}. Then came:`
+      : "The token before does not occur in the training text, which has:"),
     el("table", {},
       row(...["", "times", "counting", "model", ""].map((name) => header(name))),
       ...likely.map((v) => el("tr", { className: v === id ? "came" : "" },
@@ -61,8 +63,9 @@ function prediction(t) {
 function compared(model, counted) {
   const times = Math.max(model / counted, counted / model);
   const who = model > counted ? "the model" : "counting";
+  const more = times > 100 ? "over 100" : number(times, 1);
   return `probability ${number(model)} by the model, ${number(counted)} by counting` +
-    (times < 1.1 ? "." : `; ${who} gives ${times < 100 ? number(times, 1) : "over 100"} times as much.`);
+    (times < 1.1 ? "." : `: ${more} times as much by ${who}.`);
 }
 
 /** Where the training text has the last tokens. */

@@ -31,13 +31,14 @@ function surpriseScale() {
 }
 
 function aheadScale() {
-  const ticks = [[0, "10 times"], [0.5, "equal"], [1, "10 times"]];
-  return [scale(theme().ahead, ticks), p("Blue: the model gave the token a higher probability than ",
-    term("counting"), ". Red: counting gave it a higher one. At the ends, 10 times or more.")];
+  const ticks = [[0, "≥ 10×"], [0.5, "equal"], [1, "≥ 10×"]];
+  return [scale(theme().ahead, ticks), p("Blue: the model gave the token a higher probability ",
+    "than ", term("counting"), ". Red: counting gave it a higher one.")];
 }
 
 export function showLegends() {
   const [text, stage] = document.querySelectorAll(".legend");
-  text.replaceChildren(...(comparing() ? aheadScale() : looking() ? weightScale() : surpriseScale()));
+  const scaleOf = comparing() ? aheadScale : looking() ? weightScale : surpriseScale;
+  text.replaceChildren(...scaleOf());
   stage.replaceChildren(...(state.stage === "weights" ? weightScale() : scoreScale()));
 }

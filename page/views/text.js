@@ -66,10 +66,10 @@ export function showText() {
     span.tabIndex = t === here ? 0 : -1;
     span.ariaLabel = `${t} ${visible(tokens[t])}, surprisal ${number(surprisal[t], 2)}`;
   });
-  const { loss } = state.view.pass, counted = nats && loss + sum([...nats.slice(1)]) / (nats.length - 1);
+  const { loss } = state.view.pass, more = nats && sum([...nats.slice(1)]) / (nats.length - 1);
   $("text-note").textContent = comparing()
-    ? `Mean surprisal: ${number(loss)} by the model, ${number(counted)} by counting.` : look
-    ? `Color: attention of ${headName(state.head)} from ${place("token", look.q)}.`
+    ? `Mean surprisal: ${number(loss)} by the model, ${number(loss + more)} by counting.`
+    : look ? `Color: attention of ${headName(state.head)} from ${place("token", look.q)}.`
     : "Color: surprisal. Point at a token, or click to select it.";
   drawArcs();
 }

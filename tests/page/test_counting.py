@@ -27,7 +27,9 @@ COLORS = "all => all.map(a => getComputedStyle(a).backgroundColor)"
 COUNT = """([train, V, order, ids, places]) => {
   const counting = new Counting(Uint16Array.from(train), V, order);
   for (const _ of counting.build());
-  for (const end of places) counting.read(ids.slice(0, end)); // which is kept
+  for (const at of places) { // the results before a changed token are kept
+    counting.read(ids.map((id, t) => (t === at ? (id + 1) % V : id)));
+  }
   const { surprisal, lengths } = counting.read(ids);
   return JSON.stringify([[...surprisal], lengths, places.map((t) => {
     const { length, places, next } = counting.longest(ids, t);
@@ -149,7 +151,7 @@ def assert_counts(tab: Any, text: str, logits_TV: torch.Tensor, t: int) -> None:
     numbers = [[followed[CHARS[v]], counted_V[v], p_V[v]] for v in best]
     found = [float(each) for each in tab.locator("#counting .number").all_inner_texts()]
     assert found == pytest.approx(np.array(numbers).ravel().tolist(), abs=6e-4)
-    assert f"The {length} token" in tab.inner_text("#counting")
+    assert re.search(rf"has the (last )?{length} tokens? ", tab.inner_text("#counting"))
     for line in tab.locator(".passage").all_inner_texts():
         assert line.strip() in SEED and text[t - length : t] in line
 
