@@ -2,11 +2,13 @@
 // head with the highest final score, if that is at least 0.3, has half of it. Of the baselines that
 // a snapshot is the first below, only the lowest counts.
 
+/** The baselines that are shown, as [[name, loss], ...]. */
+export const shownOf = (baselines) => Object.entries(baselines).filter(([name], i, all) =>
+  ["uniform", "bigram", "3-gram", "5-gram", all.at(-1)[0]].includes(name));
+
 /** Return [{at, label}], where `at` is the index of a snapshot after the first. */
 export function stagesOf(snapshots, baselines) {
-  const longest = Object.keys(baselines).at(-1);
-  const shown = ["uniform", "bigram", "3-gram", "5-gram", longest];
-  const stages = Object.entries(baselines).filter(([name]) => shown.includes(name))
+  const stages = shownOf(baselines)
     .map(([name, loss]) => ({ label: `below ${name}`,
       at: snapshots.findIndex(({ lens_loss }) => lens_loss.at(-1) < loss) }))
     .filter(({ at }, i, all) => at !== all[i + 1]?.at);

@@ -9,7 +9,7 @@ const NEAR = 5; // pixels between a label and the curve
 /** Lines of values at `places`, increasing numbers from the left: `lines` have {y, kind, title};
  * `level` is dashed; `here` is the selected index; `marks` are {at, label}, where the
  * glossary has the label; `levels` are {value, label} of thin lines, drawn if they are in the range
- * of the lines; `values` adds a vertical axis. A press calls `choose` with the index of the nearest
+ * of `lines`; `values` adds a vertical axis. A press calls `choose` with the index of the nearest
  * place. */
 export function lineChart(box, lines, { label, places, here = null, choose, values, level = null,
   dots = [], marks = [], levels = [] }) {
@@ -78,35 +78,33 @@ export function lineChart(box, lines, { label, places, here = null, choose, valu
     choose(range(places.length).reduce((a, b) => (apart(b) < apart(a) ? b : a)));
   };
 
-  /** The labels of marks, next to them, and of levels, on them, where there is room off the curve. */
+  /** The labels of the marks that have room next to it, away from the curve. */
   function labels() {
-    const boxes = []; // [left, right, bottom] of each label
+    const boxes = []; // [left, right, row] of each label
     const tall = 0.75 * rem(), curve = (at) => {
       const i = clamp(range(last + 1).findIndex((each) => x(each) >= at), 1, last);
       const [a, b] = [x(i - 1), x(i)], [ya, yb] = [i - 1, i].map((each) => y(lines[0].y[each]));
       return ya + clamp((at - a) / (b - a || 1), 0, 1) * (yb - ya);
     };
-    const besides = ({ at, label }) => [label, label, (wide) =>
-      range(Math.floor((height - bottom) / tall)).flatMap((row) => [
-        [x(at) + 3, "start", (row + 1) * tall], [x(at) - 3 - wide, "end", (row + 1) * tall]])];
-    const along = ({ value, label }) => [label, null, (wide) => range(Math.floor((width - left) / 10))
-      .map((i) => [width - right - wide - 10 * i, "end", y(value) + tall / 3])];
-    return width < 500 ? [] : [...marks.map(besides), ...within.map(along)].flatMap(
-      ([label, term, spotsOf]) => {
-        const wide = 0.42 * rem() * label.length;
-        const spot = spotsOf(wide).find(([from, , bottomOf]) => from > 0 && from + wide < width &&
-          boxes.every(([a, b, other]) =>
-            Math.abs(other - bottomOf) >= tall - 1 || from + wide + 4 < a || from > b + 4) &&
-          range(Math.ceil(wide / 4) + 1).map((i) => curve(from + 4 * i))
-            .every((at) => at < bottomOf - tall - NEAR || at > bottomOf + NEAR));
-        if (!spot) return []; // its line still has the label as a title
-        const [from, anchor, bottomOf] = spot;
-        boxes.push([from, from + wide, bottomOf]);
-        const words = text(anchor === "start" ? from : from + wide, bottomOf, anchor, label);
-        words.classList.add("label");
-        if (term) words.dataset.term = term;
-        return [words];
-      });
+    return width < 500 ? [] : marks.flatMap(({ at, label }) => {
+      const wide = 0.42 * rem() * label.length;
+      for (const row of range(Math.floor((height - bottom) / tall))) {
+        for (const [from, anchor] of [[x(at) + 3, "start"], [x(at) - 3 - wide, "end"]]) {
+          const to = from + wide, bottomOf = (row + 1) * tall;
+          const isFree = from > 0 && to < width &&
+            boxes.every(([a, b, other]) => other !== row || to < a || from > b) &&
+            range(Math.ceil(wide / 4) + 1).map((i) => curve(from + 4 * i))
+              .every((at) => at < bottomOf - tall - NEAR || at > bottomOf + NEAR);
+          if (!isFree) continue;
+          boxes.push([from, to, row]);
+          const words = text(anchor === "start" ? from : to, bottomOf, anchor, label);
+          words.classList.add("label");
+          words.dataset.term = label;
+          return [words];
+        }
+      }
+      return []; // its mark still has the label as a title
+    });
   }
 }
 

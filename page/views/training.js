@@ -2,7 +2,7 @@
 
 import { goTo } from "../actions.js";
 import { clamp } from "../engine/numbers.js";
-import { stagesOf } from "../engine/stages.js";
+import { shownOf, stagesOf } from "../engine/stages.js";
 import { atStep, data, LAST, sizes, snapshots, UNIT } from "../run.js";
 import { edited } from "../selection.js";
 import { state } from "../state.js";
@@ -11,7 +11,7 @@ import { $, refill, term } from "./elements.js";
 import { count, number } from "./format.js";
 
 const MARKS = stagesOf(snapshots, data.baselines);
-const LEVELS = Object.entries(data.baselines).map(([label, value]) => ({ label, value }));
+const LEVELS = shownOf(data.baselines).map(([label, value]) => ({ label, value }));
 export const STEPS_SHOWN = snapshots.map(({ step }) => step);
 
 export function showMoment() {
