@@ -546,7 +546,7 @@ def test_chart_has_ticks_at_their_steps_and_labels_off_its_curve(
     levels = tab.locator("#loss g > title").all_text_contents()
     assert levels == ["uniform", "bigram", "3-gram"]  # the 4-gram is out of range
     tab.hover("#loss .label")
-    assert tab.inner_text("#term").endswith("tokens")
+    assert tab.inner_text("#term").endswith("uniform guess")
 
 
 def test_pictures_are_saved_as_svg(tab: Any, tmp_path: Path) -> None:
