@@ -32,6 +32,7 @@ def main() -> int:
         run = Path("runs", f"demo-{name}")
         saved = (run / "last.safetensors").exists()
         page = ["report", str(run), "--max_mb=3", f"--out={FOLDER / name}.html"]
+        page += ["--with_text"] * (name == "manual")  # whose license allows it, with the notice
         code = train.main(["--resume", str(run)] if saved else [*flags, "--run", run.name])
         if code or (code := study.main(page)):
             return code
