@@ -33,7 +33,6 @@ export function dimPatches() {
   $("patches").classList.toggle("off", !isCurrentGrid());
   if (isCurrentGrid()) return;
   grid.look = null;
-  $("patch-readout").textContent = "";
   drawPatches();
 }
 
@@ -120,9 +119,8 @@ export function drawPatches() {
     tall: 1.4 * rem(), margin: (byHead ? 3 : 6) * rem(), look,
   });
   $("patch-legend").replaceChildren(scale(score, [[0, "≤ −1"], [0.5, "0"], [1, "≥ 1"]]));
-  if (!look) return;
-  const [t, r] = look;
-  $("patch-readout").textContent = `${place("token", t)}, ` +
+  const [t, r] = look ?? [];
+  $("patch-readout").textContent = !look ? "" : `${place("token", t)}, ` +
     `${byHead ? headName(r) : `what enters layer ${r}`}: ${number(shares[r * T + t])} of the ` +
     "difference restored. Click it or press Enter to patch it.";
 }

@@ -125,9 +125,9 @@ function showAblating() {
   const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
   return [
     p(`With only ${name} ablated, the probability of ${quoted(vocab[best])} after the text is `,
-      el("b", {}, number(chances[state.head])), ` instead of ${number(Math.exp(last[best]))}. Click ` +
-      "a head to ", term("ablate"), " it."),
-    p("Loss change in nats, only that head ablated:"),
+      el("b", {}, number(chances[state.head])), ` instead of ${number(Math.exp(last[best]))}. Press ` +
+      "a button below to ", term("ablate"), " that head."),
+    p("Loss change on this text in nats, only that head ablated:"),
     el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 3)])]
       .map((head) => ofHead(head, signed(rise[head], 2)))),
     ...(was >= HIGH && lowest.length ? [
@@ -135,7 +135,8 @@ function showAblating() {
         ? "" : `, with the edits ${number(now)}`) + "; only one earlier head ablated:"),
       el("div", { className: "controls" },
         ...lowest.map((head) => ofHead(head, number(copying[head]))))] : []),
-    el("p", { className: "quiet small" }, "The loss is a mean: one prediction can change more."),
+    el("p", { className: "quiet small" },
+      "The loss is a mean over the text, without the prediction after it."),
   ];
 }
 
