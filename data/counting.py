@@ -1,7 +1,7 @@
 """Counting: what the n-grams of the training text predict.
 
-This is interpolated modified Kneser-Ney smoothing (Chen & Goodman 1998), the best model that only
-counts. With c the count of the n-gram "context, token", and d the discount of that count,
+This is interpolated modified Kneser-Ney smoothing, the best n-gram model of those that Chen &
+Goodman (1998) compare. With c the count of the n-gram "context, token", and d the discount of that count,
 
     P(token | context) = max(0, c - d) / sum of the context's c
                          + (sum of the context's d / sum of its c) P(token | shorter context)
@@ -27,7 +27,9 @@ Array = npt.NDArray[Any]
 MAX_ORDER = 16
 MAX_TOKENS = 10_000_000  # the last ones of a longer split are counted
 MAX_VAL_TOKENS = 1_000_000  # of a longer split, a hundred evenly spaced parts have so many
-GAIN = 0.0005  # nats per token by which an order must improve the loss
+# Nats per token by which an order must improve the loss. With 0.001, the order of Tiny Shakespeare
+# would be 6 instead of 7, whose loss is lower by 0.006.
+GAIN = 0.0005
 READ_AT_ONCE = 1_000_000  # tokens
 
 
