@@ -1,7 +1,8 @@
 """Counting: what the n-grams of the training text predict.
 
 This is interpolated modified Kneser-Ney smoothing, the best n-gram model of those that Chen &
-Goodman (1998) compare. With c the count of the n-gram "context, token", and d the discount of that count,
+Goodman (1998) compare. With c the count of the n-gram "context, token", and d the discount of that
+count,
 
     P(token | context) = max(0, c - d) / sum of the context's c
                          + (sum of the context's d / sum of its c) P(token | shorter context)
