@@ -23,6 +23,17 @@ SHORT = ["--train.max_steps=2", "--train.eval_every=2", "--train.sample_tokens=1
 SHORT += ["--model.n_embd=16", "--data.val_fraction=0.01", "--train.eval_tokens=999"]
 
 
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def share_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the n-grams of the manual once for all lessons."""
+    monkeypatch.setenv("GLASSGPT_CACHE", str(cache))
+
+
 def read(page: Path) -> str:
     """Return the lesson and the answer to its exercise."""
     number = page.stem.split("_")[0]
