@@ -27,7 +27,7 @@ from common.errors import reading
 Array = npt.NDArray[Any]
 MAX_ORDER = 16
 MAX_TOKENS = 10_000_000  # the last ones of a longer split are counted
-MAX_VAL_TOKENS = 1_000_000  # of a longer split, a hundred evenly spaced parts have so many
+MAX_VAL_TOKENS = 1_000_000  # of a longer split, in a hundred evenly spaced parts
 # Nats per token by which an order must improve the loss. With 0.001, the order of Tiny Shakespeare
 # would be 6 instead of 7, whose loss is lower by 0.006.
 GAIN = 0.0005

@@ -190,7 +190,7 @@ def test_run_folder_has_the_documented_files(debug_run: Path) -> None:
 def test_evaluate_measures_the_held_out_splits(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The best weights are measured, on the whole splits, beside counting; no file changes."""
+    """The best weights are measured, on the whole splits, and so is counting; no file changes."""
     flags = [*SHORT, "--train.max_steps=8", "--train.eval_tokens=99", "--run=a"]
     assert train.main([*flags, "--data.tokenizer=byte", "--data.test_fraction=0.2"]) == 0
     before = contents()
