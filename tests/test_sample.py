@@ -111,7 +111,9 @@ def test_the_longest_copy_of_the_training_text_is_named_if_the_text_is_in_the_ca
 
     whole = text.read_text()
     assert "longest copy" in about()
-    text.write_text(whole + "x")  # not the text of the run
+    text.write_text(whole + "x")  # not the text of the run, even if it is in the cache
+    assert "longest copy" not in about()
+    assert train.main([*words.split(), "--run=b", "--train.max_steps=1"]) == 0
     assert "longest copy" not in about()
     text.unlink()
     assert "longest copy" not in about()

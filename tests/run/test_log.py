@@ -111,4 +111,7 @@ def test_resumed_log_has_no_missing_or_repeated_steps(
         lines = [(line["step"], line[key]) for line in read_metrics(tmp_path) if key in line]
         assert lines == [(1, sign), (2, 2 * sign), (3, 30 * sign), (4, 40 * sign)]
         assert sorted(events(key)) == sorted(lines + twice)
+    assert [line for line in read_metrics(tmp_path) if "baselines" in line] == [
+        {"step": 0, "baselines": BASELINES}
+    ]
     assert read_metrics(tmp_path / "absent") == []
