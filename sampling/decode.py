@@ -153,16 +153,22 @@ def fastest_threads() -> Generator[int, float, None]:
     """Yield the number of threads for the next token, one or all; receive the seconds it took.
 
     If other programs keep the cores busy, threads that wait for each other can be ten times slower
-    than one. So both are timed for 8 tokens, alternating, and the faster one decodes the next 400.
-    The logits do not depend on the number of threads.
+    than one. All threads are used as long as they are faster than the mean of one. When they have
+    lost the time of 16 tokens, one thread decodes for ten times as long as they lost. The logits do
+    not depend on the number of threads.
     """
+    rest = 0.0
     while True:
-        seconds = dict.fromkeys((1, torch.get_num_threads()), 0.0)
-        for threads in [*seconds] * 8:
-            seconds[threads] += yield threads
-        fastest = min(seconds, key=seconds.__getitem__)
-        for _ in range(400):
-            yield fastest
+        tokens, seconds = 0, 0.0
+        while tokens < 16 or seconds < rest:
+            seconds += yield 1
+            tokens += 1
+        one, lost, rest = seconds / tokens, 0.0, 0.0
+        for _ in range(640):  # then measure one thread again
+            lost = max(0.0, lost + (yield torch.get_num_threads()) - one)
+            if lost > 16 * one:
+                rest = min(10 * lost, 10)  # the process may have been suspended
+                break
 
 
 @torch.no_grad()
