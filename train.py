@@ -23,7 +23,7 @@ from torch import Tensor
 from common.errors import UserError, command, shell_word
 from common.fields import STRICT
 from configs.load import SECTIONS, Config, Values, build, read_command_line, read_config, read_yaml
-from data.batches import Batches, check_cached, open_batches
+from data.batches import Batches, TaskBatches, check_cached, open_batches
 from model.gpt import GPT
 from run.checkpoint import (
     Header,
@@ -88,7 +88,7 @@ def train(
     pending: list[tuple[Tensor, Tensor]] = []  # results that are still on the device
     lr_scale = pending_since = 0.0
     began, first = time.perf_counter() - state.seconds, state.step
-    with StopSignal() as stop, Log(folder, config, state, batches.counting.baselines, stop) as log:
+    with StopSignal() as stop, Log(folder, config, state, batches.baselines, stop) as log:
         while True:
             ended, stopped = state.step >= config.train.max_steps, False
             evaluating = state.step > state.last_eval_step and (
@@ -148,12 +148,15 @@ def validate(
     """
     rows = header.config.train.micro_batch_size // processes.world_size
     split = batches.validation_batches(rows, header.config.train.eval_tokens)
-    result = evaluate(model, split, batches.tokenizer, processes, stop)
-    if result is None:
+    result = evaluate(model, split, batches, processes, stop)
+    trained = result
+    if result and isinstance(batches, TaskBatches):
+        trained = evaluate(model, batches.training_batches(rows), batches, processes, stop)
+    if not result or not trained:
         return True
     if header.state.record(result.loss):
         save_in_run(folder, "best", model_tensors(model), header)
-    log.evaluation(result)
+    log.evaluation(result, trained.accuracy)
     if folder:
         log.sample(
             generate_text(
@@ -192,7 +195,7 @@ def main(argv: list[str]) -> int:
         about = f"{machine}\ntext: {batches}" + (f"\nweights: {saved}" if saved else "")
         print(about)
         start = time.perf_counter()
-        _ = batches.counting  # before the clock of --train.minutes starts
+        _ = batches.baselines  # before the clock of --train.minutes starts
         began = common.start.BEGAN + time.perf_counter() - start
 
         # The folder and the state, and the number of steps

@@ -6,7 +6,6 @@ last T.
 """
 
 import functools
-import string
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,11 +19,12 @@ from torch import Tensor
 from common.errors import UserError, printable
 from data.config import DataConfig
 from data.corpus import Corpus, Text, find_entry, load_text, read_entry
-from data.counting import Counting, count_ngrams, open_counting
+from data.counting import Counting, open_counting
 from data.sources import find_source
+from data.tasks import TASKS
 from data.tokenizer import CharTokenizer, Tokenizer
 
-HELD_OUT = 256  # sequences of a generated dataset, for validation and for a test
+HELD_OUT = 256  # sequences of a task, for validation and for a test
 
 
 def open_batches(
@@ -38,9 +38,9 @@ def open_batches(
     Raises:
         UserError: if the text cannot be loaded, or a split is shorter than a sequence.
     """
-    if str(config.source) not in GENERATED:
+    if str(config.source) not in TASKS:
         return TextBatches(load_text(config, tokenizer), config, block_size, seed)
-    batches = GENERATED[config.source](config, block_size, seed)
+    batches = TaskBatches(config, block_size, seed)
     V = batches.tokenizer.vocab_size
     # Sequences are ids: a saved run keeps its own characters.
     batches.tokenizer = tokenizer or batches.tokenizer
@@ -59,7 +59,7 @@ def check_cached(config: DataConfig, tokenizer: Tokenizer) -> None:
     Raises:
         UserError: if it is not.
     """
-    if str(config.source) in GENERATED or config.source == "pydocs":
+    if str(config.source) in TASKS or config.source == "pydocs":
         return
     source = find_source(config)
     if not find_entry(config, source, tokenizer).exists():
@@ -137,81 +137,50 @@ class TextBatches:
         V = self.tokenizer.vocab_size
         return open_counting(self.counts, self.train_tokens, self.val_tokens, V)
 
+    @property
+    def baselines(self) -> dict[str, float]:
+        """The losses of n-grams on the validation split, in nats per token."""
+        return self.counting.baselines
 
-class GeneratedBatches:
-    """An endless series of random sequences, with the methods of TextBatches.
 
-    To add a dataset, write a class with a tokenizer, `__str__` and `draw`, name it in GENERATED,
-    and add its settings to DataConfig.
-    """
-
-    tokenizer: Tokenizer
+class TaskBatches:
+    """An endless series of a task's sequences, with the methods of TextBatches."""
 
     def __init__(self, config: DataConfig, block_size: int, seed: int) -> None:
         self.block_size, self.seed = block_size, seed
+        self.task = TASKS[config.source](config, block_size)
+        self.tokenizer: Tokenizer = CharTokenizer(self.task.chars)
         self.corpus = Corpus(str(config.source), start_token=0)
         self.validation_tokens = HELD_OUT * block_size
-        self.validation_batches = functools.partial(self.held_out, 0)
-        self.test_batches = functools.partial(self.held_out, 3)
-
-    def draw(self, seed: list[int], count: int) -> Tensor:
-        """Draw `count` sequences, shape (count, T + 1), of 64-bit integers."""
-        raise NotImplementedError
-
-    def train_batch(self, step: int, batch_size: int) -> Tensor:
-        # The middle number is not a part that is held out, or evaluation could repeat a batch.
-        return self.draw([self.seed, 1, step], batch_size)
-
-    def held_out(self, part: int, batch_size: int, limit: int = sys.maxsize) -> Iterator[Tensor]:
-        """Yield the sequences, which are the same for every seed of training; with `limit`, as in
-        `one_pass`, the first ones."""
-        held_out = self.draw([0, part], HELD_OUT)
-        yield from held_out[: max(1, limit // self.block_size)].split(batch_size)
-
-    @functools.cached_property
-    def counting(self) -> Counting:
-        train = self.draw([0, 2], 4 * HELD_OUT).numpy().ravel()
-        val = self.draw([0, 0], HELD_OUT).numpy().ravel()
-        return count_ngrams(train, val, self.tokenizer.vocab_size, 2)
-
-
-class RepeatBatches(GeneratedBatches):
-    """Random strings repeated: each sequence is [r, r, ...] cut to T + 1, with r of random length.
-
-    The characters of r are distinct, so the next character can be predicted only from the previous
-    occurrence of the current one. A model that predicts the second copy has learned to find that
-    occurrence: induction (Olsson et al. 2022).
-    """
-
-    def __init__(self, config: DataConfig, block_size: int, seed: int) -> None:
-        super().__init__(config, block_size, seed)
-        self.low, self.high = config.repeat_min_period, config.repeat_max_period
-        if not self.low <= self.high <= min(config.repeat_vocab, block_size // 2):
-            raise UserError(
-                "--data.repeat_min_period must be at most --data.repeat_max_period, which must be "
-                "at most --data.repeat_vocab and half of --model.block_size"
-            )
-        letters = string.ascii_letters + string.digits  # first, so that words can be typed
-        visible = [*letters, *map(chr, [*range(0x21, 0x7F), *range(0x100, 0xD000)])]
-        self.tokenizer = CharTokenizer("".join(list(dict.fromkeys(visible))[: config.repeat_vocab]))
+        self.training_batches = functools.partial(self.fixed, 2)
+        self.validation_batches = functools.partial(self.fixed, 0)
+        self.test_batches = functools.partial(self.fixed, 3)
 
     def __str__(self) -> str:
-        return (
-            f"random strings of {self.low} to {self.high} distinct characters out of "
-            f"{self.tokenizer.vocab_size}, repeated"
-        )
+        return str(self.task)
 
-    def draw(self, seed: list[int], count: int) -> Tensor:
-        random = np.random.default_rng(seed)
-        periods = random.integers(self.low, self.high, size=(count, 1), endpoint=True)
-        strings = np.tile(np.arange(self.tokenizer.vocab_size), (count, 1))
-        strings = random.permuted(strings, axis=1)
-        places = np.arange(self.block_size + 1) % periods
-        return torch.from_numpy(np.take_along_axis(strings, places, axis=1))
+    def train_batch(self, step: int, batch_size: int) -> Tensor:
+        """Return the sequences of a training step, (B, T + 1), as 64-bit integers."""
+        # The middle number is none that is `fixed`, or evaluation could repeat a batch.
+        return torch.from_numpy(self.task.draw([self.seed, 1, step], batch_size, held_out=False))
+
+    def fixed(self, part: int, batch_size: int, limit: int = sys.maxsize) -> Iterator[Tensor]:
+        """Yield sequences that are the same for every seed of training, of what is held out unless
+        `part` is 2; with `limit`, as in `one_pass`, the first ones."""
+        sequences = torch.from_numpy(self.task.draw([0, part], HELD_OUT, held_out=part != 2))
+        yield from sequences[: max(1, limit // self.block_size)].split(batch_size)
+
+    def answers(self, tokens: Tensor) -> Tensor:
+        """Return which tokens their context determines, (B, T) booleans."""
+        return torch.from_numpy(self.task.answers(tokens.numpy()))
+
+    @functools.cached_property
+    def baselines(self) -> dict[str, float]:
+        """The losses of simple predictions on the validation sequences, in nats per token."""
+        return self.task.baselines(torch.cat([*self.validation_batches(HELD_OUT)]).numpy())
 
 
-GENERATED: dict[Any, type[GeneratedBatches]] = {"repeat": RepeatBatches}
-Batches = TextBatches | GeneratedBatches
+Batches = TextBatches | TaskBatches
 
 
 @functools.lru_cache(maxsize=2)  # a batch may end one epoch and begin the next

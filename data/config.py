@@ -14,8 +14,9 @@ class DataConfig:
 
     source: list[str] | str = "pydocs"
     """Text to train on: pydocs (the reference manual that comes with CPython), a file, a glob,
-    hub:OWNER/NAME (a dataset of the Hugging Face Hub), or repeat (random strings repeated, to study
-    induction). For several files, repeat the flag."""
+    hub:OWNER/NAME (a dataset of the Hugging Face Hub), or a task, whose sequences are generated:
+    repeat, sink, markov, modular, flipflop, brackets, addition, recall (see docs/tasks.md). For
+    several files, repeat the flag."""
 
     tokenizer: Literal["char", "byte", "bpe"] = "char"
     """Kind of tokens: characters, bytes of UTF-8, or subwords by byte-level BPE, as in GPT-2,
@@ -63,6 +64,23 @@ class DataConfig:
 
     repeat_max_period: Count = 32
     """For repeat: longest period."""
+
+    task_kinds: Count | None = None
+    """For a task: number of tokens (sink), states (markov), kinds of brackets (brackets) or keys
+    (recall), or the modulus (modular). If omitted, that of the published experiment."""
+
+    task_length: Count | None = None
+    """For a task: number of digits (addition) or of pairs in a sequence (recall), or maximum depth
+    (brackets)."""
+
+    task_held_out: Fraction = 0.1
+    """For modular and addition: fraction of the sums that only validation has."""
+
+    task_ignored: Fraction = 0.5
+    """For flipflop: fraction of the instructions that are i (ignore)."""
+
+    task_reversed: bool = False
+    """For addition: write the answer with the lowest digit first."""
 
     @property
     def unit(self) -> str:

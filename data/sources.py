@@ -67,7 +67,7 @@ def find_files(name: str) -> list[Path]:
     files = [path for path in map(Path, paths) if path.is_file()]
     if not files:
         raise UserError(
-            f"no text at {name}: --data.source takes files, globs, pydocs, hub:OWNER/NAME or repeat"
+            f"no text at {name}: --data.source takes files, globs, pydocs, hub:OWNER/NAME or a task"
         )
     return files
 

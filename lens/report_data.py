@@ -135,7 +135,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         "prompted": subject.options.prompt is not None,
         "opening": choose_opening(subject, sequences_BT),
         "reference": reference(subject).tolist(),
-        "baselines": subject.batches(T).counting.baselines,
+        "baselines": subject.batches(T).baselines,
         "scores": [
             {
                 "key": score.key,

@@ -118,6 +118,7 @@ SAFE = [
     "data.source",
     "data.hub_*",
     "data.repeat_*",
+    "data.task_*",
     "data.unknown",
     "data.counting",
     "model.*dropout",

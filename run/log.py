@@ -54,7 +54,7 @@ class Log(ExitStack):
                 disable=folder is None or None,  # None: if standard error is not a terminal
             )
         )
-        shown = {*baselines} & {"uniform", "bigram", "3-gram", "5-gram", [*baselines][-1]}
+        shown = {"uniform", "in-context unigram", "bigram", "3-gram", "5-gram", [*baselines][-1]}
         to_beat = ", ".join(f"{name} {n:.4f}" for name, n in baselines.items() if name in shown)
         self.print(f"to beat: {to_beat} nats/{config.data.unit}")
 
@@ -128,16 +128,20 @@ class Log(ExitStack):
             )
         self.bar.update(steps)
 
-    def evaluation(self, result: Evaluation) -> None:
-        """Log an evaluation."""
-        state, config = self.state, self.config
-        self.write({"val_loss": result.loss, "bits_per_char": result.bits_per_char})
+    def evaluation(self, result: Evaluation, train_accuracy: float | None) -> None:
+        """Log an evaluation, and the accuracy on training sequences of a task."""
+        state, config, accuracy = self.state, self.config, ""
+        numbers = {"val_loss": result.loss, "bits_per_char": result.bits_per_char}
+        if result.accuracy is not None and train_accuracy is not None:
+            numbers |= {"accuracy": result.accuracy, "train_accuracy": train_accuracy}
+            accuracy = f"{result.in_percent} (training {train_accuracy:.1%})"
+        self.write(numbers)
         beaten = [(n, name) for name, n in self.baselines.items() if result.loss < n]
         verdict = "beats the {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
         self.print(
             f"step {state.step:>{len(str(config.train.max_steps))}}"
             f"  validation {result.in_units(config.data.unit)}"
-            f"  training {state.train_loss:.4f}  {verdict}"
+            f"  training {state.train_loss:.4f}{accuracy}  {verdict}"
         )
 
     def sample(self, text: str) -> None:

@@ -159,7 +159,7 @@ def test_run_matches_a_plain_training_loop(
         weights[step] = {name: tensor.half() for name, tensor in model_tensors(model).items()}
         if step in (7, 14, 21, 24):
             split = batches.validation_batches(8)
-            result = evaluate(model, split, batches.tokenizer, Processes())
+            result = evaluate(model, split, batches, Processes())
             assert result
             val_loss[step] = result.loss
             prompt = torch.tensor([[batches.corpus.start_token]])
@@ -204,7 +204,7 @@ def test_evaluate_measures_the_held_out_splits(
     expected, order = "", len(batches.counting.orders)
     for name, tokens in (("validation", batches.val_tokens), ("test", batches.test_tokens)):
         split = getattr(batches, f"{name}_batches")(16)
-        result = evaluate(saved.model(), split, saved.tokenizer, Processes())
+        result = evaluate(saved.model(), split, batches, Processes())
         assert result
         losses = [result.surprisal.double().numpy(), batches.counting.read(tokens)[0][1:]]
         losses.append(mixed_losses(*losses))

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.fields import STRICT, Natural, NonNegative
-from data.batches import Batches, TextBatches
+from data.batches import Batches, TaskBatches, TextBatches
 from data.config import DataConfig
 from data.counting import mixed_losses
-from data.tokenizer import Tokenizer
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
 from training.config import TrainConfig
@@ -170,6 +169,16 @@ class Evaluation:
     surprisal: Tensor
     """The loss of each token that this process predicted, in nats, on the CPU."""
 
+    right: float = 0.0
+    """Number of a task's answers that have the highest logit."""
+
+    answers: float = 0.0
+
+    @property
+    def accuracy(self) -> float | None:
+        """The fraction of a task's answers that are right, if there are any."""
+        return self.right / self.answers if self.answers else None
+
     @property
     def loss(self) -> float:
         """Nats per token."""
@@ -178,6 +187,10 @@ class Evaluation:
     @property
     def bits_per_char(self) -> float:
         return self.nats / math.log(2) / (self.characters or 1)  # bytes may have no character
+
+    @property
+    def in_percent(self) -> str:
+        return "" if self.accuracy is None else f"  accuracy {self.accuracy:.1%}"
 
     def in_units(self, unit: str) -> str:
         """Return both losses with their units, and for byte tokens also bits per byte."""
@@ -189,7 +202,7 @@ class Evaluation:
 def evaluate(
     model: nn.Module,
     split: Iterator[Tensor],
-    tokenizer: Tokenizer,
+    batches: Batches,
     processes: Processes,
     stop: StopSignal = StopSignal(),  # noqa: B008
 ) -> Evaluation | None:
@@ -200,33 +213,42 @@ def evaluate(
     """
     model.eval()
     device = next(model.parameters()).device
-    surprisals, characters = [torch.empty(0)], 0.0
+    surprisals, characters, right, answers = [torch.empty(0)], 0.0, 0.0, 0.0
     for batch in itertools.islice(split, processes.rank, None, processes.world_size):
         if stop.number:
             break
         targets = batch[:, 1:]
         logits_BTV = model(batch[:, :-1].to(device))
         surprisals.append(next_token_loss(logits_BTV, targets.to(device), reduction="none").cpu())
-        characters += tokenizer.characters[targets].sum().item()
+        characters += batches.tokenizer.characters[targets].sum().item()
+        if isinstance(batches, TaskBatches):
+            is_answer = batches.answers(batch)[:, 1:]
+            answers += is_answer.sum().item()
+            right += (logits_BTV.argmax(-1).cpu() == targets)[is_answer].sum().item()
     model.train()
     surprisal = torch.cat(surprisals)
     nats = surprisal.sum(dtype=torch.float64).item()
-    nats, tokens, characters, signal = processes.mean(nats, len(surprisal), characters, stop.number)
-    return None if signal else Evaluation(nats, tokens, characters, surprisal)
+    sums = nats, len(surprisal), characters, right, answers, stop.number
+    nats, tokens, characters, right, answers, signal = processes.mean(*sums)
+    result = Evaluation(nats, tokens, characters, surprisal, right, answers)
+    return None if signal else result
 
 
 def print_losses(model: GPT, batches: Batches, train: TrainConfig, data: DataConfig) -> None:
     """Print the loss over the whole validation split, and over the test split if there is one; of a
-    text, also the loss of counting, and of both mixed.
+    text, also the loss of counting, and of both mixed; of a task, also the accuracy, and both on
+    training sequences.
 
     Raises:
         FloatingPointError: if a loss is not finite.
     """
     splits = {"validation": batches.validation_batches}
+    if isinstance(batches, TaskBatches):
+        splits["training"] = batches.training_batches
     if data.test_fraction:
         splits["test"] = batches.test_batches
     for name, split in splits.items():
-        result = evaluate(model, split(train.micro_batch_size), batches.tokenizer, Processes())
+        result = evaluate(model, split(train.micro_batch_size), batches, Processes())
         assert result, "only a request to stop leaves no result"
         if not math.isfinite(result.loss):
             raise FloatingPointError(f"the {name} loss is {result.loss}")
@@ -238,4 +260,4 @@ def print_losses(model: GPT, batches: Batches, train: TrainConfig, data: DataCon
             nats |= {[*batches.counting.baselines][-1]: counted.sum(), "both mixed": mixed.sum()}
         for row, total in nats.items():
             loss = dataclasses.replace(result, nats=float(total))
-            print(f"{name:10}  {row:10}  {loss.in_units(data.unit)}")
+            print(f"{name:10}  {row:10}  {loss.in_units(data.unit)}{result.in_percent}")

@@ -4,7 +4,7 @@
 
 /** The baselines that are shown, as [[name, loss], ...]. */
 export const shownOf = (baselines) => Object.entries(baselines).filter(([name], i, all) =>
-  ["uniform", "bigram", "3-gram", "5-gram", all.at(-1)[0]].includes(name));
+  ["uniform", "in-context unigram", "bigram", "3-gram", "5-gram", all.at(-1)[0]].includes(name));
 
 /** Return [{at, label}], where `at` is the index of a snapshot after the first. */
 export function stagesOf(snapshots, baselines) {

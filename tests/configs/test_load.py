@@ -65,7 +65,7 @@ def three_values(number: int, name: str, default: Any, kind: Any) -> tuple[Any, 
     if kind is bool or get_origin(kind) is Literal:
         others = [choice for choice in get_args(kind) or (True, False) if choice != default]
         return others[0], [default, *others[1:]][-1], others[0]
-    if kind is int:
+    if "int" in str(kind):
         return 300 + number, 400 + number, 500 + number
     if "float" in str(kind):
         return 0.001 * (1 + number), 0.001 * (101 + number), 0.001 * (201 + number)

@@ -13,7 +13,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from common.errors import UserError
-from data.batches import RepeatBatches, TextBatches, one_pass, open_batches
+from data.batches import TaskBatches, TextBatches, one_pass, open_batches
 from data.config import DataConfig
 from data.corpus import Corpus, Text
 from data.counting import count_ngrams
@@ -28,9 +28,9 @@ def make(length: int, block_size: int, seed: int = 0, val: float = 0.2, test: fl
     return TextBatches(text, DataConfig(val_fraction=val, test_fraction=test), block_size, seed)
 
 
-def repeats(seed: int = 0) -> RepeatBatches:
+def repeats(seed: int = 0) -> TaskBatches:
     config = DataConfig(source="repeat", repeat_vocab=20, repeat_min_period=3, repeat_max_period=8)
-    return RepeatBatches(config, 24, seed)
+    return TaskBatches(config, 24, seed)
 
 
 sizes = st.integers(1, 12).flatmap(
@@ -169,6 +169,3 @@ def test_baselines_count_the_training_split(tmp_path: Path) -> None:
         assert any(tmp_path.iterdir()) == counting
     other = TextBatches(text, DataConfig(val_fraction=0.1, test_fraction=0.1), 8, 0).counting
     assert other.losses == count_ngrams(tokens[:800], tokens[800:900], 5, len(other.orders)).losses
-    losses = repeats(seed=3).counting.baselines
-    assert losses == repeats().counting.baselines
-    assert losses["unigram"] == pytest.approx(3.0, abs=0.01)

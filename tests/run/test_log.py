@@ -44,7 +44,7 @@ def test_throughput_is_measured_since_the_last_logged_step(tmp_path: Path) -> No
             log.training(1 + (step == 6), seconds, lr_scale=step / 8, grad_norm=step * 2.0)
         assert log.bar.postfix == "loss 1.500, 240 tokens/s"
         state.record(2.5)
-        log.evaluation(evaluation(2.5))
+        log.evaluation(evaluation(2.5), None)
     names = ("step", "train_loss", "learning_rate", "grad_norm", "tokens_per_second", "seconds")
     assert read_metrics(tmp_path) == [
         {"step": 0, "baselines": BASELINES},
@@ -62,7 +62,7 @@ def test_evaluation_is_printed_with_the_best_baseline_it_beats(
     with logger(tmp_path, state, max_steps=1000) as log:
         for loss, shown in ((4.5, ""), (1.5, sample), (3.0, "")):
             state.record(loss)
-            log.evaluation(evaluation(loss))
+            log.evaluation(evaluation(loss), None)
             log.sample(shown)
     step = "step    5  validation "
     assert capsys.readouterr().out.splitlines() == [

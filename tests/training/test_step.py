@@ -4,13 +4,18 @@ import dataclasses
 import functools
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from data.tokenizer import ByteTokenizer, CharTokenizer
+from data.batches import TextBatches
+from data.config import DataConfig
+from data.corpus import Corpus, Text
+from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 from model.config import ModelConfig
 from model.gpt import GPT
 from training.config import TrainConfig
@@ -111,10 +116,16 @@ def split() -> list[Tensor]:
     return [batch_of(3), batch_of(1, 7, 2), batch_of(2, 4, 3), batch_of(1, 2, 4)]
 
 
+def text_of(tokenizer: Tokenizer) -> TextBatches:
+    tokens = np.zeros(99, dtype=np.uint8)
+    text = Text(tokens, tokenizer, Corpus("zeros", 0), Path())
+    return TextBatches(text, DataConfig(), 8, 0)
+
+
 def test_evaluation_is_the_token_mean_and_keeps_the_rng_state() -> None:
     model = make(dropout=0.5, attn_dropout=0.5)
     state = torch.get_rng_state()
-    result = evaluate(model, iter(split()), CharTokenizer("abcdefg"), Processes())
+    result = evaluate(model, iter(split()), text_of(CharTokenizer("abcdefg")), Processes())
     assert result
     assert torch.equal(state, torch.get_rng_state()) and model.training
     losses = [nats(model.eval(), row[None]) for batch in split() for row in batch]
@@ -126,13 +137,13 @@ def test_evaluation_is_the_token_mean_and_keeps_the_rng_state() -> None:
 def test_byte_tokens_report_bits_per_character() -> None:
     """Characters are counted from the second byte, the first one that is predicted."""
     model, tokens = GPT(SMALL, 256), torch.tensor([[*"a日é b語".encode()]])  # 6 in 11 bytes
-    batches = [tokens[:, :6], tokens[:, 5:]]
-    result = evaluate(model, iter(batches), ByteTokenizer(), Processes())
+    batches, text = [tokens[:, :6], tokens[:, 5:]], text_of(ByteTokenizer())
+    result = evaluate(model, iter(batches), text, Processes())
     assert result
     total = sum(nats(model, batch).sum().item() for batch in batches)
     assert result.loss == pytest.approx(total / 10, rel=1e-5)
     assert result.bits_per_char == pytest.approx(total / math.log(2) / 5, rel=1e-5)
-    no_character = evaluate(model, iter([torch.full((1, 5), 0x80)]), ByteTokenizer(), Processes())
+    no_character = evaluate(model, iter([torch.full((1, 5), 0x80)]), text, Processes())
     assert no_character and math.isfinite(no_character.bits_per_char)
     loss = Evaluation(nats=6 * math.log(2), tokens=3, characters=2, surprisal=torch.empty(0))
     assert loss.in_units("byte") == "1.3863 nats/byte  2.000 bits/byte  3.000 bits/char"
