@@ -79,8 +79,8 @@ class DataConfig:
     task_ignored: Fraction = 0.5
     """For flipflop: fraction of the instructions that are i (ignore)."""
 
-    task_reversed: bool = False
-    """For addition: write the answer with the lowest digit first."""
+    task_order: Literal["highest", "lowest", "carry"] = "highest"
+    """For addition: the digit of the answer that comes first; after the last carry, the lowest."""
 
     @property
     def unit(self) -> str:

@@ -235,12 +235,15 @@ class Addition(Task):
         super().__init__(config, T)
         self.limit, self.width = 10**self.size, 3 * self.size + 4
         self.pairs = split_pairs(self.limit, config.task_held_out)
+        places = [*range(self.size + 1)]  # of the answer's digits, in their order; 0 for ones
+        orders = {"highest": places[::-1], "lowest": places, "carry": [places[-1], *places[:-1]]}
+        self.places = orders[config.task_order]
         if self.width > T + 1:
             raise UserError(f"--model.block_size must be at least {self.width - 1} for a sum")
 
     def __str__(self) -> str:
-        first = "lowest" if self.config.task_reversed else "highest"
-        return f"sums of {self.size}-digit numbers, the {first} digit of the answer first"
+        first = self.config.task_order
+        return f"sums of {self.size}-digit numbers, each answer with its {first} digit first"
 
     @property
     def numbers(self) -> int:
@@ -248,10 +251,10 @@ class Addition(Task):
 
     def make(self, u: Array, held_out: bool) -> Array:
         a, b = choose_pairs(self.pairs[held_out], u, self.limit)
-        plus, powers = np.full((*a.shape, 1), 10), 10 ** np.arange(self.size, -1, -1)
-        first, second, answer = (x[..., None] // powers % 10 for x in (a, b, a + b))
-        answer = answer[..., ::-1] if self.config.task_reversed else answer
-        sums = [first[..., 1:], plus, second[..., 1:], plus + 1, answer, plus + 2]
+        plus, powers = np.full((*a.shape, 1), 10), 10 ** np.arange(self.size)[::-1]
+        first, second = (x[..., None] // powers % 10 for x in (a, b))
+        answer = (a + b)[..., None] // 10 ** np.array(self.places) % 10
+        sums = [first, plus, second, plus + 1, answer, plus + 2]
         return np.concatenate(sums, axis=-1).reshape(len(u), -1)[:, : self.T + 1]
 
     def match(self, tokens: Array) -> Array:
@@ -261,8 +264,7 @@ class Addition(Task):
         found = np.zeros((len(tokens), T, T), dtype=bool)
         for start in range(0, T - 2 * n - 1, self.width):
             is_sum = (tokens[:, [start + n, start + 2 * n + 1]] == [10, 11]).all(1)
-            for i in range(min(n + 1, T - start - 2 * n - 1)):
-                place = i if self.config.task_reversed else n - i
+            for i, place in enumerate(self.places[: T - start - 2 * n - 1]):
                 query, digit = start + 2 * n + 1 + i, start + n - 1 - min(place, n - 1)
                 found[is_sum, query, digit] = found[is_sum, query, digit + n + 1] = True
         return found

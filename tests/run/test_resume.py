@@ -10,7 +10,7 @@ from tests.configs.test_load import BASE, FIELDS, VALUES
 # The text may have moved. What decides the model, the vocabulary and the splits may not change.
 TEXT = "source unknown counting hub_config hub_split hub_column hub_revision repeat_vocab "
 TEXT += "repeat_min_period repeat_max_period task_kinds task_length task_held_out task_ignored "
-TEXT += "task_reversed dropout attn_dropout attention "
+TEXT += "task_order dropout attn_dropout attention "
 # What neither the sequences nor the updates depend on.
 RESUME = (
     "source counting hub_revision attention max_steps target_loss eval_every eval_tokens log_every "
