@@ -268,7 +268,7 @@ def never_masked(case: Case) -> Found:
     subject, block_size = case.subject, case.subject.config.model.block_size
     if not subject.trained_periods:  # repeated strings need room for two copies
         block_size = min(block_size, 64)
-    batches = subject.batches(block_size)
+    batches = subject.open(block_size)
     train = TrainConfig(max_steps=case.steps, batch_size=16)
     shape = ModelConfig(block_size=block_size, n_layer=2, n_head=2, n_embd=64)
     sequences_BT = spread_sequences(batches, block_size, 32)

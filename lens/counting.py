@@ -38,7 +38,7 @@ def counting(word: str | None, options: Counting) -> Iterator[str | Table]:
         UserError: for a run whose n-grams are not counted.
     """
     subject = Subject(word, SubjectOptions(source=options.source, checkpoint=options.checkpoint))
-    batches = subject.batches(subject.window)
+    batches = subject.batches
     if not isinstance(batches, TextBatches) or batches.counts is None:
         raise UserError("no n-grams were counted; use a run on a text, with data.counting true")
     tokens_BT = subject.sequences(options.sequences)

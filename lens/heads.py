@@ -5,16 +5,27 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from common.errors import UserError
 from common.fields import STRICT
+from data.tasks import Modular
 from lens.capture import head_replaced
 from lens.composition import composition
-from lens.measure import REPEATS, ablate, logit_lens, mean_loss, measure_copying, score_heads
-from lens.metrics import SCORES, SINK
+from lens.measure import (
+    REPEATS,
+    ablate,
+    logit_lens,
+    mean_loss,
+    measure_copying,
+    score_heads,
+    score_match,
+    strongest_frequencies,
+)  # fmt: skip
+from lens.metrics import SINK, uniform_scores
 from lens.subject import JsonOptions, MeasureOptions, Subject
 from lens.tables import Table
 from model.gpt import GPT
@@ -39,12 +50,15 @@ def heads(word: str | None, options: Heads) -> Iterator[str | Table]:
     sequences_BT = subject.sequences(options.sequences)
     with ablated(subject.model, options.without):
         yield from scores_and_ablation(subject, options, sequences_BT)
-        yield copying(subject)
+        if subject.periods():
+            yield copying(subject)
         yield most_composed(subject.model)
         rows: list[list[Any]] = [["logit lens", f"loss, {subject.unit}"]]
         for i, loss in enumerate(logit_lens(subject.model, sequences_BT)):
             rows.append([f"after layer {i - 1}" if i else "embedding", loss])
         yield Table(rows, form=".4f")
+        if isinstance(subject.task, Modular):
+            yield frequencies(subject.model.token_embedding.weight[: subject.task.n])
 
 
 def names_of(model: GPT) -> dict[str, tuple[int, int]]:
@@ -75,20 +89,24 @@ def scores_and_ablation(
     """Yield a row per head, below the row of uniform attention, and what it was measured on."""
     model, period = subject.model, subject.period(options.period)
     text_BT = sequences_BT[:, :-1] if options.prompt is None else subject.prompt_T[None]
-    yield (
-        f"scores over {len(text_BT)} x {text_BT.size(1)} tokens; copying over\n"
-        f"{REPEATS} random strings of {period} distinct tokens, each repeated"
-    )
-    scores = score_heads(model, text_BT, repeats=False) | measure_copying(model, period)[2]
-    uniform = [s.uniform(2 * period if s.repeats else text_BT.size(1)) for s in SCORES]
+    scores = score_heads(model, text_BT, repeats=False)
+    title = f"scores over {len(text_BT)} x {text_BT.size(1)} tokens"
+    if period:
+        scores |= measure_copying(model, period)[2]
+        title += f"; copying over\n{REPEATS} random strings of {period} distinct tokens, "
+        title += "each repeated"
+    yield title
+    if matching := subject.matching(text_BT):
+        scores |= score_match(model, *matching)
+    uniform = uniform_scores(text_BT.size(1), period, *matching[1:])
     changes, kinds = ablate(model, sequences_BT), ("zero", "mean")
     rows: list[list[Any]] = [
-        ["head", *(s.name for s in SCORES), *(f"loss change ({kind} ablation)" for kind in kinds)],
-        ["uniform", *uniform, None, None],
+        ["head", *(s.name for s in uniform), *(f"loss change ({kind} ablation)" for kind in kinds)],
+        ["uniform", *uniform.values(), None, None],
     ]
     for name, at in names_of(model).items():
         sink = " sink" if scores["first_token"][at] > SINK else ""
-        cells = [score_LH[at].item() for score_LH in scores.values()]
+        cells = [scores[score.key][at].item() for score in uniform]
         both = [(changes[kind][at].item(), changes[f"{kind}_error"][at].item()) for kind in kinds]
         rows.append([name + sink, *cells, *both])
     yield Table(rows)
@@ -110,6 +128,16 @@ def copying(subject: Subject) -> Table:
         name, at = max(names_of(subject.model).items(), key=lambda head: induction_LH[head[1]])
         best = induction_LH[at].item()
         rows.append([f"period {period}", trained, first, second, second / first, best, name])
+    return Table(rows)
+
+
+def frequencies(numbers_nC: Tensor) -> Table:
+    """Return the fraction of the power of the numbers' embeddings in the strongest frequencies."""
+    random = torch.randn(numbers_nC.shape, generator=torch.Generator().manual_seed(0))
+    heading = f"power in the 5 strongest of {len(numbers_nC) // 2} frequencies"
+    rows: list[list[Any]] = [["token embedding", heading]]
+    for name, embedding in {"random": random, "model": numbers_nC}.items():
+        rows.append([name, strongest_frequencies(embedding)])
     return Table(rows)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from common.errors import UserError
 from lens.capture import capture, head_replaced
-from lens.metrics import SCORES
+from lens.metrics import MATCH, SCORES
 from model.gpt import GPT, next_token_loss
 
 # Maximum number of attention weights of a layer, or logits, in memory at a time, except for a
@@ -60,6 +60,17 @@ def score_heads(model: GPT, tokens_BT: Tensor, repeats: bool) -> dict[str, Tenso
             for score, total_LH in scores_LH.items():
                 total_LH[i] += score.measure(weights_BHTS).sum(0) / len(tokens_BT)
     return {score.key: score_LH for score, score_LH in scores_LH.items()}
+
+
+@torch.no_grad()
+def score_match(model: GPT, tokens_BT: Tensor, match_B1TS: Tensor) -> dict[str, Tensor]:
+    """Return the weight on the match of every head, (L, H), averaged over sequences."""
+    weight_LH = torch.zeros(model.config.n_layer, model.config.n_head)
+    batches = micro_batches(model, tokens_BT)
+    for batch, match in zip(batches, match_B1TS.split(len(batches[0])), strict=True):
+        for i, layer in enumerate(capture(model, batch).layers):
+            weight_LH[i] += MATCH.measure(layer.weights_BHTS, match).sum(0) / len(tokens_BT)
+    return {MATCH.key: weight_LH}
 
 
 def mean_outputs(model: GPT, tokens_BT: Tensor) -> Tensor:
@@ -120,6 +131,13 @@ def measure_copying(model: GPT, period: int) -> tuple[float, float, dict[str, Te
     losses_BT = token_losses(model, tokens_BT)
     first, second = losses_BT[:, : period - 1].mean(), losses_BT[:, period:].mean()
     return first.item(), second.item(), score_heads(model, tokens_BT, repeats=True)
+
+
+def strongest_frequencies(numbers_nC: Tensor, count: int = 5) -> float:
+    """Return the fraction of the power of the numbers' embeddings, without their mean, that is in
+    the strongest frequencies (Nanda et al. 2023)."""
+    power = torch.fft.rfft(numbers_nC.double(), dim=0)[1:].abs().square().sum(1)
+    return (power.topk(min(count, len(power))).values.sum() / power.sum()).item()
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ line the source.
 """
 
 import inspect
+import math
 from collections.abc import Callable
 
 import torch
@@ -94,10 +95,21 @@ def duplicate_token(A: Tensor) -> Tensor:
     return A.diagonal(-P, -2, -1)[..., :P].mean(-1)
 
 
+def weight_on_match(A: Tensor, match: Tensor) -> Tensor:
+    """sum of A[q, k] over the keys k that match q, mean over q with such keys
+
+    In a task, these keys determine the next token: `match` is Task.match. If they are the tokens
+    after previous occurrences, this is the prefix-matching score.
+
+    Olsson et al. 2022
+    """
+    return (A * match).sum((-2, -1)) / match.any(-1).sum(-1)
+
+
 class Score:
     """A score, with its formula and its source."""
 
-    def __init__(self, measure: Callable[[Tensor], Tensor], repeats: bool = False) -> None:
+    def __init__(self, measure: Callable[..., Tensor], repeats: bool = False) -> None:
         """
         Args:
             repeats: measure on [r, r], with r of P distinct random tokens, instead of on text.
@@ -106,9 +118,9 @@ class Score:
         self.name = self.key.replace("_", " ")
         self.formula, *_, self.source = (inspect.getdoc(measure) or "").splitlines()
 
-    def uniform(self, T: int) -> float:
+    def uniform(self, T: int, *match: Tensor) -> float:
         """Return the score of uniform causal attention over T positions."""
-        return float(self.measure(uniform_attention(T)))
+        return float(self.measure(uniform_attention(T), *match).mean())
 
 
 SCORES = [
@@ -116,3 +128,19 @@ SCORES = [
     Score(induction, repeats=True),
     Score(duplicate_token, repeats=True),
 ]
+MATCH = Score(weight_on_match)
+
+
+def uniform_scores(T: int, period: int | None, *match: Tensor) -> dict[Score, float]:
+    """Return the scores that have a value, with that of uniform attention.
+
+    Args:
+        T: length of the text.
+        period: length of the repeated strings; None if there are none.
+        match: the matches in the text, if there are some.
+    """
+    lengths = {False: T, True: 2 * (period or 0)}
+    uniform = {score: score.uniform(lengths[score.repeats]) for score in SCORES}
+    if match:
+        uniform[MATCH] = MATCH.uniform(T, *match)
+    return {score: value for score, value in uniform.items() if not math.isnan(value)}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError, printable
-from data.batches import TextBatches
+from data.batches import TaskBatches, TextBatches
 from data.counting import MAX_TOKENS
 from lens.capture import capture
 from lens.measure import (
@@ -24,14 +24,17 @@ from lens.measure import (
     measure_copying,
     micro_batches,
     score_heads,
+    score_match,
 )  # fmt: skip
-from lens.metrics import SCORES
+from lens.metrics import MATCH, uniform_scores
 from lens.subject import Subject
 from lens.verify import check_model
 from model.gpt import GPT
 from page.html import ACTIVATIONS, in_base64, make_html, pack, to_json
 from page.weights import pack_weights
 from run.checkpoint import find_snapshots, load_snapshot
+from training.processes import Processes
+from training.step import evaluate
 
 REFERENCE = 2**12  # approximate number of PyTorch's logits per snapshot
 BASE64 = 4 / 3  # characters per byte
@@ -101,7 +104,7 @@ def training_text(subject: Subject) -> dict[str, Any]:
     Raises:
         UserError: if the run was trained on generated sequences, or on another text.
     """
-    batches, trained_on = subject.batches(subject.window), subject.header.corpus.sha256
+    batches, trained_on = subject.batches, subject.header.corpus.sha256
     if not isinstance(batches, TextBatches) or batches.corpus.sha256 != trained_on:
         raise UserError("--with_text needs the text that the run was trained on; omit it")
     tokens = batches.train_tokens[-MAX_TOKENS:]
@@ -115,12 +118,15 @@ def training_text(subject: Subject) -> dict[str, Any]:
 
 def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
     """Return what the page shows about the run and its final weights."""
-    model, state, T = subject.model, subject.header.state, sequences_BT.size(1) - 1
+    model, state, text_BT = subject.model, subject.header.state, sequences_BT[:, :-1]
+    matching, task = subject.matching(text_BT), None if subject.options.source else subject.task
+    uniform = uniform_scores(text_BT.size(1), subject.period(), *matching[1:])
     checks = check_model(model, subject.prompt_T, subject.dtype)
     changes = ablate(model, sequences_BT)
     return {
         "run": {
             "name": subject.run.name,
+            "task": task and str(task),
             "step": state.step,
             "val_loss": state.val_loss,
             "unit": subject.config.data.unit,
@@ -133,18 +139,18 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         "vocab": subject.tokenizer.labels,
         "tokenizer": subject.tokenizer.to_dict(),
         "prompted": subject.options.prompt is not None,
-        "opening": choose_opening(subject, sequences_BT),
+        "opening": choose_opening(subject, sequences_BT, matching),
         "reference": reference(subject).tolist(),
-        "baselines": subject.batches(T).baselines,
+        "baselines": subject.batches.baselines,
         "scores": [
             {
                 "key": score.key,
                 "source": score.source,
                 "formula": score.formula,
                 "repeats": score.repeats,
-                "uniform": score.uniform(2 * subject.period() if score.repeats else T),
+                "uniform": value,
             }
-            for score in SCORES
+            for score, value in uniform.items()
         ],
         "ablation": {"loss": mean_loss(model, sequences_BT)}
         | {key: flat(change_LH) for key, change_LH in changes.items()},
@@ -154,16 +160,24 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def choose_opening(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
+def choose_opening(
+    subject: Subject, sequences_BT: Tensor, matching: Sequence[Tensor] = ()
+) -> dict[str, Any]:
     """Choose the text and the head that the page shows first: the prompt, or a stretch of the
-    validation text that begins at a word, after which the head copies a token.
+    validation text that begins at a word, after which the head copies a token. In a task, choose
+    the beginning of a sequence, up to a match, and the head with the highest weight on the match.
 
     Of all heads, and of the ends of the stretches that are tried, the head adds most to the logit
     of a token that it attends to, by the direct path, times the probability of that token.
     """
     model, texts_NT, first = subject.model, subject.prompt_T[None], len(subject.prompt_T) - 1
-    if not subject.options.prompt and not subject.trained_periods:
-        T = min(32, subject.window * 3 // 4 + 1)
+    T, prompted = min(32, subject.window * 3 // 4 + 1), subject.options.prompt is not None
+    if matching and not subject.trained_periods:
+        ends = matching[1][0, 0, :T].any(-1).nonzero().flatten().tolist()
+        text_T = texts_NT[0] if prompted else matching[0][0, : max(ends, default=T) + 1]
+        weight_LH = score_match(model, *matching)[MATCH.key]
+        return {"text": text_T.tolist(), "head": int(weight_LH.argmax())}
+    if not prompted and not subject.trained_periods:
         first = T // 2
         blank_V = torch.tensor([label.isspace() for label in subject.tokenizer.labels])
         blank_BT, texts_BNT = blank_V[sequences_BT], sequences_BT[:, 1:].unfold(1, T, 1)
@@ -217,9 +231,18 @@ def measure(
 
     The logits come from the rounded weights, in float64, as the page's engine should compute them.
     """
-    period, reference_BT = subject.period(), reference(subject)[None]
-    first, second, scores = measure_copying(model, period)
-    scores |= score_heads(model, sequences_BT[:, :-1], repeats=False)
+    text_BT, reference_BT = sequences_BT[:, :-1], reference(subject)[None]
+    scores, copying, accuracy = score_heads(model, text_BT, repeats=False), None, []
+    if period := subject.period():
+        first, second, copied = measure_copying(model, period)
+        copying, scores = {"period": period, "first": first, "second": second}, scores | copied
+    if matching := subject.matching(text_BT):
+        scores |= score_match(model, *matching)
+    if isinstance(batches := subject.batches, TaskBatches):
+        for split in (batches.validation_batches, batches.training_batches):
+            result = evaluate(model, split(len(sequences_BT)), batches, Processes())
+            accuracy.append(result and result.accuracy)
+        model.eval()
     lens_loss = logit_lens(model, sequences_BT)
     packed, rounded_weights = pack_weights(model.state_dict(), eight_bits)
     rounded = copy.deepcopy(model)
@@ -236,7 +259,8 @@ def measure(
         "logits": pack(logits_TV[rows]),
         "rounding": {"logit": (logits_TV - exact_TV).abs().max().item(), "nats": nats},
         "scores": {key: flat(score_LH) for key, score_LH in scores.items()},
-        "copying": {"period": period, "first": first, "second": second},
+        "copying": copying,
+        "accuracy": accuracy,
         "lens_loss": lens_loss,
         "means": pack(mean_outputs(model, sequences_BT)),
     }

@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 from common.atomic import write_atomically
 from common.errors import UserError, printable, reading
 from common.fields import STRICT
+from data.tasks import TASKS
 from lens.tables import Table, check_path
 from model.gpt import GPT
 from run.checkpoint import open_run
@@ -75,8 +76,10 @@ def read_run(folder: Path) -> dict[str, Any]:
         speeds = [line["tokens_per_second"] for line in metrics if "tokens_per_second" in line]
         bits = [line["bits_per_char"] for line in metrics if "bits_per_char" in line]
         counted = [min(line["baselines"].values()) for line in metrics if "baselines" in line]
-        below = None
-        if counted and state.best_val_loss is not None:
+        evaluations = [line for line in metrics if "val_loss" in line]
+        best = min(evaluations, key=lambda line: line["val_loss"], default={})
+        below, is_task = None, str(saved.config.data.source) in TASKS
+        if counted and state.best_val_loss is not None and not is_task:
             below = counted[0] - state.best_val_loss
         return {
             "run": printable(folder.name),
@@ -84,6 +87,7 @@ def read_run(folder: Path) -> dict[str, Any]:
             "loss, bits/char": min(bits, default=None),
             "tokenizer": saved.header.tokenizer,
             "below counting": below,
+            "accuracy": best.get("accuracy"),
             "minutes": state.seconds / 60,
             "steps": state.step,
             "parameters": model.num_parameters(),

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from common.errors import UserError, reading
 from common.fields import STRICT
-from data.batches import Batches, check_cached, open_batches
+from data.batches import Batches, TaskBatches, check_cached, open_batches
+from data.tasks import Task
 from lens.capture import LayerPass, capture
 from lens.formula import error, layer_steps
 from lens.measure import repeated, spread
@@ -117,7 +118,25 @@ class Subject:
         high = data.repeat_max_period if data.source == "repeat" else 0
         return range(data.repeat_min_period, high + 1)
 
-    def batches(self, block_size: int) -> Batches:
+    @cached_property
+    def batches(self) -> Batches:
+        """The text in sequences of `window`."""
+        return self.open(self.window)
+
+    @cached_property
+    def task(self) -> Task | None:
+        """The task that is measured on, if it is one."""
+        return self.batches.task if isinstance(self.batches, TaskBatches) else None
+
+    def matching(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
+        """Return the sequences with matches, and these, (B, 1, T, T); nothing if there are none."""
+        if self.task is None:
+            return ()
+        match_BTS = torch.from_numpy(self.task.match(tokens_BT.numpy()))
+        some_B = match_BTS.any((1, 2))
+        return (tokens_BT[some_B], match_BTS[some_B, None]) if some_B.any() else ()
+
+    def open(self, block_size: int) -> Batches:
         """Open the run's text, or the text of --source, in sequences of `block_size`.
 
         Raises:
@@ -142,10 +161,10 @@ class Subject:
         """
         if self.options.prompt is not None:
             tokens = torch.from_numpy(self.tokenizer.encode(self.options.prompt).astype("int64"))
-        elif self.trained_periods and self.options.source is None:
-            tokens = repeated(self.V, self.period(), 1)[0]
+        elif self.trained_periods and self.options.source is None and (period := self.period()):
+            tokens = repeated(self.V, period, 1)[0]
         else:
-            batches = self.batches(self.config.model.block_size)
+            batches = self.open(self.config.model.block_size)
             tokens = next(batches.validation_batches(1))[0, :PROMPT_TOKENS]
         if len(tokens) < 2:
             raise UserError("--prompt must have at least 2 tokens")
@@ -174,7 +193,7 @@ class Subject:
             passes = 2 * self.config.model.n_layer * self.config.model.n_head
             flops = 2 * passes * self.window * self.model.num_parameters()  # forward only
             count = max(2, min(SEQUENCES, int(ENOUGH / flops)))
-        sequences = spread_sequences(self.batches(self.window), self.window, count)
+        sequences = spread_sequences(self.batches, self.window, count)
         if len(sequences) < 2:
             raise UserError("the validation split needs 2 sequences; use a longer --source")
         return sequences
@@ -189,20 +208,20 @@ class Subject:
             wanted = [low // 2, low, (low + high) // 2, high, high * 5 // 4, high * 3 // 2]
         return sorted({period for period in wanted if 2 <= period <= self.longest_period})
 
-    def period(self, asked: int | None = None) -> int:
-        """Return the length of the strings for the scores.
+    def period(self, asked: int | None = None) -> int | None:
+        """Return the length of the strings for the scores; None if no string fits.
 
         Raises:
             UserError: if it does not fit twice into the context, or the vocabulary is too small.
         """
         trained, longest = self.trained_periods, self.longest_period
-        period = asked or min(sum(trained) // len(trained) if trained else 32, longest)
-        if not 2 <= period <= longest:
+        if asked and asked > longest:
             raise UserError(
-                f"--period {period} must be from 2 to {longest}: the tokens of a string are "
-                f"distinct, and it fits into the context twice"
+                f"--period {asked} exceeds {longest}: the tokens of a string are distinct, and it "
+                f"must fit into the context twice"
             )
-        return period
+        period = asked or min(sum(trained) // len(trained) if trained else 32, longest)
+        return period if period > 1 else None
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ MISTAKES = {  # command -> part of the error line
     "page absent.html": "no report given; name the file that python study.py report wrote",
     "study tarce": "trace, verify, compare, heads, counting, report, runs; did you mean trace?",
     "study heads --source=text.txt --without=L9H0": "--without L9H0: name heads from L0H0 to L2H1",
-    "study heads --source=text.txt --period=7": "--period 7 must be from 2 to 6",
+    "study heads --source=text.txt --period=7": "--period 7 exceeds 6",
     "study trace --source=text.txt --layer=3": "--layer 3 must be from 0 to 2",
     "study trace --source=text.txt --prompt=t": "--prompt must have at least 2 tokens",
     "study report a --out=no/page": "'no/page' must name an .html file in an existing folder",
