@@ -93,7 +93,7 @@ def describe(run: Path) -> frame.Row:
     if "accuracy" in evaluations[-1]:
         found["right"] = evaluations[-1]["accuracy"]
     if subject.trained_periods:
-        first, second, _ = measure_copying(model, sum(subject.trained_periods) // 2)
+        first, second, _ = measure_copying(model, subject.period() or 2)
         found["ratio"] = second / first
     if isinstance(subject.task, Sink):
         (layer,) = capture(model, sequences_BT).layers
