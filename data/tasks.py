@@ -220,8 +220,8 @@ class Modular(Task):
 
     def match(self, tokens: Array) -> Array:
         found = np.zeros((*tokens.shape, tokens.shape[1]), dtype=bool)
-        is_sum = (tokens[:, 1:4:2] == [self.n, self.n + 1]).all(1)
-        found[:, 3:4, :3:2] = is_sum[:, None, None]
+        is_sum = (tokens[:, 1:2] == self.n) & (tokens[:, 3:4] == self.n + 1)
+        found[:, 3:4, :3:2] = is_sum[..., None]
         return found
 
 
@@ -348,7 +348,7 @@ class Recall(Task):
         self.chars = string.ascii_lowercase[: self.n] + string.ascii_uppercase[: self.n]
         if self.size > self.n:
             raise UserError(
-                f"--data.task_length: {self.size} pairs, but --data.task_kinds {self.n}"
+                f"--data.task_length {self.size} must be at most --data.task_kinds {self.n}"
             )
 
     def __str__(self) -> str:
