@@ -2,7 +2,7 @@
 
 import math
 import re
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,8 @@ def is_sentence(case: str, text: str) -> bool:
     if case == "markov":
         return set(text) <= set("abcd")
     if case == "modular":
-        a, b, c = map(DIGITS.index, text[::2])
-        return text[1::2] == "+=" and (a + b) % 13 == c
+        first, second, answer = map(DIGITS.index, text[::2])
+        return text[1::2] == "+=" and (first + second) % 13 == answer
     if case == "flipflop":
         read_another = re.search(r"w(.)([ri].)*r(?!\1).", text)
         return not read_another and bool(re.fullmatch("w[01]([wri][01])*[wri]?", text))
@@ -115,9 +115,6 @@ def test_sequences_are_sentences_and_contexts_determine_the_answers(case: str) -
             assert is_sentence(case, text), text
             for t in np.flatnonzero(is_answer):
                 assert known.setdefault(text[:t], text[t]) == text[t]
-    assert {*"".join(known.values())} <= {
-        *batches.tokenizer.labels
-    } and TASKS.keys() <= CASES.keys()
 
 
 @every_task
@@ -162,7 +159,8 @@ def test_held_out_sequences_are_the_same_for_every_seed_and_no_batch_is_another(
 
 @every_task
 def test_sequences_are_the_same_in_every_version(case: str) -> None:
-    """Never change the sums of CASES, so that runs of earlier versions resume with the same sequences."""
+    """Never change the checksums, so that runs of earlier versions resume with the same sequences."""
+    assert {case.split()[0] for case in CASES} == {*TASKS}
     batches = make(case, seed=7)
     drawn = [batches.train_batch(3, 50), *batches.validation_batches(256)]
     sampled = torch.cat(drawn).flatten()
@@ -201,7 +199,7 @@ def test_tokens_are_drawn_with_the_documented_probabilities() -> None:
     assert shares(recall[:, ::2], 7) == [1 / 7] * 7
     assert shares(recall[:, 1::2] - 7, 7) == [1 / 7] * 7
     assert np.mean([len({*row}) for row in recall[:, ::2]]) == pytest.approx(5, abs=0.1)
-    sink = make("sink").task
+    sink: Any = make("sink").task
     drawn = sink.draw([1], 9000, held_out=False)
     before, after = drawn[:, 1:-1], drawn[:, 2:]
     assert shares(drawn[:, 1] - 1, 6) == [1 / 6] * 6
@@ -221,7 +219,7 @@ def test_markov_chains_have_rows_of_dirichlet_and_baselines_that_count() -> None
     unigram, bigram = list[float](), list[float]()
     for row in validation.tolist():
         for t in range(1, len(row)):
-            seen = [b for a, b in zip(row, row[1:t], strict=False) if a == row[t - 1]]
+            seen = [b for a, b in pairwise(row[:t]) if a == row[t - 1]]
             for losses, counted in ((unigram, row[:t]), (bigram, seen)):
                 losses.append(-math.log((counted.count(row[t]) + 1) / (len(counted) + 4)))
     assert make("markov").baselines == pytest.approx(
