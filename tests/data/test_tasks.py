@@ -159,7 +159,7 @@ def test_held_out_sequences_are_the_same_for_every_seed_and_no_batch_is_another(
 
 @every_task
 def test_sequences_are_the_same_in_every_version(case: str) -> None:
-    """Never change the checksums, so that runs of earlier versions resume with the same sequences."""
+    """Never change the checksums: runs of earlier versions must resume with the same sequences."""
     assert {case.split()[0] for case in CASES} == {*TASKS}
     batches = make(case, seed=7)
     drawn = [batches.train_batch(3, 50), *batches.validation_batches(256)]
@@ -170,9 +170,10 @@ def test_sequences_are_the_same_in_every_version(case: str) -> None:
 @pytest.mark.parametrize(("case", "size"), [("modular", 13), ("addition", 10)])
 def test_each_sum_is_either_trained_or_held_out(case: str, size: int) -> None:
     batches = make(case, **({"task_length": 1} if case == "addition" else {}))
+    trained = [batches.train_batch(0, 3000), *batches.training_batches(256)]
     training, held_out = (
-        {*re.findall(r"(\w)\+(\w)=", "".join(texts(batches, batches.task.draw([0], 3000, each))))}
-        for each in (False, True)
+        {*re.findall(r"(\w)\+(\w)=", "".join(texts(batches, torch.cat(drawn).numpy())))}
+        for drawn in (trained, [*batches.validation_batches(256), *batches.test_batches(256)])
     )
     assert not training & held_out
     assert training | held_out == {*product(DIGITS[:size], repeat=2)}
