@@ -167,6 +167,15 @@ def test_sequences_are_the_same_in_every_version(case: str) -> None:
     assert (sampled * torch.arange(len(sampled))).sum() == CASES[case][1]
 
 
+@pytest.mark.parametrize("T", [1, 2])
+@pytest.mark.parametrize("name", ["sink", "markov", "flipflop", "brackets", "recall"])
+def test_context_may_be_one_or_two_tokens(name: str, T: int) -> None:
+    batches = TaskBatches(DataConfig(source=name), T, 0)
+    tokens = batches.train_batch(0, 9)
+    assert tokens.shape == batches.answers(tokens).shape == (9, T + 1)
+    assert 0.6 < min(batches.baselines.values()) < max(batches.baselines.values()) < 3.5
+
+
 @pytest.mark.parametrize(("case", "size"), [("modular", 13), ("addition", 10)])
 def test_each_sum_is_either_trained_or_held_out(case: str, size: int) -> None:
     batches = make(case, **({"task_length": 1} if case == "addition" else {}))
