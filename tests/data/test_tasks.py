@@ -23,7 +23,7 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {  # block_size, checksum, s
     "flipflop": (31, 115279677, {"task_ignored": 0.6}),
     "brackets": (40, 190071466, {"task_kinds": 3, "task_length": 4}),
     "addition": (42, 525999774, {"task_length": 2, "task_held_out": 0.3}),
-    "addition reversed": (35, 370744303, {"task_length": 2, "task_reversed": True}),
+    "addition reversed": (39, 452157730, {"task_length": 2, "task_reversed": True}),
     "recall": (40, 504070652, {"task_kinds": 7, "task_length": 5}),
 }
 OPEN, CLOSE, DIGITS = "([{", ")]}", "0123456789abc"
