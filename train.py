@@ -147,11 +147,12 @@ def validate(
         evaluates again.
     """
     rows = header.config.train.micro_batch_size // processes.world_size
-    split = batches.validation_batches(rows, header.config.train.eval_tokens)
-    result = evaluate(model, split, batches, processes, stop)
-    trained = result
+    limit = header.config.train.eval_tokens
+    split = batches.validation_batches(rows, limit)
+    trained = result = evaluate(model, split, batches, processes, stop)
     if result and isinstance(batches, TaskBatches):
-        trained = evaluate(model, batches.training_batches(rows), batches, processes, stop)
+        split = batches.training_batches(rows, limit)
+        trained = evaluate(model, split, batches, processes, stop)
     if not result or not trained:
         return True
     if header.state.record(result.loss):

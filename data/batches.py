@@ -46,8 +46,8 @@ def open_batches(
     batches.tokenizer = tokenizer or batches.tokenizer
     if config.tokenizer != "char" or batches.tokenizer.vocab_size != V:
         raise UserError(
-            f"--data.source {config.source} has its own vocabulary; omit --data.tokenizer and "
-            f"--init_from"
+            f"--data.source {config.source} has its own vocabulary, of {V} characters with these "
+            f"settings; omit --data.tokenizer, and use a saved run only if it has as many"
         )
     return batches
 

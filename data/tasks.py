@@ -40,13 +40,9 @@ class Task:
             UserError: for a setting that is not possible.
         """
         self.config, self.T = config, T
+        self.numbers = T + 1  # that make a sequence
         self.n = choose("task_kinds", config.task_kinds, *self.kinds)
         self.size = choose("task_length", config.task_length, *self.length)
-
-    @property
-    def numbers(self) -> int:
-        """Number of random numbers that make a sequence."""
-        return self.T + 1
 
     def make(self, u: Array, held_out: bool) -> Array:
         """Return sequences, (count, T + 1).
@@ -67,9 +63,7 @@ class Task:
 
     def answers(self, tokens: Array) -> Array:
         """Return which tokens their context determines, (count, T) booleans."""
-        determined = np.zeros_like(tokens, dtype=bool)
-        determined[:, 1:] = np.any(self.match(tokens), axis=-1)[:, :-1]
-        return determined
+        return np.pad(np.any(self.match(tokens), axis=-1)[:, :-1], ((0, 0), (1, 0)))
 
     def baselines(self, held_out: Array) -> dict[str, float]:
         """Return the losses of simple predictions, in nats per token. "chance" predicts each token
@@ -157,13 +151,10 @@ class Markov(Task):
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
         self.chars = string.ascii_letters[: self.n]
+        self.numbers += self.n**2
 
     def __str__(self) -> str:
         return f"Markov chains over {self.n} states, each with its own transition matrix"
-
-    @property
-    def numbers(self) -> int:
-        return self.n**2 + self.T + 1
 
     def make(self, u: Array, held_out: bool) -> Array:
         first, tokens = self.n**2, np.empty((len(u), self.T + 1), dtype=int)
@@ -203,15 +194,12 @@ class Modular(Task):
         digits = [char for char in dict.fromkeys(string.digits + VISIBLE) if char not in "+="]
         self.chars = "".join(digits[: self.n]) + "+="
         self.pairs = split_pairs(self.n, config.task_held_out)
+        self.numbers = 1
         if T != 4:
             raise UserError("--model.block_size must be 4 for --data.source modular")
 
     def __str__(self) -> str:
         return f"sums modulo {self.n}, {len(self.pairs[1]):,} of {self.n**2:,} held out"
-
-    @property
-    def numbers(self) -> int:
-        return 1
 
     def make(self, u: Array, held_out: bool) -> Array:
         a, b = choose_pairs(self.pairs[held_out], u[:, 0], self.n)
@@ -220,8 +208,8 @@ class Modular(Task):
 
     def match(self, tokens: Array) -> Array:
         found = np.zeros((*tokens.shape, tokens.shape[1]), dtype=bool)
-        is_sum = (tokens[:, 1:4:2] == [self.n, self.n + 1]).all(1)
-        found[:, 3:4, :3:2] = is_sum[:, None, None]
+        is_sum = (tokens[:, 1:2] == self.n) & (tokens[:, 3:4] == self.n + 1)
+        found[:, 3:4, :3:2] = is_sum[..., None]
         return found
 
 
@@ -235,38 +223,35 @@ class Addition(Task):
         super().__init__(config, T)
         self.limit, self.width = 10**self.size, 3 * self.size + 4
         self.pairs = split_pairs(self.limit, config.task_held_out)
-        places = [*range(self.size + 1)]  # of the answer's digits, in their order; 0 for ones
-        orders = {"highest": places[::-1], "lowest": places, "carry": [places[-1], *places[:-1]]}
+        self.numbers = T // self.width + 1
+        places = [*range(self.size + 1)]  # of the answer's digits in their order, 0 for ones
+        orders = {"highest": places[::-1], "lowest": places, "carry": [self.size, *places[:-1]]}
         self.places = orders[config.task_order]
         if self.width > T + 1:
             raise UserError(f"--model.block_size must be at least {self.width - 1} for a sum")
 
     def __str__(self) -> str:
-        first = self.config.task_order
-        return f"sums of {self.size}-digit numbers, each answer with its {first} digit first"
-
-    @property
-    def numbers(self) -> int:
-        return math.ceil((self.T + 1) / self.width)
+        return f"sums of {self.size}-digit numbers, with the {self.config.task_order} digit first"
 
     def make(self, u: Array, held_out: bool) -> Array:
-        a, b = choose_pairs(self.pairs[held_out], u, self.limit)
-        plus, powers = np.full((*a.shape, 1), 10), 10 ** np.arange(self.size)[::-1]
-        first, second = (x[..., None] // powers % 10 for x in (a, b))
-        answer = (a + b)[..., None] // 10 ** np.array(self.places) % 10
-        sums = [first, plus, second, plus + 1, answer, plus + 2]
-        return np.concatenate(sums, axis=-1).reshape(len(u), -1)[:, : self.T + 1]
+        text, n = "", self.size
+        for a, b in zip(*choose_pairs(self.pairs[held_out], u.ravel(), self.limit), strict=True):
+            answer = "".join(str((a + b) // 10**place % 10) for place in self.places)
+            text += f"{a:0{n}}+{b:0{n}}={answer}\n"
+        tokens = np.array([*map(self.chars.index, text)])
+        return tokens.reshape(len(u), -1)[:, : self.T + 1]
 
     def match(self, tokens: Array) -> Array:
         """Return the two digits with the place of the answer's, or, for its last carry, the highest
         place."""
-        T, n = tokens.shape[1], self.size
-        found = np.zeros((len(tokens), T, T), dtype=bool)
-        for start in range(0, T - 2 * n - 1, self.width):
-            is_sum = (tokens[:, [start + n, start + 2 * n + 1]] == [10, 11]).all(1)
-            for i, place in enumerate(self.places[: T - start - 2 * n - 1]):
-                query, digit = start + 2 * n + 1 + i, start + n - 1 - min(place, n - 1)
-                found[is_sum, query, digit] = found[is_sum, query, digit + n + 1] = True
+        found, n = np.zeros((*tokens.shape, tokens.shape[1]), dtype=bool), self.size
+        for query in range(tokens.shape[1]):
+            written = query % self.width - 2 * n - 1  # digits of the answer
+            if 0 <= written <= n:
+                ends = query - written - np.array([n + 1, 0])  # of the numbers, at + and =
+                is_sum = (tokens[:, ends] == [10, 11]).all(1)
+                place = min(self.places[written], n - 1)
+                found[:, query, ends - 1 - place] = is_sum[:, None]
         return found
 
 
@@ -348,17 +333,14 @@ class Recall(Task):
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
         self.chars = string.ascii_lowercase[: self.n] + string.ascii_uppercase[: self.n]
+        self.numbers += 2 * self.n
         if self.size > self.n:
             raise UserError(
-                f"--data.task_length: {self.size} pairs, but --data.task_kinds {self.n}"
+                f"--data.task_length {self.size} must be at most --data.task_kinds {self.n}"
             )
 
     def __str__(self) -> str:
         return f"keys with values, {self.size} of {self.n} keys in a sequence"
-
-    @property
-    def numbers(self) -> int:
-        return 2 * self.n + self.T + 1
 
     def make(self, u: Array, held_out: bool) -> Array:
         n, places = self.n, (u[:, 2 * self.n :] * self.size).astype(int)
@@ -432,6 +414,4 @@ def choose_pairs(pairs: Array, u: Array, limit: int) -> tuple[Array, Array]:
 def after_same(tokens: Array) -> Array:
     """Return which keys follow an earlier occurrence of the query's token, (count, T, T)."""
     same = np.tril(tokens[:, :, None] == tokens[:, None], k=-1)
-    found = np.zeros_like(same)
-    found[:, :, 1:] = same[:, :, :-1]
-    return found
+    return np.roll(same, 1, axis=2)  # the last key has no later query

@@ -14,12 +14,27 @@ import train
 from benchmarks import page
 from tests.conftest import DEBUG, ROOT, make_run
 
-COMMANDS = {each.__name__.split(".")[-1]: each for each in (train, study, convert, page)}
+COMMANDS = {each.__name__.split(".")[-1]: each for each in (train, sample, study, convert, page)}
+MODULAR = "train --data.source=modular --model.block_size=4"
 # Flags and config files are tested in configs/test_load.py, resuming in test_train.py.
 MISTAKES = {  # command -> part of the error line
     "train configs/debgu.yaml": "No such file or directory: configs/debgu.yaml",
     "train --data.source=hub:": "no text at hub:: --data.source takes files, ",
     "train --data.source=\udcff.txt": "--data.source must be a valid",
+    "train --data.source=modular": "--model.block_size must be 4 for --data.source modular",
+    f"{MODULAR} --data.task_kinds=1": "--data.task_kinds 1 must be from 2 to 500 for this task",
+    f"{MODULAR} --data.task_held_out=0": "0.0 leaves no sums for training or for validation",
+    f"{MODULAR} --data.task_held_out=0.9999999": "leaves no sums for training or for validation",
+    "train --data.source=addition --data.task_length=9": "9 must be from 1 to 3 for this task",
+    "train --data.source=addition --model.block_size=11": "block_size must be at least 12",
+    "train --data.source=sink --data.task_kinds=1000": "1000 must be from 5 to 55 for this task",
+    "train --data.source=flipflop --data.task_kinds=2": "2 must be from 1 to 1 for this task",
+    "train --data.source=flipflop --data.task_ignored=1": "task_ignored must be less than 1, got 1",
+    "train --data.source=brackets --data.task_length=0": "task_length must be greater than or ",
+    "train --data.source=recall --data.task_kinds=8": "16 must be at most --data.task_kinds 8",
+    "train --data.source=recall --data.tokenizer=bpe": "has its own vocabulary, of 32 characters ",
+    "train --evaluate=a --data.source=markov --data.task_kinds=5": "vocabulary, of 5 characters ",
+    "sample a --prompt=(": "the vocabulary lacks '('; leave them out",
     "page absent.html": "no report given; name the file that python study.py report wrote",
     "study tarce": "trace, verify, compare, heads, counting, report, runs; did you mean trace?",
     "study heads --source=text.txt --without=L9H0": "--without L9H0: name heads from L0H0 to L2H1",

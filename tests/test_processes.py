@@ -78,12 +78,21 @@ def test_failure_ends_every_process_with_an_error_line(
     assert output_of(1).splitlines()[-1].startswith("error: ")
 
 
-def test_resume_is_bitwise_identical_with_same_process_count(workplace: Path) -> None:
-    flags = [*FLAGS, "--train.max_steps=10", "--model.dropout=0.2", "--model.attn_dropout=0.1"]
+def test_resume_is_bitwise_identical_with_same_process_count(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The processes count the answers of a task together."""
+    flags = [DEBUG, "--data.source=brackets", *FLAGS[2:], "--train.max_steps=10"]
+    flags += ["--model.dropout=0.2", "--model.attn_dropout=0.1"]
     assert run_job(2, [*flags, "--run=whole"]) == [0, 0]
     assert run_job(2, [*flags, "--run=parts", "--train.max_steps=4"]) == [0, 0]
     assert run_job(2, ["--resume=parts", "--train.max_steps=10"]) == [0, 0]
     assert_same_checkpoint("whole", "parts")
+    assert train.main(["--evaluate=whole"]) == 0
+    *_, validation, training = capsys.readouterr().out.splitlines()
+    step = state_of("whole", "best").step
+    for line, key in ((validation, "accuracy"), (training, "train_accuracy")):
+        assert line.endswith(f"  accuracy {read('runs/whole', key)[step]:.1%}")
 
 
 def test_timed_job_repeats_bitwise_from_its_config(workplace: Path) -> None:

@@ -218,11 +218,50 @@ def test_evaluate_measures_the_held_out_splits(
     assert last == [["validation", "model"], ["test", "model"]]
 
 
+def test_accuracy_of_a_task_is_measured_on_held_out_and_training_sequences(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--evaluate and --init_from may change the task's settings."""
+    assert train.main([*SHORT[:-1], "--data.source=brackets", "--run=a"]) == 0
+    saved, found = open_run(Path("runs/a")), list[list[float | None]]()
+    for flags in ([], ["--data.task_length=2"]):
+        capsys.readouterr()
+        assert train.main(["--evaluate=a", *flags]) == 0
+        config = dataclasses.replace(saved.config.data, task_length=2 if flags else None)
+        batches, expected = open_batches(config, 32, 0), "\n"
+        found.append([])
+        for name in ("validation", "training"):
+            split = getattr(batches, f"{name}_batches")(16)
+            result = evaluate(saved.model(), split, batches, Processes())
+            assert result
+            expected += f"{name:10}  model       {result.in_units('char')}"
+            expected += f"  accuracy {result.accuracy:.1%}\n"
+            found[-1].append(result.accuracy)
+        assert capsys.readouterr().out.endswith(expected)
+    step = saved.header.state.step
+    assert [read("runs/a", key)[step] for key in ("accuracy", "train_accuracy")] == found[0]
+    assert len({*itertools.chain(*found)}) == 4
+    flags = ["--data.task_length=2", "--train.max_steps=8", "--train.learning_rate=0"]
+    assert train.main(["--init_from=a", *flags, "--train.muon_learning_rate=0", "--run=b"]) == 0
+    assert [read("runs/b", key)[8] for key in ("accuracy", "train_accuracy")] == found[1]
+
+
 # --- how many steps fit into the minutes ---------------------------------------------------------
 
 
+EVALUATIONS = [  # and the tokens of one
+    (["--data.source=short.txt"], 251),
+    (["--data.source=brackets", "--train.eval_tokens=160"], 2 * 160),  # also of training sequences
+]
+
+
+@pytest.mark.parametrize(("source", "tokens"), EVALUATIONS)
 def test_minutes_limit_the_whole_run(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    source: list[str],
+    tokens: int,
 ) -> None:
     """Simulate a clock that moves with the model: a forward pass takes a third of a step, and its
     tokens 1 second in all."""
@@ -236,14 +275,13 @@ def test_minutes_limit_the_whole_run(
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(common.start, "BEGAN", now[0] - 7.0)
     monkeypatch.setattr(GPT, "forward", slow)
-    flags = [flag for flag in SHORT if "max_steps" not in flag]
+    flags = [flag for flag in SHORT[:-1] if "max_steps" not in flag] + source
     flags += ["--train.batch_size=1", "--train.eval_every=9", "--train.save_every=50", "--run=a"]
     assert train.main([*flags, "--train.minutes=2"]) == 0
     steps = state_of("a").step
     assert f"{steps} steps, 1,000.0 ms each, fit into 2 min here; " in capsys.readouterr().out
     evaluations = len(read("runs/a", "val_loss"))
-    # The validation split has 251 tokens, and a sample 10.
-    assert state_of("a").seconds == pytest.approx(steps + evaluations * (251 + 10) / 32 / 3)
+    assert state_of("a").seconds == pytest.approx(steps + evaluations * (tokens + 10) / 32 / 3)
     assert 120 - 8 < now[0] - (1000.0 - 7.0) <= 120
 
 

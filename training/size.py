@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from data.batches import Batches
+from data.batches import Batches, TaskBatches
 from model.config import ModelConfig
 from training.config import TrainConfig
 from training.processes import Processes
@@ -46,6 +46,7 @@ def fit_steps(
     seconds_per_step = (first + second) / 2
     # A forward pass costs a third of a step, and a token of a sample is a pass of one position.
     tokens = min(batches.validation_tokens, train.eval_tokens)
+    tokens *= 1 + isinstance(batches, TaskBatches)  # training sequences are evaluated as well
     evaluation = seconds_per_step * tokens / (3 * train.batch_size * config.block_size)
     evaluation += train.sample_tokens * seconds_of(model.forward, shard[:1, :1].to(machine.device))
     (passed,) = processes.mean(time.perf_counter() - began)

@@ -34,6 +34,11 @@ def logger(run: Path, state: TrainState, **options: Any) -> Log:
     return Log(run, config, state, BASELINES, StopSignal())
 
 
+def events(run: Path, key: str) -> list[tuple[int, float]]:
+    scalars = EventAccumulator(str(run)).Reload().Scalars(key)
+    return [(event.step, event.value) for event in scalars]
+
+
 def test_throughput_is_measured_since_the_last_logged_step(tmp_path: Path) -> None:
     """Only the time of training steps counts, which excludes evaluations and checkpoints."""
     state = TrainState(step=1, seconds=50.0, train_loss=9.0)
@@ -59,11 +64,13 @@ def test_evaluation_is_printed_with_the_best_baseline_it_beats(
 ) -> None:
     state = TrainState(step=5, train_loss=2.125)
     sample = "first line\nbell\x07\n\nthe end"
-    with logger(tmp_path, state, max_steps=1000) as log:
-        for loss, shown in ((4.5, ""), (1.5, sample), (3.0, "")):
+    with logger(tmp_path, state, max_steps=1000, tensorboard=True) as log:
+        for loss, shown in ((4.5, ""), (1.5, sample)):
             state.record(loss)
             log.evaluation(evaluation(loss), None)
             log.sample(shown)
+        assert not any("accuracy" in line for line in read_metrics(tmp_path))
+        log.evaluation(dataclasses.replace(evaluation(3.0), right=3, answers=4), 0.125)
     step = "step    5  validation "
     assert capsys.readouterr().out.splitlines() == [
         "to beat: uniform 4.0000, bigram 2.0000 nats/char",
@@ -73,8 +80,12 @@ def test_evaluation_is_printed_with_the_best_baseline_it_beats(
         "    | bell\\x07",
         "    | ",
         "    | the end",
-        f"{step}3.0000 nats/char  1.500 bits/char  training 2.1250  beats the uniform 4.0000",
+        f"{step}3.0000 nats/char  1.500 bits/char  training 2.1250  accuracy 75.0% (training 12.5%)"
+        "  beats the uniform 4.0000",
     ]
+    for key, accuracy in (("accuracy", 0.75), ("train_accuracy", 0.125)):
+        assert read_metrics(tmp_path)[-1][key] == accuracy
+        assert events(tmp_path, key) == [(5, accuracy)]
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -86,16 +97,12 @@ def test_resumed_log_has_no_missing_or_repeated_steps(
     """The checkpoint is of step 2, before its evaluation. The log has later steps and four damaged
     lines."""
 
-    def events(key: str) -> list[tuple[int, float]]:
-        scalars = EventAccumulator(str(tmp_path)).Reload().Scalars(key)
-        return [(event.step, event.value) for event in scalars]
-
     state = TrainState()
     with logger(tmp_path, state, tensorboard=True) as log:
         for state.step in (1, 2, 3, 4):
             log.write({"train_loss": state.step})
             log.write({"val_loss": -state.step})
-            assert events("val_loss")[-1][0] == state.step, "while it trains"
+            assert events(tmp_path, "val_loss")[-1][0] == state.step, "while it trains"
     with open(tmp_path / "metrics.jsonl", "ab") as file:
         file.write(b'\xff\n[1]\n{}\n{"step": "3"}\n{"step": 3, "train')
     now = time.time() + 2  # TensorBoard orders files by the time in their names, in seconds
@@ -110,7 +117,7 @@ def test_resumed_log_has_no_missing_or_repeated_steps(
     for key, sign, twice in (("train_loss", 1, []), ("val_loss", -1, [(2, -2)])):
         lines = [(line["step"], line[key]) for line in read_metrics(tmp_path) if key in line]
         assert lines == [(1, sign), (2, 2 * sign), (3, 30 * sign), (4, 40 * sign)]
-        assert sorted(events(key)) == sorted(lines + twice)
+        assert sorted(events(tmp_path, key)) == sorted(lines + twice)
     assert [line for line in read_metrics(tmp_path) if "baselines" in line] == [
         {"step": 0, "baselines": BASELINES}
     ]

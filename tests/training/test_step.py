@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from data.batches import TextBatches
+from data.batches import TaskBatches, TextBatches
 from data.config import DataConfig
 from data.corpus import Corpus, Text
 from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
@@ -131,7 +131,23 @@ def test_evaluation_is_the_token_mean_and_keeps_the_rng_state() -> None:
     losses = [nats(model.eval(), row[None]) for batch in split() for row in batch]
     assert result.loss == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
     assert result.bits_per_char == pytest.approx(result.loss / math.log(2))
+    assert result.accuracy is None and result.in_percent == ""
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_accuracy_is_the_fraction_of_answers_that_have_the_highest_logit() -> None:
+    """The answers are the closing brackets. The last batch is smaller."""
+    model, task = make(), TaskBatches(DataConfig(source="brackets", task_kinds=3), 6, 0)
+    batches = [*task.validation_batches(20, 50 * 6)]
+    result = evaluate(model, iter(batches), task, Processes())
+    right = [
+        model(row[None, :t])[0, -1].argmax() == row[t]
+        for row in torch.cat(batches)
+        for t in range(1, 7)
+        if row[t] >= 3
+    ]
+    assert 0 < sum(right) < len(right)
+    assert result and result.accuracy == sum(right) / len(right)
 
 
 def test_byte_tokens_report_bits_per_character() -> None:
