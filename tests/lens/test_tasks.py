@@ -13,6 +13,7 @@ import torch
 import study
 import train
 from data.tasks import TASKS
+from lens import measure
 from lens.capture import capture
 from lens.subject import MeasureOptions, Subject
 
@@ -33,9 +34,11 @@ def tables(*words: str) -> list[list[list[Any]]]:
 
 @pytest.mark.parametrize("name", ["markov", "brackets", "flipflop", "modular"])
 def test_weight_on_match_is_that_of_the_keys_that_the_task_names(
-    workplace: Path, name: str
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Brackets and bits with long gaps leave queries and sequences without a match."""
+    """Brackets and bits with long gaps leave queries and sequences without a match. A few sequences
+    are measured at a time."""
+    monkeypatch.setattr(measure, "NUMBERS_AT_ONCE", 1000)
     train_on(name, 4 if name == "modular" else 12, "--data.task_ignored=0.8")
     subject = Subject(name, MeasureOptions())
     texts, task = subject.sequences(9)[:, :-1], TASKS[name](subject.config.data, subject.window)
