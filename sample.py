@@ -21,6 +21,7 @@ from common.fields import STRICT, Natural
 from configs.load import build, read_command_line
 from data.batches import cached_training_tokens
 from data.counting import longest_copy
+from data.tasks import TASKS
 from run.checkpoint import open_run
 from run.folder import find_run
 from sampling.decode import optimize_for_decoding
@@ -36,7 +37,7 @@ class Options(Sampling):
 
     prompt: str = ""
     """Text to continue. If empty, generation starts after a newline or, if the run's text has
-    none, after its most frequent token."""
+    none, after its most frequent token; the sequences of a task start with its first token."""
 
     num_samples: Annotated[int, Field(ge=1, le=1000)] = 1
     """Number of texts to generate, in one batch; at most a thousand."""
@@ -70,9 +71,11 @@ def main(argv: list[str]) -> int:
     model = optimize_for_decoding(saved.model(device), getattr(torch, options.dtype))
     print(f"{saved}, on {device}", file=sys.stderr)
 
-    prompt = [saved.start_token]
-    if options.prompt:
-        prompt = saved.tokenizer.encode(options.prompt).tolist()
+    text, prompt = options.prompt, [saved.start_token]
+    if text:
+        prompt = saved.tokenizer.encode(text).tolist()
+    elif str(saved.config.data.source) in TASKS:
+        text = saved.tokenizer.decode(prompt)
     tokens = generate(
         model,
         torch.tensor([prompt] * options.num_samples, device=device),
@@ -81,14 +84,14 @@ def main(argv: list[str]) -> int:
         torch.Generator().manual_seed(options.seed),
     )
     tokens, batch = itertools.tee(tokens)
-    print(options.prompt, end="", flush=True)
+    print(text, end="", flush=True)
     for piece in saved.tokenizer.stream(int(token_B[0]) for token_B in tokens):
         print(piece, end="", flush=True)  # the first sample, as it grows
     print()
     first, *others = torch.stack(list(batch), dim=1).tolist()
     for sample in others:
         print("-" * 80)
-        print(options.prompt + saved.tokenizer.decode(sample))
+        print(text + saved.tokenizer.decode(sample))
     train = cached_training_tokens(saved.config.data, saved.header.corpus, saved.tokenizer)
     if train is not None:
         start, length = longest_copy(np.array(first[:COMPARED]), train)

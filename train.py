@@ -159,15 +159,10 @@ def validate(
         save_in_run(folder, "best", model_tensors(model), header)
     log.evaluation(result, trained.accuracy)
     if folder:
-        log.sample(
-            generate_text(
-                model,
-                batches.tokenizer,
-                batches.corpus.start_token,
-                header.config.train.sample_tokens,
-                header.config.train.seed,
-            )
-        )
+        tokens, seed = header.config.train.sample_tokens, header.config.train.seed
+        start_token = batches.corpus.start_token
+        text = generate_text(model, batches.tokenizer, start_token, tokens, seed)
+        log.sample(text and batches.start + text)
     return False
 
 

@@ -85,6 +85,7 @@ class TextBatches:
 
     def __init__(self, text: Text, config: DataConfig, block_size: int, seed: int) -> None:
         tokens, self.tokenizer, self.corpus, entry = text
+        self.start = ""  # of a printed sample
         self.block_size, self.seed = block_size, seed
         fewer = config.tokenizer == "bpe" and self.tokenizer.vocab_size < config.vocab_size
         self.asked = f" of vocab_size {config.vocab_size}" * fewer
@@ -150,7 +151,7 @@ class TaskBatches:
         self.block_size, self.seed = block_size, seed
         self.task = TASKS[config.source](config, block_size)
         self.tokenizer: Tokenizer = CharTokenizer(self.task.chars)
-        self.corpus = Corpus(str(config.source), start_token=0)
+        self.corpus, self.start = Corpus(str(config.source), start_token=0), self.task.chars[0]
         self.validation_tokens = HELD_OUT * block_size
         self.training_batches = functools.partial(self.fixed, 2)
         self.validation_batches = functools.partial(self.fixed, 0)

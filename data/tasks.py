@@ -111,6 +111,9 @@ class Repeat(Task):
     def match(self, tokens: Array) -> Array:
         return after_same(tokens)
 
+    def baselines(self, held_out: Array) -> dict[str, float]:
+        return {"uniform": math.log(len(self.chars))}
+
 
 class Sink(Task):
     """A fixed Markov chain with triggers: after a digit comes the token before it. At other tokens
@@ -175,7 +178,9 @@ class Markov(Task):
         """Return the losses by counting in the context, from 1, the tokens or the bigrams."""
         V = np.eye(self.n)[held_out]
         losses = {"uniform": math.log(self.n)}
-        counts = {"unigram": V.cumsum(1), "bigram": after_same(held_out) @ V}
+        pairs = zip(held_out, V, strict=True)  # one sequence at a time, to save memory
+        bigrams = np.stack([after_same(tokens[None])[0] @ each for tokens, each in pairs])
+        counts = {"unigram": V.cumsum(1), "bigram": bigrams}
         for name, counted in counts.items():
             chance = (counted + 1) / (counted + 1).sum(-1, keepdims=True)
             nats = -np.log((chance[:, :-1] * V[:, 1:]).sum(-1))
@@ -372,9 +377,13 @@ def choose(name: str, given: int | None, default: int, low: int, high: int) -> i
     Raises:
         UserError: if the task does not allow it.
     """
-    if given is not None and not low <= given <= high:
+    if given is None:
+        return default
+    if low == high:
+        raise UserError(f"this task does not use --data.{name}; omit it")
+    if not low <= given <= high:
         raise UserError(f"--data.{name} {given} must be from {low} to {high} for this task")
-    return default if given is None else given
+    return given
 
 
 def choose_by(weights: Array, u: Array) -> Array:

@@ -28,7 +28,7 @@ MISTAKES = {  # command -> part of the error line
     "train --data.source=addition --data.task_length=9": "9 must be from 1 to 3 for this task",
     "train --data.source=addition --model.block_size=11": "block_size must be at least 12",
     "train --data.source=sink --data.task_kinds=1000": "1000 must be from 5 to 55 for this task",
-    "train --data.source=flipflop --data.task_kinds=2": "2 must be from 1 to 1 for this task",
+    "train --data.source=flipflop --data.task_kinds=2": "does not use --data.task_kinds",
     "train --data.source=flipflop --data.task_ignored=1": "task_ignored must be less than 1, got 1",
     "train --data.source=brackets --data.task_length=0": "task_length must be greater than or ",
     "train --data.source=recall --data.task_kinds=8": "16 must be at most --data.task_kinds 8",
