@@ -1,6 +1,7 @@
-"""Take the pictures of README.md and docs/induction.md from the page of a run of induction.yaml.
+"""Take the pictures of README.md and docs/ from the page of a run.
 
-python -m docs.pictures runs/two-layers/report.html
+python -m docs.pictures runs/two-layers/report.html   of induction.yaml
+python -m docs.pictures runs/modular/report.html      of another task: one still
 
 `live.gif` shows the slider dragged through training under a typed text. The others are stills, at
 steps chosen by the induction score of the best head.
@@ -20,6 +21,7 @@ FOLDER = Path(__file__).parent
 WORD = "UNCOPYRIGHTABLE"  # no letter twice
 SCORES = """JSON.parse(document.getElementById("data").textContent)
   .snapshots.map((each) => Math.max(...each.scores.induction))"""
+TASK = "JSON.parse(document.getElementById('data').textContent).run.config.data.source"
 HIDE = "(ids) => ids.forEach((id) => { document.querySelector(id).hidden = true; })"
 NONE_YET, FORMED = 0.15, 0.5  # maximum and minimum induction score, before and after it forms
 
@@ -73,6 +75,10 @@ def main(argv: list[str]) -> int:
     page = find_report(argv[0] if argv else None)
     image = importlib.import_module("PIL.Image")  # pip install pillow
     with start_browser() as browser:
+        tab = open_report(browser, page, viewport={"width": 1280, "height": 680})
+        if (task := tab.evaluate(TASK)) != "repeat":
+            tab.screenshot(path=FOLDER / f"task_{task}.png")
+            return 0
         scores = open_report(browser, page).evaluate(SCORES)
         if min(scores) > NONE_YET or max(scores) < FORMED:
             raise UserError(f"{page} shows no induction; train configs/induction.yaml")
