@@ -86,10 +86,12 @@ def describe(run: Path) -> frame.Row:
     subject = Subject(str(run), SubjectOptions(checkpoint="last"))
     batches, model, metrics = subject.batches, subject.model, read_metrics(run)
     sequences_BT = torch.cat([*batches.validation_batches(64)])[:64, :-1]
-    weight_LH = score_match(model, *subject.matching(sequences_BT))[MATCH.key]
+    matching = subject.matching(sequences_BT)
+    weight_LH = score_match(model, *matching)[MATCH.key]
     head, at = max(names_of(model).items(), key=lambda item: weight_LH[item[1]].item())
     evaluations = [line for line in metrics if "val_loss" in line]
-    found: frame.Row = {"head": head, "match": weight_LH[at].item()}
+    uniform = MATCH.uniform(sequences_BT.size(1), matching[1])
+    found: frame.Row = {"head": head, "match": weight_LH[at].item(), "uniform": uniform}
     if "accuracy" in evaluations[-1]:
         found["right"] = evaluations[-1]["accuracy"]
     if subject.trained_periods:
