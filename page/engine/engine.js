@@ -9,7 +9,7 @@ import { ACTIVATIONS, activate, arena, product, softmax } from "./kernels.js";
 
 const EPS = 1e-5; // of every norm
 const NGRAM_ROWS = 16381;
-const CHUNK = 12; // rows between two yields: tiles of four
+const CHUNK = 16; // rows between two yields, and queries that attend together: tiles of four
 
 const shelves = []; // weights in memory: {key, start, count, users}
 
@@ -22,8 +22,9 @@ export function sizesOf(config, shapes) {
 
 export class Engine {
   /** @param config the fields of model/config.py
-   * @param shapes [name, shape] of each weight, in the order in which `load` writes them */
-  constructor(config, shapes) {
+   * @param shapes [name, shape] of each weight, in the order in which `load` writes them
+   * @param chunk number of rows that `block` and `unembed` can compute at once */
+  constructor(config, shapes, chunk = CHUNK) {
     Object.assign(this, { config }, sizesOf(config, shapes));
     const { L, H, C, B } = this;
     this.triangle = (B * (B + 1)) / 2; // weights of a head: row t has t + 1
@@ -39,11 +40,11 @@ export class Engine {
     for (let l = 0; l <= L; l++) place(`x${l}`, B * C); // the residual stream
     for (let l = 0; l < L; l++) {
       for (const name of ["q", "k", "v", "z", "attn", "mlp"]) place(name + l, B * C);
-      place(`columns${l}`, B * C); // the values transposed: for each of C numbers, B positions
       place(`weights${l}`, H * this.triangle);
     }
-    place("normed", CHUNK * C);
-    place("up", CHUNK * this.hidden);
+    place("normed", chunk * C);
+    place("up", chunk * this.hidden);
+    place("scores", CHUNK * B);
     place("logits", B * this.V);
     place("lens", CHUNK * this.V);
     for (const name of ["cos", "sin"]) place(name, (B * this.D) / 2);
@@ -66,9 +67,11 @@ export class Engine {
   /** A view of the numbers of all engines. Do not keep it, because the memory may grow. */
   get memory() { return arena.floats; }
 
-  /** Use the weights with the name `key`, one tensor after the other. Engines share them; `fill`
-   * writes them, over zeros, only if no engine has them yet. */
+  /** Use the weights of `key`, one tensor after the other. Engines share them; `fill` writes them,
+   * over zeros, only if no engine has them yet. The key is an object that stands for these weights
+   * alone, so that two models never share by a number or a name that both have. */
   load(key, fill, means = null) {
+    if (typeof key !== "object") throw new TypeError("the key of weights is an object");
     const count = this.weightCount;
     this.shelf?.users.delete(this);
     this.shelf = shelves.find((shelf) => shelf.key === key && shelf.count === count) ??
@@ -214,7 +217,7 @@ export class Engine {
 
   /** Compute a block, attention and MLP, for the rows `from` to `to` of the residual stream. */
   block(l, from, to) {
-    const { memory, at, B, C, hidden } = this;
+    const { memory, at, C, hidden } = this;
     const rows = to - from;
     const [x, next] = [at[`x${l}`] + from * C, at[`x${l + 1}`] + from * C];
     const [attn, mlp] = [at[`attn${l}`] + from * C, at[`mlp${l}`] + from * C];
@@ -224,10 +227,6 @@ export class Engine {
       const y = at[letter + l] + from * C;
       this.linear(`${name}.attn.${kind}`, at.normed, y, rows, C, C);
       if (letter !== "v") this.normAndRotate(`${name}.attn.${letter}_norm`, y, from, to);
-    }
-    const { [`v${l}`]: v, [`columns${l}`]: columns } = at;
-    for (let t = from; t < to; t++) {
-      for (let c = 0; c < C; c++) memory[columns + c * B + t] = memory[v + t * C + c];
     }
     this.attend(l, from, to);
     this.linear(`${name}.attn.out`, at[`z${l}`] + from * C, attn, rows, C, C);
@@ -249,28 +248,34 @@ export class Engine {
     this.add(next, mlp, rows * C);
   }
 
-  /** Compute attention head by head, with the edits. */
+  /** Compute attention head by head for blocks of queries, with the edits. Scores of later keys
+   * are computed, and their weights set to zero: larger matmuls are faster than exact ones. */
   attend(l, from, to) {
-    const { memory, at, B, C, D, H, triangle } = this;
+    const { memory, at, C, D, H, triangle } = this;
     const edits = this.edits.filter(({ layer }) => layer === undefined || layer === l);
-    const { [`q${l}`]: q, [`k${l}`]: k, [`z${l}`]: z, [`columns${l}`]: columns,
-      [`weights${l}`]: weights } = at;
+    const { [`q${l}`]: q, [`k${l}`]: k, [`v${l}`]: v, [`z${l}`]: z, scores } = at;
     const scale = 1 / Math.sqrt(D);
+    memory.fill(0, z + from * C, z + to * C);
     for (let h = 0; h < H; h++) {
       const own = edits.filter(({ head }) => head === undefined || head === h);
-      const [first, values, mean] = [h * D, columns + h * D * B, (l * H + h) * D];
-      for (let t = from; t < to; t++) {
-        const row = weights + h * triangle + (t * (t + 1)) / 2;
-        arena.multiply(q + t * C + first, k + first, row, 1, D, t + 1, C);
-        for (const { hide } of own) if (hide < t) memory[row + hide] = -Infinity;
-        softmax(memory, row, t + 1, scale);
-        const out = z + t * C + first;
-        arena.multiply(row, values, out, 1, t + 1, D, B);
-        for (const { head, off, row: given, position } of own) {
-          if (head !== h) continue;
+      const [d, weights] = [h * D, at[`weights${l}`] + h * triangle];
+      for (let first = from; first < to; first += CHUNK) {
+        const keys = Math.min(first + CHUNK, to), rows = keys - first;
+        arena.multiply(q + first * C + d, k + d, scores, rows, D, keys, C, C);
+        for (let t = first, row = scores; t < keys; t++, row += keys) {
+          for (const { hide } of own) if (hide < t) memory[row + hide] = -Infinity;
+          softmax(memory, row, t + 1, scale);
+          memory.fill(0, row + t + 1, row + keys);
+          memory.copyWithin(weights + (t * (t + 1)) / 2, row, row + t + 1);
+        }
+        arena.addProduct(scores, v + d, z + first * C + d, rows, keys, D, keys, 1, C, C);
+      }
+      for (const { head, off, row, position } of own) {
+        if (head !== h) continue;
+        for (let t = from, out = z + from * C + d; t < to; t++, out += C) {
           if (off === "zero") memory.fill(0, out, out + D);
-          if (off === "mean") memory.set(this.means.subarray(mean, mean + D), out);
-          if (given && position === t) memory.set(given, out);
+          if (off === "mean") memory.set(this.means.subarray(l * C + d, l * C + d + D), out);
+          if (row && position === t) memory.set(row, out);
         }
       }
     }

@@ -1,6 +1,8 @@
-// The kernels of the engine: one memory for all engines, the matmul over it, softmax and
-// activations. The matmul is WebAssembly with SIMD, four products per instruction, whose bytes are
+// The kernels of the engine: one memory for all engines, the matmuls over it, softmax and
+// activations. The matmuls are WebAssembly with SIMD, four products per instruction, whose bytes are
 // assembled here. If a browser does not run it, plain JavaScript replaces it.
+
+import { range } from "./numbers.js";
 
 // ---------------------------------------------------------------------------- an assembler
 // Instructions of a stack machine, as nested lists of bytes: the operands first, then the code.
@@ -25,10 +27,12 @@ const ZEROS = [0xfd, 0x0c, ...new Array(16).fill(0)];
 const inMemory = (offset) => [2, whole(offset)]; // aligned to 2^2 bytes
 const loadFour = (address, offset) => [address, 0xfd, 0x00, inMemory(offset)];
 const loadOne = (address, offset) => [address, 0xfd, 0x5c, inMemory(offset)]; // and three zeros
+const loadCopies = (address, offset) => [address, 0xfd, 0x09, inMemory(offset)]; // of one number
 const addFours = (a, b) => [a, b, 0xfd, whole(0xe4)];
 const multiplyFours = (a, b) => [a, b, 0xfd, whole(0xe6)];
 const lane = (four, i) => [four, 0xfd, 0x1f, i];
 const addFloats = (a, b) => [a, b, 0x92];
+const storeFour = (address, offset, four) => [address, four, 0xfd, 0x0b, inMemory(offset)];
 const storeFloat = (address, offset, value) => [address, value, 0x38, inMemory(offset)];
 
 /** Run the body, which decreases `left`, while `left` is at least `step`. */
@@ -39,6 +43,15 @@ const whileAtLeast = (left, step, body) => [
   [0x0c, 0], 0x0b, 0x0b,
 ];
 
+/** A function of `count` integers. `write` returns its body from its parameters and from functions
+ * that make locals: integers, and vectors of four floats. */
+function define(count, write) {
+  const types = [];
+  const make = (type) => (n) => range(n).map(() => count + types.push(type) - 1);
+  const body = write(range(count), make(I32), make(V128));
+  return { count, code: [vector(types.map((type) => [1, type])), body, 0x0b].flat(Infinity) };
+}
+
 /**
  * A function that multiplies tiles of R rows by S outputs: y[r][n] = sum over k of x[r][k] w[n][k].
  * `rows` and `outputs` are multiples of a tile; the other parameters are in bytes.
@@ -47,19 +60,13 @@ const whileAtLeast = (left, step, body) => [
  * on, which are added at the end. If four does not divide the width, the rest goes to the first
  * part. The order is the same in every tile, so that a row is bitwise identical whichever rows are
  * computed with it. Sixteen registers hold a tile of 4 x 2 and its inputs; more are slower. */
-function tileFunction(R, S) {
-  const PARAMETERS = ["x", "w", "y", "rows", "outputs", "width", "wStride", "yStride"];
-  const locals = new Map(PARAMETERS.map((each, i) => [each, i]));
-  const local = (each) => locals.get(each) ?? locals.set(each, locals.size).get(each);
-  const [x, w, y, rows, outputs, width, wStride, yStride] = PARAMETERS.map(local);
-  const [nextX, nextY, rowsLeft, left] = ["nextX", "nextY", "rowsLeft", "left"].map(local);
-  const many = (count, make) => [...Array(count).keys()].map(make);
-  const xs = many(R, (r) => local(`x${r}`)); // addresses
-  const ws = many(S, (s) => local(`w${s}`));
-  const integers = locals.size - PARAMETERS.length;
-  const four = many(R, (r) => local(`four${r}`)); // numbers from x
-  const weights = local("weights"); // from w
-  const sums = many(R, (r) => many(S, (s) => local(`sum${r},${s}`)));
+const dots = (R, S) => define(9, (parameters, integers, vectors) => {
+  const [x, w, y, rows, outputs, width, xStride, wStride, yStride] = parameters;
+  const [nextX, nextY, rowsLeft, left] = integers(4);
+  const [xs, ws] = [integers(R), integers(S)]; // addresses
+  const four = vectors(R); // numbers from x
+  const [weights] = vectors(1); // from w
+  const sums = range(R).map(() => vectors(S));
 
   /** Multiply four numbers of each row, `offset` bytes after the addresses. */
   const products = (load, offset) => [
@@ -76,7 +83,7 @@ function tileFunction(R, S) {
     addFloats(lane(get(sum), 2), lane(get(sum), 3)));
   const tile = [
     sums.flat().map((sum) => put(sum, ZEROS)),
-    xs.map((address) => [put(address, get(nextX)), add(nextX, get(width))]),
+    xs.map((address) => [put(address, get(nextX)), add(nextX, get(xStride))]),
     ws.map((address, s) => put(address, s ? plus(get(ws[s - 1]), get(wStride)) : get(w))),
     put(left, get(width)),
     whileAtLeast(left, 32, [products(loadFour, 0), products(loadFour, 16), onward(32)]),
@@ -86,48 +93,85 @@ function tileFunction(R, S) {
       row.map((sum, s) => storeFloat(get(nextY), 4 * s, total(sum))), add(nextY, get(yStride)),
     ]),
   ];
-  const body = whileAtLeast(outputs, S, [ // weights are read once, and used for all rows
+  return whileAtLeast(outputs, S, [ // weights are read once, and used for all rows
     put(nextX, get(x)), put(nextY, get(y)), put(rowsLeft, get(rows)),
     whileAtLeast(rowsLeft, R, tile),
-    many(S, () => add(w, get(wStride))), add(y, constant(4 * S)),
+    range(S).map(() => add(w, get(wStride))), add(y, constant(4 * S)),
   ]);
-  const vectors = locals.size - PARAMETERS.length - integers;
-  const types = vector([[integers, I32], [vectors, V128]]);
-  return [types, body, 0x0b];
-}
+});
 
-/** A module that imports a memory and exports a function for each [R, S]. */
-function assemble(tiles) {
-  const functions = tiles.map(([R, S]) => tileFunction(R, S).flat(Infinity));
+/**
+ * A function that adds a product in tiles of R rows by S outputs: y[r][n] += sum over k of
+ * x[r][k] w[k][n]. Rows and columns of x have a stride each, so that x can be read transposed. The
+ * last three parameters but `depth` are strides, in bytes. Each sum runs over k in order. */
+const outers = (R, S) => define(10, (parameters, integers, vectors) => {
+  const [x, w, y, rows, outputs, depth, xStride, xStep, wStride, yStride] = parameters;
+  const [nextX, nextY, rowsLeft, left, from] = integers(5);
+  const [xs, ys] = [integers(R), integers(R)]; // addresses
+  const fours = vectors(Math.max(1, S / 4)); // numbers from w
+  const sums = range(R).map(() => vectors(fours.length));
+  const load = S > 1 ? loadFour : loadOne;
+  const store = (address, offset, sum) => (S > 1
+    ? storeFour(address, offset, get(sum)) : storeFloat(address, offset, lane(get(sum), 0)));
+  const step = [
+    fours.map((four, i) => put(four, load(get(from), 16 * i))), add(from, get(wStride)),
+    sums.map((row, r) => [
+      row.map((sum, i) => put(sum, addFours(get(sum),
+        multiplyFours(loadCopies(get(xs[r]), 0), get(fours[i]))))),
+      add(xs[r], get(xStep)),
+    ]),
+  ];
+  const tile = [
+    xs.map((address) => [put(address, get(nextX)), add(nextX, get(xStride))]),
+    ys.map((address) => [put(address, get(nextY)), add(nextY, get(yStride))]),
+    sums.map((row, r) => row.map((sum, i) => put(sum, load(get(ys[r]), 16 * i)))),
+    put(from, get(w)), put(left, get(depth)),
+    whileAtLeast(left, 1, step),
+    sums.map((row, r) => row.map((sum, i) => store(get(ys[r]), 16 * i, sum))),
+  ];
+  return whileAtLeast(outputs, S, [
+    put(nextX, get(x)), put(nextY, get(y)), put(rowsLeft, get(rows)),
+    whileAtLeast(rowsLeft, R, tile),
+    add(w, constant(4 * S)), add(y, constant(4 * S)),
+  ]);
+});
+
+/** A module that imports a memory and exports each function by its name. */
+function assemble(functions) {
+  const found = Object.entries(functions);
   return Uint8Array.from([
     [0, 0x61, 0x73, 0x6d, 1, 0, 0, 0], // "\0asm", version 1
-    section(1, vector([[0x60, vector(new Array(8).fill(I32)), vector([])]])), // a type
+    section(1, vector(found.map(([, { count }]) =>
+      [0x60, vector(new Array(count).fill(I32)), vector([])]))), // types
     section(2, vector([[name("js"), name("memory"), 2, 0, 0]])),
-    section(3, vector(tiles.map(() => 0))), // each is of this type
-    section(7, vector(tiles.map(([R, S], i) => [name(`${R}x${S}`), 0, i]))),
-    section(10, vector(functions.map(vector))),
+    section(3, vector(found.map((_, i) => i))), // the type of each function
+    section(7, vector(found.map(([each], i) => [name(each), 0, i]))),
+    section(10, vector(found.map(([, { code }]) => vector(code)))),
   ].flat(Infinity));
 }
 
 // --------------------------------------------------------------------------------- matmuls
-/** The memory of all engines, which grows as needed, and the matmul over it:
+/** The memory of all engines, which grows as needed, and two matmuls over it, from (rows, K) to
+ * (rows, N):
  *
- *     multiply(x, w, y, rows, K, N, stride)
+ *     multiply(x, w, y, rows, K, N, stride)      y = x W^T, where W is (N, K)
+ *     addProduct(x, w, y, rows, K, N, strides)   y += x W, where W is (K, N)
  *
- * writes x W^T, from (rows, K) to (rows, N), at y; row n of W begins `stride` numbers after the one
- * before. `floats` is a new array after each `reserve`. */
+ * Row n of W begins `stride` numbers after the one before. `floats` is a new array after each
+ * `reserve`. */
 class Arena {
   constructor() {
     this.end = 0;
     this.floats = new Float32Array(0);
-    this.multiply = this.multiplyPlainly;
     try {
       const memory = new WebAssembly.Memory({ initial: 0 });
-      const module = new WebAssembly.Module(assemble([[4, 2], [1, 4], [1, 1]]));
-      const { exports } = new WebAssembly.Instance(module, { js: { memory } });
-      this.tiles = [exports["4x2"], exports["1x4"], exports["1x1"]];
+      const module = new WebAssembly.Module(assemble({
+        "4x2": dots(4, 2), "1x4": dots(1, 4), "1x1": dots(1, 1),
+        "4+8": outers(4, 8), "4+4": outers(4, 4), "4+1": outers(4, 1),
+        "1+8": outers(1, 8), "1+4": outers(1, 4), "1+1": outers(1, 1),
+      }));
+      this.tiles = new WebAssembly.Instance(module, { js: { memory } }).exports;
       this.memory = memory;
-      this.multiply = this.multiplyInTiles;
     } catch {} // WebAssembly is missing, has no SIMD, or is not allowed
   }
 
@@ -147,30 +191,54 @@ class Arena {
     return start;
   }
 
-  multiplyInTiles(x, w, y, rows, K, N, stride) {
-    const [fourByTwo, oneByFour, one] = this.tiles;
-    const high = rows & ~3, even = N & ~1, wide = N & ~3;
-    const [a, b, c] = [4 * K, 4 * stride, 4 * N]; // bytes from row to row
-    if (high) {
-      fourByTwo(4 * x, 4 * w, 4 * y, high, even, a, b, c);
-      if (even < N) one(4 * x, 4 * w + even * b, 4 * (y + even), high, N - even, a, b, c);
+  multiply(x, w, y, rows, K, N, stride, xStride = K, yStride = N) {
+    const { tiles, floats } = this;
+    if (!tiles) {
+      for (let r = 0; r < rows; r++) {
+        for (let n = 0; n < N; n++) {
+          const [from, weights] = [x + r * xStride, w + n * stride];
+          let sum = 0;
+          for (let k = 0; k < K; k++) sum += floats[from + k] * floats[weights + k];
+          floats[y + r * yStride + n] = sum;
+        }
+      }
+      return;
     }
-    if (high === rows) return;
-    x = 4 * x + high * a;
-    y = 4 * y + high * c;
-    oneByFour(x, 4 * w, y, rows - high, wide, a, b, c);
-    if (wide < N) one(x, 4 * w + wide * b, y + 4 * wide, rows - high, N - wide, a, b, c);
+    const high = rows & ~3, even = N & ~1, wide = N & ~3;
+    const strides = [4 * K, 4 * xStride, 4 * stride, 4 * yStride]; // bytes
+    const tile = (name, r, n, rows, N) => rows && N && tiles[name](
+      4 * (x + r * xStride), 4 * (w + n * stride), 4 * (y + r * yStride + n), rows, N, ...strides);
+    tile("4x2", 0, 0, high, even);
+    tile("1x1", 0, even, high, N - even);
+    tile("1x4", high, 0, rows - high, wide);
+    tile("1x1", high, wide, rows - high, N - wide);
   }
 
-  multiplyPlainly(x, w, y, rows, K, N, stride) {
-    const { floats } = this;
-    for (let r = 0; r < rows; r++) {
-      for (let n = 0; n < N; n++) {
-        const [from, weights] = [x + r * K, w + n * stride];
-        let sum = 0;
-        for (let k = 0; k < K; k++) sum += floats[from + k] * floats[weights + k];
-        floats[y + r * N + n] = sum;
+  /** Number k of row r of x is at x + r * xStride + k * xStep. */
+  addProduct(x, w, y, rows, K, N, xStride, xStep, stride, yStride) {
+    const { tiles, floats } = this;
+    if (!tiles) {
+      for (let r = 0; r < rows; r++) {
+        for (let n = 0; n < N; n++) {
+          let sum = floats[y + r * yStride + n];
+          for (let k = 0; k < K; k++) {
+            sum += floats[x + r * xStride + k * xStep] * floats[w + k * stride + n];
+          }
+          floats[y + r * yStride + n] = sum;
+        }
       }
+      return;
+    }
+    const strides = [4 * xStride, 4 * xStep, 4 * stride, 4 * yStride], high = rows & ~3;
+    let n = 0;
+    for (const width of [8, 4, 1]) {
+      const count = (N - n) - (N - n) % width;
+      if (!count) continue;
+      for (const [height, r, some] of [[4, 0, high], [1, high, rows - high]]) {
+        if (some) tiles[`${height}+${width}`](
+          4 * (x + r * xStride), 4 * (w + n), 4 * (y + r * yStride + n), some, count, K, ...strides);
+      }
+      n += count;
     }
   }
 }
