@@ -2,10 +2,10 @@
 // again. Rows before a changed position, and layers below a changed layer, are kept.
 //
 // Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, L layers, V
-// vocabulary. All numbers are in the memory of kernels.js, which has the matmul. Norms and softmax
-// use double precision.
+// vocabulary. All numbers are in the memory of kernels.js, which has the matmul. Norms use
+// double precision.
 
-import { ACTIVATIONS, activate, arena, product, softmax } from "./kernels.js";
+import { ACTIVATIONS, activate, arena, fours, product } from "./kernels.js";
 
 const EPS = 1e-5; // of every norm
 const NGRAM_ROWS = 16381;
@@ -44,7 +44,7 @@ export class Engine {
     }
     place("normed", chunk * C);
     place("up", chunk * this.hidden);
-    place("scores", CHUNK * B);
+    place("scores", CHUNK * fours(B));
     place("logits", B * this.V);
     place("lens", CHUNK * this.V);
     for (const name of ["cos", "sin"]) place(name, (B * this.D) / 2);
@@ -248,8 +248,8 @@ export class Engine {
     this.add(next, mlp, rows * C);
   }
 
-  /** Compute attention head by head for blocks of queries, with the edits. Scores of later keys
-   * are computed, and their weights set to zero: larger matmuls are faster than exact ones. */
+  /** Compute attention head by head for blocks of queries, with the edits. Scores of later keys are
+   * computed too, and then hidden: larger matmuls are faster. */
   attend(l, from, to) {
     const { memory, at, C, D, H, triangle } = this;
     const edits = this.edits.filter(({ layer }) => layer === undefined || layer === l);
@@ -260,15 +260,17 @@ export class Engine {
       const own = edits.filter(({ head }) => head === undefined || head === h);
       const [d, weights] = [h * D, at[`weights${l}`] + h * triangle];
       for (let first = from; first < to; first += CHUNK) {
-        const keys = Math.min(first + CHUNK, to), rows = keys - first;
-        arena.multiply(q + first * C + d, k + d, scores, rows, D, keys, C, C);
-        for (let t = first, row = scores; t < keys; t++, row += keys) {
+        const keys = Math.min(first + CHUNK, to), rows = keys - first, width = fours(keys);
+        arena.multiply(q + first * C + d, k + d, scores, rows, D, keys, C, C, width);
+        for (let t = first, row = scores; t < keys; t++, row += width) {
           for (const { hide } of own) if (hide < t) memory[row + hide] = -Infinity;
-          softmax(memory, row, t + 1, scale);
-          memory.fill(0, row + t + 1, row + keys);
+          memory.fill(-Infinity, row + t + 1, row + width);
+        }
+        arena.softmaxRows(scores, rows, width, scale);
+        for (let t = first, row = scores; t < keys; t++, row += width) {
           memory.copyWithin(weights + (t * (t + 1)) / 2, row, row + t + 1);
         }
-        arena.addProduct(scores, v + d, z + first * C + d, rows, keys, D, keys, 1, C, C);
+        arena.addProduct(scores, v + d, z + first * C + d, rows, keys, D, width, 1, C, C);
       }
       for (const { head, off, row, position } of own) {
         if (head !== h) continue;

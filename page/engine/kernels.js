@@ -14,7 +14,7 @@ const vector = (items) => [whole(items.length), items];
 const name = (text) => vector([...text].map((char) => char.charCodeAt(0)));
 const section = (id, content) => [id, vector(content.flat(Infinity))];
 
-const [I32, V128] = [0x7f, 0x7b]; // types
+const [I32, F32, V128] = [0x7f, 0x7d, 0x7b]; // types
 const constant = (n) => [0x41, whole(n)]; // below 64, since it is signed
 const get = (local) => [0x20, local];
 const put = (local, value) => [value, 0x21, local];
@@ -28,10 +28,17 @@ const inMemory = (offset) => [2, whole(offset)]; // aligned to 2^2 bytes
 const loadFour = (address, offset) => [address, 0xfd, 0x00, inMemory(offset)];
 const loadOne = (address, offset) => [address, 0xfd, 0x5c, inMemory(offset)]; // and three zeros
 const loadCopies = (address, offset) => [address, 0xfd, 0x09, inMemory(offset)]; // of one number
-const addFours = (a, b) => [a, b, 0xfd, whole(0xe4)];
-const multiplyFours = (a, b) => [a, b, 0xfd, whole(0xe6)];
+const onFours = (code) => (...operands) => [operands, 0xfd, whole(code)];
+const [nearest, largest, copies] = [0x6a, 0xe9, 0x13].map(onFours);
+const [addFours, minusFours, multiplyFours, divideFours] = [0xe4, 0xe5, 0xe6, 0xe7].map(onFours);
+const [toIntegers, addIntegers, shiftLeft] = [0xf8, 0xae, 0xab].map(onFours);
 const lane = (four, i) => [four, 0xfd, 0x1f, i];
 const addFloats = (a, b) => [a, b, 0x92];
+const largerFloat = (a, b) => [a, b, 0x97];
+/** Combine the four numbers of a vector. */
+const across = (combine, four) => combine(
+  combine(lane(get(four), 0), lane(get(four), 1)), combine(lane(get(four), 2), lane(get(four), 3)));
+const number = (x) => copies([0x43, ...new Uint8Array(Float32Array.of(x).buffer)]);
 const storeFour = (address, offset, four) => [address, four, 0xfd, 0x0b, inMemory(offset)];
 const storeFloat = (address, offset, value) => [address, value, 0x38, inMemory(offset)];
 
@@ -43,13 +50,13 @@ const whileAtLeast = (left, step, body) => [
   [0x0c, 0], 0x0b, 0x0b,
 ];
 
-/** A function of `count` integers. `write` returns its body from its parameters and from functions
- * that make locals: integers, and vectors of four floats. */
-function define(count, write) {
-  const types = [];
-  const make = (type) => (n) => range(n).map(() => count + types.push(type) - 1);
-  const body = write(range(count), make(I32), make(V128));
-  return { count, code: [vector(types.map((type) => [1, type])), body, 0x0b].flat(Infinity) };
+/** A function of `count` integers, and of a float if `last` says so. `write` returns its body from
+ * its parameters and from functions that make locals: integers, and vectors of four floats. */
+function define(count, write, last = []) {
+  const inputs = [...new Array(count).fill(I32), ...last], types = [];
+  const make = (type) => (n) => range(n).map(() => inputs.length + types.push(type) - 1);
+  const body = write(range(inputs.length), make(I32), make(V128));
+  return { inputs, code: [vector(types.map((type) => [1, type])), body, 0x0b].flat(Infinity) };
 }
 
 /**
@@ -78,9 +85,6 @@ const dots = (R, S) => define(9, (parameters, integers, vectors) => {
     ]),
   ];
   const onward = (bytes) => [...xs, ...ws].map((address) => add(address, constant(bytes)));
-  const total = (sum) => addFloats(
-    addFloats(lane(get(sum), 0), lane(get(sum), 1)),
-    addFloats(lane(get(sum), 2), lane(get(sum), 3)));
   const tile = [
     sums.flat().map((sum) => put(sum, ZEROS)),
     xs.map((address) => [put(address, get(nextX)), add(nextX, get(xStride))]),
@@ -90,7 +94,7 @@ const dots = (R, S) => define(9, (parameters, integers, vectors) => {
     whileAtLeast(left, 16, [products(loadFour, 0), onward(16)]),
     whileAtLeast(left, 4, [products(loadOne, 0), onward(4)]),
     sums.map((row) => [
-      row.map((sum, s) => storeFloat(get(nextY), 4 * s, total(sum))), add(nextY, get(yStride)),
+      row.map((sum, s) => storeFloat(get(nextY), 4 * s, across(addFloats, sum))), add(nextY, get(yStride)),
     ]),
   ];
   return whileAtLeast(outputs, S, [ // weights are read once, and used for all rows
@@ -136,13 +140,47 @@ const outers = (R, S) => define(10, (parameters, integers, vectors) => {
   ]);
 });
 
+/** e to the power of the numbers in x, which becomes 0 below 2^-126. The power of two is split into
+ * a whole one, written into the exponent, and the series of one between -1/2 and 1/2. */
+const exponential = (x, whole) => [
+  put(x, largest(multiplyFours(get(x), number(Math.LOG2E)), number(-127))),
+  put(whole, nearest(get(x))),
+  put(x, minusFours(get(x), get(whole))),
+  multiplyFours(
+    shiftLeft(addIntegers(toIntegers(get(whole)), toIntegers(number(127))), constant(23)),
+    [7, 6, 5, 4, 3, 2, 1].reduce((sum, n) =>
+      addFours(number(1), multiplyFours(multiplyFours(get(x), number(Math.LN2 / n)), sum)), number(1))),
+];
+
+/** A function that replaces rows of `width` bytes, a multiple of 16, by the softmax of their numbers
+ * times a scale. */
+const softmaxes = define(3, ([x, rows, width, scale], integers, vectors) => {
+  const [at, left] = integers(2);
+  const [top, sum, power, whole] = vectors(4);
+  const each = (body) => [put(at, get(x)), put(left, get(width)),
+    whileAtLeast(left, 16, [body, add(at, constant(16))])];
+  return whileAtLeast(rows, 1, [
+    put(top, number(-Infinity)), put(sum, ZEROS),
+    each(put(top, largest(get(top), loadFour(get(at), 0)))),
+    put(top, copies(across(largerFloat, top))),
+    each([
+      put(power, multiplyFours(minusFours(loadFour(get(at), 0), get(top)), copies(get(scale)))),
+      put(power, exponential(power, whole)),
+      put(sum, addFours(get(sum), get(power))),
+      storeFour(get(at), 0, get(power)),
+    ]),
+    put(sum, copies(across(addFloats, sum))),
+    each(storeFour(get(at), 0, divideFours(loadFour(get(at), 0), get(sum)))),
+    put(x, get(at)),
+  ]);
+}, [F32]);
+
 /** A module that imports a memory and exports each function by its name. */
 function assemble(functions) {
   const found = Object.entries(functions);
   return Uint8Array.from([
     [0, 0x61, 0x73, 0x6d, 1, 0, 0, 0], // "\0asm", version 1
-    section(1, vector(found.map(([, { count }]) =>
-      [0x60, vector(new Array(count).fill(I32)), vector([])]))), // types
+    section(1, vector(found.map(([, { inputs }]) => [0x60, vector(inputs), vector([])]))), // types
     section(2, vector([[name("js"), name("memory"), 2, 0, 0]])),
     section(3, vector(found.map((_, i) => i))), // the type of each function
     section(7, vector(found.map(([each], i) => [name(each), 0, i]))),
@@ -168,7 +206,7 @@ class Arena {
       const module = new WebAssembly.Module(assemble({
         "4x2": dots(4, 2), "1x4": dots(1, 4), "1x1": dots(1, 1),
         "4+8": outers(4, 8), "4+4": outers(4, 4), "4+1": outers(4, 1),
-        "1+8": outers(1, 8), "1+4": outers(1, 4), "1+1": outers(1, 1),
+        "1+8": outers(1, 8), "1+4": outers(1, 4), "1+1": outers(1, 1), softmaxes,
       }));
       this.tiles = new WebAssembly.Instance(module, { js: { memory } }).exports;
       this.memory = memory;
@@ -214,6 +252,13 @@ class Arena {
     tile("1x1", high, wide, rows - high, N - wide);
   }
 
+  /** Compute the softmax of rows of `width` numbers, a multiple of 4, each times `scale`, in place.
+   * The weight of -Infinity is zero. */
+  softmaxRows(x, rows, width, scale = 1) {
+    if (this.tiles) this.tiles.softmaxes(4 * x, rows, 4 * width, scale);
+    else for (let r = 0; r < rows; r++) softmax(this.floats, x + r * width, width, scale);
+  }
+
   /** Number k of row r of x is at x + r * xStride + k * xStep. */
   addProduct(x, w, y, rows, K, N, xStride, xStep, stride, yStride) {
     const { tiles, floats } = this;
@@ -242,6 +287,9 @@ class Arena {
     }
   }
 }
+
+/** A width of rows that `softmaxRows` takes, for `count` numbers. */
+export const fours = (count) => (count + 3) & ~3;
 
 export const arena = new Arena();
 
