@@ -6,9 +6,9 @@
 // double precision.
 
 import { ACTIVATIONS, activate, arena, fours, product } from "./kernels.js";
+import { NGRAM_ROWS } from "./shapes.js";
 
 const EPS = 1e-5; // of every norm
-const NGRAM_ROWS = 16381;
 const CHUNK = 16; // rows between two yields, and queries that attend together: tiles of four
 
 const shelves = []; // weights in memory: {key, start, count, users}
@@ -43,7 +43,7 @@ export class Engine {
       place(`weights${l}`, H * this.triangle);
     }
     place("normed", chunk * C);
-    place("up", chunk * this.hidden);
+    for (const name of ["up", "active"]) place(name, chunk * this.hidden); // before and after
     place("scores", CHUNK * fours(B));
     place("logits", B * this.V);
     place("lens", CHUNK * this.V);
@@ -235,13 +235,13 @@ export class Engine {
 
     this.norm(`${name}.mlp_norm`, next, rows);
     this.linear(`${name}.mlp.up`, at.normed, at.up, rows, C, hidden);
-    activate(this.config.activation, memory, at.up, rows * hidden);
+    activate(this.config.activation, memory, at.up, at.active, rows * hidden);
     for (const { neuron, layer, position: t } of this.edits) {
       if (neuron !== undefined && layer === l && from <= t && t < to) {
-        memory[at.up + (t - from) * hidden + neuron] = 0;
+        memory[at.active + (t - from) * hidden + neuron] = 0;
       }
     }
-    this.linear(`${name}.mlp.down`, at.up, mlp, rows, hidden, C);
+    this.linear(`${name}.mlp.down`, at.active, mlp, rows, hidden, C);
     if (this.edits.some((edit) => edit.off === "mlp" && edit.layer === l)) {
       memory.fill(0, mlp, mlp + rows * C);
     }

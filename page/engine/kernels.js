@@ -315,28 +315,48 @@ export function softmax(memory, row, count, scale = 1) {
 
 /** The MLP's nonlinearities. */
 export const ACTIVATIONS = {
-  gelu: (u) => 0.5 * u * (1 + erf(u * Math.SQRT1_2)),
+  gelu: (u) => u * cumulative(u),
   // GPT-2's approximation of GELU (Hendrycks & Gimpel 2016, section 2)
   gelu_tanh: (u) => 0.5 * u * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (u + 0.044715 * u ** 3))),
   relu: (u) => Math.max(u, 0),
   relu2: (u) => (u > 0 ? u * u : 0),
 };
 
-/** Apply the nonlinearity to `count` numbers at `up`, in place. */
-export function activate(name, memory, up, count) {
+/** And their derivatives. */
+export const DERIVATIVES = {
+  gelu: (u) => cumulative(u) + u * density(u),
+  gelu_tanh: (u) => {
+    const tanh = Math.tanh(Math.sqrt(2 / Math.PI) * (u + 0.044715 * u ** 3));
+    const inner = Math.sqrt(2 / Math.PI) * (1 + 3 * 0.044715 * u * u);
+    return 0.5 * (1 + tanh) + 0.5 * u * (1 - tanh * tanh) * inner;
+  },
+  relu: (u) => (u > 0 ? 1 : 0),
+  relu2: (u) => (u > 0 ? 2 * u : 0),
+};
+
+/** Apply the nonlinearity to `count` numbers at `up`, and write them to `active`. */
+export function activate(name, memory, up, active, count) {
   const activation = ACTIVATIONS[name] ?? (() => NaN);
-  for (let i = 0; i < count; i++) memory[up + i] = activation(memory[up + i]);
+  for (let i = 0; i < count; i++) memory[active + i] = activation(memory[up + i]);
 }
 
-/** The error function, by its series without cancellation (Abramowitz & Stegun 1964, 7.1.6). */
-function erf(x) {
-  const square = x * x;
-  if (square > 36) return Math.sign(x);
-  let term = x;
-  let sum = x;
-  for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n++) {
-    term *= (2 * square) / (2 * n + 1);
-    sum += term;
-  }
-  return (2 / Math.sqrt(Math.PI)) * Math.exp(-square) * sum;
+/** Density and distribution function of the standard normal distribution. The latter is tabulated
+ * by its series without cancellation (Abramowitz & Stegun 1964, 26.2.11) and interpolated by cubics,
+ * whose slope is the density; they are exact to 1e-9. */
+const density = (u) => Math.exp(-0.5 * u * u) / Math.sqrt(2 * Math.PI);
+const [STEP, END] = [1 / 64, 8]; // of the table, which begins at -END
+const slopes = Float64Array.from(range(2 * END / STEP + 1), (i) => STEP * density(i * STEP - END));
+const values = slopes.map((slope, i) => {
+  const x = i * STEP - END;
+  let [term, sum] = [x, x];
+  for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n++) sum += term *= x * x / (2 * n + 1);
+  return 0.5 + density(x) * sum;
+});
+
+function cumulative(u) {
+  if (!(Math.abs(u) < END)) return u > 0 ? 1 : u < 0 ? 0 : NaN;
+  const place = (u + END) / STEP, i = Math.floor(place), x = place - i;
+  const rise = values[i + 1] - values[i], before = slopes[i], after = slopes[i + 1];
+  return values[i] + x * (before + x * (3 * rise - 2 * before - after +
+    x * (before + after - 2 * rise)));
 }
