@@ -184,23 +184,26 @@ export class Engine {
   }
 
   embed(from, to) {
-    const { memory, at, C, V, tokens } = this;
-    const { ngrams, positions } = this.config;
+    const { memory, at, C } = this;
     for (let t = from; t < to; t++) {
       const x = at.x0 + t * C;
-      const token = at["token_embedding.weight"] + tokens[t] * C;
-      for (let c = 0; c < C; c++) memory[x + c] = memory[token + c];
-      if (positions === "learned") this.add(x, at["position_embedding.weight"] + t * C, C);
-      let number = tokens[t];
-      let power = 1;
-      for (let i = 1; i < ngrams; i++) {
-        const name = `ngram_embeddings.${i - 1}.weight`;
-        power = (power * V) % NGRAM_ROWS;
-        number += (tokens[t - i] ?? 0) * power;
-        this.add(x, at[name] + (number % this.rows[name]) * C, C);
-      }
+      memory.fill(0, x, x + C);
+      for (const [name, row] of this.embeddings(t)) this.add(x, at[`${name}.weight`] + row * C, C);
     }
     this.patch(0, from, to);
+  }
+
+  /** Yield the [table, row] of each embedding whose sum is the input at position t. */
+  *embeddings(t) {
+    const { tokens, V, config: { positions, ngrams } } = this;
+    yield ["token_embedding", tokens[t]];
+    if (positions === "learned") yield ["position_embedding", t];
+    for (let i = 1, power = 1, number = tokens[t]; i < ngrams; i++) {
+      const name = `ngram_embeddings.${i - 1}`;
+      power = (power * V) % NGRAM_ROWS;
+      number += (tokens[t - i] ?? 0) * power;
+      yield [name, number % this.rows[`${name}.weight`]];
+    }
   }
 
   add(to, from, count) {
@@ -317,14 +320,18 @@ export class Engine {
 
   /** Normalize and rotate the queries or keys of each head in place, if the config says so. */
   normAndRotate(name, y, from, to) {
+    if (this.config.qk_norm) this.normalize(name, y, y, (to - from) * this.H, this.D);
+    if (this.config.positions === "rotary") this.rotate(y, from, to, 1);
+  }
+
+  /** Rotate queries or keys in place, or back if `direction` is -1. */
+  rotate(y, from, to, direction) {
     const { memory, at: { cos, sin }, D, H } = this;
     const half = D / 2;
-    if (this.config.qk_norm) this.normalize(name, y, y, (to - from) * H, D);
-    if (this.config.positions !== "rotary") return;
     for (let t = from; t < to; t++) {
       for (let h = 0; h < H; h++, y += D) {
         for (let i = 0; i < half; i++) {
-          const [across, up] = [memory[cos + t * half + i], memory[sin + t * half + i]];
+          const across = memory[cos + t * half + i], up = memory[sin + t * half + i] * direction;
           const a = memory[y + i];
           const b = memory[y + half + i];
           memory[y + i] = a * across - b * up;
