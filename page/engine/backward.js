@@ -172,9 +172,9 @@ export class Learner extends Engine {
             memory[dscores + s] = memory[scores + s] * (memory[dscores + s] - mean) * scale;
           }
         }
-        arena.addProduct(scores, dsome, dv + d, keys, rows, D, 1, width, C, C);
-        arena.addProduct(dscores, k + d, dq + first * C + d, rows, keys, D, width, 1, C, C);
-        arena.addProduct(dscores, some, dk + d, keys, rows, D, 1, width, C, C);
+        arena.addProduct(scores, dsome, dv + d, keys, rows, D, width, C, C, true);
+        arena.addProduct(dscores, k + d, dq + first * C + d, rows, keys, D, width, C, C);
+        arena.addProduct(dscores, some, dk + d, keys, rows, D, width, C, C, true);
       }
     }
   }
@@ -192,12 +192,12 @@ export class Learner extends Engine {
   linearBack(name, x, dy, dx, rows, K, N) {
     const { at, offsets } = this, weight = `${name}.weight`, bias = offsets[`${name}.bias`];
     const stride = dy === at.dlogits ? fours(N) : N;
-    arena.addProduct(dy, at[weight], dx, rows, N, K, stride, 1, K, K);
+    arena.addProduct(dy, at[weight], dx, rows, N, K, stride, K, K);
     // Columns of dy whose numbers are a power of two apart would evict each other from the cache.
     const some = stride % 256 ? rows : QUERIES;
     for (let r = 0; r < rows; r += some) {
       arena.addProduct(dy + r * stride, x + r * K, at.gradients + offsets[weight],
-        N, Math.min(some, rows - r), K, 1, stride, K, K);
+        N, Math.min(some, rows - r), K, stride, K, K, true);
     }
     if (bias === undefined) return;
     for (let r = 0; r < rows; r++) this.add(at.gradients + bias, dy + r * stride, N);

@@ -273,7 +273,7 @@ export class Engine {
         for (let t = first, row = scores; t < keys; t++, row += width) {
           memory.copyWithin(weights + (t * (t + 1)) / 2, row, row + t + 1);
         }
-        arena.addProduct(scores, v + d, z + first * C + d, rows, keys, D, width, 1, C, C);
+        arena.addProduct(scores, v + d, z + first * C + d, rows, keys, D, width, C, C);
       }
       for (const { head, off, row, position } of own) {
         if (head !== h) continue;

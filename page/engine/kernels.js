@@ -106,31 +106,38 @@ const dots = (R, S) => define(9, (parameters, integers, vectors) => {
 
 /**
  * A function that adds a product in tiles of R rows by S outputs: y[r][n] += sum over k of
- * x[r][k] w[k][n]. Rows and columns of x have a stride each, so that x can be read transposed. The
- * last three parameters but `depth` are strides, in bytes. Each sum runs over k in order. */
-const outers = (R, S) => define(10, (parameters, integers, vectors) => {
-  const [x, w, y, rows, outputs, depth, xStride, xStep, wStride, yStride] = parameters;
+ * x[r][k] w[k][n], or of x[k][r] w[k][n] if x is transposed. `rows` and `outputs` are multiples of a
+ * tile; the parameters after `depth` are in bytes. Each sum runs over k in order. */
+const outers = (R, S, transposed) => define(9, (parameters, integers, vectors) => {
+  const [x, w, y, rows, outputs, depth, xStride, wStride, yStride] = parameters;
   const [nextX, nextY, rowsLeft, left, from] = integers(5);
-  const [xs, ys] = [integers(R), integers(R)]; // addresses
+  const [xs, ys] = [integers(transposed ? 1 : R), integers(R)]; // addresses
   const fours = vectors(Math.max(1, S / 4)); // numbers from w
+  const [copy] = vectors(1); // of a number from x
   const sums = range(R).map(() => vectors(fours.length));
   const load = S > 1 ? loadFour : loadOne;
   const store = (address, offset, sum) => (S > 1
     ? storeFour(address, offset, get(sum)) : storeFloat(address, offset, lane(get(sum), 0)));
-  const step = [
-    fours.map((four, i) => put(four, load(get(from), 16 * i))), add(from, get(wStride)),
-    sums.map((row, r) => [
-      row.map((sum, i) => put(sum, addFours(get(sum),
-        multiplyFours(loadCopies(get(xs[r]), 0), get(fours[i]))))),
-      add(xs[r], get(xStep)),
+  const steps = (count) => [
+    range(count).map((k) => [
+      fours.map((four, i) => put(four, load(get(from), 16 * i))), add(from, get(wStride)),
+      sums.map((row, r) => [
+        put(copy, transposed ? loadCopies(get(xs[0]), 4 * r) : loadCopies(get(xs[r]), 4 * k)),
+        row.map((sum, i) => put(sum,
+          addFours(get(sum), multiplyFours(get(copy), get(fours[i]))))),
+      ]),
+      transposed ? add(xs[0], get(xStride)) : [],
     ]),
+    transposed ? [] : xs.map((address) => add(address, constant(4 * count))),
   ];
   const tile = [
-    xs.map((address) => [put(address, get(nextX)), add(nextX, get(xStride))]),
+    xs.map((address) => [
+      put(address, get(nextX)), add(nextX, transposed ? constant(4 * R) : get(xStride))]),
     ys.map((address) => [put(address, get(nextY)), add(nextY, get(yStride))]),
     sums.map((row, r) => row.map((sum, i) => put(sum, load(get(ys[r]), 16 * i)))),
     put(from, get(w)), put(left, get(depth)),
-    whileAtLeast(left, 1, step),
+    whileAtLeast(left, 4, steps(4)),
+    whileAtLeast(left, 1, steps(1)),
     sums.map((row, r) => row.map((sum, i) => store(get(ys[r]), 16 * i, sum))),
   ];
   return whileAtLeast(outputs, S, [
@@ -193,7 +200,7 @@ function assemble(functions) {
  * (rows, N):
  *
  *     multiply(x, w, y, rows, K, N, stride)      y = x W^T, where W is (N, K)
- *     addProduct(x, w, y, rows, K, N, strides)   y += x W, where W is (K, N)
+ *     addProduct(x, w, y, rows, K, N, strides)   y += x W, where W is (K, N); or x^T W
  *
  * Row n of W begins `stride` numbers after the one before. `floats` is a new array after each
  * `reserve`. */
@@ -205,8 +212,9 @@ class Arena {
       const memory = new WebAssembly.Memory({ initial: 0 });
       const module = new WebAssembly.Module(assemble({
         "4x2": dots(4, 2), "1x4": dots(1, 4), "1x1": dots(1, 1),
-        "4+8": outers(4, 8), "4+4": outers(4, 4), "4+1": outers(4, 1),
-        "1+8": outers(1, 8), "1+4": outers(1, 4), "1+1": outers(1, 1), softmaxes,
+        softmaxes,
+        ...Object.fromEntries([4, 1].flatMap((R) => [8, 4, 1].flatMap((S) => [
+          [`${R}+${S}`, outers(R, S, false)], [`${R}+${S} transposed`, outers(R, S, true)]]))),
       }));
       this.tiles = new WebAssembly.Instance(module, { js: { memory } }).exports;
       this.memory = memory;
@@ -259,31 +267,29 @@ class Arena {
     else for (let r = 0; r < rows; r++) softmax(this.floats, x + r * width, width, scale);
   }
 
-  /** Number k of row r of x is at x + r * xStride + k * xStep. */
-  addProduct(x, w, y, rows, K, N, xStride, xStep, stride, yStride) {
+  addProduct(x, w, y, rows, K, N, xStride, stride, yStride, transposed = false) {
     const { tiles, floats } = this;
+    const [rStep, kStep] = transposed ? [1, xStride] : [xStride, 1];
     if (!tiles) {
       for (let r = 0; r < rows; r++) {
         for (let n = 0; n < N; n++) {
           let sum = floats[y + r * yStride + n];
           for (let k = 0; k < K; k++) {
-            sum += floats[x + r * xStride + k * xStep] * floats[w + k * stride + n];
+            sum += floats[x + r * rStep + k * kStep] * floats[w + k * stride + n];
           }
           floats[y + r * yStride + n] = sum;
         }
       }
       return;
     }
-    const strides = [4 * xStride, 4 * xStep, 4 * stride, 4 * yStride], high = rows & ~3;
-    let n = 0;
-    for (const width of [8, 4, 1]) {
-      const count = (N - n) - (N - n) % width;
-      if (!count) continue;
-      for (const [height, r, some] of [[4, 0, high], [1, high, rows - high]]) {
-        if (some) tiles[`${height}+${width}`](
-          4 * (x + r * xStride), 4 * (w + n), 4 * (y + r * yStride + n), some, count, K, ...strides);
+    const strides = [4 * xStride, 4 * stride, 4 * yStride], high = rows & ~3;
+    for (const [width, n, end] of [[8, 0, N & ~7], [4, N & ~7, N & ~3], [1, N & ~3, N]]) {
+      for (const [height, r, count] of [[4, 0, high], [1, high, rows - high]]) {
+        if (count && n < end) {
+          tiles[`${height}+${width}${transposed ? " transposed" : ""}`](4 * (x + r * rStep),
+            4 * (w + n), 4 * (y + r * yStride + n), count, end - n, K, ...strides);
+        }
       }
-      n += count;
     }
   }
 }
