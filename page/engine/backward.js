@@ -5,7 +5,7 @@
 // weights to `gradients`. `dx` stands for the gradient of the loss with respect to x.
 
 import { Engine } from "./engine.js";
-import { arena, DERIVATIVES, fours } from "./kernels.js";
+import { activateBack, arena, fours } from "./kernels.js";
 
 const QUERIES = 16; // whose attention is computed together
 
@@ -125,8 +125,7 @@ export class Learner extends Engine {
     this.add(between, at[`attn${l}`], T * C);
     clear(dup, hidden);
     this.linearBack(`${name}.mlp.down`, at[`active${l}`], dx, dup, T, hidden, C);
-    const derivative = DERIVATIVES[config.activation], up = at[`up${l}`];
-    for (let i = 0; i < T * hidden; i++) memory[dup + i] *= derivative(memory[up + i]);
+    activateBack(config.activation, memory, at[`up${l}`], dup, T * hidden);
     clear(dnormed);
     this.linearBack(`${name}.mlp.up`, at[`${name}.mlp_norm output`], dup, dnormed, T, C, hidden);
     this.normBack(`${name}.mlp_norm`, between, dnormed, dx, T, C);
@@ -209,6 +208,14 @@ export class Learner extends Engine {
     const { memory, at, offsets } = this;
     const weight = at[`${name}.weight`], dweight = at.gradients + offsets[`${name}.weight`];
     const bias = offsets[`${name}.bias`];
+    if (bias !== undefined) {
+      for (let r = 0; r < rows; r++) this.add(at.gradients + bias, dy + r * width, width);
+    }
+    if (arena.tiles && width % 4 === 0) {
+      arena.tiles.normsBack(
+        4 * x, 4 * weight, 4 * dy, 4 * dx, 4 * dweight, rows, 4 * width, 1 / width);
+      return;
+    }
     for (let r = 0; r < rows; r++, x += width, dy += width, dx += width) {
       const { mean, scale } = this.moments(x, width);
       let [sum, product] = [0, 0];
@@ -222,7 +229,6 @@ export class Learner extends Engine {
         const n = (memory[x + c] - mean) * scale, g = memory[dy + c] * memory[weight + c];
         memory[dx + c] += scale * (g - (sum + n * product) / width);
       }
-      if (bias !== undefined) this.add(at.gradients + bias, dy, width);
     }
   }
 }

@@ -2,13 +2,11 @@
 // again. Rows before a changed position, and layers below a changed layer, are kept.
 //
 // Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, L layers, V
-// vocabulary. All numbers are in the memory of kernels.js, which has the matmul. Norms use
-// double precision.
+// vocabulary. All numbers are in the memory of kernels.js, which has the matmul.
 
-import { ACTIVATIONS, activate, arena, fours, product } from "./kernels.js";
+import { ACTIVATIONS, activate, arena, EPS, fours, product } from "./kernels.js";
 import { NGRAM_ROWS } from "./shapes.js";
 
-const EPS = 1e-5; // of every norm
 const CHUNK = 16; // rows between two yields, and queries that attend together: tiles of four
 
 const shelves = []; // weights in memory: {key, start, count, users}
@@ -300,6 +298,11 @@ export class Engine {
     const { memory, at } = this;
     const weight = at[`${name}.weight`];
     const bias = at[`${name}.bias`];
+    if (arena.tiles && width % 4 === 0) {
+      arena.tiles.norms(4 * x, 4 * weight, 4 * y, rows, 4 * width, 1 / width);
+      if (bias !== undefined) for (let r = 0; r < rows; r++) this.add(y + r * width, bias, width);
+      return;
+    }
     for (let r = 0; r < rows; r++, x += width, y += width) {
       const { mean, scale } = this.moments(x, width);
       for (let c = 0; c < width; c++) {

@@ -4,6 +4,8 @@
 
 import { range } from "./numbers.js";
 
+export const EPS = 1e-5; // of every norm
+
 // ---------------------------------------------------------------------------- an assembler
 // Instructions of a stack machine, as nested lists of bytes: the operands first, then the code.
 // See "Binary Format, Instructions" in the WebAssembly Core Specification.
@@ -29,7 +31,8 @@ const loadFour = (address, offset) => [address, 0xfd, 0x00, inMemory(offset)];
 const loadOne = (address, offset) => [address, 0xfd, 0x5c, inMemory(offset)]; // and three zeros
 const loadCopies = (address, offset) => [address, 0xfd, 0x09, inMemory(offset)]; // of one number
 const onFours = (code) => (...operands) => [operands, 0xfd, whole(code)];
-const [nearest, largest, copies] = [0x6a, 0xe9, 0x13].map(onFours);
+const [nearest, root, largest, copies] = [0x6a, 0xe3, 0xe9, 0x13].map(onFours);
+const [isAbove, both] = [0x44, 0x4e].map(onFours);
 const [addFours, minusFours, multiplyFours, divideFours] = [0xe4, 0xe5, 0xe6, 0xe7].map(onFours);
 const [toIntegers, addIntegers, shiftLeft] = [0xf8, 0xae, 0xab].map(onFours);
 const lane = (four, i) => [four, 0xfd, 0x1f, i];
@@ -147,6 +150,12 @@ const outers = (R, S, transposed) => define(9, (parameters, integers, vectors) =
   ]);
 });
 
+/** Run the body for each four of `width` bytes, with addresses that begin at others. */
+const forFours = (left, width, addresses, body) => [
+  addresses.map(([address, start]) => put(address, get(start))), put(left, get(width)),
+  whileAtLeast(left, 16, [body, addresses.map(([address]) => add(address, constant(16)))]),
+];
+
 /** e to the power of the numbers in x, which becomes 0 below 2^-126. The power of two is split into
  * a whole one, written into the exponent, and the series of one between -1/2 and 1/2. */
 const exponential = (x, whole) => [
@@ -164,8 +173,7 @@ const exponential = (x, whole) => [
 const softmaxes = define(3, ([x, rows, width, scale], integers, vectors) => {
   const [at, left] = integers(2);
   const [top, sum, power, whole] = vectors(4);
-  const each = (body) => [put(at, get(x)), put(left, get(width)),
-    whileAtLeast(left, 16, [body, add(at, constant(16))])];
+  const each = (body) => forFours(left, width, [[at, x]], body);
   return whileAtLeast(rows, 1, [
     put(top, number(-Infinity)), put(sum, ZEROS),
     each(put(top, largest(get(top), loadFour(get(at), 0)))),
@@ -179,6 +187,75 @@ const softmaxes = define(3, ([x, rows, width, scale], integers, vectors) => {
     put(sum, copies(across(addFloats, sum))),
     each(storeFour(get(at), 0, divideFours(loadFour(get(at), 0), get(sum)))),
     put(x, get(at)),
+  ]);
+}, [F32]);
+
+/** A function of `count` bytes that writes to y a function of x and y. */
+const pointwise = (compute) => define(3, ([x, y, count], integers, vectors) => {
+  const [left] = integers(1);
+  const fours = vectors(2);
+  return forFours(left, count, [], [
+    put(fours[0], loadFour(get(x), 0)), put(fours[1], loadFour(get(y), 0)),
+    storeFour(get(y), 0, compute(...fours.map(get))),
+    add(x, constant(16)), add(y, constant(16)),
+  ]);
+});
+const positive = (x) => largest(x, ZEROS);
+
+/** Put the mean of the row at x, and the scale of a norm. `share` is one divided by the width. */
+const moments = (x, width, share, at, left, mean, scale, four) => [
+  put(mean, ZEROS), put(scale, ZEROS),
+  forFours(left, width, [[at, x]], put(mean, addFours(get(mean), loadFour(get(at), 0)))),
+  put(mean, multiplyFours(copies(across(addFloats, mean)), copies(get(share)))),
+  forFours(left, width, [[at, x]], [
+    put(four, minusFours(loadFour(get(at), 0), get(mean))),
+    put(scale, addFours(get(scale), multiplyFours(get(four), get(four)))),
+  ]),
+  put(scale, divideFours(number(1), root(addFours(number(EPS),
+    multiplyFours(copies(across(addFloats, scale)), copies(get(share))))))),
+];
+
+/** A function that normalizes rows of x into y, with weights w. */
+const norms = define(5, ([x, w, y, rows, width, share], integers, vectors) => {
+  const [at, from, left] = integers(3);
+  const [mean, scale, four] = vectors(3);
+  return whileAtLeast(rows, 1, [
+    moments(x, width, share, at, left, mean, scale, four),
+    forFours(left, width, [[at, x], [from, w]], [
+      storeFour(get(y), 0, multiplyFours(loadFour(get(from), 0),
+        multiplyFours(get(scale), minusFours(loadFour(get(at), 0), get(mean))))),
+      add(y, constant(16)),
+    ]),
+    put(x, get(at)),
+  ]);
+}, [F32]);
+
+/** A function for the gradient of a norm: see `normBack` in backward.js. */
+const normsBack = define(7, ([x, w, dy, dx, dw, rows, width, share], integers, vectors) => {
+  const [left, ...at] = integers(5);
+  const [mean, scale, sum, product, n, g] = vectors(6);
+  const each = (body) => forFours(left, width, [x, w, dy, dw].map((start, i) => [at[i], start]), [
+    put(n, multiplyFours(get(scale), minusFours(loadFour(get(at[0]), 0), get(mean)))),
+    put(g, multiplyFours(loadFour(get(at[1]), 0), loadFour(get(at[2]), 0))),
+    body,
+  ]);
+  const share4 = (four) => multiplyFours(copies(across(addFloats, four)), copies(get(share)));
+  return whileAtLeast(rows, 1, [
+    moments(x, width, share, at[0], left, mean, scale, n),
+    put(sum, ZEROS), put(product, ZEROS),
+    each([
+      put(sum, addFours(get(sum), get(g))),
+      put(product, addFours(get(product), multiplyFours(get(g), get(n)))),
+      storeFour(get(at[3]), 0, addFours(loadFour(get(at[3]), 0),
+        multiplyFours(loadFour(get(at[2]), 0), get(n)))),
+    ]),
+    put(sum, share4(sum)), put(product, share4(product)),
+    each([
+      storeFour(get(dx), 0, addFours(loadFour(get(dx), 0), multiplyFours(get(scale),
+        minusFours(minusFours(get(g), get(sum)), multiplyFours(get(n), get(product)))))),
+      add(dx, constant(16)),
+    ]),
+    put(x, get(at[0])), put(dy, get(at[2])),
   ]);
 }, [F32]);
 
@@ -212,7 +289,11 @@ class Arena {
       const memory = new WebAssembly.Memory({ initial: 0 });
       const module = new WebAssembly.Module(assemble({
         "4x2": dots(4, 2), "1x4": dots(1, 4), "1x1": dots(1, 1),
-        softmaxes,
+        softmaxes, norms, normsBack,
+        relu: pointwise(positive),
+        relu2: pointwise((x) => multiplyFours(positive(x), positive(x))),
+        "relu back": pointwise((x, y) => both(y, isAbove(x, ZEROS))),
+        "relu2 back": pointwise((x, y) => multiplyFours(y, addFours(positive(x), positive(x)))),
         ...Object.fromEntries([4, 1].flatMap((R) => [8, 4, 1].flatMap((S) => [
           [`${R}+${S}`, outers(R, S, false)], [`${R}+${S} transposed`, outers(R, S, true)]]))),
       }));
@@ -329,7 +410,7 @@ export const ACTIVATIONS = {
 };
 
 /** And their derivatives. */
-export const DERIVATIVES = {
+const DERIVATIVES = {
   gelu: (u) => cumulative(u) + u * density(u),
   gelu_tanh: (u) => {
     const tanh = Math.tanh(Math.sqrt(2 / Math.PI) * (u + 0.044715 * u ** 3));
@@ -342,8 +423,16 @@ export const DERIVATIVES = {
 
 /** Apply the nonlinearity to `count` numbers at `up`, and write them to `active`. */
 export function activate(name, memory, up, active, count) {
+  if (arena.tiles?.[name]) return arena.tiles[name](4 * up, 4 * active, 4 * fours(count));
   const activation = ACTIVATIONS[name] ?? (() => NaN);
   for (let i = 0; i < count; i++) memory[active + i] = activation(memory[up + i]);
+}
+
+/** Multiply `count` numbers at `dup` by the derivative of the nonlinearity at those at `up`. */
+export function activateBack(name, memory, up, dup, count) {
+  const kernel = arena.tiles?.[`${name} back`], derivative = DERIVATIVES[name];
+  if (kernel) kernel(4 * up, 4 * dup, 4 * fours(count));
+  else for (let i = 0; i < count; i++) memory[dup + i] *= derivative(memory[up + i]);
 }
 
 /** Density and distribution function of the standard normal distribution. The latter is tabulated
