@@ -37,7 +37,7 @@ export function engineFor(purpose, snapshot) {
       bytesOf(document.getElementsByClassName("weights")[(snapshot + 1) % (LAST + 1)].textContent);
     means[snapshot] ??= floatsOf(snapshots[snapshot].means);
     const { eight_bits } = snapshots[snapshot];
-    engine.load(snapshot,
+    engine.load(snapshots[snapshot],
       (weights) => unpackWeights(packedWeights[snapshot], eight_bits, data.shapes, weights),
       means[snapshot]);
     engine.snapshot = snapshot;

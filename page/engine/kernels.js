@@ -1,6 +1,10 @@
-// The kernels of the engine: one memory for all engines, the matmul over it, softmax and
-// activations. The matmul is WebAssembly with SIMD, four products per instruction, whose bytes are
+// The kernels of the engine: one memory for all engines, the matmuls over it, softmax and
+// activations. The matmuls are WebAssembly with SIMD, four products per instruction, whose bytes are
 // assembled here. If a browser does not run it, plain JavaScript replaces it.
+
+import { range } from "./numbers.js";
+
+export const EPS = 1e-5; // of every norm
 
 // ---------------------------------------------------------------------------- an assembler
 // Instructions of a stack machine, as nested lists of bytes: the operands first, then the code.
@@ -12,7 +16,7 @@ const vector = (items) => [whole(items.length), items];
 const name = (text) => vector([...text].map((char) => char.charCodeAt(0)));
 const section = (id, content) => [id, vector(content.flat(Infinity))];
 
-const [I32, V128] = [0x7f, 0x7b]; // types
+const [I32, F32, V128] = [0x7f, 0x7d, 0x7b]; // types
 const constant = (n) => [0x41, whole(n)]; // below 64, since it is signed
 const get = (local) => [0x20, local];
 const put = (local, value) => [value, 0x21, local];
@@ -25,10 +29,20 @@ const ZEROS = [0xfd, 0x0c, ...new Array(16).fill(0)];
 const inMemory = (offset) => [2, whole(offset)]; // aligned to 2^2 bytes
 const loadFour = (address, offset) => [address, 0xfd, 0x00, inMemory(offset)];
 const loadOne = (address, offset) => [address, 0xfd, 0x5c, inMemory(offset)]; // and three zeros
-const addFours = (a, b) => [a, b, 0xfd, whole(0xe4)];
-const multiplyFours = (a, b) => [a, b, 0xfd, whole(0xe6)];
+const loadCopies = (address, offset) => [address, 0xfd, 0x09, inMemory(offset)]; // of one number
+const onFours = (code) => (...operands) => [operands, 0xfd, whole(code)];
+const [nearest, root, largest, copies] = [0x6a, 0xe3, 0xe9, 0x13].map(onFours);
+const [isAbove, both] = [0x44, 0x4e].map(onFours);
+const [addFours, minusFours, multiplyFours, divideFours] = [0xe4, 0xe5, 0xe6, 0xe7].map(onFours);
+const [toIntegers, addIntegers, shiftLeft] = [0xf8, 0xae, 0xab].map(onFours);
 const lane = (four, i) => [four, 0xfd, 0x1f, i];
 const addFloats = (a, b) => [a, b, 0x92];
+const largerFloat = (a, b) => [a, b, 0x97];
+/** Combine the four numbers of a vector. */
+const across = (combine, four) => combine(
+  combine(lane(get(four), 0), lane(get(four), 1)), combine(lane(get(four), 2), lane(get(four), 3)));
+const number = (x) => copies([0x43, ...new Uint8Array(Float32Array.of(x).buffer)]);
+const storeFour = (address, offset, four) => [address, four, 0xfd, 0x0b, inMemory(offset)];
 const storeFloat = (address, offset, value) => [address, value, 0x38, inMemory(offset)];
 
 /** Run the body, which decreases `left`, while `left` is at least `step`. */
@@ -39,6 +53,15 @@ const whileAtLeast = (left, step, body) => [
   [0x0c, 0], 0x0b, 0x0b,
 ];
 
+/** A function of `count` integers, and of a float if `last` says so. `write` returns its body from
+ * its parameters and from functions that make locals: integers, and vectors of four floats. */
+function define(count, write, last = []) {
+  const inputs = [...new Array(count).fill(I32), ...last], types = [];
+  const make = (type) => (n) => range(n).map(() => inputs.length + types.push(type) - 1);
+  const body = write(range(inputs.length), make(I32), make(V128));
+  return { inputs, code: [vector(types.map((type) => [1, type])), body, 0x0b].flat(Infinity) };
+}
+
 /**
  * A function that multiplies tiles of R rows by S outputs: y[r][n] = sum over k of x[r][k] w[n][k].
  * `rows` and `outputs` are multiples of a tile; the other parameters are in bytes.
@@ -47,19 +70,13 @@ const whileAtLeast = (left, step, body) => [
  * on, which are added at the end. If four does not divide the width, the rest goes to the first
  * part. The order is the same in every tile, so that a row is bitwise identical whichever rows are
  * computed with it. Sixteen registers hold a tile of 4 x 2 and its inputs; more are slower. */
-function tileFunction(R, S) {
-  const PARAMETERS = ["x", "w", "y", "rows", "outputs", "width", "wStride", "yStride"];
-  const locals = new Map(PARAMETERS.map((each, i) => [each, i]));
-  const local = (each) => locals.get(each) ?? locals.set(each, locals.size).get(each);
-  const [x, w, y, rows, outputs, width, wStride, yStride] = PARAMETERS.map(local);
-  const [nextX, nextY, rowsLeft, left] = ["nextX", "nextY", "rowsLeft", "left"].map(local);
-  const many = (count, make) => [...Array(count).keys()].map(make);
-  const xs = many(R, (r) => local(`x${r}`)); // addresses
-  const ws = many(S, (s) => local(`w${s}`));
-  const integers = locals.size - PARAMETERS.length;
-  const four = many(R, (r) => local(`four${r}`)); // numbers from x
-  const weights = local("weights"); // from w
-  const sums = many(R, (r) => many(S, (s) => local(`sum${r},${s}`)));
+const dots = (R, S) => define(9, (parameters, integers, vectors) => {
+  const [x, w, y, rows, outputs, width, xStride, wStride, yStride] = parameters;
+  const [nextX, nextY, rowsLeft, left] = integers(4);
+  const [xs, ws] = [integers(R), integers(S)]; // addresses
+  const four = vectors(R); // numbers from x
+  const [weights] = vectors(1); // from w
+  const sums = range(R).map(() => vectors(S));
 
   /** Multiply four numbers of each row, `offset` bytes after the addresses. */
   const products = (load, offset) => [
@@ -71,63 +88,217 @@ function tileFunction(R, S) {
     ]),
   ];
   const onward = (bytes) => [...xs, ...ws].map((address) => add(address, constant(bytes)));
-  const total = (sum) => addFloats(
-    addFloats(lane(get(sum), 0), lane(get(sum), 1)),
-    addFloats(lane(get(sum), 2), lane(get(sum), 3)));
   const tile = [
     sums.flat().map((sum) => put(sum, ZEROS)),
-    xs.map((address) => [put(address, get(nextX)), add(nextX, get(width))]),
+    xs.map((address) => [put(address, get(nextX)), add(nextX, get(xStride))]),
     ws.map((address, s) => put(address, s ? plus(get(ws[s - 1]), get(wStride)) : get(w))),
     put(left, get(width)),
     whileAtLeast(left, 32, [products(loadFour, 0), products(loadFour, 16), onward(32)]),
     whileAtLeast(left, 16, [products(loadFour, 0), onward(16)]),
     whileAtLeast(left, 4, [products(loadOne, 0), onward(4)]),
     sums.map((row) => [
-      row.map((sum, s) => storeFloat(get(nextY), 4 * s, total(sum))), add(nextY, get(yStride)),
+      row.map((sum, s) => storeFloat(get(nextY), 4 * s, across(addFloats, sum))), add(nextY, get(yStride)),
     ]),
   ];
-  const body = whileAtLeast(outputs, S, [ // weights are read once, and used for all rows
+  return whileAtLeast(outputs, S, [ // weights are read once, and used for all rows
     put(nextX, get(x)), put(nextY, get(y)), put(rowsLeft, get(rows)),
     whileAtLeast(rowsLeft, R, tile),
-    many(S, () => add(w, get(wStride))), add(y, constant(4 * S)),
+    range(S).map(() => add(w, get(wStride))), add(y, constant(4 * S)),
   ]);
-  const vectors = locals.size - PARAMETERS.length - integers;
-  const types = vector([[integers, I32], [vectors, V128]]);
-  return [types, body, 0x0b];
-}
+});
 
-/** A module that imports a memory and exports a function for each [R, S]. */
-function assemble(tiles) {
-  const functions = tiles.map(([R, S]) => tileFunction(R, S).flat(Infinity));
+/**
+ * A function that adds a product in tiles of R rows by S outputs: y[r][n] += sum over k of
+ * x[r][k] w[k][n], or of x[k][r] w[k][n] if x is transposed. `rows` and `outputs` are multiples of a
+ * tile; the parameters after `depth` are in bytes. Each sum runs over k in order. */
+const outers = (R, S, transposed) => define(9, (parameters, integers, vectors) => {
+  const [x, w, y, rows, outputs, depth, xStride, wStride, yStride] = parameters;
+  const [nextX, nextY, rowsLeft, left, from] = integers(5);
+  const [xs, ys] = [integers(transposed ? 1 : R), integers(R)]; // addresses
+  const fours = vectors(Math.max(1, S / 4)); // numbers from w
+  const [copy] = vectors(1); // of a number from x
+  const sums = range(R).map(() => vectors(fours.length));
+  const load = S > 1 ? loadFour : loadOne;
+  const store = (address, offset, sum) => (S > 1
+    ? storeFour(address, offset, get(sum)) : storeFloat(address, offset, lane(get(sum), 0)));
+  const steps = (count) => [
+    range(count).map((k) => [
+      fours.map((four, i) => put(four, load(get(from), 16 * i))), add(from, get(wStride)),
+      sums.map((row, r) => [
+        put(copy, transposed ? loadCopies(get(xs[0]), 4 * r) : loadCopies(get(xs[r]), 4 * k)),
+        row.map((sum, i) => put(sum,
+          addFours(get(sum), multiplyFours(get(copy), get(fours[i]))))),
+      ]),
+      transposed ? add(xs[0], get(xStride)) : [],
+    ]),
+    transposed ? [] : xs.map((address) => add(address, constant(4 * count))),
+  ];
+  const tile = [
+    xs.map((address) => [
+      put(address, get(nextX)), add(nextX, transposed ? constant(4 * R) : get(xStride))]),
+    ys.map((address) => [put(address, get(nextY)), add(nextY, get(yStride))]),
+    sums.map((row, r) => row.map((sum, i) => put(sum, load(get(ys[r]), 16 * i)))),
+    put(from, get(w)), put(left, get(depth)),
+    whileAtLeast(left, 4, steps(4)),
+    whileAtLeast(left, 1, steps(1)),
+    sums.map((row, r) => row.map((sum, i) => store(get(ys[r]), 16 * i, sum))),
+  ];
+  return whileAtLeast(outputs, S, [
+    put(nextX, get(x)), put(nextY, get(y)), put(rowsLeft, get(rows)),
+    whileAtLeast(rowsLeft, R, tile),
+    add(w, constant(4 * S)), add(y, constant(4 * S)),
+  ]);
+});
+
+/** Run the body for each four of `width` bytes, with addresses that begin at others. */
+const forFours = (left, width, addresses, body) => [
+  addresses.map(([address, start]) => put(address, get(start))), put(left, get(width)),
+  whileAtLeast(left, 16, [body, addresses.map(([address]) => add(address, constant(16)))]),
+];
+
+/** e to the power of the numbers in x, which becomes 0 below 2^-126. The power of two is split into
+ * a whole one, written into the exponent, and the series of one between -1/2 and 1/2. */
+const exponential = (x, whole) => [
+  put(x, largest(multiplyFours(get(x), number(Math.LOG2E)), number(-127))),
+  put(whole, nearest(get(x))),
+  put(x, minusFours(get(x), get(whole))),
+  multiplyFours(
+    shiftLeft(addIntegers(toIntegers(get(whole)), toIntegers(number(127))), constant(23)),
+    [7, 6, 5, 4, 3, 2, 1].reduce((sum, n) =>
+      addFours(number(1), multiplyFours(multiplyFours(get(x), number(Math.LN2 / n)), sum)), number(1))),
+];
+
+/** A function that replaces rows of `width` bytes, a multiple of 16, by the softmax of their numbers
+ * times a scale. */
+const softmaxes = define(3, ([x, rows, width, scale], integers, vectors) => {
+  const [at, left] = integers(2);
+  const [top, sum, power, whole] = vectors(4);
+  const each = (body) => forFours(left, width, [[at, x]], body);
+  return whileAtLeast(rows, 1, [
+    put(top, number(-Infinity)), put(sum, ZEROS),
+    each(put(top, largest(get(top), loadFour(get(at), 0)))),
+    put(top, copies(across(largerFloat, top))),
+    each([
+      put(power, multiplyFours(minusFours(loadFour(get(at), 0), get(top)), copies(get(scale)))),
+      put(power, exponential(power, whole)),
+      put(sum, addFours(get(sum), get(power))),
+      storeFour(get(at), 0, get(power)),
+    ]),
+    put(sum, copies(across(addFloats, sum))),
+    each(storeFour(get(at), 0, divideFours(loadFour(get(at), 0), get(sum)))),
+    put(x, get(at)),
+  ]);
+}, [F32]);
+
+/** A function of `count` bytes that writes to y a function of x and y. */
+const pointwise = (compute) => define(3, ([x, y, count], integers, vectors) => {
+  const [left] = integers(1);
+  const fours = vectors(2);
+  return forFours(left, count, [], [
+    put(fours[0], loadFour(get(x), 0)), put(fours[1], loadFour(get(y), 0)),
+    storeFour(get(y), 0, compute(...fours.map(get))),
+    add(x, constant(16)), add(y, constant(16)),
+  ]);
+});
+const positive = (x) => largest(x, ZEROS);
+
+/** Put the mean of the row at x, and the scale of a norm. `share` is one divided by the width. */
+const moments = (x, width, share, at, left, mean, scale, four) => [
+  put(mean, ZEROS), put(scale, ZEROS),
+  forFours(left, width, [[at, x]], put(mean, addFours(get(mean), loadFour(get(at), 0)))),
+  put(mean, multiplyFours(copies(across(addFloats, mean)), copies(get(share)))),
+  forFours(left, width, [[at, x]], [
+    put(four, minusFours(loadFour(get(at), 0), get(mean))),
+    put(scale, addFours(get(scale), multiplyFours(get(four), get(four)))),
+  ]),
+  put(scale, divideFours(number(1), root(addFours(number(EPS),
+    multiplyFours(copies(across(addFloats, scale)), copies(get(share))))))),
+];
+
+/** A function that normalizes rows of x into y, with weights w. */
+const norms = define(5, ([x, w, y, rows, width, share], integers, vectors) => {
+  const [at, from, left] = integers(3);
+  const [mean, scale, four] = vectors(3);
+  return whileAtLeast(rows, 1, [
+    moments(x, width, share, at, left, mean, scale, four),
+    forFours(left, width, [[at, x], [from, w]], [
+      storeFour(get(y), 0, multiplyFours(loadFour(get(from), 0),
+        multiplyFours(get(scale), minusFours(loadFour(get(at), 0), get(mean))))),
+      add(y, constant(16)),
+    ]),
+    put(x, get(at)),
+  ]);
+}, [F32]);
+
+/** A function for the gradient of a norm: see `normBack` in backward.js. */
+const normsBack = define(7, ([x, w, dy, dx, dw, rows, width, share], integers, vectors) => {
+  const [left, ...at] = integers(5);
+  const [mean, scale, sum, product, n, g] = vectors(6);
+  const each = (body) => forFours(left, width, [x, w, dy, dw].map((start, i) => [at[i], start]), [
+    put(n, multiplyFours(get(scale), minusFours(loadFour(get(at[0]), 0), get(mean)))),
+    put(g, multiplyFours(loadFour(get(at[1]), 0), loadFour(get(at[2]), 0))),
+    body,
+  ]);
+  const share4 = (four) => multiplyFours(copies(across(addFloats, four)), copies(get(share)));
+  return whileAtLeast(rows, 1, [
+    moments(x, width, share, at[0], left, mean, scale, n),
+    put(sum, ZEROS), put(product, ZEROS),
+    each([
+      put(sum, addFours(get(sum), get(g))),
+      put(product, addFours(get(product), multiplyFours(get(g), get(n)))),
+      storeFour(get(at[3]), 0, addFours(loadFour(get(at[3]), 0),
+        multiplyFours(loadFour(get(at[2]), 0), get(n)))),
+    ]),
+    put(sum, share4(sum)), put(product, share4(product)),
+    each([
+      storeFour(get(dx), 0, addFours(loadFour(get(dx), 0), multiplyFours(get(scale),
+        minusFours(minusFours(get(g), get(sum)), multiplyFours(get(n), get(product)))))),
+      add(dx, constant(16)),
+    ]),
+    put(x, get(at[0])), put(dy, get(at[2])),
+  ]);
+}, [F32]);
+
+/** A module that imports a memory and exports each function by its name. */
+function assemble(functions) {
+  const found = Object.entries(functions);
   return Uint8Array.from([
     [0, 0x61, 0x73, 0x6d, 1, 0, 0, 0], // "\0asm", version 1
-    section(1, vector([[0x60, vector(new Array(8).fill(I32)), vector([])]])), // a type
+    section(1, vector(found.map(([, { inputs }]) => [0x60, vector(inputs), vector([])]))), // types
     section(2, vector([[name("js"), name("memory"), 2, 0, 0]])),
-    section(3, vector(tiles.map(() => 0))), // each is of this type
-    section(7, vector(tiles.map(([R, S], i) => [name(`${R}x${S}`), 0, i]))),
-    section(10, vector(functions.map(vector))),
+    section(3, vector(found.map((_, i) => i))), // the type of each function
+    section(7, vector(found.map(([each], i) => [name(each), 0, i]))),
+    section(10, vector(found.map(([, { code }]) => vector(code)))),
   ].flat(Infinity));
 }
 
 // --------------------------------------------------------------------------------- matmuls
-/** The memory of all engines, which grows as needed, and the matmul over it:
+/** The memory of all engines, which grows as needed, and two matmuls over it, from (rows, K) to
+ * (rows, N):
  *
- *     multiply(x, w, y, rows, K, N, stride)
+ *     multiply(x, w, y, rows, K, N, stride)      y = x W^T, where W is (N, K)
+ *     addProduct(x, w, y, rows, K, N, strides)   y += x W, where W is (K, N); or x^T W
  *
- * writes x W^T, from (rows, K) to (rows, N), at y; row n of W begins `stride` numbers after the one
- * before. `floats` is a new array after each `reserve`. */
+ * Row n of W begins `stride` numbers after the one before. `floats` is a new array after each
+ * `reserve`. */
 class Arena {
   constructor() {
     this.end = 0;
     this.floats = new Float32Array(0);
-    this.multiply = this.multiplyPlainly;
     try {
       const memory = new WebAssembly.Memory({ initial: 0 });
-      const module = new WebAssembly.Module(assemble([[4, 2], [1, 4], [1, 1]]));
-      const { exports } = new WebAssembly.Instance(module, { js: { memory } });
-      this.tiles = [exports["4x2"], exports["1x4"], exports["1x1"]];
+      const module = new WebAssembly.Module(assemble({
+        "4x2": dots(4, 2), "1x4": dots(1, 4), "1x1": dots(1, 1),
+        softmaxes, norms, normsBack,
+        relu: pointwise(positive),
+        relu2: pointwise((x) => multiplyFours(positive(x), positive(x))),
+        "relu back": pointwise((x, y) => both(y, isAbove(x, ZEROS))),
+        "relu2 back": pointwise((x, y) => multiplyFours(y, addFours(positive(x), positive(x)))),
+        ...Object.fromEntries([4, 1].flatMap((R) => [8, 4, 1].flatMap((S) => [
+          [`${R}+${S}`, outers(R, S, false)], [`${R}+${S} transposed`, outers(R, S, true)]]))),
+      }));
+      this.tiles = new WebAssembly.Instance(module, { js: { memory } }).exports;
       this.memory = memory;
-      this.multiply = this.multiplyInTiles;
     } catch {} // WebAssembly is missing, has no SIMD, or is not allowed
   }
 
@@ -147,33 +318,65 @@ class Arena {
     return start;
   }
 
-  multiplyInTiles(x, w, y, rows, K, N, stride) {
-    const [fourByTwo, oneByFour, one] = this.tiles;
-    const high = rows & ~3, even = N & ~1, wide = N & ~3;
-    const [a, b, c] = [4 * K, 4 * stride, 4 * N]; // bytes from row to row
-    if (high) {
-      fourByTwo(4 * x, 4 * w, 4 * y, high, even, a, b, c);
-      if (even < N) one(4 * x, 4 * w + even * b, 4 * (y + even), high, N - even, a, b, c);
+  multiply(x, w, y, rows, K, N, stride, xStride = K, yStride = N) {
+    const { tiles, floats } = this;
+    if (!tiles) {
+      for (let r = 0; r < rows; r++) {
+        for (let n = 0; n < N; n++) {
+          const [from, weights] = [x + r * xStride, w + n * stride];
+          let sum = 0;
+          for (let k = 0; k < K; k++) sum += floats[from + k] * floats[weights + k];
+          floats[y + r * yStride + n] = sum;
+        }
+      }
+      return;
     }
-    if (high === rows) return;
-    x = 4 * x + high * a;
-    y = 4 * y + high * c;
-    oneByFour(x, 4 * w, y, rows - high, wide, a, b, c);
-    if (wide < N) one(x, 4 * w + wide * b, y + 4 * wide, rows - high, N - wide, a, b, c);
+    const high = rows & ~3, even = N & ~1, wide = N & ~3;
+    const strides = [4 * K, 4 * xStride, 4 * stride, 4 * yStride]; // bytes
+    const tile = (name, r, n, rows, N) => rows && N && tiles[name](
+      4 * (x + r * xStride), 4 * (w + n * stride), 4 * (y + r * yStride + n), rows, N, ...strides);
+    tile("4x2", 0, 0, high, even);
+    tile("1x1", 0, even, high, N - even);
+    tile("1x4", high, 0, rows - high, wide);
+    tile("1x1", high, wide, rows - high, N - wide);
   }
 
-  multiplyPlainly(x, w, y, rows, K, N, stride) {
-    const { floats } = this;
-    for (let r = 0; r < rows; r++) {
-      for (let n = 0; n < N; n++) {
-        const [from, weights] = [x + r * K, w + n * stride];
-        let sum = 0;
-        for (let k = 0; k < K; k++) sum += floats[from + k] * floats[weights + k];
-        floats[y + r * N + n] = sum;
+  /** Compute the softmax of rows of `width` numbers, a multiple of 4, each times `scale`, in place.
+   * The weight of -Infinity is zero. */
+  softmaxRows(x, rows, width, scale = 1) {
+    if (this.tiles) this.tiles.softmaxes(4 * x, rows, 4 * width, scale);
+    else for (let r = 0; r < rows; r++) softmax(this.floats, x + r * width, width, scale);
+  }
+
+  addProduct(x, w, y, rows, K, N, xStride, stride, yStride, transposed = false) {
+    const { tiles, floats } = this;
+    const [rStep, kStep] = transposed ? [1, xStride] : [xStride, 1];
+    if (!tiles) {
+      for (let r = 0; r < rows; r++) {
+        for (let n = 0; n < N; n++) {
+          let sum = floats[y + r * yStride + n];
+          for (let k = 0; k < K; k++) {
+            sum += floats[x + r * rStep + k * kStep] * floats[w + k * stride + n];
+          }
+          floats[y + r * yStride + n] = sum;
+        }
+      }
+      return;
+    }
+    const strides = [4 * xStride, 4 * stride, 4 * yStride], high = rows & ~3;
+    for (const [width, n, end] of [[8, 0, N & ~7], [4, N & ~7, N & ~3], [1, N & ~3, N]]) {
+      for (const [height, r, count] of [[4, 0, high], [1, high, rows - high]]) {
+        if (count && n < end) {
+          tiles[`${height}+${width}${transposed ? " transposed" : ""}`](4 * (x + r * rStep),
+            4 * (w + n), 4 * (y + r * yStride + n), count, end - n, K, ...strides);
+        }
       }
     }
   }
 }
+
+/** A width of rows that `softmaxRows` takes, for `count` numbers. */
+export const fours = (count) => (count + 3) & ~3;
 
 export const arena = new Arena();
 
@@ -199,28 +402,56 @@ export function softmax(memory, row, count, scale = 1) {
 
 /** The MLP's nonlinearities. */
 export const ACTIVATIONS = {
-  gelu: (u) => 0.5 * u * (1 + erf(u * Math.SQRT1_2)),
+  gelu: (u) => u * cumulative(u),
   // GPT-2's approximation of GELU (Hendrycks & Gimpel 2016, section 2)
   gelu_tanh: (u) => 0.5 * u * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (u + 0.044715 * u ** 3))),
   relu: (u) => Math.max(u, 0),
   relu2: (u) => (u > 0 ? u * u : 0),
 };
 
-/** Apply the nonlinearity to `count` numbers at `up`, in place. */
-export function activate(name, memory, up, count) {
+/** And their derivatives. */
+const DERIVATIVES = {
+  gelu: (u) => cumulative(u) + u * density(u),
+  gelu_tanh: (u) => {
+    const tanh = Math.tanh(Math.sqrt(2 / Math.PI) * (u + 0.044715 * u ** 3));
+    const inner = Math.sqrt(2 / Math.PI) * (1 + 3 * 0.044715 * u * u);
+    return 0.5 * (1 + tanh) + 0.5 * u * (1 - tanh * tanh) * inner;
+  },
+  relu: (u) => (u > 0 ? 1 : 0),
+  relu2: (u) => (u > 0 ? 2 * u : 0),
+};
+
+/** Apply the nonlinearity to `count` numbers at `up`, and write them to `active`. */
+export function activate(name, memory, up, active, count) {
+  if (arena.tiles?.[name]) return arena.tiles[name](4 * up, 4 * active, 4 * fours(count));
   const activation = ACTIVATIONS[name] ?? (() => NaN);
-  for (let i = 0; i < count; i++) memory[up + i] = activation(memory[up + i]);
+  for (let i = 0; i < count; i++) memory[active + i] = activation(memory[up + i]);
 }
 
-/** The error function, by its series without cancellation (Abramowitz & Stegun 1964, 7.1.6). */
-function erf(x) {
-  const square = x * x;
-  if (square > 36) return Math.sign(x);
-  let term = x;
-  let sum = x;
-  for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n++) {
-    term *= (2 * square) / (2 * n + 1);
-    sum += term;
-  }
-  return (2 / Math.sqrt(Math.PI)) * Math.exp(-square) * sum;
+/** Multiply `count` numbers at `dup` by the derivative of the nonlinearity at those at `up`. */
+export function activateBack(name, memory, up, dup, count) {
+  const kernel = arena.tiles?.[`${name} back`], derivative = DERIVATIVES[name];
+  if (kernel) kernel(4 * up, 4 * dup, 4 * fours(count));
+  else for (let i = 0; i < count; i++) memory[dup + i] *= derivative(memory[up + i]);
+}
+
+/** Density and distribution function of the standard normal distribution. The latter is tabulated
+ * by its series without cancellation (Abramowitz & Stegun 1964, 26.2.11) and interpolated by cubics,
+ * whose slope is the density; they are exact to 1e-9. */
+const density = (u) => Math.exp(-0.5 * u * u) / Math.sqrt(2 * Math.PI);
+const [STEP, END] = [1 / 64, 8]; // of the table, which begins at -END
+const slopes = Float64Array.from(range(2 * END / STEP + 1), (i) => STEP * density(i * STEP - END));
+const values = slopes.map((slope, i) => {
+  const x = i * STEP - END;
+  let [term, sum] = [x, x];
+  for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n++) sum += term *= x * x / (2 * n + 1);
+  return 0.5 + density(x) * sum;
+});
+
+function cumulative(u) {
+  if (!(Math.abs(u) < END)) return u > 0 ? 1 : u < 0 ? 0 : NaN;
+  const place = (u + END) / STEP, i = Math.floor(place), x = place - i;
+  const rise = values[i + 1] - values[i], before = slopes[i], after = slopes[i + 1];
+  return values[i] + x * (before + x * (3 * rise - 2 * before - after +
+    x * (before + after - 2 * rise)));
 }
