@@ -133,11 +133,11 @@ def measure_copying(model: GPT, period: int) -> tuple[float, float, dict[str, Te
     return first.item(), second.item(), score_heads(model, tokens_BT, repeats=True)
 
 
-def strongest_frequencies(numbers_nC: Tensor, count: int = 5) -> float:
+def strongest_frequencies(numbers_nC: Tensor) -> float:
     """Return the fraction of the power of the numbers' embeddings, without their mean, that is in
-    the strongest frequencies (Nanda et al. 2023)."""
+    the five strongest frequencies (Nanda et al. 2023)."""
     power = torch.fft.rfft(numbers_nC.double(), dim=0)[1:].abs().square().sum(1)
-    return (power.topk(min(count, len(power))).values.sum() / power.sum()).item()
+    return (power.sort().values[-5:].sum() / power.sum()).item()
 
 
 @torch.no_grad()

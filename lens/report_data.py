@@ -119,14 +119,14 @@ def training_text(subject: Subject) -> dict[str, Any]:
 def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
     """Return what the page shows about the run and its final weights."""
     model, state, text_BT = subject.model, subject.header.state, sequences_BT[:, :-1]
-    matching, task = subject.matching(text_BT), None if subject.options.source else subject.task
+    matching = subject.matching(text_BT)
     uniform = uniform_scores(text_BT.size(1), subject.period(), *matching[1:])
     checks = check_model(model, subject.prompt_T, subject.dtype)
     changes = ablate(model, sequences_BT)
     return {
         "run": {
             "name": subject.run.name,
-            "task": task and str(task),
+            "task": subject.task and str(subject.task),
             "step": state.step,
             "val_loss": state.val_loss,
             "unit": subject.config.data.unit,

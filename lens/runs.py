@@ -15,7 +15,6 @@ from pydantic.dataclasses import dataclass
 from common.atomic import write_atomically
 from common.errors import UserError, printable, reading
 from common.fields import STRICT
-from data.tasks import TASKS
 from lens.tables import Table, check_path
 from model.gpt import GPT
 from run.checkpoint import open_run
@@ -75,11 +74,12 @@ def read_run(folder: Path) -> dict[str, Any]:
         state, config = saved.header.state, dataclasses.asdict(saved.config)
         speeds = [line["tokens_per_second"] for line in metrics if "tokens_per_second" in line]
         bits = [line["bits_per_char"] for line in metrics if "bits_per_char" in line]
-        counted = [min(line["baselines"].values()) for line in metrics if "baselines" in line]
+        baselines = [line["baselines"] for line in metrics if "baselines" in line]
+        counted = [min(losses.values()) for losses in baselines if "bigram" in losses]
         evaluations = [line for line in metrics if "val_loss" in line]
         best = min(evaluations, key=lambda line: line["val_loss"], default={})
-        below, is_task = None, str(saved.config.data.source) in TASKS
-        if counted and state.best_val_loss is not None and not is_task:
+        below = None
+        if counted and state.best_val_loss is not None:
             below = counted[0] - state.best_val_loss
         return {
             "run": printable(folder.name),

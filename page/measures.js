@@ -3,7 +3,8 @@
 import { atStep, COPIES, data, LAST, snapshots } from "./run.js";
 import { number, signed } from "./views/format.js";
 
-const FIRST = COPIES ? "induction" : "previous_token";
+const FIRST = (COPIES ? ["induction"] : ["weight_on_match", "previous_token"])
+  .find((key) => data.scores.some((score) => score.key === key));
 
 // `at(i)` has a number per head for snapshot i.
 const scores = data.scores.toSorted((a, b) => (b.key === FIRST) - (a.key === FIRST))
@@ -37,6 +38,6 @@ export const HIGH = 0.3;
 /** The label of a head if one of these scores is high. */
 export function labelOf(head, snapshot) {
   const { scores } = snapshots[snapshot];
-  const best = Object.keys(LABELS).reduce((a, b) => (scores[b][head] > scores[a][head] ? b : a));
-  return scores[best][head] >= HIGH ? LABELS[best] : "";
+  const known = Object.keys(LABELS).filter((key) => scores[key]?.[head] >= HIGH);
+  return LABELS[known.sort((a, b) => scores[b][head] - scores[a][head])[0]] ?? "";
 }

@@ -18,7 +18,8 @@ function openingText() {
 export const opening = openingText(); // ids
 
 /** The head that is selected at first. */
-export const HEAD = COPIES ? indexOfLargest(snapshots[LAST].scores.induction) : data.opening.head;
+export const HEAD = COPIES && snapshots[LAST].scores.induction
+  ? indexOfLargest(snapshots[LAST].scores.induction) : data.opening.head;
 
 const kindOf = (token) => [/^ ?\p{L}+$/u, /^ ?\p{N}+$/u, /^\s+$/].findIndex((is) => is.test(token));
 

@@ -12,10 +12,12 @@ export function stagesOf(snapshots, baselines) {
     .map(([name, loss]) => ({ label: `below ${name}`,
       at: snapshots.findIndex(({ lens_loss }) => lens_loss.at(-1) < loss) }))
     .filter(({ at }, i, all) => at !== all[i + 1]?.at);
-  for (const key of ["previous_token", "induction"]) {
-    const scores = snapshots.at(-1).scores[key], most = Math.max(...scores);
+  const kinds = { previous_token: "previous-token head", induction: "induction head",
+    weight_on_match: "head on the match" };
+  for (const [key, label] of Object.entries(kinds)) {
+    const scores = snapshots.at(-1).scores[key] ?? [], most = Math.max(...scores);
     if (most < 0.3) continue;
-    stages.push({ label: `${key.replace("_", "-")} head`, at: snapshots.findIndex((snapshot) =>
+    stages.push({ label, at: snapshots.findIndex((snapshot) =>
       snapshot.scores[key][scores.indexOf(most)] >= most / 2) });
   }
   return stages.filter(({ at }) => at > 0);

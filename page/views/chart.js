@@ -6,23 +6,26 @@ import { count, number } from "./format.js";
 
 const NEAR = 5; // pixels between a label and the curve
 
-/** Lines of values at `places`, increasing numbers from the left: `lines` have {y, kind, title};
- * `level` is dashed; `here` is the selected index; `marks` are {at, label}, where the
- * glossary has the label; `levels` are {value, label} of thin lines, drawn if they are in the range
- * of `lines`; `values` adds a vertical axis. A press calls `choose` with the index of the nearest
- * place. */
+/** Lines of values at `places`, increasing numbers from the left: `lines` have {y, kind, title}, and
+ * {share: name} if they have an axis of their own, from 0 to 1; `level` is dashed; `here` is the
+ * selected index; `marks` are {at, label}, where the glossary has the label; `levels` are {value,
+ * label} of thin lines, drawn if they are in the range of `lines`; `values` adds a vertical axis. A
+ * press calls `choose` with the index of the nearest place. */
 export function lineChart(box, lines, { label, places, here = null, choose, values, level = null,
   dots = [], marks = [], levels = [] }) {
   const width = box.clientWidth, height = box.clientHeight;
-  const all = [...lines.flatMap((line) => line.y), level].filter(Number.isFinite);
+  const shares = lines.find(({ share }) => share)?.share;
+  const all = [...lines.filter(({ share }) => !share).flatMap((line) => line.y), level]
+    .filter(Number.isFinite);
   if (!width || !all.length) return;
-  const [left, right, top, bottom] = [values ? 2.6 : 0.8, 1.2, 0.6, 1.1]
+  const [left, right, top, bottom] = [values ? 2.6 : 0.8, shares ? 4.2 : 1.2, 0.6, 1.1]
     .map((pad) => pad * rem());
   const low = Math.min(...all), high = Math.max(...all, low + 1e-6);
   const last = places.length - 1, end = places[last] || 1, power = powerOf(places);
   const along = (place) => left + (place / end) ** power * (width - left - right);
   const x = (i) => along(places[i]);
-  const y = (value) => top + ((high - value) / (high - low)) * (height - top - bottom);
+  const y = (value, share = (value - low) / (high - low)) =>
+    top + (1 - share) * (height - top - bottom);
   const line = (kind, x1, x2, y1, y2) => svg("line", { class: kind, x1, x2, y1, y2 });
   const across = (value, kind) => line(kind, left, width - right, y(value), y(value));
   const upright = (i, kind) => line(kind, x(i), x(i), 0, height - bottom);
@@ -33,6 +36,9 @@ export function lineChart(box, lines, { label, places, here = null, choose, valu
     for (const value of roundNumbers(low, high)) {
       chart.append(across(value, "axis"), text(left - 6, y(value) + 4, "end", number(value, 2)));
     }
+  }
+  for (const [share, words] of shares ? [[1, "100%"], [0.5, shares], [0, "0%"]] : []) {
+    chart.append(text(width - right + 8, y(0, share) + 4, "start", words));
   }
   const taken = []; // where ticks are
   const round = power > 0.9 ? roundNumbers(0, end) : [5, 2, 1].flatMap((n) =>
@@ -56,9 +62,9 @@ export function lineChart(box, lines, { label, places, here = null, choose, valu
   }
   if (Number.isFinite(level)) chart.append(across(level, "uniform"));
   if (here !== null) chart.append(upright(here, "moment"));
-  for (const { y: values, kind, title } of lines) {
+  for (const { y: values, kind, title, share } of lines) {
     const points = range(places.length).filter((i) => Number.isFinite(values[i]))
-      .map((i) => `${x(i)},${y(values[i])}`).join(" ");
+      .map((i) => `${x(i)},${y(values[i], share && values[i])}`).join(" ");
     chart.append(svg("polyline", { class: `line ${kind}`, points }, svg("title", {}, title)));
   }
   chart.append(...front);

@@ -4,6 +4,7 @@ export const number = (value, digits = 3) => (Number.isFinite(value) ? value.toF
 export const signed = (value, digits = 4) =>
   (Number.isFinite(value) && value >= 0 ? "+" : "") + number(value, digits);
 export const power = (value) => (Number.isFinite(value) ? value.toExponential(1) : "–");
+export const percent = (value) => `${number(100 * value, 1)}%`;
 export const count = (value) => value.toLocaleString("en");
 export const tokensOf = (n) => `${count(n)} token${n === 1 ? "" : "s"}`;
 

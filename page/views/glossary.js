@@ -22,8 +22,12 @@ const GLOSSARY = {
   "logit lens": "the output layer applied to an earlier residual stream (nostalgebraist 2020)",
   patching: "replacing an activation with the activation from another text",
   induction: "attending to the token after the previous occurrence of the current token",
+  accuracy: "the fraction of the tokens determined by their context that are predicted",
   "below uniform": "first snapshot with a loss below that of a uniform guess",
   "below n-gram": "first snapshot with a loss below that of counting what follows n − 1 tokens",
+  "below in-context n-gram": "first snapshot with a loss below that of counting within the sequence",
+  "below chance": "first snapshot with a loss below that of each token's frequency at its position",
+  "head on the match": "first snapshot where the head with the highest final score has half of it",
   "previous-token head": "first snapshot where the head with the highest final score has half of it",
   "induction head": "first snapshot where the head with the highest final score has half of it",
   temperature: "divides the logits: below 1 favors likely tokens, 0 selects the most likely one",
@@ -35,7 +39,8 @@ function explain(event) {
   if (!term) return;
   $("term").hidden = /out$/.test(event.type);
   if (event.type === "click") event.preventDefault(); // a label would move the focus
-  $("term").textContent = GLOSSARY[term.dataset.term.replace(/below .*gram$/, "below n-gram")];
+  const name = term.dataset.term.replace(/(below( in-context)?) .*gram$/, "$1 n-gram");
+  $("term").textContent = GLOSSARY[name];
   const { left, bottom } = term.getBoundingClientRect();
   $("term").style.left = `${clamp(left, 8, Math.max(8, innerWidth - $("term").offsetWidth - 8))}px`;
   $("term").style.top = `${bottom + 4}px`;

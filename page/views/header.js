@@ -6,15 +6,15 @@ import { state } from "../state.js";
 import { $, cell, el, header, numeral, row } from "./elements.js";
 import { count, number, power, tokensOf } from "./format.js";
 
-const ABOUT = { repeat: "random strings, each repeated", pydocs: "Python's reference manual" };
+const ABOUT = { pydocs: "Python's reference manual" };
 
 export function showHeader() {
   const { run, checks } = data, { L, H, C, B } = sizes;
   const source = [run.config.data.source].flat().join(", ");
   document.title = `${run.name} · glassgpt`;
   $("name").textContent = run.name;
-  $("lead").textContent = `${L} layers of ${H} heads, ${count(run.parameters)} parameters`;
-  $("source").textContent = `A language model, trained on ${ABOUT[source] ?? source}, runs in ` +
+  $("lead").textContent = `${L} layer${L > 1 ? "s" : ""} of ${H} head${H > 1 ? "s" : ""}, ${count(run.parameters)} parameters`;
+  $("source").textContent = `A language model, trained on ${run.task ?? ABOUT[source] ?? source}, runs in ` +
     "this page: type a text, see what each part does with it, ablate parts, and watch the prediction.";
   $("result").textContent = `${L} layers x ${C} wide, ${H} heads, context ${B} · ` +
     `${count(run.parameters)} parameters · ` + (atStep && `loss${atStep}, on the whole validation ` +

@@ -26,8 +26,9 @@ export function showScores() {
   $("ranking").replaceChildren(`Heads by ${measure.name}: `, ...ranked(values, HEADS).map((each) =>
     el("button", { type: "button", ariaPressed: each === head, onclick: () => selectHead(each) },
       `${headName(each)} ${measure.text(values[each])}`)));
-  const { period, first, second } = snapshots[view.snapshot].copying;
-  $("copying").replaceChildren(`Copying: on random strings of ${count(period)} distinct tokens, ` +
+  const { period, first, second } = snapshots[view.snapshot].copying ?? {};
+  $("copying").hidden = !period;
+  if (period) $("copying").replaceChildren(`Copying: on random strings of ${count(period)} distinct tokens, ` +
     `each repeated, the loss is ${number(first)} ${UNIT} on the first copy and ${number(second)} ` +
     `on the second. A uniform guess has ${number(UNIFORM_GUESS)}` +
     `${second < UNIFORM_GUESS ? "" : ": there is no copying yet"}. An `, term("induction"), " score measures a pattern; copying is the behavior.");

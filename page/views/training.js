@@ -8,20 +8,27 @@ import { edited } from "../selection.js";
 import { state } from "../state.js";
 import { lineChart } from "./chart.js";
 import { $, refill, term } from "./elements.js";
-import { count, number } from "./format.js";
+import { count, number, percent } from "./format.js";
 
 const MARKS = stagesOf(snapshots, data.baselines);
 const LEVELS = shownOf(data.baselines).map(([label, value]) => ({ label, value }));
 export const STEPS_SHOWN = snapshots.map(({ step }) => step);
 
+const CURVES = [["on validation sequences", "accuracy"], ["in training", "accuracy uniform"]]
+  .map(([title, kind], i) => (
+    { title, kind, share: "accuracy", y: snapshots.map(({ accuracy }) => accuracy[i]) }))
+  .filter(({ y }) => Number.isFinite(y[LAST])); // a text has no answers
+
 export function showMoment() {
-  const { view } = state, { step, lens_loss } = snapshots[view.snapshot];
+  const { view } = state, { step, lens_loss, accuracy } = snapshots[view.snapshot];
   const reached = MARKS.filter(({ at }) => at === view.snapshot)
     .flatMap(({ label }) => [" · ", term(label)]);
   refill($("moment"), ...(atStep ? [term("step"), ` ${count(step)} · `] : []), term("loss"),
     ` ${number(lens_loss[sizes.L])} ${UNIT} on ${count(data.sequences)} `,
     term("validation sequences"),
-    edited() ? " without the edits" : `, ${number(view.pass.loss)} on this text`, ...reached);
+    edited() ? " without the edits" : `, ${number(view.pass.loss)} on this text`,
+    ...(CURVES.length ? [" · ", term("accuracy"), ` ${percent(accuracy[0])} (solid line), ` +
+      `${percent(accuracy[1])} in training (dashed)`] : []), ...reached);
   $("slider").ariaValueText = $("moment").textContent;
 }
 
@@ -34,7 +41,7 @@ export function showLoss() {
   shownFor = looks;
   const y = snapshots.map(({ lens_loss }) => lens_loss[sizes.L]);
   const title = `validation loss per snapshot, from ${number(y[0], 2)} to ${number(y[LAST], 2)}`;
-  lineChart($("loss"), [{ y, kind: "", title }],
+  lineChart($("loss"), [{ y, kind: "", title }, ...CURVES],
     { label: title, places: STEPS_SHOWN, here: state.view.snapshot, dots: y, marks: MARKS,
       levels: LEVELS, choose: goTo });
 }
