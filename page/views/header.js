@@ -1,7 +1,7 @@
 // The header and the dialog About: the run, its checks, and the difference from PyTorch.
 
 import { unknownChoice } from "../engine/engine.js";
-import { atStep, config, data, LAST, sizes, snapshots, UNIT } from "../run.js";
+import { atStep, config, data, last, sizes, snapshots, UNIT } from "../run.js";
 import { state } from "../state.js";
 import { $, cell, el, header, numeral, row } from "./elements.js";
 import { count, number, power, tokensOf } from "./format.js";
@@ -34,14 +34,16 @@ export function showHeader() {
       el("td", { className: /^(passed|failed)$/.test(verdict) ? verdict : "" }, verdict),
       cell(el("code", {}, where))))));
   const omitted = data.saved - snapshots.length;
-  $("omitted").hidden = (LAST > 0 && !omitted) || !atStep;
+  $("omitted").hidden = (last() > 0 && !omitted) || !atStep;
   $("omitted").textContent = omitted
     ? `${snapshots.length} of ${data.saved} snapshots are in this page.`
     : "This run has one snapshot. To see heads form, train with --train.snapshots.";
 }
 
 /** Show the difference from PyTorch; if it is too large, show nothing that the page computes. */
-export function showEquality({ error, allowed, agrees }) {
+export function showEquality(verdict) {
+  if (!verdict) return;
+  const { error, allowed, agrees } = verdict;
   const { eight_bits, rounding } = snapshots[state.snapshot];
   const unknown = unknownChoice(config);
   const reason = unknown ? `its engine does not support the model's ${unknown}`
