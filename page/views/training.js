@@ -65,7 +65,7 @@ export function play() {
   $("play").textContent = playing === null ? "Play" : "Stop";
 }
 
-if (data.saved === 1) $("bar").className = "still";
+if (last() === 0 && !data.live) $("bar").className = "still";
 $("slider").max = last();
 $("loss").onclick = () => $("slider").focus(); // so that the arrow keys continue
 $("slider").oninput = () => goTo(Number($("slider").value));
