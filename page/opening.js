@@ -18,7 +18,7 @@ function openingText() {
 export const opening = openingText(); // ids
 
 /** The head that is selected at first. */
-export const HEAD = COPIES && snapshots[last()].scores.induction
+export const HEAD = COPIES && !data.live && snapshots[last()].scores.induction
   ? indexOfLargest(snapshots[last()].scores.induction) : data.opening.head;
 
 const kindOf = (token) => [/^ ?\p{L}+$/u, /^ ?\p{N}+$/u, /^\s+$/].findIndex((is) => is.test(token));

@@ -31,7 +31,8 @@ const current = {
   seed: 1337, // of the continuation
   counting: null, // the index of the training text, once it is made
   newest: 0, // step of the last snapshot, in the playground
-  training: false,
+  training: false, // likewise
+  stopped: null, // why training ended by itself, in words
   turn: 0, // numbers the updates; an update stops when a newer one has begun
   view: null, // {turn, snapshot, seen, start, tokens, other, pass, before, same, engine, edits}
 };
@@ -50,6 +51,9 @@ const reactions = {};
 export function react(update, shows) {
   Object.assign(reactions, { update, shows });
 }
+
+/** Let more functions draw a part. */
+export const follow = (part, ...shows) => (reactions.shows[part] ??= []).push(...shows);
 
 /** Change parts of the state, and show them; resolves once a new view is shown or given up. */
 export function change(changes) {

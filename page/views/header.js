@@ -14,13 +14,14 @@ export function showHeader() {
   document.title = `${run.name} · glassgpt`;
   $("name").textContent = run.name;
   $("lead").textContent = `${L} layer${L > 1 ? "s" : ""} of ${H} head${H > 1 ? "s" : ""}, ${count(run.parameters)} parameters`;
-  $("source").textContent = `A language model, trained on ${run.task ?? ABOUT[source] ?? source}, runs in ` +
+  $("source").textContent = data.about ?? `A language model, trained on ${run.task ?? ABOUT[source] ?? source}, runs in ` +
     "this page: type a text, see what each part does with it, ablate parts, and watch the prediction.";
   $("result").textContent = `${L} layers x ${C} wide, ${H} heads, context ${B} · ` +
     `${count(run.parameters)} parameters · ` + (atStep && `loss${atStep}, on the whole validation ` +
-    `split: ${number(run.val_loss)} ${UNIT} · `) + `${run.made} · PyTorch ${run.torch}`;
+    `split: ${number(run.val_loss)} ${UNIT} · `) + (data.live ? "trained in this page" : `${run.made} · PyTorch ${run.torch}`);
 
   $("config").append(el("pre", {}, JSON.stringify(run.config, null, 1)));
+  $("checks").hidden = !checks.length;
   const [passed, failed] = ["passed", "failed"].map((verdict) =>
     checks.filter((check) => check.verdict === verdict).length);
   const summary = $("checks").firstElementChild;
@@ -42,7 +43,11 @@ export function showHeader() {
 
 /** Show the difference from PyTorch; if it is too large, show nothing that the page computes. */
 export function showEquality(verdict) {
-  if (!verdict) return;
+  if (!verdict) {
+    $("equality").textContent = "This page trains and computes by itself; nothing that it shows was " +
+      "compared with PyTorch.";
+    return;
+  }
   const { error, allowed, agrees } = verdict;
   const { eight_bits, rounding } = snapshots[state.snapshot];
   const unknown = unknownChoice(config);

@@ -24,7 +24,7 @@ export function showMoment() {
     .flatMap(({ label }) => [" · ", term(label)]);
   const right = CURVES.map(({ title, look, i }) =>
     `${percent(accuracy[i])} ${i ? `${title} (${look})` : `(${look} line)`}`).join(", ");
-  refill($("moment"), ...(atStep ? [term("step"), ` ${count(step)} · `] : []), term("loss"),
+  refill($("moment"), ...(atStep || last() ? [term("step"), ` ${count(step)} · `] : []), term("loss"),
     ` ${number(lens_loss[sizes.L])} ${UNIT} on ${count(data.sequences)} `,
     term("validation sequences"),
     edited() ? " without the edits" : `, ${number(view.pass.loss)} on this text`,
@@ -52,6 +52,7 @@ export function showLoss() {
       levels: LEVELS, choose: goTo });
 }
 
+const PLAY = data.live ? "Replay" : "Play";
 let playing = null; // a timer
 
 export function play() {
@@ -62,11 +63,11 @@ export function play() {
   playing = playing !== null ? null
     : setInterval(() => state.view?.snapshot === state.snapshot && on(),
       clamp(15_000 / last(), 150, 700));
-  $("play").textContent = playing === null ? "Play" : "Stop";
+  $("play").textContent = playing === null ? PLAY : "Stop";
 }
 
 if (last() === 0 && !data.live) $("bar").className = "still";
 $("slider").max = last();
 $("loss").onclick = () => $("slider").focus(); // so that the arrow keys continue
 $("slider").oninput = () => goTo(Number($("slider").value));
-$("play").onclick = play;
+Object.assign($("play"), { onclick: play, textContent: PLAY });
