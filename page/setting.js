@@ -85,12 +85,20 @@ export function valueOf({ values, low, high, whole }, text) {
   return low <= value && value <= high && (!whole || Number.isInteger(value)) ? value : undefined;
 }
 
+const RATES = { muon: 0.01, adamw: 0.003 }; // of AdamW, with Muon and alone
+
+function defaultsOf(task, optimizer) {
+  const all = { task, ...COMMON, ...OF_TASK[task] };
+  return [all.optimizer, undefined].includes(optimizer) ? all : { ...all, optimizer, learning_rate: RATES[optimizer] };
+}
+
 export const problems = []; // of the address and the pasted text, in words
 
 function readAddress() {
   const asked = [...new URLSearchParams(location.search)];
-  const task = asked.find(([key, value]) => key === "task" && value in TASKS)?.[1] ?? "repeat";
-  const found = { task, ...COMMON, ...OF_TASK[task] };
+  const given = Object.fromEntries(asked), task = given.task in TASKS ? given.task : "repeat";
+  const { optimizer } = defaultsOf(task);
+  const found = defaultsOf(task, given.optimizer in RATES ? given.optimizer : optimizer);
   for (const [key, text] of asked) {
     const field = FIELDS.find((each) => each.key === key), value = field && valueOf(field, text);
     if (value !== undefined) found[key] = value;
@@ -105,11 +113,14 @@ function readAddress() {
 
 export const setting = readAddress();
 
-/** The address of this setting with some changes; another task has its own defaults. */
+/** The address of this setting with a change. Another task or optimizer has its own defaults. */
 export function linkTo(changes = {}) {
-  const all = "task" in changes ? { ...COMMON, ...OF_TASK[changes.task], ...changes }
-    : { ...setting, ...changes };
-  const common = { task: "repeat", ...COMMON, ...OF_TASK[all.task] };
+  const { task = setting.task } = changes, usual = defaultsOf(task);
+  const { optimizer = changes.task ? usual.optimizer : setting.optimizer } = changes;
+  const own = defaultsOf(task, optimizer);
+  const all = changes.task ? own : { ...setting, ...changes,
+    learning_rate: changes.optimizer ? own.learning_rate : setting.learning_rate };
+  const common = { ...own, task: "repeat", optimizer: usual.optimizer };
   const parts = FIELDS.filter(({ key }) => all[key] !== common[key]).map(({ key }) => [key, all[key]]);
   return `?${new URLSearchParams(parts)}`;
 }
@@ -134,7 +145,7 @@ export const config = {
   model: { ...pick(Object.keys(chosen).filter((key) => !TRAIN.includes(key))),
     tie_embeddings: false, zero_init: true, bias: false, head_bias: false, dropout: 0,
     attn_dropout: 0 },
-  train: { ...pick(TRAIN), warmup_steps: 10, schedule: "constant" },
+  train: { ...pick(TRAIN), minutes: 0, warmup_steps: 10, schedule: "constant" },
 };
 
 const B = config.model.block_size;

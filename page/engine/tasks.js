@@ -257,7 +257,7 @@ class Text {
     this.chars = [...new Set(text)].sort();
     const idOf = new Map(this.chars.map((char, id) => [char, id]));
     this.tokens = Array.from(text, (char) => idOf.get(char));
-    Object.assign(this, { T, numbers: 1, end: Math.floor(0.9 * this.tokens.length) });
+    Object.assign(this, { data: {}, T, numbers: 1, end: Math.floor(0.9 * this.tokens.length) });
   }
 
   draw(...given) { return Task.prototype.draw.apply(this, given); }
