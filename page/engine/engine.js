@@ -4,9 +4,10 @@
 // Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, L layers, V
 // vocabulary. All numbers are in the memory of kernels.js, which has the matmul.
 
-import { ACTIVATIONS, activate, arena, EPS, fours, product } from "./kernels.js";
+import { ACTIVATIONS, activate, arena, fours, product } from "./kernels.js";
 import { NGRAM_ROWS } from "./shapes.js";
 
+const EPS = 1e-5; // of every norm
 const CHUNK = 16; // rows between two yields, and queries that attend together: tiles of four
 
 const shelves = []; // weights in memory: {key, start, count, users}
@@ -271,7 +272,7 @@ export class Engine {
         for (let t = first, row = scores; t < keys; t++, row += width) {
           memory.copyWithin(weights + (t * (t + 1)) / 2, row, row + t + 1);
         }
-        arena.addProduct(scores, v + d, z + first * C + d, rows, keys, D, width, C, C);
+        arena.addProduct(scores, v + d, z + first * C + d, rows, keys, D, C, width, C);
       }
       for (const { head, off, row, position } of own) {
         if (head !== h) continue;
@@ -298,11 +299,6 @@ export class Engine {
     const { memory, at } = this;
     const weight = at[`${name}.weight`];
     const bias = at[`${name}.bias`];
-    if (arena.tiles && width % 4 === 0) {
-      arena.tiles.norms(4 * x, 4 * weight, 4 * y, rows, 4 * width, 1 / width);
-      if (bias !== undefined) for (let r = 0; r < rows; r++) this.add(y + r * width, bias, width);
-      return;
-    }
     for (let r = 0; r < rows; r++, x += width, y += width) {
       const { mean, scale } = this.moments(x, width);
       for (let c = 0; c < width; c++) {
@@ -316,9 +312,10 @@ export class Engine {
   moments(x, width) {
     const { memory } = this;
     let [mean, variance] = [0, 0];
-    for (let c = 0; c < width; c++) mean += memory[x + c] / width;
-    for (let c = 0; c < width; c++) variance += (memory[x + c] - mean) ** 2 / width;
-    return { mean, scale: 1 / Math.sqrt(variance + EPS) };
+    for (let c = 0; c < width; c++) mean += memory[x + c];
+    mean /= width;
+    for (let c = 0; c < width; c++) variance += (memory[x + c] - mean) ** 2;
+    return { mean, scale: 1 / Math.sqrt(variance / width + EPS) };
   }
 
   /** Normalize and rotate the queries or keys of each head in place, if the config says so. */

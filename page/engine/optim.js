@@ -121,13 +121,13 @@ export class Optimizer {
     for (let step = 0; step < 5; step++) { // X becomes a X + (b A + c A^2) X, where A = X X^T;
       if (tall) { // or, of the shorter side, a X + X (b A + c A^2), where A = X^T X
         memory.fill(0, A, A + side * side);
-        arena.addProduct(X, X, A, side, rows, side, side, side, side, true);
+        arena.addTransposed(X, X, A, side, rows, side);
       } else arena.multiply(X, X, A, side, columns, side, columns);
       arena.multiply(A, A, B, side, side, side, side); // A is symmetric
       for (let i = 0; i < side * side; i++) memory[B + i] = b * memory[A + i] + c * memory[B + i];
       for (let i = 0; i < count; i++) memory[Y + i] = a * memory[X + i];
       const [left, right] = tall ? [X, B] : [B, X];
-      arena.addProduct(left, right, Y, rows, side, columns, side, columns, columns);
+      arena.addProduct(left, right, Y, rows, side, columns, columns);
       [X, Y] = [Y, X];
     }
     return X;

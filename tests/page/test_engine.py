@@ -69,7 +69,7 @@ def tab(window: Any, request: pytest.FixtureRequest) -> Any:
     if request.param == "JavaScript":
         tab.evaluate("window.WebAssembly = undefined")
     tab.add_script_tag(content=ENGINE + ASK)
-    assert tab.evaluate("'tiles' in arena") == (request.param == "WebAssembly")
+    assert tab.evaluate("'kernels' in arena") == (request.param == "WebAssembly")
     return tab
 
 
