@@ -31,15 +31,10 @@ export class Learner extends Engine {
     place("gradients", this.weightCount);
   }
 
-  /** The gradient of all weights, in the order of the weights; a view, not to be kept. */
-  get gradients() {
-    return this.memory.subarray(this.at.gradients, this.at.gradients + this.weightCount);
-  }
-
-  /** The weights, likewise. */
-  get weights() {
-    return this.memory.subarray(this.shelf.start, this.shelf.start + this.weightCount);
-  }
+  /** Views of all weights, and of their gradients in the same order. Do not keep them. */
+  get weights() { return this.view(this.shelf.start); }
+  get gradients() { return this.view(this.at.gradients); }
+  view(start) { return this.memory.subarray(start, start + this.weightCount); }
 
   // --------------------------------------------------------------------- the forward pass
   norm(name, x, rows) {

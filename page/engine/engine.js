@@ -5,7 +5,7 @@
 // vocabulary. All numbers are in the memory of kernels.js, which has the matmul.
 
 import { ACTIVATIONS, activate, arena, fours, product } from "./kernels.js";
-import { NGRAM_ROWS } from "./shapes.js";
+import { countOf, NGRAM_ROWS } from "./shapes.js";
 
 const EPS = 1e-5; // of every norm
 const CHUNK = 16; // rows between two yields, and queries that attend together: tiles of four
@@ -51,10 +51,11 @@ export class Engine {
     for (const name of Object.keys(this.at)) this.at[name] += start;
     this.offsets = {}; // of each weight, after the first
     this.weightCount = 0;
-    for (const [name, shape] of shapes) {
-      this.rows[name] = shape[0];
+    for (const tensor of shapes) {
+      const [name, [rows]] = tensor;
+      this.rows[name] = rows;
       this.offsets[name] = this.weightCount;
-      this.weightCount += shape.reduce((a, b) => a * b, 1);
+      this.weightCount += countOf(tensor);
     }
     if (config.positions === "rotary") this.tabulateRotations();
     this.means = null; // of each head's output, (L, H, D), for edits that put it there

@@ -269,26 +269,17 @@ class Arena {
     return start;
   }
 
-  /** y = x W^T, from (rows, K) to (rows, N). Rows begin a stride after the one before. */
-  multiply(x, w, y, rows, K, N, wStride, xStride = K, yStride = N) {
-    this.matmul("dots", x, w, y, rows, K, N, wStride, xStride, yStride, [xStride, 1], [wStride, 1]);
-  }
+  /** y = x W^T, from (rows, K) to (rows, N); y += x W; y += x^T W, where x is (K, rows). The strides
+   * are those from row to row of W, x and y: those of whole matrices, if omitted. */
+  multiply(...parameters) { this.matmul("dots", ...parameters); }
+  addProduct(...parameters) { this.matmul("outers", ...parameters); }
+  addTransposed(...parameters) { this.matmul("transposed", ...parameters); }
 
-  /** y += x W, where W is (K, N). */
-  addProduct(x, w, y, rows, K, N, wStride, xStride = K, yStride = N) {
-    this.matmul("outers", x, w, y, rows, K, N, wStride, xStride, yStride, [xStride, 1], [1, wStride]);
-  }
-
-  /** y += x^T W, where x is (K, rows). */
-  addTransposed(x, w, y, rows, K, N, wStride = N, xStride = rows, yStride = N) {
-    this.matmul(
-      "transposed", x, w, y, rows, K, N, wStride, xStride, yStride, [1, xStride], [1, wStride]);
-  }
-
-  /** Cover y with tiles. The last two are the steps in x from row to row and in w from output to
-   * output, and those along a sum. */
-  matmul(kind, x, w, y, rows, K, N, wStride, xStride, yStride, [xRow, xStep], [wOutput, wStep]) {
+  matmul(kind, x, w, y, rows, K, N, wStride = kind === "dots" ? K : N,
+    xStride = kind === "transposed" ? rows : K, yStride = N) {
     const { kernels, floats } = this;
+    const [xRow, xStep] = kind === "transposed" ? [1, xStride] : [xStride, 1];
+    const [wOutput, wStep] = kind === "dots" ? [wStride, 1] : [1, wStride];
     for (const [i, height, from, to] of [[0, 4, 0, rows & ~3], [1, 1, rows & ~3, rows]]) {
       let n = 0;
       for (const width of kernels && from < to ? TILES[kind][i] : []) {

@@ -27,13 +27,11 @@ export class Trainer {
       }
     });
     this.failed.catch(() => {}); // whoever waits for an answer hears of it
-    const size = this.shapes.reduce((sum, [, shape]) => sum + shape.reduce((a, b) => a * b, 1), 0);
-    const weights = initialize(config, this.shapes, this.train.seed, new Float32Array(size));
-    const ports = range(count).map(() => new Array(count).fill(null));
+    const weights = initialize(config, this.shapes, this.train.seed);
+    const ports = range(count).map(() => new Array(count).fill(null)); // from one replica to another
     for (const a of range(count)) {
       for (const b of range(a)) {
-        const { port1, port2 } = new MessageChannel();
-        [ports[a][b], ports[b][a]] = [port1, port2];
+        ({ port1: ports[a][b], port2: ports[b][a] } = new MessageChannel());
       }
     }
     this.call(() => this.ask((rank) =>
@@ -67,8 +65,7 @@ export class Trainer {
         const stopped = `at step ${step}: loss ${loss}, gradient norm ${gradNorm}`;
         return { step, loss, gradNorm, stopped };
       }
-      this.steps = step;
-      return { step, loss, gradNorm };
+      return { step: (this.steps = step), loss, gradNorm };
     });
   }
 

@@ -55,9 +55,10 @@ async function train(config, vocabSize, packed, batches, train, workers) {
   return { steps, weights, shapes: trainer.shapes };
 }
 function save(config, vocabSize, seed, header, tokens) {
-  const shapes = shapesOf(config, vocabSize), engine = new Engine(config, shapes), key = {};
-  engine.load(key, (room) => { key.weights = initialize(config, shapes, seed, room).slice(); });
-  return [base64(checkpoint(header, shapes, key.weights)), base64(engine.run(tokens).slice())];
+  const shapes = shapesOf(config, vocabSize), engine = new Engine(config, shapes);
+  const weights = initialize(config, shapes, seed);
+  engine.load(weights, (room) => room.set(weights));
+  return [base64(checkpoint(header, shapes, weights)), base64(engine.run(tokens).slice())];
 }
 """
 
