@@ -192,8 +192,8 @@ export class Learner extends Engine {
     for (let r = 0; r < rows; r++) this.add(at.gradients + bias, dy + r * stride, N);
   }
 
-  /** Of a norm, add the gradients of its weights, and that of its input to dx. With n the normalized
-   * input and g = w dy, the latter is scale * (g - mean(g) - n mean(g n)). */
+  /** Of a norm, add the gradients of its weights, and that of its input to dx. With n the
+   * normalized input and g = w dy, the latter is scale * (g - mean(g) - n mean(g n)). */
   normBack(name, x, dy, dx, rows, width) {
     const { memory, at, offsets } = this;
     const weight = at[`${name}.weight`], dweight = at.gradients + offsets[`${name}.weight`];

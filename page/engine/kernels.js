@@ -1,9 +1,8 @@
-// The kernels of the engine: one memory for all engines, the matmuls over it, softmax and
-// activations. The matmuls are WebAssembly with SIMD, four products per instruction, whose bytes are
+// The kernels of the engine: one memory for all engines, and over it the matmuls, softmax and
+// activations. They are WebAssembly with SIMD, four numbers per instruction, whose bytes are
 // assembled here. If a browser does not run it, plain JavaScript replaces it.
 
 import { range } from "./numbers.js";
-
 
 // ---------------------------------------------------------------------------- an assembler
 // Instructions of a stack machine, as nested lists of bytes: the operands first, then the code.
@@ -65,8 +64,8 @@ function define(count, write, last = []) {
   return { inputs, code: [vector(types.map((type) => [1, type])), body, 0x0b].flat(Infinity) };
 }
 
-/** In tiles of R rows by S outputs, y[r][n] = sum over k of x[r][k] w[n][k]. `rows` and `outputs` are
- * multiples of a tile, strides are in bytes.
+/** In tiles of R rows by S outputs, y[r][n] = sum over k of x[r][k] w[n][k]. `rows` and `outputs`
+ * are multiples of a tile, strides are in bytes.
  *
  * A tile has R * S sums. Each has four parts, for k = 0, 4, 8, ..., for k = 1, 5, 9, ..., and so
  * on, which are added at the end. If four does not divide the depth, the rest goes to the first
@@ -109,8 +108,8 @@ const dots = (R, S) => define(9, (parameters, integers, vectors) => {
   ]);
 });
 
-/** In tiles, y[r][n] += sum over k of x[r][k] w[k][n]; or of x[k][r] w[k][n] if x is transposed. The
- * sums run over k in order. */
+/** In tiles, y[r][n] += sum over k of x[r][k] w[k][n]; or of x[k][r] w[k][n] if x is transposed.
+ * The sums run over k in order. */
 const outers = (R, S, transposed) => define(9, (parameters, integers, vectors) => {
   const [x, w, y, rows, outputs, depth, xStride, wStride, yStride] = parameters;
   const [nextX, nextY, rowsLeft, left, from] = integers(5);
@@ -163,12 +162,12 @@ const exponential = (x, whole) => [
   put(x, minusFours(get(x), get(whole))),
   multiplyFours(
     shiftLeft(addIntegers(toIntegers(get(whole)), toIntegers(number(127))), constant(23)),
-    [7, 6, 5, 4, 3, 2, 1].reduce((sum, n) =>
-      addFours(number(1), multiplyFours(multiplyFours(get(x), number(Math.LN2 / n)), sum)), number(1))),
+    [7, 6, 5, 4, 3, 2, 1].reduce((sum, n) => addFours(number(1),
+      multiplyFours(multiplyFours(get(x), number(Math.LN2 / n)), sum)), number(1))),
 ];
 
-/** A function that replaces rows of `width` bytes, a multiple of 16, by the softmax of their numbers
- * times a scale. */
+/** A function that replaces rows of `width` bytes, a multiple of 16, by the softmax of their
+ * numbers times a scale. */
 const softmaxes = define(3, ([x, rows, width, scale], integers, vectors) => {
   const [at, left] = integers(2);
   const [top, sum, power, whole] = vectors(4);
@@ -236,8 +235,8 @@ function makeFunctions() {
   return functions;
 }
 
-/** The memory of all engines, which grows as needed, and the kernels over it. `floats` is a new array
- * after each `reserve`. */
+/** The memory of all engines, which grows as needed, and the kernels over it. `floats` is a new
+ * array after each `reserve`. */
 class Arena {
   constructor() {
     this.end = 0;
@@ -269,8 +268,8 @@ class Arena {
     return start;
   }
 
-  /** y = x W^T, from (rows, K) to (rows, N); y += x W; y += x^T W, where x is (K, rows). The strides
-   * are those from row to row of W, x and y: those of whole matrices, if omitted. */
+  /** y = x W^T; y += x W; y += x^T W. K is the number of terms of a sum, and y is (rows, N). Each
+   * stride is the distance between two rows; if omitted, that of a matrix without gaps. */
   multiply(...parameters) { this.matmul("dots", ...parameters); }
   addProduct(...parameters) { this.matmul("outers", ...parameters); }
   addTransposed(...parameters) { this.matmul("transposed", ...parameters); }

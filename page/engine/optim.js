@@ -45,8 +45,8 @@ export class Optimizer {
     this.steps = 0; // since the start, for the bias of the moments
   }
 
-  /** Update the weights, unless the loss or the norm of the gradient is not finite: then the last
-   * weights whose loss was finite return. `step` counts from 0. Return the norm before clipping. */
+  /** Update the weights, and return the norm of the gradient before clipping. If the loss or the
+   * norm is not finite, restore the last weights whose loss was. `step` counts from 0. */
   step(loss, step, config) {
     const { memory, weights, gradients, shelf: { start }, at } = this.learner;
     let squares = 0;
@@ -81,7 +81,8 @@ export class Optimizer {
 
   /** AdamW (Loshchilov & Hutter 2019). */
   adamw(weight, gradient, offset, count, rate, decay, { beta1, beta2 }) {
-    const { learner: { memory }, steps } = this, [m, v] = [this.first + offset, this.second + offset];
+    const { learner: { memory }, steps } = this;
+    const [m, v] = [this.first + offset, this.second + offset];
     const [bias1, bias2] = [1 - beta1 ** steps, 1 - beta2 ** steps];
     for (let i = 0; i < count; i++) {
       const g = memory[gradient + i];
@@ -115,8 +116,10 @@ export class Optimizer {
     const [a, b, c] = NEWTON_SCHULZ, side = Math.min(rows, columns), tall = rows > columns;
     let [X, Y, A, B] = this.scratch;
     for (let i = 0; i < count; i++) memory[X + i] = memory[matrix + i] / norm;
-    for (let step = 0; step < 5; step++) { // X becomes a X + (b A + c A^2) X, where A = X X^T;
-      if (tall) { // or, of the shorter side, a X + X (b A + c A^2), where A = X^T X
+    for (let step = 0; step < 5; step++) {
+      // X becomes a X + (b A + c A^2) X with A = X X^T. For a tall X, a X + X (b A + c A^2) with
+      // A = X^T X is the same, and smaller.
+      if (tall) {
         memory.fill(0, A, A + side * side);
         arena.addTransposed(X, X, A, side, rows, side);
       } else arena.multiply(X, X, A, side, columns, side, columns);

@@ -199,7 +199,8 @@ def test_models_never_share_weights_by_a_name(tab: Any) -> None:
     """Engines share the weights of one object, and only those."""
     call = """() => {
       const config = { ...engine.config, n_layer: 0 };
-      const shapes = [["token_embedding.weight", [3, engine.C]], ["blocks.0.mlp.up.weight", [1, 1]]];
+      const shapes =
+        [["token_embedding.weight", [3, engine.C]], ["blocks.0.mlp.up.weight", [1, 1]]];
       const first = (key, number) => {
         const made = new Engine(config, shapes);
         made.load(key, (room) => room.fill(number));

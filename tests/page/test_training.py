@@ -278,6 +278,20 @@ def test_saved_file_is_a_run(tab: Any, tmp_path: Path) -> None:
         saved.check_resume(header.corpus, header.config.train, header.machine)
 
 
+def test_defaults_are_those_of_the_command(tab: Any) -> None:
+    found, expected = tab.evaluate("DEFAULTS"), dataclasses.asdict(TrainConfig())
+    assert found == {name: expected[name] for name in found}
+
+
+def test_error_in_a_worker_is_heard(tab: Any) -> None:
+    call = """(config) => {
+      const trainer = new Trainer(config, {}, 5, 2, script);
+      const failed = ({ message }) => { trainer.close(); return message; };
+      return trainer.step([[1, 2], null]).catch(failed);
+    }"""
+    assert "null" in tab.evaluate(call, dataclasses.asdict(MODERN))
+
+
 def test_what_does_not_train_is_one_line(tab: Any) -> None:
     call = """(config) => {
       try { new Trainer(config, {}, 5, 1, ""); } catch ({ message }) { return message; }
