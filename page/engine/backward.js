@@ -31,15 +31,10 @@ export class Learner extends Engine {
     place("gradients", this.weightCount);
   }
 
-  /** The gradient of all weights, in the order of the weights; a view, not to be kept. */
-  get gradients() {
-    return this.memory.subarray(this.at.gradients, this.at.gradients + this.weightCount);
-  }
-
-  /** The weights, likewise. */
-  get weights() {
-    return this.memory.subarray(this.shelf.start, this.shelf.start + this.weightCount);
-  }
+  /** Views of all weights, and of their gradients in the same order. Do not keep them. */
+  get weights() { return this.view(this.shelf.start); }
+  get gradients() { return this.view(this.at.gradients); }
+  view(start) { return this.memory.subarray(start, start + this.weightCount); }
 
   // --------------------------------------------------------------------- the forward pass
   norm(name, x, rows) {
@@ -171,9 +166,9 @@ export class Learner extends Engine {
             memory[dscores + s] = memory[scores + s] * (memory[dscores + s] - mean) * scale;
           }
         }
-        arena.addProduct(scores, dsome, dv + d, keys, rows, D, width, C, C, true);
-        arena.addProduct(dscores, k + d, dq + first * C + d, rows, keys, D, width, C, C);
-        arena.addProduct(dscores, some, dk + d, keys, rows, D, width, C, C, true);
+        arena.addTransposed(scores, dsome, dv + d, keys, rows, D, C, width, C);
+        arena.addProduct(dscores, k + d, dq + first * C + d, rows, keys, D, C, width, C);
+        arena.addTransposed(dscores, some, dk + d, keys, rows, D, C, width, C);
       }
     }
   }
@@ -191,30 +186,20 @@ export class Learner extends Engine {
   linearBack(name, x, dy, dx, rows, K, N) {
     const { at, offsets } = this, weight = `${name}.weight`, bias = offsets[`${name}.bias`];
     const stride = dy === at.dlogits ? fours(N) : N;
-    arena.addProduct(dy, at[weight], dx, rows, N, K, stride, K, K);
-    // Columns of dy whose numbers are a power of two apart would evict each other from the cache.
-    const some = stride % 256 ? rows : QUERIES;
-    for (let r = 0; r < rows; r += some) {
-      arena.addProduct(dy + r * stride, x + r * K, at.gradients + offsets[weight],
-        N, Math.min(some, rows - r), K, stride, K, K, true);
-    }
+    arena.addProduct(dy, at[weight], dx, rows, N, K, K, stride);
+    arena.addTransposed(dy, x, at.gradients + offsets[weight], N, rows, K, K, stride);
     if (bias === undefined) return;
     for (let r = 0; r < rows; r++) this.add(at.gradients + bias, dy + r * stride, N);
   }
 
-  /** Of a norm, add the gradients of its weights, and that of its input to dx. With n the normalized
-   * input and g = w dy, the latter is scale * (g - mean(g) - n mean(g n)). */
+  /** Of a norm, add the gradients of its weights, and that of its input to dx. With n the
+   * normalized input and g = w dy, the latter is scale * (g - mean(g) - n mean(g n)). */
   normBack(name, x, dy, dx, rows, width) {
     const { memory, at, offsets } = this;
     const weight = at[`${name}.weight`], dweight = at.gradients + offsets[`${name}.weight`];
     const bias = offsets[`${name}.bias`];
     if (bias !== undefined) {
       for (let r = 0; r < rows; r++) this.add(at.gradients + bias, dy + r * width, width);
-    }
-    if (arena.tiles && width % 4 === 0) {
-      arena.tiles.normsBack(
-        4 * x, 4 * weight, 4 * dy, 4 * dx, 4 * dweight, rows, 4 * width, 1 / width);
-      return;
     }
     for (let r = 0; r < rows; r++, x += width, dy += width, dx += width) {
       const { mean, scale } = this.moments(x, width);
@@ -225,9 +210,11 @@ export class Learner extends Engine {
         sum += g;
         product += g * n;
       }
+      sum /= width;
+      product *= scale / width;
       for (let c = 0; c < width; c++) {
-        const n = (memory[x + c] - mean) * scale, g = memory[dy + c] * memory[weight + c];
-        memory[dx + c] += scale * (g - (sum + n * product) / width);
+        const g = memory[dy + c] * memory[weight + c];
+        memory[dx + c] += scale * (g - sum - (memory[x + c] - mean) * product);
       }
     }
   }

@@ -4,9 +4,10 @@
 // Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, L layers, V
 // vocabulary. All numbers are in the memory of kernels.js, which has the matmul.
 
-import { ACTIVATIONS, activate, arena, EPS, fours, product } from "./kernels.js";
-import { NGRAM_ROWS } from "./shapes.js";
+import { ACTIVATIONS, activate, arena, fours, product } from "./kernels.js";
+import { countOf, NGRAM_ROWS } from "./shapes.js";
 
+const EPS = 1e-5; // of every norm
 const CHUNK = 16; // rows between two yields, and queries that attend together: tiles of four
 
 const shelves = []; // weights in memory: {key, start, count, users}
@@ -50,10 +51,11 @@ export class Engine {
     for (const name of Object.keys(this.at)) this.at[name] += start;
     this.offsets = {}; // of each weight, after the first
     this.weightCount = 0;
-    for (const [name, shape] of shapes) {
-      this.rows[name] = shape[0];
+    for (const tensor of shapes) {
+      const [name, [rows]] = tensor;
+      this.rows[name] = rows;
       this.offsets[name] = this.weightCount;
-      this.weightCount += shape.reduce((a, b) => a * b, 1);
+      this.weightCount += countOf(tensor);
     }
     if (config.positions === "rotary") this.tabulateRotations();
     this.means = null; // of each head's output, (L, H, D), for edits that put it there
@@ -271,7 +273,7 @@ export class Engine {
         for (let t = first, row = scores; t < keys; t++, row += width) {
           memory.copyWithin(weights + (t * (t + 1)) / 2, row, row + t + 1);
         }
-        arena.addProduct(scores, v + d, z + first * C + d, rows, keys, D, width, C, C);
+        arena.addProduct(scores, v + d, z + first * C + d, rows, keys, D, C, width, C);
       }
       for (const { head, off, row, position } of own) {
         if (head !== h) continue;
@@ -298,11 +300,6 @@ export class Engine {
     const { memory, at } = this;
     const weight = at[`${name}.weight`];
     const bias = at[`${name}.bias`];
-    if (arena.tiles && width % 4 === 0) {
-      arena.tiles.norms(4 * x, 4 * weight, 4 * y, rows, 4 * width, 1 / width);
-      if (bias !== undefined) for (let r = 0; r < rows; r++) this.add(y + r * width, bias, width);
-      return;
-    }
     for (let r = 0; r < rows; r++, x += width, y += width) {
       const { mean, scale } = this.moments(x, width);
       for (let c = 0; c < width; c++) {
@@ -316,9 +313,10 @@ export class Engine {
   moments(x, width) {
     const { memory } = this;
     let [mean, variance] = [0, 0];
-    for (let c = 0; c < width; c++) mean += memory[x + c] / width;
-    for (let c = 0; c < width; c++) variance += (memory[x + c] - mean) ** 2 / width;
-    return { mean, scale: 1 / Math.sqrt(variance + EPS) };
+    for (let c = 0; c < width; c++) mean += memory[x + c];
+    mean /= width;
+    for (let c = 0; c < width; c++) variance += (memory[x + c] - mean) ** 2;
+    return { mean, scale: 1 / Math.sqrt(variance / width + EPS) };
   }
 
   /** Normalize and rotate the queries or keys of each head in place, if the config says so. */

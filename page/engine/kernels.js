@@ -1,10 +1,8 @@
-// The kernels of the engine: one memory for all engines, the matmuls over it, softmax and
-// activations. The matmuls are WebAssembly with SIMD, four products per instruction, whose bytes are
+// The kernels of the engine: one memory for all engines, and over it the matmuls, softmax and
+// activations. They are WebAssembly with SIMD, four numbers per instruction, whose bytes are
 // assembled here. If a browser does not run it, plain JavaScript replaces it.
 
 import { range } from "./numbers.js";
-
-export const EPS = 1e-5; // of every norm
 
 // ---------------------------------------------------------------------------- an assembler
 // Instructions of a stack machine, as nested lists of bytes: the operands first, then the code.
@@ -25,13 +23,17 @@ const minus = (a, b) => [a, b, 0x6b];
 const isBelow = (a, b) => [a, b, 0x49];
 const add = (local, value) => put(local, plus(get(local), value));
 
+let fused = true; // product and sum in one instruction of "relaxed SIMD": a sixth faster
+const addProductTo = (sum, a, b) => put(sum, fused
+  ? [get(a), get(b), get(sum), 0xfd, whole(0x105)]
+  : addFours(get(sum), multiplyFours(get(a), get(b))));
 const ZEROS = [0xfd, 0x0c, ...new Array(16).fill(0)];
 const inMemory = (offset) => [2, whole(offset)]; // aligned to 2^2 bytes
 const loadFour = (address, offset) => [address, 0xfd, 0x00, inMemory(offset)];
 const loadOne = (address, offset) => [address, 0xfd, 0x5c, inMemory(offset)]; // and three zeros
 const loadCopies = (address, offset) => [address, 0xfd, 0x09, inMemory(offset)]; // of one number
 const onFours = (code) => (...operands) => [operands, 0xfd, whole(code)];
-const [nearest, root, largest, copies] = [0x6a, 0xe3, 0xe9, 0x13].map(onFours);
+const [nearest, largest, copies] = [0x6a, 0xe9, 0x13].map(onFours);
 const [isAbove, both] = [0x44, 0x4e].map(onFours);
 const [addFours, minusFours, multiplyFours, divideFours] = [0xe4, 0xe5, 0xe6, 0xe7].map(onFours);
 const [toIntegers, addIntegers, shiftLeft] = [0xf8, 0xae, 0xab].map(onFours);
@@ -62,16 +64,15 @@ function define(count, write, last = []) {
   return { inputs, code: [vector(types.map((type) => [1, type])), body, 0x0b].flat(Infinity) };
 }
 
-/**
- * A function that multiplies tiles of R rows by S outputs: y[r][n] = sum over k of x[r][k] w[n][k].
- * `rows` and `outputs` are multiples of a tile; the other parameters are in bytes.
+/** In tiles of R rows by S outputs, y[r][n] = sum over k of x[r][k] w[n][k]. `rows` and `outputs`
+ * are multiples of a tile, strides are in bytes.
  *
  * A tile has R * S sums. Each has four parts, for k = 0, 4, 8, ..., for k = 1, 5, 9, ..., and so
- * on, which are added at the end. If four does not divide the width, the rest goes to the first
+ * on, which are added at the end. If four does not divide the depth, the rest goes to the first
  * part. The order is the same in every tile, so that a row is bitwise identical whichever rows are
  * computed with it. Sixteen registers hold a tile of 4 x 2 and its inputs; more are slower. */
 const dots = (R, S) => define(9, (parameters, integers, vectors) => {
-  const [x, w, y, rows, outputs, width, xStride, wStride, yStride] = parameters;
+  const [x, w, y, rows, outputs, depth, xStride, wStride, yStride] = parameters;
   const [nextX, nextY, rowsLeft, left] = integers(4);
   const [xs, ws] = [integers(R), integers(S)]; // addresses
   const four = vectors(R); // numbers from x
@@ -83,8 +84,7 @@ const dots = (R, S) => define(9, (parameters, integers, vectors) => {
     four.map((each, r) => put(each, load(get(xs[r]), offset))),
     ws.map((address, s) => [
       put(weights, load(get(address), offset)),
-      sums.map((row, r) => put(row[s],
-        addFours(get(row[s]), multiplyFours(get(four[r]), get(weights))))),
+      sums.map((row, r) => addProductTo(row[s], four[r], weights)),
     ]),
   ];
   const onward = (bytes) => [...xs, ...ws].map((address) => add(address, constant(bytes)));
@@ -92,12 +92,13 @@ const dots = (R, S) => define(9, (parameters, integers, vectors) => {
     sums.flat().map((sum) => put(sum, ZEROS)),
     xs.map((address) => [put(address, get(nextX)), add(nextX, get(xStride))]),
     ws.map((address, s) => put(address, s ? plus(get(ws[s - 1]), get(wStride)) : get(w))),
-    put(left, get(width)),
-    whileAtLeast(left, 32, [products(loadFour, 0), products(loadFour, 16), onward(32)]),
-    whileAtLeast(left, 16, [products(loadFour, 0), onward(16)]),
-    whileAtLeast(left, 4, [products(loadOne, 0), onward(4)]),
+    put(left, get(depth)),
+    whileAtLeast(left, 8, [products(loadFour, 0), products(loadFour, 16), onward(32)]),
+    whileAtLeast(left, 4, [products(loadFour, 0), onward(16)]),
+    whileAtLeast(left, 1, [products(loadOne, 0), onward(4)]),
     sums.map((row) => [
-      row.map((sum, s) => storeFloat(get(nextY), 4 * s, across(addFloats, sum))), add(nextY, get(yStride)),
+      row.map((sum, s) => storeFloat(get(nextY), 4 * s, across(addFloats, sum))),
+      add(nextY, get(yStride)),
     ]),
   ];
   return whileAtLeast(outputs, S, [ // weights are read once, and used for all rows
@@ -107,10 +108,8 @@ const dots = (R, S) => define(9, (parameters, integers, vectors) => {
   ]);
 });
 
-/**
- * A function that adds a product in tiles of R rows by S outputs: y[r][n] += sum over k of
- * x[r][k] w[k][n], or of x[k][r] w[k][n] if x is transposed. `rows` and `outputs` are multiples of a
- * tile; the parameters after `depth` are in bytes. Each sum runs over k in order. */
+/** In tiles, y[r][n] += sum over k of x[r][k] w[k][n]; or of x[k][r] w[k][n] if x is transposed.
+ * The sums run over k in order. */
 const outers = (R, S, transposed) => define(9, (parameters, integers, vectors) => {
   const [x, w, y, rows, outputs, depth, xStride, wStride, yStride] = parameters;
   const [nextX, nextY, rowsLeft, left, from] = integers(5);
@@ -126,8 +125,7 @@ const outers = (R, S, transposed) => define(9, (parameters, integers, vectors) =
       fours.map((four, i) => put(four, load(get(from), 16 * i))), add(from, get(wStride)),
       sums.map((row, r) => [
         put(copy, transposed ? loadCopies(get(xs[0]), 4 * r) : loadCopies(get(xs[r]), 4 * k)),
-        row.map((sum, i) => put(sum,
-          addFours(get(sum), multiplyFours(get(copy), get(fours[i]))))),
+        row.map((sum, i) => addProductTo(sum, copy, fours[i])),
       ]),
       transposed ? add(xs[0], get(xStride)) : [],
     ]),
@@ -164,12 +162,12 @@ const exponential = (x, whole) => [
   put(x, minusFours(get(x), get(whole))),
   multiplyFours(
     shiftLeft(addIntegers(toIntegers(get(whole)), toIntegers(number(127))), constant(23)),
-    [7, 6, 5, 4, 3, 2, 1].reduce((sum, n) =>
-      addFours(number(1), multiplyFours(multiplyFours(get(x), number(Math.LN2 / n)), sum)), number(1))),
+    [7, 6, 5, 4, 3, 2, 1].reduce((sum, n) => addFours(number(1),
+      multiplyFours(multiplyFours(get(x), number(Math.LN2 / n)), sum)), number(1))),
 ];
 
-/** A function that replaces rows of `width` bytes, a multiple of 16, by the softmax of their numbers
- * times a scale. */
+/** A function that replaces rows of `width` bytes, a multiple of 16, by the softmax of their
+ * numbers times a scale. */
 const softmaxes = define(3, ([x, rows, width, scale], integers, vectors) => {
   const [at, left] = integers(2);
   const [top, sum, power, whole] = vectors(4);
@@ -202,63 +200,6 @@ const pointwise = (compute) => define(3, ([x, y, count], integers, vectors) => {
 });
 const positive = (x) => largest(x, ZEROS);
 
-/** Put the mean of the row at x, and the scale of a norm. `share` is one divided by the width. */
-const moments = (x, width, share, at, left, mean, scale, four) => [
-  put(mean, ZEROS), put(scale, ZEROS),
-  forFours(left, width, [[at, x]], put(mean, addFours(get(mean), loadFour(get(at), 0)))),
-  put(mean, multiplyFours(copies(across(addFloats, mean)), copies(get(share)))),
-  forFours(left, width, [[at, x]], [
-    put(four, minusFours(loadFour(get(at), 0), get(mean))),
-    put(scale, addFours(get(scale), multiplyFours(get(four), get(four)))),
-  ]),
-  put(scale, divideFours(number(1), root(addFours(number(EPS),
-    multiplyFours(copies(across(addFloats, scale)), copies(get(share))))))),
-];
-
-/** A function that normalizes rows of x into y, with weights w. */
-const norms = define(5, ([x, w, y, rows, width, share], integers, vectors) => {
-  const [at, from, left] = integers(3);
-  const [mean, scale, four] = vectors(3);
-  return whileAtLeast(rows, 1, [
-    moments(x, width, share, at, left, mean, scale, four),
-    forFours(left, width, [[at, x], [from, w]], [
-      storeFour(get(y), 0, multiplyFours(loadFour(get(from), 0),
-        multiplyFours(get(scale), minusFours(loadFour(get(at), 0), get(mean))))),
-      add(y, constant(16)),
-    ]),
-    put(x, get(at)),
-  ]);
-}, [F32]);
-
-/** A function for the gradient of a norm: see `normBack` in backward.js. */
-const normsBack = define(7, ([x, w, dy, dx, dw, rows, width, share], integers, vectors) => {
-  const [left, ...at] = integers(5);
-  const [mean, scale, sum, product, n, g] = vectors(6);
-  const each = (body) => forFours(left, width, [x, w, dy, dw].map((start, i) => [at[i], start]), [
-    put(n, multiplyFours(get(scale), minusFours(loadFour(get(at[0]), 0), get(mean)))),
-    put(g, multiplyFours(loadFour(get(at[1]), 0), loadFour(get(at[2]), 0))),
-    body,
-  ]);
-  const share4 = (four) => multiplyFours(copies(across(addFloats, four)), copies(get(share)));
-  return whileAtLeast(rows, 1, [
-    moments(x, width, share, at[0], left, mean, scale, n),
-    put(sum, ZEROS), put(product, ZEROS),
-    each([
-      put(sum, addFours(get(sum), get(g))),
-      put(product, addFours(get(product), multiplyFours(get(g), get(n)))),
-      storeFour(get(at[3]), 0, addFours(loadFour(get(at[3]), 0),
-        multiplyFours(loadFour(get(at[2]), 0), get(n)))),
-    ]),
-    put(sum, share4(sum)), put(product, share4(product)),
-    each([
-      storeFour(get(dx), 0, addFours(loadFour(get(dx), 0), multiplyFours(get(scale),
-        minusFours(minusFours(get(g), get(sum)), multiplyFours(get(n), get(product)))))),
-      add(dx, constant(16)),
-    ]),
-    put(x, get(at[0])), put(dy, get(at[2])),
-  ]);
-}, [F32]);
-
 /** A module that imports a memory and exports each function by its name. */
 function assemble(functions) {
   const found = Object.entries(functions);
@@ -273,33 +214,42 @@ function assemble(functions) {
 }
 
 // --------------------------------------------------------------------------------- matmuls
-/** The memory of all engines, which grows as needed, and two matmuls over it, from (rows, K) to
- * (rows, N):
- *
- *     multiply(x, w, y, rows, K, N, stride)      y = x W^T, where W is (N, K)
- *     addProduct(x, w, y, rows, K, N, strides)   y += x W, where W is (K, N); or x^T W
- *
- * Row n of W begins `stride` numbers after the one before. `floats` is a new array after each
- * `reserve`. */
+// The outputs of tiles of four rows and of one, for each kind of matmul.
+const TILES = { dots: [[2, 1], [4, 1]], outers: [[8, 4, 1], [8, 4, 1]] };
+TILES.transposed = TILES.outers;
+
+function makeFunctions() {
+  const functions = {
+    softmaxes,
+    relu: pointwise(positive),
+    relu2: pointwise((x) => multiplyFours(positive(x), positive(x))),
+    "relu back": pointwise((x, y) => both(y, isAbove(x, ZEROS))),
+    "relu2 back": pointwise((x, y) => multiplyFours(y, addFours(positive(x), positive(x)))),
+  };
+  for (const [kind, widths] of Object.entries(TILES)) {
+    [4, 1].forEach((R, i) => widths[i].forEach((S) => {
+      functions[`${kind} ${R} ${S}`] =
+        kind === "dots" ? dots(R, S) : outers(R, S, kind === "transposed");
+    }));
+  }
+  return functions;
+}
+
+/** The memory of all engines, which grows as needed, and the kernels over it. `floats` is a new
+ * array after each `reserve`. */
 class Arena {
   constructor() {
     this.end = 0;
     this.floats = new Float32Array(0);
-    try {
-      const memory = new WebAssembly.Memory({ initial: 0 });
-      const module = new WebAssembly.Module(assemble({
-        "4x2": dots(4, 2), "1x4": dots(1, 4), "1x1": dots(1, 1),
-        softmaxes, norms, normsBack,
-        relu: pointwise(positive),
-        relu2: pointwise((x) => multiplyFours(positive(x), positive(x))),
-        "relu back": pointwise((x, y) => both(y, isAbove(x, ZEROS))),
-        "relu2 back": pointwise((x, y) => multiplyFours(y, addFours(positive(x), positive(x)))),
-        ...Object.fromEntries([4, 1].flatMap((R) => [8, 4, 1].flatMap((S) => [
-          [`${R}+${S}`, outers(R, S, false)], [`${R}+${S} transposed`, outers(R, S, true)]]))),
-      }));
-      this.tiles = new WebAssembly.Instance(module, { js: { memory } }).exports;
-      this.memory = memory;
-    } catch {} // WebAssembly is missing, has no SIMD, or is not allowed
+    for (fused of [true, false]) {
+      if (this.memory) break;
+      try {
+        const memory = new WebAssembly.Memory({ initial: 0 });
+        const module = new WebAssembly.Module(assemble(makeFunctions()));
+        this.kernels = new WebAssembly.Instance(module, { js: { memory } }).exports;
+        this.memory = memory;
+      } catch {} // WebAssembly is missing, has no SIMD, or is not allowed
+    }
   }
 
   /** Reserve `count` numbers, all zero, and return where they begin. */
@@ -318,60 +268,45 @@ class Arena {
     return start;
   }
 
-  multiply(x, w, y, rows, K, N, stride, xStride = K, yStride = N) {
-    const { tiles, floats } = this;
-    if (!tiles) {
-      for (let r = 0; r < rows; r++) {
-        for (let n = 0; n < N; n++) {
-          const [from, weights] = [x + r * xStride, w + n * stride];
-          let sum = 0;
-          for (let k = 0; k < K; k++) sum += floats[from + k] * floats[weights + k];
-          floats[y + r * yStride + n] = sum;
+  /** y = x W^T; y += x W; y += x^T W. K is the number of terms of a sum, and y is (rows, N). Each
+   * stride is the distance between two rows; if omitted, that of a matrix without gaps. */
+  multiply(...parameters) { this.matmul("dots", ...parameters); }
+  addProduct(...parameters) { this.matmul("outers", ...parameters); }
+  addTransposed(...parameters) { this.matmul("transposed", ...parameters); }
+
+  matmul(kind, x, w, y, rows, K, N, wStride = kind === "dots" ? K : N,
+    xStride = kind === "transposed" ? rows : K, yStride = N) {
+    const { kernels, floats } = this;
+    const [xRow, xStep] = kind === "transposed" ? [1, xStride] : [xStride, 1];
+    const [wOutput, wStep] = kind === "dots" ? [wStride, 1] : [1, wStride];
+    for (const [i, height, from, to] of [[0, 4, 0, rows & ~3], [1, 1, rows & ~3, rows]]) {
+      let n = 0;
+      for (const width of kernels && from < to ? TILES[kind][i] : []) {
+        const end = N - ((N - n) % width);
+        if (n < end) {
+          kernels[`${kind} ${height} ${width}`](
+            4 * (x + from * xRow), 4 * (w + n * wOutput), 4 * (y + from * yStride + n),
+            to - from, end - n, K, 4 * xStride, 4 * wStride, 4 * yStride);
         }
+        n = end;
       }
-      return;
     }
-    const high = rows & ~3, even = N & ~1, wide = N & ~3;
-    const strides = [4 * K, 4 * xStride, 4 * stride, 4 * yStride]; // bytes
-    const tile = (name, r, n, rows, N) => rows && N && tiles[name](
-      4 * (x + r * xStride), 4 * (w + n * stride), 4 * (y + r * yStride + n), rows, N, ...strides);
-    tile("4x2", 0, 0, high, even);
-    tile("1x1", 0, even, high, N - even);
-    tile("1x4", high, 0, rows - high, wide);
-    tile("1x1", high, wide, rows - high, N - wide);
+    for (let r = 0; !kernels && r < rows; r++) {
+      for (let n = 0; n < N; n++) {
+        let sum = kind === "dots" ? 0 : floats[y + r * yStride + n];
+        for (let k = 0; k < K; k++) {
+          sum += floats[x + r * xRow + k * xStep] * floats[w + n * wOutput + k * wStep];
+        }
+        floats[y + r * yStride + n] = sum;
+      }
+    }
   }
 
   /** Compute the softmax of rows of `width` numbers, a multiple of 4, each times `scale`, in place.
    * The weight of -Infinity is zero. */
   softmaxRows(x, rows, width, scale = 1) {
-    if (this.tiles) this.tiles.softmaxes(4 * x, rows, 4 * width, scale);
+    if (this.kernels) this.kernels.softmaxes(4 * x, rows, 4 * width, scale);
     else for (let r = 0; r < rows; r++) softmax(this.floats, x + r * width, width, scale);
-  }
-
-  addProduct(x, w, y, rows, K, N, xStride, stride, yStride, transposed = false) {
-    const { tiles, floats } = this;
-    const [rStep, kStep] = transposed ? [1, xStride] : [xStride, 1];
-    if (!tiles) {
-      for (let r = 0; r < rows; r++) {
-        for (let n = 0; n < N; n++) {
-          let sum = floats[y + r * yStride + n];
-          for (let k = 0; k < K; k++) {
-            sum += floats[x + r * rStep + k * kStep] * floats[w + k * stride + n];
-          }
-          floats[y + r * yStride + n] = sum;
-        }
-      }
-      return;
-    }
-    const strides = [4 * xStride, 4 * stride, 4 * yStride], high = rows & ~3;
-    for (const [width, n, end] of [[8, 0, N & ~7], [4, N & ~7, N & ~3], [1, N & ~3, N]]) {
-      for (const [height, r, count] of [[4, 0, high], [1, high, rows - high]]) {
-        if (count && n < end) {
-          tiles[`${height}+${width}${transposed ? " transposed" : ""}`](4 * (x + r * rStep),
-            4 * (w + n), 4 * (y + r * yStride + n), count, end - n, K, ...strides);
-        }
-      }
-    }
   }
 }
 
@@ -423,35 +358,24 @@ const DERIVATIVES = {
 
 /** Apply the nonlinearity to `count` numbers at `up`, and write them to `active`. */
 export function activate(name, memory, up, active, count) {
-  if (arena.tiles?.[name]) return arena.tiles[name](4 * up, 4 * active, 4 * fours(count));
+  if (arena.kernels?.[name]) return arena.kernels[name](4 * up, 4 * active, 4 * fours(count));
   const activation = ACTIVATIONS[name] ?? (() => NaN);
   for (let i = 0; i < count; i++) memory[active + i] = activation(memory[up + i]);
 }
 
 /** Multiply `count` numbers at `dup` by the derivative of the nonlinearity at those at `up`. */
 export function activateBack(name, memory, up, dup, count) {
-  const kernel = arena.tiles?.[`${name} back`], derivative = DERIVATIVES[name];
+  const kernel = arena.kernels?.[`${name} back`], derivative = DERIVATIVES[name];
   if (kernel) kernel(4 * up, 4 * dup, 4 * fours(count));
   else for (let i = 0; i < count; i++) memory[dup + i] *= derivative(memory[up + i]);
 }
 
-/** Density and distribution function of the standard normal distribution. The latter is tabulated
- * by its series without cancellation (Abramowitz & Stegun 1964, 26.2.11) and interpolated by cubics,
- * whose slope is the density; they are exact to 1e-9. */
+/** Density and distribution function of the standard normal distribution, the latter to 7.5e-8
+ * (Abramowitz & Stegun 1964, 26.2.17). */
 const density = (u) => Math.exp(-0.5 * u * u) / Math.sqrt(2 * Math.PI);
-const [STEP, END] = [1 / 64, 8]; // of the table, which begins at -END
-const slopes = Float64Array.from(range(2 * END / STEP + 1), (i) => STEP * density(i * STEP - END));
-const values = slopes.map((slope, i) => {
-  const x = i * STEP - END;
-  let [term, sum] = [x, x];
-  for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n++) sum += term *= x * x / (2 * n + 1);
-  return 0.5 + density(x) * sum;
-});
-
 function cumulative(u) {
-  if (!(Math.abs(u) < END)) return u > 0 ? 1 : u < 0 ? 0 : NaN;
-  const place = (u + END) / STEP, i = Math.floor(place), x = place - i;
-  const rise = values[i + 1] - values[i], before = slopes[i], after = slopes[i + 1];
-  return values[i] + x * (before + x * (3 * rise - 2 * before - after +
-    x * (before + after - 2 * rise)));
+  const t = 1 / (1 + 0.2316419 * Math.abs(u));
+  const above = density(u) * t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 +
+    t * (-1.821255978 + t * 1.330274429))));
+  return u > 0 ? 1 - above : above;
 }

@@ -1,6 +1,7 @@
 // The optimizers, schedules and clipping of training/optim.py and training/step.py.
 
 import { arena } from "./kernels.js";
+import { countOf } from "./shapes.js";
 
 /** The fields of training/config.py that training in the page has, with their defaults. */
 export const DEFAULTS = {
@@ -25,8 +26,8 @@ export function scaleAt(step, config) {
   if (step < warmup_steps) return (step + 1) / warmup_steps;
   const start = Math.max(warmup_steps, (1 - decay_fraction) * max_steps);
   const progress = Math.max(0, step - start) / Math.max(1, max_steps - start);
-  return final_lr_fraction +
-    (1 - final_lr_fraction) * SCHEDULES[schedule](Math.min(1, progress));
+  const remaining = SCHEDULES[schedule](Math.min(1, progress)); // a page may train on
+  return final_lr_fraction + (1 - final_lr_fraction) * remaining;
 }
 
 /** The weight of the loss for the token after the next: see get_multi_token_weight. */
@@ -38,44 +39,40 @@ export class Optimizer {
    * @param shapes of its weights */
   constructor(learner, shapes) {
     Object.assign(this, { learner, shapes });
-    const count = learner.weightCount;
-    const largest = shapes.filter(isHidden).map(([, [rows, columns]]) => rows * columns);
-    const size = Math.max(0, ...largest);
-    // Muon's momentum, or AdamW's first moment; its second moment; the weights before a step
-    for (const name of ["first", "second", "kept"]) this[name] = arena.reserve(count);
-    this.scratch = [0, 1, 2, 3].map(() => arena.reserve(size));
+    // Muon's momentum or AdamW's first moment; its second moment; the weights before a step
+    for (const name of ["first", "second", "kept"]) this[name] = arena.reserve(learner.weightCount);
+    this.scratch = [0, 1, 2, 3].map(() => arena.reserve(learner.C * learner.hidden));
     this.steps = 0; // since the start, for the bias of the moments
   }
 
-  /** Update the weights, unless the loss or the norm of the gradient is not finite: then the last
-   * weights whose loss was finite return. `step` counts from 0. Return the norm before clipping. */
+  /** Update the weights, and return the norm of the gradient before clipping. If the loss or the
+   * norm is not finite, restore the last weights whose loss was. `step` counts from 0. */
   step(loss, step, config) {
-    const { memory, weights, gradients, weightCount, shelf: { start }, at } = this.learner;
+    const { memory, weights, gradients, shelf: { start }, at } = this.learner;
     let squares = 0;
     for (const each of gradients) squares += each * each;
     const norm = Math.sqrt(squares);
     if (!Number.isFinite(loss + norm)) {
-      if (this.steps) weights.set(memory.subarray(this.kept, this.kept + weightCount));
+      if (this.steps) weights.set(this.learner.view(this.kept));
       return norm;
     }
     memory.set(weights, this.kept);
     const clip = config.grad_clip ? Math.min(1, config.grad_clip / (norm + 1e-6)) : 1;
-    if (clip < 1) for (let i = 0; i < weightCount; i++) gradients[i] *= clip;
+    if (clip < 1) for (let i = 0; i < gradients.length; i++) gradients[i] *= clip;
     this.steps++;
     const scale = scaleAt(step, config);
     let offset = 0;
     for (const tensor of this.shapes) {
-      const [name, shape] = tensor;
-      const count = shape.reduce((a, b) => a * b, 1);
+      const [name, shape] = tensor, count = countOf(tensor);
       const [weight, gradient] = [start + offset, at.gradients + offset];
       if (config.optimizer === "muon" && isHidden(tensor)) {
         this.muon(weight, gradient, this.first + offset, ...shape,
           scale * config.muon_learning_rate, config.weight_decay);
       } else {
+        const decay = shape.length > 1 ? config.weight_decay : 0;
         const own = name.startsWith("ngram") ? config.ngram_decay : null;
         const rate = config.learning_rate ?? (config.optimizer === "muon" ? 1e-2 : 1e-3);
-        this.adamw(weight, gradient, offset, count, scale * rate, config,
-          own ?? (shape.length > 1 ? config.weight_decay : 0));
+        this.adamw(weight, gradient, offset, count, scale * rate, own ?? decay, config);
       }
       offset += count;
     }
@@ -83,8 +80,9 @@ export class Optimizer {
   }
 
   /** AdamW (Loshchilov & Hutter 2019). */
-  adamw(weight, gradient, offset, count, rate, { beta1, beta2 }, decay) {
-    const { learner: { memory }, steps } = this, [m, v] = [this.first + offset, this.second + offset];
+  adamw(weight, gradient, offset, count, rate, decay, { beta1, beta2 }) {
+    const { learner: { memory }, steps } = this;
+    const [m, v] = [this.first + offset, this.second + offset];
     const [bias1, bias2] = [1 - beta1 ** steps, 1 - beta2 ** steps];
     for (let i = 0; i < count; i++) {
       const g = memory[gradient + i];
@@ -118,16 +116,18 @@ export class Optimizer {
     const [a, b, c] = NEWTON_SCHULZ, side = Math.min(rows, columns), tall = rows > columns;
     let [X, Y, A, B] = this.scratch;
     for (let i = 0; i < count; i++) memory[X + i] = memory[matrix + i] / norm;
-    for (let step = 0; step < 5; step++) { // X becomes a X + (b A + c A^2) X, where A = X X^T;
-      if (tall) { // or, of the shorter side, a X + X (b A + c A^2), where A = X^T X
+    for (let step = 0; step < 5; step++) {
+      // X becomes a X + (b A + c A^2) X with A = X X^T. For a tall X, a X + X (b A + c A^2) with
+      // A = X^T X is the same, and smaller.
+      if (tall) {
         memory.fill(0, A, A + side * side);
-        arena.addProduct(X, X, A, side, rows, side, side, side, side, true);
+        arena.addTransposed(X, X, A, side, rows, side);
       } else arena.multiply(X, X, A, side, columns, side, columns);
       arena.multiply(A, A, B, side, side, side, side); // A is symmetric
       for (let i = 0; i < side * side; i++) memory[B + i] = b * memory[A + i] + c * memory[B + i];
       for (let i = 0; i < count; i++) memory[Y + i] = a * memory[X + i];
       const [left, right] = tall ? [X, B] : [B, X];
-      arena.addProduct(left, right, Y, rows, side, columns, side, columns, columns);
+      arena.addProduct(left, right, Y, rows, side, columns, columns);
       [X, Y] = [Y, X];
     }
     return X;

@@ -1,5 +1,7 @@
 // A checkpoint that run/checkpoint.py opens: a safetensors file of the weights, with a header.
 
+import { countOf } from "./shapes.js";
+
 const FORMAT = "glassgpt 8"; // of run/checkpoint.py
 
 /** @param header plain data for the Header of run/checkpoint.py
@@ -10,10 +12,9 @@ export function checkpoint(header, shapes, weights) {
   const bytes = new Uint8Array(weights.buffer, weights.byteOffset, weights.byteLength);
   const table = {};
   let at = 0;
-  for (const [name, shape] of shapes) {
-    const end = at + 4 * shape.reduce((a, b) => a * b, 1);
-    table[`model.${name}`] = { dtype: "F32", shape, data_offsets: [at, end] };
-    at = end;
+  for (const tensor of shapes) {
+    const [name, shape] = tensor, offsets = [at, at += 4 * countOf(tensor)];
+    table[`model.${name}`] = { dtype: "F32", shape, data_offsets: offsets };
   }
   const sum = Object.keys(table).sort().reduce(
     (crc, name) => crc32(bytes.subarray(...table[name].data_offsets), crc),

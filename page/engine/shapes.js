@@ -1,9 +1,12 @@
 // The weights of a model from its config, as model/gpt.py makes them.
 
-import { range } from "./numbers.js";
+import { range, sum } from "./numbers.js";
 import { Random } from "./random.js";
 
 export const NGRAM_ROWS = 16381;
+
+/** Number of weights in a tensor. */
+export const countOf = ([, shape]) => shape.reduce((a, b) => a * b, 1);
 
 /** [name, shape] of each weight, in the order of a GPT's state_dict. */
 export function shapesOf(config, vocabSize) {
@@ -31,13 +34,14 @@ export function shapesOf(config, vocabSize) {
   ];
 }
 
-/** Write weights drawn from a seed into an array of zeros: GPT.init_weights, with other numbers. */
-export function initialize(config, shapes, seed, weights) {
-  const random = new Random(seed);
+/** Return weights drawn from a seed, one tensor after the other: GPT.init_weights, with other
+ * random numbers. */
+export function initialize(config, shapes, seed) {
+  const random = new Random(seed), weights = new Float32Array(sum(shapes.map(countOf)));
   const toResidual = config.zero_init ? 0 : 0.02 / Math.sqrt(2 * config.n_layer);
   let at = 0;
-  for (const [name, shape] of shapes) {
-    const count = shape.reduce((a, b) => a * b, 1);
+  for (const tensor of shapes) {
+    const [name, shape] = tensor, count = countOf(tensor);
     const std = /attn\.out\.weight|mlp\.down\.weight/.test(name) ? toResidual
       : name.startsWith("ngram") ? 0 : name.startsWith("blocks.") ? 0.02 : 0.01;
     if (shape.length === 1) weights.fill(name.endsWith("weight") ? 1 : 0, at, at + count);

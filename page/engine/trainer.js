@@ -10,8 +10,9 @@ export const defaultWorkers = () => Math.min(4, Math.max(1, navigator.hardwareCo
 export class Trainer {
   /** @param config the fields of model/config.py
    * @param train fields of training/config.py; `this.train` may be changed between steps
-   * @param script the text of the page's script, which begins with what a worker needs: it imports
-   *     this module first */
+   * @param count number of workers
+   * @param script text of the page's script, whose first import is this module, so that the script
+   *     begins with what a worker needs */
   constructor(config, train, vocabSize, count, script) {
     if (config.dropout || config.attn_dropout) throw new Error("the page trains without dropout");
     this.train = { ...DEFAULTS, ...train };
@@ -26,19 +27,17 @@ export class Trainer {
         worker.onerror = ({ message }) => reject(new Error(message || "a worker does not start"));
       }
     });
-    this.failed.catch(() => {}); // whoever waits for an answer hears of it
-    const size = this.shapes.reduce((sum, [, shape]) => sum + shape.reduce((a, b) => a * b, 1), 0);
-    const weights = initialize(config, this.shapes, this.train.seed, new Float32Array(size));
-    const ports = range(count).map(() => new Array(count).fill(null));
+    this.failed.catch(() => {}); // every call will fail
+    const weights = initialize(config, this.shapes, this.train.seed);
+    const ports = range(count).map(() => new Array(count).fill(null)); // between two replicas
     for (const a of range(count)) {
       for (const b of range(a)) {
-        const { port1, port2 } = new MessageChannel();
-        [ports[a][b], ports[b][a]] = [port1, port2];
+        ({ port1: ports[a][b], port2: ports[b][a] } = new MessageChannel());
       }
     }
-    this.call(() => this.ask((rank) =>
-      [["start", config, this.shapes, weights, rank, ports[rank]], ports[rank].filter(Boolean)]))
-      .finally(() => URL.revokeObjectURL(url));
+    const revoke = () => URL.revokeObjectURL(url);
+    this.call(() => this.ask((rank) => [["start", config, this.shapes, weights, rank, ports[rank]],
+      ports[rank].filter(Boolean)])).then(revoke, revoke);
   }
 
   /** Do something after all previous calls; their failure is its failure. */
@@ -53,8 +52,9 @@ export class Trainer {
       })))]);
   }
 
-  /** Make a step with a batch, sequences of T + 1 tokens: {step, loss, gradNorm}. If a number is not
-   * finite, the result has `stopped`, a line that says so, and the weights are those before. */
+  /** Make a step with a batch, sequences of T + 1 tokens: {step, loss, gradNorm}. If one of
+   * these is not finite, the result has a line `stopped` that says so, and the step is not counted:
+   * the weights are the last ones whose loss was finite. */
   step(batch) {
     return this.call(async () => {
       const { steps, train, workers: { length: count } } = this;
@@ -67,8 +67,7 @@ export class Trainer {
         const stopped = `at step ${step}: loss ${loss}, gradient norm ${gradNorm}`;
         return { step, loss, gradNorm, stopped };
       }
-      this.steps = step;
-      return { step, loss, gradNorm };
+      return { step: (this.steps = step), loss, gradNorm };
     });
   }
 

@@ -1,7 +1,7 @@
 // A replica of the model that trains in a worker, on its part of each batch.
 //
-// A page from disk shares no memory with its workers. Each replica has weights of its own, sends its
-// gradient to the others, adds those of all in the same order, and makes the same step: so the
+// A page from disk shares no memory with its workers. Each replica has its own weights, sends its
+// gradient to the others, adds all gradients in the same order, and makes the same step. So the
 // replicas stay bitwise identical. In the page's script, what a worker needs ends here.
 
 import { Learner } from "./backward.js";
@@ -51,8 +51,9 @@ class Replica {
 
 if (typeof WorkerGlobalScope !== "undefined") {
   let replica;
-  onmessage = async ({ data: [method, ...args] }) => {
+  const answer = async (method, ...args) => {
     if (method === "start") replica = new Replica(...args);
     postMessage(await replica[method]?.(...args));
   };
+  onmessage = ({ data }) => answer(...data).catch(reportError); // which the page hears
 }
