@@ -46,7 +46,7 @@ class SubjectOptions(RunOptions):
 
     prompt: str | None = None
     """Text to study; if omitted, the beginning of the validation split or, for a run on repeated
-    strings, such a string."""
+    strings or another task, such a sequence."""
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -300,10 +300,15 @@ def test_circuit_parts_sum_to_goal(tab: Any, config: ModelConfig, asked: tuple[i
 
 def test_learning_stages_are_marked_when_first_reached(tab: Any) -> None:
     scores = [{"previous_token": [0.2, i / 10], "induction": [i / 20]} for i in range(6)]
+    scores = [each | {"weight_on_match": [i / 9]} for i, each in enumerate(scores)]  # of a task
     snapshots = [{"lens_loss": [9, 5 - i], "scores": scores[i]} for i in range(6)]
     names = ("uniform", "unigram", "bigram", "3-gram", "4-gram", "5-gram")
     losses = [*zip(names, (5.5, 3.7, 2.8, 2.5, 1.5, -1), strict=True)]
-    marks = [(3, "below 3-gram"), (3, "previous-token head")]  # and below the bigram; never 5-gram
+    marks = [
+        (3, "below 3-gram"),
+        (3, "previous-token head"),
+        (3, "head on the match"),
+    ]  # and below the bigram; never 5-gram
     for baselines, more in ((losses, []), (losses[:-1], [(4, "below 4-gram")])):
         found = tab.evaluate("(a) => stagesOf(...a)", [snapshots, dict(baselines)])
         assert {(mark["at"], mark["label"]) for mark in found} == {*marks, *more}

@@ -1,0 +1,100 @@
+"""Runs on tasks: the weight on the match, accuracy, and the frequencies of modular."""
+
+import cmath
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import study
+import train
+from data.tasks import TASKS
+from lens import measure
+from lens.capture import capture
+from lens.subject import MeasureOptions, Subject
+
+
+def train_on(task: str, block_size: int, *flags: str) -> None:
+    """Train a small model for a few steps."""
+    shape = ["--model.n_layer=2", "--model.n_head=2", "--model.n_embd=16", "--train.batch_size=8"]
+    steps = ["--train.max_steps=4", "--train.eval_every=2", "--train.sample_tokens=0"]
+    words = [f"--data.source={task}", f"--model.block_size={block_size}", f"--run={task}"]
+    assert train.main([*words, *shape, *steps, "--train.snapshots=2", *flags]) == 0
+
+
+def tables(*words: str) -> list[list[list[Any]]]:
+    assert study.main([*words, "--json=out.json"]) == 0
+    found: list[list[list[Any]]] = json.loads(Path("out.json").read_text())["tables"]
+    return found
+
+
+@pytest.mark.parametrize("name", ["markov", "brackets", "flipflop", "modular"])
+def test_weight_on_match_is_that_of_the_keys_that_the_task_names(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Brackets and bits with long gaps leave queries and sequences without a match. A few sequences
+    are measured at a time."""
+    monkeypatch.setattr(measure, "NUMBERS_AT_ONCE", 1000)
+    train_on(name, 4 if name == "modular" else 12, "--data.task_ignored=0.8")
+    subject = Subject(name, MeasureOptions())
+    texts, task = subject.sequences(9)[:, :-1], TASKS[name](subject.config.data, subject.window)
+    means: dict[str, list[float]] = {}
+    for text in texts:
+        weights: dict[str, list[float]] = {}
+        layers = capture(subject.model, text[None]).layers
+        for q, keys in enumerate(task.match(text[None].numpy())[0]):
+            if keys.any():
+                weights.setdefault("uniform", []).append(sum(keys[: q + 1]) / (q + 1))
+                for head in ("L0H0", "L0H1", "L1H0", "L1H1"):
+                    row_S = layers[int(head[1])].weights_BHTS[0, int(head[3]), q]
+                    weights.setdefault(head, []).append(float(row_S[torch.from_numpy(keys)].sum()))
+        for head, each in weights.items():
+            means.setdefault(head, []).append(sum(each) / len(each))
+    heading, *rows = tables("heads", name, "--sequences=9")[0]
+    place = heading.index("weight on match")
+    found = {row[0].removesuffix(" sink"): row[place] for row in rows}
+    assert found == pytest.approx({head: sum(w) / len(w) for head, w in means.items()}, abs=1e-5)
+    assert name != "flipflop" or 0 < len(means["uniform"]) < 9
+
+
+def test_prompt_without_a_match_has_no_such_score(workplace: Path) -> None:
+    train_on("modular", 4)
+    for prompt, shown in (("+1+", False), ("1+2=", True)):
+        (heading, *_), *_ = tables("heads", "--sequences=2", f"--prompt={prompt}")
+        assert ("weight on match" in heading) == shown
+    Path("text.txt").write_text("1+2=" * 200)
+    (heading, *_), *_ = tables("heads", "--source=text.txt")
+    assert "weight on match" not in heading and "entropy" in heading
+    assert study.main(["heads", "--prompt=1 2"]) == 2
+
+
+def test_frequencies_of_modular_are_those_of_a_fourier_transform(workplace: Path) -> None:
+    train_on("modular", 4, "--data.task_kinds=13")
+    *_, (heading, random, model) = tables("heads", "--sequences=2")
+    embedding = Subject("modular", MeasureOptions()).model.token_embedding.weight[:13].T.tolist()
+    powers = [0.0] * 6
+    for f in range(6):
+        for column in embedding:
+            wave = [x * cmath.exp(2j * math.pi * (f + 1) * n / 13) for n, x in enumerate(column)]
+            powers[f] += abs(sum(wave)) ** 2
+    expected = 1 - min(powers) / sum(powers)
+    assert model[1] == pytest.approx(expected, abs=1e-5) and 5 / 6 < random[1] < 0.97
+    assert "5 strongest of 6" in heading[1]
+
+
+def test_runs_has_the_accuracy_at_the_lowest_loss(workplace: Path) -> None:
+    train_on("recall", 8)
+    metrics = Path("runs/recall/metrics.jsonl")
+    lines = [{"step": 1, "val_loss": 0.1, "accuracy": 0.75}, {"step": 2, "val_loss": 3.0}]
+    with metrics.open("a") as file:
+        file.writelines(json.dumps({"accuracy": 0.875} | line) + "\n" for line in lines)
+    train_on("markov", 8)
+    assert study.main(["runs", "--csv=out.csv"]) == 0
+    with open("out.csv", newline="") as file:
+        rows = {row["run"]: row for row in csv.DictReader(file)}
+    assert {name: row["accuracy"] for name, row in rows.items()} == {"recall": "0.75", "markov": ""}
+    assert {row["below counting"] for row in rows.values()} == {""}
