@@ -96,9 +96,9 @@ export const problems = []; // of the address and the pasted text, in words
 
 function readAddress() {
   const asked = [...new URLSearchParams(location.search)];
-  const given = Object.fromEntries(asked), task = given.task in TASKS ? given.task : "repeat";
+  const given = Object.fromEntries(asked), task = Object.hasOwn(TASKS, given.task) ? given.task : "repeat";
   const { optimizer } = defaultsOf(task);
-  const found = defaultsOf(task, given.optimizer in RATES ? given.optimizer : optimizer);
+  const found = defaultsOf(task, Object.hasOwn(RATES, given.optimizer) ? given.optimizer : optimizer);
   for (const [key, text] of asked) {
     const field = FIELDS.find((each) => each.key === key), value = field && valueOf(field, text);
     if (value !== undefined) found[key] = value;

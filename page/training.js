@@ -47,7 +47,7 @@ async function go(count, pace) {
     }
     keeping ??= keep().finally(() => { keeping = null; });
     const wait = due - performance.now();
-    if (wait > 1) await new Promise((resolve) => { setTimeout(resolve, Math.min(wait, 1000)); });
+    if (wait > 1 && !document.hidden) await new Promise((resolve) => { setTimeout(resolve, Math.min(wait, 1000)); });
   }
   await keeping;
   if (snapshots[last()].step < trainer.steps) await keep();

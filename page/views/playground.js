@@ -20,7 +20,7 @@ function inputOf(field) {
   const input = values
     ? el("select", {}, ...values.map((value) =>
       el("option", { value }, words[value] ?? `${value}`)))
-    : el("input", { inputMode: "decimal", size: 6 });
+    : el("input", { type: "number", step: "any" });
   input.id = `set-${key}`;
   input.value = setting[key];
   input.onchange = () => {
@@ -84,7 +84,7 @@ function showTraining() {
   one.disabled = state.training;
   note.textContent = state.stopped
     ? `Stopped ${state.stopped}. The weights are the last good ones; lower a rate, and train again.`
-    : state.edits.length ? "Training goes on without the edits." : "";
+    : state.edits.length ? "Edits do not affect training." : "";
 }
 
 document.querySelector("h1").textContent = "Watch a GPT learn";
