@@ -98,8 +98,10 @@ export class Measure {
       }
       yield;
     }
-    for (const sequence of this.trained) known.push(...rightOf(read(sequence, B), sequence));
-    yield;
+    for (const sequence of this.trained) {
+      known.push(...rightOf(read(sequence, B), sequence));
+      yield;
+    }
     for (const [i, sequence] of this.repeats.entries()) {
       const rows = read(sequence, 2 * period);
       first.push(lossOf(rows, sequence, 0, period - 1));

@@ -252,15 +252,14 @@ class Recall extends Task {
 }
 
 /** Characters of a text, whose last tenth is held out; training sees stretches of the rest. */
-class Text {
-  constructor({ text }, T) {
+class Text extends Task {
+  constructor({ text, ...data }, T) {
+    super(data, T);
     this.chars = [...new Set(text)].sort();
     const idOf = new Map(this.chars.map((char, id) => [char, id]));
     this.tokens = Array.from(text, (char) => idOf.get(char));
-    Object.assign(this, { data: {}, T, numbers: 1, end: Math.floor(0.9 * this.tokens.length) });
+    Object.assign(this, { numbers: 1, end: Math.floor(0.9 * this.tokens.length) });
   }
-
-  draw(...given) { return Task.prototype.draw.apply(this, given); }
 
   make(u, heldOut) {
     const [from, to] = heldOut ? [this.end, this.tokens.length] : [0, this.end];
@@ -269,8 +268,6 @@ class Text {
   }
 
   match(tokens) { return tokens.map(() => []); }
-
-  answers(tokens) { return tokens.map(() => false); }
 
   /** By counting the tokens, or the bigrams, from 1. */
   baselines(sequences) {
@@ -293,9 +290,9 @@ export const TASKS = { repeat: Repeat, sink: Sink, markov: Markov, modular: Modu
 
 /** The index that a random number chooses by weights. */
 function chooseBy(weights, u) {
-  let end = 0;
-  const ends = weights.map((weight) => (end += weight));
-  return ends.slice(0, -1).filter((each) => u * end >= each).length;
+  let [end, i] = [weights[0], 0];
+  for (const place = u * sum(weights); place >= end && i < weights.length - 1;) end += weights[++i];
+  return i;
 }
 
 /** The order of numbers, smallest first. */
