@@ -30,17 +30,22 @@ const OF_TASK = {
   recall: { n_layer: 1, ngrams: 2, block_size: 63, max_steps: 200 },
   text: { n_head: 4, max_steps: 600 },
 };
-const DATA = {
+// The same in every setting, and as in PyTorch without a flag.
+export const DATA = {
   task_kinds: null, task_length: null, task_held_out: 0.1, task_ignored: 0.5, task_order: "highest",
+};
+export const FIXED = {
+  tie_embeddings: false, zero_init: true, bias: false, head_bias: false, dropout: 0, attn_dropout: 0,
 };
 const DATA_OF_TASK = {
   repeat: { repeat_vocab: 32, repeat_min_period: 4, repeat_max_period: 16 },
   modular: { task_held_out: 0.7 },
 };
 const ABOUT = {
-  repeat: "Random strings, repeated. The second copy can be predicted by a head that finds the " +
-    "previous occurrence of a token, and attends to the token after it: an induction head. Its " +
-    "map is a stripe.",
+  repeat: "The text is a random string, repeated. To predict the second copy, a head in layer 1 " +
+    "finds the previous occurrence of a token and attends to the token after it, an induction " +
+    "head: its map is a stripe. It needs a previous-token head in layer 0: ablate that, and the " +
+    "stripe breaks.",
   sink: "A Markov chain of letters, where a digit repeats the token before it. The only head copies " +
     "that token at digits; elsewhere it has nothing to do, and attends to the first token: a sink.",
   markov: "Markov chains, each with its own rule, to be found from the context: the model first " +
@@ -142,9 +147,7 @@ const TRAIN = ["optimizer", "muon_learning_rate", "learning_rate", "weight_decay
 const pick = (keys) => Object.fromEntries(keys.map((key) => [key, chosen[key]]));
 export const config = {
   data: { source: name === "text" ? "pasted.txt" : name, ...DATA, ...DATA_OF_TASK[name] },
-  model: { ...pick(Object.keys(chosen).filter((key) => !TRAIN.includes(key))),
-    tie_embeddings: false, zero_init: true, bias: false, head_bias: false, dropout: 0,
-    attn_dropout: 0 },
+  model: { ...pick(Object.keys(chosen).filter((key) => !TRAIN.includes(key))), ...FIXED },
   train: { ...pick(TRAIN), minutes: 0, warmup_steps: 10, schedule: "constant" },
 };
 

@@ -1,12 +1,13 @@
 // Training in the playground: it alone trains, and adds snapshots.
 
+import { DEFAULTS } from "./engine/optim.js";
 import { checkpoint } from "./engine/safetensors.js";
 import { clamp, indexOfLargest, range } from "./engine/numbers.js";
 import { mayGoOn } from "./engine/pass.js";
 import { Trainer } from "./engine/trainer.js";
 import { HIGH, measures } from "./measures.js";
 import { data, last, sizes, snapshots } from "./run.js";
-import { config, measure, script, setting, task } from "./setting.js";
+import { config, DATA, FIXED, measure, script, setting, task } from "./setting.js";
 import { change, state } from "./state.js";
 
 const MEMORY = 64e6; // bytes of the weights of all snapshots
@@ -116,14 +117,14 @@ export function savedRun({ step, weights, lens_loss } = snapshots[state.snapshot
 
 /** The command that trains the same configuration in PyTorch. */
 export function command() {
-  const left = { model: ["dropout", "attn_dropout", "tie_embeddings", "zero_init", "bias", "head_bias"],
-    data: Object.keys(config.data).filter((key) => config.data[key] === null), train: [] };
+  const usual = { data: DATA, model: FIXED, train: DEFAULTS };
   return ["python train.py", ...Object.entries(config).flatMap(([section, fields]) =>
-    Object.entries(fields).filter(([key]) => !left[section].includes(key))
+    Object.entries(fields).filter(([key, value]) => value !== usual[section][key])
       .map(([key, value]) => `--${section}.${key}=${value}`))].join(" ");
 }
 
 const { freeze, create } = Object;
+/** The page's global, which can now train, at full pace. */
 globalThis.glassgpt = freeze(create(globalThis.glassgpt, {
   train: { enumerable: true, async value(steps) {
     const { step, lens_loss, accuracy: [accuracy] } = await train(steps);

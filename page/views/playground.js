@@ -88,7 +88,7 @@ function showTraining() {
 }
 
 document.querySelector("h1").textContent = "Watch a GPT learn";
-$("source").prepend("Press Train: a small GPT learns in this tab, from random weights, offline. ");
+$("source").prepend("Press Train: a small GPT learns in this tab, offline. ");
 $("loss").append("Its loss will be drawn here.");
 $("notices").before(form);
 $("notices").append(...problems.map((problem) =>
