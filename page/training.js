@@ -14,26 +14,21 @@ const MEMORY = 64e6; // bytes of the weights of all snapshots
 const MOST = 100; // snapshots
 const { shapes, run: { parameters } } = data;
 
-const start = () =>
-  new Trainer(config.model, config.train, sizes.V, setting.workers, script);
 let trainer; // once training begins
+let running = Promise.resolve(); // the last call of `train`
 
 /** The sequences of a step: the same whenever it is made. */
 const batchOf = (step) => task.draw(2 ** 32 * (step + 1) + config.train.seed, config.train.batch_size);
 
-let running = Promise.resolve();
-
 /** Train for a number of steps, at most `pace()` a second, unless `pause` ends it; resolves to the
  * last snapshot. */
-export function train(count, pace = () => Infinity) {
-  running = running.then(() => go(count, pace));
-  return running;
-}
+export const train = (count, pace = () => Infinity) =>
+  (running = running.then(() => go(count, pace)));
 
 export const pause = () => change({ training: false });
 
 async function go(count, pace) {
-  trainer ??= start();
+  trainer ??= new Trainer(config.model, config.train, sizes.V, setting.workers, script);
   const end = trainer.steps + count;
   let keeping = null;
   change({ training: true, stopped: null });
@@ -48,7 +43,9 @@ async function go(count, pace) {
     }
     keeping ??= keep().finally(() => { keeping = null; });
     const wait = due - performance.now();
-    if (wait > 1 && !document.hidden) await new Promise((resolve) => { setTimeout(resolve, Math.min(wait, 1000)); });
+    if (wait > 1 && !document.hidden) {
+      await new Promise((resolve) => { setTimeout(resolve, Math.min(wait, 1000)); });
+    }
   }
   await keeping;
   if (snapshots[last()].step < trainer.steps) await keep();
@@ -65,10 +62,9 @@ async function keep() {
   const follows = state.snapshot === last();
   const end = snapshots[last()].step === step ? last() : snapshots.length;
   snapshots[end] = { step, weights, ...result.value };
-  const before = thinOut();
-  if (follows) await change({ snapshot: last(), newest: step, ...headToFollow() });
-  else if (before) await change({ snapshot: state.snapshot - 1, newest: step });
-  else change({ newest: step });
+  const moved = thinOut();
+  await change({ newest: step, ...(follows ? { snapshot: last(), ...headToFollow() } : {}),
+    ...(moved && !follows ? { snapshot: state.snapshot - moved } : {}) });
 }
 
 let followed = state.head;
@@ -82,16 +78,16 @@ function headToFollow() {
 }
 
 /** Remove snapshots until they fit, from where they are closest relative to their steps. Return
- * whether the one on show moved. */
+ * by how many places the one on show moves. */
 function thinOut() {
   const room = clamp(MEMORY / parameters / 4, 8, MOST);
-  let moved = false;
+  let moved = 0;
   while (snapshots.length > room) {
     const gap = (i) => (snapshots[i + 1].step + 20) / (snapshots[i - 1].step + 20);
-    const removed = range(last()).slice(1).filter((i) => i !== state.snapshot)
+    const removed = range(last()).slice(1).filter((i) => i !== state.snapshot - moved)
       .reduce((a, b) => (gap(b) < gap(a) ? b : a));
     snapshots.splice(removed, 1);
-    moved ||= removed < state.snapshot;
+    moved += removed < state.snapshot - moved;
   }
   return moved;
 }

@@ -7,7 +7,7 @@ import { logProbabilities, triangle } from "./pass.js";
 import { TASKS } from "./tasks.js";
 
 const TOKENS = 2048; // approximately, that a measurement reads
-const [HELD_OUT, TRAINED, REPEATS] = [1, 2, 3].map((n) => n * 2 ** 40); // seeds
+const [HELD_OUT, TRAINED, REPEATS] = [-2, -3, -4]; // seeds that no batch has
 
 // A score is the mean over queries q of the weight on the key `at(q, P)`, where P is the length of r.
 const SCORES = [

@@ -39,7 +39,7 @@ class Task {
    * frequency at its position. */
   baselines(sequences) {
     const V = this.chars.length, counts = range(this.T + 1).map(() => new Float64Array(V).fill(1));
-    for (const tokens of this.draw(2 ** 40, OBSERVED)) tokens.forEach((id, t) => counts[t][id]++);
+    for (const tokens of this.draw(-1, OBSERVED)) tokens.forEach((id, t) => counts[t][id]++);
     const nats = sequences.flatMap((tokens) => tokens.slice(1).map((id, t) =>
       -Math.log(counts[t + 1][id] / (OBSERVED + V))));
     return { uniform: Math.log(V), chance: sum(nats) / nats.length };
