@@ -14,12 +14,13 @@ const PUNCTUATION = chars(33, 94).filter((char) => !/[a-z0-9]/i.test(char));
 const VISIBLE = [...LETTERS, ...DIGITS, ...PUNCTUATION, ...chars(0x100, 0x1000)];
 
 class Task {
-  /** @param data the fields of data/config.py
-   * @param kinds default of `task_kinds`; `length`, of `task_length` */
-  constructor(data, T, kinds, length) {
-    Object.assign(this, { data, T, numbers: T + 1 });
-    this.n = data.task_kinds ?? kinds;
-    this.size = data.task_length ?? length;
+  static usual = []; // `task_kinds` and `task_length`
+
+  /** @param data the fields of data/config.py */
+  constructor(data, T) {
+    const [kinds, length] = new.target.usual;
+    Object.assign(this, { data, T, n: data.task_kinds ?? kinds, size: data.task_length ?? length });
+    this.numbers = T + 1;
   }
 
   /** Draw sequences with random numbers of a seed. */
@@ -47,11 +48,8 @@ class Task {
 }
 
 class Repeat extends Task {
-  constructor(data, T) {
-    super(data, T);
-    this.chars = VISIBLE.slice(0, data.repeat_vocab);
-    this.numbers = 1 + this.chars.length;
-  }
+  chars = VISIBLE.slice(0, this.data.repeat_vocab);
+  numbers = 1 + this.chars.length;
 
   /** Other sequences than in Python, where random numbers are drawn in another way. */
   make(u) {
@@ -64,13 +62,11 @@ class Repeat extends Task {
 }
 
 class Sink extends Task {
-  constructor(data, T) {
-    super(data, T, 32);
-    const { n } = this;
-    this.letters = n - 3;
-    this.chars = ["^", ...LETTERS.slice(0, this.letters), ..."012"];
-    this.chain = range(n).map((row) => range(n).map((i) => (-Math.log(scramble(row * n + i))) ** 3));
-  }
+  static usual = [32];
+  letters = this.n - 3;
+  chars = ["^", ...LETTERS.slice(0, this.letters), ..."012"];
+  chain = range(this.n).map((row) =>
+    range(this.n).map((i) => (-Math.log(scramble(row * this.n + i))) ** 3));
 
   make(u) {
     const tokens = [0, 1 + Math.floor(u[1] * this.letters)];
@@ -85,11 +81,9 @@ class Sink extends Task {
 }
 
 class Markov extends Task {
-  constructor(data, T) {
-    super(data, T, 3);
-    this.chars = LETTERS.slice(0, this.n);
-    this.numbers = this.n ** 2 + T + 1;
-  }
+  static usual = [3];
+  chars = LETTERS.slice(0, this.n);
+  numbers = this.n ** 2 + this.T + 1;
 
   make(u) {
     const { n, T } = this, first = n ** 2, tokens = [Math.floor(u[first] * n)];
@@ -123,13 +117,11 @@ class Markov extends Task {
 }
 
 class Modular extends Task {
-  constructor(data, T) {
-    super(data, T, 97);
-    const digits = [...new Set([...DIGITS, ...VISIBLE])].filter((char) => !"+=".includes(char));
-    this.chars = [...digits.slice(0, this.n), "+", "="];
-    this.pairs = splitPairs(this.n, data.task_held_out);
-    this.numbers = 1;
-  }
+  static usual = [97];
+  digits = [...new Set([...DIGITS, ...VISIBLE])].filter((char) => !"+=".includes(char));
+  chars = [...this.digits.slice(0, this.n), "+", "="];
+  pairs = splitPairs(this.n, this.data.task_held_out);
+  numbers = 1;
 
   make(u, heldOut) {
     const { n } = this, [a, b] = choosePair(this.pairs[+heldOut], u[0], n);
@@ -143,16 +135,15 @@ class Modular extends Task {
 }
 
 class Addition extends Task {
-  constructor(data, T) {
-    super(data, T, 1, 3);
-    const { size } = this, places = range(size + 1); // of the answer's digits; 0 for ones
-    this.chars = [...DIGITS, "+", "=", "\n"];
-    this.places = { highest: places.toReversed(), lowest: places,
-      carry: [size, ...places.slice(0, size)] }[data.task_order];
-    this.width = 3 * size + 4;
-    this.pairs = splitPairs(10 ** size, data.task_held_out);
-    this.numbers = Math.ceil((T + 1) / this.width);
-  }
+  static usual = [1, 3];
+  chars = [...DIGITS, "+", "=", "\n"];
+  places = { // of the answer's digits, in their order; 0 for ones
+    highest: range(this.size + 1).reverse(), lowest: range(this.size + 1),
+    carry: [this.size, ...range(this.size)],
+  }[this.data.task_order];
+  width = 3 * this.size + 4;
+  pairs = splitPairs(10 ** this.size, this.data.task_held_out);
+  numbers = Math.ceil((this.T + 1) / this.width);
 
   make(u, heldOut) {
     const { size, places } = this, digit = (x, place) => Math.floor(x / 10 ** place) % 10;
@@ -179,10 +170,7 @@ class Addition extends Task {
 }
 
 class FlipFlop extends Task {
-  constructor(data, T) {
-    super(data, T);
-    this.chars = [..."wri01"];
-  }
+  chars = [..."wri01"];
 
   make(u) {
     const ignored = this.data.task_ignored;
@@ -205,10 +193,8 @@ class FlipFlop extends Task {
 }
 
 class Brackets extends Task {
-  constructor(data, T) {
-    super(data, T, 4, 6);
-    this.chars = [..."([{<".slice(0, this.n), ...")]}>".slice(0, this.n)];
-  }
+  static usual = [4, 6];
+  chars = [..."([{<".slice(0, this.n), ...")]}>".slice(0, this.n)];
 
   make(u) {
     const { n, size } = this, stack = [];
@@ -233,11 +219,9 @@ class Brackets extends Task {
 }
 
 class Recall extends Task {
-  constructor(data, T) {
-    super(data, T, 16, 16);
-    this.chars = [...LOWER.slice(0, this.n), ...UPPER.slice(0, this.n)];
-    this.numbers = 2 * this.n + T + 1;
-  }
+  static usual = [16, 16];
+  chars = [...LOWER.slice(0, this.n), ...UPPER.slice(0, this.n)];
+  numbers = 2 * this.n + this.T + 1;
 
   make(u) {
     const { n, size } = this, keys = order(u.subarray(n, 2 * n));
@@ -253,13 +237,11 @@ class Recall extends Task {
 
 /** Characters of a text, whose last tenth is held out; training sees stretches of the rest. */
 class Text extends Task {
-  constructor({ text, ...data }, T) {
-    super(data, T);
-    this.chars = [...new Set(text)].sort();
-    const idOf = new Map(this.chars.map((char, id) => [char, id]));
-    this.tokens = Array.from(text, (char) => idOf.get(char));
-    Object.assign(this, { numbers: 1, end: Math.floor(0.9 * this.tokens.length) });
-  }
+  chars = [...new Set(this.data.text)].sort();
+  idOf = new Map(this.chars.map((char, id) => [char, id]));
+  tokens = Array.from(this.data.text, (char) => this.idOf.get(char));
+  end = Math.floor(0.9 * this.tokens.length);
+  numbers = 1;
 
   make(u, heldOut) {
     const [from, to] = heldOut ? [this.end, this.tokens.length] : [0, this.end];
