@@ -24,9 +24,9 @@ const OF_TASK = {
     learning_rate: 5e-4, max_steps: 400 },
   modular: { n_layer: 1, n_head: 4, n_embd: 128, positions: "learned", block_size: 4,
     weight_decay: 1, beta2: 0.98, batch_size: 512, max_steps: 600 },
-  flipflop: {},
+  flipflop: { learning_rate: 0.003, max_steps: 200 },
   brackets: { n_head: 4, positions: "learned", max_steps: 500 },
-  addition: { n_head: 4, max_steps: 600 },
+  addition: { n_head: 4, max_steps: 500, seed: 2 },
   recall: { n_layer: 1, ngrams: 2, block_size: 63, max_steps: 200 },
   text: { n_head: 4, max_steps: 600 },
 };
@@ -40,6 +40,7 @@ export const FIXED = {
 const DATA_OF_TASK = {
   repeat: { repeat_vocab: 32, repeat_min_period: 4, repeat_max_period: 16 },
   modular: { task_held_out: 0.7 },
+  addition: { task_length: 2 },
 };
 const ABOUT = {
   repeat: "The text is a random string, repeated. To predict the second copy, a head in layer 1 " +
@@ -55,8 +56,8 @@ const ABOUT = {
   flipflop: "Bits that are written, read and ignored. After r comes the bit of the last write, at " +
     "any distance: a head learns to find it.",
   brackets: "Brackets that close in the right order. A head learns to find the innermost open one.",
-  addition: "Sums of three-digit numbers. After a plateau heads find the digits to add, and the " +
-    "accuracy jumps.",
+  addition: "Sums of two-digit numbers, some of them held out. After a plateau, whose length depends " +
+    "on the seed, heads find the digits to add, and the accuracy jumps.",
   recall: "Keys, each followed by its value, which is constant within a sequence. A head finds the " +
     "same key earlier, and attends to its value.",
   text: "Characters of a text. The last tenth is held out.",
