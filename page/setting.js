@@ -24,7 +24,7 @@ const OF_TASK = {
     learning_rate: 5e-4, max_steps: 400 },
   modular: { n_layer: 1, n_head: 4, n_embd: 128, positions: "learned", block_size: 4,
     weight_decay: 1, beta2: 0.98, batch_size: 512, max_steps: 600 },
-  flipflop: { learning_rate: 0.003, max_steps: 200 },
+  flipflop: { muon_learning_rate: 0.006, learning_rate: 0.003, max_steps: 200 },
   brackets: { n_head: 4, positions: "learned", max_steps: 500 },
   addition: { n_head: 4, max_steps: 500, seed: 2 },
   recall: { n_layer: 1, ngrams: 2, block_size: 63, max_steps: 200 },
