@@ -49,7 +49,7 @@ export function showLoss() {
     { title, kind, share: "accuracy", y: snapshots.map(({ accuracy }) => accuracy[i]) }));
   lineChart($("loss"), [{ y, kind: "", title }, ...curves],
     { label: title, places: stepsShown(), here: state.view.snapshot, dots: y, marks,
-      levels: LEVELS, choose: goTo });
+      levels: LEVELS, choose: goTo, values: data.live });
 }
 
 const PLAY = data.live ? "Replay" : "Play";
