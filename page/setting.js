@@ -108,10 +108,10 @@ function readAddress() {
   for (const [key, text] of asked) {
     const field = FIELDS.find((each) => each.key === key), value = field && valueOf(field, text);
     if (value !== undefined) found[key] = value;
-    else if (!field) problems.push(`${key} is not a setting of this page`);
+    else if (!field) problems.push(`In the address, ${key} is not a setting of this page.`);
     else {
-      const can = field.values?.join(", ") ?? `a number from ${field.low} to ${field.high}`;
-      problems.push(`${key} cannot be ${text}, but ${can}`);
+      const can = field.values?.join(", ") ?? `${field.low} to ${field.high}`;
+      problems.push(`In the address, ${key} cannot be ${text}, but ${can}. The default is used.`);
     }
   }
   return found;
@@ -137,12 +137,15 @@ export const keepText = (text) => { window.name = PASTED + text; };
 export const pasted = window.name.startsWith(PASTED) ? window.name.slice(PASTED.length) : "";
 
 const SHORTEST = 50; // a text, whose held-out tenth is a sequence
-const isShort = setting.task === "text" && pasted && pasted.length < SHORTEST;
-if (isShort) problems.push(`the text has ${pasted.length} of at least ${SHORTEST} characters`);
-const text = pasted && !isShort ? pasted : script;
+const isShort = Array.from(pasted).length < SHORTEST;
+if (isShort && pasted && setting.task === "text") {
+  problems.push(`The text needs ${SHORTEST} characters or more. Until then the model reads this ` +
+    "page's script.");
+}
+const text = isShort ? script : pasted;
 
 const { task: name, workers: _, ...chosen } = setting;
-if (name === "text") chosen.block_size = Math.min(64, Math.floor(text.length / 10) - 1);
+if (name === "text") chosen.block_size = Math.min(64, Math.floor(Array.from(text).length / 10) - 1);
 const TRAIN = ["optimizer", "muon_learning_rate", "learning_rate", "weight_decay", "beta2",
   "batch_size", "max_steps", "seed"];
 const pick = (keys) => Object.fromEntries(keys.map((key) => [key, chosen[key]]));

@@ -92,7 +92,7 @@ $("source").prepend("Press Train: a small GPT learns in this tab, offline. ");
 $("loss").append("Its loss will be drawn here.");
 $("notices").before(form);
 $("notices").append(...problems.map((problem) =>
-  el("p", { className: "trouble" }, `In the address, ${problem}. The default is used.`)));
+  el("p", { className: "trouble" }, problem)));
 $("bar").firstElementChild.prepend(main, el("div", { className: "controls" }, one, speed));
 $("told").append(note);
 document.body.classList.add("live");

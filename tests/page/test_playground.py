@@ -163,12 +163,18 @@ def test_saved_weights_and_command_are_those_of_the_page(play: Open, tmp_path: P
 def test_pasted_text_is_trained_on(play: Open) -> None:
     tab = play("?task=text&n_layer=1&n_embd=16")
     assert len(tab.evaluate("glassgpt.vocab")) > 60  # of the page's script
-    for text, problem in (("too short", True), ("the cat sat on the mat. " * 30, False)):
+    cases = (
+        ("too short", True),
+        ("\U0001f408\u0301" * 30, False),
+        ("the cat sat on the mat. " * 30, False),
+    )
+    for text, problem in cases:
         tab.fill("#pasted", text)
         with tab.expect_navigation():
             tab.click("text=Use this text")
         assert settle(tab).locator("#notices .trouble").count() == problem
         assert tab.input_value("#pasted") == text
+        assert np.isfinite(train(tab, 1)["loss"])
     assert "".join(tab.evaluate("glassgpt.vocab")) == " .acehmnost"
     found = train(tab, 20)
     assert found["loss"] < np.log(11) - 0.3 and found["accuracy"] is None
