@@ -189,16 +189,23 @@ def test_loss_that_is_not_finite_stops(play: Open) -> None:
     assert np.isfinite(logits(tab, "abc", found["step"])).all()
 
 
+def test_training_begins_at_the_weights_on_show(play: Open) -> None:
+    tab = play(TINY + "&learning_rate=0&muon_learning_rate=0")
+    train(tab, 1)
+    assert np.array_equal(logits(tab, "abc", 0), logits(tab, "abc", 1))
+
+
 def test_snapshots_thin_out(play: Open) -> None:
     tab = play(TINY + "&n_head=1&batch_size=1")
-    train(tab, 1)
-    tab.fill("#slider", "1")
-    settle(tab)
-    tab.fill("#slider", "0")
-    settle(tab)
-    tab.evaluate("(async () => { for (let i = 0; i < 109; i++) await glassgpt.train(1); })()")
+    steps_alone = """async (count) => {
+      for (let i = 0; i < count; i++) await glassgpt.train(1);
+    }"""
+    tab.evaluate(steps_alone, 96)
+    tab.fill("#slider", "95")
+    assert "step 95" in settle(tab).inner_text("#moment")
+    tab.evaluate(steps_alone, 26)
     steps = steps_of(tab)
-    assert len(steps) == 100 and steps[0] == 0 and steps[-1] == 110 and steps == sorted(steps)
-    assert "step 0" in settle(tab).inner_text("#moment")
-    # Closer together at the beginning.
-    assert steps[:30] == [*range(30)]
+    assert len(steps) == 100 and steps[0] == 0 and steps[-1] == 122 and steps == sorted(steps)
+    assert steps[:30] == [*range(30)]  # closer together at the beginning
+    assert "step 95" in settle(tab).inner_text("#moment")  # which stays on show
+    assert int(tab.input_value("#slider")) == steps.index(95) < 95
