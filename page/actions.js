@@ -1,7 +1,7 @@
 // What a reader can do, as changes of the state.
 
 import { clamp } from "./engine/numbers.js";
-import { editing, headName, HEADS, LAST, sizes } from "./run.js";
+import { editing, headName, HEADS, last, sizes } from "./run.js";
 import { hideable, isOff, offWord } from "./selection.js";
 import { change, initial, state } from "./state.js";
 import { fillField } from "./views/typing.js";
@@ -10,7 +10,7 @@ export const vote = (id) => change({ bar: state.bar === id ? null : id });
 export const setStage = (stage) => change({ stage });
 export const undo = () => change({ edits: [] });
 export const openPanel = (key) => change({ panel: key, opened: key });
-export const goTo = (index) => change({ snapshot: clamp(index, 0, LAST) });
+export const goTo = (index) => change({ snapshot: clamp(index, 0, last()) });
 
 export function selectHead(head) {
   if (state.view) change({ head, mlp: null });

@@ -32,7 +32,7 @@ export function keepAddress() {
     keptEdits = edits;
     if (address() === location.hash) return;
     try {
-      history[way](null, "", address() || location.pathname);
+      history[way](null, "", address() || location.pathname + location.search);
     } catch { // a frame without an address, as in a notebook
     }
   }, 300);

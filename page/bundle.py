@@ -53,7 +53,7 @@ def bundle(door: Path) -> str:
         scopes[path] = (f"module{len(scopes)}", exports)
         parts.append(
             f"// {path.name}\nconst {scopes[path][0]} = (() => {{\n{''.join(opened)}{body}"
-            f"return {{ {', '.join(exports)} }};\n}})();\n"
+            f"return {{ {', '.join(exports)} }};\n}})();\n// The end of {path.name}\n"
         )
 
     add(door.resolve(), ())

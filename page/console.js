@@ -1,9 +1,9 @@
 // The model in the browser's console.
 
 import { generate } from "./engine/sampling.js";
-import { config, engineFor, LAST, rowOf, snapshots, tokenizer, vocab } from "./run.js";
+import { config, engineFor, last, rowOf, snapshots, tokenizer, vocab } from "./run.js";
 
-function read(text, { step = snapshots[LAST].step } = {}) {
+function read(text, { step = snapshots[last()].step } = {}) {
   const snapshot = snapshots.findIndex((each) => each.step === step);
   if (snapshot >= 0) return { engine: engineFor("console", snapshot), ids: idsOf(text) };
   throw new RangeError(`step ${step} must be one of ${snapshots.map((s) => s.step).join(", ")}`);
@@ -20,7 +20,7 @@ function idsOf(text) {
 /** The page's only global. A text is a string, or at most block_size ids; `step`, a snapshot. */
 globalThis.glassgpt = Object.freeze({
   config, vocab,
-  steps: snapshots.map(({ step }) => step),
+  get steps() { return snapshots.map(({ step }) => step); },
 
   /** Logits of the next token at every position, [T][V]. */
   logits(text, options) {

@@ -22,15 +22,25 @@ def make_html(data: dict[str, Any], weights: Sequence[bytes]) -> str:
     Style and script are inline, and the policy lets the browser run only content with their hashes:
     text from a run cannot become a program, even through a bug.
     """
+    return fill_page("main.js", to_json(data), weights)
+
+
+def make_playground() -> str:
+    """Return the HTML of the page that trains a model by itself."""
+    return fill_page("play.js", "null", [])
+
+
+def fill_page(door: str, data: str, weights: Sequence[bytes]) -> str:
+    """Return the HTML of a page whose script is the module `door`."""
     style = (PARTS / "page.css").read_text(encoding="utf-8")
-    script = bundle(PARTS / "main.js")
+    script = bundle(PARTS / door)
     inert = '<script type="application/octet-stream" class="weights">{}</script>'
     parts = {
         "style": style,
         "style_hash": content_hash(style),
         "script": script,
         "script_hash": content_hash(script),
-        "data": to_json(data),
+        "data": data,
         # The last snapshot is shown first: it stands before the script, which need not wait for
         # the browser to have read the others.
         "last_weights": "".join(inert.format(in_base64(each)) for each in weights[-1:]),

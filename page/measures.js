@@ -1,6 +1,6 @@
 // The scores of heads that the page can show, and the labels of heads with a high score.
 
-import { atStep, COPIES, data, LAST, snapshots } from "./run.js";
+import { atStep, COPIES, data, snapshots } from "./run.js";
 import { number, signed } from "./views/format.js";
 
 const FIRST = (COPIES ? ["induction"] : ["weight_on_match", "previous_token"])
@@ -11,12 +11,12 @@ const scores = data.scores.toSorted((a, b) => (b.key === FIRST) - (a.key === FIR
   .map(({ key, source, formula, repeats, uniform }) => ({
     key, source, uniform,
     name: key.replaceAll("_", " "),
-    formula: repeats ? `${formula}; P = ${snapshots[LAST].copying.period}` : formula,
+    formula: repeats ? `${formula}; P = ${snapshots[0].copying.period}` : formula,
     at: (i) => snapshots[i].scores[key],
     text: (value) => number(value, 2),
   }));
 
-export const ablations = ["zero", "mean"].map((kind) => ({
+export const ablations = (data.ablation ? ["zero", "mean"] : []).map((kind) => ({
   key: `ablation ${kind}`, kind,
   name: `${kind} ablation`,
   formula: `change in validation loss, in nats, if ${kind === "zero" ? "zero" : "its mean"} ` +

@@ -2,7 +2,7 @@
 
 import { indexOfLargest, ranked } from "./engine/numbers.js";
 import { triangle } from "./engine/pass.js";
-import { COPIES, data, LAST, rowOf, sizes, snapshots, tokenizer, vocab } from "./run.js";
+import { COPIES, data, last, rowOf, sizes, snapshots, tokenizer, vocab } from "./run.js";
 
 // Without a repeated letter, and cut where the next letter can be copied from the first word.
 const WORDS = ["uncopyrightable", "UNCOPYRIGHTABLE"].map((word) => tokenizer.encode(word + word));
@@ -18,8 +18,8 @@ function openingText() {
 export const opening = openingText(); // ids
 
 /** The head that is selected at first. */
-export const HEAD = COPIES && snapshots[LAST].scores.induction
-  ? indexOfLargest(snapshots[LAST].scores.induction) : data.opening.head;
+export const HEAD = COPIES && !data.live && snapshots[last()].scores.induction
+  ? indexOfLargest(snapshots[last()].scores.induction) : data.opening.head;
 
 const kindOf = (token) => [/^ ?\p{L}+$/u, /^ ?\p{N}+$/u, /^\s+$/].findIndex((is) => is.test(token));
 

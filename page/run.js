@@ -1,14 +1,16 @@
 // The run that the page shows: its data, its tokenizer, and engines with the weights of a snapshot.
+// In the playground, setting.js makes the data, and training.js adds snapshots.
 
 import { Edits } from "./engine/edits.js";
 import { Engine, sizesOf } from "./engine/engine.js";
 import { Tokenizer } from "./engine/tokenizer.js";
 import { bytesOf, floatsOf, unpackWeights } from "./engine/weights.js";
 
-export const data = JSON.parse(document.getElementById("data").textContent);
+const place = document.getElementById("data");
+export const data = place.made ?? JSON.parse(place.textContent);
 export const vocab = data.vocab;
 export const snapshots = data.snapshots;
-export const LAST = snapshots.length - 1;
+export const last = () => snapshots.length - 1;
 /** When it was measured, unless the model never was a run. */
 export const atStep = data.run.step ? ` at step ${data.run.step.toLocaleString("en")}` : "";
 export const COPIES = data.run.config.data.source === "repeat"; // trained on repeated strings
@@ -24,22 +26,20 @@ export const headName = (head) => `L${Math.floor(head / sizes.H)}H${head % sizes
 /** Row t of numbers (T, V). */
 export const rowOf = (numbers, t) => numbers.subarray(t * sizes.V, (t + 1) * sizes.V);
 
-const packedWeights = []; // of each snapshot shown; in the page, the last comes first
-const means = []; // of each head's output, for the same snapshots
-
 // Engines by purpose. Each keeps its last results, and computes only what changes.
 const engines = {};
 
-export function engineFor(purpose, snapshot) {
+export function engineFor(purpose, index) {
   const engine = (engines[purpose] ??= new Engine(config, data.shapes));
+  const snapshot = snapshots[index], { eight_bits, weights } = snapshot;
   if (engine.snapshot !== snapshot) {
-    packedWeights[snapshot] ??=
-      bytesOf(document.getElementsByClassName("weights")[(snapshot + 1) % (LAST + 1)].textContent);
-    means[snapshot] ??= floatsOf(snapshots[snapshot].means);
-    const { eight_bits } = snapshots[snapshot];
-    engine.load(snapshot,
-      (weights) => unpackWeights(packedWeights[snapshot], eight_bits, data.shapes, weights),
-      means[snapshot]);
+    if (!weights) { // they are in the page, where the last comes first
+      const packed = document.getElementsByClassName("weights")[(index + 1) % snapshots.length];
+      snapshot.packed ??= bytesOf(packed.textContent);
+      snapshot.headMeans ??= floatsOf(snapshot.means);
+    }
+    engine.load(snapshot, (room) => (weights ? room.set(weights)
+      : unpackWeights(snapshot.packed, eight_bits, data.shapes, room)), snapshot.headMeans);
     engine.snapshot = snapshot;
   }
   return engine;

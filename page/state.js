@@ -3,12 +3,12 @@
 
 import { measures } from "./measures.js";
 import { HEAD, opening } from "./opening.js";
-import { LAST, tokenizer } from "./run.js";
+import { last, tokenizer } from "./run.js";
 
 /** What the address can describe, and Reset restores. */
 export const initial = () => ({
   text: opening.map((id) => tokenizer.known(id)),
-  snapshot: LAST,
+  snapshot: last(),
   head: HEAD,
   mlp: null, // layer of the MLP that is open, or null if the head is
   step: 0, // of the five
@@ -30,6 +30,9 @@ const current = {
   opened: null, // panel to scroll to once it is shown
   seed: 1337, // of the continuation
   counting: null, // the index of the training text, once it is made
+  newest: 0, // step of the last snapshot, in the playground
+  training: false, // likewise
+  stopped: null, // why training ended by itself, in words
   turn: 0, // numbers the updates; an update stops when a newer one has begun
   view: null, // {turn, snapshot, seen, start, tokens, other, pass, before, same, engine, edits}
 };
@@ -49,11 +52,14 @@ export function react(update, shows) {
   Object.assign(reactions, { update, shows });
 }
 
-/** Change parts of the state, and show them. */
+/** Let more functions draw a part. */
+export const follow = (part, ...shows) => (reactions.shows[part] ??= []).push(...shows);
+
+/** Change parts of the state, and show them; resolves once a new view is shown or given up. */
 export function change(changes) {
   Object.assign(current, changes);
   const changed = "view" in changes ? ["view"] : Object.keys(changes);
-  if (changed.some((part) => COMPUTED.includes(part))) reactions.update();
+  if (changed.some((part) => COMPUTED.includes(part))) return reactions.update();
   else if (state.view) {
     for (const show of new Set(changed.flatMap((part) => reactions.shows[part] ?? []))) show();
   }

@@ -5,7 +5,7 @@ import { check } from "./check.js";
 import { windowStart } from "./engine/engine.js";
 import { compute, passOf } from "./engine/pass.js";
 import { madeOther } from "./opening.js";
-import { editing, engineFor, LAST, sizes, tokenizer } from "./run.js";
+import { editing, engineFor, last, sizes, snapshots, tokenizer } from "./run.js";
 import { readable, textOnShow } from "./selection.js";
 import { change, settled, state } from "./state.js";
 import { goOn, showAhead } from "./views/continuation.js";
@@ -29,7 +29,7 @@ export async function update() {
   $("slider").value = state.snapshot;
   $("instead").value = state.instead;
   showStepButtons();
-  if (state.snapshot !== LAST && !(await loaded.then(isCurrent))) return;
+  if (state.snapshot !== last() && !(await loaded.then(isCurrent))) return;
   const view = await computeView(turn, readable(textOnShow()), isCurrent);
   if (!view) return;
   const inText = (at) => (at && Math.max(at.q, at.k ?? 0) < view.pass.T ? at : null);
@@ -60,7 +60,7 @@ async function computeView(turn, seen, isCurrent) {
   const given = readable(state.other ?? []);
   const other = given.length ? given : start ? seen : madeOther(before, seen);
   const view = { turn, snapshot, seen, start, tokens, other, before, pass: before, engine: plain };
-  const inputs = [snapshot, start, ...edits, edits.some(ofOther) && tokenizer.decode(other)];
+  const inputs = [snapshots[snapshot].step, start, ...edits, edits.some(ofOther) && tokenizer.decode(other)];
   view.made = inputs.join();
   const words = edits.filter((word) => hasEffect(editing.read(word), view));
   view.edits = [];

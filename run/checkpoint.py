@@ -270,13 +270,15 @@ class SavedRun:
         rounds differently.
 
         Raises:
-            UserError: for another text, for fewer steps than it has, or for a run whose training
-                used a field that was removed.
+            UserError: for another text, for fewer steps than it has, for a run whose training used
+                a field that was removed, or for weights alone, as the page saves them.
         """
         folder, state = shell_word(self.path.parent), self.header.state
         trained, instead = f"{folder} was trained", f"use --init_from {folder}"
         if self.header.removed:
             raise UserError(f"{trained} with {self.header.removed}, now unknown; {instead}")
+        if not any(name.startswith("optimizer.") for name in self.tensors):
+            raise UserError(f"{self.path} holds weights without the optimizer's state; {instead}")
         if self.header.corpus.sha256 != corpus.sha256:
             raise UserError(f"{trained} on another text, {self.header.corpus.source}; {instead}")
         if config.max_steps < state.step:

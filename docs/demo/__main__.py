@@ -1,4 +1,5 @@
-"""Make the pages of the demo, of two runs so small that many snapshots fit into 3 MB.
+"""Make the pages of the demo: the playground, and two runs so small that many snapshots fit into
+3 MB.
 
 python -m docs.demo
 
@@ -13,6 +14,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # so that the runs repeat, however many cor
 
 import study
 import train
+from page.html import make_playground
 
 FOLDER = Path(__file__).parent
 RUNS = {
@@ -27,7 +29,8 @@ RUNS = {
 
 
 def main() -> int:
-    """Train what is not trained, and write both pages."""
+    """Train what is not trained, and write all pages."""
+    (FOLDER / "playground.html").write_text(make_playground(), encoding="utf-8", newline="\n")
     for name, flags in RUNS.items():
         run = Path("runs", f"demo-{name}")
         saved = (run / "last.safetensors").exists()

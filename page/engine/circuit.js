@@ -97,7 +97,7 @@ export class Circuit {
       engine.norm(part.norm, at.up, 1);
       engine.linear(part.reading, at.normed, at.up, 1, C, hidden);
       const linear = from("up", 0, hidden);
-      activate(config.activation, memory, at.up, hidden);
+      activate(config.activation, memory, at.up, at.up, hidden);
       part.given.set(from("up", 0, hidden), s * hidden);
       part.gates.set(linear.map((u, j) => (u ? memory[at.up + j] / u : 0)), s * hidden);
     }

@@ -2,14 +2,13 @@
 // again. Rows before a changed position, and layers below a changed layer, are kept.
 //
 // Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, L layers, V
-// vocabulary. All numbers are in the memory of kernels.js, which has the matmul. Norms and softmax
-// use double precision.
+// vocabulary. All numbers are in the memory of kernels.js, which has the matmul.
 
-import { ACTIVATIONS, activate, arena, product, softmax } from "./kernels.js";
+import { ACTIVATIONS, activate, arena, fours, product } from "./kernels.js";
+import { countOf, NGRAM_ROWS } from "./shapes.js";
 
 const EPS = 1e-5; // of every norm
-const NGRAM_ROWS = 16381;
-const CHUNK = 12; // rows between two yields: tiles of four
+const CHUNK = 16; // rows between two yields, and queries that attend together: tiles of four
 
 const shelves = []; // weights in memory: {key, start, count, users}
 
@@ -22,8 +21,9 @@ export function sizesOf(config, shapes) {
 
 export class Engine {
   /** @param config the fields of model/config.py
-   * @param shapes [name, shape] of each weight, in the order in which `load` writes them */
-  constructor(config, shapes) {
+   * @param shapes [name, shape] of each weight, in the order in which `load` writes them
+   * @param chunk number of rows that `block` and `unembed` can compute at once */
+  constructor(config, shapes, chunk = CHUNK) {
     Object.assign(this, { config }, sizesOf(config, shapes));
     const { L, H, C, B } = this;
     this.triangle = (B * (B + 1)) / 2; // weights of a head: row t has t + 1
@@ -39,11 +39,11 @@ export class Engine {
     for (let l = 0; l <= L; l++) place(`x${l}`, B * C); // the residual stream
     for (let l = 0; l < L; l++) {
       for (const name of ["q", "k", "v", "z", "attn", "mlp"]) place(name + l, B * C);
-      place(`columns${l}`, B * C); // the values transposed: for each of C numbers, B positions
       place(`weights${l}`, H * this.triangle);
     }
-    place("normed", CHUNK * C);
-    place("up", CHUNK * this.hidden);
+    place("normed", chunk * C);
+    for (const name of ["up", "active"]) place(name, chunk * this.hidden); // before and after
+    place("scores", CHUNK * fours(B));
     place("logits", B * this.V);
     place("lens", CHUNK * this.V);
     for (const name of ["cos", "sin"]) place(name, (B * this.D) / 2);
@@ -51,10 +51,11 @@ export class Engine {
     for (const name of Object.keys(this.at)) this.at[name] += start;
     this.offsets = {}; // of each weight, after the first
     this.weightCount = 0;
-    for (const [name, shape] of shapes) {
-      this.rows[name] = shape[0];
+    for (const tensor of shapes) {
+      const [name, [rows]] = tensor;
+      this.rows[name] = rows;
       this.offsets[name] = this.weightCount;
-      this.weightCount += shape.reduce((a, b) => a * b, 1);
+      this.weightCount += countOf(tensor);
     }
     if (config.positions === "rotary") this.tabulateRotations();
     this.means = null; // of each head's output, (L, H, D), for edits that put it there
@@ -66,9 +67,11 @@ export class Engine {
   /** A view of the numbers of all engines. Do not keep it, because the memory may grow. */
   get memory() { return arena.floats; }
 
-  /** Use the weights with the name `key`, one tensor after the other. Engines share them; `fill`
-   * writes them, over zeros, only if no engine has them yet. */
+  /** Use the weights of `key`, one tensor after the other. Engines share them; `fill` writes them,
+   * over zeros, only if no engine has them yet. The key is an object that stands for these weights
+   * alone, so that two models never share by a number or a name that both have. */
   load(key, fill, means = null) {
+    if (typeof key !== "object") throw new TypeError("the key of weights is an object");
     const count = this.weightCount;
     this.shelf?.users.delete(this);
     this.shelf = shelves.find((shelf) => shelf.key === key && shelf.count === count) ??
@@ -181,23 +184,26 @@ export class Engine {
   }
 
   embed(from, to) {
-    const { memory, at, C, V, tokens } = this;
-    const { ngrams, positions } = this.config;
+    const { memory, at, C } = this;
     for (let t = from; t < to; t++) {
       const x = at.x0 + t * C;
-      const token = at["token_embedding.weight"] + tokens[t] * C;
-      for (let c = 0; c < C; c++) memory[x + c] = memory[token + c];
-      if (positions === "learned") this.add(x, at["position_embedding.weight"] + t * C, C);
-      let number = tokens[t];
-      let power = 1;
-      for (let i = 1; i < ngrams; i++) {
-        const name = `ngram_embeddings.${i - 1}.weight`;
-        power = (power * V) % NGRAM_ROWS;
-        number += (tokens[t - i] ?? 0) * power;
-        this.add(x, at[name] + (number % this.rows[name]) * C, C);
-      }
+      memory.fill(0, x, x + C);
+      for (const [name, row] of this.embeddings(t)) this.add(x, at[`${name}.weight`] + row * C, C);
     }
     this.patch(0, from, to);
+  }
+
+  /** Yield the [table, row] of each embedding whose sum is the input at position t. */
+  *embeddings(t) {
+    const { tokens, V, config: { positions, ngrams } } = this;
+    yield ["token_embedding", tokens[t]];
+    if (positions === "learned") yield ["position_embedding", t];
+    for (let i = 1, power = 1, number = tokens[t]; i < ngrams; i++) {
+      const name = `ngram_embeddings.${i - 1}`;
+      power = (power * V) % NGRAM_ROWS;
+      number += (tokens[t - i] ?? 0) * power;
+      yield [name, number % this.rows[`${name}.weight`]];
+    }
   }
 
   add(to, from, count) {
@@ -214,7 +220,7 @@ export class Engine {
 
   /** Compute a block, attention and MLP, for the rows `from` to `to` of the residual stream. */
   block(l, from, to) {
-    const { memory, at, B, C, hidden } = this;
+    const { memory, at, C, hidden } = this;
     const rows = to - from;
     const [x, next] = [at[`x${l}`] + from * C, at[`x${l + 1}`] + from * C];
     const [attn, mlp] = [at[`attn${l}`] + from * C, at[`mlp${l}`] + from * C];
@@ -225,10 +231,6 @@ export class Engine {
       this.linear(`${name}.attn.${kind}`, at.normed, y, rows, C, C);
       if (letter !== "v") this.normAndRotate(`${name}.attn.${letter}_norm`, y, from, to);
     }
-    const { [`v${l}`]: v, [`columns${l}`]: columns } = at;
-    for (let t = from; t < to; t++) {
-      for (let c = 0; c < C; c++) memory[columns + c * B + t] = memory[v + t * C + c];
-    }
     this.attend(l, from, to);
     this.linear(`${name}.attn.out`, at[`z${l}`] + from * C, attn, rows, C, C);
     memory.copyWithin(next, x, x + rows * C);
@@ -236,41 +238,49 @@ export class Engine {
 
     this.norm(`${name}.mlp_norm`, next, rows);
     this.linear(`${name}.mlp.up`, at.normed, at.up, rows, C, hidden);
-    activate(this.config.activation, memory, at.up, rows * hidden);
+    activate(this.config.activation, memory, at.up, at.active, rows * hidden);
     for (const { neuron, layer, position: t } of this.edits) {
       if (neuron !== undefined && layer === l && from <= t && t < to) {
-        memory[at.up + (t - from) * hidden + neuron] = 0;
+        memory[at.active + (t - from) * hidden + neuron] = 0;
       }
     }
-    this.linear(`${name}.mlp.down`, at.up, mlp, rows, hidden, C);
+    this.linear(`${name}.mlp.down`, at.active, mlp, rows, hidden, C);
     if (this.edits.some((edit) => edit.off === "mlp" && edit.layer === l)) {
       memory.fill(0, mlp, mlp + rows * C);
     }
     this.add(next, mlp, rows * C);
   }
 
-  /** Compute attention head by head, with the edits. */
+  /** Compute attention head by head for blocks of queries, with the edits. Scores of later keys are
+   * computed too, and then hidden: larger matmuls are faster. */
   attend(l, from, to) {
-    const { memory, at, B, C, D, H, triangle } = this;
+    const { memory, at, C, D, H, triangle } = this;
     const edits = this.edits.filter(({ layer }) => layer === undefined || layer === l);
-    const { [`q${l}`]: q, [`k${l}`]: k, [`z${l}`]: z, [`columns${l}`]: columns,
-      [`weights${l}`]: weights } = at;
+    const { [`q${l}`]: q, [`k${l}`]: k, [`v${l}`]: v, [`z${l}`]: z, scores } = at;
     const scale = 1 / Math.sqrt(D);
+    memory.fill(0, z + from * C, z + to * C);
     for (let h = 0; h < H; h++) {
       const own = edits.filter(({ head }) => head === undefined || head === h);
-      const [first, values, mean] = [h * D, columns + h * D * B, (l * H + h) * D];
-      for (let t = from; t < to; t++) {
-        const row = weights + h * triangle + (t * (t + 1)) / 2;
-        arena.multiply(q + t * C + first, k + first, row, 1, D, t + 1, C);
-        for (const { hide } of own) if (hide < t) memory[row + hide] = -Infinity;
-        softmax(memory, row, t + 1, scale);
-        const out = z + t * C + first;
-        arena.multiply(row, values, out, 1, t + 1, D, B);
-        for (const { head, off, row: given, position } of own) {
-          if (head !== h) continue;
+      const [d, weights] = [h * D, at[`weights${l}`] + h * triangle];
+      for (let first = from; first < to; first += CHUNK) {
+        const keys = Math.min(first + CHUNK, to), rows = keys - first, width = fours(keys);
+        arena.multiply(q + first * C + d, k + d, scores, rows, D, keys, C, C, width);
+        for (let t = first, row = scores; t < keys; t++, row += width) {
+          for (const { hide } of own) if (hide < t) memory[row + hide] = -Infinity;
+          memory.fill(-Infinity, row + t + 1, row + width);
+        }
+        arena.softmaxRows(scores, rows, width, scale);
+        for (let t = first, row = scores; t < keys; t++, row += width) {
+          memory.copyWithin(weights + (t * (t + 1)) / 2, row, row + t + 1);
+        }
+        arena.addProduct(scores, v + d, z + first * C + d, rows, keys, D, C, width, C);
+      }
+      for (const { head, off, row, position } of own) {
+        if (head !== h) continue;
+        for (let t = from, out = z + from * C + d; t < to; t++, out += C) {
           if (off === "zero") memory.fill(0, out, out + D);
-          if (off === "mean") memory.set(this.means.subarray(mean, mean + D), out);
-          if (given && position === t) memory.set(given, out);
+          if (off === "mean") memory.set(this.means.subarray(l * C + d, l * C + d + D), out);
+          if (row && position === t) memory.set(row, out);
         }
       }
     }
@@ -303,21 +313,26 @@ export class Engine {
   moments(x, width) {
     const { memory } = this;
     let [mean, variance] = [0, 0];
-    for (let c = 0; c < width; c++) mean += memory[x + c] / width;
-    for (let c = 0; c < width; c++) variance += (memory[x + c] - mean) ** 2 / width;
-    return { mean, scale: 1 / Math.sqrt(variance + EPS) };
+    for (let c = 0; c < width; c++) mean += memory[x + c];
+    mean /= width;
+    for (let c = 0; c < width; c++) variance += (memory[x + c] - mean) ** 2;
+    return { mean, scale: 1 / Math.sqrt(variance / width + EPS) };
   }
 
   /** Normalize and rotate the queries or keys of each head in place, if the config says so. */
   normAndRotate(name, y, from, to) {
+    if (this.config.qk_norm) this.normalize(name, y, y, (to - from) * this.H, this.D);
+    if (this.config.positions === "rotary") this.rotate(y, from, to, 1);
+  }
+
+  /** Rotate queries or keys in place, or back if `direction` is -1. */
+  rotate(y, from, to, direction) {
     const { memory, at: { cos, sin }, D, H } = this;
     const half = D / 2;
-    if (this.config.qk_norm) this.normalize(name, y, y, (to - from) * H, D);
-    if (this.config.positions !== "rotary") return;
     for (let t = from; t < to; t++) {
       for (let h = 0; h < H; h++, y += D) {
         for (let i = 0; i < half; i++) {
-          const [across, up] = [memory[cos + t * half + i], memory[sin + t * half + i]];
+          const across = memory[cos + t * half + i], up = memory[sin + t * half + i] * direction;
           const a = memory[y + i];
           const b = memory[y + half + i];
           memory[y + i] = a * across - b * up;

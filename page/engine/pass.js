@@ -83,7 +83,7 @@ export function neuronsOf(engine, l, t, token) {
   engine.add(at.up, at[`attn${l}`] + t * C, C);
   engine.norm(`${name}.mlp_norm`, at.up, 1);
   engine.linear(`${name}.mlp.up`, at.normed, at.up, 1, C, hidden);
-  activate(config.activation, memory, at.up, hidden);
+  activate(config.activation, memory, at.up, at.up, hidden);
   const given = memory.slice(at.up, at.up + hidden), added = new Float64Array(hidden);
   const row = at[`${engine.unembedding}.weight`] + token * C, down = at[`${name}.mlp.down.weight`];
   const scale = engine.normScale(at[`x${L}`] + t * C);

@@ -3,7 +3,7 @@
 import { selectHead } from "../actions.js";
 import { largestOf, ranked } from "../engine/numbers.js";
 import { ablations } from "../measures.js";
-import { atStep, data, headName, HEADS, LAST, UNIT } from "../run.js";
+import { atStep, data, headName, HEADS, last, UNIT } from "../run.js";
 import { state } from "../state.js";
 import { shade, theme } from "./colors.js";
 import { $, cell, el, header, numeral, refill, row } from "./elements.js";
@@ -13,14 +13,14 @@ export function showAblation() {
   $("ablation-note").textContent =
     `Change in validation loss (${number(data.ablation.loss)} ${UNIT}${atStep}) if one head's output is replaced by zero or by its mean, ` +
     `with the standard error over ${count(data.sequences)} sequences.`;
-  const most = largestOf(ablations.flatMap(({ at }) => at(LAST).map(Math.abs))) || 1;
+  const most = largestOf(ablations.flatMap(({ at }) => at(last()).map(Math.abs))) || 1;
   const value = ({ at, error }, head) => {
-    const spot = numeral(`${signed(at(LAST)[head])} ± ${number(error[head], 4)}`);
-    shade(spot, theme().score, 0.5 + at(LAST)[head] / most / 2);
+    const spot = numeral(`${signed(at(last())[head])} ± ${number(error[head], 4)}`);
+    shade(spot, theme().score, 0.5 + at(last())[head] / most / 2);
     return spot;
   };
   refill($("ablation"), row(header("head"), ...ablations.map(({ kind }) => header(kind))),
-    ...ranked(ablations[0].at(LAST), HEADS).map((head) => {
+    ...ranked(ablations[0].at(last()), HEADS).map((head) => {
       const pick = el("button", { type: "button", value: head, ariaPressed: head === state.head,
         onclick: () => selectHead(head) }, headName(head));
       return row(cell(pick), ...ablations.map((kind) => value(kind, head)));

@@ -1,7 +1,7 @@
 // The header and the dialog About: the run, its checks, and the difference from PyTorch.
 
 import { unknownChoice } from "../engine/engine.js";
-import { atStep, config, data, LAST, sizes, snapshots, UNIT } from "../run.js";
+import { atStep, config, data, last, sizes, snapshots, UNIT } from "../run.js";
 import { state } from "../state.js";
 import { $, cell, el, header, numeral, row } from "./elements.js";
 import { count, number, power, tokensOf } from "./format.js";
@@ -14,13 +14,14 @@ export function showHeader() {
   document.title = `${run.name} · glassgpt`;
   $("name").textContent = run.name;
   $("lead").textContent = `${L} layer${L > 1 ? "s" : ""} of ${H} head${H > 1 ? "s" : ""}, ${count(run.parameters)} parameters`;
-  $("source").textContent = `A language model, trained on ${run.task ?? ABOUT[source] ?? source}, runs in ` +
+  $("source").textContent = data.about ?? `A language model, trained on ${run.task ?? ABOUT[source] ?? source}, runs in ` +
     "this page: type a text, see what each part does with it, ablate parts, and watch the prediction.";
   $("result").textContent = `${L} layers x ${C} wide, ${H} heads, context ${B} · ` +
     `${count(run.parameters)} parameters · ` + (atStep && `loss${atStep}, on the whole validation ` +
-    `split: ${number(run.val_loss)} ${UNIT} · `) + `${run.made} · PyTorch ${run.torch}`;
+    `split: ${number(run.val_loss)} ${UNIT} · `) + (data.live ? "trained in this page" : `${run.made} · PyTorch ${run.torch}`);
 
   $("config").append(el("pre", {}, JSON.stringify(run.config, null, 1)));
+  $("checks").hidden = !checks.length;
   const [passed, failed] = ["passed", "failed"].map((verdict) =>
     checks.filter((check) => check.verdict === verdict).length);
   const summary = $("checks").firstElementChild;
@@ -34,14 +35,20 @@ export function showHeader() {
       el("td", { className: /^(passed|failed)$/.test(verdict) ? verdict : "" }, verdict),
       cell(el("code", {}, where))))));
   const omitted = data.saved - snapshots.length;
-  $("omitted").hidden = (LAST > 0 && !omitted) || !atStep;
+  $("omitted").hidden = (last() > 0 && !omitted) || !atStep;
   $("omitted").textContent = omitted
     ? `${snapshots.length} of ${data.saved} snapshots are in this page.`
     : "This run has one snapshot. To see heads form, train with --train.snapshots.";
 }
 
 /** Show the difference from PyTorch; if it is too large, show nothing that the page computes. */
-export function showEquality({ error, allowed, agrees }) {
+export function showEquality(verdict) {
+  if (!verdict) {
+    $("equality").textContent = "This page trains and computes by itself; nothing that it shows was " +
+      "compared with PyTorch.";
+    return;
+  }
+  const { error, allowed, agrees } = verdict;
   const { eight_bits, rounding } = snapshots[state.snapshot];
   const unknown = unknownChoice(config);
   const reason = unknown ? `its engine does not support the model's ${unknown}`

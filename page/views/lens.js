@@ -37,7 +37,8 @@ export async function showLens(isCurrent) {
   $("lens").replaceChildren(
     el("thead", {}, row(header("read"), ...view.tokens.map((token) => header(visible(token))))),
     el("tbody", {}, ...names.map((name, layer) =>
-      row(header(`${name}, ${number(loss[layer], 2)} nats`, "row"), ...cells[layer]))),
+      row(header(Number.isFinite(loss[layer]) ? `${name}, ${number(loss[layer], 2)} nats` : name,
+        "row"), ...cells[layer]))),
     el("tfoot", {}, row(header("came next"), ...came)));
   $("lens-readout").textContent =
     `Point at a cell. Nats: mean loss on ${count(data.sequences)} validation sequences, no edits.`;

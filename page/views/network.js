@@ -4,7 +4,7 @@
 import { moveHead, openMlp, openPanel, selectHead, toggleEdit, vote } from "../actions.js";
 import { clamp, indexOfLargest, largestOf, range } from "../engine/numbers.js";
 import { HIGH, labelOf, measures } from "../measures.js";
-import { data, HEADS, headName, rowOf, sizes, vocab } from "../run.js";
+import { data, HEADS, headName, rowOf, sizes, snapshots, vocab } from "../run.js";
 import { isHeadOff, isOff, queryOnShow } from "../selection.js";
 import { change, state } from "../state.js";
 import { $, el, rem, svg, term } from "./elements.js";
@@ -48,7 +48,7 @@ let revealed; // the head that the picture was scrolled to
 
 export function showNetwork() {
   const { measure, head: selected, mlp, edits, view: { snapshot } } = state;
-  const choices = [snapshot, measure.key, selected, mlp, ...edits].join();
+  const choices = [snapshots[snapshot].step, measure.key, selected, mlp, ...edits].join();
   if (choices === shownFor) return; // typing changes only the maps
   shownFor = choices;
   $("measure").title = `${measure.formula} (${measure.source})`;

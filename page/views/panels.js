@@ -3,6 +3,7 @@
 // returns false if it gave up because `isCurrent()` became false.
 
 import { openPanel } from "../actions.js";
+import { data } from "../run.js";
 import { state } from "../state.js";
 import { showAblation } from "./ablation.js";
 import { $, el } from "./elements.js";
@@ -12,7 +13,7 @@ import { showLens } from "./lens.js";
 import { showPatching } from "./patching.js";
 import { showScores } from "./scores.js";
 
-export const PANELS = [
+const ALL = [
   { key: "lens", title: "Logit lens", show: showLens },
   { key: "patch", title: "Patching", show: showPatching },
   { key: "scores", title: "Head scores", show: showScores },
@@ -20,6 +21,7 @@ export const PANELS = [
   { key: "alone", title: "Head from weights", show: showAlone },
   { key: "circuit", title: "Circuit", show: showCircuit },
 ];
+export const PANELS = ALL.filter(({ key }) => key !== "ablation" || data.ablation);
 
 /** Show the open panel, and no other. */
 export function showPanel(isCurrent) {

@@ -3,19 +3,19 @@
 import { goTo, selectHead } from "../actions.js";
 import { range, ranked } from "../engine/numbers.js";
 import { measures } from "../measures.js";
-import { headName, HEADS, LAST, snapshots, UNIT } from "../run.js";
+import { headName, HEADS, last, snapshots, UNIT } from "../run.js";
 import { state } from "../state.js";
 import { lineChart } from "./chart.js";
 import { $, cell, el, header, numeral, row, term } from "./elements.js";
 import { count, number, signed } from "./format.js";
 import { UNIFORM_GUESS } from "./legends.js";
-import { STEPS_SHOWN } from "./training.js";
+import { stepsShown } from "./training.js";
 
 export function showScores() {
   const { head, measure, view } = state;
-  const withError = ({ at, error }) => `${signed(at(LAST)[head])} ± ${number(error[head], 4)}`;
+  const withError = ({ at, error }) => `${signed(at(last())[head])} ± ${number(error[head], 4)}`;
   $("scores-title").textContent =
-    `Scores of ${headName(head)} without edits${LAST ? ", and how they formed" : ""}`;
+    `Scores of ${headName(head)} without edits${last() ? ", and how they formed" : ""}`;
   const rows = measures.map((each) => el("tr", { className: each === measure ? "shown" : "" },
     cell(each.name, el("small", {}, `${each.formula} (${each.source})`)),
     numeral(each.error ? withError(each) : number(each.at(view.snapshot)[head])),
@@ -39,13 +39,13 @@ export function showScores() {
 export function showFormation() {
   if (!state.view) return;
   const { measure, head } = state;
-  $("formation").hidden = LAST === 0;
+  $("formation").hidden = last() === 0;
   $("formation-chart").hidden = Boolean(measure.error);
   $("formation-note").textContent = measure.error
     ? "Ablation is measured only at the last snapshot; choose another score."
     : `${measure.name} of each head at each snapshot; thick: ${headName(head)}; dashed: uniform ` +
       "attention. Click to go to a snapshot.";
-  if (measure.error || LAST === 0) return;
+  if (measure.error || last() === 0) return;
   const others = range(HEADS).filter((other) => other !== head);
   const lines = [...others, head].map((each) => ({
     y: snapshots.map((_, i) => measure.at(i)[each]),
@@ -53,7 +53,7 @@ export function showFormation() {
     title: headName(each),
   }));
   lineChart($("formation-chart"), lines, {
-    label: `${measure.name} of every head over training`, places: STEPS_SHOWN,
+    label: `${measure.name} of every head over training`, places: stepsShown(),
     here: state.view.snapshot, choose: goTo, values: true, level: measure.uniform,
   });
 }

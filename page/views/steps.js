@@ -4,7 +4,7 @@ import { toggleHead } from "../actions.js";
 import { indexOfLargest, largestOf, range, ranked, sum } from "../engine/numbers.js";
 import { compute, copied, inductionOn, passOf } from "../engine/pass.js";
 import { HIGH } from "../measures.js";
-import { editing, engineFor, headName, HEADS, rowOf, sizes, vocab } from "../run.js";
+import { editing, engineFor, headName, HEADS, rowOf, sizes, snapshots, vocab } from "../run.js";
 import { edited, isHeadOff, maskNow, offWord, pairOnShow, place } from "../selection.js";
 import { change, settled, state } from "../state.js";
 import { $, el, header, numeral, p, refill, row, term } from "./elements.js";
@@ -92,7 +92,7 @@ let measured = {};
 /** Ablate each head alone, and keep the losses and induction scores. */
 export async function measureHeads(isCurrent) {
   const { view, instead } = state, { ids } = view.pass;
-  const made = [view.snapshot, ids, instead, state.head].join();
+  const made = [snapshots[view.snapshot].step, ids, instead, state.head].join();
   if (measured.made === made) return true;
   measured = {};
   const engine = engineFor("try", view.snapshot), losses = [], copying = [], chances = [];

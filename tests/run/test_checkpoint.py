@@ -170,7 +170,8 @@ def test_header_with_removed_fields_opens_but_does_not_resume(path: Path) -> Non
         ("muon_momentum", 0.95, True),
         ("snapshot_mb", 7.5, True),
     ):
-        save_forged(path, f"config.train.{name}", value)
+        tensors = {"optimizer.weight.momentum": torch.zeros(1)}
+        save_forged(path, f"config.train.{name}", value, tensors)
         saved = open_run(path.parent)
         assert dataclasses.replace(saved.header, removed={}) == HEADER
         try:

@@ -1,0 +1,221 @@
+// The backward pass: an engine that also computes the gradient of the loss.
+//
+// The forward pass is the engine's, on a whole sequence at once. The gradients of the residual
+// stream flow back through the same parts in the opposite order; each part adds the gradient of its
+// weights to `gradients`. `dx` stands for the gradient of the loss with respect to x.
+
+import { Engine } from "./engine.js";
+import { activateBack, arena, fours } from "./kernels.js";
+
+const QUERIES = 16; // whose attention is computed together
+
+export class Learner extends Engine {
+  /** See Engine. */
+  constructor(config, shapes) {
+    if (config.dropout || config.attn_dropout) throw new Error("the page trains without dropout");
+    super(config, shapes);
+    const { L, B, C, V, hidden, at } = this;
+    const place = (name, size) => { at[name] = arena.reserve(size); };
+    // What an engine overwrites in the next layer is kept for the backward pass.
+    for (let l = 0; l < L; l++) {
+      const name = `blocks.${l}`;
+      for (const each of ["up", "active"]) place(each + l, B * hidden);
+      for (const each of ["attn_norm", "mlp_norm"]) place(`${name}.${each} output`, B * C);
+      for (const each of ["q", "k"]) place(`${name}.attn.${each}_norm input`, B * C);
+    }
+    for (const name of ["final_norm output", "between"]) place(name, B * C);
+    for (const name of ["x", "normed", "q", "k", "v", "z", "raw"]) place(`d${name}`, B * C);
+    place("dup", B * hidden);
+    place("dlogits", B * fours(V));
+    place("dscores", QUERIES * fours(B));
+    place("gradients", this.weightCount);
+  }
+
+  /** Views of all weights, and of their gradients in the same order. Do not keep them. */
+  get weights() { return this.view(this.shelf.start); }
+  get gradients() { return this.view(this.at.gradients); }
+  view(start) { return this.memory.subarray(start, start + this.weightCount); }
+
+  // --------------------------------------------------------------------- the forward pass
+  norm(name, x, rows) {
+    this.at.normed = this.at[`${name} output`];
+    super.norm(name, x, rows);
+  }
+
+  block(l, from, to) {
+    for (const name of ["up", "active"]) this.at[name] = this.at[name + l];
+    super.block(l, from, to);
+  }
+
+  normAndRotate(name, y, from, to) {
+    this.memory.copyWithin(this.at[`${name} input`], y, y + (to - from) * this.C);
+    super.normAndRotate(name, y, from, to);
+  }
+
+  /** Compute the loss of sequences and the gradient of all weights.
+   *
+   * @param batch sequences of T + 1 tokens, of which the first T are read
+   * @param count number of tokens that all sequences predict, over which the loss is a mean; more
+   *     than those of `batch` if others compute the rest
+   * @param multiToken weight of the loss for the token after the next
+   * @returns the sum of the cross-entropies, in nats, divided by `count` */
+  learn(batch, count, multiToken = 0) {
+    const { at, L, C } = this;
+    let loss = 0;
+    this.gradients.fill(0);
+    for (const tokens of batch) {
+      const T = tokens.length - 1;
+      this.set(tokens.slice(0, T));
+      this.valid.fill(0);
+      this.embed(0, T);
+      for (let l = 0; l < L; l++) this.block(l, 0, T);
+      this.unembed(at[`x${L}`], at.logits, T);
+      loss += this.lossBack(tokens, 1 / count, T > 1 ? multiToken * T / (T - 1) / count : 0);
+      this.unembedBack(T);
+      for (let l = L - 1; l >= 0; l--) this.blockBack(l, T);
+      this.embedBack(T);
+    }
+    return loss / count;
+  }
+
+  // -------------------------------------------------------------------- the backward pass
+  /** Write the gradient of the logits, and return the loss of the next tokens. */
+  lossBack(tokens, scale, scaleAfter) {
+    const { memory, at: { logits, dlogits }, V } = this;
+    const T = tokens.length - 1, width = fours(V);
+    for (let t = 0, row = dlogits; t < T; t++, row += width) {
+      memory.copyWithin(row, logits + t * V, logits + (t + 1) * V);
+      memory.fill(-Infinity, row + V, row + width);
+    }
+    arena.softmaxRows(dlogits, T, width);
+    let loss = 0;
+    for (let t = 0, row = dlogits; t < T; t++, row += width) {
+      const after = t < T - 1 ? scaleAfter : 0;
+      let top = 0; // probabilities of unlikely tokens may be zero, their logits tell more
+      for (let v = 1; v < V; v++) if (memory[row + v] > memory[row + top]) top = v;
+      const norm = memory[logits + t * V + top] - Math.log(memory[row + top]);
+      loss += norm - memory[logits + t * V + tokens[t + 1]];
+      for (let v = 0; v < V; v++) memory[row + v] *= scale + after;
+      memory[row + tokens[t + 1]] -= scale;
+      if (after) memory[row + tokens[t + 2]] -= after;
+    }
+    return loss;
+  }
+
+  unembedBack(T) {
+    const { memory, at, C, V, L } = this;
+    memory.fill(0, at.dx, at.dx + T * C);
+    memory.fill(0, at.dnormed, at.dnormed + T * C);
+    this.linearBack(this.unembedding, at["final_norm output"], at.dlogits, at.dnormed, T, C, V);
+    this.normBack("final_norm", at[`x${L}`], at.dnormed, at.dx, T, C);
+  }
+
+  blockBack(l, T) {
+    const { memory, at, config, C, D, H, hidden } = this;
+    const name = `blocks.${l}`, x = at[`x${l}`], { between, dx, dup, dnormed, dz, draw } = at;
+    const clear = (from, width = C) => memory.fill(0, from, from + T * width);
+
+    // The MLP, which reads the stream between attention and itself.
+    memory.copyWithin(between, x, x + T * C);
+    this.add(between, at[`attn${l}`], T * C);
+    clear(dup, hidden);
+    this.linearBack(`${name}.mlp.down`, at[`active${l}`], dx, dup, T, hidden, C);
+    activateBack(config.activation, memory, at[`up${l}`], dup, T * hidden);
+    clear(dnormed);
+    this.linearBack(`${name}.mlp.up`, at[`${name}.mlp_norm output`], dup, dnormed, T, C, hidden);
+    this.normBack(`${name}.mlp_norm`, between, dnormed, dx, T, C);
+
+    // Attention.
+    clear(dz);
+    this.linearBack(`${name}.attn.out`, at[`z${l}`], dx, dz, T, C, C);
+    this.attendBack(l, T);
+    clear(dnormed);
+    for (const [kind, letter] of [["query", "q"], ["key", "k"], ["value", "v"]]) {
+      let dy = at[`d${letter}`];
+      if (letter !== "v" && config.positions === "rotary") this.rotate(dy, 0, T, -1);
+      if (letter !== "v" && config.qk_norm) {
+        const norm = `${name}.attn.${letter}_norm`;
+        clear(draw);
+        this.normBack(norm, at[`${norm} input`], dy, draw, T * H, D);
+        dy = draw;
+      }
+      this.linearBack(`${name}.attn.${kind}`, at[`${name}.attn_norm output`], dy, dnormed, T, C, C);
+    }
+    this.normBack(`${name}.attn_norm`, x, dnormed, dx, T, C);
+  }
+
+  /** From the gradient of what heads write to those of queries, keys and values. */
+  attendBack(l, T) {
+    const { memory, at, C, D, H, triangle } = this;
+    const { [`q${l}`]: q, [`k${l}`]: k, [`v${l}`]: v, scores, dscores, dq, dk, dv, dz } = at;
+    for (const each of [dq, dk, dv]) memory.fill(0, each, each + T * C);
+    const scale = 1 / Math.sqrt(D);
+    for (let h = 0; h < H; h++) {
+      const d = h * D;
+      for (let first = 0; first < T; first += QUERIES) {
+        const keys = Math.min(first + QUERIES, T), rows = keys - first, width = fours(keys);
+        const [some, dsome] = [q + first * C + d, dz + first * C + d];
+        arena.multiply(dsome, v + d, dscores, rows, D, keys, C, C, width);
+        for (let t = first, at = 0; t < keys; t++, at += width) {
+          const weights = this.at[`weights${l}`] + h * triangle + (t * (t + 1)) / 2;
+          memory.copyWithin(scores + at, weights, weights + t + 1);
+          memory.fill(0, scores + at + t + 1, scores + at + keys);
+          let mean = 0;
+          for (let s = at; s <= at + t; s++) mean += memory[scores + s] * memory[dscores + s];
+          for (let s = at; s < at + keys; s++) {
+            memory[dscores + s] = memory[scores + s] * (memory[dscores + s] - mean) * scale;
+          }
+        }
+        arena.addTransposed(scores, dsome, dv + d, keys, rows, D, C, width, C);
+        arena.addProduct(dscores, k + d, dq + first * C + d, rows, keys, D, C, width, C);
+        arena.addTransposed(dscores, some, dk + d, keys, rows, D, C, width, C);
+      }
+    }
+  }
+
+  embedBack(T) {
+    const { at: { dx, gradients }, offsets, C } = this;
+    for (let t = 0; t < T; t++) {
+      for (const [name, row] of this.embeddings(t)) {
+        this.add(gradients + offsets[`${name}.weight`] + row * C, dx + t * C, C);
+      }
+    }
+  }
+
+  /** Of y = x W^T + b, add the gradients of W and b, and dy W to dx. */
+  linearBack(name, x, dy, dx, rows, K, N) {
+    const { at, offsets } = this, weight = `${name}.weight`, bias = offsets[`${name}.bias`];
+    const stride = dy === at.dlogits ? fours(N) : N;
+    arena.addProduct(dy, at[weight], dx, rows, N, K, K, stride);
+    arena.addTransposed(dy, x, at.gradients + offsets[weight], N, rows, K, K, stride);
+    if (bias === undefined) return;
+    for (let r = 0; r < rows; r++) this.add(at.gradients + bias, dy + r * stride, N);
+  }
+
+  /** Of a norm, add the gradients of its weights, and that of its input to dx. With n the
+   * normalized input and g = w dy, the latter is scale * (g - mean(g) - n mean(g n)). */
+  normBack(name, x, dy, dx, rows, width) {
+    const { memory, at, offsets } = this;
+    const weight = at[`${name}.weight`], dweight = at.gradients + offsets[`${name}.weight`];
+    const bias = offsets[`${name}.bias`];
+    if (bias !== undefined) {
+      for (let r = 0; r < rows; r++) this.add(at.gradients + bias, dy + r * width, width);
+    }
+    for (let r = 0; r < rows; r++, x += width, dy += width, dx += width) {
+      const { mean, scale } = this.moments(x, width);
+      let [sum, product] = [0, 0];
+      for (let c = 0; c < width; c++) {
+        const n = (memory[x + c] - mean) * scale, g = memory[dy + c] * memory[weight + c];
+        memory[dweight + c] += memory[dy + c] * n;
+        sum += g;
+        product += g * n;
+      }
+      sum /= width;
+      product *= scale / width;
+      for (let c = 0; c < width; c++) {
+        const g = memory[dy + c] * memory[weight + c];
+        memory[dx + c] += scale * (g - sum - (memory[x + c] - mean) * product);
+      }
+    }
+  }
+}

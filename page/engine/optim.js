@@ -1,0 +1,138 @@
+// The optimizers, schedules and clipping of training/optim.py and training/step.py.
+
+import { arena } from "./kernels.js";
+import { countOf } from "./shapes.js";
+
+/** The fields of training/config.py that training in the page has, with their defaults. */
+export const DEFAULTS = {
+  seed: 1337, max_steps: 600, batch_size: 16, optimizer: "muon", learning_rate: null,
+  muon_learning_rate: 0.012, warmup_steps: 10, schedule: "linear", decay_fraction: 0.6,
+  final_lr_fraction: 0, weight_decay: 0.1, ngram_decay: null, beta1: 0.9, beta2: 0.99,
+  grad_clip: 1, multi_token: 0,
+};
+
+const NEWTON_SCHULZ = [3.4445, -4.775, 2.0315]; // coefficients of Jordan et al. 2024
+const MOMENTUM = 0.95; // of Muon
+
+const SCHEDULES = {
+  cosine: (x) => 0.5 * (1 + Math.cos(Math.PI * x)),
+  linear: (x) => 1 - x,
+  constant: () => 1,
+};
+
+/** The learning-rate multiplier for a step, counted from 0: see get_lr_scale. */
+export function scaleAt(step, config) {
+  const { warmup_steps, max_steps, decay_fraction, schedule, final_lr_fraction } = config;
+  if (step < warmup_steps) return (step + 1) / warmup_steps;
+  const start = Math.max(warmup_steps, (1 - decay_fraction) * max_steps);
+  const progress = Math.max(0, step - start) / Math.max(1, max_steps - start);
+  const remaining = SCHEDULES[schedule](Math.min(1, progress)); // a page may train on
+  return final_lr_fraction + (1 - final_lr_fraction) * remaining;
+}
+
+/** The weight of the loss for the token after the next: see get_multi_token_weight. */
+export const multiTokenAt = (step, { multi_token, max_steps }) =>
+  multi_token * Math.max(0, 1 - 2 * step / max_steps);
+
+export class Optimizer {
+  /** @param learner whose weights are updated
+   * @param shapes of its weights */
+  constructor(learner, shapes) {
+    Object.assign(this, { learner, shapes });
+    // Muon's momentum or AdamW's first moment; its second moment; the weights before a step
+    for (const name of ["first", "second", "kept"]) this[name] = arena.reserve(learner.weightCount);
+    this.scratch = [0, 1, 2, 3].map(() => arena.reserve(learner.C * learner.hidden));
+    this.steps = 0; // since the start, for the bias of the moments
+  }
+
+  /** Update the weights, and return the norm of the gradient before clipping. If the loss or the
+   * norm is not finite, restore the last weights whose loss was. `step` counts from 0. */
+  step(loss, step, config) {
+    const { memory, weights, gradients, shelf: { start }, at } = this.learner;
+    let squares = 0;
+    for (const each of gradients) squares += each * each;
+    const norm = Math.sqrt(squares);
+    if (!Number.isFinite(loss + norm)) {
+      if (this.steps) weights.set(this.learner.view(this.kept));
+      return norm;
+    }
+    memory.set(weights, this.kept);
+    const clip = config.grad_clip ? Math.min(1, config.grad_clip / (norm + 1e-6)) : 1;
+    if (clip < 1) for (let i = 0; i < gradients.length; i++) gradients[i] *= clip;
+    this.steps++;
+    const scale = scaleAt(step, config);
+    let offset = 0;
+    for (const tensor of this.shapes) {
+      const [name, shape] = tensor, count = countOf(tensor);
+      const [weight, gradient] = [start + offset, at.gradients + offset];
+      if (config.optimizer === "muon" && isHidden(tensor)) {
+        this.muon(weight, gradient, this.first + offset, ...shape,
+          scale * config.muon_learning_rate, config.weight_decay);
+      } else {
+        const decay = shape.length > 1 ? config.weight_decay : 0;
+        const own = name.startsWith("ngram") ? config.ngram_decay : null;
+        const rate = config.learning_rate ?? (config.optimizer === "muon" ? 1e-2 : 1e-3);
+        this.adamw(weight, gradient, offset, count, scale * rate, own ?? decay, config);
+      }
+      offset += count;
+    }
+    return norm;
+  }
+
+  /** AdamW (Loshchilov & Hutter 2019). */
+  adamw(weight, gradient, offset, count, rate, decay, { beta1, beta2 }) {
+    const { learner: { memory }, steps } = this;
+    const [m, v] = [this.first + offset, this.second + offset];
+    const [bias1, bias2] = [1 - beta1 ** steps, 1 - beta2 ** steps];
+    for (let i = 0; i < count; i++) {
+      const g = memory[gradient + i];
+      const first = memory[m + i] += (1 - beta1) * (g - memory[m + i]);
+      const second = memory[v + i] += (1 - beta2) * (g * g - memory[v + i]);
+      memory[weight + i] = memory[weight + i] * (1 - rate * decay) -
+        rate / bias1 * first / (Math.sqrt(second / bias2) + 1e-8);
+    }
+  }
+
+  /** Muon (Jordan et al. 2024): momentum SGD whose updates have singular values near 1. */
+  muon(weight, gradient, momentum, rows, columns, rate, decay) {
+    const { learner: { memory } } = this, count = rows * columns;
+    let squares = 0;
+    for (let i = 0; i < count; i++) {
+      const g = memory[gradient + i];
+      const mean = memory[momentum + i] += (1 - MOMENTUM) * (g - memory[momentum + i]);
+      const update = memory[gradient + i] = g + MOMENTUM * (mean - g); // Nesterov momentum
+      squares += update * update;
+    }
+    const X = this.orthogonalize(gradient, rows, columns, Math.sqrt(squares) + 1e-7);
+    const scaled = rate * Math.sqrt(Math.max(1, rows / columns));
+    for (let i = 0; i < count; i++) {
+      memory[weight + i] = memory[weight + i] * (1 - rate * decay) - scaled * memory[X + i];
+    }
+  }
+
+  /** The Newton-Schulz iteration on a matrix divided by its norm; return where the result is. */
+  orthogonalize(matrix, rows, columns, norm) {
+    const { learner: { memory } } = this, count = rows * columns;
+    const [a, b, c] = NEWTON_SCHULZ, side = Math.min(rows, columns), tall = rows > columns;
+    let [X, Y, A, B] = this.scratch;
+    for (let i = 0; i < count; i++) memory[X + i] = memory[matrix + i] / norm;
+    for (let step = 0; step < 5; step++) {
+      // X becomes a X + (b A + c A^2) X with A = X X^T. For a tall X, a X + X (b A + c A^2) with
+      // A = X^T X is the same, and smaller.
+      if (tall) {
+        memory.fill(0, A, A + side * side);
+        arena.addTransposed(X, X, A, side, rows, side);
+      } else arena.multiply(X, X, A, side, columns, side, columns);
+      arena.multiply(A, A, B, side, side, side, side); // A is symmetric
+      for (let i = 0; i < side * side; i++) memory[B + i] = b * memory[A + i] + c * memory[B + i];
+      for (let i = 0; i < count; i++) memory[Y + i] = a * memory[X + i];
+      const [left, right] = tall ? [X, B] : [B, X];
+      arena.addProduct(left, right, Y, rows, side, columns, columns);
+      [X, Y] = [Y, X];
+    }
+    return X;
+  }
+}
+
+/** Whether a weight is a matrix inside a block. */
+const isHidden = ([name, shape]) => name.startsWith("blocks.") && shape.length === 2;

@@ -1,0 +1,304 @@
+// The tasks of data/tasks.py: given the same random numbers, both make the same sequences.
+//
+// A sequence is an array of T + 1 tokens. `make(u, heldOut)` makes one of `numbers` random numbers;
+// `match(tokens)` lists for each query the keys that determine the next token.
+
+import { range, sum } from "./numbers.js";
+import { Random } from "./random.js";
+
+const OBSERVED = 4096; // sequences that the baseline "chance" is estimated from
+const chars = (from, count) => range(count).map((i) => String.fromCharCode(from + i));
+const [LOWER, UPPER, DIGITS] = [chars(97, 26), chars(65, 26), chars(48, 10)];
+const LETTERS = [...LOWER, ...UPPER];
+const PUNCTUATION = chars(33, 94).filter((char) => !/[a-z0-9]/i.test(char));
+const VISIBLE = [...LETTERS, ...DIGITS, ...PUNCTUATION, ...chars(0x100, 0x1000)];
+
+class Task {
+  static usual = []; // `task_kinds` and `task_length`
+
+  /** @param data the fields of data/config.py */
+  constructor(data, T) {
+    const [kinds, length] = new.target.usual;
+    Object.assign(this, { data, T, n: data.task_kinds ?? kinds, size: data.task_length ?? length });
+    this.numbers = T + 1;
+  }
+
+  /** Draw sequences with random numbers of a seed. */
+  draw(seed, count, heldOut = false) {
+    const random = new Random(seed), { numbers } = this;
+    return range(count).map(() =>
+      this.make(Float64Array.from({ length: numbers }, () => random.uniform()), heldOut));
+  }
+
+  /** Which tokens their context determines, as booleans. */
+  answers(tokens) {
+    const match = this.match(tokens);
+    return tokens.map((_, t) => t > 0 && match[t - 1].length > 0);
+  }
+
+  /** The losses of simple predictions, in nats per token. "chance" predicts each token by its
+   * frequency at its position. */
+  baselines(sequences) {
+    const V = this.chars.length, counts = range(this.T + 1).map(() => new Float64Array(V).fill(1));
+    for (const tokens of this.draw(-1, OBSERVED)) tokens.forEach((id, t) => counts[t][id]++);
+    const nats = sequences.flatMap((tokens) => tokens.slice(1).map((id, t) =>
+      -Math.log(counts[t + 1][id] / (OBSERVED + V))));
+    return { uniform: Math.log(V), chance: sum(nats) / nats.length };
+  }
+}
+
+class Repeat extends Task {
+  chars = VISIBLE.slice(0, this.data.repeat_vocab);
+  numbers = 1 + this.chars.length;
+
+  /** Other sequences than in Python, where random numbers are drawn in another way. */
+  make(u) {
+    const { repeat_min_period: low, repeat_max_period: high } = this.data;
+    const period = low + Math.floor(u[0] * (high - low + 1)), string = order(u.subarray(1));
+    return range(this.T + 1).map((t) => string[t % period]);
+  }
+
+  match(tokens) { return afterSame(tokens); }
+}
+
+class Sink extends Task {
+  static usual = [32];
+  letters = this.n - 3;
+  chars = ["^", ...LETTERS.slice(0, this.letters), ..."012"];
+  chain = range(this.n).map((row) =>
+    range(this.n).map((i) => (-Math.log(scramble(row * this.n + i))) ** 3));
+
+  make(u) {
+    const tokens = [0, 1 + Math.floor(u[1] * this.letters)];
+    for (let t = 2; t <= this.T; t++) {
+      const before = tokens[t - 1];
+      tokens.push(before > this.letters ? tokens[t - 2] : 1 + chooseBy(this.chain[before - 1], u[t]));
+    }
+    return tokens;
+  }
+
+  match(tokens) { return tokens.map((id, t) => (t && id > this.letters ? [t - 1] : [])); }
+}
+
+class Markov extends Task {
+  static usual = [3];
+  chars = LETTERS.slice(0, this.n);
+  numbers = this.n ** 2 + this.T + 1;
+
+  make(u) {
+    const { n, T } = this, first = n ** 2, tokens = [Math.floor(u[first] * n)];
+    const shares = Array.from(u.subarray(0, first), (x) => -Math.log(1 - x));
+    for (let t = 1; t <= T; t++) {
+      const row = n * tokens[t - 1];
+      tokens.push(chooseBy(shares.slice(row, row + n), u[first + t]));
+    }
+    return tokens;
+  }
+
+  match(tokens) { return afterSame(tokens); }
+
+  answers(tokens) { return tokens.map(() => false); }
+
+  /** By counting in the context, from 1, the tokens or the bigrams. */
+  baselines(sequences) {
+    const { n } = this, mean = (predict) => sum(sequences.map((tokens) => {
+      const counts = range(n + 1).map(() => new Array(n).fill(1)); // after each token, and in all
+      counts[n][tokens[0]]++;
+      return sum(tokens.slice(1).map((id, t) => {
+        const row = counts[predict(tokens[t])], nats = -Math.log(row[id] / sum(row));
+        counts[tokens[t]][id]++;
+        counts[n][id]++;
+        return nats;
+      })) / this.T;
+    })) / sequences.length;
+    return { uniform: Math.log(n), "in-context unigram": mean(() => n),
+      "in-context bigram": mean((id) => id) };
+  }
+}
+
+class Modular extends Task {
+  static usual = [97];
+  digits = [...new Set([...DIGITS, ...VISIBLE])].filter((char) => !"+=".includes(char));
+  chars = [...this.digits.slice(0, this.n), "+", "="];
+  pairs = splitPairs(this.n, this.data.task_held_out);
+  numbers = 1;
+
+  make(u, heldOut) {
+    const { n } = this, [a, b] = choosePair(this.pairs[+heldOut], u[0], n);
+    return [a, n, b, n + 1, (a + b) % n];
+  }
+
+  match(tokens) {
+    const isSum = tokens[1] === this.n && tokens[3] === this.n + 1;
+    return tokens.map((_, t) => (isSum && t === 3 ? [0, 2] : []));
+  }
+}
+
+class Addition extends Task {
+  static usual = [1, 3];
+  chars = [...DIGITS, "+", "=", "\n"];
+  places = { // of the answer's digits, in their order; 0 for ones
+    highest: range(this.size + 1).reverse(), lowest: range(this.size + 1),
+    carry: [this.size, ...range(this.size)],
+  }[this.data.task_order];
+  width = 3 * this.size + 4;
+  pairs = splitPairs(10 ** this.size, this.data.task_held_out);
+  numbers = Math.ceil((this.T + 1) / this.width);
+
+  make(u, heldOut) {
+    const { size, places } = this, digit = (x, place) => Math.floor(x / 10 ** place) % 10;
+    return Array.from(u, (each) => {
+      const [a, b] = choosePair(this.pairs[+heldOut], each, 10 ** size);
+      const [first, second] = [a, b].map((x) => range(size).map((i) => digit(x, size - 1 - i)));
+      return [...first, 10, ...second, 11, ...places.map((place) => digit(a + b, place)), 12];
+    }).flat().slice(0, this.T + 1);
+  }
+
+  /** The two digits with the place of the answer's, or, for its last carry, the highest place. */
+  match(tokens) {
+    const { size, width, places } = this, found = tokens.map(() => []);
+    for (let start = 0; start < tokens.length - 2 * size - 1; start += width) {
+      const equals = start + 2 * size + 1;
+      if (tokens[start + size] !== 10 || tokens[equals] !== 11) continue;
+      places.slice(0, tokens.length - equals).forEach((place, i) => {
+        const digit = start + size - 1 - Math.min(place, size - 1);
+        found[equals + i] = [digit, digit + size + 1];
+      });
+    }
+    return found;
+  }
+}
+
+class FlipFlop extends Task {
+  chars = [..."wri01"];
+
+  make(u) {
+    const ignored = this.data.task_ignored;
+    let written;
+    const tokens = Array.from(u, (x, t) =>
+      (t % 2 ? 3 + (x < 0.5) : t === 0 ? 0 : x < ignored ? 2 : +(x < (1 + ignored) / 2)));
+    for (let t = 1; t <= this.T; t += 2) {
+      if (tokens[t - 1] === 0) written = tokens[t];
+      if (tokens[t - 1] === 1) tokens[t] = written;
+    }
+    return tokens;
+  }
+
+  match(tokens) {
+    return tokens.map((id, t) => {
+      const at = 1 + tokens.lastIndexOf(0, t);
+      return id === 1 && at > 0 ? [at] : [];
+    });
+  }
+}
+
+class Brackets extends Task {
+  static usual = [4, 6];
+  chars = [..."([{<".slice(0, this.n), ...")]}>".slice(0, this.n)];
+
+  make(u) {
+    const { n, size } = this, stack = [];
+    return Array.from(u, (x) => {
+      const opens = !stack.length || (stack.length < size && x < 0.5);
+      if (!opens) return n + stack.pop();
+      return stack[stack.push(Math.floor(x * 2 % 1 * n)) - 1];
+    });
+  }
+
+  /** The innermost open bracket, whether or not it closes next. */
+  match(tokens) {
+    const stack = [];
+    return tokens.map((id, t) => {
+      if (id < this.n) stack.push(t);
+      else stack.pop();
+      return stack.slice(-1);
+    });
+  }
+
+  answers(tokens) { return super.answers(tokens).map((is, t) => is && tokens[t] >= this.n); }
+}
+
+class Recall extends Task {
+  static usual = [16, 16];
+  chars = [...LOWER.slice(0, this.n), ...UPPER.slice(0, this.n)];
+  numbers = 2 * this.n + this.T + 1;
+
+  make(u) {
+    const { n, size } = this, keys = order(u.subarray(n, 2 * n));
+    const tokens = Array.from(u.subarray(2 * n), (x) => keys[Math.floor(x * size)]);
+    for (let t = 1; t <= this.T; t += 2) tokens[t] = n + Math.floor(u[tokens[t - 1]] * n);
+    return tokens;
+  }
+
+  match(tokens) {
+    return afterSame(tokens).map((keys, t) => (tokens[t] < this.n ? keys : []));
+  }
+}
+
+/** Characters of a text, whose last tenth is held out; training sees stretches of the rest. */
+class Text extends Task {
+  chars = [...new Set(this.data.text)].sort();
+  idOf = new Map(this.chars.map((char, id) => [char, id]));
+  tokens = Array.from(this.data.text, (char) => this.idOf.get(char));
+  end = Math.floor(0.9 * this.tokens.length);
+  numbers = 1;
+
+  make(u, heldOut) {
+    const [from, to] = heldOut ? [this.end, this.tokens.length] : [0, this.end];
+    const start = from + Math.floor(u[0] * (to - from - this.T));
+    return this.tokens.slice(start, start + this.T + 1);
+  }
+
+  match(tokens) { return tokens.map(() => []); }
+
+  /** By counting the tokens, or the bigrams, from 1. */
+  baselines(sequences) {
+    const V = this.chars.length, { tokens, end } = this;
+    const one = new Float64Array(V).fill(1), two = new Float64Array(V * V).fill(1);
+    for (let t = 1; t < end; t++) {
+      one[tokens[t]]++;
+      two[tokens[t - 1] * V + tokens[t]]++;
+    }
+    const mean = (chance) => sum(sequences.flatMap((ids) =>
+      ids.slice(1).map((id, t) => -Math.log(chance(id, ids[t]))))) / sequences.length / this.T;
+    const all = sum(one), rows = range(V).map((id) => sum(two.subarray(id * V, (id + 1) * V)));
+    return { uniform: Math.log(V), unigram: mean((id) => one[id] / all),
+      bigram: mean((id, before) => two[before * V + id] / rows[before]) };
+  }
+}
+
+export const TASKS = { repeat: Repeat, sink: Sink, markov: Markov, modular: Modular,
+  flipflop: FlipFlop, brackets: Brackets, addition: Addition, recall: Recall, text: Text };
+
+/** The index that a random number chooses by weights. */
+function chooseBy(weights, u) {
+  let [end, i] = [weights[0], 0];
+  for (const place = u * sum(weights); place >= end && i < weights.length - 1;) end += weights[++i];
+  return i;
+}
+
+/** The order of numbers, smallest first. */
+const order = (numbers) => [...numbers.keys()].sort((a, b) => numbers[a] - numbers[b]);
+
+/** A fixed number in (0, 1] for a natural number, by a hash of 32 bits. */
+function scramble(number) {
+  number++;
+  for (let i = 0; i < 2; i++) number = Math.imul(number ^ (number >>> 16), 0x45d9f3b);
+  return (((number ^ (number >>> 16)) >>> 0) + 1) / 2 ** 32;
+}
+
+/** The pairs (a, b) of numbers below `limit`, as a * limit + b: for training, and held out. */
+function splitPairs(limit, heldOut) {
+  const pairs = [[], []];
+  for (let i = 0; i < limit ** 2; i++) pairs[+(scramble(i) <= heldOut)].push(i);
+  return pairs;
+}
+
+function choosePair(pairs, u, limit) {
+  const pair = pairs[Math.floor(u * pairs.length)];
+  return [Math.floor(pair / limit), pair % limit];
+}
+
+/** For each query, the keys that follow an earlier occurrence of its token. */
+const afterSame = (tokens) => tokens.map((id, q) =>
+  range(q).filter((k) => tokens[k] === id).map((k) => k + 1));

@@ -1,0 +1,129 @@
+// Training in the playground: it alone trains, and adds snapshots.
+
+import { DEFAULTS } from "./engine/optim.js";
+import { checkpoint } from "./engine/safetensors.js";
+import { clamp, indexOfLargest, range } from "./engine/numbers.js";
+import { mayGoOn } from "./engine/pass.js";
+import { Trainer } from "./engine/trainer.js";
+import { HIGH, measures } from "./measures.js";
+import { data, last, sizes, snapshots } from "./run.js";
+import { config, DATA, FIXED, measure, script, setting, task } from "./setting.js";
+import { change, state } from "./state.js";
+
+const MEMORY = 64e6; // bytes of the weights of all snapshots
+const MOST = 100; // snapshots
+const { shapes, run: { parameters } } = data;
+
+let trainer; // once training begins
+let running = Promise.resolve(); // the last call of `train`
+
+/** The sequences of a step: the same whenever it is made. */
+const batchOf = (step) => task.draw(2 ** 32 * (step + 1) + config.train.seed, config.train.batch_size);
+
+/** Train for a number of steps, at most `pace()` a second, unless `pause` ends it; resolves to the
+ * last snapshot. */
+export const train = (count, pace = () => Infinity) =>
+  (running = running.then(() => go(count, pace)));
+
+export const pause = () => change({ training: false });
+
+async function go(count, pace) {
+  trainer ??= new Trainer(config.model, config.train, sizes.V, setting.workers, script);
+  const end = trainer.steps + count;
+  let keeping = null;
+  change({ training: true, stopped: null });
+  while (state.training && trainer.steps < end) {
+    const due = performance.now() + 1000 / pace();
+    const { stopped } = await trainer.step(batchOf(trainer.steps));
+    if (stopped) {
+      await keeping;
+      await keep();
+      change({ training: false, stopped });
+      break;
+    }
+    keeping ??= keep().finally(() => { keeping = null; });
+    const wait = due - performance.now();
+    if (wait > 1 && !document.hidden) {
+      await new Promise((resolve) => { setTimeout(resolve, Math.min(wait, 1000)); });
+    }
+  }
+  await keeping;
+  if (snapshots[last()].step < trainer.steps) await keep();
+  change({ training: false });
+  return snapshots[last()];
+}
+
+/** Add a snapshot of the weights of now, and show it if the one on show was the last. It replaces
+ * one of the same step, whose weights were not finite. */
+async function keep() {
+  const step = trainer.steps, weights = await trainer.weights(), measuring = measure.of(weights);
+  let result = measuring.next();
+  for (; !result.done; result = measuring.next()) await mayGoOn(() => true);
+  const follows = state.snapshot === last();
+  const end = snapshots[last()].step === step ? last() : snapshots.length;
+  snapshots[end] = { step, weights, ...result.value };
+  const moved = thinOut();
+  await change({ newest: step, ...(follows ? { snapshot: last(), ...headToFollow() } : {}),
+    ...(moved && !follows ? { snapshot: state.snapshot - moved } : {}) });
+}
+
+let followed = state.head;
+
+/** The head with the highest first score, unless the reader selected another. */
+function headToFollow() {
+  const scores = measures[0].at(last()), best = indexOfLargest(scores);
+  if (state.head !== followed || !(scores[best] >= HIGH)) return {};
+  followed = best;
+  return { head: best };
+}
+
+/** Remove snapshots until they fit, from where they are closest relative to their steps. Return
+ * by how many places the one on show moves. */
+function thinOut() {
+  const room = clamp(MEMORY / parameters / 4, 8, MOST);
+  let moved = 0;
+  while (snapshots.length > room) {
+    const gap = (i) => (snapshots[i + 1].step + 20) / (snapshots[i - 1].step + 20);
+    const removed = range(last()).slice(1).filter((i) => i !== state.snapshot - moved)
+      .reduce((a, b) => (gap(b) < gap(a) ? b : a));
+    snapshots.splice(removed, 1);
+    moved += removed < state.snapshot - moved;
+  }
+  return moved;
+}
+
+/** Change how the model trains from the next step on. */
+export function retrain(changes) {
+  Object.assign(config.train, changes);
+  Object.assign(setting, changes);
+  if (trainer) Object.assign(trainer.train, changes);
+}
+
+/** The bytes of last.safetensors: with it alone, a folder is a run. */
+export function savedRun({ step, weights, lens_loss } = snapshots[state.snapshot]) {
+  const loss = lens_loss.at(-1);
+  return checkpoint({
+    config, tokenizer: data.tokenizer,
+    corpus: { source: config.data.source, start_token: 0 },
+    machine: { device: "cpu", processor: "a browser", threads: setting.workers, processes: 1,
+      precision: "float32", torch: "" },
+    state: { step, last_eval_step: step, val_loss: loss, best_val_loss: loss },
+  }, shapes, weights);
+}
+
+/** The command that trains the same configuration in PyTorch. */
+export function command() {
+  const usual = { data: DATA, model: FIXED, train: DEFAULTS };
+  return ["python train.py", ...Object.entries(config).flatMap(([section, fields]) =>
+    Object.entries(fields).filter(([key, value]) => value !== usual[section][key])
+      .map(([key, value]) => `--${section}.${key}=${value}`))].join(" ");
+}
+
+const { freeze, create } = Object;
+/** The page's global, which can now train, at full pace. */
+globalThis.glassgpt = freeze(create(globalThis.glassgpt, {
+  train: { enumerable: true, async value(steps) {
+    const { step, lens_loss, accuracy: [accuracy] } = await train(steps);
+    return { step, loss: lens_loss.at(-1), accuracy: Number.isNaN(accuracy) ? null : accuracy };
+  } },
+}));

@@ -1,0 +1,100 @@
+// The form of the playground, and the buttons that train.
+
+import { last, snapshots } from "../run.js";
+import { FIELDS, keepText, linkTo, pasted, problems, setting, valueOf } from "../setting.js";
+import { follow, state } from "../state.js";
+import { command, pause, retrain, savedRun, train } from "../training.js";
+import { $, el } from "./elements.js";
+import { showLoss, showMoment } from "./training.js";
+import { showFormation } from "./scores.js";
+
+const IN_SIGHT = 6; // fields that are always visible
+const PACES = [["fastest", Infinity], ["20 steps a second", 20], ["5 steps a second", 5],
+  ["1 step a second", 1]];
+
+const button = (text, onclick, title = "") => el("button", { type: "button", onclick, title }, text);
+
+function inputOf(field) {
+  const { key, values, live } = field;
+  const words = { true: "on", false: "off" };
+  const input = values
+    ? el("select", {}, ...values.map((value) =>
+      el("option", { value }, words[value] ?? `${value}`)))
+    : el("input", { type: "number", step: "any" });
+  input.id = `set-${key}`;
+  input.value = setting[key];
+  input.onchange = () => {
+    const value = valueOf(field, input.value);
+    if (value === undefined) input.value = setting[key];
+    else if (!live) location.search = linkTo({ [key]: value });
+    else {
+      retrain({ [key]: value });
+      history.replaceState(null, "", linkTo() + location.hash);
+    }
+  };
+  return input;
+}
+
+const fields = FIELDS.map((field) => el("label", {}, `${field.label} `, inputOf(field)));
+const said = el("output", { className: "small" });
+const text = el("textarea", { id: "pasted", rows: 3, value: pasted, spellcheck: false,
+  placeholder: "Paste a text of 50 characters or more. Until then the model reads this page's script." });
+
+function useText() {
+  keepText(text.value);
+  location.search = linkTo({ task: "text" });
+  location.reload(); // also if the address stays the same
+}
+
+function download() {
+  const link = el("a", { href: URL.createObjectURL(new Blob([savedRun()])),
+    download: "last.safetensors" });
+  link.click();
+  URL.revokeObjectURL(link.href);
+  said.textContent = "Put the file into a folder of its own, as runs/mine/last.safetensors. Then: " +
+    "python sample.py mine";
+}
+
+function copyCommand() {
+  said.textContent = command();
+  navigator.clipboard?.writeText(command()).catch(() => {}); // it can be copied by hand
+}
+
+const form = el("section", { id: "setting", ariaLabel: "Setting" },
+  el("div", { className: "controls" }, ...fields.slice(0, IN_SIGHT)),
+  el("details", {}, el("summary", {}, "More settings"),
+    el("div", { className: "controls" }, ...fields.slice(IN_SIGHT),
+      button("Download weights", download, "last.safetensors, a run for sample.py and study.py"),
+      button("Copy as command", copyCommand, "that trains the same in PyTorch"))),
+  ...(setting.task === "text" ? [text, button("Use this text", useText)] : []), said);
+
+const main = button("Train", () => (state.training ? pause()
+  : train(setting.max_steps - snapshots[last()].step % setting.max_steps, pace)));
+main.id = "train";
+const one = button("Step", () => train(1));
+const speed = el("select", { id: "pace", ariaLabel: "Pace" },
+  ...PACES.map(([name]) => el("option", {}, name)));
+speed.selectedIndex = 1;
+const pace = () => PACES[speed.selectedIndex][1];
+
+const note = el("p", { id: "training-note", className: "small", role: "status" });
+
+function showTraining() {
+  main.textContent = state.training ? "Pause" : "Train";
+  one.disabled = state.training;
+  note.textContent = state.stopped
+    ? `Stopped ${state.stopped}. The weights are the last good ones; lower a rate, and train again.`
+    : state.edits.length ? "Edits do not affect training." : "";
+}
+
+document.querySelector("h1").textContent = "Watch a GPT learn";
+$("source").prepend("Press Train: a small GPT learns in this tab, offline. ");
+$("loss").append("Its loss will be drawn here.");
+$("notices").before(form);
+$("notices").append(...problems.map((problem) =>
+  el("p", { className: "trouble" }, problem)));
+$("bar").firstElementChild.prepend(main, el("div", { className: "controls" }, one, speed));
+$("told").append(note);
+document.body.classList.add("live");
+follow("newest", showLoss, showMoment, showFormation);
+for (const part of ["training", "stopped", "view"]) follow(part, showTraining);
