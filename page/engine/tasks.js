@@ -59,6 +59,8 @@ class Repeat extends Task {
   }
 
   match(tokens) { return afterSame(tokens); }
+
+  baselines() { return { uniform: Math.log(this.chars.length) }; }
 }
 
 class Sink extends Task {
