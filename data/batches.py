@@ -44,11 +44,11 @@ def open_batches(
     V = batches.tokenizer.vocab_size
     # Sequences are ids: a saved run keeps its own characters.
     batches.tokenizer = tokenizer or batches.tokenizer
-    if config.tokenizer != "char" or batches.tokenizer.vocab_size != V:
-        raise UserError(
-            f"--data.source {config.source} has its own vocabulary, of {V} characters with these "
-            f"settings; omit --data.tokenizer, and use a saved run only if it has as many"
-        )
+    about = f"--data.source {config.source} has its own vocabulary, of {V} characters"
+    if config.tokenizer != "char":
+        raise UserError(f"{about}; omit --data.tokenizer")
+    if batches.tokenizer.vocab_size != V:
+        raise UserError(f"{about}, but the saved run has {batches.tokenizer.vocab_size}")
     return batches
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from common.errors import UserError, reading
 from data.config import DataConfig
+from data.tasks import TASKS
 
 CHUNK = 1 << 17  # characters, few enough that their tokens fit in the processor's cache
 ROWS = 100  # rows of a Hub dataset in a chunk
@@ -67,7 +68,8 @@ def find_files(name: str) -> list[Path]:
     files = [path for path in map(Path, paths) if path.is_file()]
     if not files:
         raise UserError(
-            f"no text at {name}: --data.source takes files, globs, pydocs, hub:OWNER/NAME or a task"
+            f"no text at {name}: --data.source takes files, globs, pydocs, hub:OWNER/NAME, or a "
+            f"task: {', '.join(TASKS)}"
         )
     return files
 

@@ -22,11 +22,11 @@ VISIBLE += "".join(map(chr, range(0x100, 0xD000)))
 
 
 class Task:
-    """Random sequences of T + 1 tokens. To add a task, write a class, name it in TASKS, and
-    describe it and its settings in DataConfig."""
+    """Random sequences of T + 1 tokens. To add a task, write a class, and see the row "a task" in
+    docs/architecture.md."""
 
     kinds = (1, 1, 1)
-    """Default, minimum and maximum of --data.task_kinds."""
+    """Default, minimum and maximum of --data.task_kinds; a task with one choice does not use it."""
 
     length = (1, 1, 1)
     """The same of --data.task_length."""
@@ -45,7 +45,7 @@ class Task:
         self.size = choose("task_length", config.task_length, *self.length)
 
     def make(self, u: Array, held_out: bool) -> Array:
-        """Return sequences, (count, T + 1).
+        """Return sequences, (count, T + 1), of integers. Each depends only on its own numbers.
 
         Args:
             u: random numbers in [0, 1), (count, numbers).
@@ -58,7 +58,8 @@ class Task:
         return self.make(np.random.default_rng(seed).random((count, self.numbers)), held_out)
 
     def match(self, tokens: Array) -> Array:
-        """Return for each query the keys that determine the next token, (count, T, T) booleans."""
+        """Return for each query the keys that determine the next token, (count, T, T) booleans.
+        Any tokens may be given, because a prompt can be typed; no key is after its query."""
         raise NotImplementedError
 
     def answers(self, tokens: Array) -> Array:
