@@ -4,10 +4,17 @@ from typing import Any
 
 import pytest
 
+from page.html import make_playground
 from tests.browser import DONE
 from tests.conftest import ROOT
 
 DEMO = ROOT / "docs/demo"
+
+
+def test_playground_is_the_one_of_this_version() -> None:
+    page = (DEMO / "playground.html").read_text(encoding="utf-8")
+    assert page == make_playground(), "run python -m docs.demo"
+    assert len(page.encode()) < 600_000
 
 
 @pytest.mark.parametrize("name", ["induction.html", "manual.html"])
