@@ -227,23 +227,23 @@ class Addition(Task):
 
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
-        self.limit, self.width = 10**self.size, 3 * self.size + 4
-        self.pairs = split_pairs(self.limit, config.task_held_out)
+        self.pairs = split_pairs(10**self.size, config.task_held_out)
+        self.width = 3 * self.size + 4
         self.numbers = T // self.width + 1
         places = [*range(self.size + 1)]  # of the answer's digits in their order, 0 for ones
         orders = {"highest": places[::-1], "lowest": places, "carry": [self.size, *places[:-1]]}
         self.places = orders[config.task_order]
         if self.width > T + 1:
-            raise UserError(f"--model.block_size must be at least {self.width - 1} for a sum")
+            raise UserError(f"--model.block_size must be at least {self.width - 1}")
 
     def __str__(self) -> str:
         return f"sums of {self.size}-digit numbers, with the {self.config.task_order} digit first"
 
     def make(self, u: Array, held_out: bool) -> Array:
         text, n = "", self.size
-        for a, b in zip(*choose_pairs(self.pairs[held_out], u.ravel(), self.limit), strict=True):
-            answer = "".join(str((a + b) // 10**place % 10) for place in self.places)
-            text += f"{a:0{n}}+{b:0{n}}={answer}\n"
+        for a, b in zip(*choose_pairs(self.pairs[held_out], u.ravel(), 10**n), strict=True):
+            answer = f"{a + b:0{n + 1}}"[::-1]
+            text += f"{a:0{n}}+{b:0{n}}={''.join(answer[i] for i in self.places)}\n"
         tokens = np.array([*map(self.chars.index, text)])
         return tokens.reshape(len(u), -1)[:, : self.T + 1]
 
@@ -256,8 +256,7 @@ class Addition(Task):
             if 0 <= written <= n:
                 ends = query - written - np.array([n + 1, 0])  # of the numbers, at + and =
                 is_sum = (tokens[:, ends] == [10, 11]).all(1)
-                place = min(self.places[written], n - 1)
-                found[:, query, ends - 1 - place] = is_sum[:, None]
+                found[:, query, ends - 1 - min(self.places[written], n - 1)] = is_sum[:, None]
         return found
 
 
