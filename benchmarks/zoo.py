@@ -1,6 +1,6 @@
 """Train each task and its control with several seeds, and count in how many the result appears.
 
-python -m benchmarks.zoo                  all of them, about 15 minutes on two cores
+python -m benchmarks.zoo                  all of them, 17 minutes on two cores
 python -m benchmarks.zoo markov           the configs that have this in their name
 
 Each run is `python train.py` on one thread, and there are as many at a time as cores. The result
