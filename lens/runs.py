@@ -51,7 +51,8 @@ def runs(names: Sequence[str], options: Runs) -> Iterator[str | Table]:
     if tokenizer in differ:
         loss = bits
         yield "losses in bits/char: the runs have different tokens"
-    columns = [run, loss, *(name for name in known if "." not in name or name in differ)]
+    filled = [name for name in known if any(row.get(name) is not None for row in rows)]
+    columns = [run, loss, *(name for name in filled if "." not in name or name in differ)]
     rows.sort(key=lambda row: (row[loss] is None, row[loss]))
     table = [columns, *([row[name] for name in columns] for row in rows)]
     yield Table(table, form=".4f", failed=len(rows) < len(folders))
