@@ -4,7 +4,6 @@ import json
 import re
 import zlib
 from collections import Counter
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,14 +14,12 @@ import torch
 from data.config import DataConfig
 from data.corpus import load_text
 from data.counting import Counting, choose_order, count_ngrams
-from page.bundle import bundle
 from page.html import in_base64, make_html
 from tests.page.conftest import Show, wait_for_address
 from tests.page.test_page import act, altered, logits_of, read, shown, text_of
 from tests.page.test_stale import on_show
 from tests.reports import CHARS, TEXT, Report
 
-ENGINE = bundle(Path(__file__).parent / "engine.js")
 COLORS = "all => all.map(a => getComputedStyle(a).backgroundColor)"
 COUNT = """([train, V, order, ids, places]) => {
   const counting = new Counting(Uint16Array.from(train), V, order);
@@ -37,15 +34,6 @@ COUNT = """([train, V, order, ids, places]) => {
     return [[...counting.predict(ids, t)], length, [...places].sort((a, b) => a - b), followed];
   })]);
 }"""
-
-
-@pytest.fixture
-def blank(window: Any) -> Any:
-    """Return a blank page with the engine."""
-    tab, _ = window
-    tab.goto("about:blank")
-    tab.add_script_tag(content=ENGINE)
-    return tab
 
 
 def distribution(counting: Counting, past: list[int]) -> list[float]:

@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -18,12 +17,11 @@ from lens.capture import attends_of, blocks_of, capture, hooked
 from model.attention import attention, causal_mask
 from model.config import ModelConfig
 from model.gpt import GPT
-from page.bundle import bundle
 from page.html import ACTIVATIONS, pack
 from sampling.generate import window_start
 from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_tokens
+from tests.page.conftest import ENGINE
 
-ENGINE = bundle(Path(__file__).parent / "engine.js")
 # JavaScript for the tests. Results are JSON, which playwright transfers faster than numbers. The
 # edits stay the same objects, as in the page, because the engine compares them by identity.
 ASK = """
