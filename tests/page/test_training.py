@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.errors import UserError
-from configs.load import Config
-from data.corpus import Corpus
-from data.tokenizer import CharTokenizer
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
 from page.bundle import bundle
-from page.html import PARTS, content_hash, pack
-from run.checkpoint import Header, open_run
+from page.html import pack
 from tests.lens.models import CLASSICAL, MODERN, VOCAB
 from training.config import TrainConfig
 from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
-from training.runtime import Machine
-from training.step import TrainState, train_step
+from training.step import train_step
 
 SCRIPT = bundle(Path(__file__).parent / "training.js")
 # JavaScript for the tests. Numbers travel in base64, which playwright transfers faster.
@@ -57,28 +50,16 @@ async function train(config, vocabSize, packed, batches, train, workers) {
   trainer.close();
   return { steps, weights, shapes: trainer.shapes };
 }
-function save(config, vocabSize, seed, header, tokens) {
-  const shapes = shapesOf(config, vocabSize), engine = new Engine(config, shapes);
-  const weights = initialize(config, shapes, seed);
-  engine.load(weights, (room) => room.set(weights));
-  return [base64(checkpoint(header, shapes, weights)), base64(engine.run(tokens).slice())];
-}
 """
 
 
 @pytest.fixture(scope="module")
-def tab(window: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return a page from disk whose script trains, with the policy of the page."""
-    (tab, events), file = window, tmp_path_factory.mktemp("page") / "training.html"
-    script = SCRIPT + ASK
-    template = (PARTS / "page.html").read_text(encoding="utf-8")
-    (policy,) = re.findall(r"<meta http-equiv=.*>", template)
-    policy = policy.replace("{{script_hash}}", content_hash(script))
-    file.write_text(f'<meta charset="utf-8">{policy}<body><script>{script}</script>')
-    tab.goto(file.as_uri())
-    events.clear()
-    yield tab
-    assert all(event.startswith("blob:") for event in events)
+def tab(window: Any) -> Any:
+    """Return a blank page whose script trains."""
+    tab, _ = window
+    tab.goto("about:blank")
+    tab.add_script_tag(content=SCRIPT + ASK)
+    return tab
 
 
 def random_config(random: Random) -> ModelConfig:
@@ -173,15 +154,16 @@ def train(
 @pytest.mark.parametrize(
     ("config", "choices"),
     [
-        (MODERN, TrainConfig(schedule="cosine", multi_token=0.5, final_lr_fraction=0.1)),
-        (replace(CLASSICAL, ngrams=2), TrainConfig(grad_clip=0.5, weight_decay=1.0)),
-        (replace(CLASSICAL, head_bias=True), TrainConfig(optimizer="adamw", beta2=0.9)),
         (
             replace(MODERN, ngrams=2, tie_embeddings=True),
-            TrainConfig(optimizer="adamw", learning_rate=0.003, ngram_decay=50.0, grad_clip=0.0),
+            TrainConfig(schedule="cosine", multi_token=0.5, final_lr_fraction=0.1, grad_clip=0.5),
+        ),
+        (
+            replace(CLASSICAL, ngrams=2, head_bias=True),
+            TrainConfig(optimizer="adamw", beta2=0.9, ngram_decay=50.0, grad_clip=0.0),
         ),
     ],
-    ids=["relu2 muon", "gelu muon", "gelu adamw", "relu2 adamw"],
+    ids=["muon", "adamw"],
 )
 def test_five_steps_match_train_step(tab: Any, config: ModelConfig, choices: TrainConfig) -> None:
     choices = replace(choices, warmup_steps=2, max_steps=6)
@@ -227,8 +209,7 @@ def test_workers_agree(tab: Any) -> None:
     assert two["steps"][3]["loss"] < two["steps"][0]["loss"]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_loss_that_is_not_finite_stops(tab: Any, workers: int) -> None:
+def test_loss_that_is_not_finite_stops(tab: Any) -> None:
     """It keeps the last weights with a finite loss, and training can go on from them."""
     high, low = {"muon_learning_rate": 1e30}, {"muon_learning_rate": 0.01}
     batches = random_batches(VOCAB, 4, 4, 13)
@@ -238,7 +219,7 @@ def test_loss_that_is_not_finite_stops(tab: Any, workers: int) -> None:
     ]
     model = random_model(MODERN, VOCAB, 0)
     choices = TrainConfig(warmup_steps=1, grad_clip=0.0)
-    found = train(tab, MODERN, steps, choices, model, workers)
+    found = train(tab, MODERN, steps, choices, model, workers=2)
     first, second, third, fourth = found["steps"]
     assert "stopped" not in first.keys() | second.keys()
     assert re.match("at step 3: loss .*, gradient norm ", third["stopped"]) and third["step"] == 3
@@ -246,41 +227,19 @@ def test_loss_that_is_not_finite_stops(tab: Any, workers: int) -> None:
     assert fourth["step"] == 3 and "stopped" not in fourth and fourth["loss"] < 10
 
 
-def test_saved_file_is_a_run(tab: Any, tmp_path: Path) -> None:
-    """Its logits are those of the engine, from weights as a GPT begins with them."""
+def test_initial_weights_are_distributed_as_those_of_gpt(tab: Any) -> None:
     config = replace(CLASSICAL, n_embd=48, zero_init=False, ngrams=2)
-    chars = "abcdefghijé"
-    header = Header(
-        Config(model=config),
-        CharTokenizer(chars).to_dict(),
-        Corpus("a task", start_token=3),
-        Machine("cpu", "a browser", 1, 1, "float32", ""),
-        TrainState(7, 1.5, 1.25),
-    )
-    tokens = torch.randint(len(chars), (1, 12))
-    plain = json.loads(json.dumps(dataclasses.asdict(header)))
-    given = [dataclasses.asdict(config), len(chars), 5, plain, tokens[0].tolist()]
-    file, logits = tab.evaluate("(a) => save(...a)", given)
-    (tmp_path / "last.safetensors").write_bytes(base64.b64decode(file))
-    saved = open_run(tmp_path)
-    assert saved.header == header
-    model = saved.model()
-    expected = model(tokens)[0].detach().numpy()
-    assert np.abs(floats(logits).reshape(expected.shape) - expected).max() < 1e-5
-    for name, weight in GPT(config, len(chars)).named_parameters():
-        own = model.get_parameter(name)
+    choices = TrainConfig(optimizer="adamw", learning_rate=0.0)
+    (batch,) = random_batches(VOCAB, 1, 2, 13)
+    (found,) = train(tab, config, [{"batch": batch.tolist()}], choices)["weights"]
+    at = 0
+    for name, weight in GPT(config, VOCAB).named_parameters():
+        own = found[at : at + weight.numel()]
+        at += weight.numel()
         tolerance = 4 / (2 * weight.numel()) ** 0.5  # of an estimated standard deviation
-        assert own.std(correction=0).item() == pytest.approx(
-            weight.std(correction=0).item(), rel=tolerance
-        )
-        assert abs(own.mean() - weight.mean()) < 0.02 * tolerance * 2
-    with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
-        saved.check_resume(header.corpus, header.config.train, header.machine)
-
-
-def test_defaults_are_those_of_the_command(tab: Any) -> None:
-    found, expected = tab.evaluate("DEFAULTS"), dataclasses.asdict(TrainConfig())
-    assert found == {name: expected[name] for name in found}
+        std = weight.std(correction=0).item()
+        assert own.std() == pytest.approx(std, rel=tolerance), name
+        assert abs(own.mean() - weight.mean().item()) < 0.02 * tolerance * 2, name
 
 
 def test_error_in_a_worker_is_heard(tab: Any) -> None:
