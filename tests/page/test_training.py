@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -100,6 +101,15 @@ def floats(text: str) -> Any:
     return np.frombuffer(base64.b64decode(text), "<f4")
 
 
+def by_name(model: GPT, numbers: Any) -> Iterator[tuple[str, Tensor, Any]]:
+    """Yield each weight of the model with its name, and the page's numbers for it."""
+    at = 0
+    for name, weight in model.named_parameters():
+        yield name, weight, numbers[at : at + weight.numel()].reshape(weight.shape)
+        at += weight.numel()
+    assert at == len(numbers)
+
+
 def random_batches(V: int, steps: int, *shape: int) -> list[Tensor]:
     return [torch.randint(V, shape) for _ in range(steps)]
 
@@ -124,16 +134,12 @@ def test_gradients_match_autograd(tab: Any, seed: int) -> None:
     if T > 1:
         expected = expected + multi_token * next_token_loss(logits[:, :-1], batch[:, 2:])
     expected.backward()
-    at, gradients = 0, floats(found)
+    gradients = floats(found)
     rounding = 1e-7 * np.abs(gradients).max()  # where the gradient is zero, as of a key's bias
-    for name, weight in model.named_parameters():
-        count = weight.numel()
-        own = gradients[at : at + count].reshape(weight.shape)
-        at += count
+    for name, weight, own in by_name(model, gradients):
         assert weight.grad is not None
         error, largest = np.abs(own - weight.grad.numpy()).max(), weight.grad.abs().max().item()
         assert error <= 1e-5 * largest + rounding, name
-    assert at == len(gradients)
 
 
 def train(
@@ -181,13 +187,10 @@ def test_five_steps_match_train_step(tab: Any, config: ModelConfig, choices: Tra
         assert result["step"] == step + 1
         assert result["loss"] == pytest.approx(loss.item(), rel=1e-5)
         assert result["gradNorm"] == pytest.approx(norm.item(), rel=1e-4)
-    at = 0
-    for name, weight in model.state_dict().items():
-        own = found["weights"][-1][at : at + weight.numel()]
-        at += weight.numel()
+    for name, weight, own in by_name(model, found["weights"][-1]):
         # AdamW divides by the size of a gradient, also of one that is zero but for rounding.
         if not name.endswith("attn.key.bias"):
-            assert np.abs(own - weight.flatten().numpy()).max() < 3e-4, name
+            assert np.abs(own - weight.detach().numpy()).max() < 3e-4, name
 
 
 def test_workers_agree(tab: Any) -> None:
@@ -232,10 +235,7 @@ def test_initial_weights_are_distributed_as_those_of_gpt(tab: Any) -> None:
     choices = TrainConfig(optimizer="adamw", learning_rate=0.0)
     (batch,) = random_batches(VOCAB, 1, 2, 13)
     (found,) = train(tab, config, [{"batch": batch.tolist()}], choices)["weights"]
-    at = 0
-    for name, weight in GPT(config, VOCAB).named_parameters():
-        own = found[at : at + weight.numel()]
-        at += weight.numel()
+    for name, weight, own in by_name(GPT(config, VOCAB), found):
         tolerance = 4 / (2 * weight.numel()) ** 0.5  # of an estimated standard deviation
         std = weight.std(correction=0).item()
         assert own.std() == pytest.approx(std, rel=tolerance), name
