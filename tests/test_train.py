@@ -223,27 +223,20 @@ def test_accuracy_of_a_task_is_measured_on_held_out_and_training_sequences(
 ) -> None:
     """--evaluate and --init_from may change the task's settings."""
     assert train.main([*SHORT[:-1], "--data.source=brackets", "--run=a"]) == 0
-    saved, found = open_run(Path("runs/a")), list[list[float | None]]()
-    for flags in ([], ["--data.task_length=2"]):
+    easier = "--data.task_length=2"
+    flags = ["--train.max_steps=8", "--train.learning_rate=0", "--train.muon_learning_rate=0"]
+    assert train.main(["--init_from=a", easier, *flags, "--run=b"]) == 0
+    expected = []
+    for run, step, changed in (("a", state_of("a", "best").step, []), ("b", 8, [easier])):
         capsys.readouterr()
-        assert train.main(["--evaluate=a", *flags]) == 0
-        config = dataclasses.replace(saved.config.data, task_length=2 if flags else None)
-        batches, expected = open_batches(config, 32, 0), "\n"
-        found.append([])
-        for name in ("validation", "training"):
-            split = getattr(batches, f"{name}_batches")(16)
-            result = evaluate(saved.model(), split, batches, Processes())
-            assert result
-            expected += f"{name:10}  model       {result.in_units('char')}"
-            expected += f"  accuracy {result.accuracy:.1%}\n"
-            found[-1].append(result.accuracy)
-        assert capsys.readouterr().out.endswith(expected)
-    step = saved.header.state.step
-    assert [read("runs/a", key)[step] for key in ("accuracy", "train_accuracy")] == found[0]
-    assert len({*itertools.chain(*found)}) == 4
-    flags = ["--data.task_length=2", "--train.max_steps=8", "--train.learning_rate=0"]
-    assert train.main(["--init_from=a", *flags, "--train.muon_learning_rate=0", "--run=b"]) == 0
-    assert [read("runs/b", key)[8] for key in ("accuracy", "train_accuracy")] == found[1]
+        assert train.main(["--evaluate=a", *changed]) == 0
+        lines = capsys.readouterr().out.splitlines()[-2:]
+        for line, name, key in zip(
+            lines, ("validation", "training"), ("accuracy", "train_accuracy"), strict=True
+        ):
+            expected.append(f"  accuracy {read(f'runs/{run}', key)[step]:.1%}")
+            assert line.startswith(name) and line.endswith(expected[-1])
+    assert len({*expected}) == 4
 
 
 # --- how many steps fit into the minutes ---------------------------------------------------------
