@@ -26,28 +26,35 @@ SETTINGS: list[tuple[int, dict[str, Any]]] = [
     (1, {"source": "recall"}),
     (20, {"source": "recall", "task_kinds": 9, "task_length": 4}),
 ]
-ASK = """([data, T, numbers, heldOut]) => {
+ASK = """([data, T, numbers, heldOut, typed = []]) => {
   const task = new TASKS[data.source](data, T);
   const sequences = numbers.map((u) => task.make(Float64Array.from(u), heldOut));
+  const all = [...sequences, ...typed];
   return { chars: task.chars.join(""), numbers: task.numbers, sequences,
-    answers: sequences.map((tokens) => task.answers(tokens)),
-    match: sequences.map((tokens) => task.match(tokens)), baselines: task.baselines(sequences) };
+    answers: all.map((tokens) => task.answers(tokens)),
+    match: all.map((tokens) => task.match(tokens)), baselines: task.baselines(sequences) };
 }"""
 
 
 @pytest.mark.parametrize(("T", "settings"), SETTINGS, ids=lambda value: str(value))
 def test_sequences_are_those_of_python(blank: Any, T: int, settings: dict[str, Any]) -> None:
+    """So are the keys and answers of any tokens, as of a typed prompt."""
     data = DataConfig(**settings)
     task = TASKS[data.source](data, T)
     for held_out in (False, True):
-        u = np.random.default_rng([3, held_out]).random((40, task.numbers))
-        found = blank.evaluate(ASK, [dataclasses.asdict(data), T, u.tolist(), held_out])
+        random = np.random.default_rng([3, held_out])
+        u = random.random((40, task.numbers))
+        u[:2] = [[0.0], [np.nextafter(1, 0)]]
         sequences = task.make(u, held_out)
+        typed = random.permuted(sequences[:, : T // 2 + 2], axis=1)
+        given = [dataclasses.asdict(data), T, u.tolist(), held_out, typed.tolist()]
+        found = blank.evaluate(ASK, given)
         assert found["chars"] == "".join(task.chars) and found["numbers"] == task.numbers
         assert found["sequences"] == sequences.tolist()
-        assert found["answers"] == task.answers(sequences).tolist()
-        match = [[np.flatnonzero(row).tolist() for row in rows] for rows in task.match(sequences)]
-        assert [[sorted(keys) for keys in rows] for rows in found["match"]] == match
+        for tokens, place in ((sequences, slice(40)), (typed, slice(40, 80))):
+            assert found["answers"][place] == task.answers(tokens).tolist()
+            match = [[np.flatnonzero(row).tolist() for row in rows] for rows in task.match(tokens)]
+            assert [[sorted(keys) for keys in rows] for rows in found["match"][place]] == match
         # "chance" is estimated from other random numbers.
         assert found["baselines"] == pytest.approx(task.baselines(sequences), rel=0.02)
 
