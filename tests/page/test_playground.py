@@ -181,11 +181,19 @@ def test_pasted_text_is_trained_on(play: Open) -> None:
 
 
 def test_loss_that_is_not_finite_stops(play: Open) -> None:
-    tab = play(TINY + "&muon_learning_rate=1e30&learning_rate=1e30")
+    """It keeps weights with a finite loss, and training can go on from them."""
+    names = ("muon_learning_rate", "learning_rate")
+    tab = play(TINY + "&workers=2" + "".join(f"&{name}=1e30" for name in names))
     found = train(tab, 20)
     note = settle(tab).inner_text("#training-note")
     assert note.startswith(f"Stopped at step {found['step'] + 1}: loss ")
     assert np.isfinite(logits(tab, "abc", found["step"])).all()
+    tab.click("summary >> text=More settings")
+    for name in names:
+        tab.fill(f"#set-{name}", "0.001")
+        tab.press(f"#set-{name}", "Enter")
+    further = train(tab, 2)
+    assert further["step"] == found["step"] + 2 and further["loss"] < 4
 
 
 def test_training_begins_at_the_weights_on_show(play: Open) -> None:
