@@ -218,27 +218,6 @@ def test_evaluate_measures_the_held_out_splits(
     assert last == [["validation", "model"], ["test", "model"]]
 
 
-def test_accuracy_of_a_task_is_measured_on_held_out_and_training_sequences(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """--evaluate and --init_from may change the task's settings."""
-    assert train.main([*SHORT[:-1], "--data.source=brackets", "--run=a"]) == 0
-    easier = "--data.task_length=2"
-    flags = ["--train.max_steps=8", "--train.learning_rate=0", "--train.muon_learning_rate=0"]
-    assert train.main(["--init_from=a", easier, *flags, "--run=b"]) == 0
-    expected = []
-    for run, step, changed in (("a", state_of("a", "best").step, []), ("b", 8, [easier])):
-        capsys.readouterr()
-        assert train.main(["--evaluate=a", *changed]) == 0
-        lines = capsys.readouterr().out.splitlines()[-2:]
-        for line, name, key in zip(
-            lines, ("validation", "training"), ("accuracy", "train_accuracy"), strict=True
-        ):
-            expected.append(f"  accuracy {read(f'runs/{run}', key)[step]:.1%}")
-            assert line.startswith(name) and line.endswith(expected[-1])
-    assert len({*expected}) == 4
-
-
 # --- how many steps fit into the minutes ---------------------------------------------------------
 
 
