@@ -249,12 +249,12 @@ def test_minutes_limit_the_whole_run(
     monkeypatch.setattr(GPT, "forward", slow)
     flags = [flag for flag in SHORT[:-1] if "max_steps" not in flag] + source
     flags += ["--train.batch_size=1", "--train.eval_every=9", "--train.save_every=50", "--run=a"]
-    assert train.main([*flags, "--train.minutes=2"]) == 0
+    assert train.main([*flags, "--train.minutes=1"]) == 0
     steps = state_of("a").step
-    assert f"{steps} steps, 1,000.0 ms each, fit into 2 min here; " in capsys.readouterr().out
+    assert f"{steps} steps, 1,000.0 ms each, fit into 1 min here; " in capsys.readouterr().out
     evaluations = len(read("runs/a", "val_loss"))
     assert state_of("a").seconds == pytest.approx(steps + evaluations * (tokens + 10) / 32 / 3)
-    assert 120 - 8 < now[0] - (1000.0 - 7.0) <= 120
+    assert 60 - 8 < now[0] - (1000.0 - 7.0) <= 60
 
 
 # --- failures ------------------------------------------------------------------------------------

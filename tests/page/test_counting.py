@@ -47,12 +47,13 @@ def distribution(counting: Counting, past: list[int]) -> list[float]:
 def longest(train: list[int], ids: list[int], t: int) -> tuple[int, list[int]]:
     """Return the length of the longest context of token t that occurs before the end of the
     training text, and the places after it."""
-    ends = [
-        [p for p in range(k, len(train) + 1) if train[p - k : p] == ids[t - k : t]]
-        for k in range(min(t, 64) + 1)
-    ]
-    length = max(k for k, each in enumerate(ends) if {*each} - {len(train)})
-    return length, ends[length]
+    length, places = 0, [*range(len(train) + 1)]
+    for k in range(1, min(t, 64) + 1):
+        longer = [place for place in places if place >= k and train[place - k] == ids[t - k]]
+        if {*longer} <= {len(train)}:
+            break
+        length, places = k, longer
+    return length, places
 
 
 def check(

@@ -203,7 +203,6 @@ def test_workers_agree(tab: Any) -> None:
         assert not np.array_equal(first, one["weights"][0])  # or nothing was shared
         for replica in replicas:
             assert np.array_equal(replica, first)
-    assert two["steps"][3]["loss"] < two["steps"][0]["loss"]
 
 
 def test_initial_weights_are_distributed_as_those_of_gpt(tab: Any) -> None:
