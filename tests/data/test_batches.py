@@ -117,13 +117,13 @@ def test_repeat_source_has_its_own_vocabulary() -> None:
     assert len(set(labels)) == 150 and "".join(labels).isprintable() and labels[62] == "!"
     saved = CharTokenizer("".join(map(chr, range(33, 63))))  # of an earlier version
     assert open_batches(config, 60, 0, saved).tokenizer == saved
-    for changes, block_size in (
-        ({"repeat_vocab": 29}, 60),
-        ({"repeat_min_period": 31}, 99),
-        ({"repeat_vocab": 30}, 59),
+    for wrong, block_size in (
+        (dataclasses.replace(config, repeat_vocab=29), 60),
+        (dataclasses.replace(config, repeat_min_period=31), 99),
+        (config, 59),
     ):
         with pytest.raises(UserError, match="must be at most"):
-            open_batches(dataclasses.replace(config, **changes), block_size, 0)
+            open_batches(wrong, block_size, 0)
 
 
 # --- baselines ---------------------------------------------------------------------------------
