@@ -81,14 +81,6 @@ def test_counting_equals_its_definition(
     assert list(counting.baselines.values()) == [math.log(V), *counting.losses]
 
 
-@given(texts, texts)
-def test_probabilities_are_positive_and_sum_to_1(train: list[int], context: list[int]) -> None:
-    counting = count_ngrams(numbers(train), numbers(train), V, 4)
-    nats = [counting.read(numbers([*context, token]))[0][-1] for token in range(V)]
-    assert np.isfinite(nats).all()
-    assert np.exp(-np.array(nats)).sum() == pytest.approx(1, abs=1e-5)
-
-
 def test_the_order_rises_while_it_improves_on_tokens_that_are_not_counted() -> None:
     random = np.random.default_rng(0)
     string = random.integers(0, V, 30).tolist() * 40

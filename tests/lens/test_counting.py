@@ -123,12 +123,3 @@ def test_run_without_counts_is_rejected(
     assert study.main(["counting"]) == 2
     (line,) = [x for x in capsys.readouterr().err.splitlines() if "error: " in x]
     assert "no n-grams were counted" in line
-
-
-def test_text_outside_the_cache_is_not_read(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("absent.txt").write_text(TEXT)  # named by the run, never by the user
-    make_run(Path("runs/a"))
-    assert study.main(["counting"]) == 2
-    assert "is not in the cache; give --source" in capsys.readouterr().err

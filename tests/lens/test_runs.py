@@ -12,26 +12,29 @@ import study
 from run.checkpoint import load_checkpoint, save_checkpoint
 from tests.conftest import make_run
 
-METRICS = '{"step": 0, "baselines": {"bigram": 4, "3-gram": 2.5}}\n{"step": 1, '
-METRICS += '"tokens_per_second": 9, "bits_per_char": %s}\n[]\n5\n{"step'
+METRICS = '{"step": 0, "baselines": {"%s": 4, "3-gram": 2.5}}\n{"step": 1, '
+METRICS += '"tokens_per_second": 9, "bits_per_char": %s}\n[]\n5\n'
+METRICS += '{"step": 1, "val_loss": 0.1, "accuracy": 0.75}\n'
+METRICS += '{"step": 2, "val_loss": 3.0, "accuracy": 0.875}\n{"step'
 
 
-def finished(name: str, loss: float | None, **choices: Any) -> int:
+def finished(name: str, loss: float | None, lowest: str = "bigram", **choices: Any) -> int:
     """Make a run with this loss and known metrics, and return the number of its parameters."""
     run = make_run(Path("runs", name), **choices)
     header, tensors = load_checkpoint(run / "last.safetensors")
     state = replace(header.state, best_val_loss=loss, seconds=90)
     save_checkpoint(run / "last.safetensors", tensors, replace(header, state=state))
-    (run / "metrics.jsonl").write_text(METRICS % len(name))
+    (run / "metrics.jsonl").write_text(METRICS % (lowest, len(name)))
     return sum(tensors[key].numel() for key in tensors if key.startswith("model."))
 
 
 def test_runs_are_ordered_and_their_differences_are_shown(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One run was never evaluated, and the checkpoint of another is damaged."""
+    """One run was never evaluated, one is of a task, whose baselines are not counted, and the
+    checkpoint of another is damaged. The accuracy is that at the lowest loss."""
     for name, loss, layers in (("new", None, 3), ("worse", 2.25, 1), ("cut", 0.1, 3)):
-        finished(name, loss, n_layer=layers)
+        finished(name, loss, "chance" if name == "worse" else "bigram", n_layer=layers)
     Path("runs/cut/last.safetensors").write_bytes(b"123456789")
     size = finished("best", 1 / 3)
     assert study.main(["runs", "--csv=out.csv"]) == 1
@@ -39,12 +42,13 @@ def test_runs_are_ordered_and_their_differences_are_shown(
     assert re.fullmatch("left out: runs/cut/last.safetensors cannot be opened: .*\n", errors)
     heading, _, best, worse, new = (line.split() for line in output.splitlines())
     assert heading[-2:] == ["text", "model.n_layer"]
-    assert best == ["best", "0.3333", "2.1667", "1.5000", "3", f"{size:,}", "9", "a", "text", "3"]
+    numbers = ["0.3333", "2.1667", "0.7500", "1.5000", "3", f"{size:,}", "9"]
+    assert best == ["best", *numbers, "a", "text", "3"]
     assert worse[:2] == ["worse", "2.2500"] and [worse[-1], new[0]] == ["1", "new"]
     with open("out.csv", newline="") as file:
         table = [*csv.DictReader(file)]
-    losses = [row["loss, nats/char"] for row in table]
-    assert losses == [str(1 / 3), "2.25", ""]
+    losses = [(row["loss, nats/char"], row["below counting"]) for row in table]
+    assert losses == [(str(1 / 3), str(2.5 - 1 / 3)), ("2.25", ""), ("", "")]
     finished("bytes", 0.1, chars=None)  # of more bits per character than in `best`
     assert study.main(["runs", "bytes", "--csv=out.csv", "runs/best"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]

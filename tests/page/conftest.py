@@ -1,4 +1,4 @@
-"""A browser tab for the tests of the page."""
+"""A browser tab for the tests of the page, and the engine in it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from page.bundle import bundle
 from page.html import make_html
 from tests.reports import Report
 
+ENGINE = bundle(Path(__file__).parent / "engine.js")
 Show = Callable[..., Any]  # returns a playwright page, whose type may be missing
 
 
@@ -27,6 +29,15 @@ def window(browser: Any) -> tuple[Any, list[str]]:
     tab.on("dialog", dismiss)
     tab.on("request", lambda request: events.append(request.url))
     return tab, events
+
+
+@pytest.fixture(scope="module")
+def blank(window: Any) -> Any:
+    """Return a blank page with the engine."""
+    tab, _ = window
+    tab.goto("about:blank")
+    tab.add_script_tag(content=ENGINE)
+    return tab
 
 
 @pytest.fixture

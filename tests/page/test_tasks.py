@@ -18,7 +18,7 @@ from tests.reports import parse_report
 Y = "(all) => all.map((each) => each.getAttribute('y'))"
 
 
-@pytest.mark.parametrize("block_size", [1, 2, 3])
+@pytest.mark.parametrize("block_size", [1, 3])
 def test_context_without_room_for_copying_can_be_studied(
     workplace: Path, show: Show, block_size: int
 ) -> None:
@@ -68,9 +68,7 @@ def test_page_of_a_task_shows_its_match_and_accuracy(workplace: Path, show: Show
         "#loss .accuracy", "(all) => all.map((line) => line.points[line.points.length - 1].y)"
     )
     ticks = tab.locator("#loss text", has_text="%")
-    high, low = (
-        float(y) - 4 for y in ticks.evaluate_all("(all) => all.map((e) => e.getAttribute('y'))")
-    )
+    high, low = (float(y) - 4 for y in ticks.evaluate_all(Y))
     assert [(low - y) / (low - high) for y in lines] == pytest.approx(accuracy, abs=0.01)
     for typed in ("=+", "x!", "1+1="):
         tab.fill("#typed", typed)
