@@ -3,14 +3,6 @@
 import { arena } from "./kernels.js";
 import { countOf } from "./shapes.js";
 
-/** The fields of training/config.py that training in the page has, with their defaults. */
-export const DEFAULTS = {
-  seed: 1337, max_steps: 600, batch_size: 16, optimizer: "muon", learning_rate: null,
-  muon_learning_rate: 0.012, warmup_steps: 10, schedule: "linear", decay_fraction: 0.6,
-  final_lr_fraction: 0, weight_decay: 0.1, ngram_decay: null, beta1: 0.9, beta2: 0.99,
-  grad_clip: 1, multi_token: 0,
-};
-
 const NEWTON_SCHULZ = [3.4445, -4.775, 2.0315]; // coefficients of Jordan et al. 2024
 const MOMENTUM = 0.95; // of Muon
 

@@ -278,11 +278,6 @@ def test_saved_file_is_a_run(tab: Any, tmp_path: Path) -> None:
         saved.check_resume(header.corpus, header.config.train, header.machine)
 
 
-def test_defaults_are_those_of_the_command(tab: Any) -> None:
-    found, expected = tab.evaluate("DEFAULTS"), dataclasses.asdict(TrainConfig())
-    assert found == {name: expected[name] for name in found}
-
-
 def test_error_in_a_worker_is_heard(tab: Any) -> None:
     call = """(config) => {
       const trainer = new Trainer(config, {}, 5, 2, script);

@@ -4,12 +4,11 @@ import { Trainer } from "../../page/engine/trainer.js";
 import { Learner } from "../../page/engine/backward.js";
 import { Engine } from "../../page/engine/engine.js";
 import { arena } from "../../page/engine/kernels.js";
-import { DEFAULTS } from "../../page/engine/optim.js";
 import { Random } from "../../page/engine/random.js";
 import { checkpoint } from "../../page/engine/safetensors.js";
 import { initialize, shapesOf } from "../../page/engine/shapes.js";
 import { floatsOf } from "../../page/engine/weights.js";
 
 Object.assign(globalThis, {
-  arena, checkpoint, DEFAULTS, Engine, floatsOf, initialize, Learner, Random, shapesOf, Trainer,
+  arena, checkpoint, Engine, floatsOf, initialize, Learner, Random, shapesOf, Trainer,
 });
