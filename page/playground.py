@@ -36,25 +36,42 @@ CHANGES: dict[str, Values] = {
 }
 
 ABOUT = {
-    "repeat": "The text is a random string, repeated. To predict the second copy, a head in layer 1 "
-    "finds the previous occurrence of a token and attends to the token after it, an induction head: "
-    "its map is a stripe. It needs a previous-token head in layer 0: ablate that, and the stripe "
-    "breaks.",
-    "sink": "A Markov chain of letters, where a digit repeats the token before it. The only head "
-    "copies that token at digits; elsewhere it has nothing to do, and attends to the first token: a "
-    "sink.",
-    "markov": "Markov chains, each with its own rule, to be found from the context: the model first "
-    "counts tokens, then suddenly pairs of tokens. Watch the loss pass both baselines.",
-    "modular": "Sums modulo 97, most of them held out. The model memorizes the sums that it sees, "
-    "and later, suddenly, solves the others: grokking. Watch the gap between the two accuracies.",
-    "flipflop": "Bits that are written, read and ignored. After r comes the bit of the last write, "
-    "at any distance: a head learns to find it.",
-    "brackets": "Brackets that close in the right order. A head learns to find the innermost open "
-    "one.",
-    "addition": "Sums of two-digit numbers, some of them held out. After a plateau, whose length "
-    "depends on the seed, heads find the digits to add, and the accuracy jumps.",
-    "recall": "Keys, each followed by its value, which is constant within a sequence. A head finds "
-    "the same key earlier, and attends to its value.",
+    "repeat": (
+        "The text is a random string, repeated. To predict the second copy, a head in layer 1 "
+        "finds the previous occurrence of a token and attends to the token after it, an "
+        "induction head: its map is a stripe. It needs a previous-token head in layer 0: "
+        "ablate that, and the stripe breaks."
+    ),
+    "sink": (
+        "A Markov chain of letters, where a digit repeats the token before it. The only head "
+        "copies that token at digits; elsewhere it has nothing to do, and attends to the "
+        "first token: a sink."
+    ),
+    "markov": (
+        "Markov chains, each with its own rule, to be found from the context: the model first "
+        "counts tokens, then suddenly pairs of tokens. Watch the loss pass both baselines."
+    ),
+    "modular": (
+        "Sums modulo 97, most of them held out. The model memorizes the sums that it sees, "
+        "and later, suddenly, solves the others: grokking. Watch the gap between the two "
+        "accuracies."
+    ),
+    "flipflop": (
+        "Bits that are written, read and ignored. After r comes the bit of the last write, at "
+        "any distance: a head learns to find it."
+    ),
+    "brackets": (
+        "Brackets that close in the right order. A head learns to find the innermost open "
+        "one."
+    ),
+    "addition": (
+        "Sums of two-digit numbers, some of them held out. After a plateau, whose length "
+        "depends on the seed, heads find the digits to add, and the accuracy jumps."
+    ),
+    "recall": (
+        "Keys, each followed by its value, which is constant within a sequence. A head finds "
+        "the same key earlier, and attends to its value."
+    ),
     "text": "Characters of a text. The last tenth is held out.",
 }
 

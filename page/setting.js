@@ -44,20 +44,19 @@ export function valueOf({ values, low, high, whole }, text) {
 
 const RATES = { muon: 0.01, adamw: 0.003 }; // of AdamW, with Muon and alone
 
-function defaultsOf(task, optimizer) {
+function defaultsOf(task, optimizer = tasks[task].train.optimizer) {
   const { model, train } = tasks[task];
-  const all = { task, workers: defaultWorkers(), ...model, ...train };
-  return [all.optimizer, undefined].includes(optimizer) ? all
-    : { ...all, optimizer, learning_rate: RATES[optimizer] };
+  const other = optimizer === train.optimizer ? {} : { optimizer, learning_rate: RATES[optimizer] };
+  return { task, workers: defaultWorkers(), ...model, ...train, ...other };
 }
 
 export const problems = []; // of the address and the pasted text, in words
 
 function readAddress() {
   const asked = [...new URLSearchParams(location.search)];
-  const given = Object.fromEntries(asked), task = Object.hasOwn(tasks, given.task) ? given.task : "repeat";
-  const { optimizer } = defaultsOf(task);
-  const found = defaultsOf(task, Object.hasOwn(RATES, given.optimizer) ? given.optimizer : optimizer);
+  const { task, optimizer } = Object.fromEntries(asked);
+  const found = defaultsOf(Object.hasOwn(tasks, task) ? task : "repeat",
+    Object.hasOwn(RATES, optimizer) ? optimizer : undefined);
   for (const [key, text] of asked) {
     const field = FIELDS.find((each) => each.key === key), value = field && valueOf(field, text);
     if (value !== undefined) found[key] = value;

@@ -4,7 +4,7 @@
 // The context of a place is the tokens before it, the nearest first. `sorted` has all places in the
 // order of their contexts, so that places whose last k tokens are the same are adjacent: a range.
 
-import { clamp, sum } from "./numbers.js";
+import { clamp, sameAtStart, sum } from "./numbers.js";
 
 export const DEPTH = 64; // tokens by which contexts are sorted
 const OFTEN = 500; // places in a range whose counts are kept
@@ -189,9 +189,7 @@ export class Counting {
    * counted. The results before the first token that changed are kept. */
   read(ids) {
     const { kept, V, order } = this, { surprisal, lengths } = kept;
-    let t = 0;
-    while (t < ids.length && ids[t] === kept.ids[t]) t++;
-    for (; t < ids.length; t++) {
+    for (let t = sameAtStart(kept.ids, ids); t < ids.length; t++) {
       const ranges = this.ranges(ids, t, order - 1);
       const probability = ranges.reduce((shorter, range, k) => {
         const terms = this.termsOf(k, range), j = terms.ids.indexOf(ids[t]);

@@ -13,7 +13,7 @@ const SCHEDULES = {
 };
 
 /** The learning-rate multiplier for a step, counted from 0: see get_lr_scale. */
-export function scaleAt(step, config) {
+function scaleAt(step, config) {
   const { warmup_steps, max_steps, decay_fraction, schedule, final_lr_fraction } = config;
   if (step < warmup_steps) return (step + 1) / warmup_steps;
   const start = Math.max(warmup_steps, (1 - decay_fraction) * max_steps);
@@ -21,10 +21,6 @@ export function scaleAt(step, config) {
   const remaining = SCHEDULES[schedule](Math.min(1, progress)); // a page may train on
   return final_lr_fraction + (1 - final_lr_fraction) * remaining;
 }
-
-/** The weight of the loss for the token after the next: see get_multi_token_weight. */
-export const multiTokenAt = (step, { multi_token, max_steps }) =>
-  multi_token * Math.max(0, 1 - 2 * step / max_steps);
 
 export class Optimizer {
   /** @param learner whose weights are updated

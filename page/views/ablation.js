@@ -6,7 +6,7 @@ import { ablations } from "../measures.js";
 import { atStep, data, headName, HEADS, last, UNIT } from "../run.js";
 import { state } from "../state.js";
 import { shade, theme } from "./colors.js";
-import { $, cell, el, header, numeral, refill, row } from "./elements.js";
+import { $, button, cell, header, numeral, refill, row } from "./elements.js";
 import { count, number, signed } from "./format.js";
 
 export function showAblation() {
@@ -21,8 +21,8 @@ export function showAblation() {
   };
   refill($("ablation"), row(header("head"), ...ablations.map(({ kind }) => header(kind))),
     ...ranked(ablations[0].at(last()), HEADS).map((head) => {
-      const pick = el("button", { type: "button", value: head, ariaPressed: head === state.head,
-        onclick: () => selectHead(head) }, headName(head));
-      return row(cell(pick), ...ablations.map((kind) => value(kind, head)));
+      const isSelected = { value: head, ariaPressed: head === state.head };
+      return row(cell(button(() => selectHead(head), isSelected, headName(head))),
+        ...ablations.map((kind) => value(kind, head)));
     }));
 }

@@ -7,7 +7,7 @@ import { data, headName, HEADS, rowOf, sizes, vocab } from "../run.js";
 import { queryOnShow } from "../selection.js";
 import { change, settled, state } from "../state.js";
 import { shade, theme } from "./colors.js";
-import { $, el, header, numeral, refill, row } from "./elements.js";
+import { $, button, el, header, numeral, refill, row } from "./elements.js";
 import { quoted, signed } from "./format.js";
 
 const hasBiases = data.shapes.some(([name]) => /(out|final_norm|head)\.bias$/.test(name));
@@ -28,8 +28,8 @@ export function showContributions() {
   const patched = logit - sum(parts.slice(1));
   const limit = largestOf(parts.slice(1).map(Math.abs)) || 1;
   const part = (value, head) => {
-    const spot = numeral(head === undefined ? signed(value, 2) : el("button", { type: "button",
-      title: `select ${headName(head)}`, onclick: () => selectHead(head) }, signed(value, 2)));
+    const spot = numeral(head === undefined ? signed(value, 2) : button(() => selectHead(head),
+      { title: `select ${headName(head)}` }, signed(value, 2)));
     shade(spot, theme().score, 0.5 + value / limit / 2);
     return spot;
   };
@@ -41,7 +41,7 @@ export function showContributions() {
   refill($("votes"),
     el("div", { className: "controls" }, el("b", {}, `Logit contributions to ${names}`),
       el("label", {}, choice, " minus runner-up"),
-      el("button", { type: "button", onclick: () => vote(bar), ariaLabel: "Close" }, "×")),
+      button(() => vote(bar), { ariaLabel: "Close" }, "×")),
     el("div", { className: "scroll" }, el("table", {},
       row(header(""), ...range(H).map((h) => header(`H${h}`)), header("MLP")),
       ...range(L).map((l) => row(header(`L${l}`, "row"),

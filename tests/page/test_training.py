@@ -25,7 +25,7 @@ from page.html import PARTS, content_hash, pack
 from run.checkpoint import Header, open_run
 from tests.lens.models import CLASSICAL, MODERN, VOCAB
 from training.config import TrainConfig
-from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
+from training.optim import get_lr_scale, make_optimizer
 from training.runtime import Machine
 from training.step import TrainState, train_step
 
@@ -35,12 +35,12 @@ ASK = """
 const script = document.currentScript.textContent;
 const base64 = (floats) => btoa([...new Uint8Array(floats.buffer, floats.byteOffset, floats.length *
   floats.BYTES_PER_ELEMENT)].map((byte) => String.fromCharCode(byte)).join(""));
-function gradients(config, vocabSize, packed, batch, multiToken, plain) {
+function gradients(config, vocabSize, packed, batch, plain) {
   const { kernels } = arena;
   if (plain) arena.kernels = undefined; // as without WebAssembly
   const learner = new Learner(config, shapesOf(config, vocabSize));
   learner.load({}, (room) => room.set(floatsOf(packed)));
-  const loss = learner.learn(batch, batch.length * (batch[0].length - 1), multiToken);
+  const loss = learner.learn(batch, batch.length * (batch[0].length - 1));
   arena.kernels = kernels;
   return [loss, base64(learner.gradients)];
 }
@@ -130,18 +130,15 @@ def test_gradients_match_autograd(tab: Any, seed: int) -> None:
     random = Random(seed)
     shipped = [MODERN, CLASSICAL, replace(MODERN, ngrams=3), replace(MODERN, n_embd=64)]
     config = shipped[seed] if seed < len(shipped) else random_config(random)
-    V, T, multi_token = VOCAB + seed, config.block_size, 0.5 * (seed % 2)
+    V, T = VOCAB + seed, config.block_size
     model = random_model(config, V, seed)
     batch = torch.randint(V, (3, T + 1))
     plain = seed in (0, 5)
-    given = [dataclasses.asdict(config), V, packed(model), batch.tolist(), multi_token, plain]
+    given = [dataclasses.asdict(config), V, packed(model), batch.tolist(), plain]
     loss, found = tab.evaluate("(a) => gradients(...a)", given)
     model.double()
-    logits = model(batch[:, :-1])
-    expected = next_token_loss(logits, batch[:, 1:])
+    expected = next_token_loss(model(batch[:, :-1]), batch[:, 1:])
     assert loss == pytest.approx(expected.item(), rel=1e-6)
-    if T > 1:
-        expected = expected + multi_token * next_token_loss(logits[:, :-1], batch[:, 2:])
     expected.backward()
     at, gradients = 0, floats(found)
     rounding = 1e-7 * np.abs(gradients).max()  # where the gradient is zero, as of a key's bias
@@ -173,7 +170,7 @@ def train(
 @pytest.mark.parametrize(
     ("config", "choices"),
     [
-        (MODERN, TrainConfig(schedule="cosine", multi_token=0.5, final_lr_fraction=0.1)),
+        (MODERN, TrainConfig(schedule="cosine", final_lr_fraction=0.1)),
         (replace(CLASSICAL, ngrams=2), TrainConfig(grad_clip=0.5, weight_decay=1.0)),
         (replace(CLASSICAL, head_bias=True), TrainConfig(optimizer="adamw", beta2=0.9)),
         (
@@ -194,8 +191,7 @@ def test_five_steps_match_train_step(tab: Any, config: ModelConfig, choices: Tra
     optimizer = make_optimizer(model, choices)
     for step, (batch, result) in enumerate(zip(batches, found["steps"], strict=True)):
         lr_scale = get_lr_scale(step, choices)
-        multi_token = get_multi_token_weight(step, choices)
-        loss, norm = train_step(model, optimizer, batch, choices, lr_scale, multi_token)
+        loss, norm = train_step(model, optimizer, batch, choices, lr_scale, 0.0)
         assert result["step"] == step + 1
         assert result["loss"] == pytest.approx(loss.item(), rel=1e-5)
         assert result["gradNorm"] == pytest.approx(norm.item(), rel=1e-4)
@@ -288,11 +284,16 @@ def test_error_in_a_worker_is_heard(tab: Any) -> None:
 
 
 def test_what_does_not_train_is_one_line(tab: Any) -> None:
-    call = """(config) => {
-      try { new Trainer(config, {}, 5, 1, ""); } catch ({ message }) { return message; }
+    call = """([config, train]) => {
+      try { new Trainer(config, train, 5, 1, ""); } catch ({ message }) { return message; }
     }"""
-    for config in (replace(MODERN, dropout=0.1), replace(MODERN, attn_dropout=0.1)):
-        assert tab.evaluate(call, dataclasses.asdict(config)) == "the page trains without dropout"
+    for config, choices, what in (
+        (replace(MODERN, dropout=0.1), TrainConfig(), "dropout"),
+        (replace(MODERN, attn_dropout=0.1), TrainConfig(), "dropout"),
+        (MODERN, TrainConfig(multi_token=0.5), "multi-token prediction"),
+    ):
+        given = [dataclasses.asdict(config), dataclasses.asdict(choices)]
+        assert tab.evaluate(call, given) == f"the page trains without {what}"
 
 
 def test_random_numbers_are_uniform_and_repeat(tab: Any) -> None:
