@@ -61,8 +61,7 @@ ABOUT = {
         "any distance: a head learns to find it."
     ),
     "brackets": (
-        "Brackets that close in the right order. A head learns to find the innermost open "
-        "one."
+        "Brackets that close in the right order. A head learns to find the innermost open one."
     ),
     "addition": (
         "Sums of two-digit numbers, some of them held out. After a plateau, whose length "
