@@ -30,7 +30,6 @@ export class Engine {
     this.triangle = (B * (B + 1)) / 2; // weights of a head: row t has t + 1
     this.unembedding = config.tie_embeddings ? "token_embedding" : "head";
     this.at = {}; // where each tensor begins
-    this.rows = {}; // number of rows of each matrix
     let end = 0;
     const place = (name, size) => {
       this.at[name] = end;
@@ -52,9 +51,7 @@ export class Engine {
     this.offsets = {}; // of each weight, after the first
     this.weightCount = 0;
     for (const tensor of shapes) {
-      const [name, [rows]] = tensor;
-      this.rows[name] = rows;
-      this.offsets[name] = this.weightCount;
+      this.offsets[tensor[0]] = this.weightCount;
       this.weightCount += countOf(tensor);
     }
     if (config.positions === "rotary") this.tabulateRotations();
@@ -197,10 +194,9 @@ export class Engine {
     yield ["token_embedding", tokens[t]];
     if (positions === "learned") yield ["position_embedding", t];
     for (let i = 1, power = 1, number = tokens[t]; i < ngrams; i++) {
-      const name = `ngram_embeddings.${i - 1}`;
       power = (power * V) % NGRAM_ROWS;
       number += (tokens[t - i] ?? 0) * power;
-      yield [name, number % this.rows[`${name}.weight`]];
+      yield [`ngram_embeddings.${i - 1}`, number % NGRAM_ROWS];
     }
   }
 

@@ -47,7 +47,8 @@ export class Layer0 {
    * the lists of positions. With rotary positions, only the distance matters. */
   scores(h, queryPositions, keyPositions) {
     const { C, D } = this.engine;
-    return scoresOfPairs(this.rows("query", queryPositions), this.rows("key", keyPositions), h, C, D);
+    const [Q, K] = [this.rows("query", queryPositions), this.rows("key", keyPositions)];
+    return scoresOfPairs(Q, K, h, C, D);
   }
 
   /** Return what a head adds to each logit, (tokens, V), per unit of weight on a token at a
