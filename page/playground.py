@@ -7,6 +7,7 @@ from typing import Any
 from configs.load import Config, Values, read_config
 
 CONFIGS = Path(__file__).parent.parent / "configs/tasks"
+WITHOUT_CONFIG = {"repeat", "text"}
 # What configs/tasks says and the page does not do.
 OMITTED = {"eval_every", "save_every", "sample_tokens", "snapshots", "threads"}
 
@@ -84,9 +85,9 @@ def playground_data() -> dict[str, Any]:
 def config_of(task: str) -> dict[str, Any]:
     """Return the config of a task as plain data. Its learning rates are constant after a warmup,
     because a page may train on."""
-    file = CONFIGS / f"{task}.yaml"
+    file = None if task in WITHOUT_CONFIG else str(CONFIGS / f"{task}.yaml")
     start = Config(dataclasses.replace(Config().data, source=task))
-    config = read_config(CHANGES[task], str(file) if file.exists() else None, start)
+    config = read_config(CHANGES[task], file, start)
     train = dataclasses.replace(
         config.train, learning_rate=config.train.adamw_learning_rate, schedule="constant"
     )

@@ -13,7 +13,8 @@ export const CHUNK = 16; // rows between two yields, and queries that attend tog
 
 const shelves = []; // weights in memory: {key, start, count, users}
 
-/** The sizes of a model, by the letters above: L, H, C, B (block_size), D, V; `hidden`, of an MLP. */
+/** The sizes of a model, by the letters above: L, H, C, B (block_size), D, V; and `hidden`, the
+ * number of neurons of an MLP. */
 export function sizesOf(config, shapes) {
   const { n_layer: L, n_head: H, n_embd: C, block_size: B } = config;
   const [V, hidden] = ["token_embedding.weight", "blocks.0.mlp.up.weight"].map((weight) =>

@@ -40,7 +40,8 @@ export class Measure {
     this.repeats = P < 2 ? [] : new TASKS.repeat(
       { repeat_vocab: V, repeat_min_period: P, repeat_max_period: P }, 2 * P - 1).draw(REPEATS, 8);
     const scores = SCORES.filter(({ repeats }) => !repeats || P > 1).map(({ at, ...score }) => {
-      const [sequences, from, T] = score.repeats ? [this.repeats, P, 2 * P] : [this.sequences, 1, B];
+      const [sequences, from, T] = score.repeats
+        ? [this.repeats, P, 2 * P] : [this.sequences, 1, B];
       const match = range(T).map((q) => (q < from ? [] : [at(q, P)]));
       return { ...score, matches: sequences.map(() => match) };
     });
@@ -50,7 +51,8 @@ export class Measure {
     this.scores = scores.map(({ matches, ...score }) => {
       const lists = matches.map((match) => [...match.entries()].filter(([, keys]) => keys.length));
       const some = lists.filter((list) => list.length);
-      const uniform = mean(some.map((list) => mean(list.map(([q, keys]) => keys.length / (q + 1)))));
+      const uniform =
+        mean(some.map((list) => mean(list.map(([q, keys]) => keys.length / (q + 1)))));
       return { ...score, uniform, found: lists.map((list) => ({ count: list.length * some.length,
         places: list.flatMap(([q, keys]) => keys.map((k) => triangle(q) + k)) })) };
     });

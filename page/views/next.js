@@ -5,7 +5,9 @@ import { clamp, ranked } from "../engine/numbers.js";
 import { rowOf, vocab } from "../run.js";
 import { edited, place, queryOnShow } from "../selection.js";
 import { state } from "../state.js";
-import { $, button, cell, el, gauge, header, numeral, p, refill, row, term, withArrows } from "./elements.js";
+import {
+  $, button, cell, el, gauge, header, numeral, p, refill, row, term, withArrows,
+} from "./elements.js";
 import { number, quoted, visible } from "./format.js";
 import { choose } from "./typing.js";
 
