@@ -29,5 +29,5 @@ export const comparing = () => state.color === "counting";
 /** How much less surprising each token was to the model than to counting, in nats; or undefined. */
 export function advantage() {
   const { ids, surprisal } = state.view.pass;
-  return state.counting?.read(ids).surprisal.map((nats, t) => nats - surprisal[t]);
+  return state.counting?.read(ids).map((nats, t) => nats - surprisal[t]);
 }

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from page.bundle import bundle
+from page.playground import playground_data
 
 PARTS = Path(__file__).parent
 ACTIVATIONS = ["gelu", "gelu_tanh", "relu", "relu2"]  # those of page/engine/kernels.js
@@ -27,7 +28,7 @@ def make_html(data: dict[str, Any], weights: Sequence[bytes]) -> str:
 
 def make_playground() -> str:
     """Return the HTML of the page that trains a model by itself."""
-    return fill_page("play.js", "null", [])
+    return fill_page("play.js", to_json(playground_data()), [])
 
 
 def fill_page(door: str, data: str, weights: Sequence[bytes]) -> str:

@@ -1,13 +1,12 @@
 // Training in the playground: it alone trains, and adds snapshots.
 
-import { DEFAULTS } from "./engine/optim.js";
 import { checkpoint } from "./engine/safetensors.js";
 import { clamp, indexOfLargest, range } from "./engine/numbers.js";
 import { mayGoOn } from "./engine/pass.js";
 import { Trainer } from "./engine/trainer.js";
 import { HIGH, measures } from "./measures.js";
 import { data, last, sizes, snapshots } from "./run.js";
-import { config, DATA, FIXED, measure, script, setting, task } from "./setting.js";
+import { config, described, measure, script, setting, task } from "./setting.js";
 import { change, state } from "./state.js";
 
 const MEMORY = 64e6; // bytes of the weights of all snapshots
@@ -113,9 +112,8 @@ export function savedRun({ step, weights, lens_loss } = snapshots[state.snapshot
 
 /** The command that trains the same configuration in PyTorch. */
 export function command() {
-  const usual = { data: DATA, model: FIXED, train: DEFAULTS };
   return ["python train.py", ...Object.entries(config).flatMap(([section, fields]) =>
-    Object.entries(fields).filter(([key, value]) => value !== usual[section][key])
+    Object.entries(fields).filter(([key, value]) => value !== described.defaults[section][key])
       .map(([key, value]) => `--${section}.${key}=${value}`))].join(" ");
 }
 

@@ -3,6 +3,7 @@
 import { keepAddress } from "./address.js";
 import { check } from "./check.js";
 import { windowStart } from "./engine/engine.js";
+import { sameAtStart } from "./engine/numbers.js";
 import { compute, passOf } from "./engine/pass.js";
 import { madeOther } from "./opening.js";
 import { editing, engineFor, last, sizes, snapshots, tokenizer } from "./run.js";
@@ -13,7 +14,6 @@ import { hasEffect } from "./views/edit_list.js";
 import { $ } from "./views/elements.js";
 import { showEquality } from "./views/header.js";
 import { showPanel } from "./views/panels.js";
-import { sameTokens } from "./views/patching.js";
 import { ablating, measureHeads, showStepButtons } from "./views/steps.js";
 
 const ofOther = (word) => word.startsWith("patch"); // needs the other text
@@ -73,7 +73,7 @@ async function computeView(turn, seen, isCurrent) {
     if (!(await compute(view.engine, ids, view.edits, isCurrent))) return;
     view.pass = passOf(view.engine);
   }
-  view.same = was?.made === view.made ? sameTokens(was.pass.ids, ids) : 0;
+  view.same = was?.made === view.made ? sameAtStart(was.pass.ids, ids) : 0;
   if (view.same === ids.length) view.same = 0; // nothing was typed
   return view;
 }

@@ -4,15 +4,12 @@
 // stream flow back through the same parts in the opposite order; each part adds the gradient of its
 // weights to `gradients`. `dx` stands for the gradient of the loss with respect to x.
 
-import { Engine } from "./engine.js";
+import { CHUNK, Engine } from "./engine.js";
 import { activateBack, arena, fours } from "./kernels.js";
-
-const QUERIES = 16; // whose attention is computed together
 
 export class Learner extends Engine {
   /** See Engine. */
   constructor(config, shapes) {
-    if (config.dropout || config.attn_dropout) throw new Error("the page trains without dropout");
     super(config, shapes);
     const { L, B, C, V, hidden, at } = this;
     const place = (name, size) => { at[name] = arena.reserve(size); };
@@ -27,7 +24,7 @@ export class Learner extends Engine {
     for (const name of ["x", "normed", "q", "k", "v", "z", "raw"]) place(`d${name}`, B * C);
     place("dup", B * hidden);
     place("dlogits", B * fours(V));
-    place("dscores", QUERIES * fours(B));
+    place("dscores", CHUNK * fours(B));
     place("gradients", this.weightCount);
   }
 
@@ -57,9 +54,8 @@ export class Learner extends Engine {
    * @param batch sequences of T + 1 tokens, of which the first T are read
    * @param count number of tokens that all sequences predict, over which the loss is a mean; more
    *     than those of `batch` if others compute the rest
-   * @param multiToken weight of the loss for the token after the next
    * @returns the sum of the cross-entropies, in nats, divided by `count` */
-  learn(batch, count, multiToken = 0) {
+  learn(batch, count) {
     const { at, L, C } = this;
     let loss = 0;
     this.gradients.fill(0);
@@ -70,7 +66,7 @@ export class Learner extends Engine {
       this.embed(0, T);
       for (let l = 0; l < L; l++) this.block(l, 0, T);
       this.unembed(at[`x${L}`], at.logits, T);
-      loss += this.lossBack(tokens, 1 / count, T > 1 ? multiToken * T / (T - 1) / count : 0);
+      loss += this.lossBack(tokens, 1 / count);
       this.unembedBack(T);
       for (let l = L - 1; l >= 0; l--) this.blockBack(l, T);
       this.embedBack(T);
@@ -80,7 +76,7 @@ export class Learner extends Engine {
 
   // -------------------------------------------------------------------- the backward pass
   /** Write the gradient of the logits, and return the loss of the next tokens. */
-  lossBack(tokens, scale, scaleAfter) {
+  lossBack(tokens, scale) {
     const { memory, at: { logits, dlogits }, V } = this;
     const T = tokens.length - 1, width = fours(V);
     for (let t = 0, row = dlogits; t < T; t++, row += width) {
@@ -90,14 +86,12 @@ export class Learner extends Engine {
     arena.softmaxRows(dlogits, T, width);
     let loss = 0;
     for (let t = 0, row = dlogits; t < T; t++, row += width) {
-      const after = t < T - 1 ? scaleAfter : 0;
       let top = 0; // probabilities of unlikely tokens may be zero, their logits tell more
       for (let v = 1; v < V; v++) if (memory[row + v] > memory[row + top]) top = v;
       const norm = memory[logits + t * V + top] - Math.log(memory[row + top]);
       loss += norm - memory[logits + t * V + tokens[t + 1]];
-      for (let v = 0; v < V; v++) memory[row + v] *= scale + after;
+      for (let v = 0; v < V; v++) memory[row + v] *= scale;
       memory[row + tokens[t + 1]] -= scale;
-      if (after) memory[row + tokens[t + 2]] -= after;
     }
     return loss;
   }
@@ -152,8 +146,8 @@ export class Learner extends Engine {
     const scale = 1 / Math.sqrt(D);
     for (let h = 0; h < H; h++) {
       const d = h * D;
-      for (let first = 0; first < T; first += QUERIES) {
-        const keys = Math.min(first + QUERIES, T), rows = keys - first, width = fours(keys);
+      for (let first = 0; first < T; first += CHUNK) {
+        const keys = Math.min(first + CHUNK, T), rows = keys - first, width = fours(keys);
         const [some, dsome] = [q + first * C + d, dz + first * C + d];
         arena.multiply(dsome, v + d, dscores, rows, D, keys, C, C, width);
         for (let t = first, at = 0; t < keys; t++, at += width) {

@@ -7,7 +7,7 @@
 // embeddings, 2l the heads of layer l, 2l + 1 its neurons, 2L the logit. `value` is what it adds to
 // the goal, over all paths.
 
-import { activate, product } from "./kernels.js";
+import { product } from "./kernels.js";
 
 /** A token's logit, perhaps minus another's, as what a circuit traces. */
 export function logitGoal(engine, position, plus, minus = null) {
@@ -76,7 +76,7 @@ export class Circuit {
    * attention weights, or gates: what a neuron gives divided by what is linear in its input. */
   keep(rank) {
     const { engine, T } = this, l = rank >> 1, mlp = rank & 1, name = `blocks.${l}`;
-    const { memory, at, C, D, H, hidden, triangle, config } = engine;
+    const { memory, at, C, D, H, hidden, triangle } = engine;
     const width = mlp ? hidden : C;
     const from = (what, start, count) => memory.slice(at[what] + start, at[what] + start + count);
     const part = {
@@ -90,16 +90,12 @@ export class Circuit {
     };
     if (mlp) [part.given, part.gates] = [0, 1].map(() => new Float32Array(T * hidden));
     for (let s = 0; s < T; s++) {
-      memory.copyWithin(at.up, at[`x${l}`] + s * C, at[`x${l}`] + (s + 1) * C);
-      if (mlp) engine.add(at.up, at[`attn${l}`] + s * C, C);
-      part.scales[s] = engine.normScale(at.up);
+      const { scale, before, after } = mlp ? engine.neurons(l, s)
+        : { scale: engine.normScale(at[`x${l}`] + s * C) };
+      part.scales[s] = scale;
       if (!mlp) continue;
-      engine.norm(part.norm, at.up, 1);
-      engine.linear(part.reading, at.normed, at.up, 1, C, hidden);
-      const linear = from("up", 0, hidden);
-      activate(config.activation, memory, at.up, at.up, hidden);
-      part.given.set(from("up", 0, hidden), s * hidden);
-      part.gates.set(linear.map((u, j) => (u ? memory[at.up + j] / u : 0)), s * hidden);
+      part.given.set(after, s * hidden);
+      part.gates.set(before.map((u, j) => (u ? after[j] / u : 0)), s * hidden);
     }
     return part;
   }

@@ -4,7 +4,7 @@
 // The context of a place is the tokens before it, the nearest first. `sorted` has all places in the
 // order of their contexts, so that places whose last k tokens are the same are adjacent: a range.
 
-import { clamp, sum } from "./numbers.js";
+import { clamp, sameAtStart, sum } from "./numbers.js";
 
 export const DEPTH = 64; // tokens by which contexts are sorted
 const OFTEN = 500; // places in a range whose counts are kept
@@ -35,7 +35,7 @@ export class Counting {
     [this.found, this.counts, this.last] = [1, 2, 3].map(() => new Int32Array(V));
     this.often = Array.from({ length: order }, () => new Map()); // counts by the start of the range
     this.discounts = [];
-    this.kept = { ids: [], surprisal: [], lengths: [] }; // of the last text
+    this.kept = { ids: [], surprisal: [] }; // of the last text
   }
 
   /** Make the index; yield to let the page handle events. */
@@ -185,23 +185,20 @@ export class Counting {
     return from;
   }
 
-  /** The surprisal of each token of a text in nats, and the length of the longest context that was
-   * counted. The results before the first token that changed are kept. */
+  /** The surprisal of each token of a text in nats. The results before the first token that changed
+   * are kept. */
   read(ids) {
-    const { kept, V, order } = this, { surprisal, lengths } = kept;
-    let t = 0;
-    while (t < ids.length && ids[t] === kept.ids[t]) t++;
-    for (; t < ids.length; t++) {
-      const ranges = this.ranges(ids, t, order - 1);
-      const probability = ranges.reduce((shorter, range, k) => {
+    const { kept, V, order } = this;
+    for (let t = sameAtStart(kept.ids, ids); t < ids.length; t++) {
+      const probability = this.ranges(ids, t, order - 1).reduce((shorter, range, k) => {
         const terms = this.termsOf(k, range), j = terms.ids.indexOf(ids[t]);
         return (j < 0 ? 0 : terms.shares[j]) + terms.left * shorter;
       }, 1 / V);
-      [surprisal[t], lengths[t]] = [-Math.log(probability), ranges.length - 1];
+      kept.surprisal[t] = -Math.log(probability);
     }
-    surprisal.length = lengths.length = ids.length;
+    kept.surprisal.length = ids.length;
     kept.ids = [...ids];
-    return { surprisal: Float64Array.from(surprisal), lengths: [...lengths] };
+    return Float64Array.from(kept.surprisal);
   }
 
   /** The probability of every token at place t of a text, (V,). */

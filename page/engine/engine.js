@@ -5,32 +5,32 @@
 // vocabulary. All numbers are in the memory of kernels.js, which has the matmul.
 
 import { ACTIVATIONS, activate, arena, fours, product } from "./kernels.js";
+import { sameAtStart } from "./numbers.js";
 import { countOf, NGRAM_ROWS } from "./shapes.js";
 
 const EPS = 1e-5; // of every norm
-const CHUNK = 16; // rows between two yields, and queries that attend together: tiles of four
+export const CHUNK = 16; // rows between two yields, and queries that attend together: tiles of four
 
 const shelves = []; // weights in memory: {key, start, count, users}
 
-/** The sizes of a model, by the letters above: L, H, C, B (block_size), D, V. */
+/** The sizes of a model, by the letters above: L, H, C, B (block_size), D, V; and `hidden`, the
+ * number of neurons of an MLP. */
 export function sizesOf(config, shapes) {
   const { n_layer: L, n_head: H, n_embd: C, block_size: B } = config;
-  const V = shapes.find(([name]) => name === "token_embedding.weight")[1][0];
-  return { L, H, C, B, D: C / H, V };
+  const [V, hidden] = ["token_embedding.weight", "blocks.0.mlp.up.weight"].map((weight) =>
+    shapes.find(([name]) => name === weight)[1][0]);
+  return { L, H, C, B, D: C / H, V, hidden };
 }
 
 export class Engine {
   /** @param config the fields of model/config.py
-   * @param shapes [name, shape] of each weight, in the order in which `load` writes them
-   * @param chunk number of rows that `block` and `unembed` can compute at once */
-  constructor(config, shapes, chunk = CHUNK) {
+   * @param shapes [name, shape] of each weight, in the order in which `load` writes them */
+  constructor(config, shapes) {
     Object.assign(this, { config }, sizesOf(config, shapes));
     const { L, H, C, B } = this;
     this.triangle = (B * (B + 1)) / 2; // weights of a head: row t has t + 1
     this.unembedding = config.tie_embeddings ? "token_embedding" : "head";
-    this.hidden = shapes.find(([name]) => name.endsWith("mlp.up.weight"))[1][0];
     this.at = {}; // where each tensor begins
-    this.rows = {}; // number of rows of each matrix
     let end = 0;
     const place = (name, size) => {
       this.at[name] = end;
@@ -41,8 +41,8 @@ export class Engine {
       for (const name of ["q", "k", "v", "z", "attn", "mlp"]) place(name + l, B * C);
       place(`weights${l}`, H * this.triangle);
     }
-    place("normed", chunk * C);
-    for (const name of ["up", "active"]) place(name, chunk * this.hidden); // before and after
+    place("normed", CHUNK * C);
+    for (const name of ["up", "active"]) place(name, CHUNK * this.hidden); // before and after
     place("scores", CHUNK * fours(B));
     place("logits", B * this.V);
     place("lens", CHUNK * this.V);
@@ -52,9 +52,7 @@ export class Engine {
     this.offsets = {}; // of each weight, after the first
     this.weightCount = 0;
     for (const tensor of shapes) {
-      const [name, [rows]] = tensor;
-      this.rows[name] = rows;
-      this.offsets[name] = this.weightCount;
+      this.offsets[tensor[0]] = this.weightCount;
       this.weightCount += countOf(tensor);
     }
     if (config.positions === "rotary") this.tabulateRotations();
@@ -116,9 +114,7 @@ export class Engine {
    *     {layer, head, position, row}            a head's output before W_O, D numbers */
   set(tokens, edits = []) {
     if (tokens.length > this.B) throw new Error(`${tokens.length} tokens, block_size ${this.B}`);
-    let same = 0;
-    while (same < tokens.length && tokens[same] === this.tokens[same]) same++;
-    this.forget(0, same);
+    this.forget(0, sameAtStart(this.tokens, tokens));
     const all = [...new Set([...this.edits, ...edits])];
     const kept = this.edits.filter((edit) => edits.includes(edit));
     const still = edits.filter((edit) => this.edits.includes(edit)); // the same, perhaps reordered
@@ -199,10 +195,9 @@ export class Engine {
     yield ["token_embedding", tokens[t]];
     if (positions === "learned") yield ["position_embedding", t];
     for (let i = 1, power = 1, number = tokens[t]; i < ngrams; i++) {
-      const name = `ngram_embeddings.${i - 1}`;
       power = (power * V) % NGRAM_ROWS;
       number += (tokens[t - i] ?? 0) * power;
-      yield [name, number % this.rows[`${name}.weight`]];
+      yield [`ngram_embeddings.${i - 1}`, number % NGRAM_ROWS];
     }
   }
 
@@ -380,6 +375,20 @@ export class Engine {
   /** Return the scale that a norm applies to the numbers at x, before its weights. */
   normScale(x) { return this.moments(x, this.C).scale; }
 
+  /** Return of an MLP at t, without edits: the scale of its norm, and its neurons before and after
+   * the nonlinearity. */
+  neurons(l, t) {
+    const { memory, at, C, hidden, config } = this, name = `blocks.${l}`;
+    memory.copyWithin(at.up, at[`x${l}`] + t * C, at[`x${l}`] + (t + 1) * C);
+    this.add(at.up, at[`attn${l}`] + t * C, C);
+    const scale = this.normScale(at.up);
+    this.norm(`${name}.mlp_norm`, at.up, 1);
+    this.linear(`${name}.mlp.up`, at.normed, at.up, 1, C, hidden);
+    activate(config.activation, memory, at.up, at.active, hidden);
+    const [before, after] = [at.up, at.active].map((from) => memory.slice(from, from + hidden));
+    return { scale, before, after };
+  }
+
   /** Return what the channels from `first` of `width` write into the residual stream. */
   written(name, width, first, values) {
     const { memory, at, C } = this, weight = at[`${name}.weight`] + first;
@@ -434,13 +443,20 @@ export class Engine {
     return found;
   }
 
+  /** Return the direction of the residual stream at t that adds to a token's logit, with the scale
+   * of the final norm held fixed. */
+  toLogit(t, token) {
+    const { memory, at, C, L } = this, row = at[`${this.unembedding}.weight`] + token * C;
+    const scale = this.normScale(at[`x${L}`] + t * C);
+    return this.before("final_norm", Float64Array.from(memory.subarray(row, row + C)))
+      .map((x) => x * scale);
+  }
+
   /** Return what each part adds to a logit, with the scale of the final norm held fixed. */
   votes(t, token) {
     const { memory, at, C, D, L } = this;
-    const scale = this.normScale(at[`x${L}`] + t * C);
     const from = (x, count) => memory.subarray(x, x + count);
-    const row = from(at[`${this.unembedding}.weight`] + token * C, C);
-    const direction = this.before("final_norm", Float64Array.from(row)).map((x) => x * scale);
+    const direction = this.toLogit(t, token);
     const along = (y) => product(from(y, C), direction);
     const found = { embedding: along(at.x0 + t * C), heads: [], mlps: [], biases: 0 };
     for (let l = 0; l < L; l++) {
@@ -450,12 +466,11 @@ export class Engine {
         found.heads.push(product(direction, this.written(out, C, d, z)));
       }
       found.mlps.push(along(at[`mlp${l}`] + t * C));
-      const bias = at[`${out}.bias`];
-      if (bias !== undefined) found.biases += along(bias);
+      found.biases += this.biased(out, direction);
     }
     if (this.config.head_bias) found.biases += memory[at["head.bias"] + token];
-    const bias = at["final_norm.bias"];
-    if (bias !== undefined) found.biases += product(row, from(bias, C));
+    const row = from(at[`${this.unembedding}.weight`] + token * C, C);
+    found.biases += this.biased("final_norm", row);
     return found;
   }
 }

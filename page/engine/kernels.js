@@ -322,6 +322,14 @@ export function product(a, b) {
   return sum;
 }
 
+/** q.k / sqrt(D) of head h for each pair of a row of Q and a row of K, which are C wide. */
+export function scoresOfPairs(Q, K, h, C, D) {
+  const count = K.length / C;
+  const ofHead = (rows, t) => rows.subarray(t * C + h * D, t * C + (h + 1) * D);
+  return Float32Array.from({ length: (Q.length / C) * count }, (_, i) =>
+    product(ofHead(Q, Math.floor(i / count)), ofHead(K, i % count)) / Math.sqrt(D));
+}
+
 /** Compute the softmax of `count` scores, each times `scale`, in place. */
 export function softmax(memory, row, count, scale = 1) {
   let largest = -Infinity;

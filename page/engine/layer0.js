@@ -2,7 +2,7 @@
 // a position depends only on the token (and on the position, if it is embedded). So the scores of
 // its heads, and their logit contributions, are tables over the vocabulary.
 
-import { product } from "./kernels.js";
+import { scoresOfPairs } from "./kernels.js";
 
 const MOST_TOKENS = 300; // the largest vocabulary whose tables can be drawn
 
@@ -46,11 +46,9 @@ export class Layer0 {
   /** Return the scores q.k / sqrt(D) of a head, (query tokens, key tokens), averaged over one of
    * the lists of positions. With rotary positions, only the distance matters. */
   scores(h, queryPositions, keyPositions) {
-    const { engine: { C, D }, tokens: { length } } = this;
+    const { C, D } = this.engine;
     const [Q, K] = [this.rows("query", queryPositions), this.rows("key", keyPositions)];
-    const ofHead = (rows, i) => rows.subarray(i * C + h * D, i * C + (h + 1) * D);
-    return Float32Array.from({ length: length ** 2 }, (_, i) =>
-      product(ofHead(Q, Math.floor(i / length)), ofHead(K, i % length)) / Math.sqrt(D));
+    return scoresOfPairs(Q, K, h, C, D);
   }
 
   /** Return what a head adds to each logit, (tokens, V), per unit of weight on a token at a

@@ -34,22 +34,26 @@ export class Measure {
     this.task = task;
     this.sequences = task.draw(HELD_OUT, count, true);
     this.trained = task.pairs ? task.draw(TRAINED, count) : []; // others hold nothing out
-    const { repeat_min_period: low, repeat_max_period: high } = task.data;
-    const P = this.period = Math.min(low ? Math.round((low + high) / 2) : 32, V, Math.floor(B / 2));
+    const { source, repeat_min_period: low, repeat_max_period: high } = task.data;
+    const usual = source === "repeat" ? Math.round((low + high) / 2) : 32;
+    const P = this.period = Math.min(usual, V, Math.floor(B / 2));
     this.repeats = P < 2 ? [] : new TASKS.repeat(
       { repeat_vocab: V, repeat_min_period: P, repeat_max_period: P }, 2 * P - 1).draw(REPEATS, 8);
     const scores = SCORES.filter(({ repeats }) => !repeats || P > 1).map(({ at, ...score }) => {
-      const [from, T] = score.repeats ? [P, 2 * P] : [1, B];
-      return { ...score, matches: [range(T).map((q) => (q < from ? [] : [at(q, P)]))] };
+      const [sequences, from, T] = score.repeats
+        ? [this.repeats, P, 2 * P] : [this.sequences, 1, B];
+      const match = range(T).map((q) => (q < from ? [] : [at(q, P)]));
+      return { ...score, matches: sequences.map(() => match) };
     });
     const matches = this.sequences.map((tokens) => task.match(tokens.slice(0, B)));
     if (matches.flat(2).length) scores.push({ ...MATCH, matches });
-    /** Of each score, for one sequence or each: the places of the weights, and the queries. */
+    /** Of each score, for each sequence: the places of the weights, and what divides their sum. */
     this.scores = scores.map(({ matches, ...score }) => {
       const lists = matches.map((match) => [...match.entries()].filter(([, keys]) => keys.length));
-      const uniform = lists.filter((list) => list.length)
-        .map((list) => mean(list.map(([q, keys]) => keys.length / (q + 1))));
-      return { ...score, uniform: mean(uniform), found: lists.map((list) => ({ count: list.length,
+      const some = lists.filter((list) => list.length);
+      const uniform =
+        mean(some.map((list) => mean(list.map(([q, keys]) => keys.length / (q + 1)))));
+      return { ...score, uniform, found: lists.map((list) => ({ count: list.length * some.length,
         places: list.flatMap(([q, keys]) => keys.map((k) => triangle(q) + k)) })) };
     });
   }
@@ -71,16 +75,14 @@ export class Measure {
       mean(range(to).slice(from).map((t) => -rows[t][sequence[t + 1]]));
     const rightOf = (rows, sequence) => this.task.answers(sequence).flatMap((is, t) =>
       (is ? [Number(indexOfLargest(rows[t - 1]) === sequence[t])] : []));
-    const addScores = (repeats, i, sequences) => {
-      for (const { key, found, ...score } of this.scores) {
-        const { places, count } = found[found.length > 1 ? i : 0];
-        if (Boolean(score.repeats) !== repeats || !count) continue;
-        const all = found.length > 1 ? found.filter((each) => each.count).length : sequences.length;
-        for (let head = 0; head < L * H; head++) {
+    const addScores = (repeats, i) => {
+      for (const { key, found } of this.scores.filter((each) => !each.repeats === !repeats)) {
+        const { places, count } = found[i];
+        if (count) for (let head = 0; head < L * H; head++) {
           const from = at[`weights${Math.floor(head / H)}`] + (head % H) * size;
           let weight = 0;
           for (const place of places) weight += engine.memory[from + place];
-          scores[key][head] += weight / count / all;
+          scores[key][head] += weight / count;
         }
       }
     };
@@ -90,7 +92,7 @@ export class Measure {
       const rows = read(sequence, B);
       losses.push(lossOf(rows, sequence, 0, B));
       right.push(...rightOf(rows, sequence));
-      addScores(false, i, this.sequences);
+      addScores(false, i);
       for (let l = 0; l < L; l++) {
         for (let j = 0; j < B * C; j++) {
           headMeans[l * C + j % C] += engine.memory[at[`z${l}`] + j] / B / this.sequences.length;
@@ -106,7 +108,7 @@ export class Measure {
       const rows = read(sequence, 2 * period);
       first.push(lossOf(rows, sequence, 0, period - 1));
       second.push(lossOf(rows, sequence, period, 2 * period - 1));
-      addScores(true, i, this.repeats);
+      addScores(true, i);
       yield;
     }
     const copying = first.length ? { period, first: mean(first), second: mean(second) } : null;

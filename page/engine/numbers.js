@@ -9,4 +9,10 @@ export const indexOfLargest = (numbers) => numbers.reduce((a, x, i) => (x > numb
 export const ranked = (numbers, count) =>
   [...numbers.keys()].sort((a, b) => numbers[b] - numbers[a] || a - b).slice(0, count);
 
+/** How many numbers at the start of `b` are the same in `a`. */
+export function sameAtStart(a, b) {
+  const apart = b.findIndex((x, i) => x !== a[i]);
+  return apart < 0 ? b.length : apart;
+}
+
 export const clamp = (x, low, high) => Math.min(Math.max(x, low), high);

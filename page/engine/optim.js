@@ -3,14 +3,6 @@
 import { arena } from "./kernels.js";
 import { countOf } from "./shapes.js";
 
-/** The fields of training/config.py that training in the page has, with their defaults. */
-export const DEFAULTS = {
-  seed: 1337, max_steps: 600, batch_size: 16, optimizer: "muon", learning_rate: null,
-  muon_learning_rate: 0.012, warmup_steps: 10, schedule: "linear", decay_fraction: 0.6,
-  final_lr_fraction: 0, weight_decay: 0.1, ngram_decay: null, beta1: 0.9, beta2: 0.99,
-  grad_clip: 1, multi_token: 0,
-};
-
 const NEWTON_SCHULZ = [3.4445, -4.775, 2.0315]; // coefficients of Jordan et al. 2024
 const MOMENTUM = 0.95; // of Muon
 
@@ -21,7 +13,7 @@ const SCHEDULES = {
 };
 
 /** The learning-rate multiplier for a step, counted from 0: see get_lr_scale. */
-export function scaleAt(step, config) {
+function scaleAt(step, config) {
   const { warmup_steps, max_steps, decay_fraction, schedule, final_lr_fraction } = config;
   if (step < warmup_steps) return (step + 1) / warmup_steps;
   const start = Math.max(warmup_steps, (1 - decay_fraction) * max_steps);
@@ -29,10 +21,6 @@ export function scaleAt(step, config) {
   const remaining = SCHEDULES[schedule](Math.min(1, progress)); // a page may train on
   return final_lr_fraction + (1 - final_lr_fraction) * remaining;
 }
-
-/** The weight of the loss for the token after the next: see get_multi_token_weight. */
-export const multiTokenAt = (step, { multi_token, max_steps }) =>
-  multi_token * Math.max(0, 1 - 2 * step / max_steps);
 
 export class Optimizer {
   /** @param learner whose weights are updated

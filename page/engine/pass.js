@@ -1,6 +1,5 @@
 // A pass of an engine over a text, with pauses for the browser's events, and its results.
 
-import { activate } from "./kernels.js";
 import { largestOf, range, sum } from "./numbers.js";
 
 /** Let the browser handle events. (A timer would wait 4 ms; scheduler.yield starves timers.) */
@@ -78,18 +77,10 @@ export function copied(engine, head, q, k, weight) {
 /** The activations of an MLP's neurons at t, and what each adds to a token's logit by the direct
  * path, with the scale of the final norm held fixed. */
 export function neuronsOf(engine, l, t, token) {
-  const { memory, at, L, C, hidden, config } = engine, name = `blocks.${l}`;
-  memory.copyWithin(at.up, at[`x${l}`] + t * C, at[`x${l}`] + (t + 1) * C);
-  engine.add(at.up, at[`attn${l}`] + t * C, C);
-  engine.norm(`${name}.mlp_norm`, at.up, 1);
-  engine.linear(`${name}.mlp.up`, at.normed, at.up, 1, C, hidden);
-  activate(config.activation, memory, at.up, at.up, hidden);
-  const given = memory.slice(at.up, at.up + hidden), added = new Float64Array(hidden);
-  const row = at[`${engine.unembedding}.weight`] + token * C, down = at[`${name}.mlp.down.weight`];
-  const scale = engine.normScale(at[`x${L}`] + t * C);
-  engine.before("final_norm", Float64Array.from(memory.subarray(row, row + C)))
-    .forEach((x, c) => given.forEach((active, j) => {
-      added[j] += scale * x * active * memory[down + c * hidden + j];
-    }));
+  const { memory, at, hidden } = engine, down = at[`blocks.${l}.mlp.down.weight`];
+  const { after: given } = engine.neurons(l, t), added = new Float64Array(hidden);
+  engine.toLogit(t, token).forEach((x, c) => given.forEach((active, j) => {
+    added[j] += x * active * memory[down + c * hidden + j];
+  }));
   return { given, added };
 }

@@ -2,14 +2,10 @@
 
 import { windowStart } from "./engine.js";
 import { ranked, sum } from "./numbers.js";
+import { Random } from "./random.js";
 
 /** A number in [0, 1) from seed and position alone, so that what was shown is what is written. */
-function chance(seed, position) {
-  let x = Math.imul(seed + 1, 0x9e3779b1) ^ Math.imul(position + 1, 0x85ebca6b);
-  x = Math.imul(x ^ (x >>> 15), 0x2c1b3c6d);
-  x = Math.imul(x ^ (x >>> 12), 0x297a2d39);
-  return ((x ^ (x >>> 15)) >>> 0) / 2 ** 32;
-}
+const chance = (seed, position) => new Random(2 ** 32 * position + seed).uniform();
 
 /** The next token, from a row of logits; temperature 0 takes the most likely. */
 function draw(logits, { temperature, topK }, random) {

@@ -41,9 +41,8 @@ class Task {
   baselines(sequences) {
     const V = this.chars.length, counts = range(this.T + 1).map(() => new Float64Array(V).fill(1));
     for (const tokens of this.draw(-1, OBSERVED)) tokens.forEach((id, t) => counts[t][id]++);
-    const nats = sequences.flatMap((tokens) => tokens.slice(1).map((id, t) =>
-      -Math.log(counts[t + 1][id] / (OBSERVED + V))));
-    return { uniform: Math.log(V), chance: sum(nats) / nats.length };
+    const chance = (tokens, t) => counts[t][tokens[t]] / (OBSERVED + V);
+    return { uniform: Math.log(V), chance: lossOf(chance, sequences) };
   }
 }
 
@@ -103,18 +102,12 @@ class Markov extends Task {
 
   /** By counting in the context, from 1, the tokens or the bigrams. */
   baselines(sequences) {
-    const { n } = this, mean = (predict) => sum(sequences.map((tokens) => {
-      const counts = range(n + 1).map(() => new Array(n).fill(1)); // after each token, and in all
-      counts[n][tokens[0]]++;
-      return sum(tokens.slice(1).map((id, t) => {
-        const row = counts[predict(tokens[t])], nats = -Math.log(row[id] / sum(row));
-        counts[tokens[t]][id]++;
-        counts[n][id]++;
-        return nats;
-      })) / this.T;
-    })) / sequences.length;
-    return { uniform: Math.log(n), "in-context unigram": mean(() => n),
-      "in-context bigram": mean((id) => id) };
+    const loss = (countedBefore) => lossOf((tokens, t) => {
+      const counted = tokens.slice(0, t).filter(countedBefore(tokens, t));
+      return (1 + counted.filter((id) => id === tokens[t]).length) / (this.n + counted.length);
+    }, sequences);
+    return { uniform: Math.log(this.n), "in-context unigram": loss(() => () => true),
+      "in-context bigram": loss((tokens, t) => (_, i) => tokens[i - 1] === tokens[t - 1]) };
   }
 }
 
@@ -261,16 +254,23 @@ class Text extends Task {
       one[tokens[t]]++;
       two[tokens[t - 1] * V + tokens[t]]++;
     }
-    const mean = (chance) => sum(sequences.flatMap((ids) =>
-      ids.slice(1).map((id, t) => -Math.log(chance(id, ids[t]))))) / sequences.length / this.T;
     const all = sum(one), rows = range(V).map((id) => sum(two.subarray(id * V, (id + 1) * V)));
-    return { uniform: Math.log(V), unigram: mean((id) => one[id] / all),
-      bigram: mean((id, before) => two[before * V + id] / rows[before]) };
+    const unigram = (ids, t) => one[ids[t]] / all;
+    const bigram = (ids, t) => two[ids[t - 1] * V + ids[t]] / rows[ids[t - 1]];
+    return { uniform: Math.log(V), unigram: lossOf(unigram, sequences),
+      bigram: lossOf(bigram, sequences) };
   }
 }
 
 export const TASKS = { repeat: Repeat, sink: Sink, markov: Markov, modular: Modular,
   flipflop: FlipFlop, brackets: Brackets, addition: Addition, recall: Recall, text: Text };
+
+/** The mean loss if `chance` is the probability of token t of some tokens, after the first. */
+function lossOf(chance, sequences) {
+  const nats = sequences.flatMap((tokens) =>
+    tokens.slice(1).map((_, t) => -Math.log(chance(tokens, t + 1))));
+  return sum(nats) / nats.length;
+}
 
 /** The index that a random number chooses by weights. */
 function chooseBy(weights, u) {

@@ -1,6 +1,5 @@
 // Training in the page: a replica of the model in each worker, and the steps that all make.
 
-import { DEFAULTS } from "./optim.js";
 import { range } from "./numbers.js";
 import { initialize, shapesOf } from "./shapes.js";
 import "./worker.js";
@@ -9,13 +8,15 @@ export const defaultWorkers = () => Math.min(4, Math.max(1, navigator.hardwareCo
 
 export class Trainer {
   /** @param config the fields of model/config.py
-   * @param train fields of training/config.py; `this.train` may be changed between steps
+   * @param train the fields of training/config.py; `this.train` may be changed between steps
    * @param count number of workers
    * @param script text of the page's script, whose first import is this module, so that the script
    *     begins with what a worker needs */
   constructor(config, train, vocabSize, count, script) {
-    if (config.dropout || config.attn_dropout) throw new Error("the page trains without dropout");
-    this.train = { ...DEFAULTS, ...train };
+    const missing = config.dropout || config.attn_dropout ? "dropout"
+      : train.multi_token ? "multi-token prediction" : "";
+    if (missing) throw new Error(`the page trains without ${missing}`);
+    this.train = { ...train };
     this.shapes = shapesOf(config, vocabSize);
     this.steps = 0;
     this.turn = Promise.resolve(); // of the last call: calls follow each other

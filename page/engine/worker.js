@@ -5,7 +5,7 @@
 // replicas stay bitwise identical. In the page's script, what a worker needs ends here.
 
 import { Learner } from "./backward.js";
-import { multiTokenAt, Optimizer } from "./optim.js";
+import { Optimizer } from "./optim.js";
 
 class Replica {
   constructor(config, shapes, weights, rank, ports) {
@@ -26,8 +26,7 @@ class Replica {
   weights() { return this.learner.weights.slice(); }
 
   async step(batch, count, step, train) {
-    const own = this.learner.learn(batch, count, multiTokenAt(step, train));
-    const loss = await this.sum(own);
+    const loss = await this.sum(this.learner.learn(batch, count));
     return { loss, gradNorm: this.optimizer.step(loss, step, train) };
   }
 

@@ -51,6 +51,12 @@ export function shade(element, colors, fraction) {
   element.style.color = i === null ? "" : colors.ink[i];
 }
 
+/** Color an element by a number between -limit and limit, and return it. */
+export function shadeScore(element, value, limit) {
+  shade(element, theme().score, 0.5 + value / limit / 2);
+  return element;
+}
+
 export function scale(colors, ticks) {
   const bar = el("div", { className: "bar" });
   const stops = range(17).map((i) => colors.css[i * 15]);

@@ -6,8 +6,8 @@ import { largestOf, range, ranked, sum } from "../engine/numbers.js";
 import { data, headName, HEADS, rowOf, sizes, vocab } from "../run.js";
 import { queryOnShow } from "../selection.js";
 import { change, settled, state } from "../state.js";
-import { shade, theme } from "./colors.js";
-import { $, el, header, numeral, refill, row } from "./elements.js";
+import { shadeScore } from "./colors.js";
+import { $, button, el, header, numeral, refill, row } from "./elements.js";
 import { quoted, signed } from "./format.js";
 
 const hasBiases = data.shapes.some(([name]) => /(out|final_norm|head)\.bias$/.test(name));
@@ -27,12 +27,9 @@ export function showContributions() {
   const [logit, embedding, biases] = parts;
   const patched = logit - sum(parts.slice(1));
   const limit = largestOf(parts.slice(1).map(Math.abs)) || 1;
-  const part = (value, head) => {
-    const spot = numeral(head === undefined ? signed(value, 2) : el("button", { type: "button",
-      title: `select ${headName(head)}`, onclick: () => selectHead(head) }, signed(value, 2)));
-    shade(spot, theme().score, 0.5 + value / limit / 2);
-    return spot;
-  };
+  const part = (value, head) => shadeScore(numeral(head === undefined ? signed(value, 2)
+    : button(() => selectHead(head), { title: `select ${headName(head)}` }, signed(value, 2))),
+  value, limit);
   const single = (name, value) => row(header(name, "row"), part(value));
   const isPatched = edits.some((word) => /^patch.*L\d+$/.test(word));
   const choice = el("input", { type: "checkbox", checked: relative,
@@ -41,7 +38,7 @@ export function showContributions() {
   refill($("votes"),
     el("div", { className: "controls" }, el("b", {}, `Logit contributions to ${names}`),
       el("label", {}, choice, " minus runner-up"),
-      el("button", { type: "button", onclick: () => vote(bar), ariaLabel: "Close" }, "×")),
+      button(() => vote(bar), { ariaLabel: "Close" }, "×")),
     el("div", { className: "scroll" }, el("table", {},
       row(header(""), ...range(H).map((h) => header(`H${h}`)), header("MLP")),
       ...range(L).map((l) => row(header(`L${l}`, "row"),

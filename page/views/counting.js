@@ -6,7 +6,7 @@ import { range, ranked } from "../engine/numbers.js";
 import { data, rowOf, tokenizer, vocab } from "../run.js";
 import { place } from "../selection.js";
 import { change, state } from "../state.js";
-import { $, cell, el, header, numeral, p, refill, row } from "./elements.js";
+import { $, cell, el, gauge, header, numeral, p, refill, row } from "./elements.js";
 import { count, number, tokensOf, visible } from "./format.js";
 
 const SHOWN = 5; // tokens
@@ -32,11 +32,6 @@ function prediction(t) {
   const { counting, view: { pass: { ids, T, logP } } } = state, id = ids[t];
   const model = rowOf(logP, t - 1).map(Math.exp), counted = counting.predict(ids, t);
   const { length, places, next } = counting.longest(ids, t);
-  const bar = (kind, probability) => {
-    const gauge = el("div", { className: `gauge ${kind}` });
-    gauge.style.width = `${100 * probability}%`;
-    return gauge;
-  };
   const likely = ranked(model.map((probability, v) => Math.max(probability, counted[v])), SHOWN);
   const context = t < T ? `${tokensOf(length)} before it` : `last ${tokensOf(length)}`;
   const times = places.length > 1 ? `${count(places.length)} times` : "once";
@@ -55,7 +50,7 @@ function prediction(t) {
         cell(el("code", {}, visible(vocab[v]))),
         numeral(count(next.find((each) => each.id === v)?.count ?? 0)),
         numeral(number(counted[v])), numeral(number(model[v])),
-        cell(bar("counted", counted[v]), bar("", model[v]))))),
+        cell(gauge("counted", counted[v]), gauge("", model[v]))))),
     ...(length ? [...passages.values()].slice(0, PASSAGES) : []),
   ];
 }

@@ -3,7 +3,7 @@
 import { toggleEdit, undo } from "../actions.js";
 import { editing } from "../run.js";
 import { state } from "../state.js";
-import { $, el, refill } from "./elements.js";
+import { $, button, refill } from "./elements.js";
 import { number, signed } from "./format.js";
 
 // A patch needs a second text of the same length; the position must be in the window.
@@ -30,8 +30,8 @@ export function showEdits() {
   refill($("edit-list"), ...edits.map((word) => {
     const edit = editing.read(word);
     const says = inPlainWords(edit) + (hasEffect(edit, view) ? "" : ": not in this text");
-    return el("button", { type: "button", className: "chip", title: "undo",
-      ariaLabel: `undo: ${says}`, onclick: () => toggleEdit(word) }, `${says} ×`);
+    return button(() => toggleEdit(word),
+      { className: "chip", title: "undo", ariaLabel: `undo: ${says}` }, `${says} ×`);
   }));
   const [now, before] = [view.pass.loss, view.before.loss];
   $("change").textContent =

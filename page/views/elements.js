@@ -9,6 +9,9 @@ export function el(tag, properties = {}, ...children) {
   return element;
 }
 
+export const button = (onclick, properties, ...content) =>
+  el("button", { type: "button", onclick, ...properties }, ...content);
+
 export function svg(tag, attributes = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -36,6 +39,14 @@ export const cell = (...content) => el("td", {}, ...content);
 export const numeral = (text) => el("td", { className: "number" }, text);
 export const header = (text, scope = "col") => el("th", { scope }, text);
 export const p = (...content) => el("p", {}, ...content);
+
+/** A bar whose length shows a probability. */
+export function gauge(kind, probability) {
+  const bar = el("div", { className: `gauge ${kind}` });
+  bar.style.width = `${100 * probability}%`;
+  return bar;
+}
+
 export const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
 
 export const ARROWS = {
@@ -53,6 +64,13 @@ export const withArrows = (move) => (event) => {
 /** Scroll an element that is too wide for the screen so that `left` is in the middle. */
 export function showColumn(wide, left) {
   wide.parentElement.scrollLeft = left - wide.parentElement.clientWidth / 2;
+}
+
+/** Let the browser save a text or bytes as a file. */
+export function saveFile(name, content) {
+  const link = el("a", { href: URL.createObjectURL(new Blob([content])), download: name });
+  link.click();
+  URL.revokeObjectURL(link.href);
 }
 
 /** Add the section of a panel under "More". */

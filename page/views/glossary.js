@@ -28,8 +28,6 @@ const GLOSSARY = {
   "below in-context n-gram": "first snapshot with a loss below that of counting within the sequence",
   "below chance": "first snapshot with a loss below that of each token's frequency at its position",
   "head on the match": "first snapshot where the head with the highest final score has half of it",
-  "previous-token head": "first snapshot where the head with the highest final score has half of it",
-  "induction head": "first snapshot where the head with the highest final score has half of it",
   temperature: "divides the logits: below 1 favors likely tokens, 0 selects the most likely one",
   "top-k": "sample only from the k most likely tokens",
 };
@@ -39,7 +37,8 @@ function explain(event) {
   if (!term) return;
   $("term").hidden = /out$/.test(event.type);
   if (event.type === "click") event.preventDefault(); // a label would move the focus
-  const name = term.dataset.term.replace(/(below( in-context)?) .*gram$/, "$1 n-gram");
+  const name = term.dataset.term.replace(/(below( in-context)?) .*gram$/, "$1 n-gram")
+    .replace(/^.+ head$/, "head on the match");
   $("term").textContent = GLOSSARY[name];
   const { left, bottom } = term.getBoundingClientRect();
   $("term").style.left = `${clamp(left, 8, Math.max(8, innerWidth - $("term").offsetWidth - 8))}px`;

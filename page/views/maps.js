@@ -1,7 +1,7 @@
 // Attention maps: a head's scores, and pictures of them with one pixel per pair.
 
 import { largestOf } from "../engine/numbers.js";
-import { product } from "../engine/kernels.js";
+import { scoresOfPairs } from "../engine/kernels.js";
 import { triangle } from "../engine/pass.js";
 import { sizes } from "../run.js";
 import { maskNow } from "../selection.js";
@@ -15,13 +15,9 @@ let scored = {}; // of one head: {pass, head, scores}
 export function scoresOf(head) {
   const { pass } = state.view, { H, C, D } = sizes;
   if (scored.pass === pass && scored.head === head) return scored.scores;
-  const { T, queries, keys } = pass;
-  const [Q, K] = [queries, keys].map((each) => each[Math.floor(head / H)]);
-  const ofHead = (rows, t) => rows.subarray(t * C + (head % H) * D, t * C + (head % H + 1) * D);
-  const scores = Float32Array.from({ length: T * T }, (_, i) =>
-    product(ofHead(Q, Math.floor(i / T)), ofHead(K, i % T)) / Math.sqrt(D));
-  scored = { pass, head, scores };
-  return scores;
+  const [Q, K] = [pass.queries, pass.keys].map((each) => each[Math.floor(head / H)]);
+  scored = { pass, head, scores: scoresOfPairs(Q, K, head % H, C, D) };
+  return scored.scores;
 }
 
 export const largestScore = () => largestOf(scoresOf(state.head).map(Math.abs)) || 1;

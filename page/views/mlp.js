@@ -6,7 +6,7 @@ import { neuronsOf } from "../engine/pass.js";
 import { rowOf, vocab } from "../run.js";
 import { isOff, place, queryOnShow } from "../selection.js";
 import { settled, state } from "../state.js";
-import { shade, theme } from "./colors.js";
+import { shadeScore } from "./colors.js";
 import { $, header, numeral, refill, row } from "./elements.js";
 import { count, number, quoted, signed } from "./format.js";
 
@@ -30,9 +30,6 @@ export function showMlp() {
     `${isOff(word) ? ", which is cut" : ""}. The strongest:`;
   refill($("neurons"),
     row(header("neuron"), header("activation"), header(`to logit of ${quoted(vocab[token])}`)),
-    ...best.map((j) => {
-      const effect = numeral(signed(added[j], 3));
-      shade(effect, theme().score, 0.5 + added[j] / limit / 2);
-      return row(numeral(`${j}`), numeral(number(given[j], 2)), effect);
-    }));
+    ...best.map((j) => row(numeral(`${j}`), numeral(number(given[j], 2)),
+      shadeScore(numeral(signed(added[j], 3)), added[j], limit))));
 }

@@ -4,35 +4,32 @@
 import { moveHead, openMlp, openPanel, selectHead, toggleEdit, vote } from "../actions.js";
 import { clamp, indexOfLargest, largestOf, range } from "../engine/numbers.js";
 import { HIGH, labelOf, measures } from "../measures.js";
-import { data, HEADS, headName, rowOf, sizes, snapshots, vocab } from "../run.js";
+import { HEADS, headName, rowOf, sizes, snapshots, vocab } from "../run.js";
 import { isHeadOff, isOff, queryOnShow } from "../selection.js";
 import { change, state } from "../state.js";
-import { $, el, rem, svg, term } from "./elements.js";
+import { $, button, el, rem, svg, term } from "./elements.js";
 import { count, number, quoted, tokensOf } from "./format.js";
 import { paintMap } from "./maps.js";
 
-const { L, H, V } = sizes;
-const button = (className, onclick, ...content) =>
-  el("button", { type: "button", className, onclick }, ...content);
-const ablating = (word) => Object.assign(button("cutter", () => toggleEdit(word)), { value: word });
+const { L, H, V, hidden } = sizes;
+const ablating = (word) => button(() => toggleEdit(word), { className: "cutter", value: word });
 const side = (...content) =>
   el("div", { className: "side" }, el("span", { className: "norm" }, term("norm")), ...content);
 
-const hidden = data.shapes.find(([name]) => name.endsWith("mlp.up.weight"))[1][0];
 const tiles = range(HEADS).map((head) =>
-  button("pick", () => selectHead(head), el("canvas"), el("span")));
+  button(() => selectHead(head), { className: "pick" }, el("canvas"), el("span")));
 const layers = range(L).map((l) => ({
   side: side(el("b", {}, `L${l}`), ablating(`L${l}.attn`)),
   tiles: tiles.slice(l * H, (l + 1) * H),
   mlpSide: side(),
-  mlp: el("div", { className: "mlp" }, button("opens", () => openMlp(l), el("b", {}, "MLP"),
-    ` ${count(hidden)} neurons`), ablating(`L${l}.mlp`)),
+  mlp: el("div", { className: "mlp" }, button(() => openMlp(l), { className: "opens" },
+    el("b", {}, "MLP"), ` ${count(hidden)} neurons`), ablating(`L${l}.mlp`)),
 }));
-const tokens = button("first end opens", () => $("typed").focus());
-const logits = button("end opens",
-  () => vote(indexOfLargest(rowOf(state.view.pass.logits, queryOnShow()))));
+const tokens = button(() => $("typed").focus(), { className: "first end opens" });
+const logits = button(() => vote(indexOfLargest(rowOf(state.view.pass.logits, queryOnShow()))),
+  { className: "end opens" });
 const lastSide = side();
-const stream = button("stream", () => openPanel("lens"));
+const stream = button(() => openPanel("lens"), { className: "stream" });
 const wires = svg("svg", { id: "wires", "aria-hidden": "true" });
 stream.title = stream.ariaLabel = "residual stream: open the logit lens";
 

@@ -5,7 +5,9 @@ import { clamp, ranked } from "../engine/numbers.js";
 import { rowOf, vocab } from "../run.js";
 import { edited, place, queryOnShow } from "../selection.js";
 import { state } from "../state.js";
-import { $, cell, el, header, numeral, p, refill, row, term, withArrows } from "./elements.js";
+import {
+  $, button, cell, el, gauge, header, numeral, p, refill, row, term, withArrows,
+} from "./elements.js";
 import { number, quoted, visible } from "./format.js";
 import { choose } from "./typing.js";
 
@@ -15,23 +17,15 @@ export function showNext() {
   const { view } = state, t = queryOnShow(), { T, ids, surprisal } = view.pass;
   const [now, before] = [view.pass, view.before].map((pass) => rowOf(pass.logP, t));
   const next = ids[t + 1];
-  const gauge = (kind, logP) => {
-    const bar = el("div", { className: kind });
-    bar.style.width = `${100 * Math.exp(logP)}%`;
-    return bar;
-  };
   const rows = ranked(now, BARS).map((id, i) => {
     const token = visible(vocab[id]), tabIndex = i ? -1 : 0; // arrows do the rest
-    const bar = el("button", { type: "button", className: "bar-button", onclick: () => vote(id),
-      title: "logit contributions", ariaLabel: `logit contributions to ${token}`,
-      ariaPressed: id === state.bar, tabIndex }, gauge("gauge", now[id]));
-    if (edited()) bar.append(gauge("gauge ghost", before[id]));
+    const [likely, was] = [now, before].map((logP) => Math.exp(logP[id]));
+    const bar = button(() => vote(id), { className: "bar-button", title: "logit contributions",
+      ariaLabel: `logit contributions to ${token}`, ariaPressed: id === state.bar, tabIndex },
+    gauge("", likely), ...(edited() ? [gauge("ghost", was)] : []));
     return el("tr", { className: id === next ? "came" : "" },
-      cell(el("button", { type: "button", className: "write", title: "append",
-        onclick: () => choose(id), tabIndex }, token)),
-      numeral(number(Math.exp(now[id]))),
-      ...(edited() ? [numeral(number(Math.exp(before[id])))] : []),
-      cell(bar));
+      cell(button(() => choose(id), { className: "write", title: "append", tabIndex }, token)),
+      numeral(number(likely)), ...(edited() ? [numeral(number(was))] : []), cell(bar));
   });
   const own = surprisal[t], after = surprisal[t + 1];
   const heads = edited() ? [row(header(""), header("now"), header("before"), header(""))] : [];

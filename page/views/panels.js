@@ -6,7 +6,7 @@ import { openPanel } from "../actions.js";
 import { data } from "../run.js";
 import { state } from "../state.js";
 import { showAblation } from "./ablation.js";
-import { $, el } from "./elements.js";
+import { $, button } from "./elements.js";
 import { showAlone } from "./layer0.js";
 import { showCircuit } from "./circuit.js";
 import { showLens } from "./lens.js";
@@ -37,6 +37,5 @@ export function followCircuit() {
   if (state.panel === "circuit") showCircuit();
 }
 
-$("more").append(...PANELS.map(({ key, title }) => el("button",
-  { type: "button", id: `show-${key}`, onclick: () => openPanel(state.panel === key ? null : key) },
-  title)));
+$("more").append(...PANELS.map(({ key, title }) =>
+  button(() => openPanel(state.panel === key ? null : key), { id: `show-${key}` }, title)));

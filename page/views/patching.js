@@ -1,7 +1,7 @@
 // The panel of patching: what each activation of a second text restores of its prediction.
 
 import { toggleEdit } from "../actions.js";
-import { clamp, indexOfLargest, range } from "../engine/numbers.js";
+import { clamp, indexOfLargest, range, sameAtStart } from "../engine/numbers.js";
 import { compute } from "../engine/pass.js";
 import { editing, engineFor, headName, HEADS, sizes, tokenizer, vocab } from "../run.js";
 import { place } from "../selection.js";
@@ -19,12 +19,6 @@ let filling = 0;
 
 const keyOf = ({ snapshot, other, pass: { ids } }) =>
   JSON.stringify([snapshot, ids, tokenizer.decode(other)]);
-
-/** Number of tokens at the beginning of `b` that are the same in `a`. */
-export function sameTokens(a, b) {
-  const apart = b.findIndex((id, t) => id !== a[t]);
-  return apart < 0 ? b.length : apart;
-}
 
 const isCurrentGrid = () => grid.key === keyOf(state.view);
 
@@ -69,7 +63,7 @@ async function fillPatches() {
   const byHead = $("by-head").checked;
   const isCurrent = () => mine === filling && grid.shares === shares;
   const otherIds = other.map(({ id }) => id);
-  const first = sameTokens(otherIds, ids); // before it, the activations of both texts are the same
+  const first = sameAtStart(otherIds, ids); // before it, the activations of both texts are the same
   const shares = range(rowsOf(byHead) * T).map((i) => (i % T < first ? 0 : NaN));
   Object.assign(grid, { key: keyOf(state.view), tokens, shares, byHead, look: null, said: "" });
   $("patches").hidden = false;

@@ -4,15 +4,13 @@ import { last, snapshots } from "../run.js";
 import { FIELDS, keepText, linkTo, pasted, problems, setting, valueOf } from "../setting.js";
 import { follow, state } from "../state.js";
 import { command, pause, retrain, savedRun, train } from "../training.js";
-import { $, el } from "./elements.js";
+import { $, button, el, saveFile } from "./elements.js";
 import { showLoss, showMoment } from "./training.js";
 import { showFormation } from "./scores.js";
 
 const IN_SIGHT = 6; // fields that are always visible
 const PACES = [["fastest", Infinity], ["20 steps a second", 20], ["5 steps a second", 5],
   ["1 step a second", 1]];
-
-const button = (text, onclick, title = "") => el("button", { type: "button", onclick, title }, text);
 
 function inputOf(field) {
   const { key, values, live } = field;
@@ -47,10 +45,7 @@ function useText() {
 }
 
 function download() {
-  const link = el("a", { href: URL.createObjectURL(new Blob([savedRun()])),
-    download: "last.safetensors" });
-  link.click();
-  URL.revokeObjectURL(link.href);
+  saveFile("last.safetensors", savedRun());
   said.textContent = "Put the file into a folder of its own, as runs/mine/last.safetensors. Then: " +
     "python sample.py mine";
 }
@@ -64,14 +59,14 @@ const form = el("section", { id: "setting", ariaLabel: "Setting" },
   el("div", { className: "controls" }, ...fields.slice(0, IN_SIGHT)),
   el("details", {}, el("summary", {}, "More settings"),
     el("div", { className: "controls" }, ...fields.slice(IN_SIGHT),
-      button("Download weights", download, "last.safetensors, a run for sample.py and study.py"),
-      button("Copy as command", copyCommand, "that trains the same in PyTorch"))),
-  ...(setting.task === "text" ? [text, button("Use this text", useText)] : []), said);
+      button(download, { title: "last.safetensors, a run for sample.py and study.py" },
+        "Download weights"),
+      button(copyCommand, { title: "that trains the same in PyTorch" }, "Copy as command"))),
+  ...(setting.task === "text" ? [text, button(useText, {}, "Use this text")] : []), said);
 
-const main = button("Train", () => (state.training ? pause()
-  : train(setting.max_steps - snapshots[last()].step % setting.max_steps, pace)));
-main.id = "train";
-const one = button("Step", () => train(1));
+const main = button(() => (state.training ? pause()
+  : train(setting.max_steps - snapshots[last()].step % setting.max_steps, pace)), { id: "train" });
+const one = button(() => train(1), {}, "Step");
 const speed = el("select", { id: "pace", ariaLabel: "Pace" },
   ...PACES.map(([name]) => el("option", {}, name)));
 speed.selectedIndex = 1;

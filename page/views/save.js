@@ -3,7 +3,7 @@
 import { data } from "../run.js";
 import { redrawCells } from "./cells.js";
 import { theme } from "./colors.js";
-import { el, svg } from "./elements.js";
+import { button, saveFile, svg } from "./elements.js";
 
 const LOOKS = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity",
   "paint-order", "font-family", "font-size", "font-style", "font-weight", "text-anchor",
@@ -67,7 +67,7 @@ function copyOf(chart) {
 }
 
 /** Of a canvas of cells, an element with an <svg>, or the picture of the network. */
-export function partsOf(place) {
+function partsOf(place) {
   const pen = new Pen(), { panel, text } = theme();
   const frame = place.matches("canvas, #network") ? place : place.querySelector("svg");
   const { left, top, width, height } = frame.getBoundingClientRect();
@@ -102,13 +102,7 @@ export function partsOf(place) {
 }
 
 /** A button that saves what `find()` returns. */
-export const saveButton = (name, find) => el("button", {
-  type: "button", className: "save", title: "save as SVG", ariaLabel: `save ${name} as SVG`,
-  onclick() {
-    const content = new XMLSerializer().serializeToString(partsOf(find()));
-    const link = el("a", { href: URL.createObjectURL(new Blob([content])),
-      download: `${data.run.name} ${name}.svg` });
-    link.click();
-    URL.revokeObjectURL(link.href);
-  },
-}, "SVG");
+export const saveButton = (name, find) => button(
+  () => saveFile(`${data.run.name} ${name}.svg`,
+    new XMLSerializer().serializeToString(partsOf(find()))),
+  { className: "save", title: "save as SVG", ariaLabel: `save ${name} as SVG` }, "SVG");

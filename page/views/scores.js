@@ -6,7 +6,7 @@ import { measures } from "../measures.js";
 import { headName, HEADS, last, snapshots, UNIT } from "../run.js";
 import { state } from "../state.js";
 import { lineChart } from "./chart.js";
-import { $, cell, el, header, numeral, row, term } from "./elements.js";
+import { $, button, cell, el, header, numeral, row, term } from "./elements.js";
 import { count, number, signed } from "./format.js";
 import { UNIFORM_GUESS } from "./legends.js";
 import { stepsShown } from "./training.js";
@@ -24,7 +24,7 @@ export function showScores() {
     row(header("head score"), header("value"), header("uniform")), ...rows);
   const values = measure.at(view.snapshot);
   $("ranking").replaceChildren(`Heads by ${measure.name}: `, ...ranked(values, HEADS).map((each) =>
-    el("button", { type: "button", ariaPressed: each === head, onclick: () => selectHead(each) },
+    button(() => selectHead(each), { ariaPressed: each === head },
       `${headName(each)} ${measure.text(values[each])}`)));
   const { period, first, second } = snapshots[view.snapshot].copying ?? {};
   $("copying").hidden = !period;

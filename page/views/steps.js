@@ -7,7 +7,7 @@ import { HIGH } from "../measures.js";
 import { editing, engineFor, headName, HEADS, rowOf, sizes, snapshots, vocab } from "../run.js";
 import { edited, isHeadOff, maskNow, offWord, pairOnShow, place } from "../selection.js";
 import { change, settled, state } from "../state.js";
-import { $, el, header, numeral, p, refill, row, term } from "./elements.js";
+import { $, button, el, header, numeral, p, refill, row, term } from "./elements.js";
 import { count, number, quoted, signed, tokensOf, visible } from "./format.js";
 import { UNIFORM_GUESS } from "./legends.js";
 import { scoresOf } from "./maps.js";
@@ -113,9 +113,8 @@ export async function measureHeads(isCurrent) {
 
 function showAblating() {
   const { losses, copying, chances } = measured, name = headName(state.head);
-  const ofHead = (head, says) => el("button", { type: "button", ariaPressed: isHeadOff(head),
-    title: offWord(head) ? "undo" : "ablate", onclick: () => toggleHead(head) },
-  `${headName(head)} ${says}`);
+  const ofHead = (head, says) => button(() => toggleHead(head), { ariaPressed: isHeadOff(head),
+    title: offWord(head) ? "undo" : "ablate" }, `${headName(head)} ${says}`);
   if (!losses) return [p("Measuring each head …")];
   const { view } = state, rise = losses.map((loss) => loss - view.before.loss);
   const [was, now] = [view.before, view.pass].map(({ attention, ids }) =>
@@ -144,8 +143,7 @@ export const STEPS = [
   ["Type", showTyping], ["Attend", showAttending], ["Softmax", showWorked], ["Copy", showCopying],
   ["Ablate", showAblating],
 ];
-const buttons = STEPS.map(([name], i) =>
-  el("button", { type: "button", onclick: () => goToStep(i) }, `${i + 1} ${name}`));
+const buttons = STEPS.map(([name], i) => button(() => goToStep(i), {}, `${i + 1} ${name}`));
 
 export const showStep = () => refill($("step"), ...STEPS[state.step][1]());
 

@@ -154,7 +154,7 @@ def test_page_that_differs_from_pytorch_is_disabled(show: Show, report: Report) 
     act(tab, "#slider", "0")  # the other snapshots are intact
     assert tab.is_visible("#live") and tab.get_attribute("#equality", "class") == "quiet"
     for right, wrong in (
-        ("this.forget(0, same);", "this.forget(0, same + 1);"),
+        ("sameAtStart(this.tokens, tokens)", "sameAtStart(this.tokens, tokens) + 1"),
         ("const { rows, logits:", "logits[5] = NaN;\n  const { rows, logits:"),
     ):
         html = altered(make_html(report.data, report.weights), right, wrong)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from configs.load import SECTIONS, read_command_line, read_config
+from data.tasks import TASKS
 from page.html import make_playground
 from run.checkpoint import open_run
 from tests.page.conftest import settle
@@ -100,6 +101,11 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
     tab.wait_for_selector("text=Train >> visible=true")
     reached = train(tab, 2)["step"]
     assert steps_of(tab)[-1] == reached and "ablated" in tab.inner_text("#edit-list")
+
+
+def test_every_task_can_be_chosen(play: Open) -> None:
+    options = play(TINY).locator("#set-task option").all_inner_texts()
+    assert {*options} == {*TASKS, "text"}
 
 
 def test_an_address_is_a_run(play: Open) -> None:
