@@ -19,14 +19,8 @@ from page.bundle import bundle
 from page.html import pack
 from tests.lens.models import CLASSICAL, MODERN, VOCAB
 from training.config import TrainConfig
-<<<<<<< HEAD
-from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
-from training.step import train_step
-=======
 from training.optim import get_lr_scale, make_optimizer
-from training.runtime import Machine
-from training.step import TrainState, train_step
->>>>>>> 80367c2e01af7fb6d72cd72501fadd1de02c3e46
+from training.step import train_step
 
 SCRIPT = bundle(Path(__file__).parent / "training.js")
 # JavaScript for the tests. Numbers travel in base64, which playwright transfers faster.
@@ -159,15 +153,9 @@ def train(
 @pytest.mark.parametrize(
     ("config", "choices"),
     [
-<<<<<<< HEAD
-=======
-        (MODERN, TrainConfig(schedule="cosine", final_lr_fraction=0.1)),
-        (replace(CLASSICAL, ngrams=2), TrainConfig(grad_clip=0.5, weight_decay=1.0)),
-        (replace(CLASSICAL, head_bias=True), TrainConfig(optimizer="adamw", beta2=0.9)),
->>>>>>> 80367c2e01af7fb6d72cd72501fadd1de02c3e46
         (
             replace(MODERN, ngrams=2, tie_embeddings=True),
-            TrainConfig(schedule="cosine", multi_token=0.5, final_lr_fraction=0.1, grad_clip=0.5),
+            TrainConfig(schedule="cosine", final_lr_fraction=0.1, grad_clip=0.5),
         ),
         (
             replace(CLASSICAL, ngrams=2, head_bias=True),
@@ -219,18 +207,9 @@ def test_initial_weights_are_distributed_as_those_of_gpt(tab: Any) -> None:
     (found,) = train(tab, config, random_batches(VOCAB, 1, 2, 13), choices)["weights"]
     for name, weight, own in by_name(GPT(config, VOCAB), found):
         tolerance = 4 / (2 * weight.numel()) ** 0.5  # of an estimated standard deviation
-<<<<<<< HEAD
         std = weight.std(correction=0).item()
         assert own.std() == pytest.approx(std, rel=tolerance), name
         assert abs(own.mean() - weight.mean().item()) < 0.02 * tolerance * 2, name
-=======
-        assert own.std(correction=0).item() == pytest.approx(
-            weight.std(correction=0).item(), rel=tolerance
-        )
-        assert abs(own.mean() - weight.mean()) < 0.02 * tolerance * 2
-    with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
-        saved.check_resume(header.corpus, header.config.train, header.machine)
->>>>>>> 80367c2e01af7fb6d72cd72501fadd1de02c3e46
 
 
 def test_error_in_a_worker_is_heard(tab: Any) -> None:
@@ -239,12 +218,6 @@ def test_error_in_a_worker_is_heard(tab: Any) -> None:
         tab.evaluate(call, dataclasses.asdict(MODERN))
 
 
-<<<<<<< HEAD
-def test_dropout_is_rejected(tab: Any) -> None:
-    for config in (replace(MODERN, dropout=0.1), replace(MODERN, attn_dropout=0.1)):
-        with pytest.raises(Exception, match="the page trains without dropout"):
-            tab.evaluate("(config) => new Trainer(config, {})", dataclasses.asdict(config))
-=======
 def test_what_does_not_train_is_one_line(tab: Any) -> None:
     call = """([config, train]) => {
       try { new Trainer(config, train, 5, 1, ""); } catch ({ message }) { return message; }
@@ -256,7 +229,6 @@ def test_what_does_not_train_is_one_line(tab: Any) -> None:
     ):
         given = [dataclasses.asdict(config), dataclasses.asdict(choices)]
         assert tab.evaluate(call, given) == f"the page trains without {what}"
->>>>>>> 80367c2e01af7fb6d72cd72501fadd1de02c3e46
 
 
 def test_random_numbers_depend_on_the_whole_seed(tab: Any) -> None:
