@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from common.errors import UserError
 from configs.load import SECTIONS, read_command_line, read_config
 from data.tasks import TASKS
 from page.html import make_playground
@@ -157,7 +158,10 @@ def test_saved_weights_and_command_are_those_of_the_page(play: Open, tmp_path: P
     ids = torch.from_numpy(saved.tokenizer.encode(text).astype(int))[None]
     expected = saved.model()(ids)[0].detach().numpy()
     assert np.abs(logits(tab, text, 3) - expected).max() < 1e-5
-    assert saved.header.state.step == 3 and not saved.tokenizer.to_dict()["chars"].isascii()
+    header = saved.header
+    with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
+        saved.check_resume(header.corpus, header.config.train, header.machine)
+    assert header.state.step == 3 and not saved.tokenizer.to_dict()["chars"].isascii()
     tab.click("text=Copy as command")
     python, script, *flags = shlex.split(tab.inner_text("#setting output"))
     assert (python, script) == ("python", "train.py")
