@@ -134,7 +134,7 @@ class Sink(Task):
 
     def make(self, u: Array, held_out: bool) -> Array:
         tokens = np.zeros((len(u), self.T + 1), dtype=int)
-        tokens[:, 1] = 1 + u[:, 1] * self.letters
+        tokens[:, 1] = 1 + (u[:, 1] * self.letters).astype(int)
         for t in range(2, self.T + 1):
             before = tokens[:, t - 1]
             drawn = 1 + choose_by(self.chain[before - 1], u[:, t])
