@@ -141,7 +141,7 @@ def test_wrong_address_is_a_line_for_each_mistake(play: Open) -> None:
 
 def test_saved_weights_and_command_are_those_of_the_page(play: Open, tmp_path: Path) -> None:
     tab = play("?task=modular&n_embd=16&ngrams=2&optimizer=adamw&weight_decay=0.2&seed=3")
-    train(tab, 3)
+    loss = train(tab, 3)["loss"]
     tab.click("summary >> text=More settings")
     with tab.expect_download() as download:
         tab.click("text=Download weights")
@@ -151,7 +151,8 @@ def test_saved_weights_and_command_are_those_of_the_page(play: Open, tmp_path: P
     ids = torch.from_numpy(saved.tokenizer.encode(text).astype(int))[None]
     expected = saved.model()(ids)[0].detach().numpy()
     assert np.abs(logits(tab, text, 3) - expected).max() < 1e-5
-    assert saved.header.state.step == 3 and not saved.tokenizer.to_dict()["chars"].isascii()
+    assert (saved.header.state.step, saved.header.state.best_val_loss) == (3, loss)
+    assert not saved.tokenizer.to_dict()["chars"].isascii()
     tab.click("text=Copy as command")
     python, script, *flags = shlex.split(tab.inner_text("#setting output"))
     assert (python, script) == ("python", "train.py")

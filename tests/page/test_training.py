@@ -216,6 +216,11 @@ def test_initial_weights_are_distributed_as_those_of_gpt(tab: Any) -> None:
         assert abs(own.mean() - weight.mean().item()) < 0.02 * tolerance * 2, name
 
 
+def test_defaults_are_those_of_the_command(tab: Any) -> None:
+    found, expected = tab.evaluate("DEFAULTS"), dataclasses.asdict(TrainConfig())
+    assert found == {name: expected[name] for name in found}
+
+
 def test_error_in_a_worker_is_heard(tab: Any) -> None:
     call = "(config) => new Trainer(config, {}, 5, 2, script).step([[1, 2], null])"
     with pytest.raises(Exception, match="null"):
