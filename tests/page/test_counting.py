@@ -105,11 +105,10 @@ ORDER = 4
 
 def counted_page(report: Report, train: str) -> str:
     """Return the report with a training text."""
-    tokens = bytes(CHARS.index(char) for char in train)
     text = {
         "order": ORDER,
         "bytes_per_token": 1,
-        "deflated": in_base64(zlib.compress(tokens)),
+        "deflated": in_base64(zlib.compress(bytes(numbers_of(train)))),
         "notice": "A notice: https://example.org/license",
     }
     return make_html(report.data | {"text": text}, report.weights)

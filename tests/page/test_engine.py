@@ -193,11 +193,25 @@ def test_logits_match_pytorch_for_random_models_and_edits(tab: Any, seed: int) -
     assert one_by_one == found  # bitwise
 
 
-def test_key_of_weights_is_an_object(tab: Any) -> None:
-    """Otherwise, models could share weights by a number or a name that both have."""
+def test_models_never_share_weights_by_a_name(tab: Any) -> None:
+    """Engines share the weights of one object, and only those."""
+    call = """() => {
+      const config = { ...engine.config, n_layer: 0 };
+      const shapes =
+        [["token_embedding.weight", [3, engine.C]], ["blocks.0.mlp.up.weight", [1, 1]]];
+      const first = (key, number) => {
+        const made = new Engine(config, shapes);
+        made.load(key, (room) => room.fill(number));
+        return made;
+      };
+      const snapshot = { step: 0 };
+      const made = [first(snapshot, 1), first({ step: 0 }, 2), first(snapshot, 3)];
+      let failed = 0;
+      for (const key of [0, "0", undefined]) try { first(key, 4); } catch { failed++; }
+      return [...made.map(({ memory, at }) => memory[at["token_embedding.weight"]]), failed];
+    }"""
     make(tab, make_model())
-    with pytest.raises(Exception, match="the key of weights is an object"):
-        tab.evaluate("engine.load(0)")
+    assert tab.evaluate(call) == [1, 2, 1, 3]
 
 
 @pytest.mark.parametrize("config", [MODERN, CLASSICAL, replace(MODERN, positions="none")], ids=str)

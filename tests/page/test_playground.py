@@ -148,7 +148,7 @@ def test_wrong_address_is_a_line_for_each_mistake(play: Open) -> None:
 
 def test_saved_weights_and_command_are_those_of_the_page(play: Open, tmp_path: Path) -> None:
     tab = play("?task=modular&n_embd=16&ngrams=2&optimizer=adamw&weight_decay=0.2&seed=3")
-    train(tab, 3)
+    loss = train(tab, 3)["loss"]
     tab.click("summary >> text=More settings")
     with tab.expect_download() as download:
         tab.click("text=Download weights")
@@ -161,7 +161,8 @@ def test_saved_weights_and_command_are_those_of_the_page(play: Open, tmp_path: P
     header = saved.header
     with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
         saved.check_resume(header.corpus, header.config.train, header.machine)
-    assert header.state.step == 3 and not saved.tokenizer.to_dict()["chars"].isascii()
+    assert (header.state.step, header.state.best_val_loss) == (3, loss)
+    assert not saved.tokenizer.to_dict()["chars"].isascii()
     tab.click("text=Copy as command")
     python, script, *flags = shlex.split(tab.inner_text("#setting output"))
     assert (python, script) == ("python", "train.py")

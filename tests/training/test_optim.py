@@ -78,6 +78,8 @@ def test_steps_match_adamw_of_pytorch_and_the_formula_of_muon(
     config: TrainConfig, rate: float, betas: tuple[float, float], decay: float, ngram_decay: float
 ) -> None:
     actual, expected = make(), make()
+    for p, q in zip(actual.parameters(), expected.parameters(), strict=True):
+        q.copy_(p.normal_(std=0.6))  # large, so that their decay shows
     optimizer = make_optimizer(actual, config)
     groups, momenta = list[dict[str, Any]](), dict[str, Tensor]()
     for name, p in expected.named_parameters():
