@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from benchmarks import common as frame
 from common.errors import UserError, command
-from common.fields import STRICT, Count
+from common.fields import STRICT, Count, Natural
 from data.batches import TaskBatches
 from data.tasks import FlipFlop, Markov, Modular, Sink
 from lens.capture import capture
@@ -78,7 +78,10 @@ class Options:
     """Seeds"""
 
     seeds: Count = 5
-    """Number of runs of each config, with seeds 1337, 1338 and so on; of a long one, at most 3."""
+    """Number of runs of each config; of a long one, at most 3."""
+
+    first_seed: Natural = 1337
+    """The seed of the first run; the others have the next ones."""
 
 
 def describe(run: Path) -> frame.Row:
@@ -132,7 +135,8 @@ def main(argv: list[str]) -> int:
         for config in configs:
             is_long = any(part in config for part in LONG.split())
             file = str(frame.ROOT / "configs" / f"{config}.yaml")
-            for seed in range(1337, 1337 + min(options.seeds, 3 if is_long else options.seeds)):
+            count = min(options.seeds, 3) if is_long else options.seeds
+            for seed in range(options.first_seed, options.first_seed + count):
                 job = partial(frame.train, file, ["--train.threads=1"], iter([seed]), describe)
                 runs.append((config, pool.submit(job)))
         rows: dict[str, frame.Row] = {}
