@@ -3,12 +3,14 @@
 import cmath
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import sample
 import study
 import train
 from data.tasks import TASKS
@@ -83,3 +85,17 @@ def test_frequencies_of_modular_are_those_of_a_fourier_transform(workplace: Path
     expected = 1 - min(powers) / sum(powers)
     assert model[1] == pytest.approx(expected, abs=1e-5) and 5 / 6 < random[1] < 0.97
     assert "5 strongest of 6" in heading[1]
+
+
+def test_samples_begin_with_the_first_token_and_runs_has_no_empty_column(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_on("sink", 8, "--train.sample_tokens=5")
+    samples = [line for line in capsys.readouterr().out.splitlines() if line.startswith("    | ")]
+    assert len(samples) == 2 and all(re.fullmatch(r"    \| \^.{5}", line) for line in samples)
+    assert sample.main(["sink", "--max_new_tokens=3", "--num_samples=2"]) == 0
+    first, _, second = capsys.readouterr().out.splitlines()
+    assert (first[0], second[0], len(first), len(second)) == ("^", "^", 4, 4)
+    assert study.main(["runs"]) == 0
+    heading = capsys.readouterr().out.splitlines()[0]
+    assert "accuracy" in heading and "below counting" not in heading
