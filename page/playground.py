@@ -21,7 +21,7 @@ CHANGES: dict[str, Values] = {
     "sink": {"train": {"max_steps": 600}},
     "markov": {},
     "modular": {"model": {"n_embd": 96}, "train": {"batch_size": 256, "max_steps": 500}},
-    "flipflop": {"train": {"muon_learning_rate": 0.006, "learning_rate": 0.003, "max_steps": 200}},
+    "flipflop": {"train": {"max_steps": 200}},
     "brackets": {},
     "addition": {
         "data": {"task_length": 2},
