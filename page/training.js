@@ -11,6 +11,7 @@ import { change, state } from "./state.js";
 
 const MEMORY = 64e6; // bytes of the weights of all snapshots
 const MOST = 100; // snapshots
+const AHEAD = 3; // steps that workers have to do while the page draws
 const { shapes, run: { parameters } } = data;
 
 let trainer; // once training begins
@@ -28,19 +29,27 @@ export const pause = () => change({ training: false });
 
 async function go(count, pace) {
   trainer ??= new Trainer(config.model, config.train, sizes.V, setting.workers, script);
-  const end = trainer.steps + count;
-  let keeping = null;
+  const end = trainer.steps + count, sent = [];
+  let keeping = null, free = 0; // the promise of a snapshot, and when the next may follow
   change({ training: true, stopped: null });
-  while (state.training && trainer.steps < end) {
-    const due = performance.now() + 1000 / pace();
-    const { stopped } = await trainer.step(batchOf(trainer.steps));
+  for (;;) {
+    const began = performance.now(), due = began + 1000 / pace();
+    const isFastest = pace() === Infinity, most = isFastest ? AHEAD : 1;
+    while (state.training && trainer.next < end && sent.length < most) {
+      sent.push(trainer.step(batchOf(trainer.next)));
+    }
+    if (!sent.length) break;
+    const { stopped } = await sent.shift();
     if (stopped) {
-      await keeping;
+      await Promise.all([keeping, ...sent.splice(0)]);
       await keep();
       change({ training: false, stopped });
       break;
     }
-    keeping ??= keep().finally(() => { keeping = null; });
+    if (performance.now() >= free) keeping ??= keep().finally(() => {
+      keeping = null;
+      if (isFastest) free = 2 * performance.now() - began; // at most half of the time
+    });
     const wait = due - performance.now();
     if (wait > 1 && !document.hidden) {
       await new Promise((resolve) => { setTimeout(resolve, Math.min(wait, 1000)); });
@@ -55,7 +64,7 @@ async function go(count, pace) {
 /** Add a snapshot of the weights of now, and show it if the one on show was the last. It replaces
  * one of the same step, whose weights were not finite. */
 async function keep() {
-  const step = trainer.steps, weights = await trainer.weights(), measuring = measure.of(weights);
+  const { step, weights } = await trainer.weights(), measuring = measure.of(weights);
   let result = measuring.next();
   for (; !result.done; result = measuring.next()) await mayGoOn(() => true);
   const follows = state.snapshot === last();

@@ -34,8 +34,8 @@ export class Optimizer {
   }
 
   /** Update the weights, and return the norm of the gradient before clipping. If the loss or the
-   * norm is not finite, restore the last weights whose loss was. `step` counts from 0. */
-  step(loss, step, config) {
+   * norm is not finite, restore the last weights whose loss was. */
+  step(loss, config) {
     const { memory, weights, gradients, shelf: { start }, at } = this.learner;
     let squares = 0;
     for (const each of gradients) squares += each * each;
@@ -47,8 +47,7 @@ export class Optimizer {
     memory.set(weights, this.kept);
     const clip = config.grad_clip ? Math.min(1, config.grad_clip / (norm + 1e-6)) : 1;
     if (clip < 1) for (let i = 0; i < gradients.length; i++) gradients[i] *= clip;
-    this.steps++;
-    const scale = scaleAt(step, config);
+    const scale = scaleAt(this.steps++, config);
     let offset = 0;
     for (const tensor of this.shapes) {
       const [name, shape] = tensor, count = countOf(tensor);

@@ -18,17 +18,18 @@ export class Trainer {
     if (missing) throw new Error(`the page trains without ${missing}`);
     this.train = { ...train };
     this.shapes = shapesOf(config, vocabSize);
-    this.steps = 0;
-    this.turn = Promise.resolve(); // of the last call: calls follow each other
+    this.steps = this.next = 0; // steps that are made, and number of the next one to send
     const end = script.indexOf("// The end of worker.js");
     const url = URL.createObjectURL(new Blob([script.slice(0, end)], { type: "text/javascript" }));
     this.workers = range(count).map(() => new Worker(url));
-    this.failed = new Promise((_, reject) => {
-      for (const worker of this.workers) {
-        worker.onerror = ({ message }) => reject(new Error(message || "a worker does not start"));
-      }
+    this.due = range(count).map(() => []); // of each worker, the calls that it has not answered
+    this.workers.forEach((worker, rank) => {
+      worker.onmessage = ({ data }) => this.due[rank].shift().resolve(data);
+      worker.onerror = ({ message }) => {
+        this.error = new Error(message || "a worker does not start");
+        for (const { reject } of this.due.flat()) reject(this.error);
+      };
     });
-    this.failed.catch(() => {}); // every call will fail
     const weights = initialize(config, this.shapes, this.train.seed);
     const ports = range(count).map(() => new Array(count).fill(null)); // between two replicas
     for (const a of range(count)) {
@@ -37,48 +38,44 @@ export class Trainer {
       }
     }
     const revoke = () => URL.revokeObjectURL(url);
-    this.call(() => this.ask((rank) => [["start", config, this.shapes, weights, rank, ports[rank]],
-      ports[rank].filter(Boolean)])).then(revoke, revoke);
+    this.ask((rank) => [["start", config, this.shapes, weights, rank, ports[rank]],
+      ports[rank].filter(Boolean)]).then(revoke, revoke);
   }
 
-  /** Do something after all previous calls; their failure is its failure. */
-  call(action) { return (this.turn = this.turn.then(action)); }
-
-  /** Send each worker a message, and return the answers. */
+  /** Send each worker a message, and return the answers. Workers answer in turn. */
   ask(messageFor) {
-    return Promise.race([this.failed, Promise.all(this.workers.map((worker, rank) =>
-      new Promise((resolve) => {
-        worker.onmessage = ({ data }) => resolve(data);
-        worker.postMessage(...messageFor(rank));
-      })))]);
+    return Promise.all(this.workers.map((worker, rank) => new Promise((resolve, reject) => {
+      if (this.error) return reject(this.error);
+      this.due[rank].push({ resolve, reject });
+      worker.postMessage(...messageFor(rank));
+    })));
   }
 
   /** Make a step with a batch, sequences of T + 1 tokens: {step, loss, gradNorm}. If one of
    * these is not finite, the result has a line `stopped` that says so, and the step is not counted:
-   * the weights are the last ones whose loss was finite. */
-  step(batch) {
-    return this.call(async () => {
-      const { steps, train, workers: { length: count } } = this;
-      const tokens = batch.length * (batch[0].length - 1);
-      const cut = (rank) => Math.round((rank * batch.length) / count);
-      const [{ loss, gradNorm }] = await this.ask((rank) =>
-        [["step", batch.slice(cut(rank), cut(rank + 1)), tokens, steps, train]]);
-      const step = steps + 1;
-      if (!Number.isFinite(loss + gradNorm)) {
-        const stopped = `at step ${step}: loss ${loss}, gradient norm ${gradNorm}`;
-        return { step, loss, gradNorm, stopped };
-      }
-      return { step: (this.steps = step), loss, gradNorm };
-    });
+   * the weights are the last ones whose loss was finite. Steps that were sent before such a result
+   * came are not made. */
+  async step(batch) {
+    const { train, workers: { length: count } } = this, number = this.next++;
+    const tokens = batch.length * (batch[0].length - 1);
+    const cut = (rank) => Math.round((rank * batch.length) / count);
+    const [{ loss, gradNorm }] = await this.ask((rank) =>
+      [["step", batch.slice(cut(rank), cut(rank + 1)), tokens, number, train]]);
+    if (loss === undefined) return {};
+    const step = number + 1;
+    if (!Number.isFinite(loss + gradNorm)) {
+      this.next = this.steps;
+      const stopped = `at step ${step}: loss ${loss}, gradient norm ${gradNorm}`;
+      return { step, loss, gradNorm, stopped };
+    }
+    return { step: (this.steps = step), loss, gradNorm };
   }
 
-  /** Return the weights of a replica, in the order of `shapes`. */
-  weights(rank = 0) {
-    return this.call(async () => (await this.ask(() => [["weights"]]))[rank]);
-  }
+  /** Return {step, weights} of a replica after all calls so far, in the order of `shapes`. */
+  async weights(rank = 0) { return (await this.ask(() => [["weights"]]))[rank]; }
 
   /** Replace the weights of all replicas. */
-  load(weights) { return this.call(() => this.ask(() => [["load", weights]])); }
+  load(weights) { return this.ask(() => [["load", weights]]); }
 
   /** End the workers. */
   close() { for (const worker of this.workers) worker.terminate(); }

@@ -23,11 +23,13 @@ class Replica {
 
   load(weights) { this.learner.load(weights, (room) => room.set(weights)); }
 
-  weights() { return this.learner.weights.slice(); }
+  weights() { return { step: this.optimizer.steps, weights: this.learner.weights.slice() }; }
 
+  /** Make step number `step`, if it is the next one. */
   async step(batch, count, step, train) {
+    if (step !== this.optimizer.steps) return {};
     const loss = await this.sum(this.learner.learn(batch, count));
-    return { loss, gradNorm: this.optimizer.step(loss, step, train) };
+    return { loss, gradNorm: this.optimizer.step(loss, train) };
   }
 
   /** Replace the gradient by the sum over the replicas, and return the sum of their losses. */
@@ -49,10 +51,12 @@ class Replica {
 }
 
 if (typeof WorkerGlobalScope !== "undefined") {
-  let replica;
-  const answer = async (method, ...args) => {
+  let replica, turn = Promise.resolve();
+  const answer = async ([method, ...args]) => {
     if (method === "start") replica = new Replica(...args);
     postMessage(await replica[method]?.(...args));
   };
-  onmessage = ({ data }) => answer(...data).catch(reportError); // which the page hears
+  onmessage = ({ data }) => {
+    turn = turn.then(() => answer(data)).catch(reportError); // which the page hears
+  };
 }
