@@ -35,9 +35,10 @@ const LABELS = {
 };
 export const HIGH = 0.3;
 
-/** The label of a head if one of these scores is high. */
+/** The label of a head if one of these scores is high, and twice that of uniform attention. */
 export function labelOf(head, snapshot) {
   const { scores } = snapshots[snapshot];
-  const known = Object.keys(LABELS).filter((key) => scores[key]?.[head] >= HIGH);
+  const known = data.scores.filter(({ key, uniform }) => key in LABELS &&
+    scores[key][head] >= Math.max(HIGH, 2 * uniform)).map(({ key }) => key);
   return LABELS[known.sort((a, b) => scores[b][head] - scores[a][head])[0]] ?? "";
 }

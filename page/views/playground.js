@@ -5,6 +5,7 @@ import { FIELDS, keepText, linkTo, pasted, problems, setting, valueOf } from "..
 import { follow, state } from "../state.js";
 import { command, pause, retrain, savedRun, train } from "../training.js";
 import { $, button, el, saveFile } from "./elements.js";
+import { count } from "./format.js";
 import { showLoss, showMoment } from "./training.js";
 import { showFormation } from "./scores.js";
 
@@ -75,11 +76,13 @@ const pace = () => PACES[speed.selectedIndex][1];
 const note = el("p", { id: "training-note", className: "small", role: "status" });
 
 function showTraining() {
+  const { step } = snapshots[last()], isDone = step > 0 && step % setting.max_steps === 0;
   main.textContent = state.training ? "Pause" : "Train";
   one.disabled = state.training;
   note.textContent = state.stopped
     ? `Stopped ${state.stopped}. The weights are the last good ones; lower a rate, and train again.`
-    : state.edits.length ? "Edits do not affect training." : "";
+    : state.edits.length ? "Edits do not affect training."
+      : isDone && !state.training ? `Trained for ${count(step)} steps. Train goes on.` : "";
 }
 
 document.querySelector("h1").textContent = "Watch a GPT learn";

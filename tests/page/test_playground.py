@@ -109,6 +109,22 @@ def test_every_task_can_be_chosen(play: Open) -> None:
     assert {*options} == {*TASKS, "text"}
 
 
+def test_heads_that_attend_uniformly_have_no_label(play: Open) -> None:
+    """In a sequence of a few tokens, uniform attention has high scores."""
+    labels = play("?task=modular&n_embd=16").locator(".pick i").all_inner_texts()
+    assert len(labels) == 4 and not any(labels)
+
+
+def test_end_of_training_is_said(play: Open) -> None:
+    tab = play(f"{TINY}&max_steps=3")
+    for steps in (3, 6):
+        settle(tab).click("#train")
+        tab.wait_for_function("(steps) => glassgpt.steps.at(-1) === steps", arg=steps)
+        settle(tab)
+        note = f"Trained for {steps} steps. Train goes on."
+        tab.wait_for_function(f"document.getElementById('training-note').textContent === '{note}'")
+
+
 def test_an_address_is_a_run(play: Open) -> None:
     """The same address trains the same model bitwise; another seed, another one."""
 
