@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,6 +62,19 @@ def read_options(
     usage = f"python -m benchmarks.{Path(sys.argv[0]).stem} {words} [--flag VALUE ...]"
     given, values = read_command_line({"": kind, **sections}, argv, usage, "", bool(words))
     return build(kind, values[""]), next(iter(given), None), values
+
+
+def containing(word: str | None, names: Iterable[str]) -> list[str]:
+    """Return the names that have this word in them, all if it is None.
+
+    Raises:
+        UserError: if no name has it.
+    """
+    names = [*names]
+    found = [name for name in names if (word or "") in name]
+    if not found:
+        raise UserError(f"no name contains {word}: {', '.join(names)}")
+    return found
 
 
 def alternate(

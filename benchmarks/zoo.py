@@ -1,6 +1,6 @@
 """Train each task and its control with several seeds, and count in how many the result appears.
 
-python -m benchmarks.zoo                  all of them, 17 minutes on two cores
+python -m benchmarks.zoo                  all of them, 20 minutes on two cores
 python -m benchmarks.zoo markov           the configs that have this in their name
 
 Each run is `python train.py` on one thread, and there are as many at a time as cores. The result
@@ -19,7 +19,7 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from benchmarks import common as frame
-from common.errors import UserError, command
+from common.errors import command
 from common.fields import STRICT, Count, Natural
 from data.batches import TaskBatches
 from data.tasks import FlipFlop, Markov, Modular, Sink
@@ -126,9 +126,7 @@ def describe(run: Path) -> frame.Row:
 def main(argv: list[str]) -> int:
     """Train, measure, and report."""
     options, name, _ = frame.read_options(Options, argv, "[NAME]")
-    configs = [config for config in RESULTS if (name or "") in config]
-    if not configs:
-        raise UserError(f"no config has {name} in its name: {', '.join(RESULTS)}")
+    configs = frame.containing(name, RESULTS)
     torch.set_num_threads(1)
     runs = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
