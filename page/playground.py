@@ -38,10 +38,10 @@ CHANGES: dict[str, Values] = {
 
 ABOUT = {
     "repeat": (
-        "The text is a random string, repeated. To predict the second copy, a head in layer 1 "
-        "finds the previous occurrence of a token and attends to the token after it, an "
-        "induction head: its map is a stripe. It needs a previous-token head in layer 0: "
-        "ablate that, and the stripe breaks."
+        "The text is a random string, repeated: only the second copy can be predicted. For that, "
+        "a head in layer 1 finds the previous occurrence of a token and attends to the token "
+        "after it, an induction head: its map is a stripe. It needs a previous-token head in "
+        "layer 0: ablate that, and the stripe breaks."
     ),
     "sink": (
         "A Markov chain of letters, where a digit repeats the token before it. The only head "
@@ -53,9 +53,9 @@ ABOUT = {
         "counts tokens, then suddenly pairs of tokens. Watch the loss pass both baselines."
     ),
     "modular": (
-        "Sums modulo 97, most of them held out. The model memorizes the sums that it sees, "
-        "and later, suddenly, solves the others: grokking. Watch the gap between the two "
-        "accuracies."
+        "Sums modulo 97, each number one character, most of them held out. The model memorizes "
+        "the sums that it sees, and later, suddenly, solves the others: grokking. Watch the gap "
+        "between the two accuracies."
     ),
     "flipflop": (
         "Bits that are written, read and ignored. After r comes the bit of the last write, at "

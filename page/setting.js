@@ -33,6 +33,7 @@ export const FIELDS = [
   { key: "max_steps", label: "steps", low: 1, high: 1e9, whole: true, live: true },
   { key: "batch_size", label: "sequences a step", low: 1, high: 4096, whole: true },
   { key: "workers", label: "workers", values: [1, 2, 3, 4] },
+  { key: "pace", label: "steps a second", values: ["fastest", 20, 5, 1], live: true },
 ];
 
 /** The value of a field from text, or undefined if it is not possible. */
@@ -47,7 +48,7 @@ const RATES = { muon: 0.01, adamw: 0.003 }; // of AdamW, with Muon and alone
 function defaultsOf(task, optimizer = tasks[task].train.optimizer) {
   const { model, train } = tasks[task];
   const other = optimizer === train.optimizer ? {} : { optimizer, learning_rate: RATES[optimizer] };
-  return { task, workers: defaultWorkers(), ...model, ...train, ...other };
+  return { task, workers: defaultWorkers(), pace: 20, ...model, ...train, ...other };
 }
 
 export const problems = []; // of the address and the pasted text, in words
@@ -71,12 +72,14 @@ function readAddress() {
 
 export const setting = readAddress();
 
-/** The address of this setting with a change. Another task or optimizer has its own defaults. */
+/** The address of this setting with a change. Another task or optimizer has its own defaults of the
+ * model and its training. */
 export function linkTo(changes = {}) {
   const { task = setting.task } = changes, usual = defaultsOf(task);
   const { optimizer = changes.task ? usual.optimizer : setting.optimizer } = changes;
   const own = defaultsOf(task, optimizer);
-  const all = changes.task ? own : { ...setting, ...changes,
+  const { workers, pace } = setting;
+  const all = changes.task ? { ...own, workers, pace } : { ...setting, ...changes,
     learning_rate: changes.optimizer ? own.learning_rate : setting.learning_rate };
   const common = { ...own, task: "repeat", optimizer: usual.optimizer };
   const parts = FIELDS.filter(({ key }) => all[key] !== common[key]).map(({ key }) => [key, all[key]]);

@@ -102,9 +102,10 @@ function thinOut() {
 
 /** Change how the model trains from the next step on. */
 export function retrain(changes) {
-  Object.assign(config.train, changes);
   Object.assign(setting, changes);
-  if (trainer) Object.assign(trainer.train, changes);
+  const { pace, ...train } = changes;
+  Object.assign(config.train, train);
+  if (trainer) Object.assign(trainer.train, train);
 }
 
 /** The bytes of last.safetensors: with it alone, a folder is a run. */

@@ -9,10 +9,10 @@ const NEAR = 5; // pixels between a label and the curve
 /** Lines of values at `places`, increasing numbers from the left: `lines` have {y, kind, title}, and
  * {share: name} if they have an axis of their own, from 0 to 1; `level` is dashed; `here` is the
  * selected index; `marks` are {at, label}, where the glossary has the label; `levels` are {value,
- * label} of thin lines, drawn if they are in the range of `lines`; `values` adds a vertical axis. A
- * press calls `choose` with the index of the nearest place. */
-export function lineChart(box, lines, { label, places, here = null, choose, values, level = null,
-  dots = [], marks = [], levels = [] }) {
+ * label} of thin lines, drawn if they are in the range of `lines`; `values` adds a vertical axis, `unit`
+ * names the places. A press calls `choose` with the index of the nearest place. */
+export function lineChart(box, lines, { label, places, unit, here = null, choose, values,
+  level = null, dots = [], marks = [], levels = [] }) {
   const width = box.clientWidth, height = box.clientHeight;
   const shares = lines.find(({ share }) => share)?.share;
   const all = [...lines.filter(({ share }) => !share).flatMap((line) => line.y), level]
@@ -48,7 +48,7 @@ export function lineChart(box, lines, { label, places, here = null, choose, valu
     const at = along(place);
     taken.push(at);
     chart.append(line("axis", at, at, height - bottom, height - bottom + 3),
-      text(at, height - 2, "middle", count(place)));
+      text(at, height - 2, "middle", place ? count(place) : `${unit} 0`));
   }
   const within = levels.filter(({ value }) => value > low && value < high);
   const front = labels(); // what lines must not cross

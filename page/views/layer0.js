@@ -110,7 +110,8 @@ function drawCurve(h, query) {
     layer.scores(h, ...(embedsPositions ? [[query], [at]] : [[at], [0]]))[1]);
   const label = `score of ${pairAlone.map((id) => quoted(vocab[id])).join(" with ")}`;
   lineChart(curve, [{ y, kind: "chosen", title: label }],
-    { label, places: range(count), values: true, level: 0 });
+    { label, places: range(count), unit: embedsPositions ? "position" : "distance", values: true,
+      level: 0 });
 }
 
 if (!whyNot) {

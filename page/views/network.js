@@ -48,6 +48,7 @@ export function showNetwork() {
   const choices = [snapshots[snapshot].step, measure.key, selected, mlp, ...edits].join();
   if (choices === shownFor) return; // typing changes only the maps
   shownFor = choices;
+  $("unedited").hidden = !edits.length;
   $("measure").title = `${measure.formula} (${measure.source})`;
   const values = measure.at(snapshot);
   const focused = document.activeElement.matches?.(".pick");

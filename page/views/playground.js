@@ -10,8 +10,6 @@ import { showLoss, showMoment } from "./training.js";
 import { showFormation } from "./scores.js";
 
 const IN_SIGHT = 6; // fields that are always visible
-const PACES = [["fastest", Infinity], ["20 steps a second", 20], ["5 steps a second", 5],
-  ["1 step a second", 1]];
 
 function inputOf(field) {
   const { key, values, live } = field;
@@ -35,14 +33,14 @@ function inputOf(field) {
 }
 
 const fields = FIELDS.map((field) => el("label", {}, `${field.label} `, inputOf(field)));
+const speed = fields.pop();
 const said = el("output", { className: "small" });
 const text = el("textarea", { id: "pasted", rows: 3, value: pasted, spellcheck: false,
   placeholder: "Paste a text of 50 characters or more. Until then the model reads this page's script." });
 
 function useText() {
   keepText(text.value);
-  location.search = linkTo({ task: "text" });
-  location.reload(); // also if the address stays the same
+  location.reload();
 }
 
 function download() {
@@ -57,7 +55,7 @@ function copyCommand() {
 }
 
 const form = el("section", { id: "setting", ariaLabel: "Setting" },
-  el("div", { className: "controls" }, ...fields.slice(0, IN_SIGHT)),
+  el("div", { className: "controls" }, el("b", {}, "New model"), ...fields.slice(0, IN_SIGHT)),
   el("details", {}, el("summary", {}, "More settings"),
     el("div", { className: "controls" }, ...fields.slice(IN_SIGHT),
       button(download, { title: "last.safetensors, a run for sample.py and study.py" },
@@ -68,10 +66,7 @@ const form = el("section", { id: "setting", ariaLabel: "Setting" },
 const main = button(() => (state.training ? pause()
   : train(setting.max_steps - snapshots[last()].step % setting.max_steps, pace)), { id: "train" });
 const one = button(() => train(1), {}, "Step");
-const speed = el("select", { id: "pace", ariaLabel: "Pace" },
-  ...PACES.map(([name]) => el("option", {}, name)));
-speed.selectedIndex = 1;
-const pace = () => PACES[speed.selectedIndex][1];
+const pace = () => (setting.pace === "fastest" ? Infinity : setting.pace);
 
 const note = el("p", { id: "training-note", className: "small", role: "status" });
 

@@ -53,7 +53,7 @@ export function showFormation() {
     title: headName(each),
   }));
   lineChart($("formation-chart"), lines, {
-    label: `${measure.name} of every head over training`, places: stepsShown(),
+    label: `${measure.name} of every head over training`, places: stepsShown(), unit: "step",
     here: state.view.snapshot, choose: goTo, values: true, level: measure.uniform,
   });
 }

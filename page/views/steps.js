@@ -71,6 +71,7 @@ function showCopying() {
     return [p(`An edit replaces what ${name} adds at ${place("query", q)}.`)];
   }
   const logits = copied(view.engine, state.head, q, k, weights[k]);
+  if (!logits.some(Boolean)) return [p(`The output weights of ${name} are zero: it adds nothing yet.`)];
   const rank = ranked(logits, V).indexOf(id) + 1;
   const raised = ranked(logits, 5).map((each) =>
     el("span", { className: "raised" }, el("b", {}, visible(vocab[each])),
@@ -130,7 +131,7 @@ function showAblating() {
     el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 3)])]
       .map((head) => ofHead(head, signed(rise[head], 2)))),
     ...(was >= HIGH && lowest.length ? [
-      p(`Induction score ${number(was)}` + (number(now) === number(was)
+      p(`Induction score on this text ${number(was)}` + (number(now) === number(was)
         ? "" : `, with the edits ${number(now)}`) + "; only one earlier head ablated:"),
       el("div", { className: "controls" },
         ...lowest.map((head) => ofHead(head, number(copying[head]))))] : []),

@@ -13,17 +13,16 @@ import { count, number, percent } from "./format.js";
 const LEVELS = shownOf(data.baselines).map(([label, value]) => ({ label, value }));
 export const stepsShown = () => snapshots.map(({ step }) => step);
 
-const CURVES = [["on validation sequences", "accuracy", "solid"],
-  ["in training", "accuracy uniform", "dashed"]]
-  .map(([title, kind, look], i) => ({ title, kind, look, i }))
+const CURVES = [["on validation sequences", "accuracy"], ["in training", "accuracy uniform"]]
+  .map(([title, kind], i) => ({ title, kind, i }))
   .filter(({ i }) => Number.isFinite(snapshots[last()].accuracy[i])); // a text has no answers
 
 export function showMoment() {
   const { view } = state, { step, lens_loss, accuracy } = snapshots[view.snapshot];
   const reached = stagesOf(snapshots, data.baselines).filter(({ at }) => at === view.snapshot)
     .flatMap(({ label }) => [" · ", term(label)]);
-  const right = CURVES.map(({ title, look, i }) =>
-    `${percent(accuracy[i])} ${i ? `${title} (${look})` : `(${look} line)`}`).join(", ");
+  const right = CURVES.map(({ title, i }) =>
+    percent(accuracy[i]) + (i ? ` ${title} (dashed)` : " (right axis)")).join(", ");
   refill($("moment"), ...(atStep || last() ? [term("step"), ` ${count(step)} · `] : []), term("loss"),
     ` ${number(lens_loss[sizes.L])} ${UNIT} on ${count(data.sequences)} `,
     term("validation sequences"),
@@ -35,6 +34,7 @@ export function showMoment() {
 let shownFor; // what the chart shows
 
 export function showLoss() {
+  $("play").disabled = last() === 0;
   if (last() === 0 || !state.view) return;
   const { clientWidth, clientHeight } = $("loss");
   const looks = [state.view.snapshot, state.newest, clientWidth, clientHeight].join();
@@ -48,7 +48,7 @@ export function showLoss() {
   const curves = CURVES.map(({ title, kind, i }) => (
     { title, kind, share: "accuracy", y: snapshots.map(({ accuracy }) => accuracy[i]) }));
   lineChart($("loss"), [{ y, kind: "", title }, ...curves],
-    { label: title, places: stepsShown(), here: state.view.snapshot, dots: y, marks,
+    { label: title, places: stepsShown(), unit: "step", here: state.view.snapshot, dots: y, marks,
       levels: LEVELS, choose: goTo, values: data.live });
 }
 

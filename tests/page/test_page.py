@@ -534,7 +534,7 @@ def test_chart_has_ticks_at_their_steps_and_labels_off_its_curve(
     power = np.log((middle - first) / (last - first)) / np.log(1 / 3)
     two = first + (last - first) * (2 / 3) ** power
     ticks = "all => Object.fromEntries(all.map(a => [a.textContent, a.x.baseVal[0].value]))"
-    expected = pytest.approx({"0": first, "1": middle, "2": two, "3": last})
+    expected = pytest.approx({"step 0": first, "1": middle, "2": two, "3": last})
     assert tab.eval_on_selector_all("#loss text:not(.label)", ticks) == expected
     clear = """labels => labels.map(label => {
       const { x, y, width, height } = label.getBBox(), line = document.querySelector("polyline");

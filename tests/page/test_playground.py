@@ -19,7 +19,6 @@ from tests.page.conftest import settle
 
 Open = Callable[..., Any]
 TINY = "?n_layer=1&n_embd=16&batch_size=4"
-SLOW = "1 step a second"
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +87,9 @@ def test_a_model_learns_while_one_watches(play: Open) -> None:
 
 
 def test_heads_are_ablated_while_it_trains(play: Open) -> None:
-    tab = play(TINY)
-    tab.select_option("#pace", SLOW)
+    tab = play(f"{TINY}&pace=5")
+    tab.select_option("#set-pace", "1")
+    assert "pace=1" in tab.url
     tab.click("#train")
     tab.wait_for_function("() => glassgpt.steps.length > 1")
     assert tab.inner_text("#train") == "Pause" and tab.is_disabled("#train + .controls button")
@@ -105,8 +105,14 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
 
 
 def test_every_task_can_be_chosen(play: Open) -> None:
-    options = play(TINY).locator("#set-task option").all_inner_texts()
-    assert {*options} == {*TASKS, "text"}
+    tab = play(f"{TINY}&pace=5&workers=2")
+    assert {*tab.locator("#set-task option").all_inner_texts()} == {*TASKS, "text"}
+    with tab.expect_navigation():
+        tab.select_option("#set-task", "sink")
+    chosen = [
+        settle(tab).input_value(f"#set-{key}") for key in ("task", "n_embd", "pace", "workers")
+    ]
+    assert chosen == ["sink", "64", "5", "2"]  # the size is the task's own
 
 
 def test_heads_that_attend_uniformly_have_no_label(play: Open) -> None:
@@ -202,6 +208,7 @@ def test_pasted_text_is_trained_on(play: Open) -> None:
         assert tab.input_value("#pasted") == text
         assert np.isfinite(train(tab, 1)["loss"])
     assert "".join(tab.evaluate("glassgpt.vocab")) == " .acehmnost"
+    assert tab.input_value("#set-n_layer") == "1"
     found = train(tab, 20)
     assert found["loss"] < np.log(11) - 0.3 and found["accuracy"] is None
     assert "below " in tab.locator("#loss").inner_html()
