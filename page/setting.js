@@ -23,7 +23,7 @@ export const FIELDS = [
   { key: "n_embd", label: "width", values: [16, 32, 48, 64, 96, 128] },
   { key: "positions", label: "positions", values: ["learned", "rotary", "none"] },
   { key: "qk_norm", label: "QK-norm", values: [true, false] },
-  { key: "activation", label: "activation", values: Object.keys(ACTIVATIONS) },
+  { key: "activation", label: "activation", values: ACTIVATIONS },
   { key: "ngrams", label: "n-grams", values: [1, 2, 3] },
   { key: "optimizer", label: "optimizer", values: ["muon", "adamw"] },
   { key: "seed", label: "seed", low: 0, high: 2 ** 32 - 1, whole: true },

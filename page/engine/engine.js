@@ -480,7 +480,7 @@ const isPatch = ({ row, head }) => row !== undefined && head === undefined;
 
 // The choices of model/config.py that the engine supports.
 export const CHOICES = {
-  activation: Object.keys(ACTIVATIONS),
+  activation: ACTIVATIONS,
   positions: ["learned", "rotary", "none"],
 };
 

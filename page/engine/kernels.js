@@ -1,6 +1,6 @@
 // The kernels of the engine: one memory for all engines, and over it the matmuls, softmax and
 // activations. They are WebAssembly with SIMD, four numbers per instruction, whose bytes are
-// assembled here. If a browser does not run it, plain JavaScript replaces it.
+// assembled here.
 
 import { range } from "./numbers.js";
 
@@ -240,31 +240,19 @@ function makeFunctions() {
 class Arena {
   constructor() {
     this.end = 0;
-    this.floats = new Float32Array(0);
-    for (fused of [true, false]) {
-      if (this.memory) break;
-      try {
-        const memory = new WebAssembly.Memory({ initial: 0 });
-        const module = new WebAssembly.Module(assemble(makeFunctions()));
-        this.kernels = new WebAssembly.Instance(module, { js: { memory } }).exports;
-        this.memory = memory;
-      } catch {} // WebAssembly is missing, has no SIMD, or is not allowed
-    }
+    this.memory = new WebAssembly.Memory({ initial: 0 });
+    fused = WebAssembly.validate(assemble(makeFunctions()));
+    const module = new WebAssembly.Module(assemble(makeFunctions()));
+    this.kernels = new WebAssembly.Instance(module, { js: { memory: this.memory } }).exports;
   }
 
   /** Reserve `count` numbers, all zero, and return where they begin. */
   reserve(count) {
     const start = this.end;
     this.end += 16 * Math.ceil(count / 16);
-    if (this.memory) {
-      const missing = 4 * this.end - this.memory.buffer.byteLength;
-      if (missing > 0) this.memory.grow(Math.ceil(missing / 65536));
-      this.floats = new Float32Array(this.memory.buffer);
-    } else {
-      const before = this.floats;
-      this.floats = new Float32Array(this.end);
-      this.floats.set(before);
-    }
+    const missing = 4 * this.end - this.memory.buffer.byteLength;
+    if (missing > 0) this.memory.grow(Math.ceil(missing / 65536));
+    this.floats = new Float32Array(this.memory.buffer);
     return start;
   }
 
@@ -276,28 +264,17 @@ class Arena {
 
   matmul(kind, x, w, y, rows, K, N, wStride = kind === "dots" ? K : N,
     xStride = kind === "transposed" ? rows : K, yStride = N) {
-    const { kernels, floats } = this;
-    const [xRow, xStep] = kind === "transposed" ? [1, xStride] : [xStride, 1];
-    const [wOutput, wStep] = kind === "dots" ? [wStride, 1] : [1, wStride];
+    const xRow = kind === "transposed" ? 1 : xStride, wOutput = kind === "dots" ? wStride : 1;
     for (const [i, height, from, to] of [[0, 4, 0, rows & ~3], [1, 1, rows & ~3, rows]]) {
       let n = 0;
-      for (const width of kernels && from < to ? TILES[kind][i] : []) {
+      for (const width of from < to ? TILES[kind][i] : []) {
         const end = N - ((N - n) % width);
         if (n < end) {
-          kernels[`${kind} ${height} ${width}`](
+          this.kernels[`${kind} ${height} ${width}`](
             4 * (x + from * xRow), 4 * (w + n * wOutput), 4 * (y + from * yStride + n),
             to - from, end - n, K, 4 * xStride, 4 * wStride, 4 * yStride);
         }
         n = end;
-      }
-    }
-    for (let r = 0; !kernels && r < rows; r++) {
-      for (let n = 0; n < N; n++) {
-        let sum = kind === "dots" ? 0 : floats[y + r * yStride + n];
-        for (let k = 0; k < K; k++) {
-          sum += floats[x + r * xRow + k * xStep] * floats[w + n * wOutput + k * wStep];
-        }
-        floats[y + r * yStride + n] = sum;
       }
     }
   }
@@ -305,8 +282,7 @@ class Arena {
   /** Compute the softmax of rows of `width` numbers, a multiple of 4, each times `scale`, in place.
    * The weight of -Infinity is zero. */
   softmaxRows(x, rows, width, scale = 1) {
-    if (this.kernels) this.kernels.softmaxes(4 * x, rows, 4 * width, scale);
-    else for (let r = 0; r < rows; r++) softmax(this.floats, x + r * width, width, scale);
+    this.kernels.softmaxes(4 * x, rows, 4 * width, scale);
   }
 }
 
@@ -315,7 +291,7 @@ export const fours = (count) => (count + 3) & ~3;
 
 export const arena = new Arena();
 
-// ------------------------------------------------------- products, softmax and activations
+// ---------------------------------------------------------------- products and activations
 export function product(a, b) {
   let sum = 0;
   for (let i = 0; i < a.length; i++) sum += a[i] * b[i];
@@ -330,26 +306,13 @@ export function scoresOfPairs(Q, K, h, C, D) {
     product(ofHead(Q, Math.floor(i / count)), ofHead(K, i % count)) / Math.sqrt(D));
 }
 
-/** Compute the softmax of `count` scores, each times `scale`, in place. */
-export function softmax(memory, row, count, scale = 1) {
-  let largest = -Infinity;
-  let total = 0;
-  for (let s = 0; s < count; s++) largest = Math.max(largest, memory[row + s]);
-  for (let s = 0; s < count; s++) {
-    const power = Math.exp((memory[row + s] - largest) * scale);
-    memory[row + s] = power;
-    total += power;
-  }
-  for (let s = 0; s < count; s++) memory[row + s] /= total;
-}
+/** The MLP's nonlinearities: those without a kernel, here and below, are slower. */
+export const ACTIVATIONS = ["gelu", "gelu_tanh", "relu", "relu2"];
 
-/** The MLP's nonlinearities. */
-export const ACTIVATIONS = {
+const FUNCTIONS = {
   gelu: (u) => u * cumulative(u),
   // GPT-2's approximation of GELU (Hendrycks & Gimpel 2016, section 2)
   gelu_tanh: (u) => 0.5 * u * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (u + 0.044715 * u ** 3))),
-  relu: (u) => Math.max(u, 0),
-  relu2: (u) => (u > 0 ? u * u : 0),
 };
 
 /** And their derivatives. */
@@ -360,20 +323,18 @@ const DERIVATIVES = {
     const inner = Math.sqrt(2 / Math.PI) * (1 + 3 * 0.044715 * u * u);
     return 0.5 * (1 + tanh) + 0.5 * u * (1 - tanh * tanh) * inner;
   },
-  relu: (u) => (u > 0 ? 1 : 0),
-  relu2: (u) => (u > 0 ? 2 * u : 0),
 };
 
 /** Apply the nonlinearity to `count` numbers at `up`, and write them to `active`. */
 export function activate(name, memory, up, active, count) {
-  if (arena.kernels?.[name]) return arena.kernels[name](4 * up, 4 * active, 4 * fours(count));
-  const activation = ACTIVATIONS[name] ?? (() => NaN);
+  if (arena.kernels[name]) return arena.kernels[name](4 * up, 4 * active, 4 * fours(count));
+  const activation = FUNCTIONS[name] ?? (() => NaN);
   for (let i = 0; i < count; i++) memory[active + i] = activation(memory[up + i]);
 }
 
 /** Multiply `count` numbers at `dup` by the derivative of the nonlinearity at those at `up`. */
 export function activateBack(name, memory, up, dup, count) {
-  const kernel = arena.kernels?.[`${name} back`], derivative = DERIVATIVES[name];
+  const kernel = arena.kernels[`${name} back`], derivative = DERIVATIVES[name];
   if (kernel) kernel(4 * up, 4 * dup, 4 * fours(count));
   else for (let i = 0; i < count; i++) memory[dup + i] *= derivative(memory[up + i]);
 }

@@ -3,7 +3,7 @@
 import { Circuit, logitGoal, scoreGoal } from "../../page/engine/circuit.js";
 import { Counting } from "../../page/engine/counting.js";
 import { CHOICES, Engine, windowStart } from "../../page/engine/engine.js";
-import { arena, softmax } from "../../page/engine/kernels.js";
+import { arena } from "../../page/engine/kernels.js";
 import { Layer0 } from "../../page/engine/layer0.js";
 import { Measure } from "../../page/engine/measure.js";
 import { stagesOf } from "../../page/engine/stages.js";
@@ -12,5 +12,5 @@ import { floatsOf } from "../../page/engine/weights.js";
 
 Object.assign(globalThis, {
   arena, CHOICES, Circuit, Counting, Engine, floatsOf, Layer0, logitGoal, Measure, scoreGoal,
-  softmax, stagesOf, TASKS, windowStart,
+  stagesOf, TASKS, windowStart,
 });

@@ -28,13 +28,10 @@ ASK = """
 const script = document.currentScript.textContent;
 const base64 = (floats) => btoa([...new Uint8Array(floats.buffer, floats.byteOffset, floats.length *
   floats.BYTES_PER_ELEMENT)].map((byte) => String.fromCharCode(byte)).join(""));
-function gradients(config, vocabSize, packed, batch, plain) {
-  const { kernels } = arena;
-  if (plain) arena.kernels = undefined; // as without WebAssembly
+function gradients(config, vocabSize, packed, batch) {
   const learner = new Learner(config, shapesOf(config, vocabSize));
   learner.load({}, (room) => room.set(floatsOf(packed)));
   const loss = learner.learn(batch, batch.length * (batch[0].length - 1));
-  arena.kernels = kernels;
   return [loss, base64(learner.gradients)];
 }
 async function train(config, vocabSize, packed, batches, train, workers) {
@@ -113,16 +110,14 @@ def random_batches(V: int, steps: int, *shape: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("seed", range(14))
 def test_gradients_match_autograd(tab: Any, seed: int) -> None:
-    """The first are the kinds of block that ship; the others are drawn. Some are computed without
-    WebAssembly."""
+    """The first are the kinds of block that ship; the others are drawn."""
     random = Random(seed)
     shipped = [MODERN, CLASSICAL, replace(MODERN, ngrams=3), replace(MODERN, n_embd=64)]
     config = shipped[seed] if seed < len(shipped) else random_config(random)
     V, T = VOCAB + seed, config.block_size
     model = random_model(config, V, seed)
     batch = torch.randint(V, (3, T + 1))
-    plain = seed in (0, 5)
-    given = [dataclasses.asdict(config), V, packed(model), batch.tolist(), plain]
+    given = [dataclasses.asdict(config), V, packed(model), batch.tolist()]
     loss, found = tab.evaluate("(a) => gradients(...a)", given)
     model.double()
     expected = next_token_loss(model(batch[:, :-1]), batch[:, 1:])

@@ -2,9 +2,8 @@
 
 import { Trainer } from "../../page/engine/trainer.js";
 import { Learner } from "../../page/engine/backward.js";
-import { arena } from "../../page/engine/kernels.js";
 import { Random } from "../../page/engine/random.js";
 import { shapesOf } from "../../page/engine/shapes.js";
 import { floatsOf } from "../../page/engine/weights.js";
 
-Object.assign(globalThis, { arena, floatsOf, Learner, Random, shapesOf, Trainer });
+Object.assign(globalThis, { floatsOf, Learner, Random, shapesOf, Trainer });
