@@ -42,7 +42,7 @@ from sampling.generate import generate_text
 from training.optim import Optimizer, get_lr_scale, get_multi_token_weight
 from training.processes import Processes, join_processes, read_processes
 from training.runtime import StopSignal, start_machine
-from training.size import fit_steps
+from training.size import describe_size, fit_steps
 from training.step import TrainState, evaluate, make_model, print_losses, read_results, train_step
 
 
@@ -99,8 +99,9 @@ def train(
             # 1. Read the results, if something needs them.
             due = evaluating or saving or state.step in snapshots or state.step % read_every == 0
             if pending and due:
-                results = read_results(pending, state.step, optimizer, processes, stop)
-                state.train_loss, grad_norm, stopped = results
+                state.train_loss, grad_norm, stopped = read_results(
+                    pending, state.step, optimizer, processes, stop
+                )
                 state.seconds = time.perf_counter() - began
                 log.training(len(pending), time.perf_counter() - pending_since, lr_scale, grad_norm)
                 pending = []
@@ -146,12 +147,12 @@ def validate(
         Whether training was told to stop meanwhile; then nothing is recorded, and the resumed run
         evaluates again.
     """
-    rows = header.config.train.micro_batch_size // processes.world_size
-    limit = header.config.train.eval_tokens
-    split = batches.validation_batches(rows, limit)
+    config = header.config.train
+    rows = config.micro_batch_size // processes.world_size
+    split = batches.validation_batches(rows, config.eval_tokens)
     trained = result = evaluate(model, split, batches, processes, stop)
     if result and isinstance(batches, TaskBatches):
-        split = batches.training_batches(rows, limit)
+        split = batches.training_batches(rows, config.eval_tokens)
         trained = evaluate(model, split, batches, processes, stop)
     if not result or not trained:
         return True
@@ -159,9 +160,8 @@ def validate(
         save_in_run(folder, "best", model_tensors(model), header)
     log.evaluation(result, trained.accuracy)
     if folder:
-        tokens, seed = header.config.train.sample_tokens, header.config.train.seed
-        start_token = batches.corpus.start_token
-        text = generate_text(model, batches.tokenizer, start_token, tokens, seed)
+        start = batches.corpus.start_token
+        text = generate_text(model, batches.tokenizer, start, config.sample_tokens, config.seed)
         log.sample(text and batches.start + text)
     return False
 
@@ -213,11 +213,7 @@ def main(argv: list[str]) -> int:
         model, optimizer = make_model(
             config.model, config.train, batches.tokenizer.vocab_size, machine
         )
-        size = config.model
-        print(
-            f"model: {size.n_layer} layers x {size.n_embd} wide, {size.n_head} heads, "
-            f"context {size.block_size}, {model.num_parameters():,} parameters"
-        )
+        print(describe_size(model))
         if saved:
             copy_into(model_tensors(model), saved.tensors, saved.path)
         if options.evaluate:

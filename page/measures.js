@@ -1,6 +1,7 @@
 // The scores of heads that the page can show, and the labels of heads with a high score.
 
 import { atStep, COPIES, data, snapshots } from "./run.js";
+import { highOf } from "./engine/stages.js";
 import { number, signed } from "./views/format.js";
 
 const FIRST = (COPIES ? ["induction"] : ["weight_on_match", "previous_token"])
@@ -33,12 +34,11 @@ const LABELS = {
   induction: "induction", duplicate_token: "duplicate", previous_token: "previous",
   own_position: "self", first_token: "first",
 };
-export const HIGH = 0.3;
 
-/** The label of a head if one of these scores is high, and twice that of uniform attention. */
+/** The label of a head if one of these scores is high. */
 export function labelOf(head, snapshot) {
   const { scores } = snapshots[snapshot];
   const known = data.scores.filter(({ key, uniform }) => key in LABELS &&
-    scores[key][head] >= Math.max(HIGH, 2 * uniform)).map(({ key }) => key);
+    scores[key][head] >= highOf(uniform)).map(({ key }) => key);
   return LABELS[known.sort((a, b) => scores[b][head] - scores[a][head])[0]] ?? "";
 }

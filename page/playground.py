@@ -38,10 +38,10 @@ CHANGES: dict[str, Values] = {
 
 ABOUT = {
     "repeat": (
-        "The text is a random string, repeated: only the second copy can be predicted. For that, "
-        "a head in layer 1 finds the previous occurrence of a token and attends to the token "
-        "after it, an induction head: its map is a stripe. It needs a previous-token head in "
-        "layer 0: ablate that, and the stripe breaks."
+        "The text is a random string, repeated: only the second copy can be predicted. A head in "
+        "layer 1 finds the previous occurrence of a token and attends to the token after it: an "
+        "induction head, whose map is a stripe. It needs a previous-token head in layer 0: ablate "
+        "that, and the stripe breaks."
     ),
     "sink": (
         "A Markov chain of letters, where a digit repeats the token before it. The only head "

@@ -3,8 +3,9 @@
 import { checkpoint } from "./engine/safetensors.js";
 import { clamp, indexOfLargest, range } from "./engine/numbers.js";
 import { mayGoOn } from "./engine/pass.js";
+import { highOf } from "./engine/stages.js";
 import { Trainer } from "./engine/trainer.js";
-import { HIGH, measures } from "./measures.js";
+import { measures } from "./measures.js";
 import { data, last, sizes, snapshots } from "./run.js";
 import { config, described, measure, script, setting, task } from "./setting.js";
 import { change, state } from "./state.js";
@@ -79,8 +80,8 @@ let followed = state.head;
 
 /** The head with the highest first score, unless the reader selected another. */
 function headToFollow() {
-  const scores = measures[0].at(last()), best = indexOfLargest(scores);
-  if (state.head !== followed || !(scores[best] >= HIGH)) return {};
+  const [{ at, uniform }] = measures, scores = at(last()), best = indexOfLargest(scores);
+  if (state.head !== followed || !(scores[best] >= highOf(uniform))) return {};
   followed = best;
   return { head: best };
 }

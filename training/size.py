@@ -1,4 +1,4 @@
-"""How many steps fit into the minutes."""
+"""The size of a model, and of a run: how many steps fit into the minutes."""
 
 import time
 from collections.abc import Callable
@@ -6,10 +6,20 @@ from typing import Any
 
 from data.batches import Batches, TaskBatches
 from model.config import ModelConfig
+from model.gpt import GPT
 from training.config import TrainConfig
 from training.processes import Processes
 from training.runtime import Machine
 from training.step import make_model, train_step
+
+
+def describe_size(model: GPT) -> str:
+    """Return the shape of a model in one line."""
+    config = model.config
+    return (
+        f"model: {config.n_layer} layers x {config.n_embd} wide, {config.n_head} heads, "
+        f"context {config.block_size}, {model.num_parameters():,} parameters"
+    )
 
 
 def fit_steps(

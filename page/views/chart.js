@@ -4,7 +4,7 @@ import { clamp, range } from "../engine/numbers.js";
 import { rem, svg } from "./elements.js";
 import { count, number } from "./format.js";
 
-const NEAR = 5; // pixels between a label and the curve
+const NEAR = 5; // pixels between a label and a curve
 
 /** Lines of values at `places`, increasing numbers from the left: `lines` have {y, kind, title}, and
  * {share: name} if they have an axis of their own, from 0 to 1; `level` is dashed; `here` is the
@@ -84,12 +84,13 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
     choose(range(places.length).reduce((a, b) => (apart(b) < apart(a) ? b : a)));
   };
 
-  /** The labels of the marks that have room next to it, away from the curve. */
+  /** The labels of the marks that have room next to it, away from the curves. */
   function labels() {
     const boxes = []; // [left, right, row] of each label
-    const tall = 0.75 * rem(), curve = (at) => {
+    const tall = 0.75 * rem(), curve = ({ y: values, share }, at) => {
       const i = clamp(range(last + 1).findIndex((each) => x(each) >= at), 1, last);
-      const [a, b] = [x(i - 1), x(i)], [ya, yb] = [i - 1, i].map((each) => y(lines[0].y[each]));
+      const [a, b] = [x(i - 1), x(i)];
+      const [ya, yb] = [i - 1, i].map((each) => y(values[each], share && values[each]));
       return ya + clamp((at - a) / (b - a || 1), 0, 1) * (yb - ya);
     };
     return width < 500 ? [] : marks.flatMap(({ at, label }) => {
@@ -99,8 +100,9 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
           const to = from + wide, bottomOf = (row + 1) * tall;
           const isFree = from > 0 && to < width &&
             boxes.every(([a, b, other]) => other !== row || to < a || from > b) &&
-            range(Math.ceil(wide / 4) + 1).map((i) => curve(from + 4 * i))
-              .every((at) => at < bottomOf - tall - NEAR || at > bottomOf + NEAR);
+            lines.every((line) => range(Math.ceil(wide / 4) + 1)
+              .map((i) => curve(line, from + 4 * i))
+              .every((at) => at < bottomOf - tall - NEAR || at > bottomOf + NEAR));
           if (!isFree) continue;
           boxes.push([from, to, row]);
           const words = text(anchor === "start" ? from : to, bottomOf, anchor, label);

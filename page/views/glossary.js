@@ -27,7 +27,7 @@ const GLOSSARY = {
   "below n-gram": "first snapshot with a loss below that of counting what follows n − 1 tokens",
   "below in-context n-gram": "first snapshot with a loss below that of counting within the sequence",
   "below chance": "first snapshot with a loss below that of each token's frequency at its position",
-  "head on the match": "first snapshot where the head with the highest final score has half of it",
+  "head on the match": "first snapshot in which a head has a score of at least 0.3 for it",
   temperature: "divides the logits: below 1 favors likely tokens, 0 selects the most likely one",
   "top-k": "sample only from the k most likely tokens",
 };

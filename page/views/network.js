@@ -3,7 +3,8 @@
 
 import { moveHead, openMlp, openPanel, selectHead, toggleEdit, vote } from "../actions.js";
 import { clamp, indexOfLargest, largestOf, range } from "../engine/numbers.js";
-import { HIGH, labelOf, measures } from "../measures.js";
+import { HIGH } from "../engine/stages.js";
+import { labelOf, measures } from "../measures.js";
 import { HEADS, headName, rowOf, sizes, snapshots, vocab } from "../run.js";
 import { isHeadOff, isOff, queryOnShow } from "../selection.js";
 import { change, state } from "../state.js";
@@ -49,10 +50,11 @@ export function showNetwork() {
   if (choices === shownFor) return; // typing changes only the maps
   shownFor = choices;
   $("unedited").hidden = !edits.length;
+  $("network").classList.toggle("edited", edits.length > 0);
   $("measure").title = `${measure.formula} (${measure.source})`;
   const values = measure.at(snapshot);
   const focused = document.activeElement.matches?.(".pick");
-  const most = largestOf(values.map(Math.abs)) || 1;
+  const most = measure.error ? largestOf(values.map(Math.abs)) || 1 : 1;
   tiles.forEach((pick, head) => {
     const value = measure.text(values[head]), isSelected = mlp === null && head === state.head;
     const label = isHeadOff(head) ? "ablated" : labelOf(head, snapshot);

@@ -9,6 +9,7 @@ import { count } from "./format.js";
 import { showLoss, showMoment } from "./training.js";
 import { showFormation } from "./scores.js";
 
+const REPLACES = "A new model replaces this one. To keep it, first download its weights.";
 const IN_SIGHT = 6; // fields that are always visible
 
 function inputOf(field) {
@@ -23,8 +24,10 @@ function inputOf(field) {
   input.onchange = () => {
     const value = valueOf(field, input.value);
     if (value === undefined) input.value = setting[key];
-    else if (!live) location.search = linkTo({ [key]: value });
-    else {
+    else if (!live) {
+      if (!snapshots[last()].step || confirm(REPLACES)) location.search = linkTo({ [key]: value });
+      else input.value = setting[key];
+    } else {
       retrain({ [key]: value });
       history.replaceState(null, "", linkTo() + location.hash);
     }
@@ -77,7 +80,7 @@ function showTraining() {
   note.textContent = state.stopped
     ? `Stopped ${state.stopped}. The weights are the last good ones; lower a rate, and train again.`
     : state.edits.length ? "Edits do not affect training."
-      : isDone && !state.training ? `Trained for ${count(step)} steps. Train goes on.` : "";
+      : isDone && !state.training ? `Trained for ${count(step)} steps. Press Train to go on.` : "";
 }
 
 document.querySelector("h1").textContent = "Watch a GPT learn";

@@ -3,7 +3,7 @@
 import { toggleHead } from "../actions.js";
 import { indexOfLargest, largestOf, range, ranked, sum } from "../engine/numbers.js";
 import { compute, copied, inductionOn, passOf } from "../engine/pass.js";
-import { HIGH } from "../measures.js";
+import { HIGH } from "../engine/stages.js";
 import { editing, engineFor, headName, HEADS, rowOf, sizes, snapshots, vocab } from "../run.js";
 import { edited, isHeadOff, maskNow, offWord, pairOnShow, place } from "../selection.js";
 import { change, settled, state } from "../state.js";
@@ -90,6 +90,13 @@ function showCopying() {
 // The effect of ablating each head on the text: {made, losses, copying, chances of the prediction}
 let measured = {};
 
+/** The selected head if it does induction on the text; otherwise, the head that does it most. */
+function copier() {
+  const { attention, ids } = state.view.before;
+  const scores = attention.map((weights) => inductionOn(weights, ids));
+  return scores[state.head] >= HIGH ? state.head : indexOfLargest(scores);
+}
+
 /** Ablate each head alone, and keep the losses and induction scores. */
 export async function measureHeads(isCurrent) {
   const { view, instead } = state, { ids } = view.pass;
@@ -98,7 +105,7 @@ export async function measureHeads(isCurrent) {
   measured = {};
   const engine = engineFor("try", view.snapshot), losses = [], copying = [], chances = [];
   const last = (pass) => rowOf(pass.logP, ids.length - 1), best = indexOfLargest(last(view.before));
-  const [layer, h] = [Math.floor(state.head / H), state.head % H];
+  const of = copier(), [layer, h] = [Math.floor(of / H), of % H];
   for (const head of range(HEADS)) {
     const edits = editing.toEngine([`${headName(head)}=${instead}`], null);
     if (!(await compute(engine, ids, edits, isCurrent))) return false;
@@ -118,10 +125,10 @@ function showAblating() {
     title: offWord(head) ? "undo" : "ablate" }, `${headName(head)} ${says}`);
   if (!losses) return [p("Measuring each head …")];
   const { view } = state, rise = losses.map((loss) => loss - view.before.loss);
-  const [was, now] = [view.before, view.pass].map(({ attention, ids }) =>
-    inductionOn(attention[state.head], ids));
+  const of = copier(), [was, now] = [view.before, view.pass].map(({ attention, ids }) =>
+    inductionOn(attention[of], ids));
   const last = rowOf(view.before.logP, view.pass.T - 1), best = indexOfLargest(last);
-  const below = range(Math.floor(state.head / H) * H);
+  const below = range(Math.floor(of / H) * H);
   const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
   return [
     p(`With only ${name} ablated, the probability of ${quoted(vocab[best])} after the text is `,
@@ -131,7 +138,7 @@ function showAblating() {
     el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 3)])]
       .map((head) => ofHead(head, signed(rise[head], 2)))),
     ...(was >= HIGH && lowest.length ? [
-      p(`Induction score on this text ${number(was)}` + (number(now) === number(was)
+      p(`Induction score of ${headName(of)} on this text ${number(was)}` + (number(now) === number(was)
         ? "" : `, with the edits ${number(now)}`) + "; only one earlier head ablated:"),
       el("div", { className: "controls" },
         ...lowest.map((head) => ofHead(head, number(copying[head]))))] : []),

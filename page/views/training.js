@@ -3,6 +3,7 @@
 import { goTo } from "../actions.js";
 import { clamp } from "../engine/numbers.js";
 import { shownOf, stagesOf } from "../engine/stages.js";
+import { measures } from "../measures.js";
 import { atStep, data, last, sizes, snapshots, UNIT } from "../run.js";
 import { edited } from "../selection.js";
 import { state } from "../state.js";
@@ -11,6 +12,7 @@ import { $, refill, term } from "./elements.js";
 import { count, number, percent } from "./format.js";
 
 const LEVELS = shownOf(data.baselines).map(([label, value]) => ({ label, value }));
+const stages = () => stagesOf(snapshots, data.baselines, measures[0]);
 export const stepsShown = () => snapshots.map(({ step }) => step);
 
 const CURVES = [["on validation sequences", "accuracy"], ["in training", "accuracy uniform"]]
@@ -19,7 +21,7 @@ const CURVES = [["on validation sequences", "accuracy"], ["in training", "accura
 
 export function showMoment() {
   const { view } = state, { step, lens_loss, accuracy } = snapshots[view.snapshot];
-  const reached = stagesOf(snapshots, data.baselines).filter(({ at }) => at === view.snapshot)
+  const reached = stages().filter(({ at }) => at === view.snapshot)
     .flatMap(({ label }) => [" · ", term(label)]);
   const right = CURVES.map(({ title, i }) =>
     percent(accuracy[i]) + (i ? ` ${title} (dashed)` : " (right axis)")).join(", ");
@@ -42,7 +44,7 @@ export function showLoss() {
   shownFor = looks;
   $("slider").max = last();
   $("slider").value = state.snapshot;
-  const marks = stagesOf(snapshots, data.baselines);
+  const marks = stages();
   const y = snapshots.map(({ lens_loss }) => lens_loss[sizes.L]);
   const title = `validation loss per snapshot, from ${number(y[0], 2)} to ${number(y[last()], 2)}`;
   const curves = CURVES.map(({ title, kind, i }) => (

@@ -301,14 +301,22 @@ def test_learning_stages_are_marked_when_first_reached(tab: Any) -> None:
     snapshots = [{"lens_loss": [9, 5 - i], "scores": scores[i]} for i in range(6)]
     names = ("uniform", "unigram", "bigram", "3-gram", "4-gram", "5-gram")
     losses = [*zip(names, (5.5, 3.7, 2.8, 2.5, 1.5, -1), strict=True)]
+    scored = {"previous_token": 0.05, "induction": 0.05, "weight_on_match": 0.2}
     marks = [
         (3, "below 3-gram"),
         (3, "previous-token head"),
-        (3, "head on the match"),
+        (4, "head on the match"),
     ]  # and below the bigram; never 5-gram
     for baselines, more in ((losses, []), (losses[:-1], [(4, "below 4-gram")])):
-        found = tab.evaluate("(a) => stagesOf(...a)", [snapshots, dict(baselines)])
-        assert {(mark["at"], mark["label"]) for mark in found} == {*marks, *more}
+        found = [
+            (mark["at"], mark["label"])
+            for key, uniform in scored.items()
+            for mark in tab.evaluate(
+                "(a) => stagesOf(...a)",
+                [snapshots, dict(baselines), {"key": key, "uniform": uniform}],
+            )
+        ]
+        assert {*found} == {*marks, *more}
 
 
 def test_softmax_handles_large_scores(tab: Any) -> None:

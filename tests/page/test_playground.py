@@ -107,6 +107,11 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
 def test_every_task_can_be_chosen(play: Open) -> None:
     tab = play(f"{TINY}&pace=5&workers=2")
     assert {*tab.locator("#set-task option").all_inner_texts()} == {*TASKS, "text"}
+    train(tab, 1)
+    tab.evaluate("window.confirm = () => false")
+    tab.select_option("#set-task", "sink")  # the trained model stays
+    assert tab.input_value("#set-task") == "repeat" and steps_of(tab) == [0, 1]
+    tab.evaluate("window.confirm = () => true")
     with tab.expect_navigation():
         tab.select_option("#set-task", "sink")
     chosen = [
@@ -127,7 +132,7 @@ def test_end_of_training_is_said(play: Open) -> None:
         settle(tab).click("#train")
         tab.wait_for_function("(steps) => glassgpt.steps.at(-1) === steps", arg=steps)
         settle(tab)
-        note = f"Trained for {steps} steps. Train goes on."
+        note = f"Trained for {steps} steps. Press Train to go on."
         tab.wait_for_function(f"document.getElementById('training-note').textContent === '{note}'")
 
 
