@@ -38,7 +38,7 @@ CHANGES: dict[str, Values] = {
 
 ABOUT = {
     "repeat": (
-        "The text is a random string, repeated: only the second copy can be predicted. A head in "
+        "It trains on random strings, repeated: only the second copy can be predicted. A head in "
         "layer 1 finds the previous occurrence of a token and attends to the token after it: an "
         "induction head, whose map is a stripe. It needs a previous-token head in layer 0: ablate "
         "that, and the stripe breaks."

@@ -20,7 +20,7 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
   if (!width || !all.length) return;
   const [left, right, top, bottom] = [values ? 2.6 : 0.8, shares ? 4.2 : 1.2, 0.6, 1.1]
     .map((pad) => pad * rem());
-  const low = Math.min(...all), high = Math.max(...all, low + 1e-6);
+  const low = Math.min(...all), high = Math.max(...all, low + 0.02);
   const last = places.length - 1, end = places[last] || 1, power = powerOf(places);
   const along = (place) => left + (place / end) ** power * (width - left - right);
   const x = (i) => along(places[i]);
@@ -34,7 +34,7 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
 
   if (values) {
     for (const value of roundNumbers(low, high)) {
-      chart.append(across(value, "axis"), text(left - 6, y(value) + 4, "end", number(value, 2)));
+      chart.append(across(value, "axis"), text(left - 6, y(value) + 4, "end", number(value, high - low < 0.2 ? 3 : 2)));
     }
   }
   for (const [share, words] of shares ? [[1, "100%"], [0.5, shares], [0, "0%"]] : []) {

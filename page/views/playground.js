@@ -23,8 +23,10 @@ function inputOf(field) {
   input.value = setting[key];
   input.onchange = () => {
     const value = valueOf(field, input.value);
-    if (value === undefined) input.value = setting[key];
-    else if (!live) {
+    if (value === undefined) {
+      input.value = setting[key];
+      said.textContent = `${field.label}: ${field.low} to ${field.high}`;
+    } else if (!live) {
       if (!snapshots[last()].step || confirm(REPLACES)) location.search = linkTo({ [key]: value });
       else input.value = setting[key];
     } else {
@@ -35,8 +37,9 @@ function inputOf(field) {
   return input;
 }
 
-const fields = FIELDS.map((field) => el("label", {}, `${field.label} `, inputOf(field)));
-const speed = fields.pop();
+const labeled = (fields) =>
+  fields.map((field) => el("label", {}, `${field.label} `, inputOf(field)));
+const [folded, speed] = [FIELDS.slice(IN_SIGHT, -1), FIELDS.at(-1)];
 const said = el("output", { className: "small" });
 const text = el("textarea", { id: "pasted", rows: 3, value: pasted, spellcheck: false,
   placeholder: "Paste a text of 50 characters or more. Until then the model reads this page's script." });
@@ -58,9 +61,10 @@ function copyCommand() {
 }
 
 const form = el("section", { id: "setting", ariaLabel: "Setting" },
-  el("div", { className: "controls" }, el("b", {}, "New model"), ...fields.slice(0, IN_SIGHT)),
+  el("div", { className: "controls" }, el("b", {}, "New model"), ...labeled(FIELDS.slice(0, IN_SIGHT))),
   el("details", {}, el("summary", {}, "More settings"),
-    el("div", { className: "controls" }, ...fields.slice(IN_SIGHT),
+    el("div", { className: "controls" }, ...labeled(folded.filter(({ live }) => !live)),
+      el("b", {}, "This model"), ...labeled(folded.filter(({ live }) => live)),
       button(download, { title: "last.safetensors, a run for sample.py and study.py" },
         "Download weights"),
       button(copyCommand, { title: "that trains the same in PyTorch" }, "Copy as command"))),
@@ -78,7 +82,7 @@ function showTraining() {
   main.textContent = state.training ? "Pause" : "Train";
   one.disabled = state.training;
   note.textContent = state.stopped
-    ? `Stopped ${state.stopped}. The weights are the last good ones; lower a rate, and train again.`
+    ? `Stopped ${state.stopped}. The weights are the last finite ones; lower a rate, and train again.`
     : state.edits.length ? "Edits do not affect training."
       : isDone && !state.training ? `Trained for ${count(step)} steps. Press Train to go on.` : "";
 }
@@ -89,7 +93,7 @@ $("loss").append("Its loss will be drawn here.");
 $("notices").before(form);
 $("notices").append(...problems.map((problem) =>
   el("p", { className: "trouble" }, problem)));
-$("bar").firstElementChild.prepend(main, el("div", { className: "controls" }, one, speed));
+$("bar").firstElementChild.prepend(main, el("div", { className: "controls" }, one, ...labeled([speed])));
 $("told").append(note);
 document.body.classList.add("live");
 follow("newest", showLoss, showMoment, showFormation);
