@@ -30,7 +30,7 @@ from configs.load import read_config
 from data.tasks import TASKS
 from model.gpt import GPT
 from page.html import fill_page, to_json
-from page.playground import CHANGES, playground_data
+from page.playground import SETTINGS, playground_data
 from tests.browser import DONE, start_browser
 from training.optim import make_optimizer
 from training.step import train_step
@@ -112,7 +112,7 @@ def run_page(browser: Any, page: Path, setting: dict[str, Any], script: str, val
 def pytorch_step(threads: int) -> float:
     """Return the milliseconds of a step of the same model in PyTorch."""
     torch.set_num_threads(threads)
-    config = read_config(LONGER, None, read_config(CHANGES["repeat"], None))
+    config = read_config(LONGER, None, read_config(SETTINGS["repeat"], None))
     batch = torch.randint(64, (config.train.batch_size, config.model.block_size + 1))
     model = GPT(config.model, vocab_size=64)
     optimizer = make_optimizer(model, config.train)
