@@ -236,7 +236,7 @@ def check_attention(model: GPT, numbers: bool) -> None:
     Raises:
         UserError: naming the first part that does not match, and the file to update.
     """
-    C, H, V = model.config.n_embd, model.config.n_head, model.token_embedding.num_embeddings
+    H, V = model.config.n_head, model.token_embedding.num_embeddings
     # A whole context, because a sliding window changes only late positions.
     size, generator = (1, model.config.block_size), torch.Generator().manual_seed(0)
     with reading("the forward pass", "cannot be read by lens/capture.py"):
@@ -245,10 +245,6 @@ def check_attention(model: GPT, numbers: bool) -> None:
         with reading(f"layer {i}", "does not match lens/formula.py; update it"):
             if layer.attn.n_head != H:
                 raise ValueError(f"{layer.attn.n_head} heads, expected {H}")
-            for name in ("query", "key", "value", "out"):
-                shape = tuple(getattr(layer.attn, name).weight.shape)
-                if shape != (C, C):
-                    raise ValueError(f"{name}.weight is {shape}, expected {(C, C)}")
             steps = layer_steps(layer.attn, layer.x_BTC)
             for name, got in {"heads z": layer.z_BHTD, "output": layer.output_BTC}.items():
                 if numbers and error(got, steps[name].value) > 1e-3:
