@@ -61,13 +61,7 @@ def export(run: str, folder: str, options: Export) -> None:
     saved = open_run(find_run(run), options.checkpoint)
     model = saved.model()
     said = write_folder(model, saved.tokenizer, saved.start_token, Path(folder))
-    prompt = saved.tokenizer.decode([saved.start_token])
     print(f"{saved}, as {said}")
-    print(
-        f"next, in Python:\n"
-        f"  from transformers import pipeline\n"
-        f'  print(pipeline("text-generation", {folder!r})({prompt!r})[0]["generated_text"])'
-    )
 
 
 def import_(word: str, options: Import) -> None:
@@ -91,8 +85,7 @@ def import_(word: str, options: Import) -> None:
         save_config(folder, saved.config, printable(f"imported from {word}"))
         save_checkpoint(saved.path, saved.tensors, saved.header)
     run, text = shell_word(folder), shell_word(Path(imported.source))
-    text = f" --source {text}" if text != "pydocs" else ""
-    print(f"next:\n  python sample.py {run}\n  python study.py report {run}{text}")
+    print(f"next:\n  python sample.py {run}\n  python study.py report {run} --source {text}")
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], type, list[str]]] = {
