@@ -32,7 +32,7 @@ async function go(count, pace) {
   trainer ??= new Trainer(config.model, config.train, sizes.V, setting.workers, script);
   const end = trainer.steps + count, sent = [];
   let keeping = null, free = 0; // the promise of a snapshot, and when the next may follow
-  change({ training: true, stopped: null, snapshot: last() });
+  change({ training: true, stopped: null });
   for (;;) {
     const began = performance.now(), due = began + 1000 / pace();
     const isFastest = pace() === Infinity, most = isFastest ? AHEAD : 1;

@@ -1,5 +1,6 @@
 // The form of the playground, and the buttons that train.
 
+import { goTo } from "../actions.js";
 import { last, snapshots } from "../run.js";
 import { FIELDS, keepText, linkTo, pasted, problems, setting, valueOf } from "../setting.js";
 import { follow, state } from "../state.js";
@@ -70,9 +71,13 @@ const form = el("section", { id: "setting", ariaLabel: "Setting" },
       button(copyCommand, { title: "that trains the same in PyTorch" }, "Copy as command"))),
   ...(setting.task === "text" ? [text, button(useText, {}, "Use this text")] : []), said);
 
+const begin = (count) => {
+  goTo(last()); // to watch
+  train(count, pace);
+};
 const main = button(() => (state.training ? pause()
-  : train(setting.max_steps - snapshots[last()].step % setting.max_steps, pace)), { id: "train" });
-const one = button(() => train(1), {}, "Step");
+  : begin(setting.max_steps - snapshots[last()].step % setting.max_steps)), { id: "train" });
+const one = button(() => begin(1), {}, "Step");
 const pace = () => (setting.pace === "fastest" ? Infinity : setting.pace);
 
 const note = el("p", { id: "training-note", className: "small", role: "status" });

@@ -131,9 +131,10 @@ def test_end_of_training_is_said(play: Open) -> None:
     for steps in (3, 6):
         settle(tab).click("#train")
         tab.wait_for_function("(steps) => glassgpt.steps.at(-1) === steps", arg=steps)
-        settle(tab)
+        assert f"step {steps} " in settle(tab).inner_text("#moment")
         note = f"Trained for {steps} steps. Press Train to go on."
-        tab.wait_for_function(f"document.getElementById('training-note').textContent === '{note}'")
+        tab.wait_for_selector(f"#training-note:has-text('{note}')")
+        tab.fill("#slider", "0")  # Train shows the newest step again
 
 
 def test_an_address_is_a_run(play: Open) -> None:
