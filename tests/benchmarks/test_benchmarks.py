@@ -15,7 +15,16 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import train
-from benchmarks import common, lessons, page, recipe, sampling, throughput, time_to_loss
+from benchmarks import (
+    common,
+    lessons,
+    page,
+    playground,
+    recipe,
+    sampling,
+    throughput,
+    time_to_loss,
+)
 from configs.load import SECTIONS, Config, read_command_line, read_config
 from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
@@ -162,3 +171,21 @@ def test_page_times_each_action(
     rows = results(page.main, str(ROOT / "docs/demo/induction.html"), "--repetitions=1")
     assert len(rows) == 16 and "patching grid, filled" in {row["what"] for row in rows}
     assert page.median_and_p95([9.0, 1.0, 3.0, 2.0]) == "2.000 (3.000)"
+
+
+def test_playground_trains_until_the_task_is_learned(
+    monkeypatch: pytest.MonkeyPatch, browser: Any, results: Any
+) -> None:
+    """Or until MOST steps."""
+    monkeypatch.setattr(playground, "start_browser", partial(nullcontext, browser))
+    monkeypatch.setattr(playground, "pytorch_step", lambda threads: 40.0)
+    monkeypatch.setattr(common, "in_fresh_process", lambda measure, *values: measure(*values))
+    monkeypatch.setattr(playground, "TIMED", 2)
+    monkeypatch.setitem(playground.LEVELS, "flipflop", 0.01)
+    monkeypatch.setattr(playground, "MOST", 9)
+    *times, learned, other = (
+        results(playground.main, "fl", "--repetitions=1")
+        + results(playground.main, "recall", "--repetitions=1")[2:]
+    )
+    assert [row["by"] for row in times] == ["a step of the page", "in PyTorch"]
+    assert times[0]["ms"][0] > 0 and learned["steps"][0] < other["steps"][0] == 9
