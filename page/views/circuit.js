@@ -3,7 +3,7 @@
 import { Circuit, logitGoal, scoreGoal } from "../engine/circuit.js";
 import { clamp, indexOfLargest, largestOf, range, ranked, sum } from "../engine/numbers.js";
 import { engineFor, headName, rowOf, sizes, vocab } from "../run.js";
-import { pairOnShow, place, queryOnShow } from "../selection.js";
+import { edited, pairOnShow, place, queryOnShow } from "../selection.js";
 import { settled, state } from "../state.js";
 import { theme } from "./colors.js";
 import { addPanel, el, rem, svg } from "./elements.js";
@@ -67,7 +67,7 @@ function drawCircuit() {
   const edges = [...into.edges, ...between].sort((a, b) => Math.abs(b.value) - Math.abs(a.value))
     .slice(0, 3 * nodes.length);
   const shown = sum(into.edges.map((edge) => edge.value));
-  readCircuit.textContent = `${says}: ${signed(goal.value, 2)}. The direct edges of ` +
+  readCircuit.textContent = `${edited() ? "Without the edits: " : ""}${says}: ${signed(goal.value, 2)}. The direct edges of ` +
     `${nodes.length} of ${count(circuit.nodes.length)} nodes add ${signed(shown, 2)}, the rest ` +
     `${signed(goal.value - shown, 2)}. ${said || "Point at a node or an edge for its number."}`;
 

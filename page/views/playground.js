@@ -24,6 +24,7 @@ function inputOf(field) {
   input.value = setting[key];
   input.onchange = () => {
     const value = valueOf(field, input.value);
+    said.textContent = "";
     if (value === undefined) {
       input.value = setting[key];
       said.textContent = `${field.label}: ${field.low} to ${field.high}`;
@@ -88,8 +89,8 @@ function showTraining() {
   one.disabled = state.training;
   note.textContent = state.stopped
     ? `Stopped ${state.stopped}. The weights are the last finite ones; lower a rate, and train again.`
-    : state.edits.length ? "Edits do not affect training."
-      : isDone && !state.training ? `Trained for ${count(step)} steps. Press Train to go on.` : "";
+    : state.edits.length ? "Edits affect neither training nor the scores of heads."
+      : isDone && !state.training ? `Trained for ${count(step)} steps. Train goes on from there.` : "";
 }
 
 document.querySelector("h1").textContent = "Watch a GPT learn";

@@ -55,7 +55,7 @@ function showWorked() {
       line("weight", (k) => share(weights[k]), rest(weights))),
     el("p", { className: "quiet small" }, `From ${place("query", q)}: score = q·k/√${D}; exp = ` +
       `exp(score − the largest, ${number(largest, 2)}); weight = exp / the sum, ` +
-      `${number(sum(exps))}. Masked: ${masked.filter(Boolean).join(" and ") || "none"}.`),
+      `${number(sum(exps))}. Masked in this row: ${masked.filter(Boolean).join(" and ") || "none"}.`),
   ];
 }
 
@@ -127,13 +127,15 @@ function showAblating() {
   const { view } = state, rise = losses.map((loss) => loss - view.before.loss);
   const of = copier(), [was, now] = [view.before, view.pass].map(({ attention, ids }) =>
     inductionOn(attention[of], ids));
-  const last = rowOf(view.before.logP, view.pass.T - 1), best = indexOfLargest(last);
+  const [last, after] = [view.before, view.pass].map(({ T, logP }) => rowOf(logP, T - 1));
+  const best = indexOfLargest(last);
   const below = range(Math.floor(of / H) * H);
   const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
   return [
     p(`With only ${name} ablated, the probability of ${quoted(vocab[best])} after the text is `,
-      el("b", {}, number(chances[state.head])), ` instead of ${number(Math.exp(last[best]))}. Press ` +
-      "a button below to ", term("ablate"), " that head."),
+      el("b", {}, number(chances[state.head])), ` instead of ${number(Math.exp(last[best]))}` +
+      (edited() ? `; with the edits, ${number(Math.exp(after[best]))}` : "") + ". Press a button " +
+      "below to ", term("ablate"), " that head."),
     p("Loss change on this text in nats, only that head ablated:"),
     el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 3)])]
       .map((head) => ofHead(head, signed(rise[head], 2)))),

@@ -475,9 +475,9 @@ def test_guided_steps_are_true_of_an_edited_model(show: Show) -> None:
     press(tab, "1")
     assert "the model, with the edits, gives" in tab.inner_text("#step")
     press(tab, "3")
-    assert "Masked: hidden tokens." in tab.inner_text("#step")
+    assert "Masked in this row: hidden tokens." in tab.inner_text("#step")
     act(tab, "#typed", TEXT + "x")  # the edit does not fit a text beyond the context
-    assert "Masked: none." in tab.inner_text("#step")
+    assert "Masked in this row: none." in tab.inner_text("#step")
     for edit, replaced in (("L1H1", True), ("L1H0", False), ("L2", True), ("L1", False)):
         tab = show(address=f"#guide=4&head=L1H1&other=so+be+or+not&edit=patch%4011/{edit}")
         assert ("An edit replaces what L1H1 adds" in tab.inner_text("#step")) == replaced

@@ -95,7 +95,7 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
     assert tab.inner_text("#train") == "Pause" and tab.is_disabled("#train + .controls button")
     tab.click("#ablate")
     tab.wait_for_selector(".pick.off")
-    assert tab.inner_text("#training-note") == "Edits do not affect training."
+    assert tab.inner_text("#training-note") == "Edits affect neither training nor the scores of heads."
     tab.wait_for_function("() => glassgpt.steps.length > 2")
     assert "ablated" in tab.inner_text("#edit-list")
     tab.click("#train")
@@ -132,7 +132,7 @@ def test_end_of_training_is_said(play: Open) -> None:
         settle(tab).click("#train")
         tab.wait_for_function("(steps) => glassgpt.steps.at(-1) === steps", arg=steps)
         assert f"step {steps} " in settle(tab).inner_text("#moment")
-        note = f"Trained for {steps} steps. Press Train to go on."
+        note = f"Trained for {steps} steps. Train goes on from there."
         tab.wait_for_selector(f"#training-note:has-text('{note}')")
         tab.fill("#slider", "0")  # Train shows the newest step again
 
