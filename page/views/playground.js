@@ -57,10 +57,14 @@ function download() {
     "python sample.py mine";
 }
 
-function copyCommand() {
-  said.textContent = command();
-  navigator.clipboard?.writeText(command()).catch(() => {}); // it can be copied by hand
+function copy(words, note = "") {
+  said.textContent = words + note;
+  navigator.clipboard?.writeText(words).catch(() => {}); // it can be copied by hand
 }
+
+const copyCommand = () => copy(command());
+const copyLink = () => copy(new URL(linkTo() + location.hash, location).href,
+  setting.task === "text" ? " (without the pasted text)" : " (open it, and press Train)");
 
 const form = el("section", { id: "setting", ariaLabel: "Setting" },
   el("div", { className: "controls" }, el("b", {}, "New model"), ...labeled(FIELDS.slice(0, IN_SIGHT))),
@@ -69,6 +73,7 @@ const form = el("section", { id: "setting", ariaLabel: "Setting" },
       el("b", {}, "This model"), ...labeled(folded.filter(({ live }) => live)),
       button(download, { title: "last.safetensors, a run for sample.py and study.py" },
         "Download weights"),
+      button(copyLink, {}, "Copy link"),
       button(copyCommand, { title: "that trains the same in PyTorch" }, "Copy as command"))),
   ...(setting.task === "text" ? [text, button(useText, {}, "Use this text")] : []), said);
 

@@ -118,6 +118,14 @@ def test_every_task_can_be_chosen(play: Open) -> None:
         settle(tab).input_value(f"#set-{key}") for key in ("task", "n_embd", "pace", "workers")
     ]
     assert chosen == ["sink", "64", "5", "2"]  # the size is the task's own
+    tab.click("summary >> text=More settings")
+    tab.select_option("#set-pace", "20")
+    tab.click("text=Copy link")
+    link = tab.inner_text("#setting output").split()[0]
+    tab.goto("about:blank")
+    tab.goto(link)
+    chosen = [settle(tab).input_value(f"#set-{key}") for key in ("task", "pace", "workers")]
+    assert chosen == ["sink", "20", "2"]
 
 
 def test_heads_that_attend_uniformly_have_no_label(play: Open) -> None:
