@@ -95,7 +95,8 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
     assert tab.inner_text("#train") == "Pause" and tab.is_disabled("#train + .controls button")
     tab.click("#ablate")
     tab.wait_for_selector(".pick.off")
-    assert tab.inner_text("#training-note") == "Edits affect neither training nor the scores of heads."
+    note = tab.inner_text("#training-note")
+    assert note == "Edits affect neither training nor the scores of heads."
     tab.wait_for_function("() => glassgpt.steps.length > 2")
     assert "ablated" in tab.inner_text("#edit-list")
     tab.click("#train")
