@@ -93,25 +93,24 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
       const [ya, yb] = [i - 1, i].map((each) => y(values[each], share && values[each]));
       return ya + clamp((at - a) / (b - a || 1), 0, 1) * (yb - ya);
     };
+    const isFree = ({ row, from, to }, curves) => from > 0 && to < width &&
+      boxes.every(([a, b, other]) => other !== row || to < a || from > b) &&
+      curves.every((line) => range(Math.ceil((to - from) / 4) + 1)
+        .map((i) => curve(line, from + 4 * i))
+        .every((at) => at < row * tall - NEAR || at > (row + 1) * tall + NEAR));
     return width < 500 ? [] : marks.flatMap(({ at, label }) => {
-      const wide = 0.42 * rem() * label.length;
-      for (const row of range(Math.floor((height - bottom) / tall))) {
-        for (const [from, anchor] of [[x(at) + 3, "start"], [x(at) - 3 - wide, "end"]]) {
-          const to = from + wide, bottomOf = (row + 1) * tall;
-          const isFree = from > 0 && to < width &&
-            boxes.every(([a, b, other]) => other !== row || to < a || from > b) &&
-            lines.every((line) => range(Math.ceil(wide / 4) + 1)
-              .map((i) => curve(line, from + 4 * i))
-              .every((at) => at < bottomOf - tall - NEAR || at > bottomOf + NEAR));
-          if (!isFree) continue;
-          boxes.push([from, to, row]);
-          const words = text(anchor === "start" ? from : to, bottomOf, anchor, label);
-          words.classList.add("label");
-          words.dataset.term = label;
-          return [words];
-        }
-      }
-      return []; // its mark still has the label as a title
+      const wide = 0.42 * rem() * label.length, start = x(at) + 3, end = x(at) - 3;
+      const spots = range(Math.floor((height - bottom) / tall)).flatMap((row) => [
+        { row, from: start, to: start + wide, anchor: "start", place: start },
+        { row, from: end - wide, to: end, anchor: "end", place: end }]);
+      const spot = spots.find((each) => isFree(each, lines)) ??
+        spots.find((each) => isFree(each, lines.slice(0, 1))); // in a small chart
+      if (!spot) return []; // its mark still has the label as a title
+      boxes.push([spot.from, spot.to, spot.row]);
+      const words = text(spot.place, (spot.row + 1) * tall, spot.anchor, label);
+      words.classList.add("label");
+      words.dataset.term = label;
+      return [words];
     });
   }
 }
