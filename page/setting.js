@@ -51,7 +51,7 @@ function defaultsOf(task, optimizer = tasks[task].train.optimizer) {
   return { task, workers: defaultWorkers(), pace: 20, ...model, ...train, ...other };
 }
 
-export const problems = []; // of the address and the pasted text, in words
+export const problems = []; // of the address, in words
 
 function readAddress() {
   const asked = [...new URLSearchParams(location.search)];
@@ -91,13 +91,9 @@ const PASTED = "pasted text:";
 export const keepText = (text) => { window.name = PASTED + text; };
 export const pasted = window.name.startsWith(PASTED) ? window.name.slice(PASTED.length) : "";
 
-const SHORTEST = 50; // a text, whose held-out tenth is a sequence
-const isShort = Array.from(pasted).length < SHORTEST;
-if (isShort && pasted && setting.task === "text") {
-  problems.push(`The text needs ${SHORTEST} characters or more. Until then the model reads this ` +
-    "page's script.");
-}
-const text = isShort ? script : pasted;
+export const SHORTEST = 50; // characters of a text, whose held-out tenth is a sequence
+export const isShort = (text) => Array.from(text).length < SHORTEST;
+const text = isShort(pasted) ? script : pasted;
 
 const { task: name } = setting, { about, data } = tasks[name];
 const chosen = (section) =>

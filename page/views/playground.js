@@ -2,7 +2,9 @@
 
 import { goTo } from "../actions.js";
 import { last, snapshots } from "../run.js";
-import { FIELDS, keepText, linkTo, pasted, problems, setting, valueOf } from "../setting.js";
+import {
+  FIELDS, isShort, keepText, linkTo, pasted, problems, setting, SHORTEST, valueOf,
+} from "../setting.js";
 import { follow, state } from "../state.js";
 import { command, pause, retrain, savedRun, train } from "../training.js";
 import { $, button, el, saveFile } from "./elements.js";
@@ -10,7 +12,8 @@ import { count } from "./format.js";
 import { showLoss, showMoment } from "./training.js";
 import { showFormation } from "./scores.js";
 
-const REPLACES = "A new model replaces this one. To keep it, first download its weights.";
+const mayReplace = () => !snapshots[last()].step ||
+  confirm("A new model replaces this one. To keep it, first download its weights.");
 const IN_SIGHT = 6; // fields that are always visible
 
 function inputOf(field) {
@@ -29,7 +32,7 @@ function inputOf(field) {
       input.value = setting[key];
       said.textContent = `${field.label}: ${field.low} to ${field.high}`;
     } else if (!live) {
-      if (!snapshots[last()].step || confirm(REPLACES)) location.search = linkTo({ [key]: value });
+      if (mayReplace()) location.search = linkTo({ [key]: value });
       else input.value = setting[key];
     } else {
       retrain({ [key]: value });
@@ -44,11 +47,14 @@ const labeled = (fields) =>
 const [folded, speed] = [FIELDS.slice(IN_SIGHT, -1), FIELDS.at(-1)];
 const said = el("output", { className: "small" });
 const text = el("textarea", { id: "pasted", rows: 3, value: pasted, spellcheck: false,
-  placeholder: "Paste a text of 50 characters or more. Until then the model reads this page's script." });
+  placeholder: `Paste a text of ${SHORTEST} characters or more. Until then the model reads this page's script.` });
 
 function useText() {
-  keepText(text.value);
-  location.reload();
+  if (isShort(text.value)) said.textContent = `The text needs ${SHORTEST} characters or more.`;
+  else if (mayReplace()) {
+    keepText(text.value);
+    location.reload();
+  }
 }
 
 function download() {
