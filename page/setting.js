@@ -123,9 +123,10 @@ function firstSnapshot() {
   return { step: 0, weights, ...result.value };
 }
 
-const impossible = name === "repeat" && setting.n_layer === 1;
+const tooFew = name === "repeat" && setting.n_layer === 1 ? " With one layer, it cannot form." : "";
 place.made = {
-  live: true, about: about + (impossible ? " With one layer, it cannot form." : ""), saved: 1, prompted: false, checks: [], reference: [], text: null,
+  live: true, about: about + tooFew, saved: 1, prompted: false, checks: [], reference: [],
+  text: null,
   run: { name, task: null, step: 0, val_loss: null, unit: "char", config,
     parameters: sum(shapes.map(countOf)) },
   shapes, vocab: task.chars, tokenizer: { kind: "char", chars: task.chars.join("") },

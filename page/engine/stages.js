@@ -1,6 +1,6 @@
 // The stages of learning: the first snapshot whose validation loss is below a baseline's, or that
-// has a head with a high score. Of the baselines that a snapshot is the first below, only the lowest
-// counts.
+// has a head with a high score. Of the baselines that a snapshot is the first below, only the
+// lowest counts.
 
 const HEADS = { previous_token: "previous-token head", induction: "induction head",
   weight_on_match: "head on the match" };

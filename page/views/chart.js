@@ -9,8 +9,8 @@ const NEAR = 5; // pixels between a label and a curve
 /** Lines of values at `places`, increasing numbers from the left: `lines` have {y, kind, title}, and
  * {share: name} if they have an axis of their own, from 0 to 1; `level` is dashed; `here` is the
  * selected index; `marks` are {at, label}, where the glossary has the label; `levels` are {value,
- * label} of thin lines, drawn if they are in the range of `lines`; `values` adds a vertical axis, `unit`
- * names the places. A press calls `choose` with the index of the nearest place. */
+ * label} of thin lines, drawn if they are in the range of `lines`; `values` adds a vertical axis,
+ * `unit` names the places. A press calls `choose` with the index of the nearest place. */
 export function lineChart(box, lines, { label, places, unit, here = null, choose, values,
   level = null, dots = [], marks = [], levels = [] }) {
   const width = box.clientWidth, height = box.clientHeight;
@@ -33,8 +33,10 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
 
   if (values) {
+    const digits = high - low < 0.2 ? 3 : 2;
     for (const value of roundNumbers(low, high)) {
-      chart.append(across(value, "axis"), text(left - 6, y(value) + 4, "end", number(value, high - low < 0.2 ? 3 : 2)));
+      const words = text(left - 6, y(value) + 4, "end", number(value, digits));
+      chart.append(across(value, "axis"), words);
     }
   }
   for (const [share, words] of shares ? [[1, "100%"], [0.5, shares], [0, "0%"]] : []) {

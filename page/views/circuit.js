@@ -67,7 +67,8 @@ function drawCircuit() {
   const edges = [...into.edges, ...between].sort((a, b) => Math.abs(b.value) - Math.abs(a.value))
     .slice(0, 3 * nodes.length);
   const shown = sum(into.edges.map((edge) => edge.value));
-  readCircuit.textContent = `${edited() ? "Without the edits: " : ""}${says}: ${signed(goal.value, 2)}. The direct edges of ` +
+  readCircuit.textContent = (edited() ? "Without the edits: " : "") +
+    `${says}: ${signed(goal.value, 2)}. The direct edges of ` +
     `${nodes.length} of ${count(circuit.nodes.length)} nodes add ${signed(shown, 2)}, the rest ` +
     `${signed(goal.value - shown, 2)}. ${said || "Point at a node or an edge for its number."}`;
 

@@ -16,7 +16,8 @@ export function showHeader() {
   $("lead").textContent = `${L} layer${L > 1 ? "s" : ""} of ${H} head${H > 1 ? "s" : ""}, ${count(run.parameters)} parameters`;
   $("source").textContent = data.about ?? `A language model, trained on ${run.task ?? ABOUT[source] ?? source}, runs in ` +
     "this page: type a text, see what each part does with it, ablate parts, and watch the prediction.";
-  $("result").textContent = `${L} layer${L > 1 ? "s" : ""} x ${C} wide, ${H} heads, context ${B} · ` +
+  $("result").textContent =
+    `${L} layer${L > 1 ? "s" : ""} x ${C} wide, ${H} heads, context ${B} · ` +
     `${count(run.parameters)} parameters · ` + (atStep && `loss${atStep}, on the whole validation ` +
     `split: ${number(run.val_loss)} ${UNIT} · `) + (data.live ? "trained in this page" : `${run.made} · PyTorch ${run.torch}`);
 

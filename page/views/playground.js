@@ -47,7 +47,8 @@ const labeled = (fields) =>
 const [folded, speed] = [FIELDS.slice(IN_SIGHT, -1), FIELDS.at(-1)];
 const said = el("output", { className: "small" });
 const text = el("textarea", { id: "pasted", rows: 3, value: pasted, spellcheck: false,
-  placeholder: `Paste a text of ${SHORTEST} characters or more. Until then the model reads this page's script.` });
+  placeholder: `Paste a text of ${SHORTEST} characters or more. Until then the model reads this ` +
+    "page's script." });
 
 function useText() {
   if (isShort(text.value)) said.textContent = `The text needs ${SHORTEST} characters or more.`;
@@ -73,7 +74,8 @@ const copyLink = () => copy(new URL(linkTo() + location.hash, location).href,
   setting.task === "text" ? " (without the pasted text)" : " (open it, and press Train)");
 
 const form = el("section", { id: "setting", ariaLabel: "Setting" },
-  el("div", { className: "controls" }, el("b", {}, "New model"), ...labeled(FIELDS.slice(0, IN_SIGHT))),
+  el("div", { className: "controls" },
+    el("b", {}, "New model"), ...labeled(FIELDS.slice(0, IN_SIGHT))),
   el("details", {}, el("summary", {}, "More settings"),
     el("div", { className: "controls" }, ...labeled(folded.filter(({ live }) => !live)),
       el("b", {}, "This model"), ...labeled(folded.filter(({ live }) => live)),
@@ -110,7 +112,8 @@ $("loss").append("Its loss will be drawn here.");
 $("notices").before(form);
 $("notices").append(...problems.map((problem) =>
   el("p", { className: "trouble" }, problem)));
-$("bar").firstElementChild.prepend(main, el("div", { className: "controls" }, one, ...labeled([speed])));
+$("bar").firstElementChild.prepend(main,
+  el("div", { className: "controls" }, one, ...labeled([speed])));
 $("told").append(note);
 document.body.classList.add("live");
 follow("newest", showLoss, showMoment, showFormation);

@@ -71,7 +71,9 @@ function showCopying() {
     return [p(`An edit replaces what ${name} adds at ${place("query", q)}.`)];
   }
   const logits = copied(view.engine, state.head, q, k, weights[k]);
-  if (!logits.some(Boolean)) return [p(`The output weights of ${name} are zero: it adds nothing yet.`)];
+  if (!logits.some(Boolean)) {
+    return [p(`The output weights of ${name} are zero: it adds nothing yet.`)];
+  }
   const rank = ranked(logits, V).indexOf(id) + 1;
   const raised = ranked(logits, 5).map((each) =>
     el("span", { className: "raised" }, el("b", {}, visible(vocab[each])),
@@ -140,8 +142,9 @@ function showAblating() {
     el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 3)])]
       .map((head) => ofHead(head, signed(rise[head], 2)))),
     ...(was >= HIGH && lowest.length ? [
-      p(`Induction score of ${headName(of)} on this text ${number(was)}` + (number(now) === number(was)
-        ? "" : `, with the edits ${number(now)}`) + "; only one earlier head ablated:"),
+      p(`Induction score of ${headName(of)} on this text ${number(was)}` +
+        (number(now) === number(was) ? "" : `, with the edits ${number(now)}`) +
+        "; only one earlier head ablated:"),
       el("div", { className: "controls" },
         ...lowest.map((head) => ofHead(head, number(copying[head]))))] : []),
     el("p", { className: "quiet small" },
