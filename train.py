@@ -99,9 +99,8 @@ def train(
             # 1. Read the results, if something needs them.
             due = evaluating or saving or state.step in snapshots or state.step % read_every == 0
             if pending and due:
-                state.train_loss, grad_norm, stopped = read_results(
-                    pending, state.step, optimizer, processes, stop
-                )
+                results = read_results(pending, state.step, optimizer, processes, stop)
+                state.train_loss, grad_norm, stopped = results
                 state.seconds = time.perf_counter() - began
                 log.training(len(pending), time.perf_counter() - pending_since, lr_scale, grad_norm)
                 pending = []
