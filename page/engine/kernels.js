@@ -241,8 +241,12 @@ class Arena {
   constructor() {
     this.end = 0;
     this.memory = new WebAssembly.Memory({ initial: 0 });
-    fused = WebAssembly.validate(assemble(makeFunctions()));
-    const module = new WebAssembly.Module(assemble(makeFunctions()));
+    let bytes = assemble(makeFunctions());
+    if (!WebAssembly.validate(bytes)) { // no relaxed SIMD
+      fused = false;
+      bytes = assemble(makeFunctions());
+    }
+    const module = new WebAssembly.Module(bytes);
     this.kernels = new WebAssembly.Instance(module, { js: { memory: this.memory } }).exports;
   }
 
