@@ -17,16 +17,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from common.errors import command
-from common.fields import STRICT, Natural
+from configs.config import STRICT, Natural
 from configs.load import build, read_command_line
 from data.batches import cached_training_tokens
-from data.counting import longest_copy
+from data.ngrams import longest_copy
 from data.tasks import TASKS
-from run.checkpoint import open_run
-from run.folder import find_run
-from sampling.decode import optimize_for_decoding
-from sampling.generate import Sampling, generate
-from training.runtime import pick_device
+from model.fast.decode import optimize_for_decoding
+from model.generate import Sampling, generate
+from training.checkpoint import open_run
+from training.machine import pick_device
 
 COMPARED = 10_000  # tokens of the first text that are searched in the training text
 
@@ -66,7 +65,7 @@ def main(argv: list[str]) -> int:
     description = "Generate text with a trained run, by default the newest."
     words, values = read_command_line({"": Options}, argv, usage, description)
     options = build(Options, values[""])
-    saved = open_run(find_run(next(iter(words), None)), options.checkpoint)
+    saved = open_run(words[0] if words else None, options.checkpoint)
     device = pick_device(options.device)
     model = optimize_for_decoding(saved.model(device), getattr(torch, options.dtype))
     print(f"{saved}, on {device}", file=sys.stderr)

@@ -9,33 +9,33 @@ python study.py trace --help                             every flag of a command
 import common.start
 
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic_core import to_json
 
 from common.atomic import write_atomically
-from common.errors import UserError, command
-from configs.load import build, nearest, read_command_line
+from common.errors import command
+from configs.load import Command, read_subcommand
 from lens.compare import Compare, compare
-from lens.counting import Counting, counting
+from lens.evaluate import Evaluate, evaluate_splits
 from lens.heads import Heads, heads
+from lens.ngrams import Ngrams, ngrams
 from lens.report import Report, report
 from lens.runs import Runs, runs
 from lens.tables import Table, check_path
 from lens.trace import Trace, trace
 from lens.verify import Verify, verify
 
-# The docstring of the flags' class describes the command, which yields what to print.
-COMMANDS: dict[str, tuple[type, Callable[[Any, Any], Iterator[str | Table]]]] = {
-    "trace": (Trace, trace),
-    "verify": (Verify, verify),
-    "compare": (Compare, compare),
-    "heads": (Heads, heads),
-    "counting": (Counting, counting),
-    "report": (Report, report),
-    "runs": (Runs, runs),
+# Each yields what to print: texts and tables.
+COMMANDS = {
+    "evaluate": Command(Evaluate, evaluate_splits, "[RUN]"),
+    "trace": Command(Trace, trace, "[RUN]"),
+    "verify": Command(Verify, verify, "[RUN]"),
+    "compare": Command(Compare, compare, "[RUN]"),
+    "heads": Command(Heads, heads, "[RUN]"),
+    "ngrams": Command(Ngrams, ngrams, "[RUN]"),
+    "report": Command(Report, report, "[RUN]"),
+    "runs": Command(Runs, runs, "[RUN ...]"),
 }
 
 
@@ -44,20 +44,14 @@ def main(argv: list[str]) -> int:
     """Read the command, the run and the flags."""
     if argv[:1] in (["--help"], ["-h"]):
         print(__doc__)
-        for name, (flags, _) in COMMANDS.items():
-            print(f"{name:<9}{flags.__doc__}")
+        for name, each in COMMANDS.items():
+            print(f"{name:<9}{each.flags.__doc__}")
         return 0
-    name, *rest = argv or [""]
-    if name not in COMMANDS:
-        raise UserError(f"name a command: {', '.join(COMMANDS)}{nearest(name, COMMANDS)}")
-    flags, study = COMMANDS[name]
-    run, limit = ("RUN ...", sys.maxsize) if name == "runs" else ("RUN", 1)
-    usage = f"python study.py {name} [{run}] [--flag VALUE ...]"
-    names, values = read_command_line({"": flags}, rest, usage, f"{flags.__doc__}.", limit)
-    options: Any = build(flags, values[""])
+    name, words, options = read_subcommand(COMMANDS, argv, "python study.py")
     path, tables = getattr(options, "json", None), []
     check_path(path, "--json", f'{{"study":["{name}"'.encode())
-    for i, part in enumerate(study(names if name == "runs" else next(iter(names), None), options)):
+    subject = words if name == "runs" else next(iter(words), None)
+    for i, part in enumerate(COMMANDS[name].do(subject, options)):
         print(part if i == 0 else f"\n{part}")
         if isinstance(part, Table):
             tables.append(part)

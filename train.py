@@ -9,7 +9,7 @@ python train.py --help                                explain every field
 
 import common.start
 
-import signal
+import dataclasses
 import sys
 import time
 from contextlib import ExitStack
@@ -21,11 +21,13 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from common.errors import UserError, command, shell_word
-from common.fields import STRICT
-from configs.load import SECTIONS, Config, Values, build, read_command_line, read_config, read_yaml
-from data.batches import Batches, TaskBatches, check_cached, open_batches
+from configs.config import STRICT, Config
+from configs.load import SECTIONS, Values, build, read_command_line, read_config, read_yaml
+from data.batches import Batches, check_cached, open_batches
+from model.generate import Sampling, generate
 from model.gpt import GPT
-from run.checkpoint import (
+from training.budget import fit_steps
+from training.checkpoint import (
     Header,
     SavedRun,
     copy_into,
@@ -36,14 +38,28 @@ from run.checkpoint import (
     save_in_run,
     snapshot_steps,
 )
-from run.folder import check_changes, find_run, lock_run, make_folder, save_config
-from run.log import Log
-from sampling.generate import generate_text
-from training.optim import Optimizer, get_lr_scale, get_multi_token_weight
-from training.processes import Processes, join_processes, read_processes
-from training.runtime import StopSignal, start_machine
-from training.size import describe_size, fit_steps
-from training.step import TrainState, evaluate, make_model, print_losses, read_results, train_step
+from training.folder import check_changes, find_run, lock_run, make_folder, save_config
+from training.log import Log
+from training.machine import (
+    Machine,
+    Processes,
+    StopSignal,
+    join_processes,
+    read_processes,
+    start_machine,
+)
+from training.optim import Optimizer
+from training.step import (
+    Evaluation,
+    TrainState,
+    check_results,
+    compute_gradients,
+    evaluate,
+    make_model,
+    update_weights,
+)
+
+SIGPIPE = 13  # a closed pipe or terminal; Windows does not have this signal
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -59,133 +75,141 @@ class Options:
     init_from: str | None = None
     """Start a new run from the best weights of this run, with its config and vocabulary."""
 
-    evaluate: str | None = None
-    """Measure the best weights of this run on the validation and test splits."""
-
     def __post_init__(self) -> None:
-        if [self.resume, self.evaluate, self.init_from or self.run].count(None) < 2:
-            raise ValueError(
-                "resume, --evaluate and --init_from exclude each other; --run names a new run"
-            )
+        if self.resume is not None and (self.init_from is not None or self.run is not None):
+            raise ValueError("resume excludes --init_from and --run, which make a new run")
 
 
 def train(
     folder: Path | None,
-    header: Header,
+    config: Config,
+    state: TrainState,
     batches: Batches,
     model: GPT,
     optimizer: Optimizer,
+    machine: Machine,
     processes: Processes,
-    read_every: int,
 ) -> int:
-    """Train until `max_steps`, the target loss, or a signal to stop; return the signal, or 0.
+    """Train until `max_steps` or a signal to stop; return the signal, or 0.
 
-    All that changes is in `model`, `optimizer` and `header.state`. Results are read, which waits
-    for a GPU, at least every `read_every` steps. FloatingPointError names one that is not finite.
+    All that changes is in `model`, `optimizer` and `state`.
+
+    Args:
+        folder: of the run; None in a process that neither writes nor prints.
+
+    Raises:
+        FloatingPointError: naming the step whose loss or gradient is not finite.
     """
-    config, state, ddp_model = header.config, header.state, processes.wrap_ddp(model)
-    snapshots = snapshot_steps(config.train, model.num_parameters())
-    pending: list[tuple[Tensor, Tensor]] = []  # results that are still on the device
-    lr_scale = pending_since = 0.0
+    plan, ddp_model = config.train, processes.wrap_ddp(model)
+    header = Header(config, batches.tokenizer.to_dict(), batches.corpus, machine, state)
+    snapshots = snapshot_steps(plan, model.num_parameters())
+    read_every = 1 if machine.device == "cpu" else plan.log_every  # reading waits for a GPU
+    pending: list[tuple[Tensor, Tensor]] = []  # losses and gradient norms, on the device
+    busy, stopped = 0.0, 0  # seconds of the pending steps; the signal to stop
     began, first = time.perf_counter() - state.seconds, state.step
-    with StopSignal() as stop, Log(folder, config, state, batches.baselines, stop) as log:
+    with StopSignal() as stop, Log(folder, config, state, batches.baselines) as log:
         while True:
-            ended, stopped = state.step >= config.train.max_steps, False
-            evaluating = state.step > state.last_eval_step and (
-                ended or state.step % config.train.eval_every == 0
-            )
-            saving = state.step == first or state.step % config.train.save_every == 0
-
-            # 1. Read the results, if something needs them.
-            due = evaluating or saving or state.step in snapshots or state.step % read_every == 0
-            if pending and due:
-                results = read_results(pending, state.step, optimizer, processes, stop)
-                state.train_loss, grad_norm, stopped = results
+            # 1. Evaluate and save what is due. Return if training is over or told to stop.
+            ended = state.step >= plan.max_steps
+            evaluating = ended or state.step % plan.eval_every == 0
+            if evaluating and state.step > state.last_eval_step and not stopped:
+                evaluations = evaluate_splits(model, batches, config, processes, stop)
+                if evaluations is None:
+                    stopped = processes.max(stop.number)
+                else:
+                    if state.record(evaluations["validation"].loss):
+                        save_in_run(folder, "best", model_tensors(model), header)
+                    log.evaluation(evaluations)
+                    if folder:
+                        log.sample(sample(model, batches, config))
                 state.seconds = time.perf_counter() - began
-                log.training(len(pending), time.perf_counter() - pending_since, lr_scale, grad_norm)
-                pending = []
-
-            # 2. Evaluate and save what is due. Return if training is over or told to stop.
-            if evaluating and not stopped:
-                stopped = validate(folder, header, batches, model, processes, stop, log)
-                state.seconds = time.perf_counter() - began
-            reached = state.val_loss is not None and state.val_loss <= config.train.target_loss
-            if saving or ended or reached or stopped:
+            if ended or stopped or state.step == first or state.step % plan.save_every == 0:
                 tensors = model_tensors(model) | optimizer_tensors(optimizer)
                 save_in_run(folder, "last", tensors, header)
             if state.step in snapshots:
                 save_in_run(folder, f"snapshots/{state.step:08d}", half_precision(model), header)
-            if ended or reached or stopped:
-                return (stop.number or signal.SIGTERM) if stopped else 0  # told to another process
+            if ended or stopped:
+                return stopped
 
-            # 3. One step. Its batch and its dropout follow from the seed and the step's number.
-            if not pending:
-                pending_since = time.perf_counter()
-            lr_scale = get_lr_scale(state.step, config.train)
-            weight = get_multi_token_weight(state.step, config.train)
-            batch = batches.train_batch(state.step, config.train.batch_size)
+            # 2. Compute a step's gradients. Its batch and its dropout follow from the seed and its
+            # number.
+            started = time.perf_counter()
+            batch = batches.train_batch(state.step, plan.batch_size)
             shard = batch.chunk(processes.world_size)[processes.rank]
-            rng = np.random.default_rng([config.train.seed, state.step, processes.rank])
+            rng = np.random.default_rng([plan.seed, state.step, processes.rank])
             torch.manual_seed(int(rng.integers(2**63)))
-            pending.append(train_step(ddp_model, optimizer, shard, config.train, lr_scale, weight))
+            loss, norm = compute_gradients(ddp_model, optimizer.weights, shard, plan)
+            pending.append((loss, norm))
             state.step += 1
 
+            # 3. Read the results, if something needs them, before the weights are updated.
+            reading = (
+                state.step % read_every == 0
+                or state.step % plan.eval_every == 0
+                or state.step % plan.save_every == 0
+                or state.step in snapshots
+                or state.step >= plan.max_steps
+            )
+            if reading:
+                losses, norms = (
+                    processes.mean(*torch.stack(each).tolist())
+                    for each in zip(*pending, strict=True)
+                )
+                check_results(losses, norms, state.step, optimizer.weights)
+            update_weights(optimizer, norm, plan, state.step - 1)
+            busy += time.perf_counter() - started
+            if reading:
+                state.train_loss, state.seconds = losses[-1], time.perf_counter() - began
+                log.training(len(pending), busy, norms[-1])
+                pending, busy = [], 0.0
+                stopped = processes.max(stop.number or (0 if log.is_open else SIGPIPE))
 
-def validate(
-    folder: Path | None,
-    header: Header,
-    batches: Batches,
-    model: GPT,
-    processes: Processes,
-    stop: StopSignal,
-    log: Log,
-) -> bool:
-    """Evaluate the model, record and log the loss, and save the weights if they are the best.
 
-    Returns:
-        Whether training was told to stop meanwhile; then nothing is recorded, and the resumed run
-        evaluates again.
-    """
-    config = header.config.train
-    rows = config.micro_batch_size // processes.world_size
-    split = batches.validation_batches(rows, config.eval_tokens)
-    trained = result = evaluate(model, split, batches, processes, stop)
-    if result and isinstance(batches, TaskBatches):
-        split = batches.training_batches(rows, config.eval_tokens)
-        trained = evaluate(model, split, batches, processes, stop)
-    if not result or not trained:
-        return True
-    if header.state.record(result.loss):
-        save_in_run(folder, "best", model_tensors(model), header)
-    log.evaluation(result, trained.accuracy)
-    if folder:
-        start = batches.corpus.start_token
-        text = generate_text(model, batches.tokenizer, start, config.sample_tokens, config.seed)
-        log.sample(text and batches.start + text)
-    return False
+def evaluate_splits(
+    model: GPT, batches: Batches, config: Config, processes: Processes, stop: StopSignal
+) -> dict[str, Evaluation] | None:
+    """Evaluate the model on each split that is evaluated in training; return None if training is
+    told to stop meanwhile, so that the resumed run evaluates again."""
+    evaluations = {}
+    for name, split in batches.evaluated.items():
+        sequences = split(
+            config.train.micro_batch_size // processes.world_size, config.train.eval_tokens
+        )
+        evaluation = evaluate(model, sequences, batches, processes, stop)
+        if evaluation is None:
+            return None
+        evaluations[name] = evaluation
+    return evaluations
+
+
+def sample(model: GPT, batches: Batches, config: Config) -> str:
+    """Return a text of `sample_tokens` tokens with the default rule, from an RNG of its own."""
+    if config.train.sample_tokens == 0:
+        return ""
+    device = model.token_embedding.weight.device
+    prompt_BT = torch.tensor([[batches.corpus.start_token]], device=device)
+    generator = torch.Generator().manual_seed(config.train.seed)
+    tokens = generate(model, prompt_BT, config.train.sample_tokens, Sampling(), generator)
+    return batches.start + batches.tokenizer.decode(int(token) for token in tokens)
 
 
 @command
 def main(argv: list[str]) -> int:
     """The life of a run: command line, text, number of steps, model, training."""
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
-    words, values = read_command_line(
-        {"": Options} | SECTIONS, argv, usage, "Train a GPT on a text."
-    )
-    file, options = next(iter(words), None), build(Options, values[""])
+    sections = {"": Options} | SECTIONS
+    words, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
+    options, file = build(Options, values[""]), words[0] if words else None
     processes = read_processes()
     with ExitStack() as stack:  # the run's lock, and the group of processes
-        saved, config = open_saved(options, file, values, processes, stack)
-        resumed = saved if options.resume else None
-        machine = start_machine(
-            config.train, processes, resumed.header.machine if resumed else None
-        )
-        batches = open_batches(
-            config.data,
-            config.model.block_size,
-            config.train.seed,
-            saved.tokenizer if saved else None,
-        )
+        # A new run, --resume and --init_from differ in what they start from.
+        if options.resume is not None and processes.is_main:
+            stack.enter_context(lock_run(find_run(options.resume)))
+        config, saved, state = read_start(options, file, values)
+        before = saved.header.machine if saved and options.resume else None
+        machine = start_machine(config.train, processes, before)
+        tokenizer = saved.tokenizer if saved else None
+        batches = open_batches(config.data, config.model.block_size, config.train.seed, tokenizer)
         stack.enter_context(join_processes(processes, config.train, machine.device))
         about = f"{machine}\ntext: {batches}" + (f"\nweights: {saved}" if saved else "")
         print(about)
@@ -193,44 +217,35 @@ def main(argv: list[str]) -> int:
         _ = batches.baselines  # before the clock of --train.minutes starts
         began = common.start.BEGAN + time.perf_counter() - start
 
-        # The folder and the state, and the number of steps
-        folder, state = None, TrainState()
-        if resumed:
-            resumed.check_resume(batches.corpus, config.train, machine)
-            state = resumed.header.state
-            folder = resumed.path.parent if processes.is_main else None
-        elif not options.evaluate:
-            if processes.is_main:
-                origin = f"from-{saved.path.parent.name}" if saved else "default"
-                folder = make_folder(options.run, Path(file).stem if file else origin)
-                stack.enter_context(lock_run(folder))
-            if config.train.minutes:
-                steps = fit_steps(config.model, config.train, batches, machine, processes, began)
-                config = read_config({"train": {"max_steps": steps}}, None, config)
+        # The folder and the number of steps
+        folder = None
+        if saved and options.resume:
+            saved.check_resume(batches.corpus, config.train, machine)
+            folder = saved.path.parent if processes.is_main else None
+        elif processes.is_main:
+            origin = f"from-{saved.path.parent.name}" if saved else "default"
+            folder = make_folder(options.run, Path(file).stem if file else origin)
+            stack.enter_context(lock_run(folder))
+        if config.train.minutes:
+            steps = state.step + fit_steps(config, batches, machine, processes, began)
+            fitted = dataclasses.replace(config.train, minutes=0.0, max_steps=steps)
+            config = dataclasses.replace(config, train=fitted)
 
         # The model and its optimizer
-        model, optimizer = make_model(
-            config.model, config.train, batches.tokenizer.vocab_size, machine
-        )
-        print(describe_size(model))
+        model, optimizer = make_model(config, batches.tokenizer.vocab_size, machine)
+        print(f"model: {model.describe()}")
         if saved:
             copy_into(model_tensors(model), saved.tensors, saved.path)
-        if options.evaluate:
-            if processes.is_main:
-                print_losses(model, batches, config.train, config.data)
-            return 0
-        if resumed:
-            copy_into(optimizer_tensors(optimizer), resumed.tensors, resumed.path)
-        del saved, resumed  # the model and the optimizer have copies of their tensors
+            if options.resume:
+                copy_into(optimizer_tensors(optimizer), saved.tensors, saved.path)
+            del saved  # the model and the optimizer have copies of its tensors
         if folder:
             save_config(folder, config, about)
-        header = Header(config, batches.tokenizer.to_dict(), batches.corpus, machine, state)
 
         # Training, and what to do next
         run = shell_word(folder) if folder else "the run"
-        read_every = 1 if machine.device == "cpu" else config.train.log_every
         try:
-            stop_signal = train(folder, header, batches, model, optimizer, processes, read_every)
+            stopped = train(folder, config, state, batches, model, optimizer, machine, processes)
         except FloatingPointError as error:
             raise UserError(
                 f"{error}; {run} keeps its last checkpoint. Start again with a lower "
@@ -238,9 +253,9 @@ def main(argv: list[str]) -> int:
             ) from None
         except OSError as error:
             raise UserError(f"could not write to {run}: {error.strerror}") from error
-    if stop_signal:
+    if stopped:
         print(f"stopped at step {state.step}; resume with: python train.py --resume {run}")
-        return 128 + stop_signal  # as a shell reports it: 130 for Ctrl-C
+        return 128 + stopped  # as a shell reports it: 130 for Ctrl-C
     print(
         f"done: {run}, {state.step} steps in {state.seconds:.0f} s, "
         f"best validation loss {state.best_val_loss:.4f}\n"
@@ -249,22 +264,23 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def open_saved(
-    options: Options, file: str | None, values: Values, processes: Processes, stack: ExitStack
-) -> tuple[SavedRun | None, Config]:
-    """Open the run to resume, evaluate or start from, if there is one; return it and the config."""
-    for flag in ("resume", "evaluate", "init_from"):
-        if (name := getattr(options, flag)) is not None:
-            folder = find_run(name)
-            if options.resume and processes.is_main:
-                stack.enter_context(lock_run(folder))
-            saved = open_run(folder, "last" if options.resume else "best")
-            config = read_config(values, file, saved.config)
-            check_changes(saved.config, config, f"--{flag}")
-            if "source" not in read_yaml(file).get("data", {}) | values["data"]:
-                check_cached(config.data, saved.tokenizer)  # only the saved run names the text
-            return saved, config
-    return None, read_config(values, file)
+def read_start(
+    options: Options, file: str | None, values: Values
+) -> tuple[Config, SavedRun | None, TrainState]:
+    """Return what the run starts from: its config, the run that weights and vocabulary come from,
+    and the progress."""
+    if options.resume is not None:
+        flag, saved = "--resume", open_run(options.resume, "last")
+        state = saved.header.state
+    elif options.init_from is not None:
+        flag, saved, state = "--init_from", open_run(options.init_from, "best"), TrainState()
+    else:
+        return read_config(values, file), None, TrainState()
+    config = read_config(values, file, saved.config)
+    check_changes(saved.config, config, flag)
+    if "source" not in read_yaml(file).get("data", {}) | values["data"]:
+        check_cached(config.data, saved.tokenizer)  # only the saved run names the text
+    return config, saved, state
 
 
 if __name__ == "__main__":

@@ -25,13 +25,10 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from common.errors import UserError
-from common.fields import STRICT, Count
-from configs.load import SECTIONS, Config, Values, build, read_command_line, read_config
+from configs.config import STRICT, Config, Count, ModelConfig, TrainConfig
+from configs.load import SECTIONS, Values, build, read_command_line, read_config
 from lens.tables import Table
-from model.config import ModelConfig
-from training.config import TrainConfig
-from training.processes import Processes
-from training.runtime import start_machine
+from training.machine import Processes, start_machine
 
 ROOT = Path(__file__).parent.parent
 

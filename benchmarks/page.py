@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from benchmarks import common as frame
 from common.errors import UserError, command
-from common.fields import STRICT, Count
+from configs.config import STRICT, Count
 from tests.browser import ACT, DONE, open_report, start_browser
 
 PATCHED = 64  # tokens of the text whose patching grid is filled

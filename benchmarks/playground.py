@@ -25,7 +25,7 @@ from pydantic.dataclasses import dataclass
 
 from benchmarks import common as frame
 from common.errors import command
-from common.fields import STRICT, Count, Natural
+from configs.config import STRICT, Count, Natural
 from configs.load import read_config
 from data.tasks import TASKS
 from model.gpt import GPT
@@ -37,7 +37,7 @@ from training.step import train_step
 
 CASES = ["repeat", "repeat, 64 tokens, 64 wide", *[task for task in TASKS if task != "repeat"]]
 LONGER = {
-    "data": {"repeat_vocab": 64, "repeat_min_period": 8, "repeat_max_period": 32},
+    "data": {"task_kinds": 64, "task_length": 32},
     "model": {"n_embd": 64, "block_size": 64},
 }
 LEVELS = {"sink": 0.97, "modular": 0.95, "brackets": 0.99}  # answers right; of other tasks, 0.98
@@ -119,7 +119,7 @@ def pytorch_step(threads: int) -> float:
     times = []
     for _ in range(TIMED):
         began = time.perf_counter()
-        loss, _ = train_step(model, optimizer, batch, config.train, 1.0)
+        loss, _ = train_step(model, optimizer, batch, config.train, config.train.warmup_steps)
         loss.item()
         times.append(1000 * (time.perf_counter() - began))
     return statistics.median(times)

@@ -6,7 +6,7 @@ python -m benchmarks.recipe --changes --train.max_steps 200 --data.source tinysh
 Each row runs `python train.py` in an empty folder, once for each seed. It has the wall-clock
 seconds from start to exit, and the loss of the last weights on the first half of the validation
 split (by which settings are chosen), on the second half and on the whole split; for a text, also
-the loss of counting, and of both mixed. With --changes, each further row reverts or adds one choice
+the loss of n-grams, and of both mixed. With --changes, each further row reverts or adds one choice
 of the recipe.
 """
 
@@ -23,12 +23,12 @@ from pydantic.dataclasses import dataclass
 
 from benchmarks import common as frame
 from common.errors import command
-from common.fields import STRICT, Count
+from configs.config import STRICT, Count
 from data.batches import TextBatches, open_batches
-from data.counting import mixed_losses
+from data.ngrams import mixed_losses
 from lens.measure import token_losses
-from run.checkpoint import open_run
-from training.runtime import pick_device
+from training.checkpoint import open_run
+from training.machine import pick_device
 
 ADAMW = "--train.optimizer=adamw --train.learning_rate=3e-3 --train.warmup_steps=50"
 CHANGES = {
@@ -61,7 +61,7 @@ class Options:
 
 def halves(run: Path) -> frame.Row:
     """Evaluate a run's last weights in float32, in nats per token: on each half of the validation
-    split, on the whole split, and mixed with counting."""
+    split, on the whole split, and mixed with n-grams."""
     saved, device = open_run(run, "last"), pick_device("auto")
     config, model = saved.config, saved.model(device)
     batches = open_batches(config.data, config.model.block_size, 0, saved.tokenizer)
@@ -71,8 +71,8 @@ def halves(run: Path) -> frame.Row:
     first, second = np.array_split(whole, 2)
     parts = {"first_half": first, "second_half": second, "whole": whole}
     if isinstance(batches, TextBatches):
-        counted = batches.counting.read(batches.val_tokens)[0][1:]
-        parts |= {"counting": counted, "mixed": mixed_losses(whole, counted)}
+        counted = batches.ngrams.read(batches.val_tokens)[0][1:]
+        parts |= {"n-grams": counted, "mixed": mixed_losses(whole, counted)}
     return {name: float(part.mean()) for name, part in parts.items()}
 
 

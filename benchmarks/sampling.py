@@ -23,11 +23,11 @@ from benchmarks import common as frame
 from benchmarks import llama2c
 from benchmarks.throughput import VOCAB, WIDER
 from common.errors import command
-from common.fields import STRICT, Count
+from configs.config import STRICT, Count
+from model.fast.decode import optimize_for_decoding
+from model.generate import Sampling, generate
 from model.gpt import GPT
-from sampling.decode import optimize_for_decoding
-from sampling.generate import Sampling, generate
-from training.runtime import pick_device
+from training.machine import pick_device
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -18,13 +18,9 @@ from pydantic.dataclasses import dataclass
 
 from benchmarks import common as frame
 from common.errors import UserError, command
-from common.fields import STRICT, NonNegative
-from configs.load import Config
-from model.config import ModelConfig
+from configs.config import STRICT, Config, ModelConfig, NonNegative, TrainConfig
 from model.gpt import GPT
-from training.config import TrainConfig
-from training.processes import Processes
-from training.runtime import start_machine
+from training.machine import Processes, start_machine
 from training.step import make_model, train_step
 
 VOCAB = 65  # Tiny Shakespeare's characters
@@ -97,8 +93,8 @@ def measure(
     else:
         import common.start
 
-        model, optimizer = make_model(config, train, VOCAB, machine)
-        step = partial(train_step, model, optimizer, batch, train, 1.0)
+        model, optimizer = make_model(Config(model=config, train=train), VOCAB, machine)
+        step = partial(train_step, model, optimizer, batch, train, train.warmup_steps)
     (once,) = frame.seconds_of(step, device, 1)
     seconds = statistics.median(frame.seconds_of(step, device, max(3, round(at_least / once))))
     megabytes = frame.peak_memory(device) - before

@@ -3,9 +3,9 @@
 python -m benchmarks.time_to_loss --data.source tinyshakespeare.txt --nanogpt ../nanoGPT
 python -m benchmarks.time_to_loss configs/shakespeare_1min.yaml --loss 1.7 --train.max_steps 600
 
-Each repetition has the next seed and an empty folder. It stops at the first evaluation, a full pass
-over the validation split, that is at or below the loss. With --nanogpt, it alternates with the CPU
-recipe for Tiny Shakespeare in nanoGPT's README, on the same text.
+Each repetition is a whole run, with the next seed and an empty folder, whose last evaluation, a
+full pass over the validation split, must be at or below the loss. With --nanogpt, it alternates
+with the CPU recipe for Tiny Shakespeare in nanoGPT's README, on the same text.
 """
 
 import pickle
@@ -24,9 +24,9 @@ from pydantic.dataclasses import dataclass
 
 from benchmarks import common as frame
 from common.errors import UserError, command
-from common.fields import STRICT, NonNegative
+from configs.config import STRICT, NonNegative
 from data.corpus import Text, load_text
-from run.log import read_metrics
+from training.log import read_metrics
 
 # From nanoGPT's README, "I only have a macbook", on the CPU.
 NANOGPT_RECIPE = shlex.split(
@@ -77,7 +77,6 @@ def main(argv: list[str]) -> int:
     options, file, config, flags = frame.read_training(
         Options, argv, str(frame.ROOT / "docs/speedrun/1.8857.yaml")
     )
-    flags.append(f"--train.target_loss={options.loss}")
     rivals: dict[str, Callable[[], frame.Row]] = {
         Path(file).stem: partial(
             frame.train, file, flags, count(config.train.seed), last_evaluation

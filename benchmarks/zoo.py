@@ -20,16 +20,19 @@ from pydantic.dataclasses import dataclass
 
 from benchmarks import common as frame
 from common.errors import command
-from common.fields import STRICT, Count, Natural
+from configs.config import STRICT, Count, Natural
 from data.batches import TaskBatches
-from data.tasks import FlipFlop, Markov, Modular, Sink
+from data.tasks.flipflop import FlipFlop
+from data.tasks.markov import Markov
+from data.tasks.modular import Modular
+from data.tasks.sink import Sink
 from lens.capture import capture
 from lens.heads import names_of
 from lens.measure import measure_copying, score_heads, score_match, strongest_frequencies
 from lens.metrics import MATCH
 from lens.subject import Subject, SubjectOptions
-from run.log import read_metrics
-from training.processes import Processes
+from training.log import read_metrics
+from training.machine import Processes
 from training.step import evaluate
 
 LONG = "addition brackets induction modular"  # 20 seconds or more: at most three seeds

@@ -1,8 +1,10 @@
-"""Atomic writes: a file is complete or absent."""
+"""Atomic writes: a file or a folder is complete or absent."""
 
 import os
 import secrets
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -33,3 +35,16 @@ def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], None]) -
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder next to `path`, which becomes `path` at the end of the `with` block. After
+    an error, it is removed."""
+    with tempfile.TemporaryDirectory(
+        prefix=f".writing-{path.name}-", dir=path.absolute().parent, ignore_cleanup_errors=True
+    ) as scratch:
+        made = Path(scratch, path.name)
+        made.mkdir()
+        yield made
+        made.rename(path)

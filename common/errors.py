@@ -65,7 +65,8 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
                 message = error.strerror + (f": {error.filename}" if error.filename else "")
             elif re.search("(?i)MemoryError|out of memory|can't allocate memory", repr(error)):
                 message = (
-                    "out of memory; use more --train.gradient_accumulation_steps or a smaller model"
+                    "out of memory; start a new run with more --train.gradient_accumulation_steps "
+                    "or a smaller model (--init_from RUN keeps the weights)"
                 )
             elif type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
                 reason = " ".join(message.split())

@@ -19,7 +19,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
 if mallopt:
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-    mallopt(M_MMAP_THRESHOLD, 2**30) or mallopt(M_MMAP_THRESHOLD, 2**25)  # older glibc's maximum
+    if mallopt(M_MMAP_THRESHOLD, 2**30) == 0:
+        mallopt(M_MMAP_THRESHOLD, 2**25)  # older glibc's maximum
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 # The 250,000 objects of PyTorch live until the end. Scanning them would take a seventh of the

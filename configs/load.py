@@ -9,33 +9,29 @@ as text, and converted to numbers or booleans unless the field is a string.
 import argparse
 import dataclasses
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import yaml
 from pydantic import ValidationError
-from pydantic.dataclasses import dataclass
 
 from common.errors import UserError, reading
-from common.fields import STRICT, first_error
-from data.config import DataConfig
-from model.config import ModelConfig
-from training.config import TrainConfig
+from configs.config import Config, first_error
 
 Options = TypeVar("Options")
 # Values by section and name; the section "" has a command's own flags.
 Values = dict[str, dict[str, Any]]
-
-
-@dataclass(frozen=True, config=STRICT)
-class Config:
-    """The whole config of a run."""
-
-    data: DataConfig = DataConfig()
-    model: ModelConfig = ModelConfig()
-    train: TrainConfig = TrainConfig()
-
 
 SECTIONS: dict[str, type] = get_type_hints(Config)
 
@@ -123,6 +119,39 @@ def read_command_line(
         section, _, name = key.rpartition(".")
         values[section][name] = value
     return rest, values
+
+
+class Command(NamedTuple):
+    """A command of a program with several."""
+
+    flags: type
+    """The dataclass of its flags, whose docstring describes it."""
+
+    do: Callable[..., Any]
+    """Called with the words and the flags."""
+
+    words: str
+    """Its positional arguments, in the usage line: [OPTIONAL], or ... for any number."""
+
+
+def read_subcommand(
+    commands: dict[str, Command], argv: list[str], program: str
+) -> tuple[str, list[str], Any]:
+    """Return the name of the command, its positional arguments, and its flags.
+
+    Raises:
+        UserError: for an unknown command, and for too few or too many arguments.
+    """
+    name, *rest = argv or [""]
+    if name not in commands:
+        raise UserError(f"name a command: {', '.join(commands)}{nearest(name, commands)}")
+    flags, _, words = commands[name]
+    usage, expected = f"{program} {name} {words} [--flag VALUE ...]", words.split()
+    most = sys.maxsize if "..." in words else len(expected)
+    given, values = read_command_line({"": flags}, rest, usage, f"{flags.__doc__}.", most)
+    if len(given) < sum(not word.startswith("[") for word in expected):
+        raise UserError(f"{name} takes {words}: {usage}")
+    return name, given, build(flags, values[""])
 
 
 def build(kind: type[Options], values: dict[str, Any], prefix: str = "--") -> Options:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError, printable
-from data.config import DataConfig
+from configs.config import DataConfig
 from data.corpus import Corpus, Text, find_entry, load_text, read_entry
-from data.counting import Counting, open_counting
+from data.ngrams import NgramModel, open_ngrams
 from data.sources import find_source
 from data.tasks import TASKS
 from data.tokenizer import CharTokenizer, Tokenizer
@@ -102,18 +102,17 @@ class TextBatches:
             )
         self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1
-        counts = entry / f"ngrams-{train_end}-{val_end}.npz"
-        self.counts = counts if config.counting else None
+        self.ngrams_path = entry / f"ngrams-{train_end}-{val_end}.npz"
         # Call these with a batch size B, and perhaps a limit.
         self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)
         self.test_batches = functools.partial(one_pass, self.test_tokens, block_size)
+        self.evaluated = {"validation": self.validation_batches}
 
     def __str__(self) -> str:
         """Describe the text in one line."""
-        left_out = f"; {self.corpus.left_out:,} characters left out" * (self.corpus.left_out > 0)
         return (
             f"{printable(self.corpus.source)}, {self.corpus.tokens:,} tokens "
-            f"({self.tokenizer.vocab_size} distinct{self.asked}{left_out}), "
+            f"({self.tokenizer.vocab_size} distinct{self.asked}), "
             f"{len(self.val_tokens):,} held out for validation"
         )
 
@@ -132,16 +131,24 @@ class TextBatches:
         ]
         return gather(self.train_tokens, np.array(starts), T + 1)
 
+    def validation_sequences(self, places: list[int]) -> Tensor:
+        """Return the adjacent sequences of the validation split with these numbers, (B, T + 1)."""
+        return gather(self.val_tokens, self.block_size * np.array(places), self.block_size + 1)
+
+    def answers(self, tokens: Tensor) -> Tensor:
+        """Return which tokens their context determines, (B, T) booleans: of a text, none."""
+        return torch.zeros_like(tokens, dtype=torch.bool)
+
     @functools.cached_property
-    def counting(self) -> Counting:
+    def ngrams(self) -> NgramModel:
         """The n-grams of the training split, and their losses on the validation split."""
         V = self.tokenizer.vocab_size
-        return open_counting(self.counts, self.train_tokens, self.val_tokens, V)
+        return open_ngrams(self.ngrams_path, self.train_tokens, self.val_tokens, V)
 
     @property
     def baselines(self) -> dict[str, float]:
         """The losses of n-grams on the validation split, in nats per token."""
-        return self.counting.baselines
+        return self.ngrams.baselines
 
 
 class TaskBatches:
@@ -156,6 +163,7 @@ class TaskBatches:
         self.training_batches = functools.partial(self.fixed, 2)
         self.validation_batches = functools.partial(self.fixed, 0)
         self.test_batches = functools.partial(self.fixed, 3)
+        self.evaluated = {"validation": self.validation_batches, "training": self.training_batches}
 
     def __str__(self) -> str:
         return str(self.task)
@@ -170,6 +178,10 @@ class TaskBatches:
         `part` is 2; with `limit`, as in `one_pass`, the first ones."""
         sequences = torch.from_numpy(self.task.draw([0, part], HELD_OUT, held_out=part != 2))
         yield from sequences[: max(1, limit // self.block_size)].split(batch_size)
+
+    def validation_sequences(self, places: list[int]) -> Tensor:
+        """Return the validation sequences with these numbers, (B, T + 1)."""
+        return next(self.validation_batches(HELD_OUT))[places]
 
     def answers(self, tokens: Tensor) -> Tensor:
         """Return which tokens their context determines, (B, T) booleans."""

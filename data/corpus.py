@@ -8,10 +8,8 @@ memory. Then the file is memory-mapped. The hash identifies the source and the k
 
 import hashlib
 import json
-import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,9 +20,9 @@ from filelock import FileLock
 from pydantic.dataclasses import dataclass
 from tqdm import tqdm
 
+from common.atomic import atomic_folder
 from common.errors import UserError, reading
-from common.fields import STRICT, Natural
-from data.config import DataConfig
+from configs.config import STRICT, DataConfig, Natural
 from data.sources import Source, cache_folder, find_source
 from data.tokenizer import (
     ByteTokenizer,
@@ -51,9 +49,6 @@ class Corpus:
 
     tokens: Natural = 0
     """Number of tokens; 0 for generated data."""
-
-    left_out: Natural = 0
-    """Number of characters that are not in the vocabulary, and left out."""
 
 
 class Text(NamedTuple):
@@ -85,7 +80,7 @@ def load_text(config: DataConfig, tokenizer: Tokenizer | None = None) -> Text:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{entry}.lock"):
             if not entry.exists():  # another process may have just made it
-                make_entry(entry, source, tokenizer or make_tokenizer(config, source), config)
+                make_entry(entry, source, tokenizer or make_tokenizer(config, source))
     return read_entry(entry, source)
 
 
@@ -97,8 +92,7 @@ def find_entry(config: DataConfig, source: Source, tokenizer: Tokenizer | None) 
     entry = folder / fingerprint([source.identity, config.tokenizer, vocab_size])
     if tokenizer is None or (entry.exists() and read_entry(entry, source).tokenizer == tokenizer):
         return entry
-    skip = config.unknown == "skip"
-    return folder / fingerprint([source.identity, tokenizer.to_dict(), *["skip"] * skip])
+    return folder / fingerprint([source.identity, tokenizer.to_dict()])
 
 
 def fingerprint(plain: list[Any]) -> str:
@@ -118,34 +112,25 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
     return CharTokenizer("".join(map(chr, np.flatnonzero(seen))))
 
 
-def make_entry(entry: Path, source: Source, tokenizer: Tokenizer, config: DataConfig) -> None:
+def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
     """Write an entry of the cache, complete or absent: the tokens and their description."""
-    digest, left_out = hashlib.sha256(), 0
+    digest = hashlib.sha256()
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-    skip = config.unknown == "skip" and tokenizer.kind == "char"
-    for left in entry.parent.glob(f"{entry.name}-*"):  # by a process that was killed
+    for left in entry.parent.glob(f".writing-{entry.name}-*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f"{entry.name}-", dir=entry.parent, ignore_cleanup_errors=True
-    ) as made:
-        with open(Path(made, "tokens.bin"), "wb") as file:
+    with atomic_folder(entry) as made:
+        with open(made / "tokens.bin", "wb") as file:
             for text in read_text(source, tokenizer.errors):
-                lacking = {*text} - {*tokenizer.labels} if skip else ()
-                kept = text.translate(dict.fromkeys(map(ord, lacking)))
-                left_out += len(text) - len(kept)
-                tokens = tokenizer.encode(kept)
+                tokens = tokenizer.encode(text)
                 file.write(tokens.data)
                 counts += np.bincount(tokens, minlength=len(counts))
                 digest.update(text.encode(errors=tokenizer.errors))
         if not counts.any():
             raise UserError(f"{source.name} is empty; choose another --data.source")
-        # A newline, or else the most frequent token.
-        start = max(np.flatnonzero(counts), key=lambda i: (tokenizer.labels[i] == "\n", counts[i]))
-        info = {"sha256": digest.hexdigest(), "start_token": int(start), "left_out": left_out}
-        info["tokens"] = int(counts.sum())
+        info = {"sha256": digest.hexdigest(), "tokens": int(counts.sum())}
+        info["start_token"] = tokenizer.start_token(counts)
         plain = {"info": info, "tokenizer": tokenizer.to_dict()}
-        Path(made, "corpus.json").write_text(json.dumps(plain))
-        os.rename(made, entry)
+        (made / "corpus.json").write_text(json.dumps(plain))
 
 
 def read_text(source: Source, errors: str = "strict") -> Iterable[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError, reading
-from data.config import DataConfig
+from configs.config import DataConfig
 from data.tasks import TASKS
 
 CHUNK = 1 << 17  # characters, few enough that their tokens fit in the processor's cache
@@ -53,7 +53,7 @@ def find_source(config: DataConfig) -> Source:
     if name == "pydocs":  # the manual behind Python's `help()`, which comes with CPython
         return Source(f"the manual of Python {version}", [name, version], read_pydocs)
     if name.startswith("hub:") and name != "hub:":
-        options = [config.hub_config, config.hub_split, config.hub_column, config.hub_revision]
+        options = [config.hub_config, config.hub_split, config.column]
         return Source(name, [name, *options, config.separator], lambda _: read_rows(config))
     names = [config.source] if isinstance(config.source, str) else config.source
     paths = [path for name in names for path in find_files(name)]
@@ -108,7 +108,7 @@ def read_rows(config: DataConfig) -> Iterator[str]:
 
     logging.getLogger("huggingface_hub").setLevel("ERROR")  # a line for each retry, else
     source = str(config.source)
-    name = source.removeprefix("hub:")
+    name, _, revision = source.removeprefix("hub:").partition("@")
     if Path(name).exists():  # `datasets` would read it instead
         raise UserError(f"{source} is also the path {name} here; move that, or name its files")
     with reading(source, "could not be loaded; without a network, name a file with --data.source"):
@@ -116,10 +116,10 @@ def read_rows(config: DataConfig) -> Iterator[str]:
             name,
             config.hub_config or None,
             split=config.hub_split,
-            revision=config.hub_revision,
+            revision=revision or None,
             cache_dir=str(cache_folder() / "hub"),
-        ).select_columns(config.hub_column)
+        ).select_columns(config.column)
         for i, part in enumerate(rows.iter(ROWS)):
             if i:
                 yield config.separator
-            yield config.separator.join(text or "" for text in part[config.hub_column])
+            yield config.separator.join(text or "" for text in part[config.column])

@@ -73,6 +73,19 @@ class Tokenizer:
         bytes."""
         return np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in self.pieces])
 
+    def start_token(self, counts: npt.NDArray[Any] | None = None) -> int:
+        """Return the token that precedes a text: <|endoftext|> or a newline if there is one, else
+        the most frequent token.
+
+        Args:
+            counts: how often the text has each token; if omitted, once.
+        """
+        counts = np.ones(self.vocab_size) if counts is None else counts
+        for label in ("<|endoftext|>", "\n"):
+            if label in self.labels and counts[self.labels.index(label)]:
+                return self.labels.index(label)
+        return int(counts.argmax())
+
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids."""
         return "".join(self.stream(ids))
@@ -108,10 +121,7 @@ class CharTokenizer(Tokenizer):
         ids = self._ids.take(code_points(text), mode="clip")  # fast; no index is out of range
         if (ids == self.vocab_size).any():
             unknown = sorted(set(text) - set(self.chars))[:20]
-            raise UserError(
-                f"the vocabulary lacks {' '.join(map(repr, unknown))}; leave them out (in "
-                f"training, --data.unknown skip)"
-            )
+            raise UserError(f"the vocabulary lacks {' '.join(map(repr, unknown))}; leave them out")
         return ids.astype(np.min_scalar_type(self.vocab_size - 1), copy=False)
 
 

@@ -81,7 +81,7 @@ def main(argv: list[str]) -> int:
             return 0
         scores = open_report(browser, page).evaluate(SCORES)
         if min(scores) > NONE_YET or max(scores) < FORMED:
-            raise UserError(f"{page} shows no induction; train configs/induction.yaml")
+            raise UserError(f"{page} shows no induction; train configs/tasks/induction.yaml")
         take_stills(browser, page, scores)
         film(browser, page, scores, image)
     return 0

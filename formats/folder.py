@@ -2,16 +2,16 @@
 model.safetensors, tokenizer.json, tokenizer_config.json."""
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from common.atomic import atomic_folder
 from common.errors import UserError, reading
 from data.tokenizer import Tokenizer
-from formats.imported import Imported, compare_logits, load_original, start_of
+from formats.imported import Imported, compare_logits, load_original
 from formats.names import GPT2, PERSIMMON
 from formats.tokenizers import encoder_of, read_tokenizer
 from model.gpt import GPT
@@ -47,14 +47,11 @@ def write_folder(model: GPT, tokenizer: Tokenizer, start_token: int, folder: Pat
         },
     }
     weights = save(format.export_tensors(model), {"format": "pt"})
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.absolute().parent) as scratch:
-        made = Path(scratch) / "made"
-        made.mkdir()
+    with atomic_folder(folder) as made:
         (made / "model.safetensors").write_bytes(weights)
         for name, content in files.items():
             (made / name).write_text(json.dumps(content, indent=1))
         said = compare_logits(model, load_original(format.name, made))
-        made.rename(folder)
     return f"{format.name} in {folder}\n{said}"
 
 
@@ -79,7 +76,7 @@ def read_folder(folder: Path, tokens: Path | None = None) -> Imported:
     tokenizer = read_tokenizer(tokens or folder, V)
     start = plain.get("bos_token_id")
     if start not in range(V):
-        start = start_of(tokenizer)
+        start = tokenizer.start_token()
     return Imported(model, tokenizer, start, "pydocs", load_original(GPT2.name, folder))
 
 

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from common.errors import UserError, reading
-from configs.load import Config, build
-from data.config import DataConfig
+from configs.config import Config, DataConfig, TrainConfig
+from configs.load import build
 from data.corpus import Corpus
 from data.tokenizer import Tokenizer
+from model.compare import largest_error
 from model.gpt import GPT
-from run.checkpoint import Header, SavedRun, model_tensors
-from training.config import TrainConfig
-from training.runtime import Machine
+from training.checkpoint import Header, SavedRun, model_tensors
+from training.machine import Machine
 from training.step import TrainState
 
 TOLERANCE = 1e-4  # of the largest logit; rounding in float32 is below 1e-5
@@ -56,12 +56,6 @@ class Imported:
         header = Header(config, tokenizer, corpus, machine, TrainState(len(self.earlier)))
         path, tensors = run / "last.safetensors", model_tensors(self.model)
         return SavedRun(path, header, self.tokenizer, tensors)
-
-
-def start_of(tokenizer: Tokenizer) -> int:
-    """Return the token that precedes a text: <|endoftext|>, a newline, or else the first token."""
-    labels = tokenizer.labels
-    return next((labels.index(t) for t in ("<|endoftext|>", "\n") if t in labels), 0)
 
 
 def transformers() -> Any:
@@ -116,8 +110,7 @@ def difference(model: GPT, original: Any) -> float:
         found = found[0] if isinstance(found, tuple) else found
         if found is not None and found.numel() == 2 * T * V:
             logits_BTV = model(tokens_BT)
-            apart = (found.view(2, T, V).float().cpu() - logits_BTV).abs().max()
-            return float(apart / logits_BTV.abs().max())
+            return largest_error(found.view(2, T, V).cpu(), logits_BTV)
     raise ValueError("its forward pass does not return the logits of each position")
 
 

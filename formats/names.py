@@ -16,10 +16,9 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from common.errors import UserError, reading
-from common.fields import first_error
-from model.config import ModelConfig
+from configs.config import ModelConfig, first_error
 from model.gpt import GPT
-from run.checkpoint import check_finite
+from training.checkpoint import check_finite
 
 # Names of activations in transformers, and here. An export writes the first one that matches.
 ACTIVATIONS = {

@@ -9,7 +9,7 @@ import torch
 
 from common.errors import UserError, reading
 from data.tokenizer import CharTokenizer, Tokenizer
-from formats.imported import Imported, start_of, transformers
+from formats.imported import Imported, transformers
 from formats.names import GPT2, NANOGPT
 from formats.tokenizers import read_tokenizer
 from model.gpt import GPT
@@ -28,8 +28,8 @@ def read_nanogpt(path: Path, tokens: Path | None = None) -> Imported:
     plain = load_plain(path)
     if not {"model", "model_args"} <= plain.keys():
         raise UserError(
-            f"{path} is not a checkpoint of nanoGPT: it has no model_args; for the state_dict of "
-            f"your own GPT, pass --chars"
+            f"{path} is not a checkpoint of nanoGPT: it has no model_args; for your own GPT, see "
+            f"show(model, text) in docs/models.md"
         )
     model = NANOGPT.import_model(plain["model_args"], plain["model"], path)
     V = model.token_embedding.num_embeddings
@@ -37,7 +37,7 @@ def read_nanogpt(path: Path, tokens: Path | None = None) -> Imported:
     tokenizer: Tokenizer = read_tokenizer(meta, V) if meta.is_dir() else read_meta(meta, V)
     text = meta.parent / "input.txt"
     source = str(text.resolve()) if text.is_file() else "pydocs"
-    return Imported(model, tokenizer, start_of(tokenizer), source, as_gpt2(model))
+    return Imported(model, tokenizer, tokenizer.start_token(), source, as_gpt2(model))
 
 
 def load_plain(path: Path) -> dict[str, Any]:

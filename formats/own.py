@@ -1,7 +1,6 @@
-"""Your own GPT, as a module or as saved weights: the GPT of Karpathy's lecture, nanoGPT or minGPT,
+"""Your own GPT as a module: the GPT of Karpathy's lecture, nanoGPT or minGPT,
 or a GPT-2 of transformers, recognized by the names and shapes of its tensors."""
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
@@ -13,11 +12,9 @@ from torch import Tensor, nn
 
 from common.errors import UserError, reading
 from data.tokenizer import CharTokenizer
-from formats.imported import Imported, compare_logits, difference, start_of
+from formats.imported import Imported, compare_logits, difference
 from formats.names import LECTURE, MASKS, MINGPT, NANOGPT, TRANSFORMERS, Format, short
-from formats.nanogpt import load_plain
 from formats.tokenizers import tokenizer_of
-from model.gpt import next_token_loss
 from model.layers import ACTIVATIONS
 
 
@@ -57,7 +54,7 @@ def open_module(modules: Sequence[nn.Module], text: str, tokenizer: Any) -> Impo
         )
         V, encoder = plain["vocab_size"], getattr(tokenizer, "backend_tokenizer", tokenizer)
         known = tokenizer_of(encoder, V) if encoder else characters(text, V)
-    return Imported(models.pop(), known, start_of(known), "pydocs", module, models)
+    return Imported(models.pop(), known, known.start_token(), "pydocs", module, models)
 
 
 def variants(plain: dict[str, Any], **options: Iterable[Any]) -> list[dict[str, Any]]:
@@ -118,36 +115,3 @@ def recognize(
     layers = {name.split(".")[1] for name in left if re.search(r"\.\d+\.", name)}
     plain |= {"n_layer": len(layers), "tie_embeddings": tied}
     return format, plain, heads, left
-
-
-@torch.no_grad()
-def read_weights(path: Path, chars: str, activation: str | None) -> Imported:
-    """Make a model from a saved state_dict, which has no forward pass to compare logits with. Of
-    the possible numbers of heads and factors of the scores, choose those with the lowest loss on
-    the text.
-
-    Args:
-        chars: the file whose distinct characters, sorted, are the vocabulary.
-        activation: if omitted, the format's default.
-    """
-    with reading(path):
-        format, plain, heads, tensors = recognize(load_plain(path), path)
-        plain["activation"] = activation or format.defaults["activation"]
-    with open(chars, encoding="utf-8") as file, reading(chars):
-        text = file.read()
-        tokenizer = characters(text, plain["vocab_size"])
-        T = min(plain["block_size"], len(text) - 1)
-        tokens_T = torch.from_numpy(tokenizer.encode(text[: 8 * T + 1]).astype("int64"))
-        tokens_BT = tokens_T.unfold(0, T + 1, T)
-
-    def loss(plain: dict[str, Any]) -> float:
-        model = format.import_model(plain, tensors, path)
-        found = next_token_loss(model(tokens_BT[:, :-1]), tokens_BT[:, 1:]).item()
-        print(f"  {plain['n_head']} heads, scores * {plain['scores']}: {found:.4f}")
-        return found
-
-    uniform = f"{math.log(tokenizer.vocab_size):.4f} nats/char"
-    print(f"{path} is {format.name}; loss on {chars} (uniform {uniform}):")
-    plain = min(variants(plain, n_head=heads, scores=format.scores), key=loss)
-    model = format.import_model(plain, tensors, path)
-    return Imported(model, tokenizer, start_of(tokenizer), str(Path(chars).resolve()), None)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.attention import Attend, MultiHeadAttention, attention
+from model.attention import Attend, MultiHeadAttention, attention, attention_weights
 from model.gpt import GPT, Block
 
 Hook = Callable[[nn.Module, Any, Tensor], Tensor | None]
@@ -45,7 +45,7 @@ class LayerPass:
     @property
     def weights_BHTS(self) -> Tensor:
         """The attention weights, by the textbook formula from the queries and keys."""
-        return attention(self.q_BHTD, self.k_BHSD, self.v_BHSD, self.mask)[1]
+        return attention_weights(self.q_BHTD, self.k_BHSD, self.mask)
 
 
 @dataclass
@@ -136,5 +136,5 @@ def without_mask(model: nn.Module) -> Iterator[None]:
 
     `capture` still returns the mask of the model there, and the weights with this mask.
     """
-    with hooked(attends_of(model), lambda module, args, z_BHTD: attention(*args[:3])[0]):
+    with hooked(attends_of(model), lambda module, args, z_BHTD: attention(*args[:3])):
         yield

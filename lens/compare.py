@@ -17,26 +17,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from common.errors import UserError
-from common.fields import STRICT, Count, Natural
+from configs.config import STRICT, Count, ModelConfig, Natural, TrainConfig
 from lens.capture import LayerPass, capture, without_mask
 from lens.formula import (
     FINITE,
     change,
-    error,
     layer_by_torch,
     layer_per_head,
     layer_steps,
 )
 from lens.measure import mean_loss
 from lens.metrics import entropy
-from lens.subject import JsonOptions, MeasureOptions, Subject, spread_sequences
+from lens.subject import JsonOptions, MeasureOptions, Subject, spread_places
 from lens.tables import Table, visible
 from model.attention import MultiHeadAttention, attention, causal_mask
-from model.config import ModelConfig
+from model.compare import largest_error
+from model.generate import Sampling, generate
 from model.gpt import GPT
-from sampling.generate import Sampling, generate
-from training.config import TrainConfig
-from training.optim import get_lr_scale, make_optimizer
+from training.optim import make_optimizer
 from training.step import train_step
 
 Found = dict[str, float | str]  # numbers, or a generated text, by name
@@ -150,8 +148,8 @@ def split(case: Case) -> Found:
         for parameter in layer.parameters():
             parameter.data = parameter[order]
     return {
-        "head h owning rows h*D to (h+1)*D": error(layer_per_head(attn, x_BTC), output_BTC),
-        "every H-th row instead": error(layer_per_head(interleaved, x_BTC), output_BTC),
+        "head h owning rows h*D to (h+1)*D": largest_error(layer_per_head(attn, x_BTC), output_BTC),
+        "every H-th row instead": largest_error(layer_per_head(interleaved, x_BTC), output_BTC),
     }
 
 
@@ -166,7 +164,7 @@ def cross(case: Case) -> Found:
     return {
         "causal against plain, first position": change(causal[:, 0], plain[:, 0]),
         "causal against plain, last position": change(causal[:, -1], plain[:, -1]),
-        "cross with the text itself against plain": error(attn(x_BTC, x_BTC), plain),
+        "cross with the text itself against plain": largest_error(attn(x_BTC, x_BTC), plain),
         f"cross with {other_BSC.size(1)} other positions against plain": change(crossed, plain),
     }
 
@@ -241,7 +239,7 @@ def polarity(case: Case) -> Found:
     # `layer_by_torch` inverts its mask once more.
     return {
         "the same mask given to both": change(layer_by_torch(attn, x_BTC, ~mask), right),
-        "the mask inverted for the other": error(layer_by_torch(attn, x_BTC, mask), right),
+        "the mask inverted for the other": largest_error(layer_by_torch(attn, x_BTC, mask), right),
     }
 
 
@@ -271,7 +269,7 @@ def never_masked(case: Case) -> Found:
     batches = subject.open(block_size)
     train = TrainConfig(max_steps=case.steps, batch_size=16)
     shape = ModelConfig(block_size=block_size, n_layer=2, n_head=2, n_embd=64)
-    sequences_BT = spread_sequences(batches, block_size, 32)
+    sequences_BT = batches.validation_sequences(spread_places(batches, 32))
     found = Found()
     for how, masked in {"with": True, "without": False}.items():
         torch.manual_seed(train.seed)
@@ -280,7 +278,7 @@ def never_masked(case: Case) -> Found:
         with contextlib.nullcontext() if masked else without_mask(model):
             for step in range(case.steps):
                 batch = batches.train_batch(step, train.batch_size)
-                train_step(model, optimizer, batch, train, get_lr_scale(step, train))
+                train_step(model, optimizer, batch, train, step)
         found[f"trained {how}: loss with the mask"] = mean_loss(model, sequences_BT)
         with without_mask(model):
             found[f"trained {how}: loss without it"] = mean_loss(model, sequences_BT)

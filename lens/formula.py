@@ -137,19 +137,6 @@ def with_gradients(
     return output.detach(), of_x, by_head
 
 
-def relative_error(got: Tensor, want: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Return |got - want| elementwise, divided by the largest |want|, or by the largest of `scale`.
-    The error of a number that is not finite is infinite."""
-    largest = (want if scale is None else scale).double().abs().max()
-    errors = (got.double() - want.double()).abs() / largest.clamp(min=1e-300)
-    return errors.nan_to_num(nan=torch.inf, posinf=torch.inf)
-
-
-def error(got: Tensor, want: Tensor) -> float:
-    """Return the largest relative error."""
-    return relative_error(got, want).max().item()
-
-
 def change(got: Tensor, want: Tensor) -> float:
     """Return |got - want| / |want| in Euclidean norms."""
     return ((got - want).norm() / want.norm().clamp(min=1e-30)).item()

@@ -11,8 +11,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from common.errors import UserError
-from common.fields import STRICT
-from data.tasks import Modular
+from configs.config import STRICT
+from data.tasks.modular import Modular
 from lens.capture import head_replaced
 from lens.composition import composition
 from lens.measure import (

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from common.atomic import write_atomically
 from common.errors import UserError, printable
-from common.fields import STRICT
+from configs.config import STRICT
 from lens.report_data import make_page, through_training
 from lens.subject import MeasureOptions, Subject
 

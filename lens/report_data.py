@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError, printable
-from data.batches import TaskBatches, TextBatches
-from data.counting import MAX_TOKENS
+from data.batches import TextBatches
+from data.ngrams import MAX_TOKENS
 from lens.capture import capture
 from lens.measure import (
     ablate,
@@ -32,8 +32,8 @@ from lens.verify import check_model
 from model.gpt import GPT
 from page.html import ACTIVATIONS, in_base64, make_html, pack, to_json
 from page.weights import pack_weights
-from run.checkpoint import find_snapshots, load_snapshot
-from training.processes import Processes
+from training.checkpoint import find_snapshots, load_snapshot
+from training.machine import Processes
 from training.step import evaluate
 
 REFERENCE = 2**12  # approximate number of PyTorch's logits per snapshot
@@ -109,7 +109,7 @@ def training_text(subject: Subject) -> dict[str, Any]:
         raise UserError("--with_text needs the text that the run was trained on; omit it")
     tokens = batches.train_tokens[-MAX_TOKENS:]
     return {
-        "order": len(batches.counting.orders),
+        "order": len(batches.ngrams.orders),
         "bytes_per_token": tokens.itemsize,
         "deflated": in_base64(zlib.compress(tokens.astype(f"<u{tokens.itemsize}").tobytes(), 9)),
         "notice": NOTICES.get(str(subject.config.data.source)),
@@ -238,9 +238,9 @@ def measure(
         copying, scores = {"period": period, "first": first, "second": second}, scores | copied
     if matching := subject.matching(text_BT):
         scores |= score_match(model, *matching)
-    if isinstance(batches := subject.batches, TaskBatches):
-        for split in (batches.validation_batches, batches.training_batches):
-            result = evaluate(model, split(len(sequences_BT)), batches, Processes())
+    if subject.task:
+        for split in subject.batches.evaluated.values():
+            result = evaluate(model, split(len(sequences_BT)), subject.batches, Processes())
             accuracy.append(result and result.accuracy)
         model.eval()
     lens_loss = logit_lens(model, sequences_BT)

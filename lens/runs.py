@@ -1,8 +1,6 @@
 """The command runs: which run is best, and how the runs differ."""
 
-import csv
 import dataclasses
-import io
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,22 +10,19 @@ from typing import Any
 import torch
 from pydantic.dataclasses import dataclass
 
-from common.atomic import write_atomically
 from common.errors import UserError, printable, reading
-from common.fields import STRICT
-from lens.tables import Table, check_path
+from configs.config import STRICT
+from lens.subject import JsonOptions
+from lens.tables import Table
 from model.gpt import GPT
-from run.checkpoint import open_run
-from run.folder import RUNS, find_run
-from run.log import read_metrics
+from training.checkpoint import open_run
+from training.folder import RUNS, find_run
+from training.log import read_metrics
 
 
 @dataclass(frozen=True, config=STRICT)
-class Runs:
+class Runs(JsonOptions):
     """Print a line per run, best first, and the config fields that differ"""
-
-    csv: str | None = None
-    """Also write the table to this file, as CSV in full precision."""
 
 
 def runs(names: Sequence[str], options: Runs) -> Iterator[str | Table]:
@@ -36,7 +31,6 @@ def runs(names: Sequence[str], options: Runs) -> Iterator[str | Table]:
     Raises:
         UserError: if none can be read.
     """
-    check_path(options.csv, "--csv", b'run,"loss, ')
     everything = sorted(path.parent for path in RUNS.glob("*/last.safetensors"))
     folders, rows = dict.fromkeys(map(find_run, names)) or everything or [find_run(None)], []
     for folder in folders:
@@ -56,10 +50,6 @@ def runs(names: Sequence[str], options: Runs) -> Iterator[str | Table]:
     rows.sort(key=lambda row: (row[loss] is None, row[loss]))
     table = [columns, *([row[name] for name in columns] for row in rows)]
     yield Table(table, form=".4f", failed=len(rows) < len(folders))
-    if options.csv is not None:
-        content = io.StringIO()
-        csv.writer(content, lineterminator="\n").writerows(table)
-        write_atomically(Path(options.csv), content.getvalue().encode())
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -76,18 +66,18 @@ def read_run(folder: Path) -> dict[str, Any]:
         speeds = [line["tokens_per_second"] for line in metrics if "tokens_per_second" in line]
         bits = [line["bits_per_char"] for line in metrics if "bits_per_char" in line]
         baselines = [line["baselines"] for line in metrics if "baselines" in line]
-        counted = [min(losses.values()) for losses in baselines if "bigram" in losses]
+        ngrams = [min(losses.values()) for losses in baselines if "bigram" in losses]
         evaluations = [line for line in metrics if "val_loss" in line]
         best = min(evaluations, key=lambda line: line["val_loss"], default={})
         below = None
-        if counted and state.best_val_loss is not None:
-            below = counted[0] - state.best_val_loss
+        if ngrams and state.best_val_loss is not None:
+            below = ngrams[0] - state.best_val_loss
         return {
             "run": printable(folder.name),
             f"loss, nats/{saved.config.data.unit}": state.best_val_loss,
             "loss, bits/char": min(bits, default=None),
             "tokenizer": saved.header.tokenizer,
-            "below counting": below,
+            "below n-grams": below,
             "accuracy": best.get("accuracy"),
             "minutes": state.seconds / 60,
             "steps": state.step,

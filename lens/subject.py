@@ -11,15 +11,17 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from common.errors import UserError, reading
-from common.fields import STRICT
-from data.batches import Batches, TaskBatches, check_cached, open_batches
-from data.tasks import Task
+from configs.config import STRICT
+from data.batches import Batches, check_cached, open_batches
+from data.tasks import TASKS
+from data.tasks.repeat import Repeat
+from data.tasks.task import Task
 from lens.capture import LayerPass, capture
-from lens.formula import error, layer_steps
+from lens.formula import layer_steps
 from lens.measure import repeated, spread
+from model.compare import largest_error
 from model.gpt import GPT
-from run.checkpoint import SavedRun, open_run
-from run.folder import find_run
+from training.checkpoint import SavedRun, open_run
 
 PROMPT_TOKENS = 128  # of the validation text, if no prompt is given
 # Of a prompt and of a measured sequence; longer attention maps are too large to save and to read.
@@ -89,7 +91,7 @@ class Subject:
             UserError: for a run that cannot be opened, or that `check_attention` rejects.
         """
         self.options = options
-        self.saved = saved or open_run(find_run(word), options.checkpoint)
+        self.saved = saved or open_run(word, options.checkpoint)
         self.run = self.saved.path.parent
         self.config, self.tokenizer = self.saved.config, self.saved.tokenizer
         self.header, self.V = self.saved.header, self.tokenizer.vocab_size
@@ -115,8 +117,10 @@ class Subject:
     def trained_periods(self) -> range:
         """Lengths of the random strings that the run was trained on; empty for other runs."""
         data = self.config.data
-        high = data.repeat_max_period if data.source == "repeat" else 0
-        return range(data.repeat_min_period, high + 1)
+        kind = TASKS.get(str(data.source), Task)
+        if not issubclass(kind, Repeat):
+            return range(0)
+        return kind(data, self.config.model.block_size).periods
 
     @cached_property
     def batches(self) -> Batches:
@@ -126,7 +130,7 @@ class Subject:
     @cached_property
     def task(self) -> Task | None:
         """The task that is measured on, if it is one."""
-        return self.batches.task if isinstance(self.batches, TaskBatches) else None
+        return getattr(self.batches, "task", None)
 
     def matching(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
         """Return the sequences with matches, and these, (B, 1, T, T); nothing if there are none."""
@@ -137,20 +141,8 @@ class Subject:
         return (tokens_BT[some_B], match_BTS[some_B, None]) if some_B.any() else ()
 
     def open(self, block_size: int) -> Batches:
-        """Open the run's text, or the text of --source, in sequences of `block_size`.
-
-        Raises:
-            UserError: if the text is missing or too short.
-        """
-        source, data, seed = self.options.source, self.config.data, self.config.train.seed
-        try:
-            if source is not None:
-                data = dataclasses.replace(data, source=source)
-            else:
-                check_cached(data, self.tokenizer)  # only the saved run names the text
-            return open_batches(data, block_size, seed, self.tokenizer)
-        except (UserError, ValueError) as error:
-            raise UserError(str(error).replace("--data.source", "--source")) from None
+        """Open the text in sequences of `block_size`: see `open_text`."""
+        return open_text(self.saved, self.options, block_size)
 
     @cached_property
     def prompt_T(self) -> Tensor:
@@ -193,7 +185,7 @@ class Subject:
             passes = 2 * self.config.model.n_layer * self.config.model.n_head
             flops = 2 * passes * self.window * self.model.num_parameters()  # forward only
             count = max(2, min(SEQUENCES, int(ENOUGH / flops)))
-        sequences = spread_sequences(self.batches, self.window, count)
+        sequences = self.batches.validation_sequences(spread_places(self.batches, count))
         if len(sequences) < 2:
             raise UserError("the validation split needs 2 sequences; use a longer --source")
         return sequences
@@ -224,6 +216,23 @@ class Subject:
         return period if period > 1 else None
 
 
+def open_text(saved: SavedRun, options: RunOptions, block_size: int) -> Batches:
+    """Open the run's text, or the text of --source, in sequences of `block_size`.
+
+    Raises:
+        UserError: if the text is missing or too short.
+    """
+    data = saved.config.data
+    try:
+        if options.source is not None:
+            data = dataclasses.replace(data, source=options.source)
+        else:
+            check_cached(data, saved.tokenizer)  # only the saved run names the text
+        return open_batches(data, block_size, saved.config.train.seed, saved.tokenizer)
+    except (UserError, ValueError) as error:
+        raise UserError(str(error).replace("--data.source", "--source")) from None
+
+
 @torch.no_grad()
 def check_attention(model: GPT, numbers: bool) -> None:
     """Check that each attention layer is the one that `layer_steps` describes. Otherwise, maps,
@@ -247,7 +256,7 @@ def check_attention(model: GPT, numbers: bool) -> None:
                 raise ValueError(f"{layer.attn.n_head} heads, expected {H}")
             steps = layer_steps(layer.attn, layer.x_BTC)
             for name, got in {"heads z": layer.z_BHTD, "output": layer.output_BTC}.items():
-                if numbers and error(got, steps[name].value) > 1e-3:
+                if numbers and largest_error(got, steps[name].value) > 1e-3:
                     raise ValueError(f"the step '{name}' differs; verify shows where")
 
 
@@ -257,12 +266,6 @@ def check_index(flag: str, index: int, count: int) -> None:
         raise UserError(f"--{flag} {index} must be from 0 to {count - 1}")
 
 
-def spread_places(batches: Batches, block_size: int, count: int) -> list[int]:
+def spread_places(batches: Batches, count: int) -> list[int]:
     """Choose the numbers of `count` or fewer validation sequences, spread evenly over the split."""
-    return spread(count, batches.validation_tokens // block_size)
-
-
-def spread_sequences(batches: Batches, block_size: int, count: int) -> Tensor:
-    """Choose (count, block_size + 1) or fewer, spread evenly over the validation split."""
-    places = spread_places(batches, block_size, count)
-    return torch.cat([s for i, s in enumerate(batches.validation_batches(1)) if i in places])
+    return spread(count, batches.validation_tokens // batches.block_size)

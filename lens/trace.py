@@ -7,11 +7,12 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from common.fields import STRICT, Natural
-from lens.formula import FINITE, Step, error, layer_by_torch, layer_steps
+from configs.config import STRICT, Natural
+from lens.formula import FINITE, Step, layer_by_torch, layer_steps
 from lens.subject import JsonOptions, Subject, SubjectOptions, check_index
 from lens.tables import Table, visible
 from model.attention import MultiHeadAttention
+from model.compare import largest_error
 
 SHOWN = 8  # rows and columns of a printed matrix, at most
 
@@ -85,7 +86,7 @@ def trace_random() -> Iterator[str | Table]:
     attn, x_BTC = MultiHeadAttention(512, n_head=8), torch.randn(4, 10, 512)
     yield "multi-head self-attention on (4, 10, 512), 8 heads"
     yield table_of_steps(layer_steps(attn, x_BTC, causal=False))
-    difference = error(attn(x_BTC), layer_by_torch(attn, x_BTC))
+    difference = largest_error(attn(x_BTC), layer_by_torch(attn, x_BTC))
     yield f"largest relative error against torch.nn.MultiheadAttention: {difference:.1e}"
     x_BTC, attn = nn.Embedding(10, 8)(torch.randint(10, (5, 3))), MultiHeadAttention(8, 2)
     for masked in (False, True):

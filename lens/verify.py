@@ -16,21 +16,21 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from common.fields import STRICT
+from configs.config import STRICT
 from lens.capture import Pass, attends_of, capture, hooked
 from lens.formula import (
     layer_by_torch,
     layer_per_head,
     layer_steps,
-    relative_error,
     with_gradients,
 )
 from lens.measure import spread
 from lens.subject import JsonOptions, Subject, SubjectOptions
 from lens.tables import Table
 from model.attention import MultiHeadAttention, causal_mask
+from model.compare import relative_error
+from model.generate import Decoder, window_start
 from model.gpt import GPT
-from sampling.generate import Decoder, window_start
 
 # The relative error that rounding explains in one layer.
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 8e-2}

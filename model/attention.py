@@ -9,16 +9,31 @@ In every mask, True means *may attend*, as in PyTorch's `scaled_dot_product_atte
 
 import math
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model import fast
+from configs.config import Kernel
+from model.fast import attention as fast
 from model.layers import LayerNorm, Linear
 
-Kernel = Literal["fused", "explicit"]
+
+def attention_weights(q_BHTD: Tensor, k_BHSD: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Compute softmax(Q K^T / sqrt(D)), how much each query attends to each key.
+
+    Args:
+        mask: boolean, broadcastable to (B, H, T, S); True may attend. If a query may attend to no
+            key, its weights are zero.
+
+    Returns:
+        (B, H, T, S); each row sums to 1.
+    """
+    scores_BHTS = q_BHTD @ k_BHSD.mT / math.sqrt(q_BHTD.size(-1))
+    if mask is None:
+        return scores_BHTS.softmax(dim=-1)
+    weights_BHTS = scores_BHTS.masked_fill(~mask, -math.inf).softmax(dim=-1)
+    return weights_BHTS.masked_fill(~mask, 0.0)  # the softmax of a row of -inf alone is NaN
 
 
 def attention(
@@ -27,24 +42,15 @@ def attention(
     v_BHSD: Tensor,
     mask: Tensor | None = None,
     dropout_p: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """Compute softmax(Q K^T / sqrt(D)) V step by step (Vaswani et al. 2017, equation 1).
+) -> Tensor:
+    """Compute softmax(Q K^T / sqrt(D)) V (Vaswani et al. 2017, equation 1), (B, H, T, D).
 
     Args:
-        mask: boolean, broadcastable to (B, H, T, S); True may attend. If a query may attend to no
-            key, its weights and its output are zero.
+        mask: see `attention_weights`.
         dropout_p: probability of dropping a weight.
-
-    Returns:
-        The output (B, H, T, D) and the weights after the softmax, before dropout (B, H, T, S).
     """
-    scores_BHTS = q_BHTD @ k_BHSD.mT / math.sqrt(q_BHTD.size(-1))
-    if mask is not None:
-        scores_BHTS = scores_BHTS.masked_fill(~mask, -math.inf)
-    weights_BHTS = scores_BHTS.softmax(dim=-1)
-    if mask is not None:  # the softmax of a row of -inf alone is NaN
-        weights_BHTS = weights_BHTS.masked_fill(~mask, 0.0)
-    return F.dropout(weights_BHTS, dropout_p) @ v_BHSD, weights_BHTS
+    weights_BHTS = attention_weights(q_BHTD, k_BHSD, mask)
+    return F.dropout(weights_BHTS, dropout_p) @ v_BHSD
 
 
 def causal_mask(T: int, S: int, device: torch.device | None = None) -> Tensor:
@@ -75,9 +81,9 @@ class Attend(nn.Module):
         T keys, for which there are faster kernels."""
         p = self.dropout_p if self.training else 0.0
         if self.kernel == "explicit":
-            return attention(q_BHTD, k_BHSD, v_BHSD, mask, p)[0]
+            return attention(q_BHTD, k_BHSD, v_BHSD, mask, p)
         if is_causal and fast.attention_pays(q_BHTD):
-            return fast.attention(q_BHTD, k_BHSD, v_BHSD, mask, p)[0]
+            return fast.attention(q_BHTD, k_BHSD, v_BHSD, mask, p)
         return F.scaled_dot_product_attention(
             q_BHTD, k_BHSD, v_BHSD, None if is_causal else mask, p, is_causal
         )
@@ -135,10 +141,9 @@ class KVCache:
 
 
 class Cache:
-    """The state of decoding: a `KVCache` for each layer, and the last tokens, with which the next
-    n-grams begin."""
+    """The state of decoding: the tokens so far, and a `KVCache` for each layer."""
 
-    recent_BN: Tensor | int = 0
+    tokens_BT: Tensor | None = None
 
     def __init__(self, n_layer: int, size: int) -> None:
         self.layers = [KVCache(size) for _ in range(n_layer)]
@@ -146,7 +151,14 @@ class Cache:
     @property
     def length(self) -> int:
         """The number of positions so far."""
-        return self.layers[0].length
+        return 0 if self.tokens_BT is None else self.tokens_BT.size(1)
+
+    def append(self, tokens_BT: Tensor) -> Tensor:
+        """Append the next tokens; return all tokens so far."""
+        if self.tokens_BT is not None:
+            tokens_BT = torch.cat((self.tokens_BT, tokens_BT), dim=1)
+        self.tokens_BT = tokens_BT
+        return tokens_BT
 
 
 class MultiHeadAttention(nn.Module):
@@ -181,7 +193,6 @@ class MultiHeadAttention(nn.Module):
         self.query = Linear(n_embd, n_embd, bias)
         self.key = Linear(n_embd, n_embd, bias)
         self.value = Linear(n_embd, n_embd, bias)
-        self.project = fast.JointLinear()  # computes query, key and value of the same input
         self.out = Linear(n_embd, n_embd, bias)
         norm = partial(LayerNorm, n_embd // n_head, bias=False) if qk_norm else nn.Identity
         self.q_norm, self.k_norm = norm(), norm()
@@ -210,20 +221,18 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (B, T, C).
         """
-        if source_BSC is None:
-            q_BTC, k_BSC, v_BSC = self.project(x_BTC, self.query, self.key, self.value)
-        else:
-            q_BTC, k_BSC, v_BSC = self.query(x_BTC), self.key(source_BSC), self.value(source_BSC)
-        q_BHTD = self.q_norm(self.split_heads(q_BTC))
-        k_BHSD = self.k_norm(self.split_heads(k_BSC))
-        v_BHSD = self.split_heads(v_BSC)
+        source_BSC = x_BTC if source_BSC is None else source_BSC
+        q_BHTD = self.q_norm(self.split_heads(self.query(x_BTC)))
+        k_BHSD = self.k_norm(self.split_heads(self.key(source_BSC)))
+        v_BHSD = self.split_heads(self.value(source_BSC))
+        start = cache.length if cache else 0
         if self.rotary:
-            start = cache.length if cache else 0
             q_BHTD, k_BHSD = self.rotary(q_BHTD, start), self.rotary(k_BHSD, start)
         if cache:
             k_BHSD, v_BHSD = cache.append(k_BHSD, v_BHSD)
+        # Not T == S, which in an exported graph may be a symbol instead of a bool.
+        is_causal = causal and mask is None and start == 0
         T, S = q_BHTD.size(2), k_BHSD.size(2)
-        is_causal = causal and mask is None and T == S
         # A mask is made even for a kernel that does not read it, because hooks on `attend` do.
         if causal and T > 1:  # a single query is the last position and may attend to all keys
             past_TS = causal_mask(T, S, x_BTC.device)

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from configs.config import ModelConfig
 from model.attention import Cache, KVCache, MultiHeadAttention, Rotary
-from model.config import ModelConfig
 from model.layers import ACTIVATIONS, LayerNorm, Linear
 
 NGRAM_ROWS = 16_381  # a prime, so that n-grams that share a row rarely share tokens
@@ -80,24 +80,22 @@ class NgramEmbeddings(nn.ModuleList):
         )
         self.vocab_size = vocab_size
 
-    def forward(self, x_BTC: Tensor, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
-        """Add the vectors of the n-grams of each n to `x`. The tokens before the first one count as
-        token 0.
+    def forward(self, x_BTC: Tensor, history_BS: Tensor) -> Tensor:
+        """Add the vectors of the n-grams of each n to `x`.
 
         Args:
-            cache: holds the previous tokens; updated.
+            x_BTC: the last T positions.
+            history_BS: all tokens so far; those before the first one count as token 0.
         """
-        T, N = tokens_BT.size(1), len(self)  # N tokens of history are all that is needed
-        history = F.pad(tokens_BT, (N, 0))
-        if cache:
-            history[:, :N] = cache.recent_BN
-            cache.recent_BN = history[:, T:]
-        number = history
+        T, N = x_BTC.size(1), len(self)  # N tokens before the first position are all that is needed
+        tokens = F.pad(history_BS, (N, 0))
+        tokens = tokens[:, tokens.size(1) - T - N :]
+        number = tokens
         for i, table in enumerate(self, start=1):
             # The shorter n-gram that ends one position earlier, followed by the token. A number
             # modulo the rows is enough for the next one, and never exceeds 64 bits.
-            number = (number[:, :-1] * self.vocab_size + history[:, i:]) % NGRAM_ROWS
-            x_BTC = x_BTC + table(number[:, -T:])
+            number = (number[:, :-1] * self.vocab_size + tokens[:, i:]) % NGRAM_ROWS
+            x_BTC = x_BTC + table(number[:, N - i :])
         return x_BTC
 
 
@@ -159,16 +157,17 @@ class GPT(nn.Module):
         return self.unembed(x_BTC)
 
     def embed(self, tokens_BT: Tensor, cache: Cache | None = None) -> Tensor:
-        """Return the sum of the embeddings of tokens, positions and n-grams, (B, T, C), and update
-        the cache's last tokens."""
+        """Return the sum of the embeddings of tokens, positions and n-grams, (B, T, C), and append
+        the tokens to the cache."""
         start = cache.length if cache else 0
         end = start + tokens_BT.size(1)
         if end > self.config.block_size:
             raise ValueError(f"{end} positions, but block_size is {self.config.block_size}")
+        history_BS = cache.append(tokens_BT) if cache else tokens_BT
         x_BTC = self.token_embedding(tokens_BT)
         if self.position_embedding:
             x_BTC = x_BTC + self.position_embedding(torch.arange(start, end, device=x_BTC.device))
-        x_BTC = self.ngram_embeddings(x_BTC, tokens_BT, cache)
+        x_BTC = self.ngram_embeddings(x_BTC, history_BS)
         return x_BTC.to(self.compute_dtype or x_BTC.dtype)
 
     def unembed(self, x_BTC: Tensor) -> Tensor:
@@ -185,6 +184,14 @@ class GPT(nn.Module):
     def num_parameters(self) -> int:
         """Return the number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+    def describe(self) -> str:
+        """Return the shape in one line."""
+        config = self.config
+        return (
+            f"{config.n_layer} layers x {config.n_embd} wide, {config.n_head} heads, "
+            f"context {config.block_size}, {self.num_parameters():,} parameters"
+        )
 
 
 def next_token_loss(logits_BTV: Tensor, targets_BT: Tensor, reduction: str = "mean") -> Tensor:

@@ -35,10 +35,15 @@ def cast(weight: Tensor | None, x: Tensor) -> Any:
     return None if weight is None else weight.to(x.dtype)
 
 
+def squared_relu(x: Tensor) -> Tensor:
+    """max(x, 0)^2 (So et al. 2021, Primer)."""
+    return F.relu(x).square()
+
+
 # By the name that `--model.activation` gives. Add one here.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # Hendrycks & Gimpel 2016
     "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's; six times slower on a CPU
     "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),  # So et al. 2021, Primer
+    "relu2": squared_relu,
 }

@@ -6,7 +6,8 @@ from typing import Any
 
 import yaml
 
-from configs.load import Config, Loader, read_config
+from configs.config import Config
+from configs.load import Loader, read_config
 
 PAGE = Path(__file__).parent
 SETTINGS = yaml.load((PAGE / "playground.yaml").read_bytes(), Loader)

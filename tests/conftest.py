@@ -114,16 +114,13 @@ def make_run(
     """
     import torch
 
-    from configs.load import Config
-    from data.config import DataConfig
+    from configs.config import Config, DataConfig, ModelConfig, TrainConfig
     from data.corpus import Corpus
     from data.tokenizer import ByteTokenizer, CharTokenizer
-    from model.config import ModelConfig
     from model.gpt import GPT
-    from run.checkpoint import Header, model_tensors, optimizer_tensors, save_checkpoint
-    from training.config import TrainConfig
+    from training.checkpoint import Header, model_tensors, optimizer_tensors, save_checkpoint
+    from training.machine import Machine
     from training.optim import make_optimizer
-    from training.runtime import Machine
     from training.step import TrainState
 
     tokenizer = tokenizer or (CharTokenizer(chars) if chars else ByteTokenizer())

@@ -15,8 +15,8 @@ import study
 from lens.subject import MeasureOptions, Subject
 from model.gpt import GPT
 from page.weights import pack_weights
-from run.checkpoint import Header, half_precision, load_snapshot, open_run, save_checkpoint
 from tests.conftest import make_run
+from training.checkpoint import Header, half_precision, load_snapshot, open_run, save_checkpoint
 from training.step import TrainState
 
 CHARS = "\n abcdefghijklmnopqrstuvwxyz"

@@ -5,9 +5,9 @@ import socket
 import sys
 from pathlib import Path
 
+import convert
 import pytest
 
-import convert
 import sample
 import study
 import train
@@ -43,7 +43,7 @@ MISTAKES = {  # command -> part of the error line
     "study heads --source=text.txt --json=text.txt": "--json 'text.txt' must name a result, or",
     "study compare --source=text.txt --only=scales": "must be one of one_head, output",
     "convert exprot": "export, import; did you mean export?",
-    "convert export a": "export takes RUN and FOLDER: python convert.py export",
+    "convert export a": "export takes RUN and FOLDER: python -m formats export",
     "convert import absent": "No such file or directory: absent",
     "convert import full --run=a": "runs/a exists; use --resume",
     "convert import full --chars=a --tokenizer=b": "--tokenizer and --chars exclude each other",
@@ -67,7 +67,7 @@ def test_mistake_ends_in_one_error_line_and_leaves_no_files(
     assert {path for path in Path().rglob("*") if path.parts[0] != "cache"} == before
 
 
-@pytest.mark.parametrize("script", ["train.py", "sample.py", "study.py", "convert.py"])
+@pytest.mark.parametrize("script", ["train.py", "sample.py", "study.py", "formats"])
 def test_script_exits_with_2_on_a_mistake(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [script, "--wrong"])
     with pytest.raises(SystemExit, match="2"):

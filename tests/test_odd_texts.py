@@ -7,8 +7,8 @@ import pytest
 import sample
 import study
 import train
-from run.checkpoint import open_run
 from tests.conftest import DEBUG
+from training.checkpoint import open_run
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # one emoji made of three joined by U+200D
 TEXTS = {

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import train
-from run.checkpoint import load_checkpoint
 from tests.conftest import DEBUG, ROOT, posix
 from tests.jobs import run_job, start_job
 from tests.test_train import assert_same_tensors, read, state_of
+from training.checkpoint import load_checkpoint
 
 pytestmark = posix  # on Windows, gloo in PyTorch's wheels does not find the other processes
 FLAGS = [DEBUG, f"--data.source={ROOT / 'README.md'}"]

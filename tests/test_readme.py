@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import convert
 import pytest
 
-import convert
 import study
 from configs.load import SECTIONS, build, read_command_line, read_config
 from tests.conftest import ROOT, make_run
@@ -46,7 +46,7 @@ def test_documented_command_parses(words: list[str], monkeypatch: pytest.MonkeyP
     if script == "study.py":
         command, *argv = argv
         kind = study.COMMANDS[command][0]
-    elif script == "convert.py":
+    elif script == "formats":
         command, _, *argv = argv
         kind, argv = (convert.Export, argv[1:]) if command == "export" else (convert.Import, argv)
     elif script.startswith("benchmarks.") or (ROOT / script).exists():

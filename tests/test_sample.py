@@ -11,11 +11,11 @@ import torch
 import sample
 import train
 from configs.load import fields_of
-from data.counting import longest_copy
-from run.checkpoint import open_run
-from sampling.generate import generate
+from data.ngrams import longest_copy
+from model.generate import generate
 from tests.conftest import make_run
 from tests.sampling.test_decode import NO_CC
+from training.checkpoint import open_run
 
 CHARS = "\n abcdefghij日é"
 # A value other than the default for each option.

@@ -21,8 +21,8 @@ from lens.metrics import SCORES
 from lens.subject import Subject, SubjectOptions
 from lens.verify import check_model
 from model.gpt import GPT
-from run.checkpoint import SavedRun, open_run
 from tests.conftest import ROOT, make_run
+from training.checkpoint import SavedRun, open_run
 
 L, H, D, T, PROMPT = 3, 2, 16, 33, "the value of the object"
 TEXT = "the value of the object is returned by the function\nand every word is a name\n" * 60
@@ -159,7 +159,7 @@ def test_heads_prints_every_measurement(run_study: RunStudy, run: Path) -> None:
 def test_run_on_repeats_can_be_studied(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--model.n_embd=16", "--model.n_head=2", "--train.max_steps=3"]
     flags += ["--train.sample_tokens=0", "--train.precision=float32", "--run=copying"]
-    assert train.main([str(ROOT / "configs/induction.yaml"), *flags]) == 0
+    assert train.main([str(ROOT / "configs/tasks/induction.yaml"), *flags]) == 0
     for command in ("trace", "verify", "compare --only=never_masked --steps=2"):
         assert study.main(command.split()) == 0
     capsys.readouterr()

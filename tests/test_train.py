@@ -24,11 +24,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import train
+from configs.config import TrainConfig
 from configs.load import SECTIONS, read_command_line, read_config
 from data.batches import TextBatches, open_batches
-from data.counting import mixed_losses
+from data.ngrams import mixed_losses
+from model.generate import Sampling, generate
 from model.gpt import GPT
-from run.checkpoint import (
+from tests.conftest import DEBUG, ROOT, make_run, posix
+from tests.jobs import start_command
+from training.checkpoint import (
     Header,
     find_snapshots,
     load_checkpoint,
@@ -37,14 +41,9 @@ from run.checkpoint import (
     save_checkpoint,
     snapshot_steps,
 )
-from run.log import read_metrics
-from sampling.generate import Sampling, generate
-from tests.conftest import DEBUG, ROOT, make_run, posix
-from tests.jobs import start_command
-from training.config import TrainConfig
+from training.log import read_metrics
+from training.machine import Processes, start_machine
 from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
-from training.processes import Processes
-from training.runtime import start_machine
 from training.step import TrainState, evaluate, make_model, train_step
 
 TEXT = "a short text to train on, again and again\n" * 60
@@ -213,7 +212,7 @@ def test_evaluate_measures_the_held_out_splits(
             expected += f"{name:10}  {row:10}  {units}\n"
         assert losses[2].mean() < losses[0].mean()
     assert lines == expected
-    assert train.main(["--evaluate=a", "--data.counting=false"]) == 0
+    assert train.main(["--evaluate=a", "--data.ngrams=false"]) == 0
     last = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[-2:]]
     assert last == [["validation", "model"], ["test", "model"]]
 
@@ -513,7 +512,7 @@ def interrupt_while_pytorch_loads(script: str) -> tuple[int, bytes]:
 
 
 @posix
-@pytest.mark.parametrize("script", ["train.py", "sample.py", "study.py", "convert.py"])
+@pytest.mark.parametrize("script", ["train.py", "sample.py", "study.py", "formats"])
 def test_ctrl_c_while_pytorch_loads_prints_nothing(workplace: Path, script: str) -> None:
     assert interrupt_while_pytorch_loads(script) in ((-signal.SIGINT, b""), (130, b""))
 

@@ -1,7 +1,7 @@
 """Optimizers and their schedules: Muon for the hidden matrices and AdamW for the rest, or AdamW.
 
 To add an optimizer, write a subclass of `Optimizer`, and name it in `OPTIMIZERS` and in the
-`optimizer` field of training/config.py.
+`optimizer` field of configs/config.py.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from training.config import TrainConfig
+from configs.config import TrainConfig
 
 # Coefficients of Jordan et al. 2024: five steps map any singular value in [0.0015, 1] to between
 # 0.68 and 1.21, which is close enough to 1, and they are stable in bfloat16.
@@ -36,8 +36,8 @@ class Optimizer:
     """The tensors of each weight, made in `__init__`: a checkpoint saves and restores them in
     place. They cannot start from the weights, which --init_from loads later."""
 
-    def step(self, lr_scale: float) -> None:
-        """Update the weights with their gradients, at this multiple of the peak learning rates."""
+    def step(self, step: int) -> None:
+        """Update the weights with their gradients, in the step of this index, from 0."""
         raise NotImplementedError
 
 
@@ -61,14 +61,15 @@ class AdamW(Optimizer):
             }
 
     @torch.no_grad()
-    def step(self, lr_scale: float) -> None:
+    def step(self, step: int) -> None:
         """See `Optimizer`. Uses PyTorch's fused kernel if the device has one."""
+        rate = get_lr_scale(step, self.config) * self.config.adamw_learning_rate
         for weight_decay, names in self.groups.items():
-            weights: list[Tensor] = [self.weights[name] for name in names]
+            weights = [self.weights[name] for name in names]
             states = [self.state[name] for name in names]
             adamw(
-                weights,
-                [gradient(name, self.weights[name]) for name in names],
+                [*weights],
+                [gradient_of(weight) for weight in weights],
                 [state["exp_avg"] for state in states],
                 [state["exp_avg_sq"] for state in states],
                 [],
@@ -76,8 +77,8 @@ class AdamW(Optimizer):
                 fused=weights[0].device.type in ("cpu", "cuda"),
                 amsgrad=False,
                 maximize=False,
-                lr=lr_scale * self.config.adamw_learning_rate,
-                beta1=self.config.beta1,
+                lr=rate,
+                beta1=0.9,
                 beta2=self.config.beta2,
                 weight_decay=weight_decay,
                 eps=1e-8,
@@ -118,11 +119,11 @@ class Muon(Optimizer):
                 self.state[name] = {"momentum": momentum}
 
     @torch.no_grad()
-    def step(self, lr_scale: float) -> None:
+    def step(self, step: int) -> None:
         """See `Optimizer`."""
-        rate = lr_scale * self.config.muon_learning_rate
+        rate = get_lr_scale(step, self.config) * self.config.muon_learning_rate
         for names, stack, momenta in self.stacks:
-            gradients = torch.stack([gradient(name, self.weights[name]) for name in names])
+            gradients = torch.stack([gradient_of(self.weights[name]) for name in names])
             momenta.lerp_(gradients, 1 - MOMENTUM)
             updates = gradients.lerp_(momenta, MOMENTUM)  # Nesterov momentum
             rows, columns = stack.shape[1:]
@@ -130,7 +131,7 @@ class Muon(Optimizer):
             scaled = rate * math.sqrt(max(1, rows / columns))
             orthogonal = orthogonalize(updates.to(self.precision))
             stack.mul_(1 - rate * self.config.weight_decay).add_(orthogonal, alpha=-scaled)
-        self.adamw.step(lr_scale)
+        self.adamw.step(step)
 
 
 OPTIMIZERS = {"adamw": AdamW, "muon": Muon}
@@ -143,10 +144,9 @@ def make_optimizer(
     return OPTIMIZERS[config.optimizer](dict(model.named_parameters()), config, precision)
 
 
-def gradient(name: str, weight: Tensor) -> Tensor:
-    """Return the gradient of a weight; it must have one."""
-    assert weight.grad is not None, f"{name} has no gradient"
-    return weight.grad
+def gradient_of(weight: Tensor) -> Tensor:
+    """Return the gradient of a weight, or zeros if the loss does not depend on it."""
+    return torch.zeros_like(weight) if weight.grad is None else weight.grad
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
@@ -176,17 +176,10 @@ def get_lr_scale(step: int, config: TrainConfig) -> float:
     """Return the learning-rate multiplier for `step` (counted from 0), in [0, 1].
 
     It rises linearly during the warmup, reaches 1 at its last step, and stays at 1. Over the last
-    `decay_fraction` of the run, it falls with the schedule to `final_lr_fraction` at `max_steps`.
+    `decay_fraction` of the run, it falls with the schedule to 0 at `max_steps`.
     """
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
     start = max(config.warmup_steps, (1 - config.decay_fraction) * config.max_steps)
     progress = max(0.0, step - start) / max(1.0, config.max_steps - start)
-    remaining = SCHEDULES[config.schedule](progress)
-    return config.final_lr_fraction + (1 - config.final_lr_fraction) * remaining
-
-
-def get_multi_token_weight(step: int, config: TrainConfig) -> float:
-    """Return the weight at `step` of the loss for the token after the next, which falls linearly
-    from `multi_token` to zero in the middle of the run."""
-    return config.multi_token * max(0.0, 1 - 2 * step / config.max_steps)
+    return SCHEDULES[config.schedule](progress)

@@ -18,7 +18,7 @@ from page.html import make_playground
 
 FOLDER = Path(__file__).parent
 RUNS = {
-    "induction": ["configs/induction.yaml", "--model.n_embd=56"],
+    "induction": ["configs/tasks/induction.yaml", "--model.n_embd=56"],
     "manual": [
         "--model.n_layer=3",
         "--model.n_embd=40",

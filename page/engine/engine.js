@@ -23,7 +23,7 @@ export function sizesOf(config, shapes) {
 }
 
 export class Engine {
-  /** @param config the fields of model/config.py
+  /** @param config the fields of configs/config.py
    * @param shapes [name, shape] of each weight, in the order in which `load` writes them */
   constructor(config, shapes) {
     Object.assign(this, { config }, sizesOf(config, shapes));
@@ -478,7 +478,7 @@ export class Engine {
 /** Whether an edit changes the residual stream. */
 const isPatch = ({ row, head }) => row !== undefined && head === undefined;
 
-// The choices of model/config.py that the engine supports.
+// The choices of configs/config.py that the engine supports.
 export const CHOICES = {
   activation: ACTIVATIONS,
   positions: ["learned", "rotary", "none"],
@@ -490,7 +490,7 @@ export function unknownChoice(config) {
   return name ? `${name} ${config[name]}` : null;
 }
 
-/** First position that the model sees at `position` of a text; see sampling/generate.py. */
+/** First position that the model sees at `position` of a text; see model/generate.py. */
 export function windowStart(position, blockSize) {
   const hop = blockSize - Math.floor(blockSize / 2);
   return Math.max(0, Math.floor((position - blockSize) / hop) + 1) * hop;

@@ -1,10 +1,10 @@
-// A checkpoint that run/checkpoint.py opens: a safetensors file of the weights, with a header.
+// A checkpoint that training/checkpoint.py opens: a safetensors file of the weights, with a header.
 
 import { countOf } from "./shapes.js";
 
-const FORMAT = "glassgpt 8"; // of run/checkpoint.py
+const FORMAT = "glassgpt 8"; // of training/checkpoint.py
 
-/** @param header plain data for the Header of run/checkpoint.py
+/** @param header plain data for the Header of training/checkpoint.py
  * @param shapes [name, shape] of each weight, in the order of `weights`
  * @returns the bytes of the file: the length of its table, the table, the numbers */
 export function checkpoint(header, shapes, weights) {

@@ -17,7 +17,7 @@ function draw(logits, { temperature, topK }, random) {
 }
 
 /** Token after token, each as {id}; null while it computes. What the model sees of a long text
- * moves on by half a window, as in sampling/generate.py; edits of positions stay behind. */
+ * moves on by half a window, as in model/generate.py; edits of positions stay behind. */
 export function* generate(engine, ids, settings, edits = []) {
   const { B, V } = engine, text = [...ids];
   const first = windowStart(text.length - 1, B);

@@ -16,7 +16,7 @@ const VISIBLE = [...LETTERS, ...DIGITS, ...PUNCTUATION, ...chars(0x100, 0x1000)]
 class Task {
   static usual = []; // `task_kinds` and `task_length`
 
-  /** @param data the fields of data/config.py */
+  /** @param data the fields of configs/config.py */
   constructor(data, T) {
     const [kinds, length] = new.target.usual;
     Object.assign(this, { data, T, n: data.task_kinds ?? kinds, size: data.task_length ?? length });

@@ -7,8 +7,8 @@ import "./worker.js";
 export const defaultWorkers = () => Math.min(4, Math.max(1, navigator.hardwareConcurrency - 1));
 
 export class Trainer {
-  /** @param config the fields of model/config.py
-   * @param train the fields of training/config.py; `this.train` may be changed between steps
+  /** @param config the fields of configs/config.py
+   * @param train the fields of configs/config.py; `this.train` may be changed between steps
    * @param count number of workers
    * @param script text of the page's script, whose first import is this module, so that the script
    *     begins with what a worker needs */

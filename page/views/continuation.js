@@ -4,7 +4,7 @@ import { mayGoOn } from "../engine/pass.js";
 import { generate } from "../engine/sampling.js";
 import { engineFor, tokenizer } from "../run.js";
 import { change, state } from "../state.js";
-import { markCopied } from "./counting.js";
+import { markCopied } from "./ngrams.js";
 import { $, el } from "./elements.js";
 import { visible } from "./format.js";
 import { write } from "./typing.js";

@@ -1,6 +1,6 @@
 // What the colors of the text and of the map mean.
 
-import { comparing } from "../counting.js";
+import { comparing } from "../ngrams.js";
 import { sizes } from "../run.js";
 import { looking } from "../selection.js";
 import { state } from "../state.js";

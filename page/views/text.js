@@ -1,7 +1,7 @@
 // The text that the model reads, an element per token, with arcs of attention.
 
 import { pointAt, togglePin } from "../actions.js";
-import { advantage, comparing } from "../counting.js";
+import { advantage, comparing } from "../ngrams.js";
 import { clamp, ranked, sum } from "../engine/numbers.js";
 import { headName, sizes, tokenizer, vocab } from "../run.js";
 import { looking, maskNow, place, queryOnShow, textOnShow, weightsOf } from "../selection.js";

@@ -25,11 +25,10 @@ from benchmarks import (
     throughput,
     time_to_loss,
 )
-from configs.load import SECTIONS, Config, read_command_line, read_config
-from model.config import ModelConfig
+from configs.config import Config, ModelConfig, TrainConfig
+from configs.load import SECTIONS, read_command_line, read_config
 from model.gpt import GPT, next_token_loss
 from tests.conftest import DEBUG, ROOT
-from training.config import TrainConfig
 
 TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
 

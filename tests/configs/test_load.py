@@ -14,6 +14,7 @@ import sample
 import train
 from benchmarks import recipe
 from common.errors import UserError
+from configs.config import DataConfig, TrainConfig
 from configs.load import (
     SECTIONS,
     Config,
@@ -22,11 +23,9 @@ from configs.load import (
     read_command_line,
     read_config,
 )
-from data.config import DataConfig
 from lens.report import Report
-from run.folder import save_config
 from tests.conftest import ROOT
-from training.config import TrainConfig
+from training.folder import save_config
 
 
 def parse(*argv: str, base: Config = Config()) -> Config:  # noqa: B008

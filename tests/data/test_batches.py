@@ -13,10 +13,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from common.errors import UserError
+from configs.config import DataConfig
 from data.batches import TextBatches, one_pass, open_batches
-from data.config import DataConfig
 from data.corpus import Corpus, Text
-from data.counting import count_ngrams
+from data.ngrams import count_ngrams
 from data.tokenizer import ByteTokenizer, CharTokenizer
 
 CORPUS = Corpus("numbers", 0)

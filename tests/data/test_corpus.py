@@ -22,7 +22,7 @@ import data.sources
 import study
 import train
 from common.errors import UserError
-from data.config import DataConfig
+from configs.config import DataConfig
 from data.corpus import Text, load_text
 from data.tokenizer import BPETokenizer, CharTokenizer, Tokenizer, train_bpe
 from tests.conftest import make_run, posix

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from configs.config import DataConfig
 from data.batches import TaskBatches
-from data.config import DataConfig
 from data.tasks import TASKS, Array
 
 CASES: dict[str, tuple[int, int, dict[str, Any]]] = {  # block_size, checksum, settings

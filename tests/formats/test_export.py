@@ -6,25 +6,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import convert
 import pydantic.dataclasses
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import convert
 from common.errors import UserError
-from common.fields import STRICT
+from configs.config import STRICT, ModelConfig
 from data.tokenizer import ByteTokenizer, CharTokenizer
 from formats.folder import read_folder, write_folder
 from formats.imported import transformers
 from formats.names import ACTIVATIONS
-from model.config import ModelConfig
 from model.gpt import GPT
-from run.checkpoint import open_run
 from tests.conftest import make_run
 from tests.data.test_tokenizer import BPE, ODD
 from tests.formats.models import BAD_UTF8, CHARS, difference, load
+from training.checkpoint import open_run
 
 LEARNED: dict[str, Any] = {"positions": "learned", "qk_norm": False}
 TOKENIZERS = {"char": CharTokenizer(CHARS), "byte": ByteTokenizer(), "bpe": BPE}

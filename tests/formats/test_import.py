@@ -6,17 +6,16 @@ import re
 import shutil
 from pathlib import Path
 
+import convert
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-import convert
 import sample
 import study
 import train
 from formats.folder import read_folder
-from run.checkpoint import open_run
 from tests.data.test_tokenizer import ODD
 from tests.formats.models import (
     SIZES,
@@ -26,6 +25,7 @@ from tests.formats.models import (
     make_gpt2,
     save_tokenizer,
 )
+from training.checkpoint import open_run
 
 RUN = Path("runs/g")
 

@@ -5,14 +5,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import convert
 import pytest
 import torch
 from torch import Tensor
 
-import convert
 from data.tokenizer import BPETokenizer, CharTokenizer
-from run.checkpoint import open_run
 from tests.formats.models import difference, make_gpt2, save_tokenizer
+from training.checkpoint import open_run
 
 CHARS = "\t\n !'abcdefghijklmnopqrstuvwxyzé"
 SIZES = {"n_layer": 2, "n_head": 3, "n_embd": 18, "block_size": 20, "vocab_size": len(CHARS)}

@@ -4,20 +4,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import convert
 import pytest
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-import convert
 from common.errors import UserError
 from formats.names import NANOGPT, SCORES
 from formats.own import open_module
-from run.checkpoint import open_run
-from sampling.generate import Sampling, generate
+from model.generate import Sampling, generate
 from tests.formats.lecture import GPTLanguageModel, Head
 from tests.formats.models import TEXT, make_gpt2, save_tokenizer
 from tests.formats.test_nanogpt import SIZES, weights_of
+from training.checkpoint import open_run
 
 CHARS = sorted(set(TEXT))
 TOKENS = torch.randint(len(CHARS), (3, 32), generator=torch.Generator().manual_seed(4))

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+import convert
 import torch
 
-import convert
 from lens.capture import capture
-from run.checkpoint import open_run
 from tests.conftest import make_run
+from training.checkpoint import open_run
 
 
 @torch.no_grad()

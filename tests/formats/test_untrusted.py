@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import convert
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import convert
 from tests.formats.models import edit_json
 from tests.formats.test_nanogpt import CHARS, SIZES, save, save_meta, weights_of
 from tests.test_malformed import Bomb

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from model.config import ModelConfig
+from configs.config import ModelConfig
 from model.gpt import GPT
 
 L, H, D, VOCAB = 3, 2, 8, 11  # all different, so that swapped dimensions fail

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from configs.config import ModelConfig
 from lens import compare
 from lens.capture import blocks_of, capture
 from lens.compare import COMPARISONS, Case
 from lens.metrics import entropy
 from model.attention import MultiHeadAttention
-from model.config import ModelConfig
 from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens
 
 C, T = H * D, 10

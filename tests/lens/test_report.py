@@ -17,16 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import study
-from data.config import DataConfig
+from configs.config import DataConfig
 from data.corpus import load_text
 from lens import report_data
 from lens.capture import capture
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, score_heads
 from lens.report_data import choose, choose_opening, through_training
 from lens.subject import MeasureOptions, Subject
-from run.checkpoint import open_run
 from tests.conftest import make_run
 from tests.reports import CHARS, Report, parse_report, save_snapshot
+from training.checkpoint import open_run
 from training.step import TrainState
 
 

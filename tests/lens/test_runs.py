@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import study
-from run.checkpoint import load_checkpoint, save_checkpoint
 from tests.conftest import make_run
+from training.checkpoint import load_checkpoint, save_checkpoint
 
 METRICS = '{"step": 0, "baselines": {"%s": 4, "3-gram": 2.5}}\n{"step": 1, '
 METRICS += '"tokens_per_second": 9, "bits_per_char": %s}\n[]\n5\n'

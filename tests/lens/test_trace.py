@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from configs.config import ModelConfig
 from lens.capture import capture
 from lens.formula import layer_steps
-from model.config import ModelConfig
 from tests.lens.models import CLASSICAL, MODERN, D, make_model, some_tokens
 
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional as F
 
+from configs.config import ModelConfig
 from configs.load import read_config
 from model.attention import Attend, attention, causal_mask
-from model.config import ModelConfig
 from model.gpt import GPT, next_token_loss
 from model.layers import ACTIVATIONS
 from tests.conftest import ROOT

@@ -1,7 +1,7 @@
 // The engine's exports as globals, for the tests.
 
 import { Circuit, logitGoal, scoreGoal } from "../../page/engine/circuit.js";
-import { Counting } from "../../page/engine/counting.js";
+import { Counting } from "../../page/engine/ngrams.js";
 import { CHOICES, Engine, windowStart } from "../../page/engine/engine.js";
 import { arena } from "../../page/engine/kernels.js";
 import { Layer0 } from "../../page/engine/layer0.js";

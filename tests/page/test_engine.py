@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from configs.config import ModelConfig
 from lens.capture import attends_of, blocks_of, capture, hooked
 from model.attention import attention, causal_mask
-from model.config import ModelConfig
+from model.generate import window_start
 from model.gpt import GPT
 from page.html import ACTIVATIONS, pack
-from sampling.generate import window_start
 from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_tokens
 from tests.page.conftest import ENGINE
 

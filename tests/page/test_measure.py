@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.config import DataConfig
+from configs.config import DataConfig
 from data.tasks import TASKS
 from lens.measure import mean_loss, mean_outputs, score_heads, score_match, token_losses
 from lens.metrics import uniform_scores

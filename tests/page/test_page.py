@@ -16,9 +16,9 @@ from data.tokenizer import BPETokenizer, ByteTokenizer, train_bpe
 from lens.capture import capture
 from lens.measure import mean_outputs
 from lens.tables import visible
+from model.generate import Sampling, generate
 from model.gpt import GPT
 from page.html import content_hash, make_html
-from sampling.generate import Sampling, generate
 from tests.conftest import make_run
 from tests.page.conftest import Show, settle, wait_for_address
 from tests.page.test_engine import OFF, edited

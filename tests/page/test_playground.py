@@ -14,8 +14,8 @@ from common.errors import UserError
 from configs.load import SECTIONS, read_command_line, read_config
 from data.tasks import TASKS
 from page.html import make_playground
-from run.checkpoint import open_run
 from tests.page.conftest import settle
+from training.checkpoint import open_run
 
 Open = Callable[..., Any]
 TINY = "?n_layer=1&n_embd=16&batch_size=4"

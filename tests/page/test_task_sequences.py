@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.config import DataConfig
+from configs.config import DataConfig
 from data.tasks import TASKS
 
 SETTINGS: list[tuple[int, dict[str, Any]]] = [

@@ -13,12 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.config import ModelConfig
+from configs.config import ModelConfig, TrainConfig
 from model.gpt import GPT, next_token_loss
 from page.bundle import bundle
 from page.html import pack
 from tests.lens.models import CLASSICAL, MODERN, VOCAB
-from training.config import TrainConfig
 from training.optim import get_lr_scale, make_optimizer
 from training.step import train_step
 

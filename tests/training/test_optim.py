@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model.config import ModelConfig
+from configs.config import ModelConfig, TrainConfig
 from model.gpt import GPT
-from training.config import TrainConfig
 from training.optim import get_lr_scale, get_multi_token_weight, make_optimizer
 
 SMALL = ModelConfig(block_size=6, n_layer=2, n_head=2, n_embd=8, bias=True, ngrams=2)

@@ -3,7 +3,7 @@
 import pytest
 
 from common.errors import UserError
-from training.processes import Processes, read_processes
+from training.machine import Processes, read_processes
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
 TORCHRUN |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}

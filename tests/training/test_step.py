@@ -12,16 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from configs.config import DataConfig, ModelConfig, TrainConfig
 from data.batches import TaskBatches, TextBatches
-from data.config import DataConfig
 from data.corpus import Corpus, Text
 from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
-from model.config import ModelConfig
 from model.gpt import GPT
-from training.config import TrainConfig
+from training.machine import Machine, Processes, StopSignal
 from training.optim import Optimizer, gradient
-from training.processes import Processes
-from training.runtime import Machine, StopSignal
 from training.step import Evaluation, TrainState, evaluate, make_model, read_results, train_step
 
 V = 7

@@ -1,0 +1,25 @@
+"""The tasks by the name that `--data.source` gives. task.py has what they share."""
+
+from typing import Any
+
+from data.tasks.addition import Addition
+from data.tasks.brackets import Brackets
+from data.tasks.flipflop import FlipFlop
+from data.tasks.markov import Markov
+from data.tasks.modular import Modular
+from data.tasks.recall import Recall
+from data.tasks.repeat import Repeat, RepeatFixed
+from data.tasks.sink import Sink
+from data.tasks.task import Task
+
+TASKS: dict[Any, type[Task]] = {
+    "repeat": Repeat,
+    "repeat_fixed": RepeatFixed,
+    "sink": Sink,
+    "markov": Markov,
+    "modular": Modular,
+    "flipflop": FlipFlop,
+    "brackets": Brackets,
+    "addition": Addition,
+    "recall": Recall,
+}

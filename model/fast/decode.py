@@ -1,0 +1,226 @@
+"""Decoding in C: on a CPU, the model except its embeddings is one call of a function in `decode.c`,
+which is compiled on first use. Most of the time goes into reading the weights.
+
+If `decode.c` does not support a model, or does not reproduce its logits, `GPT.forward` decodes it
+instead, and a note says so.
+"""
+
+import contextlib
+import copy
+import ctypes
+import functools
+import hashlib
+import mmap
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from common.errors import printable
+from model.attention import Cache
+from model.compare import largest_error
+from model.gpt import GPT
+
+ACTIVATIONS = ["relu", "relu2", "gelu", "gelu_tanh"]  # numbered as in decode.c
+LANES = 16
+TOLERANCE = 1e-4  # relative to the largest logit; rounding errors are about 1e-6
+
+
+def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> GPT:
+    """Return a faster model for decoding: a `CompiledGPT` on a CPU, a model in `dtype` on a GPU. If
+    there is no compiler, or `decode.c` computes different logits, print a note to stderr and return
+    the model itself. The model is in float32 and is not modified.
+
+    Args:
+        dtype: type of the weights and, on a GPU, of the activations. bfloat16 halves the memory to
+            read.
+    """
+    on_cpu = model.token_embedding.weight.device.type == "cpu"
+    try:
+        rounded = model
+        if dtype != torch.float32:
+            rounded = copy.deepcopy(model)
+            for parameter in rounded.parameters():  # decode.c reads some weights as float32
+                parameter.data = parameter.to(dtype).to(torch.float32 if on_cpu else dtype)
+        if not on_cpu:
+            return rounded
+        compiled = CompiledGPT(rounded, dtype)
+        if (error := compiled.error(rounded)) > TOLERANCE:
+            raise ValueError(f"decode.c computes different logits, by {error:.0e}")
+        return compiled
+    except Exception as error:  # an edited model may raise anything
+        note = "decoding is not compiled, and therefore slower and in float32"
+        print(f"note: {note}: {printable(str(error))}", file=sys.stderr)
+        return model
+
+
+class CompiledCache(Cache):
+    """The state of decoding in C."""
+
+    kept: Tensor  # the bytes in which `decode.c` keeps keys and values
+
+
+class CompiledGPT(GPT):
+    """A GPT whose `forward` calls `decode.c` on a copy of the weights.
+
+    It shares the model's embeddings, and has none of its other modules. It has no gradients.
+    """
+
+    def __init__(self, model: GPT, dtype: torch.dtype = torch.float32) -> None:
+        """
+        Args:
+            model: in float32 on the CPU.
+            dtype: keep the matrices in this type, float32 or bfloat16.
+
+        Raises:
+            ValueError: for a model that `decode.c` does not support.
+        """
+        nn.Module.__init__(self)
+        self.token_embedding = model.token_embedding
+        self.position_embedding = model.position_embedding
+        self.ngram_embeddings = model.ngram_embeddings
+        self.config = config = model.config
+        self.vocab_size = model.token_embedding.num_embeddings
+        hidden = model.get_parameter("blocks.0.mlp.up.weight").size(0)
+        shape = [len(model.blocks), config.n_embd, config.n_head, hidden, self.vocab_size]
+        shape += [config.block_size, config.qk_norm, config.positions == "rotary"]
+        if config.activation not in ACTIVATIONS:
+            raise ValueError(f"decode.c does not support model.activation {config.activation}")
+        shape.append(ACTIVATIONS.index(config.activation))
+        self.shape = (ctypes.c_int * len(shape))(*shape)
+        self.choose_threads = fastest_threads()
+        self.threads = next(self.choose_threads)
+        self.library = compile_library(dtype)
+        count_weights, count_cache = self.library.count_weights, self.library.count_cache
+        count_weights.restype = count_cache.restype = ctypes.c_int64
+        self.cache_size = count_cache(self.shape)
+        parts = [part.flatten().view(torch.uint8) for part in laid_out(model, dtype)]
+        self.weights = huge(count_weights(self.shape))
+        if sum(map(len, parts)) != len(self.weights):
+            raise ValueError("the weights do not have the shapes that decode.c reads")
+        torch.cat(parts, out=self.weights)
+
+    def forward(  # type: ignore[override]
+        self, tokens_BT: Tensor, cache: CompiledCache | None = None
+    ) -> Tensor:
+        """See `GPT.forward`."""
+        cache = cache or self.new_cache()
+        B, T = tokens_BT.shape
+        start = cache.length
+        x_BTC = self.embed(tokens_BT, cache).float().contiguous()
+        if start == 0:
+            cache.kept = huge(4 * B * self.cache_size)
+        logits_BTV = x_BTC.new_empty(B, T, self.vocab_size)
+        buffers = self.weights, x_BTC, logits_BTV, cache.kept
+        addresses = [ctypes.c_void_p(buffer.data_ptr()) for buffer in buffers]
+        # On a long prompt, threads work for longer than they wait for each other.
+        threads = self.threads if T <= 64 else torch.get_num_threads()
+        began = perf_counter()
+        if not self.library.forward(self.shape, *addresses, B, T, start, threads):
+            raise MemoryError
+        if T == 1:
+            self.threads = self.choose_threads.send(perf_counter() - began)
+        return logits_BTV
+
+    def new_cache(self) -> CompiledCache:
+        """Return an empty cache for decoding."""
+        return CompiledCache(0, 0)
+
+    @torch.inference_mode()
+    def error(self, model: GPT) -> float:
+        """Return the largest difference from the model's logits, relative to the largest logit.
+
+        It decodes two sequences, the last position separately. They are short enough to take
+        milliseconds, but longer than two panels of keys and values.
+        """
+        affordable = max(2 * LANES + 2, 5 * 10**8 // model.num_parameters())
+        T = min(self.config.block_size, affordable)
+        tokens_BT = torch.arange(2 * T).view(2, T) % self.vocab_size
+        tokens_BT = model(tokens_BT).argmax(-1)  # more like text: an edit may act on large logits
+        cache, want = self.new_cache(), model(tokens_BT)
+        got = torch.cat([self(part, cache) for part in tokens_BT.split(max(1, T - 1), dim=1)], 1)
+        return largest_error(got, want)
+
+
+def fastest_threads() -> Generator[int, float, None]:
+    """Yield the number of threads for the next token, one or all; receive the seconds it took.
+
+    If other programs keep the cores busy, threads that wait for each other can be ten times slower
+    than one. All threads are used as long as they are faster than the mean of one. When they have
+    lost the time of 16 tokens, one thread decodes for ten times as long as they lost. The logits do
+    not depend on the number of threads.
+    """
+    rest = 0.0
+    while True:
+        tokens, seconds = 0, 0.0
+        while tokens < 16 or seconds < rest:
+            seconds += yield 1
+            tokens += 1
+        one, lost, rest = seconds / tokens, 0.0, 0.0
+        for _ in range(640):  # then measure one thread again
+            lost = max(0.0, lost + (yield torch.get_num_threads()) - one)
+            if lost > 16 * one:
+                rest = min(10 * lost, 10)  # the process may have been suspended
+                break
+
+
+@torch.no_grad()
+def laid_out(model: GPT, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Yield the weights as `decode.c` reads them, in the order of the modules: for a norm, its
+    weights, then its biases; for a linear layer, panels of 16 outputs, each with the biases and
+    then the weights of each input, as `dtype`."""
+    if model.rotary:
+        yield from model.rotary.buffers()
+    for module in (*model.blocks.modules(), model.final_norm, model.head or model.token_embedding):
+        if (weight := getattr(module, "weight", None)) is None:
+            continue
+        bias = getattr(module, "bias", None)
+        bias = torch.zeros(len(weight)) if bias is None else bias
+        if weight.dim() == 1:
+            yield torch.cat((weight, bias))
+        else:
+            padded = F.pad(torch.cat((bias[:, None], weight), 1), (0, 0, 0, -len(bias) % LANES))
+            yield padded.unflatten(0, (-1, LANES)).transpose(1, 2).to(dtype)
+
+
+def huge(size: int) -> Tensor:
+    """Return a tensor of bytes, in huge pages (2 MB) if Linux supports them.
+
+    With pages of 4 KB, TLB misses take a third of the time to read the weights.
+    """
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE)
+    with contextlib.suppress(AttributeError, OSError):  # a system without such pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+@functools.cache
+def compile_library(dtype: torch.dtype) -> ctypes.CDLL:
+    """Compile `decode.c` for this processor, once. The library is kept in `__pycache__`.
+
+    Raises:
+        OSError, CalledProcessError: if it cannot be compiled or written.
+    """
+    if os.name != "posix":  # GCC's vectors are not aligned on the stack of Windows
+        raise OSError("decode.c is compiled on Linux and macOS only")
+    source = Path(__file__).with_suffix(".c")
+    native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+    command = ["cc", "-O3", "-w", native, "-fno-math-errno", "-shared", "-fPIC", str(source), "-lm"]
+    command += [f"-DBFLOAT16={int(dtype == torch.bfloat16)}"]
+    command += [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's compiler has no OpenMP
+    made_of = repr((source.read_text(), command, torch.cpu.get_capabilities())).encode()
+    path = source.parent / "__pycache__" / f"decode-{hashlib.sha256(made_of).hexdigest()[:16]}.so"
+    with contextlib.suppress(OSError):  # absent, or it does not load
+        return ctypes.CDLL(str(path))
+    path.parent.mkdir(exist_ok=True)
+    made = path.with_suffix(f".{os.getpid()}")  # another process may compile it at the same time
+    subprocess.run([*command, "-o", str(made)], check=True)
+    made.replace(path)
+    return ctypes.CDLL(str(path))

@@ -1,0 +1,156 @@
+"""Counting equals its definition, is a distribution, and is kept in the cache."""
+
+import math
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import data.ngrams
+from common.errors import UserError
+from data.ngrams import choose_order, count_ngrams, longest_copy, mixed_losses, open_counting
+
+Text = tuple[int, ...]
+V = 5
+texts = st.lists(st.integers(0, V - 1), min_size=2, max_size=80)
+
+
+class Dictionary:
+    """Interpolated modified Kneser-Ney, from dictionaries."""
+
+    def __init__(self, train: Text, order: int) -> None:
+        grams = {
+            n: [train[i : i + n] for i in range(len(train) - n + 1)] for n in range(1, order + 1)
+        }
+        self.contexts = {()} | {gram for n in range(1, order) for gram in grams[n]}
+        self.counts = {order: Counter(grams[order])}
+        for n in range(1, order):  # one for each token before
+            self.counts[n] = Counter(gram[1:] for gram in {*grams[n + 1]})
+        self.order = order
+
+    def discount(self, n: int, count: int) -> float:
+        times = Counter(min(count, 5) for count in self.counts[n].values())
+        Y = times[1] / max(1, times[1] + 2 * times[2])
+        i = min(count, 3)
+        return min(i, max(0.1, i - (i + 1) * Y * times[i + 1] / max(1, times[i])))
+
+    def probability(self, context: Text, token: int) -> float:
+        n = len(context) + 1
+        shorter = self.probability(context[1:], token) if context else 1 / V
+        following = [(g, c) for g, c in self.counts[n].items() if g[:-1] == context]
+        total = sum(c for _, c in following)
+        if not total:
+            return shorter
+        left = sum(self.discount(n, c) for _, c in following) / total
+        count = self.counts[n][*context, token]
+        share = (count - self.discount(n, count)) / total if count else 0.0
+        return share + left * shorter
+
+    def read(self, tokens: Text) -> tuple[list[float], list[int]]:
+        pasts = [tokens[max(0, i - self.order + 1) : i] for i in range(len(tokens))]
+        nats = [-math.log(self.probability(c, t)) for c, t in zip(pasts, tokens, strict=True)]
+        seen = [[k for k in range(len(c) + 1) if c[len(c) - k :] in self.contexts] for c in pasts]
+        return nats, [max(each) for each in seen]
+
+
+def numbers(tokens: Any) -> Any:
+    """Return tokens as small integers, which must not overflow."""
+    return np.array(tokens, dtype=np.uint8)
+
+
+@given(texts, texts, st.integers(1, 6), st.sampled_from([1, 3, 1000]))
+@example([0, 0], [1, 1], 2, 1000)
+def test_counting_equals_its_definition(
+    train: list[int], val: list[int], order: int, at_once: int
+) -> None:
+    counting = count_ngrams(numbers(train), numbers(val), V, order)
+    order = min(order, len(train))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data.ngrams, "READ_AT_ONCE", at_once)
+        surprisal, lengths = counting.read(numbers(val))
+    nats, expected = Dictionary((*train,), order).read((*val,))
+    assert surprisal == pytest.approx(nats, rel=1e-5)
+    assert lengths.tolist() == expected
+    losses = [Dictionary((*train,), n).read((*val,))[0][1:] for n in range(1, order + 1)]
+    assert counting.losses == pytest.approx([np.mean(each) for each in losses], rel=1e-5)
+    assert list(counting.baselines.values()) == [math.log(V), *counting.losses]
+
+
+def test_the_order_rises_while_it_improves_on_tokens_that_are_not_counted() -> None:
+    random = np.random.default_rng(0)
+    string = random.integers(0, V, 30).tolist() * 40
+    for train in (numbers(string), random.integers(0, V, 1000).astype(np.uint8)):
+        cut = len(train) - len(train) // 10
+        losses = count_ngrams(train[:cut], train[cut - 1 :], V, 9).losses
+        gains = [shorter - longer for shorter, longer in pairwise(losses)]
+        order = next(n for n, gain in enumerate(gains, start=1) if gain < 0.0005)
+        assert choose_order(train, V) == order
+    assert order == 1
+    assert [*count_ngrams(train, train, V, 1).baselines] == ["uniform", "unigram"]
+
+
+def test_counts_are_kept_of_the_last_tokens_and_a_damaged_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = np.random.default_rng(0).integers(0, 3, 900).cumsum().astype(np.uint8) % V
+    monkeypatch.setattr(data.ngrams, "MAX_TOKENS", 500)
+    path, train, val = tmp_path / "counts", tokens[:700], tokens[700:]
+    counting = open_counting(path, train, val, V)
+    again = open_counting(path, train[:0], val[:0], V)  # from the file alone
+    best = choose_order(tokens[200:700], V)
+    want = count_ngrams(tokens[200:700], val, V, best)
+    for found in (counting, again):
+        assert found.losses == want.losses
+        assert (found.read(val)[0] == want.read(val)[0]).all()
+    assert len(open_counting(None, train, val, V).orders) == 2
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match=f"{path} is damaged; delete it"):
+        open_counting(path, train, val, V)
+
+
+def test_long_validation_split_is_measured_on_evenly_spaced_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokens = np.arange(40_000, dtype=np.uint16) % V
+    tokens[10_000:] = np.random.default_rng(0).integers(0, V, 30_000)
+    monkeypatch.setattr(data.ngrams, "MAX_VAL_TOKENS", 4000)
+    loss = open_counting(None, tokens[:5000], tokens, V).losses[1]
+    whole = count_ngrams(tokens[:5000], tokens, V, 2).losses[1]
+    assert loss == pytest.approx(whole, rel=0.05)
+
+
+@given(texts, texts, st.sampled_from([0, 250, 0xD7FE]))
+def test_longest_copy_is_found(train: list[int], tokens: list[int], offset: int) -> None:
+    """Also of tokens whose numbers are surrogates in Unicode, or bytes of longer numbers."""
+    stretches = [(i, n) for i in range(len(tokens)) for n in range(1, len(tokens) - i + 1)]
+    grams = {(*train[i : i + n],) for i in range(len(train)) for n in range(len(train) - i + 1)}
+    copied = [(n, -i) for i, n in stretches if (*tokens[i : i + n],) in grams]
+    length, start = max(copied, default=(0, 0))
+    arrays = [np.array(each, dtype=np.uint16) + offset for each in (tokens, train)]
+    assert longest_copy(*arrays) == (-start, length)
+
+
+@given(st.floats(0.05, 0.95), st.integers(0, 9))
+def test_mixture_recovers_the_weight_of_two_sources(weight: float, seed: int) -> None:
+    """Tokens are drawn from the mixture of two distributions over 0 and 1."""
+    random, p = np.random.default_rng(seed), np.array([[0.9, 0.1], [0.2, 0.8]])
+    mixture = weight * p[0] + (1 - weight) * p[1]
+    drawn = (random.random(20_000) < mixture[1]).astype(int)
+    one, other = -np.log(p[:, drawn])
+    best = -np.log(mixture[drawn])
+    assert mixed_losses(one, other).mean() == pytest.approx(best.mean(), abs=1e-3)
+
+
+def test_each_half_is_mixed_with_the_weight_of_the_other() -> None:
+    """In the first half only one model is right, in the second the other."""
+    right, wrong = np.full(50, 0.1), np.full(50, 5.0)
+    mixed = mixed_losses(np.concatenate((right, wrong)), np.concatenate((wrong, right)))
+    assert mixed == pytest.approx(4.9, abs=0.11)
+    never = np.full(2, 999.0)
+    assert mixed_losses(never, right[:2]) == pytest.approx(0.1, abs=1e-4)
+    assert mixed_losses(right[:1], never[:1]) == pytest.approx(0.1 + math.log(2))

@@ -1,0 +1,122 @@
+"""What a run prints, and what it logs in metrics.jsonl and TensorBoard."""
+
+import dataclasses
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from configs.config import Config, ModelConfig, TrainConfig
+from training.log import Log, read_metrics
+from training.machine import StopSignal
+from training.step import Evaluation, TrainState
+
+TRAIN = TrainConfig(
+    max_steps=7, batch_size=6, log_every=3, learning_rate=0.5, optimizer="adamw", tensorboard=False
+)
+CONFIG = Config(model=ModelConfig(block_size=10), train=TRAIN)  # 60 tokens per step
+BASELINES = {"uniform": 4.0, "unigram": 3.0, "bigram": 2.0}
+
+
+def evaluation(loss: float) -> Evaluation:
+    """Return an evaluation of one token, with half the loss in bits per character."""
+    return Evaluation(loss, tokens=1, characters=2 / math.log(2), surprisal=torch.empty(0))
+
+
+def logger(run: Path, state: TrainState, **options: Any) -> Log:
+    config = dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, **options))
+    return Log(run, config, state, BASELINES, StopSignal())
+
+
+def events(run: Path, key: str) -> list[tuple[int, float]]:
+    scalars = EventAccumulator(str(run)).Reload().Scalars(key)
+    return [(event.step, event.value) for event in scalars]
+
+
+def test_throughput_is_measured_since_the_last_logged_step(tmp_path: Path) -> None:
+    """Only the time of training steps counts, which excludes evaluations and checkpoints."""
+    state = TrainState(step=1, seconds=50.0, train_loss=9.0)
+    with logger(tmp_path, state) as log:
+        for step, seconds in ((2, 0.5), (3, 0.5), (4, 0.25), (6, 0.5), (7, 0.25)):
+            state.step, state.train_loss, state.seconds = step, step / 4, step * 10.0
+            # Steps 5 and 6 are read together.
+            log.training(1 + (step == 6), seconds, lr_scale=step / 8, grad_norm=step * 2.0)
+        assert log.bar.postfix == "loss 1.500, 240 tokens/s"
+        state.record(2.5)
+        log.evaluation(evaluation(2.5), None)
+    names = ("step", "train_loss", "learning_rate", "grad_norm", "tokens_per_second", "seconds")
+    assert read_metrics(tmp_path) == [
+        {"step": 0, "baselines": BASELINES},
+        dict(zip(names, (3, 0.75, 0.1875, 6.0, 120.0, 30.0), strict=True)),
+        dict(zip(names, (6, 1.5, 0.375, 12.0, 240.0, 60.0), strict=True)),
+        {"step": 7, "val_loss": 2.5, "bits_per_char": 1.25, "seconds": 70.0},
+    ]
+
+
+def test_evaluation_is_printed_with_the_best_baseline_it_beats(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = TrainState(step=5, train_loss=2.125)
+    sample = "first line\nbell\x07\n\nthe end"
+    with logger(tmp_path, state, max_steps=1000, tensorboard=True) as log:
+        for loss, shown in ((4.5, ""), (1.5, sample)):
+            state.record(loss)
+            log.evaluation(evaluation(loss), None)
+            log.sample(shown)
+        assert not any("accuracy" in line for line in read_metrics(tmp_path))
+        log.evaluation(dataclasses.replace(evaluation(3.0), right=3, answers=4), 0.125)
+    step = "step    5  validation "
+    assert capsys.readouterr().out.splitlines() == [
+        "to beat: uniform 4.0000, bigram 2.0000 nats/char",
+        f"{step}4.5000 nats/char  2.250 bits/char  training 2.1250  beats nothing yet",
+        f"{step}1.5000 nats/char  0.750 bits/char  training 2.1250  beats the bigram 2.0000",
+        "    | first line",
+        "    | bell\\x07",
+        "    | ",
+        "    | the end",
+        f"{step}3.0000 nats/char  1.500 bits/char  training 2.1250  accuracy 75.0% (training 12.5%)"
+        "  beats the uniform 4.0000",
+    ]
+    for key, accuracy in (("accuracy", 0.75), ("train_accuracy", 0.125)):
+        assert read_metrics(tmp_path)[-1][key] == accuracy
+        assert events(tmp_path, key) == [(5, accuracy)]
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def test_resumed_log_has_no_missing_or_repeated_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is of step 2, before its evaluation. The log has later steps and four damaged
+    lines."""
+
+    state = TrainState()
+    with logger(tmp_path, state, tensorboard=True) as log:
+        for state.step in (1, 2, 3, 4):
+            log.write({"train_loss": state.step})
+            log.write({"val_loss": -state.step})
+            assert events(tmp_path, "val_loss")[-1][0] == state.step, "while it trains"
+    with open(tmp_path / "metrics.jsonl", "ab") as file:
+        file.write(b'\xff\n[1]\n{}\n{"step": "3"}\n{"step": 3, "train')
+    now = time.time() + 2  # TensorBoard orders files by the time in their names, in seconds
+    monkeypatch.setattr(time, "time", lambda: now)
+    state = TrainState(step=2, last_eval_step=1)
+    with logger(tmp_path, state, tensorboard=True) as log:
+        log.write({"val_loss": -2})
+        for state.step in (3, 4):
+            log.write({"train_loss": 10 * state.step})
+            log.write({"val_loss": -10 * state.step})
+    # A repeated evaluation appears twice in TensorBoard, with the same loss.
+    for key, sign, twice in (("train_loss", 1, []), ("val_loss", -1, [(2, -2)])):
+        lines = [(line["step"], line[key]) for line in read_metrics(tmp_path) if key in line]
+        assert lines == [(1, sign), (2, 2 * sign), (3, 30 * sign), (4, 40 * sign)]
+        assert sorted(events(tmp_path, key)) == sorted(lines + twice)
+    assert [line for line in read_metrics(tmp_path) if "baselines" in line] == [
+        {"step": 0, "baselines": BASELINES}
+    ]
+    assert read_metrics(tmp_path / "absent") == []

@@ -1,0 +1,54 @@
+"""How many steps fit into the minutes."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+from configs.config import Config
+from data.batches import Batches
+from training.machine import Machine, Processes
+from training.step import make_model, train_step
+
+SHUTDOWN = 1.0  # seconds for checkpoints and exit
+
+
+def fit_steps(
+    config: Config, batches: Batches, machine: Machine, processes: Processes, began: float
+) -> int:
+    """Return the number of steps that fit into `minutes`, counted from `began`, and print it.
+
+    It times a model that is then discarded. The run is bitwise identical to one with
+    `--train.max_steps` set to this number.
+    """
+    # A learning rate of 0 cannot diverge.
+    train = dataclasses.replace(config.train, learning_rate=0.0, muon_learning_rate=0.0)
+    vocab_size = batches.tokenizer.vocab_size
+    model, optimizer = make_model(dataclasses.replace(config, train=train), vocab_size, machine)
+    ddp_model, batch = processes.wrap_ddp(model), batches.train_batch(0, train.batch_size)
+    shard = batch.chunk(processes.world_size)[processes.rank]
+    token = shard[:1, :1].to(machine.device)
+
+    def seconds_of(compute: Callable[[], object]) -> float:
+        """Return the mean time of a computation, from 2% of the minutes."""
+        seconds: list[float] = []
+        while len(seconds) < 3 or sum(seconds[2:]) < min(4.0, 1.2 * train.minutes):
+            start = time.perf_counter()
+            compute()
+            seconds += processes.mean(time.perf_counter() - start)
+        return sum(seconds[2:]) / len(seconds[2:])  # the first two warm up
+
+    # Reading a number waits for a GPU.
+    step = seconds_of(lambda: train_step(ddp_model, optimizer, shard, train, 0)[0].item())
+    sampled = seconds_of(lambda: model.forward(token).sum().item())
+    # A forward pass costs a third of a step, and a token of a sample is a pass of one position.
+    tokens = min(batches.validation_tokens, train.eval_tokens) * len(batches.evaluated)
+    evaluation = step * tokens / (3 * train.batch_size * config.model.block_size)
+    evaluation += train.sample_tokens * sampled
+    (passed,) = processes.mean(time.perf_counter() - began)
+    left = 60 * train.minutes - passed - SHUTDOWN
+    steps = max(1, int((left - evaluation) / (step + evaluation / train.eval_every)))
+    print(
+        f"{steps:,} steps, {1000 * step:,.1f} ms each, fit into {train.minutes:g} min here; to "
+        f"repeat this run: --train.max_steps {steps}"
+    )
+    return steps

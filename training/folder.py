@@ -1,0 +1,160 @@
+"""The folder of a run, runs/NAME.
+
+config.yaml         the whole config, with the text and the machine in comments
+metrics.jsonl       one JSON object per line
+events.out.*        the same metrics for TensorBoard
+last.safetensors    the state that training resumes from
+best.safetensors    the weights with the lowest validation loss
+snapshots/          weights during training, in half precision
+.lock               held by the process that trains
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
+from pathlib import Path
+
+import yaml
+from filelock import FileLock, Timeout
+
+from common.atomic import write_atomically
+from common.errors import UserError, shell_word
+from configs.config import Config
+from configs.load import nearest
+
+RUNS = Path("runs")
+
+
+def make_folder(name: str | None, stem: str) -> Path:
+    """Make the folder of a new run.
+
+    Args:
+        name: name of the folder; if None, `stem` and a time at which no other run started.
+
+    Raises:
+        UserError: if a run of that name has a checkpoint.
+    """
+    while name is None:
+        folder = RUNS / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+        RUNS.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+        time.sleep(0.1)
+    folder = RUNS / name
+    if folder.parent != RUNS or name == "..":
+        raise UserError(f"--run {name!r} must be a name, not a path")
+    check_unused(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def check_unused(folder: Path) -> None:
+    """Check that a folder has no checkpoint. The name of a run without one can be used again,
+    because the run cannot be resumed.
+
+    Raises:
+        UserError: if it has a checkpoint.
+    """
+    if any(folder.glob("[!.]*.safetensors")):
+        run = shell_word(folder)
+        raise UserError(f"{run} exists; use --resume {run}, or another --run")
+
+
+@contextmanager
+def lock_run(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in this folder inside the `with` block.
+
+    The system releases the lock when the process ends for any reason. Incomplete checkpoints of a
+    killed process are removed.
+
+    Raises:
+        UserError: if another process holds the lock.
+    """
+    try:
+        with FileLock(folder / ".lock", blocking=False):
+            for scratch in folder.rglob(".writing-*.safetensors"):
+                scratch.unlink()
+            yield
+    except Timeout:
+        raise UserError(f"another process is training {folder}; wait, or stop it") from None
+
+
+def save_config(folder: Path, config: Config, about: str) -> None:
+    """Write the whole config. `python train.py RUN/config.yaml` repeats the run, unless it started
+    from the weights of another run.
+
+    Args:
+        about: the text and the machine, which become comments.
+    """
+    comments = "".join(f"# {line}\n" for line in about.splitlines())
+    plain = yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
+    write_atomically(folder / "config.yaml", (comments + plain).encode())
+
+
+def find_run(name: str | Path | None) -> Path:
+    """Return the folder of a run: a path, a name in runs/, or the newest.
+
+    Raises:
+        UserError: if there is none.
+    """
+    saved = sorted(RUNS.glob("*/last.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+    if name is None:
+        if not saved:
+            raise UserError(f"there is no run in {RUNS}/ yet; make one with: python train.py")
+        return saved[-1].parent
+    for folder in (Path(name), RUNS / name):
+        if (folder / "last.safetensors").is_file():
+            return folder
+    hint = nearest(Path(name).name, [path.parent.name for path in saved])
+    raise UserError(f"there is no run {name} (a folder with last.safetensors){hint}")
+
+
+# --- the config fields that may change -----------------------------------------------------------
+
+# A run that starts from another one may not change the model and the vocabulary. A resumed run may
+# change its device, its length, and how often it evaluates, logs and saves, but not what it learns.
+# (The text may have moved; a different text has a different hash.)
+MAY_CHANGE = {
+    "--init_from": [
+        "data.source",
+        "data.hub_*",
+        "data.column",
+        "data.task_*",
+        "data.*_fraction",
+        "data.separator",
+        "model.*dropout",
+        "model.attention",
+        "train.*",
+    ],
+    "--resume": [
+        "data.source",
+        "model.attention",
+        "train.max_steps",
+        "train.minutes",
+        "train.*_every",
+        "train.*_tokens",
+        "train.snapshots",
+        "train.tensorboard",
+        "train.device",
+        "train.precision",
+        "train.threads",
+        "train.compile",
+    ],
+}
+
+
+def check_changes(old: Config, new: Config, flag: str) -> None:
+    """Reject changes of the config that `flag` does not allow.
+
+    Raises:
+        UserError: naming the first field that may not change.
+    """
+    after = dataclasses.asdict(new)
+    for section, values in dataclasses.asdict(old).items():
+        for name, value in values.items():
+            now, field = after[section][name], f"{section}.{name}"
+            if now != value and not any(fnmatch(field, each) for each in MAY_CHANGE[flag]):
+                raise UserError(f"{flag} cannot change {field} from {value} to {now}")
