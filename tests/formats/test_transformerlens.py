@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from formats.__main__ import main
@@ -12,6 +13,7 @@ from training.checkpoint import open_run
 
 @torch.no_grad()
 def test_transformerlens_matches_logits_and_patterns(workplace: Path) -> None:
+    pytest.importorskip("transformer_lens")
     from transformer_lens.model_bridge import TransformerBridge
 
     run = make_run(Path("runs/gpt2"), positions="learned", qk_norm=False, bias=True, block_size=24)
