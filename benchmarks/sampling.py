@@ -10,6 +10,10 @@ and stops at token 256, when its context is full; the other two continue with th
 text. With --tokens 256, all three generate the same number of tokens.
 """
 
+import os
+import re
+import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,14 +24,15 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from benchmarks import common as frame
-from benchmarks import llama2c
 from benchmarks.throughput import VOCAB, WIDER
-from common.errors import command
+from common.errors import UserError, command
 from configs.config import STRICT, Count
 from model.fast.decode import optimize_for_decoding
 from model.generate import Sampling, generate
 from model.gpt import GPT
 from training.machine import pick_device
+
+COMPILER = ("cc", "-Ofast", "-fopenmp", "-march=native")  # as in its `make runomp`
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -67,6 +72,48 @@ def measure(batch_size: int, tokens: int, checkout: str = "") -> frame.Row:
     }
 
 
+def build_llama2c(checkout: str, folder: Path) -> None:
+    """Compile llama2.c, a Llama in one C file, into a folder, and write its model and tokenizer.
+
+    The model has random weights and the width, layers, heads, tokens and context of `WIDER`.
+    """
+    source = Path(checkout).resolve() / "run.c"
+    if subprocess.run([*COMPILER, str(source), "-lm", "-o", str(folder / "run")]).returncode:
+        raise UserError(f"cc could not compile {source} with OpenMP; check --llama2c")
+
+    C, L, H, T = WIDER.n_embd, WIDER.n_layer, WIDER.n_head, WIDER.block_size
+    hidden = 8 * C // 3  # of three matrices, which then have as many weights as two of 4 C
+    # Embeddings, norms, matrices of attention and MLP, and a table that llama2.c skips.
+    size = VOCAB * C + (2 * L + 1) * C + L * (4 * C * C + 3 * C * hidden) + T * C // H
+    weights = 0.02 * torch.randn(size)
+    # Token 1 would end the text. With the embedding of token 0, which also gives the logits, both
+    # are equally likely, and llama2.c chooses the first of the most likely tokens.
+    weights[C : 2 * C] = weights[:C]
+    header = struct.pack("7i", C, hidden, L, H, H, VOCAB, T)
+    (folder / "model.bin").write_bytes(header + weights.numpy().tobytes())
+    tokens = [struct.pack("fi", 0.0, 1) + bytes([ord("0") + i]) for i in range(VOCAB)]
+    (folder / "tokenizer.bin").write_bytes(struct.pack("i", 1) + b"".join(tokens))
+
+
+def measure_llama2c(folder: Path, tokens: int) -> frame.Row:
+    """Run the compiled program at temperature 0, and return the speed that it prints.
+
+    This speed excludes the first token. The text ends when the context is full. The program has as
+    many threads as PyTorch.
+    """
+    ended = subprocess.run(
+        [str(folder / "run"), "model.bin", "-t", "0", "-n", str(min(tokens, WIDER.block_size))],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},
+        capture_output=True,
+        text=True,
+    )
+    speed = re.search(r"achieved tok/s: (\d+\.\d+)", ended.stderr)
+    if speed is None:
+        raise UserError(f"llama2.c printed no speed: {ended.stderr.strip()}; increase --tokens")
+    return {"tokens_per_second": float(speed[1])}
+
+
 @command
 def main(argv: list[str]) -> int:
     """Measure each batch size with its rivals alternately."""
@@ -75,12 +122,12 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         if options.llama2c:
-            llama2c.build(options.llama2c, folder)
+            build_llama2c(options.llama2c, folder)
         for batch_size in (1, 16):
             ours = partial(frame.in_fresh_process, measure, batch_size, options.tokens)
             rivals = {"ours": ours}
             if options.llama2c and batch_size == 1:
-                rivals["llama2.c"] = partial(llama2c.measure, folder, options.tokens)
+                rivals["llama2.c"] = partial(measure_llama2c, folder, options.tokens)
             if options.nanogpt:
                 rivals["nanoGPT"] = partial(ours, options.nanogpt)
             batch = str(batch_size)

@@ -264,10 +264,9 @@ NANOGPT = Format(
     defaults={"activation": "gelu", "tie_embeddings": True},
 )
 # https://github.com/karpathy/minGPT
-TANH = {"activation": "gelu_tanh"}
-MINGPT = replace(NANOGPT, name="minGPT's GPT", defaults=TANH)
-# Weights of transformers, without its config.
-TRANSFORMERS = replace(NANOGPT, name=GPT2.name, transposed=GPT2.transposed, defaults=TANH)
+MINGPT = replace(NANOGPT, name="minGPT's GPT")
+# A module of transformers, whose config is not read.
+TRANSFORMERS = replace(NANOGPT, name=GPT2.name, transposed=GPT2.transposed)
 
 # https://github.com/karpathy/ng-video-lecture: the GPT of Karpathy's lecture. Each head has
 # queries, keys and values of its own; `*` stands for all heads in order.
@@ -288,7 +287,6 @@ LECTURE = replace(
         "ln_f": ("final_norm",),
         "lm_head": ("head",),
     },
-    defaults={"activation": "relu"},
     scores=SCORES,  # D**-0.5 is in its code, C**-0.5 was typed in the video
 )
 

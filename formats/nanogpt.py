@@ -10,9 +10,8 @@ import torch
 from common.errors import UserError, reading
 from data.tokenizer import CharTokenizer, Tokenizer
 from formats.imported import Imported, transformers
-from formats.names import GPT2, NANOGPT
+from formats.names import NANOGPT, short
 from formats.tokenizers import read_tokenizer
-from model.gpt import GPT
 
 
 def read_nanogpt(path: Path, tokens: Path | None = None) -> Imported:
@@ -28,8 +27,8 @@ def read_nanogpt(path: Path, tokens: Path | None = None) -> Imported:
     plain = load_plain(path)
     if not {"model", "model_args"} <= plain.keys():
         raise UserError(
-            f"{path} is not a checkpoint of nanoGPT: it has no model_args; for your own GPT, see "
-            f"show(model, text) in docs/models.md"
+            f"{path} is not a checkpoint of nanoGPT: it has no model_args; for your own GPT, use "
+            f"show(model, text), see docs/models.md"
         )
     model = NANOGPT.import_model(plain["model_args"], plain["model"], path)
     V = model.token_embedding.num_embeddings
@@ -37,7 +36,7 @@ def read_nanogpt(path: Path, tokens: Path | None = None) -> Imported:
     tokenizer: Tokenizer = read_tokenizer(meta, V) if meta.is_dir() else read_meta(meta, V)
     text = meta.parent / "input.txt"
     source = str(text.resolve()) if text.is_file() else "pydocs"
-    return Imported(model, tokenizer, tokenizer.start_token(), source, as_gpt2(model))
+    return Imported(model, tokenizer, tokenizer.start_token(), source, original(plain))
 
 
 def load_plain(path: Path) -> dict[str, Any]:
@@ -93,13 +92,22 @@ def read_meta(path: Path, V: int) -> CharTokenizer:
         return CharTokenizer("".join(chars))
 
 
-def as_gpt2(model: GPT) -> Any:
-    """Return the model as a GPT-2 of transformers; None if transformers is not installed."""
+def original(plain: dict[str, Any]) -> Any:
+    """Return the checkpoint as a GPT-2 of transformers, which has transposed matrices; None if
+    transformers is not installed."""
     library = transformers()
     if library is None:
         return None
-    V = model.token_embedding.num_embeddings
-    config = library.GPT2Config(**GPT2.export_config(model.config), vocab_size=V)
-    original = library.GPT2LMHeadModel(config)
-    original.load_state_dict(GPT2.export_tensors(model), strict=False)
-    return original.eval()
+    args, weights = plain["model_args"], {short(n): w for n, w in plain["model"].items()}
+    config = library.GPT2Config(
+        activation_function="gelu",
+        n_positions=args["block_size"],
+        tie_word_embeddings="lm_head.weight" not in weights,
+        **{name: args[name] for name in ("n_layer", "n_head", "n_embd", "vocab_size")},
+    )
+    made = library.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for name, weight in made.named_parameters():
+            found = weights.get(short(name), torch.zeros(()))  # biases may be absent
+            weight.copy_(found.t() if ".c_" in name and found.dim() == 2 else found)
+    return made

@@ -1,10 +1,16 @@
-"""Fixture: a GPT-2 saved by transformers."""
+"""Fixtures: the library transformers, and a GPT-2 saved by it."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.formats.models import make_gpt2, save_tokenizer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def library() -> None:
+    """Skip all of these tests if transformers is not installed."""
+    pytest.importorskip("transformers")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import convert
 import pydantic.dataclasses
 import pytest
 import torch
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from common.errors import UserError
 from configs.config import STRICT, ModelConfig
 from data.tokenizer import ByteTokenizer, CharTokenizer
+from formats.__main__ import main
 from formats.folder import read_folder, write_folder
 from formats.imported import transformers
 from formats.names import ACTIVATIONS
@@ -49,7 +49,7 @@ def test_transformers_opens_an_exported_run(
     tokenizer = TOKENIZERS[kind]
     choices = choices | {"block_size": 16, "dropout": 0.1, "attn_dropout": 0.2}
     saved = open_run(make_run(Path("runs/a"), tokenizer=tokenizer, **choices), which)
-    assert convert.main(["export", "a", "out", f"--checkpoint={which}"]) == 0
+    assert main(["export", "a", "out", f"--checkpoint={which}"]) == 0
     first, _ = capsys.readouterr().out.splitlines()
     library, start = transformers(), tokenizer.decode([saved.start_token])
     (continued,) = library.pipeline("text-generation", "out")(start)
@@ -164,9 +164,9 @@ def test_comparison_catches_changes_not_in_the_config(
     unembed, export = GPT.unembed, ["export", "a", "out"]
     monkeypatch.setattr(GPT, "unembed", lambda self, x: 9 * (unembed(self, x) / 9).tanh())
     for words in (export, ["import", str(gpt2)]):
-        assert convert.main(words) == 2
+        assert main(words) == 2
         assert "error: GPT2LMHeadModel computes different logits" in capsys.readouterr().err
         assert {*Path().rglob("*")} == before
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert convert.main(export) == 0
+    assert main(export) == 0
     assert "not compared: transformers" in capsys.readouterr().out

@@ -6,7 +6,6 @@ import re
 import shutil
 from pathlib import Path
 
-import convert
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,6 +14,7 @@ from tokenizers import Tokenizer
 import sample
 import study
 import train
+from formats.__main__ import main
 from formats.folder import read_folder
 from tests.data.test_tokenizer import ODD
 from tests.formats.models import (
@@ -43,7 +43,7 @@ def test_format_of_the_hub_matches_transformers(workplace: Path, gpt2: Path) -> 
     save_file(tensors, path, {"format": "pt"})
     rest = {"model_type": "gpt2", "vocab_size": 300, "n_ctx": 32, "eos_token_id": 299}
     Path("theirs/config.json").write_text(json.dumps(SIZES | rest))
-    assert convert.main(["import", "theirs", "--run", "g"]) == 0
+    assert main(["import", "theirs", "--run", "g"]) == 0
     saved = open_run(RUN)
     assert saved.config.model.activation == "gelu_tanh" and saved.config.model.tie_embeddings
     assert difference(saved.model(), load(Path("theirs"))) < 1e-5
@@ -72,14 +72,14 @@ def test_weights_pass_through_every_command(
     Path("text.txt").write_text("the man's tree is on the hill\n" * 99)
     still = ["--train.learning_rate=0", "--train.muon_learning_rate=0", "--train.batch_size=2"]
     still += ["--train.sample_tokens=0", "--train.tensorboard=false", "--data.source=text.txt"]
-    assert convert.main(["import", str(gpt2), "--run=g"]) == 0
+    assert main(["import", str(gpt2), "--run=g"]) == 0
     assert train.main(["--resume=g", "--data.source=text.txt"]) == 2  # it has no optimizer state
     assert train.main(["--init_from=g", "--run=b", "--train.minutes=0.001", *still]) == 0
     steps = open_run(Path("runs/b"), "last").header.state.step
     assert train.main(["--resume=b", f"--train.max_steps={steps + 1}"]) == 0
     assert study.main(["verify", "b", "--source=text.txt"]) == 0
-    assert convert.main(["export", "b", "out", "--checkpoint=last"]) == 0
-    assert convert.main(["import", "out", "--run=c"]) == 0
+    assert main(["export", "b", "out", "--checkpoint=last"]) == 0
+    assert main(["import", "out", "--run=c"]) == 0
     for name in "gbc":
         saved = open_run(Path("runs", name), "last")
         assert difference(saved.model(), reference) < 1e-5
@@ -115,15 +115,15 @@ def test_hub_import_fetches_no_pickle_or_code(
         return "fetched"
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert convert.main(["import", "hub:acme/absent", "--run", "h"]) == 2
+    assert main(["import", "hub:acme/absent", "--run", "h"]) == 2
     assert capsys.readouterr().err.startswith("error: hub:acme/absent could not be loaded")
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
     edit_json(whole / "config.json", model_type="llama")
-    assert convert.main(["import", "hub:acme/tiny"]) == 2
+    assert main(["import", "hub:acme/tiny"]) == 2
     assert "model_type 'llama' is not supported, only 'gpt2'" in capsys.readouterr().err
     assert os.listdir("fetched") == ["config.json"] and not Path("runs").exists()
     edit_json(whole / "config.json", model_type="gpt2")
-    assert convert.main(["import", "hub:acme/tiny"]) == 0
+    assert main(["import", "hub:acme/tiny"]) == 0
     assert "never" not in [path.read_text("latin1") for path in Path("fetched").iterdir()]
     (run,) = Path("runs").iterdir()
     assert re.fullmatch(r"tiny-\d{8}-\d{6}", run.name)

@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import convert
 import pytest
 import torch
 from torch import Tensor
 
 from data.tokenizer import BPETokenizer, CharTokenizer
+from formats.__main__ import main
 from tests.formats.models import difference, make_gpt2, save_tokenizer
 from training.checkpoint import open_run
 
@@ -67,7 +67,7 @@ def test_checkpoint_without_biases_or_transformers_is_imported(
     save(args=SIZES | {"bias": False}, weights=weights)
     save_meta()
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert convert.main(["import", "nanoGPT/out/ckpt.pt", "--run", "g"]) == 0
+    assert main(["import", "nanoGPT/out/ckpt.pt", "--run", "g"]) == 0
     assert "logits not compared: transformers is not" in capsys.readouterr().out
     saved = open_run(Path("runs/g"))
     assert difference(saved.model(), reference) < 1e-5
@@ -84,7 +84,7 @@ def test_tokenizer_option_finds_characters_and_text(workplace: Path) -> None:
     save_meta("kept/meta.pkl", chars)
     text = Path("kept/input.txt")
     text.write_text("the text\n" * 40)
-    assert convert.main(["import", "ckpt.pt", "--run", "g", "--tokenizer", "kept/meta.pkl"]) == 0
+    assert main(["import", "ckpt.pt", "--run", "g", "--tokenizer", "kept/meta.pkl"]) == 0
     saved = open_run(Path("runs/g"))
     assert saved.tokenizer == CharTokenizer(chars) and saved.start_token == 0
     assert saved.config.data.source == str(text.resolve())
@@ -95,7 +95,7 @@ def test_bpe_vocabulary_may_be_padded(workplace: Path) -> None:
     args = SIZES | {"vocab_size": 304}
     save("ckpt.pt", args=args)
     save_tokenizer(Path())
-    assert convert.main(["import", "ckpt.pt", "--run", "g", "--tokenizer", "."]) == 0
+    assert main(["import", "ckpt.pt", "--run", "g", "--tokenizer", "."]) == 0
     saved = open_run(Path("runs/g"))
     assert difference(saved.model(), original(args)) < 1e-5
     assert isinstance(saved.tokenizer, BPETokenizer) and saved.tokenizer.vocab_size == 304

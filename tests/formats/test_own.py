@@ -1,23 +1,21 @@
-"""Custom GPTs, live or from a file: opened only if the logits match."""
+"""Your own GPTs as modules: opened only if the logits match."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import convert
 import pytest
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from common.errors import UserError
-from formats.names import NANOGPT, SCORES
+from formats.names import SCORES
 from formats.own import open_module
-from model.generate import Sampling, generate
 from tests.formats.lecture import GPTLanguageModel, Head
 from tests.formats.models import TEXT, make_gpt2, save_tokenizer
-from tests.formats.test_nanogpt import SIZES, weights_of
-from training.checkpoint import open_run
+from tests.formats.test_nanogpt import SIZES
 
 CHARS = sorted(set(TEXT))
 TOKENS = torch.randint(len(CHARS), (3, 32), generator=torch.Generator().manual_seed(4))
@@ -52,7 +50,7 @@ def factor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Head, "factor", request.param)
 
 
-def test_live_model_computes_the_same_logits(tmp_path: Path, factor: None) -> None:
+def test_module_computes_the_same_logits(tmp_path: Path, factor: None) -> None:
     for ours, activation in (
         ("relu", nn.ReLU()),
         ("gelu", nn.GELU()),
@@ -74,46 +72,21 @@ def test_live_model_computes_the_same_logits(tmp_path: Path, factor: None) -> No
     assert imported.tokenizer.vocab_size == 300
 
 
-def test_file_of_tensors_computes_the_same_logits(workplace: Path, factor: None) -> None:
-    """The tensors are in alphabetical order, in which head 10 comes before head 2."""
-    torch.manual_seed(0)
-    model = GPTLanguageModel(len(CHARS))
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    tokens_BT = torch.tensor([CHARS.index(char) for char in TEXT]).unfold(0, 33, 32)
-    for _ in range(40):
-        loss = model(tokens_BT[:, :-1], tokens_BT[:, 1:].contiguous())[1]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    torch.save(dict(sorted(model.state_dict().items())), "model.pt")
-    Path("input.txt").write_text(TEXT, encoding="utf-8")
-    assert convert.main(["import", "model.pt", "--chars=input.txt", "--run=g"]) == 0
-    assert_same(open_run(Path("runs/g")).model(), model.eval()(TOKENS)[0])
-
-
-@pytest.mark.parametrize(("tied", "activation"), [(True, "gelu"), (False, "gelu_tanh")])
-def test_config_of_nanogpt_or_mingpt_file_is_inferred(
-    workplace: Path, tied: bool, activation: str
-) -> None:
-    """The number of heads is chosen by the loss on the text, which the model generated."""
-    args = SIZES | {"vocab_size": len(CHARS)}
-    weights = {name: 8 * tensor for name, tensor in weights_of(args).items()}
-    weights["lm_head.weight"] = weights["lm_head.weight"] + (not tied)
-    torch.save(weights, "model.pt")
-    plain = args | {"activation": activation, "tie_embeddings": tied}
-    model = NANOGPT.import_model(plain, weights, Path("model.pt"))
-    steps = generate(model, torch.randint(len(CHARS), (8, 1)), 19, Sampling())
-    ids = torch.stack([*steps, torch.zeros(8).long()], 1)
-    text = "".join(CHARS[i] for i in ids.flatten()) + TEXT
-    Path("input.txt").write_text(text, encoding="utf-8")
-    words = ["import", "model.pt", "--chars=input.txt"]
-    assert convert.main([*words, "--run=g"]) == 0
-    config = open_run(Path("runs/g")).config.model
-    assert (config.n_head, config.activation, config.tie_embeddings) == (3, activation, tied)
-    assert convert.main([*words, "--run=h", "--activation=relu"]) == 0
-    assert open_run(Path("runs/h")).config.model.activation == "relu"
-    Path("input.txt").write_bytes(b"\xff")
-    assert convert.main(words) == 2
+@pytest.mark.parametrize(("tied", "activation"), [(True, "gelu"), (False, "gelu_new")])
+def test_nanogpt_and_mingpt_are_recognized(tied: bool, activation: str) -> None:
+    """They have GPT-2's names, but `nn.Linear` instead of the transposed `Conv1D`."""
+    args = {"activation_function": activation, "tie_word_embeddings": tied}
+    module = make_gpt2(**SIZES | {"vocab_size": len(CHARS), "n_positions": 32}, **args)
+    expected = module(TOKENS).logits
+    for layer in module.transformer.h:
+        for part, name in product((layer.attn, layer.mlp), ("c_attn", "c_fc", "c_proj")):
+            if (transposed := getattr(part, name, None)) is not None:
+                linear = nn.Linear(*transposed.weight.shape)
+                linear.weight, linear.bias = nn.Parameter(transposed.weight.t()), transposed.bias
+                setattr(part, name, linear)
+    imported = open_module([module], TEXT, None)
+    assert_same(imported.model, expected)
+    assert imported.model.config.tie_embeddings == tied
 
 
 Change = Callable[[GPTLanguageModel], Any]

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-import convert
+import pytest
 import torch
 
+from formats.__main__ import main
 from lens.capture import capture
 from tests.conftest import make_run
 from training.checkpoint import open_run
@@ -12,10 +13,11 @@ from training.checkpoint import open_run
 
 @torch.no_grad()
 def test_transformerlens_matches_logits_and_patterns(workplace: Path) -> None:
+    pytest.importorskip("transformer_lens")
     from transformer_lens.model_bridge import TransformerBridge
 
     run = make_run(Path("runs/gpt2"), positions="learned", qk_norm=False, bias=True, block_size=24)
-    assert convert.main(["export", str(run), "folder"]) == 0
+    assert main(["export", str(run), "folder"]) == 0
     bridge = TransformerBridge.boot_transformers("folder", device="cpu")
     bridge.cfg.default_prepend_bos = False
     saved = open_run(run)

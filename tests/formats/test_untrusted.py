@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import convert
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from formats.__main__ import main
 from tests.formats.models import edit_json
 from tests.formats.test_nanogpt import CHARS, SIZES, save, save_meta, weights_of
 from tests.test_malformed import Bomb
@@ -35,7 +35,7 @@ def error(gpt2: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> Er
         before = sorted(Path().rglob("*"))
         capsys.readouterr()
         word = CKPT if damaged in (CKPT, META) else damaged.parent
-        assert convert.main(["import", str(word), "--run=g"]) == 2
+        assert main(["import", str(word), "--run=g"]) == 2
         line = capsys.readouterr().err
         assert line.startswith("error: ") and line.count("\n") == 1 and len(line) < 1000, line
         assert line[:-1].isprintable() and "Traceback" not in line
@@ -81,6 +81,8 @@ def test_unsupported_config_or_weight_is_rejected(error: Error) -> None:
     edit_json(CONFIG, model_type="llama")
     WEIGHTS.unlink()  # as in a folder with a pickle
     assert "theirs: model_type 'llama' is not supported" in error(CONFIG)
+    save(weights=weights_of() | {"lm_head.weight": torch.ones(len(CHARS), 18)})
+    assert "computes different logits" in error(CKPT)  # its head must be its token embedding
     grouped = {n: t[: -t.size(0) // 3] if "c_attn" in n else t for n, t in weights_of().items()}
     save(weights=grouped)
     line = error(CKPT)
@@ -91,7 +93,7 @@ def test_code_in_a_folder_is_not_executed(error: Error) -> None:
     Path("theirs/modeling_gpt2.py").write_text("open('exploded', 'w')\nclass GPT2LMHeadModel: pass")
     edit_json(CONFIG, auto_map={"AutoModelForCausalLM": "modeling_gpt2.GPT2LMHeadModel"})
     Path("theirs/pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
-    assert convert.main(["import", "theirs", "--run=g"]) == 0
+    assert main(["import", "theirs", "--run=g"]) == 0
     assert not list(Path().rglob("exploded"))
 
 
