@@ -109,7 +109,11 @@ class Rotary(nn.Module):
 
     def forward(self, x_BHTD: Tensor, start: int) -> Tensor:
         """Rotate (B, H, T, D), whose first row is at position `start`."""
-        cos_TD, sin_TD = self.table_2TD.narrow(1, start, x_BHTD.size(-2)).to(x_BHTD.dtype)
+        # Narrow each table by itself, which stays contiguous at every length: a graph exported from
+        # both at once would exclude block_size.
+        cos_TD, sin_TD = (
+            table.narrow(0, start, x_BHTD.size(-2)).to(x_BHTD.dtype) for table in self.table_2TD
+        )
         other_half = x_BHTD.roll(x_BHTD.size(-1) // 2, dims=-1)
         return torch.addcmul(x_BHTD * cos_TD, other_half, sin_TD)
 
