@@ -187,7 +187,7 @@ def evaluate(
         if stop and stop.number:
             break
         targets = batch[:, 1:]
-        # Not compiled: another mode and the shape of the last sequences would each compile it again.
+        # Not compiled, if the model is: the last sequences have another shape.
         logits_BTV = model.forward(batch[:, :-1].to(device))
         surprisals.append(next_token_loss(logits_BTV, targets.to(device), reduction="none").cpu())
         characters += int(batches.tokenizer.characters[targets].sum())
