@@ -56,7 +56,7 @@ class JsonOptions:
     """The flag of commands that print tables."""
 
     json: str | None = None
-    """Also write the tables to this file, as JSON in full precision."""
+    """Also write the tables to this .json file, in full precision."""
 
 
 @dataclass(frozen=True, config=STRICT)

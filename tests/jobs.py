@@ -32,7 +32,7 @@ def run_script(name: str, folder: str, words: list[str], environment: dict[str, 
     os.environ |= environment
     for number, stream in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(f"{name}-{stream}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-        setattr(sys, stream, open(number, "w", buffering=1, closefd=False))
+        setattr(sys, stream, os.fdopen(number, "w", buffering=1, closefd=False))
     sys.argv = words
     runpy.run_path(f"{os.environ['PYTHONPATH']}/{words[0]}", run_name="__main__")
 
