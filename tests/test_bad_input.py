@@ -39,7 +39,7 @@ MISTAKES = {  # command -> part of the error line
     "study trace --source=text.txt --prompt=t": "--prompt must have at least 2 tokens",
     "study report a --out=no/page": "--out 'no/page' must name a .html file in an existing",
     "study report a --out=text.txt": "'text.txt' must name a .html file",
-    "study heads --source=text.txt --json=text.txt": "--json 'text.txt' must name a .json file in an",
+    "study heads --source=text.txt --json=text.txt": "--json 'text.txt' must name a .json file",
     "study heads --source=text.txt --json=no/a.json": "--json 'no/a.json' must name a .json file",
     "study compare --source=text.txt --only=scales": "must be one of one_head, output",
     "formats exprot": "export, import; did you mean export?",
