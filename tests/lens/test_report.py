@@ -91,7 +91,7 @@ def test_choice_prefers_snapshots_where_the_loss_changes() -> None:
     assert choose([4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0], 5) == [0, 3, 4, 5, 8]
 
 
-def test_page_keeps_to_max_mb_and_overwrites_only_pages(
+def test_page_keeps_to_max_mb(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A model whose activation the engine lacks has no page."""
@@ -122,9 +122,6 @@ def test_page_keeps_to_max_mb_and_overwrites_only_pages(
         subject = Subject("a", MeasureOptions(source="word.txt", checkpoint=which))
         text = choose_opening(subject, subject.sequences(9))["text"]
         assert "word word w".startswith("".join(CHARS[i] for i in text))
-    Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
-    assert study.main([*report, "--out=mine.txt"]) == 2
-    assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"
     monkeypatch.setattr(report_data, "ACTIVATIONS", ["relu"])
     assert study.main(report) == 2
     assert "error: page/engine/kernels.js lacks relu2; add it" in capsys.readouterr().err
