@@ -4,13 +4,13 @@ import "./views/trouble.js";
 import { restart, reset } from "./actions.js";
 import { keepAddress, readAddress } from "./address.js";
 import "./console.js";
-import { countText } from "./ngrams.js";
+import { openNgrams } from "./ngrams.js";
 import { react, state } from "./state.js";
 import { followHead, refreshPanel, update } from "./update.js";
 import { darkness } from "./views/colors.js";
 import { redraw, showCopied } from "./views/continuation.js";
 import { showContributions } from "./views/contributions.js";
-import { showCounting } from "./views/ngrams.js";
+import { showNgrams } from "./views/ngrams.js";
 import { showEdits } from "./views/edit_list.js";
 import { $ } from "./views/elements.js";
 import "./views/glossary.js";
@@ -32,12 +32,12 @@ import { buildText, drawArcs, showText, showTextState } from "./views/text.js";
 import { showLoss, showMoment } from "./views/training.js";
 
 const SELECTED_PAIR = [drawMap, showReadout, showStep, showLegends, showHiding, markLens];
-const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp, showCounting];
+const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp, showNgrams];
 
 react(update, {
   view: [
     followInLayer0, dimPatches, buildText, showTextState, showThumbnails, showNetwork, showHead,
-    ...SELECTED_PAIR, ...SELECTED_TOKEN, showMoment, showEdits, showLoss, countText,
+    ...SELECTED_PAIR, ...SELECTED_TOKEN, showMoment, showEdits, showLoss, openNgrams,
   ],
   head: [
     showMlp, followInLayer0, showNetwork, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead,
@@ -50,8 +50,8 @@ react(update, {
   stage: [showHead, ...SELECTED_PAIR],
   measure: [showNetwork, refreshPanel],
   seed: [redraw],
-  color: [showText, showLegends, showCounting, keepAddress],
-  counting: [showText, showCounting, showCopied],
+  color: [showText, showLegends, showNgrams, keepAddress],
+  ngrams: [showText, showNgrams, showCopied],
 });
 
 $("reset").onclick = reset;

@@ -126,7 +126,7 @@ function firstSnapshot() {
 const tooFew = name === "repeat" && setting.n_layer === 1 ? " With one layer, it cannot form." : "";
 place.made = {
   live: true, about: about + tooFew, saved: 1, prompted: false, checks: [], reference: [],
-  text: null,
+  text: null, periods: task.periods ?? [],
   run: { name, task: null, step: 0, val_loss: null, unit: "char", config,
     parameters: sum(shapes.map(countOf)) },
   shapes, vocab: task.chars, tokenizer: { kind: "char", chars: task.chars.join("") },

@@ -13,9 +13,7 @@ export class Trainer {
    * @param script text of the page's script, whose first import is this module, so that the script
    *     begins with what a worker needs */
   constructor(config, train, vocabSize, count, script) {
-    const missing = config.dropout || config.attn_dropout ? "dropout"
-      : train.multi_token ? "multi-token prediction" : "";
-    if (missing) throw new Error(`the page trains without ${missing}`);
+    if (config.dropout || config.attn_dropout) throw new Error("the page trains without dropout");
     this.train = { ...train };
     this.shapes = shapesOf(config, vocabSize);
     this.steps = this.next = 0; // steps that are made, and number of the next one to send

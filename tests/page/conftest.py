@@ -10,7 +10,9 @@ from page.bundle import bundle
 from page.html import make_html
 from tests.reports import Report
 
+# The text of the script, with which a Trainer starts its workers, is a global, too.
 ENGINE = bundle(Path(__file__).parent / "engine.js")
+ENGINE += "globalThis.script = document.currentScript.textContent;"
 Show = Callable[..., Any]  # returns a playwright page, whose type may be missing
 
 
@@ -31,11 +33,16 @@ def window(browser: Any) -> tuple[Any, list[str]]:
     return tab, events
 
 
-@pytest.fixture(scope="module")
-def blank(window: Any) -> Any:
-    """Return a blank page with the engine."""
-    tab, _ = window
-    tab.goto("about:blank")
+@pytest.fixture(scope="session")
+def engine(browser: Any) -> Any:
+    """Return a tab of its own with the engine."""
+    return open_engine(browser)
+
+
+def open_engine(browser: Any, before: str = "0") -> Any:
+    """Return a new tab with the engine, after some JavaScript."""
+    tab = browser.new_page()
+    tab.evaluate(before)
     tab.add_script_tag(content=ENGINE)
     return tab
 
