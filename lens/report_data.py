@@ -153,8 +153,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             }
             for score, value in uniform.items()
         ],
-        "ablation": {"loss": mean_loss(model, sequences_BT)}
-        | {key: flat(change_LH) for key, change_LH in changes.items()},
+        "ablation": {key: flat(change_LH) for key, change_LH in changes.items()},
         "sequences": len(sequences_BT),
         "checks": [check._asdict() for check in checks],
     }

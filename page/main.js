@@ -25,7 +25,7 @@ import { drawWires, showEnds, showNetwork, showThumbnails } from "./views/networ
 import { showNext } from "./views/next.js";
 import { followCircuit } from "./views/panels.js";
 import { dimPatches, drawPatches } from "./views/patching.js";
-import { saveButton } from "./views/save.js";
+import "./views/save.js";
 import { showFormation } from "./views/scores.js";
 import { showStep } from "./views/steps.js";
 import { buildText, drawArcs, showText, showTextState } from "./views/text.js";
@@ -55,9 +55,6 @@ react(update, {
 });
 
 $("reset").onclick = reset;
-for (const place of document.querySelectorAll("[data-save]")) {
-  place.append(saveButton(place.dataset.save, () => $(place.dataset.save)));
-}
 addEventListener("hashchange", () => restart(readAddress()));
 darkness.addEventListener("change", () => {
   if (!state.view) return;

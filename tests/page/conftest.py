@@ -1,5 +1,6 @@
 """A browser tab for the tests of the page, and the engine in it."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from page.bundle import bundle
-from page.html import make_html
+from page.html import content_hash, make_html
 from tests.reports import Report
 
 # The text of the script, with which a Trainer starts its workers, is a global, too.
@@ -77,3 +78,11 @@ def wait_for_address(tab: Any, word: str) -> str:
     """Return the address once it contains `word`: it changes a moment after the state."""
     tab.wait_for_function("(word) => location.hash.includes(word)", arg=word)
     return str(tab.evaluate("location.hash"))
+
+
+def altered(html: str, right: str, wrong: str) -> str:
+    """Return a page with a change of its script."""
+    (script,) = re.findall(r'<script type="module" async>(.*?)</script>', html, re.S)
+    assert right in script
+    changed = script.replace(right, wrong)
+    return html.replace(script, changed).replace(content_hash(script), content_hash(changed))

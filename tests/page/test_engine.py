@@ -204,12 +204,10 @@ def test_models_never_share_weights_by_a_name(tab: Any) -> None:
       };
       const snapshot = { step: 0 };
       const made = [first(snapshot, 1), first({ step: 0 }, 2), first(snapshot, 3)];
-      let failed = 0;
-      for (const key of [0, "0", undefined]) try { first(key, 4); } catch { failed++; }
-      return [...made.map(({ memory, at }) => memory[at["token_embedding.weight"]]), failed];
+      return made.map(({ memory, at }) => memory[at["token_embedding.weight"]]);
     }"""
     make(tab, make_model())
-    assert tab.evaluate(call) == [1, 2, 1, 3]
+    assert tab.evaluate(call) == [1, 2, 1]
 
 
 @pytest.mark.parametrize("config", [MODERN, CLASSICAL, replace(MODERN, positions="none")], ids=str)

@@ -15,8 +15,8 @@ from configs.config import DataConfig
 from data.corpus import load_text
 from data.ngrams import NgramModel, choose_order, count_ngrams
 from page.html import in_base64, make_html
-from tests.page.conftest import Show, wait_for_address
-from tests.page.test_page import act, altered, logits_of, read, shown, text_of
+from tests.page.conftest import Show, altered, wait_for_address
+from tests.page.test_page import act, logits_of, read, shown, text_of
 from tests.page.test_stale import on_show
 from tests.reports import CHARS, TEXT, Report
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from page.html import make_html
-from tests.page.conftest import Show, settle, wait_for_address
-from tests.page.test_page import altered, point_at
+from tests.page.conftest import Show, altered, settle, wait_for_address
+from tests.page.test_page import point_at
 from tests.reports import Report
 
 PANELS = ("lens", "patch", "scores", "alone", "circuit")
