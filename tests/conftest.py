@@ -42,7 +42,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no fork, name
 # Each group shares something that takes seconds to start: the report and its page, a browser,
 # transformers and PyTorch's compiler, or the fork server. pytest-xdist runs a group on one worker.
 # A test's group is that of the first key that is its fixture, a name in its module or its folder.
-GROUPS = {"report": "pages", "window": "pages", "browser": "browser"}
+GROUPS = {"report": "report", "window": "pages", "engine": "pages", "browser": "pages"}
 GROUPS |= {"formats": "libraries", "FlopCounterMode": "libraries", "nanogpt": "libraries"}
 GROUPS |= dict.fromkeys(("start_command", "start_job", "debug_run"), "processes")
 

@@ -53,12 +53,16 @@ def show(report: Report, window: tuple[Any, list[str]], tmp_path: Path) -> Itera
     """Yield a function that opens a page; fail if the page logs or requests anything."""
     file, (tab, events) = tmp_path / "report.html", window
 
-    def open_page(html: str = make_html(report.data, report.weights), address: str = "") -> Any:
+    def open_page(
+        html: str = make_html(report.data, report.weights),
+        address: str = "",
+        timeout: int = 60_000,
+    ) -> Any:
         file.write_text(html, encoding="utf-8")
         if tab.url != "about:blank":
             tab.goto("about:blank")
         tab.goto(file.as_uri() + address)
-        return settle(tab)
+        return settle(tab, timeout)
 
     tab.set_viewport_size({"width": 1280, "height": 900})
     tab.mouse.move(0, 0)
@@ -68,9 +72,17 @@ def show(report: Report, window: tuple[Any, list[str]], tmp_path: Path) -> Itera
     assert {url.split("#")[0] for url in events} <= {file.as_uri()}
 
 
-def settle(tab: Any) -> Any:
-    """Wait until the page is idle, and return it."""
-    tab.wait_for_selector("body[data-busy=no]")
+SETTLED = """(timeout) => new Promise((resolve, reject) => {
+  setTimeout(() => reject(new Error("Timeout: the page is busy")), timeout);
+  const isDone = () => document.body.dataset.busy === "no" && resolve();
+  new MutationObserver(isDone).observe(document.body, { attributeFilter: ["data-busy"] });
+  isDone();
+})"""
+
+
+def settle(tab: Any, timeout: int = 60_000) -> Any:
+    """Wait until the page is idle, and return it. Playwright's own waiting takes a frame or two."""
+    tab.evaluate(SETTLED, timeout)
     return tab
 
 
@@ -81,8 +93,10 @@ def wait_for_address(tab: Any, word: str) -> str:
 
 
 def altered(html: str, right: str, wrong: str) -> str:
-    """Return a page with a change of its script."""
-    (script,) = re.findall(r'<script type="module" async>(.*?)</script>', html, re.S)
-    assert right in script
-    changed = script.replace(right, wrong)
-    return html.replace(script, changed).replace(content_hash(script), content_hash(changed))
+    """Return a page with a change of its style or script, which its policy allows."""
+    for part in re.findall(r"<(?:style|script type=\"module\" async)>(.*?)</", html, re.S):
+        if right in part:
+            changed = part.replace(right, wrong)
+            html = html.replace(part, changed)
+            return html.replace(content_hash(part), content_hash(changed))
+    raise AssertionError(f"{right} is not in the page")
