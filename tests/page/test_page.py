@@ -285,6 +285,34 @@ def test_patching_matches_pytorch(tab: Any, report: Report) -> None:
     assert_predicts(tab, end_V, before_V)
 
 
+def test_patches_come_from_the_second_text_on_show(tab: Any, report: Report) -> None:
+    """Also if it is typed after the patch, has a token that the model never saw, or is cleared, so
+    that the page makes it; and if the first text changes."""
+    model = report.models[3]
+
+    def assert_patched(text: str) -> None:
+        other = tab.input_value("#other").replace("\u00e9", "")
+        z_TD = capture(model, ids_of(other)).layers[1].z_BHTD[0, 0]
+        patch = {"layer": 1, "head": 0, "position": 9, "row": z_TD[9].tolist()}
+        assert_predicts(tab, logits_of(model, text, patch)[-1], logits_of(model, text)[-1])
+
+    act(tab, "#show-patch")
+    tab.check("#by-head")
+    tab.wait_for_selector("body[data-filled]")
+    tab.fill("#other", "so by it who")
+    tab.wait_for_selector("body[data-filled]")
+    point_at(tab, HEADS.index("L1H0"), 9, "#patches", click=True)
+    settle(tab)
+    assert_patched(TEXT)
+    for other in ("we met a \u00e9cat", "to be or not", ""):
+        act(tab, "#other", other)
+        assert bool(tab.input_value("#other")) == bool(other)
+        tab.focus("#typed")
+        act(tab, "#typed", TEXT if other else TEXT[::-1])
+        assert_patched(tab.input_value("#typed"))
+    assert tab.input_value("#other") not in ("", "to be or not")
+
+
 def test_head_read_from_the_weights_matches_pytorch(tab: Any, report: Report) -> None:
     select(tab, 0)
     act(tab, "#show-alone")
