@@ -55,9 +55,7 @@ def run_name(words: list[str]) -> str:
 
 def run(words: list[str]) -> None:
     script, *argv = words
-    if "--evaluate" in argv:
-        assert train.main(argv) == 0
-    elif script == "train.py":
+    if script == "train.py":
         if Path("runs", run_name(words)).exists():
             return  # already trained for another command
         short = SHORT if run_name(words) != "debug" else []  # debug's samples and losses are shown
