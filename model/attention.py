@@ -104,12 +104,13 @@ class Rotary(nn.Module):
         # the negative angle, whose cosine is the same and whose sine has the minus sign.
         positions = torch.arange(block_size).double()
         angles_TD = torch.outer(positions, torch.cat((-frequencies, frequencies)))
-        table = torch.stack((angles_TD.cos(), angles_TD.sin())).float()
-        self.table_2TD = nn.Buffer(table, persistent=False)
+        self.cos_TD = nn.Buffer(angles_TD.cos().float(), persistent=False)
+        self.sin_TD = nn.Buffer(angles_TD.sin().float(), persistent=False)
 
     def forward(self, x_BHTD: Tensor, start: int) -> Tensor:
         """Rotate (B, H, T, D), whose first row is at position `start`."""
-        cos_TD, sin_TD = self.table_2TD.narrow(1, start, x_BHTD.size(-2)).to(x_BHTD.dtype)
+        end = start + x_BHTD.size(-2)
+        cos_TD, sin_TD = (each[start:end].to(x_BHTD) for each in (self.cos_TD, self.sin_TD))
         other_half = x_BHTD.roll(x_BHTD.size(-1) // 2, dims=-1)
         return torch.addcmul(x_BHTD * cos_TD, other_half, sin_TD)
 

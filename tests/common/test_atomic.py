@@ -1,11 +1,11 @@
-"""Atomic writes: a file is complete or absent at every moment."""
+"""Atomic writes: a file or a folder is complete or absent at every moment."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from common.atomic import write_atomically
+from common.atomic import atomic_folder, write_atomically
 from tests.conftest import posix
 
 
@@ -32,3 +32,14 @@ def test_failed_write_leaves_no_scratch_and_names_the_file(
     with pytest.raises(OSError, match=f"No space left.*{path.name}"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), atomic_folder(tmp_path / "a") as made:
+        (made / "part").touch()
+        raise KeyError
+    assert not [*tmp_path.iterdir()]
+    with atomic_folder(tmp_path / "a") as made:
+        (made / "whole").touch()
+        assert not (tmp_path / "a").exists()
+    assert [*tmp_path.rglob("*")] == [tmp_path / "a", tmp_path / "a" / "whole"]

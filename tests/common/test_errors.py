@@ -22,7 +22,7 @@ def exit_code(error: BaseException) -> int:
     return main([])
 
 
-MEMORY = "error: out of memory; use more --train.gradient_"
+MEMORY = "error: out of memory; start a new run with more --train.gradient_"
 ENDS = [
     (FloatingPointError("not finite"), 2, "error: not finite\n"),
     (OSError(28, "No space left", "a file"), 2, "error: No space left: a file\n"),

@@ -23,9 +23,13 @@ from configs.load import (
     read_command_line,
     read_config,
 )
+from data.tasks import TASKS
+from data.tokenizer import KINDS
 from lens.report import Report
+from model.layers import ACTIVATIONS
 from tests.conftest import ROOT
 from training.folder import save_config
+from training.optim import OPTIMIZERS, SCHEDULES
 
 
 def parse(*argv: str, base: Config = Config()) -> Config:  # noqa: B008
@@ -56,12 +60,15 @@ DEPENDENT: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-def three_values(number: int, name: str, default: Any, kind: Any) -> tuple[Any, Any, Any]:
+def three_values(key: str) -> tuple[Any, Any, Any]:
     """Return values for a base config, a file, and a flag. Each differs from the one that it
     overrides, the first from the default, and numbers from those of other fields."""
+    section, name, field = FIELDS[key]
+    number, kind = list(FIELDS).index(key), field.annotation
     if name in DEPENDENT:
         return DEPENDENT[name]
     if kind is bool or get_origin(kind) is Literal:
+        default = getattr(SECTIONS[section](), name)
         others = [choice for choice in get_args(kind) or (True, False) if choice != default]
         return others[0], [default, *others[1:]][-1], others[0]
     if "int" in str(kind):
@@ -71,32 +78,53 @@ def three_values(number: int, name: str, default: Any, kind: Any) -> tuple[Any, 
     return f"{name}: [1", f"{name}: {{2", f"- &{name}"
 
 
-VALUES = {
-    key: three_values(number, name, getattr(SECTIONS[section](), name), field.annotation)
-    for number, (key, (section, name, field)) in enumerate(FIELDS.items())
-}
-BASE = Config(
-    **{
-        section: kind(**{name: VALUES[f"{section}.{name}"][0] for name in fields_of(kind)})
-        for section, kind in SECTIONS.items()
-    }
-)
+def unusual() -> Config:
+    """Return a config in which no field has its default, as far as the choices allow."""
+    first = {key: three_values(key)[0] for key in FIELDS}
+    return Config(
+        **{
+            section: kind(**{name: first[f"{section}.{name}"] for name in fields_of(kind)})
+            for section, kind in SECTIONS.items()
+        }
+    )
 
 
 def test_every_field_is_read_and_flags_override_the_file(workplace: Path) -> None:
     """Other fields keep the values of the base config, and YAML round-trips."""
+    base = unusual()
     for key, (section, name, _) in FIELDS.items():
-        _, first, second = VALUES[key]
+        _, first, second = three_values(key)
         (workplace / "some.yaml").write_text(yaml.safe_dump({section: {name: first}}))
         flag = str(second).lower() if isinstance(second, bool) else str(second)
-        for words, value in ((["some.yaml"], first), ([f"--{key}={flag}", "some.yaml"], second)):
-            config, expected = parse(*words, base=BASE), dataclasses.asdict(BASE)
+        from_file = read_config({}, "some.yaml", base)
+        overridden = parse(f"--{key}={flag}", "some.yaml", base=base)
+        for config, value in ((from_file, first), (overridden, second)):
+            expected = dataclasses.asdict(base)
             assert expected[section][name] != first != second, key
             expected[section][name] = value
             assert dataclasses.asdict(config) == expected
             if not config.train.minutes:  # a file may set only one of minutes and max_steps
                 save_config(workplace, config, "a comment")
-                assert parse("config.yaml") == config
+                assert read_config({}, "config.yaml") == config
+
+
+TABLES = {
+    "data.tokenizer": KINDS,
+    "model.activation": ACTIVATIONS,
+    "train.optimizer": OPTIMIZERS,
+    "train.schedule": SCHEDULES,
+}
+
+
+@pytest.mark.parametrize("key", TABLES)
+def test_choices_are_those_of_the_table_that_a_field_names(key: str) -> None:
+    assert {*get_args(FIELDS[key][2].annotation)} == {*TABLES[key]}
+
+
+def test_help_names_every_task() -> None:
+    about = " ".join(FIELDS["data.source"][2].description.split())
+    listed = about.split("generated: ")[1].split(" (see")[0]
+    assert listed.split(", ") == [*TASKS]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))

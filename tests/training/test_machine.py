@@ -1,4 +1,4 @@
-"""The choice of device, threads and precision, and stop signals."""
+"""The choice of device, threads, precision and processes, and stop signals."""
 
 import os
 import signal
@@ -8,7 +8,15 @@ import torch
 
 from common.errors import UserError
 from configs.config import TrainConfig
-from training.machine import SIGNALS, Machine, Processes, StopSignal, pick_device, start_machine
+from training.machine import (
+    SIGNALS,
+    Machine,
+    Processes,
+    StopSignal,
+    pick_device,
+    read_processes,
+    start_machine,
+)
 
 ALONE = Processes()
 
@@ -44,6 +52,20 @@ def test_auto_device_is_a_gpu_and_each_rank_has_its_own(monkeypatch: pytest.Monk
     for name in ("cuda", "mps"):
         with pytest.raises(UserError, match=f"there is no {name} device; available: cpu$"):
             pick_device(name)
+
+
+TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
+TORCHRUN |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+def test_processes_are_those_that_torchrun_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_processes() == Processes(0, 0, 1)
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert read_processes() == Processes(3, 1, 4)
+    monkeypatch.delenv("WORLD_SIZE")
+    with pytest.raises(UserError, match="^set all of RANK, LOCAL"):
+        read_processes()
 
 
 # --- signals -------------------------------------------------------------------------------------
