@@ -66,7 +66,7 @@ def halves(run: Path) -> frame.Row:
     config, model = saved.config, saved.model(device)
     batches = open_batches(config.data, config.model.block_size, 0, saved.tokenizer)
     split = batches.validation_batches(config.train.batch_size)
-    losses = torch.cat([token_losses(model, batch.to(device)).flatten() for batch in split])
+    losses = torch.cat([token_losses(model, batch.to(device)).flatten().cpu() for batch in split])
     whole = losses.double().numpy()
     first, second = np.array_split(whole, 2)
     parts = {"first_half": first, "second_half": second, "whole": whole}

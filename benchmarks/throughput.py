@@ -85,11 +85,11 @@ def measure(
     """
     machine = start_machine(train, Processes())
     device, before = machine.device, frame.peak_memory(machine.device)
-    batch = torch.randint(VOCAB, (train.batch_size, config.block_size + 1), device=device)
+    batch = torch.randint(VOCAB, (train.batch_size, config.block_size + 1))
     precision = getattr(torch, machine.precision)
     if checkout:
         precision = torch.bfloat16 if device == "cuda" else torch.float32
-        step = nanogpt_step(checkout, config, batch)
+        step = nanogpt_step(checkout, config, batch.to(device))
     else:
         import common.start
 

@@ -160,6 +160,8 @@ def start_machine(
         UserError: if the device does not exist.
     """
     device = pick_device(config.device, processes.local_rank)
+    if device == "cuda":
+        make_repeatable()
     if config.threads:
         torch.set_num_threads(config.threads)
     elif before and before.threads <= (os.cpu_count() or 1):
@@ -184,7 +186,7 @@ def pick_device(name: str, local_rank: int = 0) -> str:
         local_rank: number of the GPU to use, if the device is cuda.
 
     Raises:
-        UserError: if it does not exist.
+        UserError: if it does not exist, or has too few GPUs for the processes of this machine.
     """
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     present = ["cuda"] * cuda + ["mps"] * mps + ["cpu"]
@@ -192,8 +194,24 @@ def pick_device(name: str, local_rank: int = 0) -> str:
     if name not in present:
         raise UserError(f"there is no {name} device; available: {', '.join(present)}")
     if name == "cuda":
+        if local_rank >= torch.cuda.device_count():
+            raise UserError(f"there are {torch.cuda.device_count()} GPUs for more processes")
         torch.cuda.set_device(local_rank)
     return name
+
+
+def make_repeatable() -> None:
+    """Choose kernels of CUDA that give the same result every time.
+
+    By default, the gradients of an embedding of 3,073 tokens or more vary, and so do those of
+    attention with a context of 512 or more (seen on an H200 with PyTorch 2.11).
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this when it starts
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # for finding bugs alone
+    # cuDNN's attention varies, and its preparation for each length takes 10 ms, which decoding
+    # repeats at every token.
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def computes_in_bfloat16(device: str) -> bool:

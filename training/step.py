@@ -63,7 +63,7 @@ def make_model(config: Config, vocab_size: int, machine: Machine) -> tuple[GPT, 
         # In compiled code, the gradients of embeddings are summed in an arbitrary order, so that
         # runs do not repeat bitwise.
         model.embed = torch.compiler.disable(model.embed)  # type: ignore[method-assign]
-        model.compile()
+        model.compile(dynamic=False)
     return model, make_optimizer(model, config.train, precision)
 
 
@@ -187,7 +187,8 @@ def evaluate(
         if stop and stop.number:
             break
         targets = batch[:, 1:]
-        logits_BTV = model(batch[:, :-1].to(device))
+        # Not compiled, if the model is: the last sequences have another shape.
+        logits_BTV = model.forward(batch[:, :-1].to(device))
         surprisals.append(next_token_loss(logits_BTV, targets.to(device), reduction="none").cpu())
         characters += int(batches.tokenizer.characters[targets].sum())
         is_answer = batches.answers(batch)[:, 1:]
