@@ -254,6 +254,10 @@ def check_attention(model: GPT, numbers: bool) -> None:
         with reading(f"layer {i}", "does not match lens/formula.py; update it"):
             if layer.attn.n_head != H:
                 raise ValueError(f"{layer.attn.n_head} heads, expected {H}")
+            for name in ("query", "key", "value"):
+                have, want = layer.attn.get_submodule(name).weight, layer.attn.out.weight
+                if have.shape != want.shape:
+                    raise ValueError(f"{name} has the shape {[*have.shape]}, not {[*want.shape]}")
             steps = layer_steps(layer.attn, layer.x_BTC)
             for name, got in {"heads z": layer.z_BHTD, "output": layer.output_BTC}.items():
                 if numbers and largest_error(got, steps[name].value) > 1e-3:
