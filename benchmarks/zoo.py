@@ -40,39 +40,39 @@ Test = Callable[[frame.Row], bool]
 RESULTS: dict[str, tuple[str, Test]] = {
     "induction": ("loss of the second copy below 0.3 of the first", lambda r: r["ratio"] < 0.3),
     "induction_one_layer": ("above 0.5 of it", lambda r: r["ratio"] > 0.5),
-    "tasks/sink": (
+    "sink": (
         "97% right; weight on the match 0.8, on the first token 0.5",
         lambda r: r["right"] >= 0.97 and r["match"] >= 0.8 and r["first"] >= 0.5,
     ),
-    "tasks/sink_rotary": (
+    "sink_rotary": (
         "97% right; on the first token below 0.5",
         lambda r: r["right"] >= 0.97 and r["first"] < 0.5,
     ),
-    "tasks/markov": (
+    "markov": (
         "at uniform, unigram, then within 0.01 of bigram",
         lambda r: len(r["stages"].split(", ")) == 3 and abs(r["above"]) < 0.01,
     ),
-    "tasks/markov_one_layer": ("not nearest to bigram", lambda r: "bigram" not in r["stages"]),
-    "tasks/modular": (
+    "markov_one_layer": ("not nearest to bigram", lambda r: "bigram" not in r["stages"]),
+    "modular": (
         "95% right after a gap of 80%",
         lambda r: r["right"] >= 0.95 and r["gap"] >= 0.8,
     ),
-    "tasks/modular_no_decay": (
+    "modular_no_decay": (
         "below 20% right, gap of 80%",
         lambda r: r["right"] < 0.2 and r["gap"] >= 0.8,
     ),
-    "tasks/flipflop": (
+    "flipflop": (
         "98% right; below 98% if 98% are ignored",
         lambda r: r["right"] >= 0.98 and r["rare"] < 0.98,
     ),
-    "tasks/flipflop_one_layer": ("below 98% right", lambda r: r["right"] < 0.98),
-    "tasks/brackets": ("99% right", lambda r: r["right"] >= 0.99),
-    "tasks/brackets_one_layer": ("below 98% right", lambda r: r["right"] < 0.98),
-    "tasks/addition": ("98% right", lambda r: r["right"] >= 0.98),
-    "tasks/addition_lowest": ("below 50% right", lambda r: r["right"] < 0.5),
-    "tasks/addition_carry": ("98% right", lambda r: r["right"] >= 0.98),
-    "tasks/recall": ("98% right", lambda r: r["right"] >= 0.98),
-    "tasks/recall_no_bigrams": ("below 50% right", lambda r: r["right"] < 0.5),
+    "flipflop_one_layer": ("below 98% right", lambda r: r["right"] < 0.98),
+    "brackets": ("99% right", lambda r: r["right"] >= 0.99),
+    "brackets_one_layer": ("below 98% right", lambda r: r["right"] < 0.98),
+    "addition": ("98% right", lambda r: r["right"] >= 0.98),
+    "addition_lowest": ("below 50% right", lambda r: r["right"] < 0.5),
+    "addition_carry": ("98% right", lambda r: r["right"] >= 0.98),
+    "recall": ("98% right", lambda r: r["right"] >= 0.98),
+    "recall_no_bigrams": ("below 50% right", lambda r: r["right"] < 0.5),
 }
 
 
@@ -135,7 +135,7 @@ def main(argv: list[str]) -> int:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for config in configs:
             is_long = any(part in config for part in LONG.split())
-            file = str(frame.ROOT / "configs" / f"{config}.yaml")
+            file = str(frame.ROOT / "configs/tasks" / f"{config}.yaml")
             count = min(options.seeds, 3) if is_long else options.seeds
             for seed in range(options.first_seed, options.first_seed + count):
                 job = partial(frame.train, file, ["--train.threads=1"], iter([seed]), describe)

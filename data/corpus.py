@@ -106,6 +106,8 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
         return ByteTokenizer()
     if config.tokenizer == "bpe":
         return train_bpe(read_text(source), config.vocab_size)
+    if config.tokenizer != "char":
+        raise UserError(f"make_tokenizer in data/corpus.py lacks {config.tokenizer}; add it")
     seen = np.zeros(sys.maxunicode + 1, dtype=bool)  # by code point; a set takes five times as long
     for text in read_text(source):
         seen[code_points(text)] = True

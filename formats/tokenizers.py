@@ -6,7 +6,7 @@ from typing import Any
 
 import tokenizers
 
-from common.errors import reading
+from common.errors import UserError, reading
 from data.tokenizer import (
     BYTE_OF,
     BPETokenizer,
@@ -18,7 +18,11 @@ from data.tokenizer import (
 
 
 def encoder_of(tokenizer: Tokenizer) -> Any:
-    """Return the library's tokenizer that splits texts into the same tokens."""
+    """Return the library's tokenizer that splits texts into the same tokens.
+
+    Raises:
+        UserError: for a kind of tokens that is not supported.
+    """
     if isinstance(tokenizer, CharTokenizer):
         ids = {char: i for i, char in enumerate(tokenizer.chars)}
         # The vocabulary does not have this token, so an unknown character is an error.
@@ -29,8 +33,10 @@ def encoder_of(tokenizer: Tokenizer) -> Any:
         return encoder
     if isinstance(tokenizer, BPETokenizer):
         encoder = byte_level_bpe(tokenizer.vocabulary, tokenizer.pairs)
-    else:
+    elif isinstance(tokenizer, ByteTokenizer):
         encoder = byte_level_bpe(BYTE_OF, [])
+    else:
+        raise UserError(f"formats/tokenizers.py lacks {tokenizer.kind}; add it")
     encoder.decoder = tokenizers.decoders.ByteLevel()
     return encoder
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from pydantic.dataclasses import dataclass
 
-from configs.config import STRICT
+from configs.config import STRICT, Fraction
 from data.batches import TextBatches
 from data.ngrams import mixed_losses
 from lens.subject import JsonOptions, RunOptions, open_text
@@ -22,6 +22,10 @@ from training.step import evaluate
 class Evaluate(RunOptions, JsonOptions):
     """Print the loss over the whole validation split, and the test split if there is one"""
 
+    task_ignored: Fraction | None = None
+    """For flipflop: evaluate with this fraction of the instructions ignored; if omitted, the
+    run's."""
+
 
 def evaluate_splits(word: str | None, options: Evaluate) -> Iterator[str | Table]:
     """Yield a row for each split and, of a text, for n-grams and both mixed; of a task, a row for
@@ -30,8 +34,12 @@ def evaluate_splits(word: str | None, options: Evaluate) -> Iterator[str | Table
     Raises:
         FloatingPointError: if a loss is not finite.
     """
-    saved = open_run(word, options.checkpoint)
-    config, device = saved.config, pick_device("auto")
+    saved, device = open_run(word, options.checkpoint), pick_device("auto")
+    if options.task_ignored is not None:
+        data = dataclasses.replace(saved.config.data, task_ignored=options.task_ignored)
+        config = dataclasses.replace(saved.config, data=data)
+        saved = dataclasses.replace(saved, header=dataclasses.replace(saved.header, config=config))
+    config = saved.config
     batches = open_text(saved, options, config.model.block_size)
     model = saved.model(device)
     model.compute_dtype = getattr(torch, saved.header.machine.precision)  # as in training

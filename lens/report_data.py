@@ -30,7 +30,7 @@ from lens.metrics import MATCH, uniform_scores
 from lens.subject import Subject
 from lens.verify import check_model
 from model.gpt import GPT
-from page.html import ACTIVATIONS, in_base64, make_html, pack, to_json
+from page.html import ACTIVATIONS, TOKENIZERS, in_base64, make_html, pack, to_json
 from page.weights import pack_weights
 from training.checkpoint import find_snapshots, load_snapshot
 from training.machine import Processes
@@ -66,6 +66,8 @@ def make_page(
     model = subject.model
     if model.config.activation not in ACTIVATIONS:
         raise UserError(f"page/engine/kernels.js lacks {model.config.activation}; add it")
+    if subject.tokenizer.kind not in TOKENIZERS:
+        raise UserError(f"page/engine/tokenizer.js lacks {subject.tokenizer.kind}; add it")
     text = training_text(subject) if with_text else None
     packs = {bits: pack_weights(model.state_dict(), bits == 8)[0] for bits in (16, 8)}
     least = BASE64 * len(packs[8]) + len(to_json(text))

@@ -55,9 +55,7 @@ def run_name(words: list[str]) -> str:
 
 def run(words: list[str]) -> None:
     script, *argv = words
-    if "--evaluate" in argv:
-        assert train.main(argv) == 0
-    elif script == "train.py":
+    if script == "train.py":
         if Path("runs", run_name(words)).exists():
             return  # already trained for another command
         short = SHORT if run_name(words) != "debug" else []  # debug's samples and losses are shown
@@ -94,14 +92,16 @@ def assert_shown_output_is_printed(page: str, printed: str) -> None:
 
 @pytest.mark.slow
 def test_lesson_adds_an_activation_function(workplace: Path) -> None:
-    """Apply the lesson's diff to a copy of model/, which the C decoder does not support."""
+    """Apply the lesson's diff to copies of its files. The C decoder does not support the result."""
     page = LESSON_MEASURE.read_text(encoding="utf-8")
-    shutil.copytree(ROOT / "model", workplace / "model")
     (diff,) = (block for kind, block in FENCED.findall(page) if kind == "diff")
-    context, added = (line[1:] for line in diff.splitlines())
-    file = workplace / "model/layers.py"
-    before, after = file.read_text(encoding="utf-8").split(context)
-    file.write_text(f"{before}{context}\n{added}{after}", encoding="utf-8")
+    for name, old, new in re.findall(r"--- (\S+)\n[ -](.*)\n\+(.*)\n", diff):
+        file = workplace / name
+        if not file.parent.exists():
+            shutil.copytree(ROOT / file.parent.name, file.parent)
+        before, after = file.read_text(encoding="utf-8").split(old)
+        kept = f"{old}\n" if f"\n {old}" in diff else ""
+        file.write_text(f"{before}{kept}{new}{after}", encoding="utf-8")
     script = """
 import sample
 from tests.test_lessons import LESSON_MEASURE, commands, run

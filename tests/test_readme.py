@@ -8,15 +8,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import convert
 import pytest
 
 import study
 from configs.load import SECTIONS, build, read_command_line, read_config
+from formats.__main__ import COMMANDS as CONVERSIONS
+from formats.__main__ import main
 from tests.conftest import ROOT, make_run
 from tests.test_lessons import FENCED
 
-FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FILES = [
+    ROOT / "README.md",
+    *(ROOT / ".github").glob("*.md"),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 PAGES = [path.read_text(encoding="utf-8") for path in FILES]
 SHELL = "".join(block for page in PAGES for kind, block in FENCED.findall(page) if not kind)
 FIGURES, TRIALS = (
@@ -43,12 +48,9 @@ def test_documented_command_parses(words: list[str], monkeypatch: pytest.MonkeyP
         assert all((ROOT / name).exists() for name in argv if name.endswith(".py")), argv
         return
     kind: Any = None
-    if script == "study.py":
+    if script in ("study.py", "formats"):
         command, *argv = argv
-        kind = study.COMMANDS[command][0]
-    elif script == "formats":
-        command, _, *argv = argv
-        kind, argv = (convert.Export, argv[1:]) if command == "export" else (convert.Import, argv)
+        kind = (study.COMMANDS if script == "study.py" else CONVERSIONS)[command].flags
     elif script.startswith("benchmarks.") or (ROOT / script).exists():
         kind = getattr(importlib.import_module(script.removesuffix(".py")), "Options", None)
     if kind is None or "--help" in argv:
@@ -64,7 +66,8 @@ def test_documented_python_runs(
     workplace: Path, debug_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpt2 = make_run(Path("runs/gpt2"), positions="learned", qk_norm=False, block_size=24)
-    assert convert.main(["export", str(gpt2), "my-folder"]) == 0
+    pytest.importorskip("transformer_lens")
+    assert main(["export", str(gpt2), "my-folder"]) == 0
     shutil.rmtree(gpt2)
     shutil.copytree(debug_run, workplace / "runs" / "debug")
     for file, page in zip(FILES, PAGES, strict=True):

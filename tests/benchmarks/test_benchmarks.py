@@ -22,6 +22,7 @@ from benchmarks import (
     sampling,
     throughput,
     time_to_loss,
+    zoo,
 )
 from configs.config import Config, ModelConfig, TrainConfig
 from configs.load import SECTIONS, read_command_line, read_config
@@ -143,6 +144,10 @@ def test_recipe_reports_losses_of_each_seed(text: str, results: Any) -> None:
     halves = np.mean([row["first_half"], row["second_half"]], axis=0)
     assert halves == pytest.approx(row["whole"], rel=1e-2)
     assert len({*row["first_half"], *row["second_half"], *row["whole"]}) == 6
+
+
+def test_each_task_of_the_zoo_has_a_config() -> None:
+    assert {*zoo.RESULTS} <= {path.stem for path in (ROOT / "configs/tasks").iterdir()}
 
 
 def test_each_recipe_change_sets_exactly_its_fields() -> None:

@@ -9,7 +9,7 @@ import torch
 from configs.load import read_config
 from model.gpt import GPT, next_token_loss
 from tests.conftest import ROOT
-from training.optim import get_lr_scale, make_optimizer
+from training.optim import make_optimizer
 from training.step import train_step
 
 
@@ -41,6 +41,6 @@ def test_page_of_code_trains_like_configs_gpt2(monkeypatch: Any, capsys: Any) ->
     optimizer = make_optimizer(model, config.train)
     for step in range(4):
         batch = page["train"][torch.randint(len(page["train"]), (2,))]
-        train_step(model, optimizer, batch, config.train, get_lr_scale(step, config.train))
+        train_step(model, optimizer, batch, config.train, step)
     torch.testing.assert_close(page["weights"], [*model.parameters()])
     assert len(capsys.readouterr().out) == 132  # characters: the first, 130 samples, a newline

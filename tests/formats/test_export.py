@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from common.errors import UserError
 from configs.config import STRICT, ModelConfig
 from data.tokenizer import ByteTokenizer, CharTokenizer
+from formats import tokenizers
 from formats.__main__ import main
 from formats.folder import read_folder, write_folder
 from formats.imported import transformers
@@ -150,6 +151,14 @@ def test_new_fields_and_weights_are_rejected(
         monkeypatch.delitem(ACTIVATIONS, "relu", raising=False)
         with pytest.raises(UserError, match=message):
             write_folder(changed, CharTokenizer("edcba"), 0, Path("out"))
+
+
+def test_unknown_kind_of_tokens_is_rejected(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizers, "ByteTokenizer", type(BPE))
+    with pytest.raises(UserError, match=r"^formats/tokenizers\.py lacks byte; add it$"):
+        write_folder(GPT(ModelConfig(), 256), ByteTokenizer(), 0, Path("out"))
 
 
 def test_comparison_catches_changes_not_in_the_config(
