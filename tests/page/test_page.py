@@ -292,8 +292,8 @@ def test_patches_come_from_the_second_text_on_show(tab: Any, report: Report) -> 
 
     def assert_patched(text: str) -> None:
         other = tab.input_value("#other").replace("\u00e9", "")
-        z_TD = capture(model, ids_of(other)).layers[1].z_BHTD[0, 0]
-        patch = {"layer": 1, "head": 0, "position": 9, "row": z_TD[9].tolist()}
+        z_TD = capture(model, ids_of(other)).layers[2].z_BHTD[0, 0]
+        patch = {"layer": 2, "head": 0, "position": 11, "row": z_TD[11].tolist()}
         assert_predicts(tab, logits_of(model, text, patch)[-1], logits_of(model, text)[-1])
 
     act(tab, "#show-patch")
@@ -301,7 +301,7 @@ def test_patches_come_from_the_second_text_on_show(tab: Any, report: Report) -> 
     tab.wait_for_selector("body[data-filled]")
     tab.fill("#other", "so by it who")
     tab.wait_for_selector("body[data-filled]")
-    point_at(tab, HEADS.index("L1H0"), 9, "#patches", click=True)
+    point_at(tab, HEADS.index("L2H0"), 11, "#patches", click=True)
     settle(tab)
     assert_patched(TEXT)
     for other in ("we met a \u00e9cat", "to be or not", ""):
