@@ -14,10 +14,9 @@ import sample
 import train
 from benchmarks import recipe
 from common.errors import UserError
-from configs.config import DataConfig, TrainConfig
+from configs.config import Config, DataConfig, TrainConfig
 from configs.load import (
     SECTIONS,
-    Config,
     build,
     fields_of,
     read_command_line,
@@ -107,7 +106,7 @@ def test_every_field_is_read_and_flags_override_the_file(workplace: Path) -> Non
                 assert read_config({}, "config.yaml") == config
 
 
-TABLES = {
+TABLES: dict[str, dict[str, Any]] = {
     "data.tokenizer": KINDS,
     "model.activation": ACTIVATIONS,
     "train.optimizer": OPTIMIZERS,
