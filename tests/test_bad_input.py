@@ -23,7 +23,6 @@ MISTAKES = {  # command -> part of the error line
     "train --data.source=modular": "--model.block_size must be 4 for --data.source modular",
     f"{MODULAR} --data.task_kinds=1": "--data.task_kinds 1 must be from 2 to 500 for this task",
     f"{MODULAR} --data.task_held_out=0": "0.0 leaves no sums for training or for validation",
-    f"{MODULAR} --data.task_held_out=0.9999999": "leaves no sums for training or for validation",
     "train --data.source=addition --data.task_length=9": "9 must be from 1 to 3 for this task",
     "train --data.source=addition --model.block_size=11": "block_size must be at least 12",
     "train --data.source=flipflop --data.task_kinds=2": "does not use --data.task_kinds",
@@ -38,7 +37,6 @@ MISTAKES = {  # command -> part of the error line
     "study trace --source=text.txt --layer=3": "--layer 3 must be from 0 to 2",
     "study trace --source=text.txt --prompt=t": "--prompt must have at least 2 tokens",
     "study report a --out=no/page": "--out 'no/page' must name a .html file in an existing",
-    "study report a --out=text.txt": "'text.txt' must name a .html file",
     "study heads --source=text.txt --json=text.txt": "--json 'text.txt' must name a .json file",
     "study heads --source=text.txt --json=no/a.json": "--json 'no/a.json' must name a .json file",
     "study compare --source=text.txt --only=scales": "must be one of one_head, output",
@@ -84,7 +82,7 @@ def test_no_network_access_unless_a_config_names_the_hub(
     monkeypatch.setattr(socket.socket, "connect", no_network)
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
     short = [f"--data.source={ROOT / 'LICENSE'}", "--model.block_size=16", "--model.n_embd=8"]
-    short += ["--train.max_steps=2", "--train.sample_tokens=2"]
+    short += ["--train.max_steps=2", "--train.sample_tokens=2", "--train.snapshots=0"]
     assert train.main([DEBUG, *short, "--run=a"]) == 0
     assert train.main(["--resume=a", "--train.max_steps=3"]) == 0
     assert sample.main(["--max_new_tokens=2"]) == 0

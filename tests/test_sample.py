@@ -94,7 +94,12 @@ def test_the_longest_copy_of_the_training_text_is_named_if_the_text_is_in_the_ca
     whole = "one two three four five six seven eight nine ten eleven twelve\n" * 10 + "zzz" * 30
     Path("text").write_text(whole)
     words = "--data.source=text --train.max_steps=1 --model.n_embd=8 --model.n_head=1"
-    assert train.main([*words.split(), "--model.block_size=16", "--run=a"]) == 0
+    assert (
+        train.main(
+            [*words.split(), "--model.block_size=16", "--train.tensorboard=false", "--run=a"]
+        )
+        == 0
+    )
     tokenizer = open_run("a").tokenizer
 
     def about(sampled: str) -> str:

@@ -19,7 +19,6 @@ from lens.compare import COMPARISONS
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
 from lens.metrics import SCORES
 from lens.subject import Subject, SubjectOptions
-from lens.verify import check_model
 from model.gpt import GPT
 from tests.conftest import ROOT, make_run
 from training.checkpoint import SavedRun, open_run
@@ -87,13 +86,6 @@ def test_random_trace_matches_pytorch(workplace: Path, capsys: pytest.CaptureFix
     assert 0 < float(found.split()[-1]) < 1e-5
     lowest = [row.split()[-3] for row in rows if row.startswith("ReLU max(output, 0)")]
     assert lowest == ["0.000", "0.000"]
-
-
-def test_verify_prints_every_check(run_study: RunStudy, run: Path) -> None:
-    rows = rows_of(run_study("verify", f"--prompt={PROMPT}"))[2:]
-    model, prompt_T, _ = open_model(run)
-    for row, check in zip(rows, check_model(model, prompt_T, torch.float32), strict=True):
-        assert row.startswith(f"{check.name} {check.dtype} {check.verdict}")
 
 
 @pytest.mark.parametrize("command", ["trace", "verify", "heads", "ngrams", "compare", "evaluate"])

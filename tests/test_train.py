@@ -195,9 +195,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         now[0] += tokens.numel() / 32 * (2 / 3 if trains else 1 / 3)
         return forward(model, tokens, *args)
 
-    def slow_update(optimizer: Muon, step: int) -> None:
+    def slow_update(*args: Any) -> None:
         now[0] += 1 / 3
-        update(optimizer, step)
+        update(*args)
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(GPT, "forward", slow_forward)
@@ -223,20 +223,18 @@ def test_minutes_limit_every_session_and_add_to_the_steps_of_a_run(
     """A new run, the run resumed, and another one that starts from it."""
     flags = [flag for flag in SHORT[:-1] if "max_steps" not in flag] + source
     flags += ["--train.batch_size=1", "--train.eval_every=9", "--train.save_every=50"]
-    steps = 0
-    for name, words in {
-        "a": [*flags, "--train.minutes=1", "--run=a"],
-        "resumed": ["--resume=a", "--train.minutes=0.75"],
-        "b": ["--init_from=a", "--train.minutes=0.5", "--run=b"],
-    }.items():
-        run, minutes = "b" if name == "b" else "a", float(words[-1 - (name != "resumed")][16:])
-        steps = 0 if name == "b" else steps
-        began = clock[0]
+    for run, minutes, words in (
+        ("a", 1, [*flags, "--run=a"]),
+        ("a", 0.75, ["--resume=a"]),
+        ("b", 0.5, ["--init_from=a", "--run=b"]),
+    ):
+        before, began = state_of(run).step if Path("runs", run).exists() else 0, clock[0]
         monkeypatch.setattr(common.start, "BEGAN", began - 7.0)
-        assert train.main(words) == 0
-        added, steps = state_of(run).step - steps, state_of(run).step
-        said = f"{added} steps, 1,000.0 ms each, fit into {minutes:g} min here; to repeat this run:"
-        assert f"{said} --train.max_steps {steps}\n" in capsys.readouterr().out
+        assert train.main([*words, f"--train.minutes={minutes}"]) == 0
+        steps = state_of(run).step
+        said = f"{steps - before} steps, 1,000.0 ms each, fit into {minutes} min here; "
+        said += f"to repeat this run: --train.max_steps {steps}\n"
+        assert said in capsys.readouterr().out
         assert 60 * minutes - 9 < clock[0] - (began - 7.0) <= 60 * minutes
         spent = steps + len(read(f"runs/{run}", "val_loss")) * (tokens + 10) / 32 / 3
         assert state_of(run).seconds == pytest.approx(spent)
