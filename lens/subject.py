@@ -259,9 +259,12 @@ def check_attention(model: GPT, numbers: bool) -> None:
                 if shape != (C, C):
                     raise ValueError(f"{name}.weight is {shape}, expected {(C, C)}")
             steps = layer_steps(layer.attn, layer.x_BTC)
-            for name, got in {"heads z": layer.z_BHTD, "output": layer.output_BTC}.items():
-                if numbers and largest_error(got, steps[name].value) > 1e-3:
-                    raise ValueError(f"the step '{name}' differs; verify shows where")
+            found = {"heads z": layer.z_BHTD, "output": layer.output_BTC}
+            wrong = [n for n in found if largest_error(found[n], steps[n].value) > 1e-3]
+            if numbers and wrong:
+                raise ValueError(f"the step '{wrong[0]}' differs; verify shows where")
+            if not wrong and largest_error(layer.weights_BHTS, steps["weights A"].value) > 1e-3:
+                raise ValueError("attention_weights differs from what the kernel computes")
 
 
 def check_index(flag: str, index: int, count: int) -> None:
