@@ -28,7 +28,7 @@ from configs.config import Config, ModelConfig, TrainConfig
 from configs.load import SECTIONS, read_command_line, read_config
 from model.gpt import GPT, next_token_loss
 from page.html import make_html
-from tests.conftest import DEBUG
+from tests.conftest import DEBUG, ROOT
 
 TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
 
