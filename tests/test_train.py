@@ -517,21 +517,24 @@ def test_ctrl_c_while_pytorch_loads_ends_quietly_or_stays_ignored(
 def test_init_from_starts_a_new_run_from_the_best_weights(
     workplace: Path, capsys: pytest.CaptureFixture[str], length: str
 ) -> None:
-    """It keeps the vocabulary, although the new text has fewer characters. The model that is timed
-    for `minutes` is another one."""
+    """It keeps the vocabulary, although the new text has fewer characters, but not the number of
+    threads. The model that is timed for `minutes` is another one."""
     a = open_run(make_run(Path("runs/a")))
-    flags = ["--init_from=runs/a", "--data.source=short.txt", "--run=b", length]
+    flags = ["--init_from=runs/a", "--data.source=short.txt", length]
     flags += ["--train.learning_rate=0", "--train.muon_learning_rate=0"]
     (workplace / "short.txt").write_text("again a train to train on\n" * 100, newline="\n")
+    torch.set_num_threads(2)
     assert train.main(flags) == 0
     assert " (28 distinct), " in capsys.readouterr().out
-    b = open_run(Path("runs/b"), "last")
+    (folder,) = Path("runs").glob("from-a-*")
+    b = open_run(folder, "last")
+    assert b.header.machine.threads == 2
     assert a.tokenizer == b.tokenizer
     assert_same_tensors(a.model().state_dict(), b.model().state_dict())
     assert b.header.state.step == b.config.train.max_steps
     assert b.config.data.source == "short.txt"
     weights = "# weights: runs/a/best.safetensors, step 2, validation loss 2.5000 nats/char\n"
-    assert weights in Path("runs/b/config.yaml").read_text()
+    assert weights in (folder / "config.yaml").read_text()
 
 
 def test_finished_run_says_what_to_change_and_commands_are_quoted(
