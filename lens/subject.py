@@ -255,9 +255,9 @@ def check_attention(model: GPT, numbers: bool) -> None:
             if layer.attn.n_head != H:
                 raise ValueError(f"{layer.attn.n_head} heads, expected {H}")
             for name in ("query", "key", "value"):
-                have, want = layer.attn.get_submodule(name).weight, layer.attn.out.weight
-                if have.shape != want.shape:
-                    raise ValueError(f"{name} has the shape {[*have.shape]}, not {[*want.shape]}")
+                shape = layer.attn.get_parameter(f"{name}.weight").shape
+                if shape != layer.attn.out.weight.shape:
+                    raise ValueError(f"{name} has the shape {[*shape]}, as with grouped queries")
             steps = layer_steps(layer.attn, layer.x_BTC)
             found = {"heads z": layer.z_BHTD, "output": layer.output_BTC}
             wrong = [n for n in found if largest_error(found[n], steps[n].value) > 1e-3]
