@@ -49,7 +49,8 @@ def main(argv: list[str]) -> int:
         return 0
     name, words, options = read_subcommand(COMMANDS, argv, "python study.py")
     path, tables = getattr(options, "json", None), []
-    check_path(path, "--json", f'{{"study":["{name}"'.encode())
+    if path is not None:
+        check_path("--json", Path(path), ".json")
     subject = words if name == "runs" else next(iter(words), None)
     for i, part in enumerate(COMMANDS[name].do(subject, options)):
         print(part if i == 0 else f"\n{part}")

@@ -227,7 +227,7 @@ def main(argv: list[str]) -> int:
             folder = make_folder(options.run, Path(file).stem if file else origin)
             stack.enter_context(lock_run(folder))
         if config.train.minutes:
-            steps = state.step + fit_steps(config, batches, machine, processes, began)
+            steps = fit_steps(config, batches, machine, processes, began, state.step)
             fitted = dataclasses.replace(config.train, minutes=0.0, max_steps=steps)
             config = dataclasses.replace(config, train=fitted)
 

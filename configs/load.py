@@ -9,6 +9,7 @@ as text, and converted to numbers or booleans unless the field is a string.
 import argparse
 import dataclasses
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -146,10 +147,10 @@ def read_subcommand(
     if name not in commands:
         raise UserError(f"name a command: {', '.join(commands)}{nearest(name, commands)}")
     flags, _, words = commands[name]
-    usage, expected = f"{program} {name} {words} [--flag VALUE ...]", words.split()
-    most = sys.maxsize if "..." in words else len(expected)
+    usage = f"{program} {name} {words} [--flag VALUE ...]"
+    most = sys.maxsize if "..." in words else len(words.split())
     given, values = read_command_line({"": flags}, rest, usage, f"{flags.__doc__}.", most)
-    if len(given) < sum(not word.startswith("[") for word in expected):
+    if len(given) < len(re.sub(r"\[.*\]", "", words).split()):
         raise UserError(f"{name} takes {words}: {usage}")
     return name, given, build(flags, values[""])
 

@@ -30,7 +30,7 @@ from lens.measure import mean_loss
 from lens.metrics import entropy
 from lens.subject import JsonOptions, MeasureOptions, Subject, spread_places
 from lens.tables import Table, visible
-from model.attention import MultiHeadAttention, attention, attention_weights, causal_mask
+from model.attention import MultiHeadAttention, attention_weights, causal_mask
 from model.compare import largest_error
 from model.generate import Sampling, generate
 from model.gpt import GPT
@@ -105,14 +105,14 @@ def one_head(case: Case) -> Found:
     """
     seen, merge, many_HTS = case.layer, case.layer.attn.merge_heads, case.layer.weights_BHTS[0]
     q, k, v = (merge(x)[:, None] for x in (seen.q_BHTD, seen.k_BHSD, seen.v_BHSD))
-    one_B1TS, z_B1TC = attention_weights(q, k, seen.mask), attention(q, k, v, seen.mask)
+    one_B1TS = attention_weights(q, k, seen.mask)
     apart_HH = (many_HTS[:, None] - many_HTS).abs().sum(-1).mean(-1) / 2
     pairs = max(1, len(many_HTS) * (len(many_HTS) - 1))
     return {
         "entropy of the one head (1 is uniform)": entropy(one_B1TS).item(),
         "entropy of the several heads, lowest": entropy(many_HTS).min().item(),
         "entropy of the several heads, highest": entropy(many_HTS).max().item(),
-        "change of the heads' outputs": change(z_B1TC[:, 0], merge(seen.z_BHTD)),
+        "change of the heads' outputs": change((one_B1TS @ v)[:, 0], merge(seen.z_BHTD)),
         "attention that two heads place differently, mean": apart_HH.sum().item() / pairs,
     }
 

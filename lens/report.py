@@ -8,10 +8,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from common.atomic import write_atomically
-from common.errors import UserError, printable
+from common.errors import printable
 from configs.config import STRICT
 from lens.report_data import make_page, through_training
 from lens.subject import MeasureOptions, Subject
+from lens.tables import check_path
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -34,8 +35,7 @@ def report(word: str | None, options: Report) -> Iterator[str]:
     """Write the page, and yield where it is."""
     subject = Subject(word, options)
     path = Path(options.out or subject.run / "report.html")
-    if path.suffix != ".html" or not path.parent.is_dir():  # fail before anything is measured
-        raise UserError(f"--out {str(path)!r} must name an .html file in an existing folder")
+    check_path("--out", path, ".html")
     sequences_BT, snapshots = subject.sequences(options.sequences), through_training(subject)
     max_bytes = options.max_mb * 1e6
     content = make_page(subject, sequences_BT, snapshots, max_bytes, options.with_text)

@@ -141,6 +141,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         "vocab": subject.tokenizer.labels,
         "tokenizer": subject.tokenizer.to_dict(),
         "prompted": subject.options.prompt is not None,
+        "periods": [*subject.trained_periods[:1], *subject.trained_periods[-1:]],
         "opening": choose_opening(subject, sequences_BT, matching),
         "reference": reference(subject).tolist(),
         "baselines": subject.batches.baselines,
@@ -154,8 +155,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             }
             for score, value in uniform.items()
         ],
-        "ablation": {"loss": mean_loss(model, sequences_BT)}
-        | {key: flat(change_LH) for key, change_LH in changes.items()},
+        "ablation": {key: flat(change_LH) for key, change_LH in changes.items()},
         "sequences": len(sequences_BT),
         "checks": [check._asdict() for check in checks],
     }

@@ -56,7 +56,7 @@ class JsonOptions:
     """The flag of commands that print tables."""
 
     json: str | None = None
-    """Also write the tables to this file, as JSON in full precision."""
+    """Also write the tables to this .json file, in full precision."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -245,7 +245,7 @@ def check_attention(model: GPT, numbers: bool) -> None:
     Raises:
         UserError: naming the first part that does not match, and the file to update.
     """
-    H, V = model.config.n_head, model.token_embedding.num_embeddings
+    V, C, H = model.token_embedding.num_embeddings, model.config.n_embd, model.config.n_head
     # A whole context, because a sliding window changes only late positions.
     size, generator = (1, model.config.block_size), torch.Generator().manual_seed(0)
     with reading("the forward pass", "cannot be read by lens/capture.py"):
@@ -254,10 +254,10 @@ def check_attention(model: GPT, numbers: bool) -> None:
         with reading(f"layer {i}", "does not match lens/formula.py; update it"):
             if layer.attn.n_head != H:
                 raise ValueError(f"{layer.attn.n_head} heads, expected {H}")
-            for name in ("query", "key", "value"):
-                shape = layer.attn.get_parameter(f"{name}.weight").shape
-                if shape != layer.attn.out.weight.shape:
-                    raise ValueError(f"{name} has the shape {[*shape]}, as with grouped queries")
+            for name in ("query", "key", "value", "out"):
+                shape = tuple(layer.attn.get_parameter(f"{name}.weight").shape)
+                if shape != (C, C):
+                    raise ValueError(f"{name}.weight is {shape}, expected {(C, C)}")
             steps = layer_steps(layer.attn, layer.x_BTC)
             found = {"heads z": layer.z_BHTD, "output": layer.output_BTC}
             wrong = [n for n in found if largest_error(found[n], steps[n].value) > 1e-3]

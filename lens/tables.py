@@ -44,19 +44,14 @@ class Table(NamedTuple):
         return "\n\n".join(parts)
 
 
-def check_path(path: str | None, flag: str, mark: bytes) -> None:
-    """Check a path before anything is measured.
-
-    Args:
-        mark: the first bytes of an earlier result, which may be replaced, even if it is incomplete.
+def check_path(flag: str, path: Path, suffix: str) -> None:
+    """Check the path of a result before anything is measured.
 
     Raises:
-        UserError: if another file would be overwritten, or there is no such folder.
+        UserError: if it does not end in `suffix`, or there is no such folder.
     """
-    file = Path(path or "")
-    ours = file.is_file() and mark.startswith(file.read_bytes()[: len(mark)])
-    if path is not None and (not file.parent.is_dir() or (file.exists() and not ours)):
-        raise UserError(f"{flag} {path!r} must name a result, or a new file in a folder")
+    if path.suffix != suffix or not path.parent.is_dir():
+        raise UserError(f"{flag} {str(path)!r} must name a {suffix} file in an existing folder")
 
 
 def show(cell: Any, form: str) -> str:

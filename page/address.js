@@ -44,7 +44,7 @@ export function readAddress() {
   if (parts.has("text")) changes.text = tokenizer.fromAddress(parts.get("text"));
   if (parts.get("other")) changes.other = tokenizer.fromAddress(parts.get("other"));
   if (PANELS.some(({ key }) => key === parts.get("panel"))) changes.panel = parts.get("panel");
-  if (data.text && parts.get("color") === "counting") changes.color = "counting";
+  if (data.text && parts.get("color") === "ngrams") changes.color = "ngrams";
   const snapshot = snapshots.findIndex(({ step }) => `${step}` === parts.get("step"));
   if (snapshot >= 0) changes.snapshot = snapshot;
   const head = range(HEADS).find((each) => headName(each) === parts.get("head"));

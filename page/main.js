@@ -4,13 +4,13 @@ import "./views/trouble.js";
 import { restart, reset } from "./actions.js";
 import { keepAddress, readAddress } from "./address.js";
 import "./console.js";
-import { countText } from "./ngrams.js";
+import { openNgrams } from "./ngrams.js";
 import { react, state } from "./state.js";
 import { followHead, refreshPanel, update } from "./update.js";
 import { darkness } from "./views/colors.js";
 import { redraw, showCopied } from "./views/continuation.js";
 import { showContributions } from "./views/contributions.js";
-import { showCounting } from "./views/ngrams.js";
+import { showNgrams } from "./views/ngrams.js";
 import { showEdits } from "./views/edit_list.js";
 import { $ } from "./views/elements.js";
 import "./views/glossary.js";
@@ -25,19 +25,19 @@ import { drawWires, showEnds, showNetwork, showThumbnails } from "./views/networ
 import { showNext } from "./views/next.js";
 import { followCircuit } from "./views/panels.js";
 import { dimPatches, drawPatches } from "./views/patching.js";
-import { saveButton } from "./views/save.js";
+import "./views/save.js";
 import { showFormation } from "./views/scores.js";
 import { showStep } from "./views/steps.js";
 import { buildText, drawArcs, showText, showTextState } from "./views/text.js";
 import { showLoss, showMoment } from "./views/training.js";
 
 const SELECTED_PAIR = [drawMap, showReadout, showStep, showLegends, showHiding, markLens];
-const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp, showCounting];
+const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp, showNgrams];
 
 react(update, {
   view: [
     followInLayer0, dimPatches, buildText, showTextState, showThumbnails, showNetwork, showHead,
-    ...SELECTED_PAIR, ...SELECTED_TOKEN, showMoment, showEdits, showLoss, countText,
+    ...SELECTED_PAIR, ...SELECTED_TOKEN, showMoment, showEdits, showLoss, openNgrams,
   ],
   head: [
     showMlp, followInLayer0, showNetwork, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead,
@@ -50,14 +50,11 @@ react(update, {
   stage: [showHead, ...SELECTED_PAIR],
   measure: [showNetwork, refreshPanel],
   seed: [redraw],
-  color: [showText, showLegends, showCounting, keepAddress],
-  counting: [showText, showCounting, showCopied],
+  color: [showText, showLegends, showNgrams, keepAddress],
+  ngrams: [showText, showNgrams, showCopied],
 });
 
 $("reset").onclick = reset;
-for (const place of document.querySelectorAll("[data-save]")) {
-  place.append(saveButton(place.dataset.save, () => $(place.dataset.save)));
-}
 addEventListener("hashchange", () => restart(readAddress()));
 darkness.addEventListener("change", () => {
   if (!state.view) return;

@@ -17,8 +17,8 @@ const scores = data.scores.toSorted((a, b) => (b.key === FIRST) - (a.key === FIR
     text: (value) => number(value, 2),
   }));
 
-export const ablations = (data.ablation ? ["zero", "mean"] : []).map((kind) => ({
-  key: `ablation ${kind}`, kind,
+const ablations = (data.ablation ? ["zero", "mean"] : []).map((kind) => ({
+  key: `ablation ${kind}`,
   name: `${kind} ablation`,
   formula: `change in validation loss, in nats, if ${kind === "zero" ? "zero" : "its mean"} ` +
     "replaces the head's output",

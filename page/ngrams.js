@@ -1,33 +1,33 @@
-// The training text in this page, if it was made with --with_text, and its index.
+// The n-grams of the training text, if the page was made with --with_text.
 
-import { Counting } from "./engine/ngrams.js";
+import { NgramModel } from "./engine/ngrams.js";
 import { mayGoOn } from "./engine/pass.js";
 import { bytesOf } from "./engine/weights.js";
 import { data, sizes } from "./run.js";
 import { change, state } from "./state.js";
 
-export const CAN_COUNT = "DecompressionStream" in globalThis;
+export const CAN_OPEN = "DecompressionStream" in globalThis;
 const ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
-let begun = !data.text || !CAN_COUNT;
+let begun = !data.text || !CAN_OPEN;
 
-/** Make the index once, while the browser handles events; call it when the page is drawn. */
-export async function countText() {
+/** Count the n-grams once, while the browser handles events; call it when the page is drawn. */
+export async function openNgrams() {
   if (begun) return;
   begun = true;
   const { deflated, bytes_per_token: width, order } = data.text;
   const bytes = new Blob([bytesOf(deflated)]).stream()
     .pipeThrough(new DecompressionStream("deflate"));
   const tokens = new ARRAYS[width](await new Response(bytes).arrayBuffer());
-  const counting = new Counting(tokens, sizes.V, order);
-  for (const _ of counting.build()) await mayGoOn(() => true);
-  change({ counting });
+  const ngrams = new NgramModel(tokens, sizes.V, order);
+  for (const _ of ngrams.build()) await mayGoOn(() => true);
+  change({ ngrams });
 }
 
-/** Whether the colors of the text compare the model with counting. */
-export const comparing = () => state.color === "counting";
+/** Whether the colors of the text compare the model with n-grams. */
+export const comparing = () => state.color === "ngrams";
 
-/** How much less surprising each token was to the model than to counting, in nats; or undefined. */
+/** How much less surprising each token was to the model than to n-grams, in nats; or undefined. */
 export function advantage() {
   const { ids, surprisal } = state.view.pass;
-  return state.counting?.read(ids).map((nats, t) => nats - surprisal[t]);
+  return state.ngrams?.read(ids).map((nats, t) => nats - surprisal[t]);
 }

@@ -6,12 +6,12 @@ import { COPIES, data, last, rowOf, sizes, snapshots, tokenizer, vocab } from ".
 
 // Without a repeated letter, and cut where the next letter can be copied from the first word.
 const WORDS = ["uncopyrightable", "UNCOPYRIGHTABLE"].map((word) => tokenizer.encode(word + word));
-const { repeat_min_period: low, repeat_max_period: high } = data.run.config.data;
 
 /** For repeated strings, a word that they could repeat; otherwise, the text that was measured. */
 function openingText() {
+  const [low, high] = data.periods;
   const word = low <= 15 && high >= 15 && WORDS.find((word) => word.every(({ id }) => id !== null));
-  return COPIES && !data.prompted && word ? word.slice(0, 22).map(({ id }) => id)
+  return word && !data.prompted ? word.slice(0, 22).map(({ id }) => id)
     : data.opening.text;
 }
 

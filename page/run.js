@@ -13,7 +13,7 @@ export const snapshots = data.snapshots;
 export const last = () => snapshots.length - 1;
 /** When it was measured, unless the model never was a run. */
 export const atStep = data.run.step ? ` at step ${data.run.step.toLocaleString("en")}` : "";
-export const COPIES = data.run.config.data.source === "repeat"; // trained on repeated strings
+export const COPIES = data.periods.length > 0; // trained on repeated strings
 export const config = data.run.config.model;
 export const sizes = sizesOf(config, data.shapes);
 export const HEADS = sizes.L * sizes.H;

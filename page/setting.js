@@ -14,8 +14,8 @@ const place = document.getElementById("data");
 export const described = JSON.parse(place.textContent); // by page/playground.py
 const { tasks } = described;
 
-/** What can be set: `values` to choose from, or a number from `low` to `high`. A model with another
- * size is a new one; what is `live` can be changed while it trains. */
+/** What the address can set: `values` to choose from, or a number from `low` to `high`. Those with a
+ * label are fields of the form, too. */
 export const FIELDS = [
   { key: "task", label: "task", values: Object.keys(tasks) },
   { key: "n_layer", label: "layers", values: [1, 2, 3, 4] },
@@ -23,21 +23,21 @@ export const FIELDS = [
   { key: "n_embd", label: "width", values: [16, 32, 48, 64, 96, 128] },
   { key: "positions", label: "positions", values: ["learned", "rotary", "none"] },
   { key: "qk_norm", label: "QK-norm", values: [true, false] },
-  { key: "activation", label: "activation", values: ACTIVATIONS },
-  { key: "ngrams", label: "n-grams", values: [1, 2, 3] },
-  { key: "optimizer", label: "optimizer", values: ["muon", "adamw"] },
-  { key: "seed", label: "seed", low: 0, high: 2 ** 32 - 1, whole: true },
-  { key: "muon_learning_rate", label: "rate of Muon", low: 0, high: 1e30, live: true },
-  { key: "learning_rate", label: "rate of AdamW", low: 0, high: 1e30, live: true },
-  { key: "weight_decay", label: "weight decay", low: 0, high: 1e30, live: true },
-  { key: "max_steps", label: "steps", low: 1, high: 1e9, whole: true, live: true },
-  { key: "batch_size", label: "sequences a step", low: 1, high: 4096, whole: true },
-  { key: "workers", label: "workers", values: [1, 2, 3, 4] },
-  { key: "pace", label: "steps a second", values: ["fastest", 20, 5, 1], live: true },
+  { key: "pace", label: "steps a second", values: ["fastest", 20, 5, 1] },
+  { key: "activation", values: ACTIVATIONS },
+  { key: "ngrams", values: [1, 2, 3] },
+  { key: "optimizer", values: ["muon", "adamw"] },
+  { key: "seed", low: 0, high: 2 ** 32 - 1, whole: true },
+  { key: "muon_learning_rate", low: 0, high: 1e30 },
+  { key: "learning_rate", low: 0, high: 1e30 },
+  { key: "weight_decay", low: 0, high: 1e30 },
+  { key: "max_steps", low: 1, high: 1e9, whole: true },
+  { key: "batch_size", low: 1, high: 4096, whole: true },
+  { key: "workers", values: [1, 2, 3, 4] },
 ];
 
 /** The value of a field from text, or undefined if it is not possible. */
-export function valueOf({ values, low, high, whole }, text) {
+function valueOf({ values, low, high, whole }, text) {
   if (values) return values.find((value) => `${value}` === text);
   const value = text.trim() ? Number(text) : NaN;
   return low <= value && value <= high && (!whole || Number.isInteger(value)) ? value : undefined;
@@ -126,7 +126,7 @@ function firstSnapshot() {
 const tooFew = name === "repeat" && setting.n_layer === 1 ? " With one layer, it cannot form." : "";
 place.made = {
   live: true, about: about + tooFew, saved: 1, prompted: false, checks: [], reference: [],
-  text: null,
+  text: null, periods: task.periods ?? [],
   run: { name, task: null, step: 0, val_loss: null, unit: "char", config,
     parameters: sum(shapes.map(countOf)) },
   shapes, vocab: task.chars, tokenizer: { kind: "char", chars: task.chars.join("") },

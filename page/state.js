@@ -16,7 +16,7 @@ export const initial = () => ({
   other: null, // the text that patches come from, or null for one made from the text
   panel: null, // key of the open panel
   stage: "weights", // or "scores", "masked"
-  color: "surprisal", // of the text, or "counting"
+  color: "surprisal", // of the text, or "ngrams"
 });
 
 const current = {
@@ -29,7 +29,7 @@ const current = {
   relative: false, // to the runner-up
   opened: null, // panel to scroll to once it is shown
   seed: 1337, // of the continuation
-  counting: null, // the index of the training text, once it is made
+  ngrams: null, // the model of the training text, once it is counted
   newest: 0, // step of the last snapshot, in the playground
   training: false, // likewise
   stopped: null, // why training ended by itself, in words

@@ -101,16 +101,8 @@ function thinOut() {
   return moved;
 }
 
-/** Change how the model trains from the next step on. */
-export function retrain(changes) {
-  Object.assign(setting, changes);
-  const { pace, ...train } = changes;
-  Object.assign(config.train, train);
-  if (trainer) Object.assign(trainer.train, train);
-}
-
-/** The bytes of last.safetensors: with it alone, a folder is a run. */
-export function savedRun({ step, weights, lens_loss } = snapshots[state.snapshot]) {
+/** The bytes of last.safetensors, of a snapshot: with it alone, a folder is a run. */
+export function savedRun({ step, weights, lens_loss }) {
   const loss = lens_loss.at(-1);
   return checkpoint({
     config, tokenizer: data.tokenizer,
@@ -121,11 +113,13 @@ export function savedRun({ step, weights, lens_loss } = snapshots[state.snapshot
   }, shapes, weights);
 }
 
-/** The command that trains the same configuration in PyTorch. */
-export function command() {
-  return ["python train.py", ...Object.entries(config).flatMap(([section, fields]) =>
-    Object.entries(fields).filter(([key, value]) => value !== described.defaults[section][key])
-      .map(([key, value]) => `--${section}.${key}=${value}`))].join(" ");
+/** The config file that trains the same in PyTorch. */
+export function configFile() {
+  return Object.entries(config).map(([section, fields]) => {
+    const changed = Object.entries(fields)
+      .filter(([key, value]) => value !== described.defaults[section][key]);
+    return `${section}: {${changed.map(([key, value]) => `${key}: ${value}`).join(", ")}}\n`;
+  }).join("");
 }
 
 const { freeze, create } = Object;

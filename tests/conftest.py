@@ -39,24 +39,8 @@ if os.name == "nt":
 
 posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no fork, named pipes or killpg")
 
-# Each group shares something that takes seconds to start: the report and its page, a browser,
-# transformers and PyTorch's compiler, or the fork server. pytest-xdist runs a group on one worker.
-# A test's group is that of the first key that is its fixture, a name in its module or its folder.
-GROUPS = {"report": "pages", "window": "pages", "browser": "browser"}
-GROUPS |= {"formats": "libraries", "FlopCounterMode": "libraries", "nanogpt": "libraries"}
-GROUPS |= dict.fromkeys(("start_command", "start_job", "debug_run"), "processes")
-
 ROOT = Path(__file__).parent.parent
 DEBUG = str(ROOT / "configs" / "debug.yaml")
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(items: list[Any]) -> None:
-    for item in items:
-        names = {*getattr(item, "fixturenames", ()), *vars(item.module), item.path.parent.name}
-        groups = [GROUPS[name] for name in GROUPS if name in names]
-        if groups:
-            item.add_marker(pytest.mark.xdist_group(groups[0]))
 
 
 @pytest.fixture

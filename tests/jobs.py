@@ -18,7 +18,8 @@ if LINUX:  # DistributedDataParallel imports torch._dynamo
 
 
 def start_command(name: str, words: list[str], **environment: str) -> BaseProcess:
-    """Start a script in the current folder; its output goes to NAME-stdout and NAME-stderr."""
+    """Start a script in the current folder; its output goes to NAME-stdout and NAME-stderr,
+    which may be links or pipes."""
     arguments = (name, str(Path.cwd()), words, environment)
     process = CONTEXT.Process(target=run_script, args=arguments)
     process.start()
@@ -31,6 +32,7 @@ def run_script(name: str, folder: str, words: list[str], environment: dict[str, 
     os.environ |= environment
     for number, stream in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(f"{name}-{stream}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        setattr(sys, stream, os.fdopen(number, "w", buffering=1, closefd=False))
     sys.argv = words
     runpy.run_path(f"{os.environ['PYTHONPATH']}/{words[0]}", run_name="__main__")
 

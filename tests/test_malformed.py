@@ -39,7 +39,7 @@ def test_untrusted_run_is_not_executed(workplace: Path, capsys: pytest.CaptureFi
         (study.main, ["heads", ODD, "--sequences=2"]),
         (study.main, ["report", ODD, "--sequences=2"]),
         (study.main, ["compare", ODD, "--sequences=2", "--steps=1"]),
-        (train.main, [f"--evaluate={ODD}"]),
+        (study.main, ["evaluate", ODD]),
         (train.main, [f"--init_from={ODD}", "--run=other"]),
         (train.main, [f"--resume={ODD}", "--train.max_steps=2"]),
     ]

@@ -1,6 +1,7 @@
 """Multi-process training: the losses of one process, one writer, an error if a process is lost."""
 
 import os
+import re
 import signal
 import time
 from multiprocessing.process import BaseProcess
@@ -20,6 +21,7 @@ FLAGS += ["--train.max_steps=20", "--train.eval_every=8", "--train.log_every=1"]
 FLAGS += ["--train.save_every=5", "--train.sample_tokens=5", "--train.tensorboard=false"]
 FLAGS += ["--train.precision=float32", "--train.threads=1", "--train.schedule=constant"]
 FLAGS += ["--train.gradient_accumulation_steps=2"]
+TASK = [DEBUG, "--data.source=brackets", *FLAGS[2:]]
 TOLERANCE = 1e-5  # relative; over 20 steps, a batch is summed in a different order
 
 
@@ -43,20 +45,18 @@ def wait_for(step: int, process: BaseProcess) -> None:
 
 @pytest.mark.slow
 def test_four_processes_match_the_losses_of_one(workplace: Path) -> None:
-    assert train.main([*FLAGS, "--run=alone"]) == 0
-    assert run_job(4, [*FLAGS, "--run=four"]) == [0, 0, 0, 0]
+    """They also count the answers of a task together."""
+    assert train.main([*TASK, "--run=alone"]) == 0
+    assert run_job(4, [*TASK, "--run=four"]) == [0, 0, 0, 0]
     alone, run = Path("runs/alone"), Path("runs/four")
     for key, count in {"train_loss": 20, "grad_norm": 20, "val_loss": 3}.items():
         assert len(read(run, key)) == count
         assert read(run, key) == pytest.approx(read(alone, key), rel=TOLERANCE), key
+    for key in ("accuracy", "train_accuracy"):
+        assert read(run, key) == pytest.approx(read(alone, key), abs=2e-3), key
     assert {path.name for path in run.iterdir()} == {path.name for path in alone.iterdir()}
     assert "processes 4" in output_of(0)
     assert "step" not in output_of(1)  # only rank 0 prints
-    assert run_job(2, ["--evaluate=four"]) == [0, 0]
-    assert f"\nvalidation  model       {state_of('four').best_val_loss:.4f} nats/char" in output_of(
-        0
-    )
-    assert "validation" not in output_of(1)
 
 
 FAILURES = [
@@ -78,21 +78,12 @@ def test_failure_ends_every_process_with_an_error_line(
     assert output_of(1).splitlines()[-1].startswith("error: ")
 
 
-def test_resume_is_bitwise_identical_with_same_process_count(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The processes count the answers of a task together."""
-    flags = [DEBUG, "--data.source=brackets", *FLAGS[2:], "--train.max_steps=10"]
-    flags += ["--model.dropout=0.2", "--model.attn_dropout=0.1"]
+def test_resume_is_bitwise_identical_with_same_process_count(workplace: Path) -> None:
+    flags = [*FLAGS, "--train.max_steps=10", "--model.dropout=0.2", "--model.attn_dropout=0.1"]
     assert run_job(2, [*flags, "--run=whole"]) == [0, 0]
     assert run_job(2, [*flags, "--run=parts", "--train.max_steps=4"]) == [0, 0]
     assert run_job(2, ["--resume=parts", "--train.max_steps=10"]) == [0, 0]
     assert_same_checkpoint("whole", "parts")
-    assert train.main(["--evaluate=whole"]) == 0
-    *_, validation, training = capsys.readouterr().out.splitlines()
-    step = state_of("whole", "best").step
-    for line, key in ((validation, "accuracy"), (training, "train_accuracy")):
-        assert line.endswith(f"  accuracy {read('runs/whole', key)[step]:.1%}")
 
 
 def test_timed_job_repeats_bitwise_from_its_config(workplace: Path) -> None:
@@ -112,8 +103,8 @@ def test_killed_process_ends_the_job_and_the_run_resumes(
     second.kill()
     first.join()
     assert first.exitcode == 2
-    line = "error: another process is gone; resume the run from its last checkpoint"
-    assert output_of(0).splitlines()[-1] == line
+    last = output_of(0).splitlines()[-1]
+    assert re.fullmatch("error: .+; resume the run from its last checkpoint", last)
     step = state_of("a").step
     assert train.main(["--resume=a", f"--train.max_steps={step + 3}"]) == 0
     assert "previous session: device cpu, " in capsys.readouterr().out

@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import sample
 import train
+from configs.config import DataConfig
 from configs.load import fields_of
-from data.ngrams import longest_copy
+from data.corpus import load_text
 from model.generate import generate
 from tests.conftest import make_run
-from tests.sampling.test_decode import NO_CC
+from tests.model.test_decode import NO_CC
 from training.checkpoint import open_run
 
 CHARS = "\n abcdefghij日é"
@@ -88,32 +88,32 @@ def test_text_is_printed_as_it_is_sampled(
 
 
 def test_the_longest_copy_of_the_training_text_is_named_if_the_text_is_in_the_cache(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
+    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The text is 20 copies of a string, whose last part is for validation."""
-    text = Path("text")
-    text.write_text("one two three four five six seven eight nine ten eleven twelve\n" * 20 + "zz")
-    words = f"--data.source={text} --train.max_steps=60 --model.n_layer=2 --model.block_size=32"
-    assert train.main([*words.split(), "--run=a", "--train.eval_every=60"]) == 0
-
-    def about() -> str:
-        capsys.readouterr()
-        assert sample.main(["a", "--prompt=one", "--max_new_tokens=90", "--temperature=0"]) == 0
-        out, err = capsys.readouterr()
-        start, length = longest_copy(*(np.array([*map(ord, s)]) for s in (out[3:], whole[:1136])))
-        copied = out[3:][start : start + length]
-        assert length > 20
-        assert err.splitlines()[1:] in (
-            [f"longest copy of the training text: {length} characters, {copied!r}"],
-            [],
+    """The last tenth of the text is for validation."""
+    whole = "one two three four five six seven eight nine ten eleven twelve\n" * 10 + "zzz" * 30
+    Path("text").write_text(whole)
+    words = "--data.source=text --train.max_steps=1 --model.n_embd=8 --model.n_head=1"
+    assert (
+        train.main(
+            [*words.split(), "--model.block_size=16", "--train.tensorboard=false", "--run=a"]
         )
-        return err
+        == 0
+    )
+    tokenizer = open_run("a").tokenizer
 
-    whole = text.read_text()
-    assert "longest copy" in about()
-    text.write_text(whole + "x")  # not the text of the run, even if it is in the cache
-    assert "longest copy" not in about()
-    assert train.main([*words.split(), "--run=b", "--train.max_steps=1"]) == 0
-    assert "longest copy" not in about()
-    text.unlink()
-    assert "longest copy" not in about()
+    def about(sampled: str) -> str:
+        tokens = [torch.tensor([token]) for token in tokenizer.encode(sampled).tolist()]
+        monkeypatch.setattr(sample, "generate", lambda *args: iter(tokens))
+        capsys.readouterr()
+        assert sample.main(["a", "--prompt=one"]) == 0
+        return capsys.readouterr().err
+
+    found = "longest copy of the training text: 17 characters, ' seven eight nine'\n"
+    assert about("zzzz seven eight nineseven eighttt").endswith(found)
+    Path("text").write_text(whole + "x")  # not the text of the run, even if it is in the cache
+    assert "longest copy" not in about("two three")
+    load_text(DataConfig(source="text"))
+    assert "longest copy" not in about("two three")
+    Path("text").unlink()
+    assert "longest copy" not in about("two three")

@@ -13,12 +13,18 @@ SHUTDOWN = 1.0  # seconds for checkpoints and exit
 
 
 def fit_steps(
-    config: Config, batches: Batches, machine: Machine, processes: Processes, began: float
+    config: Config,
+    batches: Batches,
+    machine: Machine,
+    processes: Processes,
+    began: float,
+    done: int,
 ) -> int:
-    """Return the number of steps that fit into `minutes`, counted from `began`, and print it.
+    """Return `done` plus the number of steps that fit into `minutes`, counted from `began`, and
+    print both.
 
     It times a model that is then discarded. The run is bitwise identical to one with
-    `--train.max_steps` set to this number.
+    `--train.max_steps` set to the sum.
     """
     # A learning rate of 0 cannot diverge.
     train = dataclasses.replace(config.train, learning_rate=0.0, muon_learning_rate=0.0)
@@ -49,6 +55,6 @@ def fit_steps(
     steps = max(1, int((left - evaluation) / (step + evaluation / train.eval_every)))
     print(
         f"{steps:,} steps, {1000 * step:,.1f} ms each, fit into {train.minutes:g} min here; to "
-        f"repeat this run: --train.max_steps {steps}"
+        f"repeat this run: --train.max_steps {done + steps}"
     )
-    return steps
+    return done + steps

@@ -31,7 +31,7 @@ class Recall(Task):
     def make(self, u: Array, held_out: bool) -> Array:
         n, places = self.n, (u[:, 2 * self.n :] * self.size).astype(int)
         values = n + (u[:, :n] * n).astype(int)
-        keys = u[:, n : 2 * n].argsort(axis=1)  # of which the first are used
+        keys = u[:, n : 2 * n].argsort(axis=1, kind="stable")  # of which the first are used
         tokens = np.take_along_axis(keys, places, axis=1)
         tokens[:, 1::2] = np.take_along_axis(values, tokens[:, :-1:2], axis=1)
         return tokens

@@ -43,7 +43,7 @@ class Repeat(Task):
 
     def make(self, u: Array, held_out: bool) -> Array:
         periods = self.periods[0] + (u[:, :1] * len(self.periods)).astype(int)
-        strings = u[:, 1:].argsort(axis=1)
+        strings = u[:, 1:].argsort(axis=1, kind="stable")
         return np.take_along_axis(strings, np.arange(self.T + 1) % periods, axis=1)
 
     def match(self, tokens: Array) -> Array:

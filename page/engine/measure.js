@@ -34,11 +34,10 @@ export class Measure {
     this.task = task;
     this.sequences = task.draw(HELD_OUT, count, true);
     this.trained = task.pairs ? task.draw(TRAINED, count) : []; // others hold nothing out
-    const { source, repeat_min_period: low, repeat_max_period: high } = task.data;
-    const usual = source === "repeat" ? Math.round((low + high) / 2) : 32;
+    const usual = task.periods ? Math.floor(sum(task.periods) / 2) : 32;
     const P = this.period = Math.min(usual, V, Math.floor(B / 2));
-    this.repeats = P < 2 ? [] : new TASKS.repeat(
-      { repeat_vocab: V, repeat_min_period: P, repeat_max_period: P }, 2 * P - 1).draw(REPEATS, 8);
+    const strings = { task_kinds: V, task_length: P };
+    this.repeats = P < 2 ? [] : new TASKS.repeat_fixed(strings, 2 * P - 1).draw(REPEATS, 8);
     const scores = SCORES.filter(({ repeats }) => !repeats || P > 1).map(({ at, ...score }) => {
       const [sequences, from, T] = score.repeats
         ? [this.repeats, P, 2 * P] : [this.sequences, 1, B];

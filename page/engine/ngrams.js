@@ -25,7 +25,7 @@ function discountsOf(times) {
     clamp(i - ((i + 1) * Y * times[i + 1]) / Math.max(1, times[i]), 0.1, i))];
 }
 
-export class Counting {
+export class NgramModel {
   /** @param tokens of the training text, a typed array
    * @param V size of the vocabulary
    * @param order length of the longest n-grams */

@@ -5,6 +5,7 @@ import { countOf } from "./shapes.js";
 
 const NEWTON_SCHULZ = [3.4445, -4.775, 2.0315]; // coefficients of Jordan et al. 2024
 const MOMENTUM = 0.95; // of Muon
+const BETA1 = 0.9; // of AdamW: the exponential decay of the first moment
 
 const SCHEDULES = {
   cosine: (x) => 0.5 * (1 + Math.cos(Math.PI * x)),
@@ -14,12 +15,11 @@ const SCHEDULES = {
 
 /** The learning-rate multiplier for a step, counted from 0: see get_lr_scale. */
 function scaleAt(step, config) {
-  const { warmup_steps, max_steps, decay_fraction, schedule, final_lr_fraction } = config;
+  const { warmup_steps, max_steps, decay_fraction, schedule } = config;
   if (step < warmup_steps) return (step + 1) / warmup_steps;
   const start = Math.max(warmup_steps, (1 - decay_fraction) * max_steps);
   const progress = Math.max(0, step - start) / Math.max(1, max_steps - start);
-  const remaining = SCHEDULES[schedule](Math.min(1, progress)); // a page may train on
-  return final_lr_fraction + (1 - final_lr_fraction) * remaining;
+  return SCHEDULES[schedule](Math.min(1, progress)); // a page may train on
 }
 
 export class Optimizer {
@@ -59,7 +59,7 @@ export class Optimizer {
         const decay = shape.length > 1 ? config.weight_decay : 0;
         const own = name.startsWith("ngram") ? config.ngram_decay : null;
         const rate = config.learning_rate ?? (config.optimizer === "muon" ? 1e-2 : 1e-3);
-        this.adamw(weight, gradient, offset, count, scale * rate, own ?? decay, config);
+        this.adamw(weight, gradient, offset, count, scale * rate, own ?? decay, config.beta2);
       }
       offset += count;
     }
@@ -67,13 +67,13 @@ export class Optimizer {
   }
 
   /** AdamW (Loshchilov & Hutter 2019). */
-  adamw(weight, gradient, offset, count, rate, decay, { beta1, beta2 }) {
+  adamw(weight, gradient, offset, count, rate, decay, beta2) {
     const { learner: { memory }, steps } = this;
     const [m, v] = [this.first + offset, this.second + offset];
-    const [bias1, bias2] = [1 - beta1 ** steps, 1 - beta2 ** steps];
+    const [bias1, bias2] = [1 - BETA1 ** steps, 1 - beta2 ** steps];
     for (let i = 0; i < count; i++) {
       const g = memory[gradient + i];
-      const first = memory[m + i] += (1 - beta1) * (g - memory[m + i]);
+      const first = memory[m + i] += (1 - BETA1) * (g - memory[m + i]);
       const second = memory[v + i] += (1 - beta2) * (g * g - memory[v + i]);
       memory[weight + i] = memory[weight + i] * (1 - rate * decay) -
         rate / bias1 * first / (Math.sqrt(second / bias2) + 1e-8);

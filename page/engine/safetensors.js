@@ -2,7 +2,7 @@
 
 import { countOf } from "./shapes.js";
 
-const FORMAT = "glassgpt 8"; // of training/checkpoint.py
+const FORMAT = "glassgpt 1"; // of training/checkpoint.py
 
 /** @param header plain data for the Header of training/checkpoint.py
  * @param shapes [name, shape] of each weight, in the order of `weights`

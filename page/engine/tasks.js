@@ -1,4 +1,4 @@
-// The tasks of data/tasks.py: given the same random numbers, both make the same sequences.
+// The tasks of data/tasks/: given the same random numbers, both make the same sequences.
 //
 // A sequence is an array of T + 1 tokens. `make(u, heldOut)` makes one of `numbers` random numbers;
 // `match(tokens)` lists for each query the keys that determine the next token.
@@ -47,19 +47,27 @@ class Task {
 }
 
 class Repeat extends Task {
-  chars = VISIBLE.slice(0, this.data.repeat_vocab);
-  numbers = 1 + this.chars.length;
+  static usual = [64, 32];
+  chars = VISIBLE.slice(0, this.n);
+  numbers = 1 + this.n;
+  periods = this.choosePeriods();
 
-  /** Other sequences than in Python, where random numbers are drawn in another way. */
+  /** The shortest and the longest period. */
+  choosePeriods() { return [Math.max(1, Math.floor(this.size / 4)), this.size]; }
+
   make(u) {
-    const { repeat_min_period: low, repeat_max_period: high } = this.data;
-    const period = low + Math.floor(u[0] * (high - low + 1)), string = order(u.subarray(1));
+    const [low, high] = this.periods, string = order(u.subarray(1));
+    const period = low + Math.floor(u[0] * (high - low + 1));
     return range(this.T + 1).map((t) => string[t % period]);
   }
 
   match(tokens) { return afterSame(tokens); }
 
-  baselines() { return { uniform: Math.log(this.chars.length) }; }
+  baselines() { return { uniform: Math.log(this.n) }; }
+}
+
+class RepeatFixed extends Repeat {
+  choosePeriods() { return [this.size, this.size]; }
 }
 
 class Sink extends Task {
@@ -262,8 +270,9 @@ class Text extends Task {
   }
 }
 
-export const TASKS = { repeat: Repeat, sink: Sink, markov: Markov, modular: Modular,
-  flipflop: FlipFlop, brackets: Brackets, addition: Addition, recall: Recall, text: Text };
+export const TASKS = { repeat: Repeat, repeat_fixed: RepeatFixed, sink: Sink, markov: Markov,
+  modular: Modular, flipflop: FlipFlop, brackets: Brackets, addition: Addition, recall: Recall,
+  text: Text };
 
 /** The mean loss if `chance` is the probability of token t of some tokens, after the first. */
 function lossOf(chance, sequences) {
@@ -279,7 +288,7 @@ function chooseBy(weights, u) {
   return i;
 }
 
-/** The order of numbers, smallest first. */
+/** The order of numbers, smallest first; of equal ones, the first comes first. */
 const order = (numbers) => [...numbers.keys()].sort((a, b) => numbers[a] - numbers[b]);
 
 /** A fixed number in (0, 1] for a natural number, by a hash of 32 bits. */

@@ -8,15 +8,13 @@ export const defaultWorkers = () => Math.min(4, Math.max(1, navigator.hardwareCo
 
 export class Trainer {
   /** @param config the fields of configs/config.py
-   * @param train the fields of configs/config.py; `this.train` may be changed between steps
+   * @param train the fields of configs/config.py
    * @param count number of workers
    * @param script text of the page's script, whose first import is this module, so that the script
    *     begins with what a worker needs */
   constructor(config, train, vocabSize, count, script) {
-    const missing = config.dropout || config.attn_dropout ? "dropout"
-      : train.multi_token ? "multi-token prediction" : "";
-    if (missing) throw new Error(`the page trains without ${missing}`);
-    this.train = { ...train };
+    if (config.dropout || config.attn_dropout) throw new Error("the page trains without dropout");
+    this.train = train;
     this.shapes = shapesOf(config, vocabSize);
     this.steps = this.next = 0; // steps that are made, and number of the next one to send
     const end = script.indexOf("// The end of worker.js");

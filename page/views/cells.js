@@ -14,8 +14,8 @@ export function picture(canvas, width, height, painter) {
 
 const drawn = new WeakMap(); // of each canvas: how to draw its cells with a context
 
-/** Draw a canvas again with another context. */
-export const redrawCells = (canvas, context) => drawn.get(canvas)(context);
+/** Draw a canvas again with another context, `sharp` pixels for each pixel of the page. */
+export const redrawCells = (canvas, context, sharp) => drawn.get(canvas)(context, sharp);
 
 /** Enlarge `source`, a canvas with one pixel per cell, with names along it: `across` and `down` are
  * functions of an index. Cells are square unless `tall` is set; `look`: [column, row] to frame. */
@@ -33,9 +33,9 @@ export function drawCells(canvas, source, { across, down, tall, look, margin }) 
   canvas.height = Math.round(height * sharp);
 
   const names = { across, down, tall, look };
-  const sizes = { left, top, side, step, sharp, width: canvas.clientWidth, height };
-  drawn.set(canvas, (context) => paintCells(context, source, names, sizes));
-  return redrawCells(canvas, canvas.getContext("2d"));
+  const sizes = { left, top, side, step, width: canvas.clientWidth, height };
+  drawn.set(canvas, (context, sharp) => paintCells(context, source, names, { ...sizes, sharp }));
+  return redrawCells(canvas, canvas.getContext("2d"), sharp);
 }
 
 function paintCells(context, source, { across, down, tall, look },

@@ -8,7 +8,6 @@ import { settled, state } from "../state.js";
 import { theme } from "./colors.js";
 import { addPanel, el, rem, svg } from "./elements.js";
 import { count, quoted, signed, visible } from "./format.js";
-import { saveButton } from "./save.js";
 
 const { L, H, C, D, V } = sizes;
 let traced = {}; // {key, circuit, name of the goal, says: what is traced, said: of a node}
@@ -28,7 +27,7 @@ el("details", { className: "quiet small" }, el("summary", {}, "How to read it"),
   "it. Paths may also run through nodes that are not shown. Select a token, a bar or a head above " +
   "to trace another goal. To see why a head attended to a token, trace its attention score."),
 el("div", { className: "controls" }, el("label", {}, "trace ", goalChoice),
-  el("label", {}, "strongest nodes ", countChoice), saveButton("circuit", () => graph)),
+  el("label", {}, "strongest nodes ", countChoice)),
 readCircuit, graph);
 
 const colorOf = (value) => theme().score.css[value < 0 ? 40 : 215];

@@ -22,7 +22,7 @@ export function showAhead(tokens) {
 
 /** Mark what the whole continuation copies from the training text. */
 export function showCopied() {
-  if (ahead.length < AHEAD || !state.counting) return;
+  if (ahead.length < AHEAD || !state.ngrams) return;
   $("copied-note").hidden = false;
   markCopied([...$("continuation").children], ahead.map(({ id }) => id));
 }

@@ -9,7 +9,6 @@ import { lineChart } from "./chart.js";
 import { scoreBar, theme } from "./colors.js";
 import { $, addPanel, el, withArrows } from "./elements.js";
 import { number, quoted, signed, visible } from "./format.js";
-import { saveButton } from "./save.js";
 
 const { H, B, V } = sizes;
 let pairAlone = []; // ids of a query and a key
@@ -48,8 +47,8 @@ addPanel("alone-section", whyNot
       ? "What the head adds to each logit (column) when it attends to a token (row), per unit of " +
         "weight, by the direct path, without the scale of the final norm"
       : "Attention score of a query (row) with a key (column), before the softmax"),
-    canvas, legend, saveButton(canvas.id, () => canvas)))),
-  readAlone, ...(sliders.length ? [curve, saveButton("score curve", () => curve)] : []),
+    canvas, legend))),
+  readAlone, ...(sliders.length ? [curve] : []),
 ]));
 
 const chosenPlaces = () => sliders.map((label) => Number(label.querySelector("input").value));

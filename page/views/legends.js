@@ -9,7 +9,7 @@ import { p, term } from "./elements.js";
 import { number } from "./format.js";
 import { largestScore } from "./maps.js";
 
-export const MOST_AHEAD = Math.log(10); // nats of the difference from counting at full color
+export const MOST_AHEAD = Math.log(10); // nats of the difference from n-grams at full color
 export const UNIFORM_GUESS = Math.log(sizes.V); // surprisal if all tokens are equally likely
 
 function weightScale() {
@@ -33,7 +33,7 @@ function surpriseScale() {
 function aheadScale() {
   const ticks = [[0, "≥ 10×"], [0.5, "equal"], [1, "≥ 10×"]];
   return [scale(theme().ahead, ticks), p("Blue: the model gave the token a higher probability ",
-    "than ", term("counting"), ". Red: counting gave it a higher one.")];
+    "than ", term("n-grams"), ". Red: n-grams gave it a higher one.")];
 }
 
 export function showLegends() {

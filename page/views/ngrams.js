@@ -1,6 +1,6 @@
-// What counting knows: the section about a token, and what the continuation copies.
+// What n-grams predict: the section about a token, and what the continuation copies.
 
-import { CAN_COUNT, comparing } from "../ngrams.js";
+import { CAN_OPEN, comparing } from "../ngrams.js";
 import { DEPTH } from "../engine/ngrams.js";
 import { range, ranked } from "../engine/numbers.js";
 import { data, rowOf, tokenizer, vocab } from "../run.js";
@@ -18,20 +18,20 @@ const decode = (ids) => tokenizer.decode(Array.from(ids, (id) => tokenizer.known
 const inLine = (text) => visible(text).replaceAll("␣", " ");
 
 /** Show how the selected token was predicted, or else what comes next. */
-export function showCounting() {
+export function showNgrams() {
   $("color").value = state.color;
-  $("counting-section").hidden = !comparing();
+  $("ngrams-section").hidden = !comparing();
   if (!comparing()) return;
-  const { counting, hover, pin, view } = state, t = (hover ?? pin)?.q ?? view.pass.T;
-  refill($("counting"), ...(counting && t ? prediction(t) : [p(
-    !CAN_COUNT ? "Counting requires a newer browser." : !counting ? "Counting the training text …"
+  const { ngrams, hover, pin, view } = state, t = (hover ?? pin)?.q ?? view.pass.T;
+  refill($("ngrams"), ...(ngrams && t ? prediction(t) : [p(
+    !CAN_OPEN ? "N-grams require a newer browser." : !ngrams ? "Counting the training text …"
       : `${place("Token", 0)} is the first: the model does not predict it.`)]));
 }
 
 function prediction(t) {
-  const { counting, view: { pass: { ids, T, logP } } } = state, id = ids[t];
-  const model = rowOf(logP, t - 1).map(Math.exp), counted = counting.predict(ids, t);
-  const { length, places, next } = counting.longest(ids, t);
+  const { ngrams, view: { pass: { ids, T, logP } } } = state, id = ids[t];
+  const model = rowOf(logP, t - 1).map(Math.exp), counted = ngrams.predict(ids, t);
+  const { length, places, next } = ngrams.longest(ids, t);
   const likely = ranked(model.map((probability, v) => Math.max(probability, counted[v])), SHOWN);
   const context = t < T ? `${tokensOf(length)} before it` : `last ${tokensOf(length)}`;
   const times = places.length > 1 ? `${count(places.length)} times` : "once";
@@ -45,7 +45,7 @@ function prediction(t) {
       `${length < DEPTH ? ", and no longer context" : ""}. Then came:`
       : "The token before does not occur in the training text, which has:"),
     el("table", {},
-      row(...["", "times", "counting", "model", ""].map((name) => header(name))),
+      row(...["", "times", "n-grams", "model", ""].map((name) => header(name))),
       ...likely.map((v) => el("tr", { className: v === id ? "came" : "" },
         cell(el("code", {}, visible(vocab[v]))),
         numeral(count(next.find((each) => each.id === v)?.count ?? 0)),
@@ -57,15 +57,15 @@ function prediction(t) {
 
 function compared(model, counted) {
   const times = Math.max(model / counted, counted / model);
-  const who = model > counted ? "the model" : "counting";
+  const who = model > counted ? "the model" : "n-grams";
   const more = times > 100 ? "over 100" : number(times, 1);
-  return `probability ${number(model)} by the model, ${number(counted)} by counting` +
+  return `probability ${number(model)} by the model, ${number(counted)} by n-grams` +
     (times < 1.1 ? "." : `: ${more} times as much by ${who}.`);
 }
 
 /** Where the training text has the last tokens. */
 function passage(at, length) {
-  const { tokens } = state.counting;
+  const { tokens } = state.ngrams;
   const part = (from, to) => Array.from(inLine(decode(tokens.subarray(Math.max(0, from), to))));
   const match = part(at - length, at).slice(-WIDTH);
   const before = match.length < WIDTH ? part(at - length - WIDTH, at - length) : [];
@@ -77,7 +77,7 @@ function passage(at, length) {
 /** Underline what the tokens, an element each, copy from the training text. */
 export function markCopied(spans, ids) {
   for (let t = 1; t <= ids.length; t++) {
-    const first = t + 1 - state.counting.ranges(ids, t).length;
+    const first = t + 1 - state.ngrams.ranges(ids, t).length;
     if (Array.from(decode(ids.slice(first, t))).length < COPIED) continue;
     for (const span of spans.slice(first, t)) span.classList.add("copied");
   }

@@ -3,9 +3,7 @@
 // returns false if it gave up because `isCurrent()` became false.
 
 import { openPanel } from "../actions.js";
-import { data } from "../run.js";
 import { state } from "../state.js";
-import { showAblation } from "./ablation.js";
 import { $, button } from "./elements.js";
 import { showAlone } from "./layer0.js";
 import { showCircuit } from "./circuit.js";
@@ -13,15 +11,13 @@ import { showLens } from "./lens.js";
 import { showPatching } from "./patching.js";
 import { showScores } from "./scores.js";
 
-const ALL = [
+export const PANELS = [
   { key: "lens", title: "Logit lens", show: showLens },
   { key: "patch", title: "Patching", show: showPatching },
   { key: "scores", title: "Head scores", show: showScores },
-  { key: "ablation", title: "Ablation", show: showAblation },
   { key: "alone", title: "Head from weights", show: showAlone },
   { key: "circuit", title: "Circuit", show: showCircuit },
 ];
-export const PANELS = ALL.filter(({ key }) => key !== "ablation" || data.ablation);
 
 /** Show the open panel, and no other. */
 export function showPanel(isCurrent) {

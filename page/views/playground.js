@@ -3,10 +3,10 @@
 import { goTo } from "../actions.js";
 import { last, snapshots } from "../run.js";
 import {
-  FIELDS, isShort, keepText, linkTo, pasted, problems, setting, SHORTEST, valueOf,
+  FIELDS, isShort, keepText, linkTo, pasted, problems, setting, SHORTEST,
 } from "../setting.js";
 import { follow, state } from "../state.js";
-import { command, pause, retrain, savedRun, train } from "../training.js";
+import { configFile, pause, savedRun, train } from "../training.js";
 import { $, button, el, saveFile } from "./elements.js";
 import { count } from "./format.js";
 import { showLoss, showMoment } from "./training.js";
@@ -14,37 +14,22 @@ import { showFormation } from "./scores.js";
 
 const mayReplace = () => !snapshots[last()].step ||
   confirm("A new model replaces this one. To keep it, first download its weights.");
-const IN_SIGHT = 6; // fields that are always visible
 
-function inputOf(field) {
-  const { key, values, live } = field;
+/** A labeled choice; `choose` gets the value. */
+function choice({ key, label, values }, choose) {
   const words = { true: "on", false: "off" };
-  const input = values
-    ? el("select", {}, ...values.map((value) =>
-      el("option", { value }, words[value] ?? `${value}`)))
-    : el("input", { type: "number", step: "any" });
-  input.id = `set-${key}`;
+  const input = el("select", { id: `set-${key}` }, ...values.map((value) =>
+    el("option", { value }, words[value] ?? `${value}`)));
   input.value = setting[key];
-  input.onchange = () => {
-    const value = valueOf(field, input.value);
-    said.textContent = "";
-    if (value === undefined) {
-      input.value = setting[key];
-      said.textContent = `${field.label}: ${field.low} to ${field.high}`;
-    } else if (!live) {
-      if (mayReplace()) location.search = linkTo({ [key]: value });
-      else input.value = setting[key];
-    } else {
-      retrain({ [key]: value });
-      history.replaceState(null, "", linkTo() + location.hash);
-    }
-  };
-  return input;
+  input.onchange = () => choose(values[input.selectedIndex], input);
+  return el("label", {}, `${label} `, input);
 }
 
-const labeled = (fields) =>
-  fields.map((field) => el("label", {}, `${field.label} `, inputOf(field)));
-const [folded, speed] = [FIELDS.slice(IN_SIGHT, -1), FIELDS.at(-1)];
+const newModel = (field) => choice(field, (value, input) => {
+  if (mayReplace()) location.search = linkTo({ [field.key]: value });
+  else input.value = setting[field.key];
+});
+const shown = FIELDS.filter(({ label }) => label);
 const said = el("output", { className: "small" });
 const text = el("textarea", { id: "pasted", rows: 3, value: pasted, spellcheck: false,
   placeholder: `Paste a text of ${SHORTEST} characters or more. Until then the model reads this ` +
@@ -59,9 +44,10 @@ function useText() {
 }
 
 function download() {
-  saveFile("last.safetensors", savedRun());
-  said.textContent = "Put the file into a folder of its own, as runs/mine/last.safetensors. Then: " +
-    "python sample.py mine";
+  const snapshot = snapshots[state.snapshot];
+  saveFile("last.safetensors", savedRun(snapshot));
+  said.textContent = `The weights of step ${count(snapshot.step)}, which is on show. Put the file ` +
+    "into a folder of its own, as runs/mine/last.safetensors. Then: python sample.py mine";
 }
 
 function copy(words, note = "") {
@@ -69,20 +55,18 @@ function copy(words, note = "") {
   navigator.clipboard?.writeText(words).catch(() => {}); // it can be copied by hand
 }
 
-const copyCommand = () => copy(command());
-const copyLink = () => copy(new URL(linkTo() + location.hash, location).href,
-  setting.task === "text" ? " (without the pasted text)" : " (open it, and press Train)");
+const copyConfig = () =>
+  copy(configFile(), "Save this as mine.yaml. Then: python train.py mine.yaml");
+const copyLink = () => copy(new URL(linkTo() + location.hash, location).href, " (" +
+  (setting.task === "text" ? "without the pasted text" : "open it, and press Train") +
+  "; optimizer, learning_rate, seed and others can be set in it, as &seed=2)");
 
 const form = el("section", { id: "setting", ariaLabel: "Setting" },
-  el("div", { className: "controls" },
-    el("b", {}, "New model"), ...labeled(FIELDS.slice(0, IN_SIGHT))),
-  el("details", {}, el("summary", {}, "More settings"),
-    el("div", { className: "controls" }, ...labeled(folded.filter(({ live }) => !live)),
-      el("b", {}, "This model"), ...labeled(folded.filter(({ live }) => live)),
-      button(download, { title: "last.safetensors, a run for sample.py and study.py" },
-        "Download weights"),
-      button(copyLink, {}, "Copy link"),
-      button(copyCommand, { title: "that trains the same in PyTorch" }, "Copy as command"))),
+  el("b", {}, "New model"), ...shown.slice(0, -1).map(newModel),
+  button(download, { title: "last.safetensors, a run for sample.py and study.py" },
+    "Download weights"),
+  button(copyLink, {}, "Copy link"),
+  button(copyConfig, { title: "that trains the same in PyTorch" }, "Copy config"),
   ...(setting.task === "text" ? [text, button(useText, {}, "Use this text")] : []), said);
 
 const begin = (count) => {
@@ -101,7 +85,7 @@ function showTraining() {
   main.textContent = state.training ? "Pause" : "Train";
   one.disabled = state.training;
   note.textContent = state.stopped
-    ? `Stopped ${state.stopped}. The weights are the last finite ones; lower a rate, and train again.`
+    ? `Stopped ${state.stopped}. The weights are the last finite ones; lower a learning rate in the link.`
     : state.edits.length ? "Edits affect neither training nor the scores of heads."
       : isDone && !state.training ? `Trained for ${count(step)} steps. Train goes on from there.` : "";
 }
@@ -113,7 +97,10 @@ $("notices").before(form);
 $("notices").append(...problems.map((problem) =>
   el("p", { className: "trouble" }, problem)));
 $("bar").firstElementChild.prepend(main,
-  el("div", { className: "controls" }, one, ...labeled([speed])));
+  el("div", { className: "controls" }, one, choice(shown.at(-1), (value) => {
+    setting.pace = value;
+    history.replaceState(null, "", linkTo() + location.hash);
+  })));
 $("told").append(note);
 document.body.classList.add("live");
 follow("newest", showLoss, showMoment, showFormation);

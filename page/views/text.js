@@ -68,7 +68,7 @@ export function showText() {
   });
   const { loss } = state.view.pass, more = nats && sum([...nats.slice(1)]) / (nats.length - 1);
   $("text-note").textContent = comparing()
-    ? `Mean surprisal: ${number(loss)} by the model, ${number(loss + more)} by counting.`
+    ? `Mean surprisal: ${number(loss)} by the model, ${number(loss + more)} by n-grams.`
     : look ? `Color: attention of ${headName(state.head)} from ${place("token", look.q)}.`
     : "Color: surprisal. Point at a token, or click to select it.";
   drawArcs();

@@ -18,7 +18,6 @@ import train
 from benchmarks import (
     common,
     page,
-    playground,
     recipe,
     sampling,
     throughput,
@@ -28,6 +27,7 @@ from benchmarks import (
 from configs.config import Config, ModelConfig, TrainConfig
 from configs.load import SECTIONS, read_command_line, read_config
 from model.gpt import GPT, next_token_loss
+from page.html import make_html
 from tests.conftest import DEBUG, ROOT
 
 TINY = ModelConfig(block_size=8, n_layer=1, n_head=1, n_embd=8)
@@ -159,29 +159,32 @@ def test_each_recipe_change_sets_exactly_its_fields() -> None:
         assert len(differing) == change.count("--"), name
 
 
-@pytest.mark.slow
-def test_page_times_each_action(
-    results: Any, browser: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def same_browser(browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the benchmark of the page use the tests' browser."""
     monkeypatch.setattr(page, "start_browser", partial(nullcontext, browser))
-    rows = results(page.main, str(ROOT / "docs/demo/induction.html"), "--repetitions=1")
+
+
+@pytest.mark.usefixtures("same_browser")
+def test_page_times_each_action_in_a_report(results: Any, report: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(make_html(report.data, report.weights), encoding="utf-8")
+    rows = results(page.main, str(path), "--repetitions=1")
     assert len(rows) == 16 and "patching grid, filled" in {row["what"] for row in rows}
-    assert page.median_and_p95([9.0, 1.0, 3.0, 2.0]) == "2.000 (3.000)"
+    assert all(len(row["milliseconds"]) == 1 for row in rows)
+    assert page.main([str(tmp_path / "absent.html")]) == 2
 
 
-def test_playground_trains_until_the_task_is_learned(
-    monkeypatch: pytest.MonkeyPatch, browser: Any, results: Any
+@pytest.mark.usefixtures("same_browser")
+def test_page_trains_until_the_task_is_learned(
+    monkeypatch: pytest.MonkeyPatch, results: Any
 ) -> None:
     """Or until MOST steps."""
-    monkeypatch.setattr(playground, "start_browser", partial(nullcontext, browser))
-    monkeypatch.setattr(playground, "pytorch_step", lambda threads: 40.0)
-    monkeypatch.setattr(common, "in_fresh_process", lambda measure, *values: measure(*values))
-    monkeypatch.setattr(playground, "TIMED", 2)
-    monkeypatch.setitem(playground.LEVELS, "flipflop", 0.01)
-    monkeypatch.setattr(playground, "MOST", 9)
-    *times, learned, other = (
-        results(playground.main, "fl", "--repetitions=1")
-        + results(playground.main, "recall", "--repetitions=1")[2:]
-    )
+    monkeypatch.setattr(page, "pytorch_step", lambda threads: 40.0)
+    monkeypatch.setattr(page, "TIMED", 2)
+    monkeypatch.setitem(page.LEVELS, "flipflop", 0.01)
+    monkeypatch.setattr(page, "MOST", 9)
+    *times, learned = results(page.main, "fl", "--repetitions=1")
+    *_, other = results(page.main, "recall", "--repetitions=1")
     assert [row["by"] for row in times] == ["a step of the page", "in PyTorch"]
     assert times[0]["ms"][0] > 0 and learned["steps"][0] < other["steps"][0] == 9

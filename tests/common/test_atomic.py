@@ -43,3 +43,6 @@ def test_folder_appears_when_it_is_complete(tmp_path: Path) -> None:
         (made / "whole").touch()
         assert not (tmp_path / "a").exists()
     assert [*tmp_path.rglob("*")] == [tmp_path / "a", tmp_path / "a" / "whole"]
+    with pytest.raises(OSError), atomic_folder(tmp_path / "a"):
+        pass  # another process was faster
+    assert [*tmp_path.rglob("*")] == [tmp_path / "a", tmp_path / "a" / "whole"]

@@ -1,4 +1,4 @@
-"""The numbers of `study.py counting`, against slow reference computations."""
+"""The numbers of `study.py ngrams`, against slow reference computations."""
 
 import copy
 import itertools
@@ -12,13 +12,12 @@ import torch
 from torch.nn import functional as F
 
 import study
-import train
 from configs.config import DataConfig
 from data.batches import TextBatches, open_batches
 from data.ngrams import mixed_losses
 from lens.capture import blocks_of
 from model.gpt import GPT
-from tests.conftest import DEBUG, ROOT, make_run
+from tests.conftest import make_run
 from training.checkpoint import open_run
 
 L, H, D, T, B = 2, 2, 8, 80, 3
@@ -33,11 +32,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return the model, the counts of its text, B validation sequences, the numbers of their first
     tokens in the split, and the tables."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("counting"))
+        patch.chdir(tmp_path_factory.mktemp("ngrams"))
         Path("text.txt").write_text(TEXT)
         saved = open_run(make_run(Path("runs/a"), n_layer=L, n_embd=H * D, block_size=T), "last")
         flags = ["--source=text.txt", f"--sequences={B}", "--checkpoint=last", "--json=out.json"]
-        assert study.main(["counting", "runs/a", *flags]) == 0
+        assert study.main(["ngrams", "runs/a", *flags]) == 0
         batches = open_batches(DataConfig(source="text.txt"), T, 0, saved.tokenizer)
         assert isinstance(batches, TextBatches)
         starts = T * np.linspace(0, batches.validation_tokens // T - 1, B).round().astype(int)
@@ -56,7 +55,7 @@ def counted(batches: TextBatches, starts: Any) -> Any:
     """Return the surprisals and context lengths, (B, T) each, one token at a time: count in the
     whole split up to it."""
     places = (starts[:, None] + 1 + np.arange(T)).ravel()
-    read = [batches.counting.read(batches.val_tokens[: place + 1]) for place in places]
+    read = [batches.ngrams.read(batches.val_tokens[: place + 1]) for place in places]
     return (np.array([part[i][-1] for part in read]).reshape(B, T) for i in (0, 1))
 
 
@@ -109,17 +108,7 @@ def test_what_is_lost_without_a_head(found: Any) -> None:
             assert found_part == pytest.approx(expected_part, rel=1e-3) and abs(found_part) > 0.1
 
 
-@pytest.mark.parametrize(
-    ("config", "flags"),
-    [(ROOT / "configs/tasks/induction.yaml", []), (DEBUG, ["--data.ngrams=false"])],
-    ids=["generated", "not counted"],
-)
-def test_run_without_counts_is_rejected(
-    workplace: Path, capsys: pytest.CaptureFixture[str], config: Any, flags: list[str]
-) -> None:
-    flags = [*flags, "--train.max_steps=1", "--train.sample_tokens=0", "--run=a"]
-    assert train.main([str(config), "--model.n_embd=16", "--model.n_head=2", *flags]) == 0
-    capsys.readouterr()
-    assert study.main(["counting"]) == 2
-    (line,) = [x for x in capsys.readouterr().err.splitlines() if "error: " in x]
-    assert "no n-grams were counted" in line
+def test_run_on_a_task_has_no_ngrams(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(Path("runs/a"), source="brackets", chars="()[]{}<>")
+    assert study.main(["ngrams"]) == 2
+    assert "error: a task has no n-grams; use a run on a text\n" in capsys.readouterr().err

@@ -3,8 +3,6 @@ page's engine uses."""
 
 import base64
 import copy
-import json
-import re
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import study
+import train
 from configs.config import DataConfig
 from data.corpus import load_text
 from lens import report_data
@@ -24,7 +23,7 @@ from lens.capture import capture
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, score_heads
 from lens.report_data import choose, choose_opening, through_training
 from lens.subject import MeasureOptions, Subject
-from tests.conftest import make_run
+from tests.conftest import DEBUG, make_run
 from tests.reports import CHARS, Report, parse_report, save_snapshot
 from training.checkpoint import open_run
 from training.step import TrainState
@@ -91,7 +90,7 @@ def test_choice_prefers_snapshots_where_the_loss_changes() -> None:
     assert choose([4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0], 5) == [0, 3, 4, 5, 8]
 
 
-def test_page_keeps_to_max_mb_and_overwrites_only_pages(
+def test_page_keeps_to_max_mb(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A model whose activation the engine lacks has no page."""
@@ -122,48 +121,46 @@ def test_page_keeps_to_max_mb_and_overwrites_only_pages(
         subject = Subject("a", MeasureOptions(source="word.txt", checkpoint=which))
         text = choose_opening(subject, subject.sequences(9))["text"]
         assert "word word w".startswith("".join(CHARS[i] for i in text))
-    Path("mine.txt").write_text("<!doctype html> mine, about glassgpt")
-    assert study.main([*report, "--out=mine.txt"]) == 2
-    assert Path("mine.txt").read_text() == "<!doctype html> mine, about glassgpt"
     monkeypatch.setattr(report_data, "ACTIVATIONS", ["relu"])
     assert study.main(report) == 2
     assert "error: page/engine/kernels.js lacks relu2; add it" in capsys.readouterr().err
 
 
 def test_training_text_is_in_the_page_only_if_asked_for(
-    debug_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(debug_run.parent.parent)
-    report = ["report", "debug", "--sequences=2", "--out=a.html"]
+    steps = np.random.default_rng(0).integers(0, 3, 20_000)
+    Path("text.txt").write_text("".join("abcd\n"[i % 5] for i in steps.cumsum()))
+    Path("other.txt").write_text("abcd\n" * 400)
+    flags = ["--train.max_steps=3", "--train.snapshots=3", "--train.sample_tokens=0"]
+    assert train.main([DEBUG, "--data.source=text.txt", "--run=a", *flags]) == 0
+    monkeypatch.setitem(report_data.NOTICES, "text.txt", "a notice")
 
     def page(*flags: str) -> Any:
-        assert study.main([*report, *flags]) == 0
-        capsys.readouterr()
-        html = Path("a.html").read_text(encoding="utf-8")
-        (data,) = re.findall(r' id="data">(.*?)</script>', html, re.S)
-        return json.loads(data), len(html.encode())
+        assert study.main(["report", "--sequences=2", *flags]) == 0
+        data, _ = parse_report(Path("runs/a"))
+        return data["text"], Path("runs/a/report.html").stat().st_size
 
-    text, (data, smaller) = load_text(DataConfig()), page("--prompt=to be")
-    assert data["text"] is None
-    data, larger = page("--prompt=to be", "--with_text")
-    tokens = np.frombuffer(zlib.decompress(base64.b64decode(data["text"]["deflated"])), np.uint8)
-    train = int(round(len(text.tokens) * 0.9, 3))
-    assert data["text"]["bytes_per_token"] == 1 and (tokens == text.tokens[:train]).all()
-    assert data["text"]["order"] == len(data["baselines"]) - 1 > 5
-    assert "Copyright © 2001 Python Software Foundation" in data["text"]["notice"]
-    monkeypatch.setattr(report_data, "MAX_TOKENS", 1000)
-    few, _ = page("--with_text")
-    assert len(zlib.decompress(base64.b64decode(few["text"]["deflated"]))) == 1000
-    monkeypatch.undo()
-    monkeypatch.chdir(debug_run.parent.parent)
+    def tokens_of(text: Any) -> Any:
+        return zlib.decompress(base64.b64decode(text["deflated"]))
+
+    (absent, smaller), (text, larger) = page(), page("--with_text")
+    whole = load_text(DataConfig(source="text.txt")).tokens
+    assert absent is None and tokens_of(text) == whole[:18_000].tobytes()
+    batches = Subject("a", MeasureOptions(source="text.txt")).batches
+    assert text["order"] == len(batches.baselines) - 1 > 1
+    assert (text["bytes_per_token"], text["notice"]) == (1, "a notice")
+    assert "Copyright © 2001 Python Software Foundation" in report_data.NOTICES["pydocs"]
     limit = (smaller + larger) / 2e6
-    data, size = page("--with_text", f"--max_mb={limit}")  # with fewer snapshots
-    assert data["text"] and size <= limit * 1e6
-    assert study.main([*report, "--with_text", f"--max_mb={(larger - smaller) / 1e6}"]) == 2
-    assert "the model exceeds" in capsys.readouterr().err
-    Path("other.txt").write_text("to be or not " * 200)
-    assert study.main([*report, "--with_text", "--source=other.txt"]) == 2
-    assert "--with_text needs the text that the run was trained on" in capsys.readouterr().err
+    text, size = page("--with_text", f"--max_mb={limit}")  # with fewer snapshots
+    assert text and size <= limit * 1e6
+    monkeypatch.setattr(report_data, "MAX_TOKENS", 1000)
+    assert tokens_of(page("--with_text")[0]) == whole[17_000:18_000].tobytes()
+    monkeypatch.undo()
+    monkeypatch.chdir(workplace)
+    for flag, why in (("--max_mb=0.01", "exceeds"), ("--source=other.txt", "was trained on; omit")):
+        assert study.main(["report", "--with_text", flag]) == 2
+        assert why in capsys.readouterr().err
 
 
 def test_snapshots_that_are_cut_or_later_are_left_out(

@@ -1,6 +1,6 @@
 """The table of runs: their order, their numbers, and the config fields that differ."""
 
-import csv
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_runs_are_ordered_and_their_differences_are_shown(
         finished(name, loss, "chance" if name == "worse" else "bigram", n_layer=layers)
     Path("runs/cut/last.safetensors").write_bytes(b"123456789")
     size = finished("best", 1 / 3)
-    assert study.main(["runs", "--csv=out.csv"]) == 1
+    assert study.main(["runs", "--json=out.json"]) == 1
     output, errors = capsys.readouterr()
     assert re.fullmatch("left out: runs/cut/last.safetensors cannot be opened: .*\n", errors)
     heading, _, best, worse, new = (line.split() for line in output.splitlines())
@@ -45,12 +45,12 @@ def test_runs_are_ordered_and_their_differences_are_shown(
     numbers = ["0.3333", "2.1667", "0.7500", "1.5000", "3", f"{size:,}", "9"]
     assert best == ["best", *numbers, "a", "text", "3"]
     assert worse[:2] == ["worse", "2.2500"] and [worse[-1], new[0]] == ["1", "new"]
-    with open("out.csv", newline="") as file:
-        table = [*csv.DictReader(file)]
-    losses = [(row["loss, nats/char"], row["below counting"]) for row in table]
-    assert losses == [(str(1 / 3), str(2.5 - 1 / 3)), ("2.25", ""), ("", "")]
+    (table,) = json.loads(Path("out.json").read_text())["tables"]
+    assert table[0][:3] == ["run", "loss, nats/char", "below n-grams"]
+    losses = [row[1:3] for row in table[1:]]
+    assert losses == [[1 / 3, 2.5 - 1 / 3], [2.25, None], [None, None]]
     finished("bytes", 0.1, chars=None)  # of more bits per character than in `best`
-    assert study.main(["runs", "bytes", "--csv=out.csv", "runs/best"]) == 0
+    assert study.main(["runs", "bytes", "runs/best"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     assert rows[0][1:3] == ["loss,", "bits/char"] and rows[0][-1] == "data.tokenizer"
     assert [row[:2] for row in rows[2:]] == [["best", "4"], ["bytes", "5"]]

@@ -11,13 +11,12 @@ from lens import capture
 from lens.subject import check_attention
 from model.attention import attention_weights
 from model.gpt import GPT
-from model.layers import Linear
 
 TINY = ModelConfig(block_size=8, n_layer=2, n_head=2, n_embd=8, zero_init=False)
 
 
 @pytest.mark.parametrize("numbers", [True, False])
-def test_other_shapes_and_a_formula_that_no_kernel_computes_are_rejected(
+def test_formula_that_the_kernel_does_not_compute_is_rejected(
     monkeypatch: pytest.MonkeyPatch, numbers: bool
 ) -> None:
     model = GPT(TINY, 9).eval()
@@ -26,12 +25,6 @@ def test_other_shapes_and_a_formula_that_no_kernel_computes_are_rejected(
     def biased(q_BHTD: Tensor, k_BHSD: Tensor, *mask: Any) -> Tensor:
         return attention_weights(q_BHTD + 1, k_BHSD, *mask)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(capture, "attention_weights", biased)
-        with pytest.raises(UserError, match=r"layer 0 .*attention_weights differs"):
-            check_attention(model, numbers)
-    attn, forward = model.get_submodule("blocks.1.attn"), Linear(8, 4, bias=False).forward
-    attn.key = Linear(8, 4, bias=False)
-    monkeypatch.setattr(attn.key, "forward", lambda x: forward(x).repeat_interleave(2, -1))
-    with pytest.raises(UserError, match=r"layer 1 .*key has the shape \[4, 8\]"):
+    monkeypatch.setattr(capture, "attention_weights", biased)
+    with pytest.raises(UserError, match=r"layer 0 .*attention_weights differs"):
         check_attention(model, numbers)

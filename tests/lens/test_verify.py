@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from lens.capture import blocks_of
-from lens.formula import relative_error
 from lens.verify import TOLERANCE, check_model
 from model.attention import attention, causal_mask
+from model.compare import largest_error, relative_error
 from model.gpt import GPT
 from tests.lens.models import CLASSICAL, MODERN, D, make_model, some_tokens
 
@@ -50,8 +50,9 @@ def test_correct_models_pass(config, own) -> None:  # type: ignore[no-untyped-de
 
 
 def test_error_of_a_number_that_is_not_finite_is_infinite() -> None:
-    got = torch.tensor([torch.nan, torch.inf, 1.0, 3.0])
-    assert relative_error(got, torch.full((4,), 2.0)).tolist() == [torch.inf, torch.inf, 0.5, 0.5]
+    got, want = torch.tensor([torch.nan, torch.inf, 1.0, 3.5]), torch.full((4,), 2.0)
+    assert relative_error(got, want).tolist() == [torch.inf, torch.inf, 0.5, 0.75]
+    assert largest_error(got, want) == torch.inf and largest_error(got[2:], want[2:]) == 0.75
 
 
 def with_attn(change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[GPT], None]:
@@ -65,12 +66,12 @@ def with_attn(change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[G
 
 
 def correct(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return attention(q, k, v, causal_mask(q.size(-2), k.size(-2)))[0]
+    return attention(q, k, v, causal_mask(q.size(-2), k.size(-2)))
 
 
 def next_token_in_head_1(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     causal = causal_mask(q.size(-2), k.size(-2))
-    return attention(q, k, v, torch.stack((causal, torch.ones_like(causal).tril(1))))[0]
+    return attention(q, k, v, torch.stack((causal, torch.ones_like(causal).tril(1))))
 
 
 def wrong_after_the_window_moves(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

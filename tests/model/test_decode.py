@@ -193,6 +193,7 @@ def test_cached_library_is_reused_only_if_current_and_valid(
             raise OSError("file too short")
         return Path(name)
 
+    (folder / "decode.c").write_text("int quick_to_compile;\n")
     monkeypatch.setattr(ctypes, "CDLL", load)
     compile_again = compile_library.__wrapped__
     older = compile_again(torch.float32)

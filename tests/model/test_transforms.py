@@ -36,7 +36,7 @@ def exported(model: GPT) -> Any:
 
 
 def in_onnx(model: GPT) -> Any:
-    program = torch.onnx.export(model, (tokens(2, 7),), dynamo=True, verbose=False, **VARIABLE)
+    program: Any = torch.onnx.export(model, (tokens(2, 7),), dynamo=True, verbose=False, **VARIABLE)
     reference = importlib.import_module("onnx.reference").ReferenceEvaluator(program.model_proto)
     return lambda x: torch.from_numpy(reference.run(None, {reference.input_names[0]: x.numpy()})[0])
 

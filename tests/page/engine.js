@@ -1,16 +1,20 @@
-// The engine's exports as globals, for the tests.
+// What computes in the page, as globals, for the tests. trainer.js comes first: see play.js.
 
+import { Trainer } from "../../page/engine/trainer.js";
+import { Learner } from "../../page/engine/backward.js";
 import { Circuit, logitGoal, scoreGoal } from "../../page/engine/circuit.js";
-import { Counting } from "../../page/engine/ngrams.js";
 import { CHOICES, Engine, windowStart } from "../../page/engine/engine.js";
 import { arena } from "../../page/engine/kernels.js";
 import { Layer0 } from "../../page/engine/layer0.js";
 import { Measure } from "../../page/engine/measure.js";
+import { NgramModel } from "../../page/engine/ngrams.js";
+import { Random } from "../../page/engine/random.js";
+import { shapesOf } from "../../page/engine/shapes.js";
 import { stagesOf } from "../../page/engine/stages.js";
 import { TASKS } from "../../page/engine/tasks.js";
 import { floatsOf } from "../../page/engine/weights.js";
 
 Object.assign(globalThis, {
-  arena, CHOICES, Circuit, Counting, Engine, floatsOf, Layer0, logitGoal, Measure, scoreGoal,
-  stagesOf, TASKS, windowStart,
+  arena, CHOICES, Circuit, Engine, floatsOf, Layer0, Learner, logitGoal, Measure, NgramModel, Random,
+  scoreGoal, shapesOf, stagesOf, TASKS, Trainer, windowStart,
 });

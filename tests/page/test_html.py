@@ -24,7 +24,7 @@ def test_security_policy_allows_only_own_script_and_style(report: Report) -> Non
     (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="(.*?)">', html)
     assert re.sub("sha256-[^']+", "sha256", policy) == (
         "default-src 'none'; script-src 'sha256' 'wasm-unsafe-eval'; "
-        "worker-src blob:; style-src 'sha256'; base-uri 'none'; form-action 'none'"
+        "worker-src blob:; img-src data:; style-src 'sha256'; base-uri 'none'; form-action 'none'"
     )
 
 

@@ -36,14 +36,14 @@ ASK = """([data, config, shapes, packed]) => {
     ids=["brackets", "addition"],
 )
 def test_measurements_are_those_of_lens(
-    blank: Any, T: int, settings: dict[str, Any], config: Any
+    engine: Any, T: int, settings: dict[str, Any], config: Any
 ) -> None:
     data = DataConfig(**settings)
     task, config = TASKS[data.source](data, T), replace(config, block_size=T)
     model = random_model(config, len(task.chars), 1)
     shapes = [[name, list(weight.shape)] for name, weight in model.state_dict().items()]
     given = [dataclasses.asdict(data), dataclasses.asdict(config), shapes, packed(model)]
-    found = blank.evaluate(ASK, given)
+    found = engine.evaluate(ASK, given)
 
     sequences, trained, repeats = (
         torch.tensor(found[name]) for name in ("sequences", "trained", "repeats")

@@ -1,4 +1,4 @@
-"""Counting in the page, in a browser, against data/ngrams.py and plain searches of the text."""
+"""N-grams in the page, in a browser, against data/ngrams.py and plain searches of the text."""
 
 import json
 import re
@@ -13,33 +13,32 @@ import torch
 
 from configs.config import DataConfig
 from data.corpus import load_text
-from data.ngrams import Counting, choose_order, count_ngrams
+from data.ngrams import NgramModel, choose_order, count_ngrams
 from page.html import in_base64, make_html
-from tests.page.conftest import Show, wait_for_address
-from tests.page.test_page import act, altered, logits_of, read, shown, text_of
+from tests.page.conftest import Show, altered, wait_for_address
+from tests.page.test_page import act, logits_of, read, shown, text_of
 from tests.page.test_stale import on_show
 from tests.reports import CHARS, TEXT, Report
 
 COLORS = "all => all.map(a => getComputedStyle(a).backgroundColor)"
 COUNT = """([train, V, order, ids, places]) => {
-  const counting = new Counting(Uint16Array.from(train), V, order);
-  for (const _ of counting.build());
+  const ngrams = new NgramModel(Uint16Array.from(train), V, order);
+  for (const _ of ngrams.build());
   for (const at of places) { // the results before a changed token are kept
-    counting.read(ids.map((id, t) => (t === at ? (id + 1) % V : id)));
+    ngrams.read(ids.map((id, t) => (t === at ? (id + 1) % V : id)));
   }
-  return JSON.stringify([[...counting.read(ids)], places.map((t) => {
-    const { length, places, next } = counting.longest(ids, t);
+  return JSON.stringify([[...ngrams.read(ids)], places.map((t) => {
+    const { length, places, next } = ngrams.longest(ids, t);
     const followed = next.map(({ id, count }) => [id, count]);
-    return [[...counting.predict(ids, t)], length, [...places].sort((a, b) => a - b), followed];
+    return [[...ngrams.predict(ids, t)], length, [...places].sort((a, b) => a - b), followed];
   })]);
 }"""
 
 
-def distribution(counting: Counting, past: list[int]) -> list[float]:
-    past = past[-len(counting.orders) :]
+def distribution(ngrams: NgramModel, past: list[int]) -> list[float]:
+    past = past[-len(ngrams.orders) :]
     return [
-        float(np.exp(-counting.read(np.array([*past, token]))[0][-1]))
-        for token in range(counting.V)
+        float(np.exp(-ngrams.read(np.array([*past, token]))[0][-1])) for token in range(ngrams.V)
     ]
 
 
@@ -59,11 +58,11 @@ def check(
     tab: Any, train: list[int], V: int, order: int, ids: list[int], places: list[int]
 ) -> None:
     surprisal, seen = json.loads(tab.evaluate(COUNT, [train, V, order, ids, places]))
-    counting = count_ngrams(np.array(train), np.array(train), V, order)
-    expected = counting.read(np.array(ids))[0]
+    ngrams = count_ngrams(np.array(train), np.array(train), V, order)
+    expected = ngrams.read(np.array(ids))[0]
     assert surprisal == pytest.approx(expected.tolist(), abs=1e-6)
     for t, (row, length, found, followed) in zip(places, seen, strict=True):
-        assert row == pytest.approx(distribution(counting, ids[:t]), abs=1e-6)
+        assert row == pytest.approx(distribution(ngrams, ids[:t]), abs=1e-6)
         assert sum(row) == pytest.approx(1, abs=1e-5)
         assert (length, found) == longest(train, ids, t)
         after = Counter(train[p] for p in found if p < len(train))
@@ -71,7 +70,7 @@ def check(
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_counting_equals_python_on_random_texts(blank: Any, seed: int) -> None:
+def test_ngrams_equals_python_on_random_texts(engine: Any, seed: int) -> None:
     """Texts repeat stretches, and often end within one; the text that is read may be unknown."""
     random = Random(seed)
     V, size = random.choice([1, 2, 3, 5, 40, 999]), random.choice([2, 3, 8, 60, 700])
@@ -85,16 +84,16 @@ def test_counting_equals_python_on_random_texts(blank: Any, seed: int) -> None:
     if random.random() < 0.5:
         ids += train[-random.randint(1, 70) :]
     places = [*random.sample(range(len(ids)), min(3, len(ids))), len(ids)]
-    check(blank, train, V, min(random.randint(1, 9), len(train)), ids, places)
+    check(engine, train, V, min(random.randint(1, 9), len(train)), ids, places)
 
 
-def test_counting_equals_python_on_the_manual(blank: Any) -> None:
+def test_ngrams_equals_python_on_the_manual(engine: Any) -> None:
     text = load_text(DataConfig())
     tokens = text.tokens[:90_000].tolist()
     train, V = tokens[:80_000], text.tokenizer.vocab_size
     order = choose_order(np.array(train), V)
     assert order > 5
-    check(blank, train, V, order, tokens[85_000:85_300], [0, 1, 77, 200, 300])
+    check(engine, train, V, order, tokens[85_000:85_300], [0, 1, 77, 200, 300])
 
 
 # --- in the page ---------------------------------------------------------------------------------
@@ -119,35 +118,35 @@ def numbers_of(text: str) -> list[int]:
 
 
 def compare(tab: Any) -> None:
-    tab.select_option("#color", "counting")
-    tab.wait_for_selector("#counting table")
+    tab.select_option("#color", "ngrams")
+    tab.wait_for_selector("#ngrams table")
 
 
 def assert_counts(tab: Any, text: str, logits_TV: torch.Tensor, t: int) -> None:
-    """Check all that the page shows of counting, with token t selected."""
+    """Check all that the page shows of n-grams, with token t selected."""
     train, ids = numbers_of(SEED), numbers_of(text)
-    counting = count_ngrams(np.array(train), np.array(train), len(CHARS), ORDER)
-    nats = counting.read(np.array(ids))[0]
+    ngrams = count_ngrams(np.array(train), np.array(train), len(CHARS), ORDER)
+    nats = ngrams.read(np.array(ids))[0]
     model_TV = logits_TV.log_softmax(-1)
     own = np.array([-float(model_TV[i, ids[i + 1]]) for i in range(len(ids) - 1)])
     assert read(tab, "#text-note") == pytest.approx([own.mean(), nats[1:].mean()], abs=6e-4)
     for i, color in enumerate(tab.eval_on_selector_all(".token[data-t]", COLORS)[1:]):
         red, _, blue = map(int, re.findall(r"\d+", color))
         assert (blue > red) == (own[i] < nats[i + 1]) or abs(own[i] - nats[i + 1]) < 0.05
-    p_V, counted_V = model_TV[t - 1].exp().numpy(), np.array(distribution(counting, ids[:t]))
+    p_V, counted_V = model_TV[t - 1].exp().numpy(), np.array(distribution(ngrams, ids[:t]))
     best = np.argsort(-np.maximum(p_V, counted_V), kind="stable")[:5]
-    assert tab.locator("#counting code").all_inner_texts() == [*shown(text_of(best))]
+    assert tab.locator("#ngrams code").all_inner_texts() == [*shown(text_of(best))]
     length, ends = longest(train, ids, t)
     followed = Counter(train[end] for end in ends if end < len(train))
     numbers = [[followed[v], counted_V[v], p_V[v]] for v in best]
-    found = [float(each) for each in tab.locator("#counting .number").all_inner_texts()]
+    found = [float(each) for each in tab.locator("#ngrams .number").all_inner_texts()]
     assert found == pytest.approx(np.array(numbers).ravel().tolist(), abs=6e-4)
-    assert re.search(rf"has the (last )?{length} tokens? ", tab.inner_text("#counting"))
+    assert re.search(rf"has the (last )?{length} tokens? ", tab.inner_text("#ngrams"))
     for line in tab.locator(".passage").all_inner_texts():
         assert line.strip() in SEED and text[t - length : t] in line
 
 
-def test_counting_follows_text_ablation_and_selected_token(show: Show, report: Report) -> None:
+def test_ngrams_follows_text_ablation_and_selected_token(show: Show, report: Report) -> None:
     html, model = counted_page(report, SEED), report.models[3]
     tab = show(html)
     compare(tab)
@@ -163,14 +162,14 @@ def test_counting_follows_text_ablation_and_selected_token(show: Show, report: R
     act(tab, "#slider", "1")
     assert_counts(tab, "or be so it", logits_of(report.models[1], "or be so it", off), 11)
     found, address = on_show(tab), wait_for_address(tab, "step=1")
-    assert "color=counting" in address
+    assert "color=ngrams" in address
     tab = show(html, address)
-    tab.wait_for_selector("#counting table")
+    tab.wait_for_selector("#ngrams table")
     assert on_show(tab) == found
     tab.hover("#text .token >> nth=0")
-    assert "the model does not predict it" in tab.inner_text("#counting")
+    assert "the model does not predict it" in tab.inner_text("#ngrams")
     act(tab, "#reset")
-    assert not tab.is_visible("#counting") and tab.input_value("#color") == "surprisal"
+    assert not tab.is_visible("#ngrams") and tab.input_value("#color") == "surprisal"
 
 
 def test_continuation_underlines_what_it_copies(show: Show, report: Report) -> None:
@@ -188,9 +187,9 @@ def test_continuation_underlines_what_it_copies(show: Show, report: Report) -> N
 def test_page_without_a_text_or_with_an_old_browser_does_not_count(
     show: Show, report: Report
 ) -> None:
-    tab = show(address="#color=counting")
-    assert not tab.is_visible("#color") and not tab.is_visible("#counting")
+    tab = show(address="#color=ngrams")
+    assert not tab.is_visible("#color") and not tab.is_visible("#ngrams")
     tab = show(altered(counted_page(report, SEED), '"DecompressionStream" in globalThis', "false"))
-    tab.select_option("#color", "counting")
-    assert tab.inner_text("#counting") == "Counting requires a newer browser."
+    tab.select_option("#color", "ngrams")
+    assert tab.inner_text("#ngrams") == "N-grams require a newer browser."
     assert tab.get_attribute("#notice a", "href") == "https://example.org/license"

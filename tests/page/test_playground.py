@@ -1,7 +1,6 @@
 """The playground in a browser: it trains a GPT by itself, and what it saves opens in PyTorch."""
 
 import json
-import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ import pytest
 import torch
 
 from common.errors import UserError
-from configs.load import SECTIONS, read_command_line, read_config
+from configs.load import read_config
 from data.tasks import TASKS
 from page.html import make_playground
-from tests.page.conftest import settle
+from tests.page.conftest import altered, settle
 from training.checkpoint import open_run
 
 Open = Callable[..., Any]
@@ -33,9 +32,9 @@ def play(file: Path, window: tuple[Any, list[str]]) -> Iterator[Open]:
     """Yield a function that opens the page; fail if it logs, or requests more than its workers."""
     tab, events = window
 
-    def open_page(address: str = "") -> Any:
+    def open_page(address: str = "", page: Path = file) -> Any:
         tab.goto("about:blank")
-        tab.goto(file.as_uri() + address)
+        tab.goto(page.as_uri() + address)
         return settle(tab)
 
     tab.set_viewport_size({"width": 1280, "height": 720})
@@ -43,9 +42,7 @@ def play(file: Path, window: tuple[Any, list[str]]) -> Iterator[Open]:
     events.clear()
     yield open_page
     tab.goto("about:blank")
-    assert {event.partition("?")[0] for event in events if not event.startswith("blob:")} <= {
-        file.as_uri()
-    }
+    assert all(event.startswith(("blob:", "file:")) for event in events)
 
 
 def train(tab: Any, steps: int) -> dict[str, Any]:
@@ -87,7 +84,7 @@ def test_a_model_learns_while_one_watches(play: Open) -> None:
 
 
 def test_heads_are_ablated_while_it_trains(play: Open) -> None:
-    tab = play(f"{TINY}&pace=5")
+    tab = play(f"{TINY}&pace=5&max_steps=3")
     tab.select_option("#set-pace", "1")
     assert "pace=1" in tab.url
     tab.click("#train")
@@ -101,75 +98,36 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
     assert "ablated" in tab.inner_text("#edit-list")
     tab.click("#train")
     tab.wait_for_selector("text=Train >> visible=true")
-    reached = train(tab, 2)["step"]
-    assert steps_of(tab)[-1] == reached and "ablated" in tab.inner_text("#edit-list")
+    tab.select_option("#set-pace", "fastest")
+    settle(tab).click("#undo")
+    for steps in (3, 6):  # Train ends at max_steps, and goes on from there
+        tab.fill("#slider", "0")  # Train shows the newest step again
+        settle(tab).click("#train")
+        note = f"Trained for {steps} steps. Train goes on from there."
+        tab.wait_for_selector(f"#training-note:has-text('{note}')")
+        assert steps_of(tab)[-1] == steps and f"step {steps} " in settle(tab).inner_text("#moment")
 
 
 def test_every_task_can_be_chosen(play: Open) -> None:
+    """The size is then the task's own."""
     tab = play(f"{TINY}&pace=5&workers=2")
-    assert {*tab.locator("#set-task option").all_inner_texts()} == {*TASKS, "text"}
+    tasks = {*tab.locator("#set-task option").all_inner_texts()}
+    assert tasks == {*TASKS} - {"repeat_fixed"} | {"text"}
+    with tab.expect_navigation():
+        tab.select_option("#set-n_head", "4")
+    assert "?n_layer=1&n_head=4&n_embd=16" in settle(tab).url and tab.locator(".pick").count() == 4
     train(tab, 1)
     tab.evaluate("window.confirm = () => false")
-    tab.select_option("#set-task", "sink")  # the trained model stays
+    tab.select_option("#set-task", "modular")  # the trained model stays
     assert tab.input_value("#set-task") == "repeat" and steps_of(tab) == [0, 1]
     tab.evaluate("window.confirm = () => true")
     with tab.expect_navigation():
-        tab.select_option("#set-task", "sink")
-    chosen = [
-        settle(tab).input_value(f"#set-{key}") for key in ("task", "n_embd", "pace", "workers")
-    ]
-    assert chosen == ["sink", "64", "5", "2"]  # the size is the task's own
-    tab.click("summary >> text=More settings")
-    tab.select_option("#set-pace", "20")
-    tab.click("text=Copy link")
-    link = tab.inner_text("#setting output").split()[0]
-    tab.goto("about:blank")
-    tab.goto(link)
-    chosen = [settle(tab).input_value(f"#set-{key}") for key in ("task", "pace", "workers")]
-    assert chosen == ["sink", "20", "2"]
-
-
-def test_heads_that_attend_uniformly_have_no_label(play: Open) -> None:
-    """In a sequence of a few tokens, uniform attention has high scores."""
-    labels = play("?task=modular&n_embd=16").locator(".pick i").all_inner_texts()
+        tab.select_option("#set-task", "modular")
+    assert settle(tab).url.endswith("?task=modular&pace=5&workers=2")
+    assert tab.input_value("#set-n_embd") == "96" and "97" in tab.inner_text("#source")
+    # In a sequence of a few tokens, uniform attention has high scores.
+    labels = tab.locator(".pick i").all_inner_texts()
     assert len(labels) == 4 and not any(labels)
-
-
-def test_end_of_training_is_said(play: Open) -> None:
-    tab = play(f"{TINY}&max_steps=3")
-    for steps in (3, 6):
-        settle(tab).click("#train")
-        tab.wait_for_function("(steps) => glassgpt.steps.at(-1) === steps", arg=steps)
-        assert f"step {steps} " in settle(tab).inner_text("#moment")
-        note = f"Trained for {steps} steps. Train goes on from there."
-        tab.wait_for_selector(f"#training-note:has-text('{note}')")
-        tab.fill("#slider", "0")  # Train shows the newest step again
-
-
-def test_an_address_is_a_run(play: Open) -> None:
-    """The same address trains the same model bitwise; another seed, another one."""
-
-    def run(address: str) -> list[Any]:
-        tab = play(f"?task=flipflop&n_embd=16&n_head=1&workers=2&{address}")
-        return [train(tab, 6), logits(tab, "w0r0", 6).tolist()]
-
-    first, again, other = (run(f"seed={seed}") for seed in (7, 7, 8))
-    assert first == again and first[0]["loss"] != other[0]["loss"]
-
-
-def test_settings_stand_in_the_address(play: Open) -> None:
-    tab = play(TINY)
-    with tab.expect_navigation():
-        tab.select_option("#set-n_head", "4")
-    assert "?n_layer=1&n_head=4&n_embd=16&batch_size=4" in settle(tab).url
-    assert tab.locator(".pick").count() == 4
-    tab.click("summary >> text=More settings")
-    tab.fill("#set-learning_rate", "0.5")
-    tab.press("#set-learning_rate", "Enter")
-    assert "learning_rate=0.5" in tab.url and tab.evaluate("glassgpt.steps.length") == 1
-    with tab.expect_navigation():
-        tab.select_option("#set-task", "recall")
-    assert settle(tab).url.endswith("?task=recall") and "value" in tab.inner_text("#source")
 
 
 def test_wrong_address_is_a_line_for_each_mistake(play: Open) -> None:
@@ -183,28 +141,62 @@ def test_wrong_address_is_a_line_for_each_mistake(play: Open) -> None:
     assert tab.locator(".pick").count() == 8
 
 
-def test_saved_weights_and_command_are_those_of_the_page(play: Open, tmp_path: Path) -> None:
+SETTINGS = "task=flipflop&n_embd=16&n_head=1&workers=2"
+
+
+def test_an_address_is_a_run(play: Open) -> None:
+    """The same address trains the same model bitwise, also from Copy link; another seed, another
+    one."""
+
+    def run(tab: Any) -> list[Any]:
+        return [train(tab, 6), logits(tab, "w0r0", 6).tolist()]
+
+    tab = play(f"?{SETTINGS}&seed=7")
+    first = run(tab)
+    tab.click("text=Copy link")
+    link = tab.inner_text("#setting output").split()[0]
+    assert "seed=7" in link
+    again, other = run(play("?" + link.partition("?")[2])), run(play(f"?{SETTINGS}&seed=8"))
+    assert first == again and first[0]["loss"] != other[0]["loss"]
+
+
+def test_learning_rates_of_the_address_are_used_from_the_first_step(play: Open) -> None:
+    """Each updates its own weights, and both at 0 none."""
+    rates = [(0, 0), (0, 0.02), (0.02, 0)]
+    found = []
+    for adamw, muon in rates:
+        tab = play(f"?{SETTINGS}&learning_rate={adamw}&muon_learning_rate={muon}")
+        before = logits(tab, "w0r0", 0)
+        train(tab, 2)
+        found.append(np.abs(logits(tab, "w0r0", 2) - before).max())
+    assert found[0] == 0 < min(found[1:])
+
+
+def test_downloads_are_what_is_on_show(play: Open, tmp_path: Path) -> None:
+    """Weights of the snapshot that the slider shows; a config that train.py reads."""
     tab = play("?task=modular&n_embd=16&ngrams=2&optimizer=adamw&weight_decay=0.2&seed=3")
-    loss = train(tab, 3)["loss"]
-    tab.click("summary >> text=More settings")
-    with tab.expect_download() as download:
-        tab.click("text=Download weights")
-    download.value.save_as(tmp_path / "last.safetensors")
-    saved = open_run(tmp_path)
-    text = "1+2="
-    ids = torch.from_numpy(saved.tokenizer.encode(text).astype(int))[None]
-    expected = saved.model()(ids)[0].detach().numpy()
-    assert np.abs(logits(tab, text, 3) - expected).max() < 1e-5
+    loss, text = train(tab, 3)["loss"], "1+2="
+    for step in (3, 0):
+        tab.fill("#slider", str(steps_of(tab).index(step)))
+        with settle(tab).expect_download() as download:
+            tab.click("text=Download weights")
+        download.value.save_as(tmp_path / "last.safetensors")
+        assert f"The weights of step {step}, " in tab.inner_text("#setting output")
+        saved = open_run(tmp_path)
+        ids = torch.from_numpy(saved.tokenizer.encode(text).astype(int))[None]
+        expected = saved.model()(ids)[0].detach().numpy()
+        assert np.abs(logits(tab, text, step) - expected).max() < 1e-5
+        assert saved.header.state.step == step
+        assert (saved.header.state.best_val_loss == loss) == (step == 3)
     header = saved.header
     with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
         saved.check_resume(header.corpus, header.config.train, header.machine)
-    assert (header.state.step, header.state.best_val_loss) == (3, loss)
     assert not saved.tokenizer.to_dict()["chars"].isascii()
-    tab.click("text=Copy as command")
-    python, script, *flags = shlex.split(tab.inner_text("#setting output"))
-    assert (python, script) == ("python", "train.py")
-    rest, values = read_command_line(SECTIONS, flags, "", "")
-    assert not rest and read_config(values, None) == saved.header.config
+    tab.click("text=Copy config")
+    config, _, note = tab.inner_text("#setting output").rpartition("\n")
+    assert note.startswith("Save this as mine.yaml")
+    (tmp_path / "mine.yaml").write_text(config)
+    assert read_config({}, str(tmp_path / "mine.yaml")) == header.config
 
 
 def test_pasted_text_is_trained_on(play: Open) -> None:
@@ -232,38 +224,28 @@ def test_pasted_text_is_trained_on(play: Open) -> None:
 
 
 def test_loss_that_is_not_finite_stops(play: Open) -> None:
-    """It keeps weights with a finite loss, and training can go on from them."""
-    names = ("muon_learning_rate", "learning_rate")
-    tab = play(TINY + "&workers=2" + "".join(f"&{name}=1e30" for name in names))
+    """It keeps weights with a finite loss."""
+    tab = play(TINY + "&workers=2&muon_learning_rate=1e30&learning_rate=1e30")
     found = train(tab, 20)
     note = settle(tab).inner_text("#training-note")
     assert note.startswith(f"Stopped at step {found['step'] + 1}: loss ")
     assert np.isfinite(logits(tab, "abc", found["step"])).all()
-    tab.click("summary >> text=More settings")
-    for name in names:
-        tab.fill(f"#set-{name}", "0.001")
-        tab.press(f"#set-{name}", "Enter")
-    further = train(tab, 2)
-    assert further["step"] == found["step"] + 2 and further["loss"] < 4
 
 
-def test_training_begins_at_the_weights_on_show(play: Open) -> None:
-    tab = play(TINY + "&learning_rate=0&muon_learning_rate=0")
-    train(tab, 1)
-    assert np.array_equal(logits(tab, "abc", 0), logits(tab, "abc", 1))
-
-
-def test_snapshots_thin_out(play: Open) -> None:
-    tab = play(TINY + "&n_head=1&batch_size=1")
+def test_snapshots_thin_out(play: Open, file: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few.html"
+    few.write_text(altered(file.read_text(encoding="utf-8"), "MOST = 100", "MOST = 20"), "utf-8")
+    tab = play(TINY + "&n_head=1&batch_size=1", few)
     steps_alone = """async (count) => {
       for (let i = 0; i < count; i++) await glassgpt.train(1);
     }"""
-    tab.evaluate(steps_alone, 96)
-    tab.fill("#slider", "95")
-    assert "step 95" in settle(tab).inner_text("#moment")
-    tab.evaluate(steps_alone, 26)
+    tab.evaluate(steps_alone, 19)
+    tab.fill("#slider", "18")
+    assert "step 18" in settle(tab).inner_text("#moment")
+    tab.evaluate(steps_alone, 8)
     steps = steps_of(tab)
-    assert len(steps) == 100 and steps[0] == 0 and steps[-1] == 122 and steps == sorted(steps)
-    assert steps[:30] == [*range(30)]  # closer together at the beginning
-    assert "step 95" in settle(tab).inner_text("#moment")  # which stays on show
-    assert int(tab.input_value("#slider")) == steps.index(95) < 95
+    assert len(steps) == 20 and steps[0] == 0 and steps[-1] == 27 and steps == sorted(steps)
+    gaps = np.diff(steps)
+    assert gaps[:5].sum() < gaps[-5:].sum()  # closer together at the beginning
+    assert "step 18" in settle(tab).inner_text("#moment")  # which stays on show
+    assert int(tab.input_value("#slider")) == steps.index(18) < 18

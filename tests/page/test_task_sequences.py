@@ -1,4 +1,4 @@
-"""The tasks of the page make the sequences of data/tasks.py from the same random numbers."""
+"""The tasks of the page make the sequences of data/tasks/ from the same random numbers."""
 
 import dataclasses
 from typing import Any
@@ -10,6 +10,10 @@ from configs.config import DataConfig
 from data.tasks import TASKS
 
 SETTINGS: list[tuple[int, dict[str, Any]]] = [
+    (96, {"source": "repeat"}),
+    (14, {"source": "repeat", "task_kinds": 20, "task_length": 7}),
+    (4, {"source": "repeat", "task_kinds": 5, "task_length": 2}),
+    (40, {"source": "repeat_fixed", "task_kinds": 20, "task_length": 9}),
     (1, {"source": "sink"}),
     (64, {"source": "sink", "task_kinds": 7}),
     (40, {"source": "markov"}),
@@ -37,7 +41,7 @@ ASK = """([data, T, numbers, heldOut, typed = []]) => {
 
 
 @pytest.mark.parametrize(("T", "settings"), SETTINGS, ids=lambda value: str(value))
-def test_sequences_are_those_of_python(blank: Any, T: int, settings: dict[str, Any]) -> None:
+def test_sequences_are_those_of_python(engine: Any, T: int, settings: dict[str, Any]) -> None:
     """So are the keys and answers of any tokens, as of a typed prompt."""
     data = DataConfig(**settings)
     task = TASKS[data.source](data, T)
@@ -48,7 +52,7 @@ def test_sequences_are_those_of_python(blank: Any, T: int, settings: dict[str, A
         sequences = task.make(u, held_out)
         typed = random.permuted(sequences[:, : T // 2 + 2], axis=1)
         given = [dataclasses.asdict(data), T, u.tolist(), held_out, typed.tolist()]
-        found = blank.evaluate(ASK, given)
+        found = engine.evaluate(ASK, given)
         assert found["chars"] == "".join(task.chars) and found["numbers"] == task.numbers
         assert found["sequences"] == sequences.tolist()
         for tokens, place in ((sequences, slice(40)), (typed, slice(40, 80))):
@@ -59,26 +63,10 @@ def test_sequences_are_those_of_python(blank: Any, T: int, settings: dict[str, A
         assert found["baselines"] == pytest.approx(task.baselines(sequences), rel=0.02)
 
 
-def test_repeat_repeats_random_strings(blank: Any) -> None:
-    """They have the properties of Python's, whose random numbers are drawn in another way."""
-    data = DataConfig(source="repeat", repeat_vocab=20, repeat_min_period=3, repeat_max_period=6)
-    u = np.random.default_rng(0).random((300, 21))
-    found = blank.evaluate(ASK, [dataclasses.asdict(data), 14, u.tolist(), False])
-    task, tokens = TASKS["repeat"](data, 14), np.array(found["sequences"])
-    assert found["numbers"] == 21 and found["chars"] == task.chars
-    periods = [len({*sequence}) for sequence in tokens.tolist()]
-    assert {*periods} == {3, 4, 5, 6} and np.bincount(periods)[3:].min() > 50
-    for period, sequence in zip(periods, tokens, strict=True):
-        assert np.array_equal(sequence[period:], sequence[:-period])
-    assert np.bincount(tokens[:, 0], minlength=20).min() > 0
-    assert found["answers"] == task.answers(tokens).tolist()
-    assert found["baselines"] == pytest.approx(task.baselines(tokens), rel=0.02)
-
-
-def test_text_holds_out_its_last_tenth(blank: Any) -> None:
+def test_text_holds_out_its_last_tenth(engine: Any) -> None:
     data = {"source": "text", "text": "ba" * 45 + "cd" * 5}
     u = [[x / 100] for x in range(100)]
-    seen, held_out = (blank.evaluate(ASK, [data, 5, u, split]) for split in (False, True))
+    seen, held_out = (engine.evaluate(ASK, [data, 5, u, split]) for split in (False, True))
     assert seen["chars"] == "abcd"
     assert {*map(tuple, seen["sequences"])} == {(0, 1) * 3, (1, 0) * 3}
     assert {*map(tuple, held_out["sequences"])} == {(2, 3) * 3, (3, 2) * 3}

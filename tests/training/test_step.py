@@ -185,12 +185,12 @@ def test_first_step_that_is_not_finite_is_named() -> None:
         weight.grad = torch.full_like(weight, math.nan if i == 3 else 1.0)
     check_results([1.0, 2.0], [3.0, 4.0], 9, weights)
     for which, place, value in itertools.product(range(2), range(3), BAD):
-        results = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
-        results[which][place:] = [value] * (3 - place)
+        losses, norms = [1.0, 2.0, 3.0], [4.0, 5.0, 6.0]
+        (losses, norms)[which][place:] = [value] * (3 - place)
         first = f", first in {list(weights)[3]}" * (place == 2)
         message = rf"^at step {7 + place}: loss \S+, gradient norm [^,]*{first}$"
         with pytest.raises(FloatingPointError, match=message):
-            check_results(*results, 9, weights)
+            check_results(losses, norms, 9, weights)
 
 
 def test_state_keeps_the_best_loss() -> None:

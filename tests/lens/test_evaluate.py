@@ -1,0 +1,99 @@
+"""The table of `study.py evaluate`, against losses of whole splits that are computed directly."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import study
+from configs.config import DataConfig
+from data.batches import TextBatches, open_batches
+from data.ngrams import mixed_losses
+from tests.conftest import make_run
+from training.checkpoint import load_checkpoint, open_run, save_checkpoint
+from training.machine import Processes
+from training.step import evaluate
+
+
+def run_on(data: DataConfig, **choices: Any) -> Path:
+    """Make a run of random weights with this data config."""
+    run = make_run(Path("runs/a"), **choices)
+    for which in ("best", "last"):
+        header, tensors = load_checkpoint(run / f"{which}.safetensors")
+        header = replace(header, config=replace(header.config, data=data))
+        save_checkpoint(run / f"{which}.safetensors", tensors, header)
+    return run
+
+
+def tables(*flags: str) -> Any:
+    assert study.main(["evaluate", "a", *flags, "--json=out.json"]) == 0
+    return json.loads(Path("out.json").read_text())["tables"]
+
+
+@torch.no_grad()
+def test_losses_of_the_held_out_splits(workplace: Path) -> None:
+    """Of the run, of n-grams, and of both mixed; the text is another one on request."""
+    Path("text.txt").write_text("a tale of an owl, été, and of a cat\n" * 60)
+    data = DataConfig(source="text.txt", tokenizer="byte", test_fraction=0.2, val_fraction=0.15)
+    run_on(data, chars=None)
+    Path("other.txt").write_text("nothing of the kind at all, as it were\n" * 40)
+    for source, which in (("text.txt", "best"), ("other.txt", "last")):
+        saved = open_run("a", which)
+        batches = open_batches(DataConfig(**vars(data) | {"source": source}), 12, 0)
+        assert isinstance(batches, TextBatches)
+        (table,) = tables(f"--source={source}", f"--checkpoint={which}")
+        assert table[0] == ["split", "by", "nats/byte", "bits/char", "bits/byte"]
+        expected, order = [], len(batches.ngrams.orders)
+        for name, tokens in (("validation", batches.val_tokens), ("test", batches.test_tokens)):
+            losses = []
+            for place in range(0, len(tokens) - 1, 12):
+                part = torch.from_numpy(tokens[place : place + 13].astype(int))
+                log_p = saved.model()(part[None, :-1])[0].log_softmax(-1)
+                losses.append(-log_p.gather(-1, part[1:, None])[:, 0])
+            one = torch.cat(losses).double().numpy()
+            counted = batches.ngrams.read(tokens)[0][1:]
+            characters = len(bytes(tokens[1:].tolist()).decode(errors="ignore"))
+            for by, nats in {
+                "model": one,
+                f"{order}-gram": counted,
+                "both mixed": mixed_losses(one, counted),
+            }.items():
+                bits = nats.sum() / math.log(2)
+                numbers = [nats.mean(), bits / characters, bits / len(nats)]
+                expected.append([name, by, *(pytest.approx(n, rel=1e-5) for n in numbers)])
+        assert table[1:] == expected
+
+
+def test_accuracy_of_a_task(workplace: Path) -> None:
+    """Also of training sequences; there are no n-grams."""
+    data = DataConfig(source="brackets", task_kinds=2)
+    batches = open_batches(data, 12, 0)
+    run_on(data, tokenizer=batches.tokenizer)
+    losses, accuracies = tables()
+    model, rows = open_run("a").model(), {}
+    for name, split in batches.evaluated.items():
+        rows[name] = evaluate(model, split(2), batches, Processes())
+    assert losses[1:] == [
+        [name, "model", pytest.approx(r.loss), pytest.approx(r.bits_per_char)]
+        for name, r in rows.items()
+        if r
+    ]
+    assert accuracies[1:] == [[name, r.accuracy] for name, r in rows.items() if r]
+    assert [*rows] == ["validation", "training"]
+
+
+def test_loss_that_is_not_finite_is_an_error(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The logits are finite in float32, but not their losses."""
+    Path("text.txt").write_text("abc\n" * 200)
+    run = run_on(DataConfig(source="text.txt"), chars="\nabc")
+    header, tensors = load_checkpoint(run / "best.safetensors")
+    tensors["model.head.weight"].sign_().mul_(1e38)
+    save_checkpoint(run / "best.safetensors", tensors, header)
+    assert study.main(["evaluate", "a", "--source=text.txt"]) == 2
+    assert "error: the validation loss is " in capsys.readouterr().err
