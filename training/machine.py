@@ -195,7 +195,8 @@ def pick_device(name: str, local_rank: int = 0) -> str:
         raise UserError(f"there is no {name} device; available: {', '.join(present)}")
     if name == "cuda":
         if local_rank >= torch.cuda.device_count():
-            raise UserError(f"there are {torch.cuda.device_count()} GPUs for more processes")
+            count = torch.cuda.device_count()
+            raise UserError(f"there are {count} GPUs, too few for the processes of this machine")
         torch.cuda.set_device(local_rank)
     return name
 
@@ -208,7 +209,7 @@ def make_repeatable() -> None:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this when it starts
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # for finding bugs alone
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # cuDNN's attention varies, and its preparation for each length takes 10 ms, which decoding
     # repeats at every token.
     torch.backends.cuda.enable_cudnn_sdp(False)

@@ -44,11 +44,16 @@ def test_threads_and_precision_are_configured_or_automatic(monkeypatch: pytest.M
 def test_auto_device_is_a_gpu_and_each_rank_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     for cuda, mps, best in ((1, 1, "cuda"), (0, 1, "mps"), (0, 0, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: bool(cuda))
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: bool(mps))
         assert pick_device("auto", 3) == best and pick_device("cpu") == "cpu"
     assert chosen == [3]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UserError, match=r"^there are 4 GPUs, too few for the processes"):
+        pick_device("cuda", 4)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for name in ("cuda", "mps"):
         with pytest.raises(UserError, match=f"there is no {name} device; available: cpu$"):
             pick_device(name)
