@@ -24,7 +24,7 @@ from common.errors import UserError, command, shell_word
 from configs.config import STRICT, Config
 from configs.load import SECTIONS, Values, build, read_command_line, read_config, read_yaml
 from data.batches import Batches, check_cached, open_batches
-from model.generate import Sampling, generate
+from model.generate import Sampling, choose_decoder, generate
 from model.gpt import GPT
 from training.budget import fit_steps
 from training.checkpoint import (
@@ -189,8 +189,12 @@ def sample(model: GPT, batches: Batches, config: Config) -> str:
     device = model.token_embedding.weight.device
     prompt_BT = torch.tensor([[batches.corpus.start_token]], device=device)
     generator = torch.Generator().manual_seed(config.train.seed)
-    tokens = generate(model, prompt_BT, config.train.sample_tokens, Sampling(), generator)
-    return batches.start + batches.tokenizer.decode(int(token) for token in tokens)
+    model.eval()
+    decoder = choose_decoder(model)
+    tokens = generate(decoder, prompt_BT, config.train.sample_tokens, Sampling(), generator)
+    text = batches.tokenizer.decode(int(token) for token in tokens)
+    model.train()
+    return batches.start + text
 
 
 @command

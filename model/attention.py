@@ -214,13 +214,16 @@ class MultiHeadAttention(nn.Module):
         Args:
             x_BTC: input of the queries.
             source_BSC: input of the keys and values in cross-attention, of any length.
-            mask: boolean, broadcastable to (B, H, T, S); True may attend.
+            mask: boolean, (..., T, S) or (..., 1, S); True may attend.
             causal: let a position attend only to itself and to earlier positions. This, a cache and
                 rotary positions require self-attention.
             cache: keys and values of earlier positions; the keys and values of `x` are appended.
 
         Returns:
             (B, T, C).
+
+        Raises:
+            ValueError: for a mask without a column for each key, cached keys included.
         """
         source_BSC = x_BTC if source_BSC is None else source_BSC
         q_BHTD = self.q_norm(self.split_heads(self.query(x_BTC)))
@@ -234,6 +237,10 @@ class MultiHeadAttention(nn.Module):
         # Not T == S, which in an exported graph may be a symbol instead of a bool.
         is_causal = causal and mask is None and start == 0
         T, S = q_BHTD.size(2), k_BHSD.size(2)
+        if mask is not None and mask.size(-1) != S:  # a single column would apply to all keys
+            raise ValueError(
+                f"the mask has {mask.size(-1)} columns, expected {S}, one for each key"
+            )
         # A mask is made even for a kernel that does not read it, because hooks on `attend` do.
         if causal and T > 1:  # a single query is the last position and may attend to all keys
             past_TS = causal_mask(T, S, x_BTC.device)

@@ -1,16 +1,20 @@
 """Generation: how a token is sampled, and which part of a long text the model reads."""
 
 import math
+import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from common.errors import printable
 from configs.config import STRICT, Count, NonNegative
+from model.attention import Cache
+from model.compare import largest_error
 from model.gpt import GPT
 
 
@@ -46,7 +50,7 @@ class Sampling:
 
 
 def generate(
-    model: GPT,
+    model: Any,
     prompt_BT: Tensor,
     max_new_tokens: int,
     sampling: Sampling,
@@ -56,6 +60,9 @@ def generate(
 
     Dropout is disabled. Tokens are sampled on the CPU, so that `generator` draws the same random
     numbers for every device.
+
+    Args:
+        model: a GPT, or another decoder, from `choose_decoder` or `optimize_for_decoding`.
 
     Raises:
         FloatingPointError: if the logits are not finite.
@@ -75,10 +82,55 @@ def generate(
         model.train(was_training)
 
 
+class Recomputed(nn.Module):
+    """A model without a KV cache: it computes all positions again for each token."""
+
+    def __init__(self, model: GPT) -> None:
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def forward(self, tokens_BT: Tensor, cache: Cache) -> Tensor:
+        """Return the logits at the positions so far."""
+        return self.model.forward(cache.append(tokens_BT))
+
+    def new_cache(self) -> Cache:
+        """Return a cache that keeps the tokens alone."""
+        return Cache(0, 0)
+
+
+@torch.inference_mode()
+def decoding_error(model: GPT, decoder: Any) -> float:
+    """Return how far the logits of a decoder are from those of the model's forward pass, relative
+    to the largest logit. It reads a whole context, its last token separately."""
+    T, device = model.config.block_size, model.token_embedding.weight.device
+    tokens_1T = torch.arange(T, device=device)[None] % model.token_embedding.num_embeddings
+    tokens_1T = model.forward(tokens_1T).argmax(
+        -1
+    )  # more like text: a change may act on few tokens
+    cache = decoder.new_cache()
+    parts = [decoder.forward(part, cache) for part in tokens_1T.split(max(1, T - 1), dim=1)]
+    return largest_error(torch.cat(parts, dim=1), model.forward(tokens_1T))
+
+
+def choose_decoder(model: GPT) -> Any:
+    """Return the model, or, if its KV cache gives other logits than its forward pass, a `Recomputed`
+    model, and print a note. A changed attention layer, for example, may not expect a cache."""
+    try:
+        error = decoding_error(model, model)
+        dtype = model.compute_dtype or model.token_embedding.weight.dtype
+        if error <= (0.1 if dtype == torch.bfloat16 else 1e-3):  # rounding is a tenth of that
+            return model
+        reason = f"the KV cache changes the logits by {error:.0e}"
+    except Exception as failed:  # a changed model may raise anything
+        reason = printable(str(failed))
+    print(f"note: decoding without a KV cache, and therefore slower: {reason}", file=sys.stderr)
+    return Recomputed(model)
+
+
 class Decoder:
     """Reads a text in parts of any length and computes the logits of the next token."""
 
-    def __init__(self, model: GPT) -> None:
+    def __init__(self, model: Any) -> None:
         self.model, self.cache = model, model.new_cache()
         self.start = 0  # of the part of the text that the model sees, which is in the cache
 

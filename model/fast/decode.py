@@ -18,6 +18,7 @@ import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from torch.nn import functional as F
 
 from common.errors import printable
 from model.attention import Cache
-from model.compare import largest_error
+from model.generate import choose_decoder, decoding_error
 from model.gpt import GPT
 
 ACTIVATIONS = ["relu", "relu2", "gelu", "gelu_tanh"]  # numbered as in decode.c
@@ -33,10 +34,10 @@ LANES = 16
 TOLERANCE = 1e-4  # relative to the largest logit; rounding errors are about 1e-6
 
 
-def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> GPT:
+def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> Any:
     """Return a faster model for decoding: a `CompiledGPT` on a CPU, a model in `dtype` on a GPU. If
-    there is no compiler, or `decode.c` computes different logits, print a note to stderr and return
-    the model itself. The model is in float32 and is not modified.
+    there is no compiler, or `decode.c` computes different logits over a whole context, print a note
+    to stderr and return what `choose_decoder` does. The model is in float32 and is not modified.
 
     Args:
         dtype: type of the weights and, on a GPU, of the activations. bfloat16 halves the memory to
@@ -50,15 +51,15 @@ def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> GPT
             for parameter in rounded.parameters():  # decode.c reads some weights as float32
                 parameter.data = parameter.to(dtype).to(torch.float32 if on_cpu else dtype)
         if not on_cpu:
-            return rounded
+            return choose_decoder(rounded)
         compiled = CompiledGPT(rounded, dtype)
-        if (error := compiled.error(rounded)) > TOLERANCE:
+        if (error := decoding_error(rounded, compiled)) > TOLERANCE:
             raise ValueError(f"decode.c computes different logits, by {error:.0e}")
         return compiled
     except Exception as error:  # an edited model may raise anything
         note = "decoding is not compiled, and therefore slower and in float32"
         print(f"note: {note}: {printable(str(error))}", file=sys.stderr)
-        return model
+        return choose_decoder(model)
 
 
 class CompiledCache(Cache):
@@ -132,21 +133,6 @@ class CompiledGPT(GPT):
     def new_cache(self) -> CompiledCache:
         """Return an empty cache for decoding."""
         return CompiledCache(0, 0)
-
-    @torch.inference_mode()
-    def error(self, model: GPT) -> float:
-        """Return the largest difference from the model's logits, relative to the largest logit.
-
-        It decodes two sequences, the last position separately. They are short enough to take
-        milliseconds, but longer than two panels of keys and values.
-        """
-        affordable = max(2 * LANES + 2, 5 * 10**8 // model.num_parameters())
-        T = min(self.config.block_size, affordable)
-        tokens_BT = torch.arange(2 * T).view(2, T) % self.vocab_size
-        tokens_BT = model(tokens_BT).argmax(-1)  # more like text: an edit may act on large logits
-        cache, want = self.new_cache(), model(tokens_BT)
-        got = torch.cat([self(part, cache) for part in tokens_BT.split(max(1, T - 1), dim=1)], 1)
-        return largest_error(got, want)
 
 
 def fastest_threads() -> Generator[int, float, None]:
