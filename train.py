@@ -23,7 +23,7 @@ from torch import Tensor
 from common.errors import UserError, command, shell_word
 from configs.config import STRICT, Config
 from configs.load import SECTIONS, Values, build, read_command_line, read_config, read_yaml
-from data.batches import Batches, check_cached, open_batches
+from data.batches import Batches, check_named_text, open_batches
 from model.generate import Sampling, choose_decoder, generate
 from model.gpt import GPT
 from training.budget import fit_steps
@@ -283,7 +283,9 @@ def read_start(
     config = read_config(values, file, saved.config)
     check_changes(saved.config, config, flag)
     if "source" not in read_yaml(file).get("data", {}) | values["data"]:
-        check_cached(config.data, saved.tokenizer)  # only the saved run names the text
+        check_named_text(
+            config.data, saved.tokenizer, saved.header.corpus.sha256
+        )  # only the saved run names the text
     return config, saved, state
 
 

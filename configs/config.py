@@ -49,14 +49,15 @@ class DataConfig:
     """For bpe: number of distinct tokens, including 256 bytes."""
 
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Fraction of the text for validation. The splits are training, validation and test, in this
+    """Fraction of each file for validation. Its splits are training, validation and test, in this
     order."""
 
     test_fraction: Fraction = 0.0
-    """Fraction of the text for the test split, which only study.py evaluate uses."""
+    """Fraction of each file for the test split, which only study.py evaluate uses."""
 
     separator: str = ""
-    """Text to insert between files, and between the rows of a Hub dataset."""
+    """Text to insert between files, and between the rows of a table or a Hub dataset. If empty, a
+    newline is inserted between the rows of a table."""
 
     hub_config: str = ""
     """Configuration of the Hub dataset, if it has several."""
@@ -65,7 +66,7 @@ class DataConfig:
     """Split of the Hub dataset; train+validation+test joins three splits."""
 
     column: str = "text"
-    """Column of the Hub dataset with the text."""
+    """Column with the text, of a Hub dataset or a table: .jsonl, .csv, .parquet."""
 
     task_kinds: Count | None = None
     """For a task: number of tokens (repeat, sink), states (markov), kinds of brackets (brackets) or

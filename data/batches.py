@@ -7,7 +7,7 @@ last T.
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from common.errors import UserError, printable
 from configs.config import DataConfig
-from data.corpus import Corpus, Text, find_entry, load_text, read_entry
+from data.corpus import Corpus, Text, find_entry, hash_text, load_text, read_entry
 from data.ngrams import NgramModel, open_ngrams
 from data.sources import find_source
 from data.tasks import TASKS
@@ -52,9 +52,9 @@ def open_batches(
     return batches
 
 
-def check_cached(config: DataConfig, tokenizer: Tokenizer) -> None:
-    """Check that a text which only the header of a saved run names is in the cache: an untrusted
-    header could name any file or download.
+def check_named_text(config: DataConfig, tokenizer: Tokenizer, corpus: Corpus) -> None:
+    """Check a text that only the header of a saved run names: an untrusted header could name any
+    file or download. It must be in the cache, or a file with the header's hash.
 
     Raises:
         UserError: if it is not.
@@ -62,9 +62,11 @@ def check_cached(config: DataConfig, tokenizer: Tokenizer) -> None:
     if str(config.source) in TASKS or config.source == "pydocs":
         return
     source = find_source(config)
-    if not find_entry(config, source, tokenizer).exists():
+    if find_entry(config, source, tokenizer).exists():
+        return
+    if not source.is_local or hash_text(source, tokenizer.errors) != corpus.sha256:
         raise UserError(
-            f"{source.name}, which only the saved run names, is not in the cache; give "
+            f"{source.name}, which only the saved run names, is not the text of that run; give "
             f"--data.source"
         )
 
@@ -89,20 +91,16 @@ class TextBatches:
         self.block_size, self.seed = block_size, seed
         fewer = config.tokenizer == "bpe" and self.tokenizer.vocab_size < config.vocab_size
         self.asked = f" of vocab_size {config.vocab_size}" * fewer
-        length, test_fraction = len(tokens), config.test_fraction
-        # Round first, because 100 million times 0.9 must not be 89,999,999.99999999.
-        train_end = int(round(length * (1 - config.val_fraction - test_fraction), 3))
-        val_end = length - round(length * test_fraction)
-        splits = np.split(tokens, [train_end, val_end])
+        splits = split_parts(tokens, self.corpus.parts, config.val_fraction, config.test_fraction)
         sizes = list(map(len, splits))
-        if min(sizes[: 3 if test_fraction else 2]) <= block_size:
+        if min(sizes[: 3 if config.test_fraction else 2]) <= block_size:
             raise UserError(
                 f"the splits have {sizes} tokens, but a sequence has {block_size + 1}; use a "
                 f"longer text or a smaller --model.block_size"
             )
         self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1
-        self.ngrams_path = entry / f"ngrams-{train_end}-{val_end}.npz"
+        self.ngrams_path = entry / f"ngrams-{config.val_fraction}-{config.test_fraction}.npz"
         # Call these with a batch size B, and perhaps a limit.
         self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)
         self.test_batches = functools.partial(one_pass, self.test_tokens, block_size)
@@ -194,6 +192,21 @@ class TaskBatches:
 
 
 Batches = TextBatches | TaskBatches
+
+
+def split_parts(
+    tokens: npt.NDArray[Any], lengths: Sequence[int], val_fraction: float, test_fraction: float
+) -> list[npt.NDArray[Any]]:
+    """Split each file into training, validation and test tokens, in this order, and join the parts
+    of each split. With a single file, they are views."""
+    splits = []
+    for part in np.split(tokens, np.cumsum(lengths)[:-1]):
+        # Round first, because 100 million times 0.9 must not be 89,999,999.99999999.
+        train_end = int(round(len(part) * (1 - val_fraction - test_fraction), 3))
+        splits.append(np.split(part, [train_end, len(part) - round(len(part) * test_fraction)]))
+    return [
+        each[0] if len(each) == 1 else np.concatenate(each) for each in zip(*splits, strict=True)
+    ]
 
 
 @functools.lru_cache(maxsize=2)  # a batch may end one epoch and begin the next

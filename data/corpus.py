@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,8 +47,13 @@ class Corpus:
     sha256: str = ""
     """Hash of the bytes; empty for generated data."""
 
-    tokens: Natural = 0
-    """Number of tokens; 0 for generated data."""
+    parts: tuple[Natural, ...] = ()
+    """Number of tokens of each file; the end of each is held out. Empty for generated data."""
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens."""
+        return sum(self.parts)
 
 
 class Text(NamedTuple):
@@ -116,28 +121,48 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
 
 def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
     """Write an entry of the cache, complete or absent: the tokens and their description."""
-    digest = hashlib.sha256()
+    digest, lengths = hashlib.sha256(), list[int]()
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     for left in entry.parent.glob(f".writing-{entry.name}-*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     with atomic_folder(entry) as made:
         with open(made / "tokens.bin", "wb") as file:
-            for text in read_text(source, tokenizer.errors):
-                tokens = tokenizer.encode(text)
-                file.write(tokens.data)
-                counts += np.bincount(tokens, minlength=len(counts))
-                digest.update(text.encode(errors=tokenizer.errors))
+            for part in source.parts:
+                lengths.append(0)
+                for text in show_reading(part(tokenizer.errors)):
+                    tokens = tokenizer.encode(text)
+                    file.write(tokens.data)
+                    lengths[-1] += len(tokens)
+                    counts += np.bincount(tokens, minlength=len(counts))
+                    digest.update(text.encode(errors=tokenizer.errors))
         if not counts.any():
             raise UserError(f"{source.name} is empty; choose another --data.source")
-        info = {"sha256": digest.hexdigest(), "tokens": int(counts.sum())}
-        info["start_token"] = tokenizer.start_token(counts)
+        info = {
+            "sha256": digest.hexdigest(),
+            "parts": lengths,
+            "start_token": tokenizer.start_token(counts),
+        }
         plain = {"info": info, "tokenizer": tokenizer.to_dict()}
         (made / "corpus.json").write_text(json.dumps(plain))
 
 
-def read_text(source: Source, errors: str = "strict") -> Iterable[str]:
+def read_text(source: Source, errors: str = "strict") -> Iterator[str]:
     """Read a text in chunks, and show the progress."""
-    return tqdm(source.read(errors), "reading", leave=False, disable=None)
+    for part in source.parts:
+        yield from show_reading(part(errors))
+
+
+def show_reading(chunks: Iterator[str]) -> Iterator[str]:
+    """Yield the chunks, and show the progress."""
+    return iter(tqdm(chunks, "reading", leave=False, disable=None))
+
+
+def hash_text(source: Source, errors: str) -> str:
+    """Return the hash of a text's bytes, as a `Corpus` has it."""
+    digest = hashlib.sha256()
+    for text in read_text(source, errors):
+        digest.update(text.encode(errors=errors))
+    return digest.hexdigest()
 
 
 def read_entry(entry: Path, source: Source) -> Text:
@@ -146,7 +171,9 @@ def read_entry(entry: Path, source: Source) -> Text:
         plain = json.loads((entry / "corpus.json").read_text())
         tokenizer = load_tokenizer(plain["tokenizer"])
         tokens = np.memmap(entry / "tokens.bin", tokenizer.encode("").dtype, "r")
-        corpus = Corpus(source.name, **plain["info"])
+        info = plain["info"]
+        parts = tuple(info["parts"])
+        corpus = Corpus(source.name, info["start_token"], info["sha256"], parts)
         if corpus.tokens != len(tokens):
             raise ValueError("tokens.bin has the wrong size")
         return Text(tokens, tokenizer, corpus, entry)

@@ -1,17 +1,19 @@
-"""Sources of text: files, Python's manual, or a dataset of the Hugging Face Hub.
+"""Sources of text: files, tables, Python's manual, or a dataset of the Hugging Face Hub.
 
-    config -> Source -> chunks of text
+    config -> Source -> its parts -> chunks of text
 
-Finding a source does not read its text. Files are identified by path, size and time, and datasets
-by name and revision.
+Finding a source does not read its text. Files are identified by path, size and times, and datasets
+by name and revision. Newlines are read as \\n, whether a file has \\n, \\r\\n or \\r.
 """
 
+import codecs
 import functools
 import glob
 import logging
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,12 @@ from configs.config import DataConfig
 from data.tasks import TASKS
 
 CHUNK = 1 << 17  # characters, few enough that their tokens fit in the processor's cache
-ROWS = 100  # rows of a Hub dataset in a chunk
+ROWS = 100  # rows of a table in a chunk
+TABLES = {".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # and how `datasets` calls them
+
+Part = Callable[[str], Iterator[str]]
+"""Yields a text in chunks. The argument is the error handler for bytes that are not UTF-8, "strict"
+or "surrogateescape", as for `open`."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +40,11 @@ class Source:
     identity: list[Any]
     """Plain data that differs between texts."""
 
-    read: Callable[[str], Iterator[str]]
-    """Yields the text in chunks. The argument is the error handler for bytes that are not UTF-8,
-    "strict" or "surrogateescape", as for `open`."""
+    parts: list[Part]
+    """One for each file; each is split into training, validation and test text."""
+
+    is_local: bool = True
+    """Whether reading it downloads nothing."""
 
 
 def cache_folder() -> Path:
@@ -51,20 +60,31 @@ def find_source(config: DataConfig) -> Source:
     """
     name, version = str(config.source), sys.version.split()[0]
     if name == "pydocs":  # the manual behind Python's `help()`, which comes with CPython
-        return Source(f"the manual of Python {version}", [name, version], read_pydocs)
+        return Source(f"the manual of Python {version}", [name, version], [read_pydocs])
     if name.startswith("hub:") and name != "hub:":
         options = [config.hub_config, config.hub_split, config.column]
-        return Source(name, [name, *options, config.separator], lambda _: read_rows(config))
+        read = functools.partial(read_hub, config)
+        return Source(name, [name, *options, config.separator], [read], is_local=False)
     names = [config.source] if isinstance(config.source, str) else config.source
-    paths = [path for name in names for path in find_files(name)]
-    files = [[str(p.absolute()), p.stat().st_size, p.stat().st_mtime_ns] for p in paths]
-    read = functools.partial(read_files, paths, config.separator)
-    return Source(", ".join(map(str, paths)), [config.separator, *files], read)
+    # A file that is named twice is read once.
+    paths = {path.resolve(): path for name in names for path in find_files(name)}
+    identity: list[Any] = [config.separator]
+    parts: list[Part] = []
+    for absolute, path in paths.items():
+        status = path.stat()
+        # The time of the last change of the file's metadata cannot be set back.
+        times = [status.st_mtime_ns, status.st_ctime_ns]
+        is_table = path.suffix in TABLES
+        identity.append([str(absolute), status.st_size, *times, config.column * is_table])
+        read = functools.partial(read_table, config) if is_table else read_file
+        end = config.separator if len(parts) < len(paths) - 1 else ""
+        parts.append(functools.partial(read, path, end))
+    return Source(", ".join(map(str, paths.values())), identity, parts)
 
 
 def find_files(name: str) -> list[Path]:
-    """Return the files that a path or a glob names, in sorted order."""
-    paths = [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True))
+    """Return the files that a path or a glob names, in natural order: ch2 before ch10."""
+    paths = [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True), key=natural)
     files = [path for path in map(Path, paths) if path.is_file()]
     if not files:
         raise UserError(
@@ -74,19 +94,41 @@ def find_files(name: str) -> list[Path]:
     return files
 
 
-def read_files(paths: list[Path], separator: str, errors: str) -> Iterator[str]:
-    """Yield the text of files, with newlines unchanged, and the separator between files.
+def natural(name: str) -> list[Any]:
+    """Return the key of a name in natural order: every second part is a number."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
+def read_file(path: Path, end: str, errors: str) -> Iterator[str]:
+    """Yield the text of a file, and then `end`.
 
     Raises:
-        UserError: naming a file that is not UTF-8.
+        UserError: for a file that is not UTF-8.
     """
-    for i, path in enumerate(paths):
-        if i:
-            yield separator
-        hint = "is not UTF-8 text; convert it, or use --data.tokenizer byte"
-        with open(path, encoding="utf-8", errors=errors, newline="") as file, reading(path, hint):
+    try:
+        with open(path, encoding="utf-8", errors=errors) as file:
             while text := file.read(CHUNK):
                 yield text + file.readline(CHUNK)  # to its end, so that no word is cut
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{path} is not UTF-8 text at byte {first_bad_byte(path):,}; convert it, or use "
+            f"--data.tokenizer byte"
+        ) from None
+    yield end
+
+
+def first_bad_byte(path: Path) -> int:
+    """Return the position of the first byte of a file that is not UTF-8."""
+    decoder, position = codecs.getincrementaldecoder("utf-8")(), 0
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            position -= len(decoder.getstate()[0])  # bytes of a character that the last chunk cut
+            try:
+                decoder.decode(chunk)
+            except UnicodeDecodeError as error:
+                return position + error.start
+            position += len(chunk) + len(decoder.getstate()[0])
+    return position
 
 
 def read_pydocs(errors: str) -> Iterator[str]:
@@ -96,9 +138,32 @@ def read_pydocs(errors: str) -> Iterator[str]:
     yield "\n".join(topics[name] for name in sorted(topics))
 
 
-def read_rows(config: DataConfig) -> Iterator[str]:
-    """Yield the text of a dataset, its rows joined by the separator; a null is an empty text.
-    `datasets` downloads each file once.
+def read_table(config: DataConfig, path: Path, end: str, errors: str) -> Iterator[str]:
+    """Yield a column of a file of JSON lines, CSV or Parquet, and then `end`.
+
+    Raises:
+        UserError: if it cannot be read, or has no such column of text.
+    """
+    import datasets  # here, because the import takes a second
+
+    with reading(path, "cannot be read"):
+        files = glob.escape(str(path))
+        # Streaming keeps no copy of the file.
+        rows = datasets.load_dataset(
+            TABLES[path.suffix], data_files=files, split="train", streaming=True
+        )
+        columns = list(next(iter(rows), {}))
+        if config.column not in columns:
+            raise UserError(
+                f"{path} has no column {config.column}; pass --data.column, one of: "
+                f"{', '.join(columns)}"
+            )
+        yield from join_rows(rows.iter(ROWS), config.column, config.separator or "\n")
+    yield end
+
+
+def read_hub(config: DataConfig, errors: str) -> Iterator[str]:
+    """Yield the text of a dataset of the Hub. `datasets` downloads each file once.
 
     Raises:
         UserError: if the dataset is not reachable, its column does not contain text, or a local
@@ -119,7 +184,13 @@ def read_rows(config: DataConfig) -> Iterator[str]:
             revision=revision or None,
             cache_dir=str(cache_folder() / "hub"),
         ).select_columns(config.column)
-        for i, part in enumerate(rows.iter(ROWS)):
-            if i:
-                yield config.separator
-            yield config.separator.join(text or "" for text in part[config.column])
+        yield from join_rows(rows.iter(ROWS), config.column, config.separator)
+
+
+def join_rows(parts: Iterable[dict[str, list[Any]]], column: str, separator: str) -> Iterator[str]:
+    """Yield the texts of a column with the separator between them; a null is an empty text."""
+    for i, part in enumerate(parts):
+        if i:
+            yield separator
+        text = separator.join(text or "" for text in part[column])
+        yield text.replace("\r\n", "\n").replace("\r", "\n")

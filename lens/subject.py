@@ -12,7 +12,7 @@ from torch import Tensor
 
 from common.errors import UserError, reading
 from configs.config import STRICT
-from data.batches import Batches, check_cached, open_batches
+from data.batches import Batches, check_named_text, open_batches
 from data.tasks import TASKS
 from data.tasks.repeat import Repeat
 from data.tasks.task import Task
@@ -227,7 +227,9 @@ def open_text(saved: SavedRun, options: RunOptions, block_size: int) -> Batches:
         if options.source is not None:
             data = dataclasses.replace(data, source=options.source)
         else:
-            check_cached(data, saved.tokenizer)  # only the saved run names the text
+            check_named_text(
+                data, saved.tokenizer, saved.header.corpus.sha256
+            )  # only the saved run names the text
         return open_batches(data, block_size, saved.config.train.seed, saved.tokenizer)
     except (UserError, ValueError) as error:
         raise UserError(str(error).replace("--data.source", "--source")) from None

@@ -113,8 +113,8 @@ def decoding_error(model: GPT, decoder: Any) -> float:
 
 
 def choose_decoder(model: GPT) -> Any:
-    """Return the model, or, if its KV cache gives other logits than its forward pass, a `Recomputed`
-    model, and print a note. A changed attention layer, for example, may not expect a cache."""
+    """Return the model, or, if its KV cache gives other logits than its forward pass, a
+    `Recomputed` model, and print a note. A changed attention layer may not expect a cache."""
     try:
         error = decoding_error(model, model)
         dtype = model.compute_dtype or model.token_embedding.weight.dtype
