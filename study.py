@@ -2,7 +2,7 @@
 
 python study.py COMMAND [RUN] [--flag VALUE ...]
 python study.py heads runs/my-run --prompt "ROMEO:"      another run, another text
-python study.py runs [RUN ...]                           all runs, or some, best first
+python study.py runs [RUN...]                            all runs, or some, best first
 python study.py trace --help                             every flag of a command
 """
 
@@ -35,7 +35,7 @@ COMMANDS = {
     "heads": Command(Heads, heads, "[RUN]"),
     "ngrams": Command(Ngrams, ngrams, "[RUN]"),
     "report": Command(Report, report, "[RUN]"),
-    "runs": Command(Runs, runs, "[RUN ...]"),
+    "runs": Command(Runs, runs, "[RUN...]"),
 }
 
 

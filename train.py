@@ -13,6 +13,7 @@ import dataclasses
 import sys
 import time
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from common.errors import UserError, command, shell_word
+from common.errors import UserError, command, printable, shell_word
 from configs.config import STRICT, Config
 from configs.load import SECTIONS, Values, build, read_command_line, read_config, read_yaml
 from data.batches import Batches, check_named_text, open_batches
@@ -30,6 +31,7 @@ from training.budget import fit_steps
 from training.checkpoint import (
     Header,
     SavedRun,
+    add_rows,
     copy_into,
     half_precision,
     model_tensors,
@@ -210,12 +212,25 @@ def main(argv: list[str]) -> int:
         if options.resume is not None and processes.is_main:
             stack.enter_context(lock_run(find_run(options.resume)))
         config, saved, state = read_start(options, file, values)
+        if config.train.tensorboard and find_spec("tensorboard") is None:
+            raise UserError(
+                "tensorboard is not installed; install it, or --train.tensorboard false"
+            )
         before = saved.header.machine if saved and options.resume else None
         machine = start_machine(config.train, processes, before)
         tokenizer = saved.tokenizer if saved else None
-        batches = open_batches(config.data, config.model.block_size, config.train.seed, tokenizer)
+        batches = open_batches(
+            config.data,
+            config.model.block_size,
+            config.train.seed,
+            tokenizer,
+            extend=options.init_from is not None,
+        )
         stack.enter_context(join_processes(processes, config.train, machine.device))
         about = f"{machine}\ntext: {batches}" + (f"\nweights: {saved}" if saved else "")
+        new = batches.tokenizer.labels[tokenizer.vocab_size :] if tokenizer else []
+        if new:
+            about += f"\nnew characters: {printable(' '.join(map(repr, new)))}"
         print(about)
         start = time.perf_counter()
         _ = batches.baselines  # before the clock of --train.minutes starts
@@ -231,15 +246,17 @@ def main(argv: list[str]) -> int:
             folder = make_folder(options.run, Path(file).stem if file else origin)
             stack.enter_context(lock_run(folder))
         if config.train.minutes:
-            steps = fit_steps(config, batches, machine, processes, began, state.step)
-            fitted = dataclasses.replace(config.train, minutes=0.0, max_steps=steps)
+            steps, every = fit_steps(config, batches, machine, processes, began, state.step)
+            fitted = dataclasses.replace(
+                config.train, max_steps=steps, eval_every=every, minutes=0.0
+            )
             config = dataclasses.replace(config, train=fitted)
 
         # The model and its optimizer
         model, optimizer = make_model(config, batches.tokenizer.vocab_size, machine)
         print(f"model: {model.describe()}")
         if saved:
-            copy_into(model_tensors(model), saved.tensors, saved.path)
+            copy_into(model_tensors(model), add_rows(saved.tensors, model), saved.path)
             if options.resume:
                 copy_into(optimizer_tensors(optimizer), saved.tensors, saved.path)
             del saved  # the model and the optimizer have copies of its tensors
@@ -253,7 +270,7 @@ def main(argv: list[str]) -> int:
         except FloatingPointError as error:
             raise UserError(
                 f"{error}; {run} keeps its last checkpoint. Start again with a lower "
-                f"--train.learning_rate and --train.muon_learning_rate"
+                f"--train.learning_rate and --train.muon_learning_rate, or less weight decay"
             ) from None
         except OSError as error:
             raise UserError(f"could not write to {run}: {error.strerror}") from error
@@ -284,7 +301,7 @@ def read_start(
     check_changes(saved.config, config, flag)
     if "source" not in read_yaml(file).get("data", {}) | values["data"]:
         check_named_text(
-            config.data, saved.tokenizer, saved.header.corpus.sha256
+            config.data, saved.tokenizer, saved.header.corpus
         )  # only the saved run names the text
     return config, saved, state
 

@@ -4,7 +4,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -30,7 +30,8 @@ def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], None]) -
         error.filename = str(path)  # the name to show to the user
         raise
     finally:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):  # as if the folder is read-only: the first error is the one to show
+            scratch.unlink(missing_ok=True)
     if os.name == "posix":  # sync the folder, so that the rename is on disk, too
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
@@ -40,11 +41,19 @@ def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], None]) -
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a new folder next to `path`, which becomes `path` at the end of the `with` block. After
-    an error, it is removed."""
-    with tempfile.TemporaryDirectory(
-        prefix=f".writing-{path.name}-", dir=path.absolute().parent, ignore_cleanup_errors=True
-    ) as scratch:
-        made = Path(scratch, path.name)
-        made.mkdir()
-        yield made
-        made.rename(path)
+    an error, it is removed.
+
+    Raises:
+        OSError: if it cannot be written, naming `path`.
+    """
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix=f".writing-{path.name}-", dir=path.absolute().parent, ignore_cleanup_errors=True
+        ) as scratch:
+            made = Path(scratch, path.name)
+            made.mkdir()
+            yield made
+            made.rename(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a write has none
+        raise

@@ -32,6 +32,8 @@ def reading(path: Path | str, what: str = "is damaged") -> Iterator[None]:
         yield
     except (UserError, MemoryError):
         raise
+    except FileNotFoundError as error:
+        raise UserError(f"there is no {error.filename or path}") from error
     except Exception as error:
         raise UserError(f"{path} {what}: {' '.join(str(error).split())}") from error
 
@@ -45,6 +47,8 @@ def command(main: Callable[[list[str]], int]) -> Callable[..., int]:
 
     @functools.wraps(main)
     def reporting(argv: list[str] | None = None) -> int:
+        if sys.stderr is None:  # closed, as by 2>&-
+            sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to the end
         if isinstance(sys.stdout, io.TextIOWrapper):
             # Lines appear at once, also in a file. A character that the terminal cannot show is
             # escaped.

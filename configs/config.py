@@ -157,6 +157,8 @@ class ModelConfig:
             raise ValueError("head_bias must be false with tie_embeddings")
         if self.positions == "rotary" and self.head_width % 2:
             raise ValueError("n_embd / n_head must be even for rotary positions")
+        if self.qk_norm and self.head_width == 1:  # normalized, all queries are zero
+            raise ValueError("n_embd / n_head must be at least 2 with qk_norm")
 
     @property
     def head_width(self) -> int:
@@ -179,7 +181,7 @@ class TrainConfig:
     max_steps: Count = 600
     """Number of training steps."""
 
-    batch_size: Count = 16
+    batch_size: Annotated[int, Field(ge=1, le=10**6)] = 16
     """Number of sequences in a step."""
 
     gradient_accumulation_steps: Count = 1

@@ -132,7 +132,7 @@ class Command(NamedTuple):
     """Called with the words and the flags."""
 
     words: str
-    """Its positional arguments, in the usage line: [OPTIONAL], or ... for any number."""
+    """Its positional arguments, in the usage line: [OPTIONAL], or [ANY...] number."""
 
 
 def read_subcommand(
@@ -186,8 +186,6 @@ def read_config(values: Values, file: str | None, config: Config = Config()) -> 
         UserError: naming the error in the file or the flags.
     """
     for prefix, sections in [(f"{file}: ", read_yaml(file)), ("--", values)]:
-        if "max_steps" in sections.get("train", {}):
-            sections = sections | {"train": sections["train"] | {"minutes": 0.0}}
         plain = dataclasses.asdict(config)
         config = Config(
             **{
@@ -195,6 +193,9 @@ def read_config(values: Values, file: str | None, config: Config = Config()) -> 
                 for name, kind in SECTIONS.items()
             }
         )
+        if "max_steps" in sections.get("train", {}):
+            train = dataclasses.replace(config.train, minutes=0.0)
+            config = dataclasses.replace(config, train=train)
     return config
 
 

@@ -24,22 +24,28 @@ from data.sources import find_source
 from data.tasks import TASKS
 from data.tokenizer import CharTokenizer, Tokenizer
 
+SMALLER_CONTEXT = " or a smaller --model.block_size"
 HELD_OUT = 256  # sequences of a task, for validation and for a test
 
 
 def open_batches(
-    config: DataConfig, block_size: int, seed: int, tokenizer: Tokenizer | None = None
+    config: DataConfig,
+    block_size: int,
+    seed: int,
+    tokenizer: Tokenizer | None = None,
+    extend: bool = False,
 ) -> "Batches":
     """Return the sequences that the config names.
 
     Args:
         tokenizer: encode with this tokenizer instead of one made for the text.
+        extend: add the characters of a text that this tokenizer lacks.
 
     Raises:
         UserError: if the text cannot be loaded, or a split is shorter than a sequence.
     """
     if str(config.source) not in TASKS:
-        return TextBatches(load_text(config, tokenizer), config, block_size, seed)
+        return TextBatches(load_text(config, tokenizer, extend), config, block_size, seed)
     batches = TaskBatches(config, block_size, seed)
     V = batches.tokenizer.vocab_size
     # Sequences are ids: a saved run keeps its own characters.
@@ -96,7 +102,8 @@ class TextBatches:
         if min(sizes[: 3 if config.test_fraction else 2]) <= block_size:
             raise UserError(
                 f"the splits have {sizes} tokens, but a sequence has {block_size + 1}; use a "
-                f"longer text or a smaller --model.block_size"
+                f"longer text{' or a smaller --data.vocab_size' * (config.tokenizer == 'bpe')}"
+                f"{SMALLER_CONTEXT}"
             )
         self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 from pydantic.dataclasses import dataclass
-from tqdm import tqdm
 
 from common.atomic import atomic_folder
 from common.errors import UserError, reading
+from common.progress import progress
 from configs.config import STRICT, DataConfig, Natural
 from data.sources import Source, cache_folder, find_source
 from data.tokenizer import (
@@ -69,17 +69,20 @@ class Text(NamedTuple):
     """The folder of the cache in which the tokens are."""
 
 
-def load_text(config: DataConfig, tokenizer: Tokenizer | None = None) -> Text:
+def load_text(config: DataConfig, tokenizer: Tokenizer | None = None, extend: bool = False) -> Text:
     """Return the text of the config as tokens, from the cache if it is there.
 
     Args:
         tokenizer: encode with this tokenizer instead of one made for the text.
+        extend: add the characters that this tokenizer lacks.
 
     Raises:
         UserError: for a source that is missing, empty, not UTF-8, or not reachable; for characters
             that are not in the vocabulary of `tokenizer`; for a damaged cache.
     """
     source = find_source(config)
+    if tokenizer and extend:
+        tokenizer = extended(tokenizer, source)
     entry = find_entry(config, source, tokenizer)
     if not entry.exists():
         entry.parent.mkdir(parents=True, exist_ok=True)
@@ -105,6 +108,14 @@ def fingerprint(plain: list[Any]) -> str:
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
 
 
+def extended(tokenizer: Tokenizer, source: Source) -> Tokenizer:
+    """Return the tokenizer with the characters that a text has and its vocabulary lacks."""
+    if not isinstance(tokenizer, CharTokenizer):
+        return tokenizer
+    new = {*characters_of(source)} - {*tokenizer.chars}
+    return CharTokenizer(tokenizer.chars + "".join(sorted(new)))
+
+
 def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
     """Make the tokenizer that the config names, for a text."""
     if config.tokenizer == "byte":
@@ -113,10 +124,15 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
         return train_bpe(read_text(source), config.vocab_size)
     if config.tokenizer != "char":
         raise UserError(f"make_tokenizer in data/corpus.py lacks {config.tokenizer}; add it")
+    return CharTokenizer(characters_of(source))
+
+
+def characters_of(source: Source) -> str:
+    """Return the distinct characters of a text, sorted."""
     seen = np.zeros(sys.maxunicode + 1, dtype=bool)  # by code point; a set takes five times as long
     for text in read_text(source):
         seen[code_points(text)] = True
-    return CharTokenizer("".join(map(chr, np.flatnonzero(seen))))
+    return "".join(map(chr, np.flatnonzero(seen)))
 
 
 def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
@@ -127,9 +143,9 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
         shutil.rmtree(left, ignore_errors=True)
     with atomic_folder(entry) as made:
         with open(made / "tokens.bin", "wb") as file:
-            for part in source.parts:
+            for part in progress(source.parts, f"tokenizing {source.name}"):
                 lengths.append(0)
-                for text in show_reading(part(tokenizer.errors)):
+                for text in part(tokenizer.errors):
                     tokens = tokenizer.encode(text)
                     file.write(tokens.data)
                     lengths[-1] += len(tokens)
@@ -148,13 +164,8 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
 
 def read_text(source: Source, errors: str = "strict") -> Iterator[str]:
     """Read a text in chunks, and show the progress."""
-    for part in source.parts:
-        yield from show_reading(part(errors))
-
-
-def show_reading(chunks: Iterator[str]) -> Iterator[str]:
-    """Yield the chunks, and show the progress."""
-    return iter(tqdm(chunks, "reading", leave=False, disable=None))
+    for part in progress(source.parts, f"reading {source.name}"):
+        yield from part(errors)
 
 
 def hash_text(source: Source, errors: str) -> str:

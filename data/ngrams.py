@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
-from tqdm import tqdm
 
 from common.atomic import write_atomically
 from common.errors import reading
+from common.progress import progress
 
 Array = npt.NDArray[Any]
 MAX_ORDER = 16
@@ -123,20 +123,25 @@ def smooth(keys: Array, counts: Array, contexts: int, V: int) -> Grams:
 
 
 def count_ngrams(
-    train: Array, val: Array, V: int, max_order: int, gain: float = -math.inf
+    train: Array,
+    val: Array,
+    V: int,
+    max_order: int,
+    gain: float = -math.inf,
+    what: str = "counting n-grams",
 ) -> NgramModel:
     """Count the n-grams of `train`, and measure the loss on `val` except its first token.
 
     Args:
         max_order: largest n.
         gain: stop after an order that improves the loss by less than this.
+        what: the name of the work, for its progress.
     """
     found = NgramModel(V, [], [])
     orders, losses, sizes = found.orders, found.losses, [1]
     before, val_before = np.zeros(len(train), np.int64), np.zeros(len(val), np.int64)
     shorter, places, val_places = np.full(len(val), 1 / V), before, val_before
-    orders_to_count = range(1, min(max_order, len(train)) + 1)
-    for n in tqdm(orders_to_count, "counting n-grams", leave=False, disable=None):
+    for n in progress(range(1, min(max_order, len(train)) + 1), what):
         start = n - 1  # the first tokens do not end an n-gram
         keys, first, inverse, counts = np.unique(
             before[start:] * V + train[start:],
@@ -164,7 +169,9 @@ def count_ngrams(
 def choose_order(train: Array, V: int) -> int:
     """Return the order up to which every order improves the loss on the last tenth by GAIN."""
     cut = len(train) - max(1, len(train) // 10)
-    losses = count_ngrams(train[:cut], train[cut - 1 :], V, MAX_ORDER, GAIN).losses
+    losses = count_ngrams(
+        train[:cut], train[cut - 1 :], V, MAX_ORDER, GAIN, "choosing their length"
+    ).losses
     return 1 + int((-np.diff(losses) >= GAIN).sum())  # it stopped at the first that did not
 
 

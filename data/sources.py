@@ -63,8 +63,8 @@ def find_source(config: DataConfig) -> Source:
         return Source(f"the manual of Python {version}", [name, version], [read_pydocs])
     if name.startswith("hub:") and name != "hub:":
         options = [config.hub_config, config.hub_split, config.column]
-        read = functools.partial(read_hub, config)
-        return Source(name, [name, *options, config.separator], [read], is_local=False)
+        hub: list[Part] = [functools.partial(read_hub, config)]
+        return Source(name, [name, *options, config.separator], hub, is_local=False)
     names = [config.source] if isinstance(config.source, str) else config.source
     # A file that is named twice is read once.
     paths = {path.resolve(): path for name in names for path in find_files(name)}
@@ -76,7 +76,9 @@ def find_source(config: DataConfig) -> Source:
         times = [status.st_mtime_ns, status.st_ctime_ns]
         is_table = path.suffix in TABLES
         identity.append([str(absolute), status.st_size, *times, config.column * is_table])
-        read = functools.partial(read_table, config) if is_table else read_file
+        read: Callable[..., Iterator[str]] = read_file
+        if is_table:
+            read = functools.partial(read_table, config)
         end = config.separator if len(parts) < len(paths) - 1 else ""
         parts.append(functools.partial(read, path, end))
     return Source(", ".join(map(str, paths.values())), identity, parts)

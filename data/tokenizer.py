@@ -121,7 +121,10 @@ class CharTokenizer(Tokenizer):
         ids = self._ids.take(code_points(text), mode="clip")  # fast; no index is out of range
         if (ids == self.vocab_size).any():
             unknown = sorted(set(text) - set(self.chars))[:20]
-            raise UserError(f"the vocabulary lacks {' '.join(map(repr, unknown))}; leave them out")
+            raise UserError(
+                f"the vocabulary lacks {' '.join(map(repr, unknown))}; leave them out, or train "
+                f"on a text with them: python train.py --init_from RUN --data.source FILE"
+            )
         return ids.astype(np.min_scalar_type(self.vocab_size - 1), copy=False)
 
 

@@ -78,6 +78,7 @@ def compare(word: str | None, options: Compare) -> Iterator[str | Table]:
     other = capture(subject.model, sequences_BT[-1:, : subject.window // 2])
     other_BSC = other.layers[options.layer].x_BTC
     case = Case(subject, sequences_BT, options.steps, layer, other_BSC)
+    yield f"layer {options.layer} on the prompt; losses on {subject.describe(sequences_BT)}"
     for name, comparison in COMPARISONS.items():
         if options.only in (None, name):
             title, why = (inspect.getdoc(comparison) or "").split("\n\n")

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from configs.config import STRICT, Fraction
 from data.batches import TextBatches
 from data.ngrams import mixed_losses
-from lens.subject import JsonOptions, RunOptions, open_text
+from lens.subject import JsonOptions, RunOptions, open_text, other_text
 from lens.tables import Table
 from training.checkpoint import open_run
 from training.machine import Processes, pick_device
@@ -43,7 +43,7 @@ def evaluate_splits(word: str | None, options: Evaluate) -> Iterator[str | Table
     batches = open_text(saved, options, config.model.block_size)
     model = saved.model(device)
     model.compute_dtype = getattr(torch, saved.header.machine.precision)  # as in training
-    yield f"{saved}\n{batches}"
+    yield f"{saved}\non {batches}{other_text(saved, batches)}; each split as a whole"
     splits = batches.evaluated
     if config.data.test_fraction:
         splits = splits | {"test": batches.test_batches}

@@ -91,6 +91,7 @@ def scores_and_ablation(
     text_BT = sequences_BT[:, :-1] if options.prompt is None else subject.prompt_T[None]
     scores = score_heads(model, text_BT, repeats=False)
     title = f"scores over {len(text_BT)} x {text_BT.size(1)} tokens"
+    title += f" of {subject.text}" if options.prompt is None else " of the prompt"
     if period:
         scores |= measure_copying(model, period)[2]
         title += f"; copying over\n{REPEATS} random strings of {period} distinct tokens, "
@@ -110,10 +111,8 @@ def scores_and_ablation(
         both = [(changes[kind][at].item(), changes[f"{kind}_error"][at].item()) for kind in kinds]
         rows.append([name + sink, *cells, *both])
     yield Table(rows)
-    loss, count = mean_loss(model, sequences_BT), len(sequences_BT)
-    yield (
-        f"loss {loss:.4f} {subject.unit} on {count} validation sequences; changes ± standard error"
-    )
+    loss, measured = mean_loss(model, sequences_BT), subject.describe(sequences_BT)
+    yield f"loss {loss:.4f} {subject.unit} on {measured};\nchanges ± standard error"
 
 
 def copying(subject: Subject) -> Table:

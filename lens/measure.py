@@ -3,10 +3,12 @@ and the logit lens. Losses are in nats per token."""
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from common.errors import UserError
+from common.progress import progress
 from lens.capture import capture, head_replaced
 from lens.metrics import MATCH, SCORES
 from model.gpt import GPT, next_token_loss
@@ -96,11 +98,11 @@ def ablate(model: GPT, tokens_BT: Tensor) -> dict[str, Tensor]:
     whole_BT, mean_LHD, changes = token_losses(model, tokens_BT), mean_outputs(model, tokens_BT), {}
     for kind, values_LHD in (("zero", torch.zeros_like(mean_LHD)), ("mean", mean_LHD)):
         change_LHB = torch.empty(*mean_LHD.shape[:2], len(tokens_BT))
-        for layer, values_HD in enumerate(values_LHD):
-            for head, value_D in enumerate(values_HD):
-                with head_replaced(model, layer, head, value_D):
-                    change_BT = token_losses(model, tokens_BT) - whole_BT
-                change_LHB[layer, head] = change_BT.mean(1)
+        places = [*np.ndindex(*mean_LHD.shape[:2])]
+        for layer, head in progress(places, f"ablating each head ({kind})"):
+            with head_replaced(model, layer, head, values_LHD[layer, head]):
+                change_BT = token_losses(model, tokens_BT) - whole_BT
+            change_LHB[layer, head] = change_BT.mean(1)
         changes[kind] = change_LHB.mean(-1)
         changes[f"{kind}_error"] = change_LHB.std(-1) / len(tokens_BT) ** 0.5
     return changes

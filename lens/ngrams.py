@@ -8,7 +8,8 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from common.errors import UserError, printable
+from common.errors import UserError
+from common.progress import progress
 from configs.config import STRICT
 from data.batches import TextBatches
 from data.ngrams import Array, mixed_losses
@@ -45,9 +46,8 @@ def ngrams(word: str | None, options: Ngrams) -> Iterator[str | Table]:
     counted_BT, lengths_BT = read_ngrams(batches, len(tokens_BT))
     model_BT = surprisal(subject.model, tokens_BT)
     yield (
-        f"n-grams of up to {len(batches.ngrams.orders)} tokens of the training split of\n"
-        f"{printable(batches.corpus.source)}; {subject.unit} on {len(tokens_BT)} x "
-        f"{subject.window} validation tokens"
+        f"n-grams of up to {len(batches.ngrams.orders)} tokens of the training split;\n"
+        f"{subject.unit} on {subject.describe(tokens_BT)}"
     )
     yield table_of_lengths(model_BT, counted_BT, lengths_BT)
     for name, sign in (("the model is", 1), ("the n-grams are", -1)):
@@ -121,7 +121,7 @@ def table_of_heads(
 ) -> Table:
     """Return what is lost without each head, first those that the n-grams replace least."""
     rows, gap_BT = list[list[Any]](), model_BT - counted_BT
-    for name, at in names_of(model).items():
+    for name, at in progress(names_of(model).items(), "ablating each head"):
         with head_replaced(model, *at, 0.0):
             ablated_BT = surprisal(model, tokens_BT)
         change_BT = ablated_BT - model_BT

@@ -7,8 +7,10 @@ show([model, ...], text)        copies of it, made during training: the page has
 """
 
 import html
+import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,17 @@ class Page:
         return f'<div style="container-type: inline-size">{frame}</div>'
 
 
+@contextmanager
+def cache_in(folder: str) -> Iterator[None]:
+    """Keep tokenized texts in this folder inside the `with` block."""
+    before = os.environ.get("GLASSGPT_CACHE", "")
+    os.environ["GLASSGPT_CACHE"] = folder
+    try:
+        yield
+    finally:
+        os.environ["GLASSGPT_CACHE"] = before
+
+
 def show(
     model: nn.Module | list[Any] | str | None = None,
     text: str | None = None,
@@ -65,8 +78,9 @@ def show(
     if not isinstance(text, str | None):
         raise UserError(f"text must be a str, got {type(text).__name__}; pass path.read_text()")
     snapshots: Iterable[tuple[int, GPT]]
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         if text is not None:
+            stack.enter_context(cache_in(scratch))  # the text is not kept
             flags["source"] = str(Path(scratch, "text.txt"))
             Path(flags["source"]).write_text(text, encoding="utf-8", newline="")
         options = build(MeasureOptions, flags, "")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from common.errors import UserError, printable
+from common.progress import progress
 from data.batches import TextBatches
 from data.ngrams import MAX_TOKENS
 from lens.capture import capture
@@ -84,10 +85,12 @@ def make_page(
         raise too_small(max_bytes, taken + size[8])
     last = 16 if size[16] <= room else 8
     others = 16 if size[16] * len(models) <= room else 8
-    losses = [mean_loss(snapshot, sequences_BT) for _, snapshot in models]
+    losses = [
+        mean_loss(snapshot, sequences_BT) for _, snapshot in progress(models, "comparing snapshots")
+    ]
     chosen = choose(losses, 1 + (room - size[last]) / size[others])
     data["saved"], data["snapshots"], weights = len(models), [], []
-    for i in chosen:
+    for i in progress(chosen, "measuring snapshots"):
         step, snapshot = models[i]
         bits = last if i == chosen[-1] else others
         measured, packed = measure(subject, sequences_BT, snapshot, bits == 8)

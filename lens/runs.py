@@ -19,14 +19,17 @@ from training.checkpoint import open_run
 from training.folder import RUNS, find_run
 from training.log import read_metrics
 
+TEXT = "text"  # the key of a run's text: its name, its length and its hash
+
 
 @dataclass(frozen=True, config=STRICT)
 class Runs(JsonOptions):
-    """Print a line per run, best first, and the config fields that differ"""
+    """Print a line per run, by text and best first, and the config fields that differ"""
 
 
 def runs(names: Sequence[str], options: Runs) -> Iterator[str | Table]:
-    """Yield a row for each run, or for those named, which fails if one cannot be read.
+    """Yield the table of each text, with a row for each run, or for those named; it fails if one
+    cannot be read. Losses on different texts are not comparable.
 
     Raises:
         UserError: if none can be read.
@@ -40,16 +43,26 @@ def runs(names: Sequence[str], options: Runs) -> Iterator[str | Table]:
             print(f"left out: {printable(str(error))}", file=sys.stderr)
     if not rows:
         raise UserError("no run can be read")
-    run, loss, bits, tokenizer, *known = rows[0]
+    texts = dict.fromkeys(row[TEXT] for row in rows)
+    for number, text in enumerate(texts, start=1):
+        yield f"{text[0]}, {text[1]:,} tokens" if text[1] else text[0]
+        yield table_of_runs(
+            [row for row in rows if row[TEXT] == text],
+            failed=number == len(texts) and len(rows) < len(folders),
+        )
+
+
+def table_of_runs(rows: list[dict[str, Any]], failed: bool) -> Table:
+    """Return the runs on one text, best first, with the fields in which they differ."""
+    run, loss, bits, tokenizer, *known = (name for name in rows[0] if name != TEXT)
     differ = [name for name in rows[0] if any(row.get(name) != rows[0][name] for row in rows)]
-    if tokenizer in differ:
+    if tokenizer in differ:  # nats per token are of different tokens
         loss = bits
-        yield "losses in bits/char: the runs have different tokens"
     filled = [name for name in known if any(row.get(name) is not None for row in rows)]
     columns = [run, loss, *(name for name in filled if "." not in name or name in differ)]
     rows.sort(key=lambda row: (row[loss] is None, row[loss]))
     table = [columns, *([row[name] for name in columns] for row in rows)]
-    yield Table(table, form=".4f", failed=len(rows) < len(folders))
+    return Table(table, form=".4f", failed=failed)
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -63,6 +76,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         with torch.device("meta"):
             model = GPT(saved.config.model, saved.tokenizer.vocab_size)
         state, config = saved.header.state, dataclasses.asdict(saved.config)
+        corpus = saved.header.corpus
         speeds = [line["tokens_per_second"] for line in metrics if "tokens_per_second" in line]
         bits = [line["bits_per_char"] for line in metrics if "bits_per_char" in line]
         baselines = [line["baselines"] for line in metrics if "baselines" in line]
@@ -83,5 +97,5 @@ def read_run(folder: Path) -> dict[str, Any]:
             "steps": state.step,
             "parameters": model.num_parameters(),
             "tokens/s": round(statistics.median(speeds)) if speeds else None,
-            "text": saved.header.corpus.source,
+            TEXT: (printable(corpus.source), corpus.tokens, corpus.sha256),
         } | {f"{part}.{name}": str(x) for part in config for name, x in config[part].items()}

@@ -10,9 +10,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from common.errors import UserError, reading
+from common.errors import UserError, printable, reading
 from configs.config import STRICT
-from data.batches import Batches, check_named_text, open_batches
+from data.batches import SMALLER_CONTEXT, Batches, check_named_text, open_batches
 from data.tasks import TASKS
 from data.tasks.repeat import Repeat
 from data.tasks.task import Task
@@ -102,6 +102,19 @@ class Subject:
         if saved is None:
             print(self.saved, file=sys.stderr)
         check_attention(self.model, numbers)
+
+    @cached_property
+    def text(self) -> str:
+        """The name of the text that is measured, and whether the run was trained on another one."""
+        return f"{printable(self.batches.corpus.source)}{other_text(self.saved, self.batches)}"
+
+    def describe(self, sequences_BT: Tensor) -> str:
+        """Say which sequences of the validation split were measured, and of which text."""
+        total = self.batches.validation_tokens // self.window
+        return (
+            f"{len(sequences_BT)} of {total:,} validation sequences of {self.window} tokens of "
+            f"{self.text}"
+        )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -228,11 +241,19 @@ def open_text(saved: SavedRun, options: RunOptions, block_size: int) -> Batches:
             data = dataclasses.replace(data, source=options.source)
         else:
             check_named_text(
-                data, saved.tokenizer, saved.header.corpus.sha256
+                data, saved.tokenizer, saved.header.corpus
             )  # only the saved run names the text
         return open_batches(data, block_size, saved.config.train.seed, saved.tokenizer)
     except (UserError, ValueError) as error:
-        raise UserError(str(error).replace("--data.source", "--source")) from None
+        # A study has a flag for the text alone.
+        message = str(error).replace(SMALLER_CONTEXT, "").replace("--data.source", "--source")
+        raise UserError(message) from None
+
+
+def other_text(saved: SavedRun, batches: Batches) -> str:
+    """Return what to say if the run was trained on another text than this one."""
+    same = saved.header.corpus.sha256 == batches.corpus.sha256
+    return "" if same else " (not the text that the run was trained on)"
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Tables in a terminal: aligned columns, first words, then numbers."""
 
+import os
 import shutil
-import sys
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from common.errors import UserError, printable
 
 WIDEST = 50  # characters of a cell
+WIDTH = 120  # of a table that is not printed to a terminal
 
 
 class Table(NamedTuple):
@@ -48,10 +49,10 @@ def check_path(flag: str, path: Path, suffix: str) -> None:
     """Check the path of a result before anything is measured.
 
     Raises:
-        UserError: if it does not end in `suffix`, or there is no such folder.
+        UserError: if it does not end in `suffix`, or its folder cannot be written.
     """
-    if path.suffix != suffix or not path.parent.is_dir():
-        raise UserError(f"{flag} {str(path)!r} must name a {suffix} file in an existing folder")
+    if path.suffix != suffix or not os.access(path.parent, os.W_OK):
+        raise UserError(f"{flag} {str(path)!r} must name a {suffix} file in a folder to write to")
 
 
 def show(cell: Any, form: str) -> str:
@@ -67,7 +68,7 @@ def show(cell: Any, form: str) -> str:
 def parts_that_fit(widths: Sequence[int]) -> list[list[int]]:
     """Return the columns to print side by side: all of them, or, if the terminal is too narrow,
     groups that fit, each with the first column."""
-    room = shutil.get_terminal_size((sys.maxsize, 0)).columns  # all columns fit in a file
+    room = shutil.get_terminal_size((WIDTH, 0)).columns
     parts = [[0]]
     for place in range(1, len(widths)):
         part = parts[-1]

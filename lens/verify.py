@@ -16,6 +16,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from common.progress import progress
 from configs.config import STRICT
 from lens.capture import Pass, attends_of, capture, hooked
 from lens.formula import (
@@ -104,7 +105,7 @@ def check_model(model: GPT, tokens_T: Tensor, own: torch.dtype) -> list[Check]:
         tokens_T: a prompt of at least two tokens.
     """
     checks = []
-    for dtype in (torch.float64, own):
+    for dtype in progress((torch.float64, own), "checking in float64 and the run's own type"):
         twin = copy.deepcopy(model).to(dtype)
         case = Case(twin, tokens_T, capture(twin, tokens_T[None]))
         for compare, tolerance in CHECKS.items():

@@ -10,6 +10,7 @@ from training.machine import Machine, Processes
 from training.step import make_model, train_step
 
 SHUTDOWN = 1.0  # seconds for checkpoints and exit
+EVALUATIONS = 4  # of a run, at least
 
 
 def fit_steps(
@@ -19,12 +20,12 @@ def fit_steps(
     processes: Processes,
     began: float,
     done: int,
-) -> int:
-    """Return `done` plus the number of steps that fit into `minutes`, counted from `began`, and
-    print both.
+) -> tuple[int, int]:
+    """Return `done` plus the number of steps that fit into `minutes`, counted from `began`, and the
+    number of steps between evaluations, of which there are at least four; print both.
 
-    It times a model that is then discarded. The run is bitwise identical to one with
-    `--train.max_steps` set to the sum.
+    It times a model that is then discarded. The run is bitwise identical to one with these numbers
+    as `--train.max_steps` and `--train.eval_every`.
     """
     # A learning rate of 0 cannot diverge.
     train = dataclasses.replace(config.train, learning_rate=0.0, muon_learning_rate=0.0)
@@ -53,8 +54,12 @@ def fit_steps(
     (passed,) = processes.mean(time.perf_counter() - began)
     left = 60 * train.minutes - passed - SHUTDOWN
     steps = max(1, int((left - evaluation) / (step + evaluation / train.eval_every)))
+    eval_every = train.eval_every
+    if steps < EVALUATIONS * eval_every:
+        steps = max(1, int((left - EVALUATIONS * evaluation) / step))
+        eval_every = max(1, steps // EVALUATIONS)
     print(
         f"{steps:,} steps, {1000 * step:,.1f} ms each, fit into {train.minutes:g} min here; to "
-        f"repeat this run: --train.max_steps {done + steps}"
+        f"repeat this run: --train.max_steps {done + steps} --train.eval_every {eval_every}"
     )
-    return done + steps
+    return done + steps, eval_every

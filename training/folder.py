@@ -44,8 +44,8 @@ def make_folder(name: str | None, stem: str) -> Path:
             return folder
         time.sleep(0.1)
     folder = RUNS / name
-    if folder.parent != RUNS or name == "..":
-        raise UserError(f"--run {name!r} must be a name, not a path")
+    if folder.parent != RUNS or name == ".." or not name.isprintable():
+        raise UserError(f"--run {name!r} must be a name, not a path, without control characters")
     check_unused(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -75,7 +75,7 @@ def lock_run(folder: Path) -> Iterator[None]:
     """
     try:
         with FileLock(folder / ".lock", blocking=False):
-            for scratch in folder.rglob(".writing-*.safetensors"):
+            for scratch in folder.rglob(".writing-*"):
                 scratch.unlink()
             yield
     except Timeout:
@@ -157,4 +157,5 @@ def check_changes(old: Config, new: Config, flag: str) -> None:
         for name, value in values.items():
             now, field = after[section][name], f"{section}.{name}"
             if now != value and not any(fnmatch(field, each) for each in MAY_CHANGE[flag]):
-                raise UserError(f"{flag} cannot change {field} from {value} to {now}")
+                before = "its default" if value is None else value
+                raise UserError(f"{flag} cannot change {field} from {before} to {now}")

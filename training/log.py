@@ -37,6 +37,8 @@ class Log(ExitStack):
         """
         super().__init__()
         self.config, self.state, self.baselines = config, state, baselines
+        self.width = len(str(config.train.max_steps))  # of a step, when printed
+        self.tenths = state.step * 10 // config.train.max_steps  # of the run that are printed
         self.is_open = True  # false when the pipe or the terminal that it prints to is closed
         self.steps, self.busy = 0, 0.0  # steps since the last line of metrics, and their seconds
         self.file: IO[str] | None = None
@@ -126,6 +128,10 @@ class Log(ExitStack):
                     "tokens_per_second": speed,
                 }
             )
+        if self.bar.disable and state.step * 10 // config.train.max_steps > self.tenths:
+            self.tenths = state.step * 10 // config.train.max_steps
+            if state.step % config.train.eval_every and state.step < config.train.max_steps:
+                self.print(f"step {state.step:>{self.width}}  training {state.train_loss:.4f}")
         self.bar.update(steps)
 
     def evaluation(self, results: dict[str, Evaluation]) -> None:
@@ -140,13 +146,15 @@ class Log(ExitStack):
         beaten = [(n, name) for name, n in self.baselines.items() if result.loss < n]
         verdict = "beats the {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
         self.print(
-            f"step {state.step:>{len(str(config.train.max_steps))}}"
+            f"step {state.step:>{self.width}}"
             f"  validation {result.in_units(config.data.unit)}"
             f"  training {state.train_loss:.4f}{accuracy}  {verdict}"
         )
 
     def sample(self, text: str) -> None:
-        """Print a sample."""
+        """Print a sample, and show it in TensorBoard."""
+        if self.events is not None and text:
+            self.events.add_text("sample", f"    {text}".replace("\n", "\n    "), self.state.step)
         for line in text.splitlines():
             self.print(f"    | {printable(line)}")
 

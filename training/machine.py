@@ -162,9 +162,12 @@ def start_machine(
     device = pick_device(config.device, processes.local_rank)
     if device == "cuda":
         make_repeatable()
+    cores = os.cpu_count() or 1
+    if config.threads > cores:
+        print(f"note: {config.threads} threads on {cores} cores are slower than {cores}")
     if config.threads:
         torch.set_num_threads(config.threads)
-    elif before and before.threads <= (os.cpu_count() or 1):
+    elif before and before.threads <= cores:
         torch.set_num_threads(before.threads)
     precision = config.precision
     if precision == "auto":
