@@ -9,7 +9,7 @@ import codecs
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -151,20 +151,25 @@ class BPETokenizer(Tokenizer):
     """Pairs of tokens to join, in this order, one per line, in GPT-2's characters."""
 
     special: tuple[str, ...] = ()
-    """Tokens that no text has, such as GPT-2's <|endoftext|>. They have the last ids."""
+    """Added tokens, such as GPT-2's <|endoftext|>, which are found in a text before its words are.
+    Their ids follow those of the merges."""
+
+    unused: int = 0
+    """Number of tokens that no text has. They have the last ids."""
 
     def __post_init__(self) -> None:
         known = {char: bytes([byte]) for char, byte in BYTE_OF.items()}
         self.pairs = [(left, right) for left, right in map(str.split, self.merges.splitlines())]
         for left, right in self.pairs:
             known.setdefault(left + right, known[left] + known[right])
-        known |= {token: token.encode() for token in self.special}
+        added = (*self.special, *(f"<|unused {i}|>" for i in range(self.unused)))
+        known |= {token: token.encode() for token in added}
         self.pieces = list(known.values())
         self.vocabulary = {token: i for i, token in enumerate(known)}
 
     @cached_property
     def _encoder(self) -> Any:
-        return byte_level_bpe(self.vocabulary, self.pairs)
+        return byte_level_bpe(self.vocabulary, self.pairs, self.special)
 
     def encode(self, text: str) -> npt.NDArray[Any]:
         ids = self._encoder.encode(text, add_special_tokens=False).ids
@@ -184,10 +189,13 @@ def load_tokenizer(plain: dict[str, Any]) -> Tokenizer:
     return KINDS[fields.pop("kind")](**fields)
 
 
-def byte_level_bpe(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Any:
+def byte_level_bpe(
+    vocabulary: dict[str, int], merges: list[tuple[str, str]], special: Sequence[str] = ()
+) -> Any:
     """Return the library's tokenizer, which splits a text into words as GPT-2 does."""
     encoder = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
     encoder.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    encoder.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in special])
     return encoder
 
 

@@ -15,9 +15,11 @@ from formats.imported import Imported, compare_logits, load_original
 from formats.names import GPT2, PERSIMMON
 from formats.tokenizers import encoder_of, read_tokenizer
 from model.gpt import GPT
+from model.plain import check_plain
 
 # The files to download from the Hugging Face Hub: no pickles and no code.
-FILES = ["config.json", "model*.safetensors*", "tokenizer.json"]
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+FILES = ["config.json", SINGLE, INDEX, "model-*-of-*.safetensors", "tokenizer.json"]
 
 
 def write_folder(model: GPT, tokenizer: Tokenizer, start_token: int, folder: Path) -> str:
@@ -27,6 +29,7 @@ def write_folder(model: GPT, tokenizer: Tokenizer, start_token: int, folder: Pat
         UserError: for a model that transformers cannot compute, or a folder that exists.
     """
     config, encoder = model.config, encoder_of(tokenizer)
+    check_plain(model, "an export")
     format = GPT2 if config.positions == "learned" else PERSIMMON
     plain = format.export_config(config)
     if folder.exists() or not folder.absolute().parent.is_dir():
@@ -65,12 +68,7 @@ def read_folder(folder: Path, tokens: Path | None = None) -> Imported:
         UserError: for another model, or files that are missing or damaged.
     """
     plain = read_config(folder)
-    tensors: dict[str, Tensor] = {}
-    for path in folder.glob("model*.safetensors"):
-        with reading(path):
-            tensors |= load_file(path)
-    if not tensors:
-        raise UserError(f"{folder} has no model.safetensors; pickles are not supported")
+    tensors = read_tensors(folder)
     model = GPT2.import_model(plain, tensors, folder)
     V = model.token_embedding.num_embeddings
     tokenizer = read_tokenizer(tokens or folder, V)
@@ -78,6 +76,29 @@ def read_folder(folder: Path, tokens: Path | None = None) -> Imported:
     if start not in range(V):
         start = tokenizer.start_token()
     return Imported(model, tokenizer, start, "pydocs", load_original(GPT2.name, folder))
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Read model.safetensors, or the shards that an index names.
+
+    Raises:
+        UserError: for a file or a tensor that is missing or damaged.
+    """
+    index, tensors = folder / INDEX, dict[str, Tensor]()
+    shard_of = {}
+    if index.exists():
+        with reading(index):
+            shard_of = json.loads(index.read_bytes())["weight_map"]
+    elif not (folder / SINGLE).exists():
+        raise UserError(f"{folder} has no {SINGLE}; pickles are not supported")
+    for name in sorted(set(shard_of.values())) or [SINGLE]:
+        with reading(folder / name):
+            if Path(name).name != name:
+                raise ValueError("a shard must be a file in the folder")
+            tensors |= load_file(folder / name)
+    if missing := shard_of.keys() - tensors.keys():
+        raise UserError(f"{index} names {min(missing)}, which no shard has")
+    return tensors
 
 
 def read_config(folder: Path) -> Any:

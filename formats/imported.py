@@ -124,7 +124,7 @@ def compare_logits(model: GPT, original: Any, tried: str = "") -> str:
         UserError: if they are not the same model.
     """
     if original is None:
-        return "logits not compared: transformers is not installed, or cannot compute them"
+        return "no other program compared the logits: transformers is not installed"
     apart = difference(model, original)
     found = f"largest difference of the logits, relative to the largest logit: {apart:.1e}"
     if not apart < TOLERANCE:

@@ -74,8 +74,7 @@ class Format:
     def unknown(self, tensors: Iterable[str]) -> list[str]:
         """Return the tensors that it does not have."""
         own = {short(name) for name in self.tensors}
-        layer = re.compile(r"\.\d+\.")
-        return [n for n in tensors if layer.sub(".{}.", n, count=1).rpartition(".")[0] not in own]
+        return [n for n in tensors if layer_of(n).rpartition(".")[0] not in own]
 
     def rows(self, n_layer: int) -> Iterator[tuple[str, list[str]]]:
         """Yield the rows of `tensors` for each layer."""
@@ -157,11 +156,19 @@ class Format:
                 n.endswith(".bias") and t.any() for n, t in left.items()
             )
             biases = {"bias": bool(bias), "head_bias": "lm_head.bias" in left}
-            config = self.import_config(self.defaults | plain, biases, where)
+            plain = self.tied(self.defaults | plain, left, where)
+            config = self.import_config(plain, biases, where)
+            with_bias = {layer_of(n) for n in left if n.endswith(".bias")}
             made: dict[str, Tensor] = {}
             for name, ours in self.rows(config.n_layer):
                 for kind in ("weight", "bias"):
                     tensor = left.pop(short(f"{name}.{kind}"), None)
+                    if (
+                        tensor is None
+                        and kind == "bias"
+                        and layer_of(short(f"{name}.bias")) in with_bias
+                    ):
+                        raise UserError(f"{where}: {name}.bias is missing")
                     if tensor is None or (kind == "bias" and not bias):
                         continue
                     parts = self.turn(name, tensor.float()).chunk(len(ours))
@@ -189,6 +196,23 @@ class Format:
             check_finite(made)
             return model.eval()
 
+    def tied(
+        self, plain: dict[str, Any], tensors: dict[str, Tensor], where: Path
+    ) -> dict[str, Any]:
+        """Return the config with the field that ties the head to the embedding, which a format
+        without such a field does if they are equal.
+
+        Raises:
+            UserError: if the config ties them, and they are not equal.
+        """
+        name = next(name for name, ours in self.fields.items() if ours == "tie_embeddings")
+        first = next(iter(self.tensors))
+        embedding, head = (tensors.get(f"{short(n)}.weight") for n in (first, "lm_head"))
+        equal = head is None or (embedding is not None and torch.equal(head, embedding))
+        if plain.get(name) and not equal:
+            raise UserError(f"{where}: {name} is true, but lm_head.weight is not {first}.weight")
+        return {name: equal} | plain
+
     def import_config(
         self, plain: dict[str, Any], biases: dict[str, Any], where: Path
     ) -> ModelConfig:
@@ -206,6 +230,11 @@ class Format:
         except ValidationError as error:
             ours, message = first_error(error)
             raise UserError(f"{where}: {names.get(ours, ours)} {message}") from None
+
+
+def layer_of(name: str) -> str:
+    """Replace the index of the layer in a tensor's name, which is the same in all layers."""
+    return re.sub(r"\.\d+\.", ".{}.", name, count=1)
 
 
 def short(name: str) -> str:
@@ -261,7 +290,7 @@ NANOGPT = Format(
         for name in ("block_size", "n_layer", "n_head", "n_embd", "activation", "tie_embeddings")
     },
     required=GPT2.required,
-    defaults={"activation": "gelu", "tie_embeddings": True},
+    defaults={"activation": "gelu"},
 )
 # https://github.com/karpathy/minGPT
 MINGPT = replace(NANOGPT, name="minGPT's GPT")

@@ -32,7 +32,7 @@ def encoder_of(tokenizer: Tokenizer) -> Any:
         encoder.decoder = tokenizers.decoders.Fuse()
         return encoder
     if isinstance(tokenizer, BPETokenizer):
-        encoder = byte_level_bpe(tokenizer.vocabulary, tokenizer.pairs)
+        encoder = byte_level_bpe(tokenizer.vocabulary, tokenizer.pairs, tokenizer.special)
     elif isinstance(tokenizer, ByteTokenizer):
         encoder = byte_level_bpe(BYTE_OF, [])
     else:
@@ -46,7 +46,7 @@ def read_tokenizer(folder: Path, V: int) -> Tokenizer:
 
     Args:
         V: rows of the model's embedding. If there are more rows than tokens, as in models padded to
-            a round number, the others become special tokens that no text has.
+            a round number, no text has the others.
 
     Raises:
         UserError: if it is damaged or unsupported.
@@ -54,7 +54,9 @@ def read_tokenizer(folder: Path, V: int) -> Tokenizer:
     where = folder / "tokenizer.json"
     content = where.read_bytes()
     with reading(where):
-        return tokenizer_of(tokenizers.Tokenizer.from_buffer(content), V)
+        encoder = tokenizers.Tokenizer.from_buffer(content)
+    with reading(where, "is not supported"):
+        return tokenizer_of(encoder, V)
 
 
 def tokenizer_of(encoder: Any, V: int) -> Tokenizer:
@@ -72,13 +74,15 @@ def tokenizer_of(encoder: Any, V: int) -> Tokenizer:
     elif model.get("merges"):
         merges = "\n".join(map(" ".join, model["merges"]))
         ordinary = BPETokenizer(merges).vocab_size
-        unused = [f"<|unused {i}|>" for i in range(len(tokens), V)]
-        made = BPETokenizer(merges, (*tokens[ordinary:], *unused))
+        made = BPETokenizer(merges, tuple(tokens[ordinary:]), max(0, V - len(tokens)))
     else:
         made = ByteTokenizer()
     ours = encoder_of(made)
-    added = {token.content for token in encoder.get_added_tokens_decoder().values()}
-    same = ids.items() <= ours.get_vocab().items() and added <= {*getattr(made, "special", ())}
+    for token in encoder.get_added_tokens_decoder().values():
+        changes = token.lstrip or token.rstrip or token.single_word
+        if changes or token.content not in getattr(made, "special", ()):
+            raise ValueError(f"the added token {token.content!r} is not supported")
+    same = ids.items() <= ours.get_vocab().items()
     if not same or what_decides(encoder) != what_decides(ours) or made.vocab_size != V:
         raise ValueError(f"its tokens must be {V} characters, bytes, or subwords as in GPT-2")
     return made

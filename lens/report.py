@@ -13,6 +13,7 @@ from configs.config import STRICT
 from lens.report_data import make_page, through_training
 from lens.subject import MeasureOptions, Subject
 from lens.tables import check_path
+from model.plain import check_plain
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -36,6 +37,7 @@ def report(word: str | None, options: Report) -> Iterator[str]:
     subject = Subject(word, options)
     path = Path(options.out or subject.run / "report.html")
     check_path("--out", path, ".html")
+    check_plain(subject.model, "the page")
     sequences_BT, snapshots = subject.sequences(options.sequences), through_training(subject)
     max_bytes = options.max_mb * 1e6
     content = make_page(subject, sequences_BT, snapshots, max_bytes, options.with_text)

@@ -1,0 +1,111 @@
+"""The model as formulas on its weights, for one sequence.
+
+It computes what the config says and knows nothing else, so that a changed module is noticed before
+the page, or another program, computes something else in its place.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from common.errors import UserError
+from configs.config import ModelConfig
+from model.compare import largest_error
+from model.gpt import GPT, NGRAM_ROWS
+from model.layers import ACTIVATIONS
+
+TOLERANCE = 1e-3  # relative to the largest logit; rounding is a hundredth of it
+
+
+def plain_logits(weights: dict[str, Tensor], config: ModelConfig, tokens_T: Tensor) -> Tensor:
+    """Compute the logits (T, V) after each token of a sequence.
+
+    Args:
+        weights: the `state_dict` of a GPT.
+
+    Raises:
+        KeyError: naming a weight that is missing.
+    """
+    W = {name: weight.detach().double().cpu() for name, weight in weights.items()}
+    H, T, used = config.n_head, len(tokens_T), set[str]()
+
+    def get(name: str) -> Tensor | None:
+        used.add(name)
+        return W.get(name)
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        used.add(f"{name}.weight")
+        return F.linear(x, W[f"{name}.weight"], get(f"{name}.bias"))
+
+    def norm(name: str, x: Tensor) -> Tensor:
+        used.add(f"{name}.weight")
+        return F.layer_norm(x, x.shape[-1:], W[f"{name}.weight"], get(f"{name}.bias"))
+
+    def rotate(x_HTD: Tensor) -> Tensor:
+        half = x_HTD.size(-1) // 2
+        angles_TD = torch.outer(
+            torch.arange(T).double(), 10_000 ** (-torch.arange(half).double() / half)
+        )
+        cos, sin, (a, b) = angles_TD.cos(), angles_TD.sin(), x_HTD.split(half, dim=-1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+    def heads(name: str, x_TC: Tensor) -> Tensor:
+        return linear(name, x_TC).unflatten(-1, (H, -1)).transpose(0, 1)
+
+    used.add("token_embedding.weight")
+    x_TC = W["token_embedding.weight"][tokens_T]
+    V = len(W["token_embedding.weight"])
+    if config.positions == "learned":
+        used.add("position_embedding.weight")
+        x_TC = x_TC + W["position_embedding.weight"][:T]
+    for n in range(2, config.ngrams + 1):
+        number = torch.zeros_like(tokens_T)
+        for back in range(n - 1, -1, -1):
+            number = (number * V + F.pad(tokens_T, (back, 0))[:T]) % NGRAM_ROWS
+        used.add(f"ngram_embeddings.{n - 2}.weight")
+        x_TC = x_TC + W[f"ngram_embeddings.{n - 2}.weight"][number]
+    future_TT = torch.ones(T, T, dtype=torch.bool).triu(1)
+    for i in range(config.n_layer):
+        attn, mlp = f"blocks.{i}.attn", f"blocks.{i}.mlp"
+        normed_TC = norm(f"blocks.{i}.attn_norm", x_TC)
+        q, k, v = (heads(f"{attn}.{name}", normed_TC) for name in ("query", "key", "value"))
+        if config.qk_norm:
+            q, k = norm(f"{attn}.q_norm", q), norm(f"{attn}.k_norm", k)
+        if config.positions == "rotary":
+            q, k = rotate(q), rotate(k)
+        scores_HTT = (q @ k.mT / math.sqrt(q.size(-1))).masked_fill(future_TT, -math.inf)
+        z_TC = (scores_HTT.softmax(-1) @ v).transpose(0, 1).flatten(1)
+        x_TC = x_TC + linear(f"{attn}.out", z_TC)
+        hidden = linear(f"{mlp}.up", norm(f"blocks.{i}.mlp_norm", x_TC))
+        x_TC = x_TC + linear(f"{mlp}.down", ACTIVATIONS[config.activation](hidden))
+    x_TC = norm("final_norm", x_TC)
+    logits_TV = (
+        x_TC @ W["token_embedding.weight"].T if config.tie_embeddings else linear("head", x_TC)
+    )
+    if unused := W.keys() - used:
+        raise KeyError(min(unused))
+    return logits_TV
+
+
+@torch.no_grad()
+def check_plain(model: GPT, what: str) -> None:
+    """Check over a whole context that a model computes what its config says.
+
+    Args:
+        what: who supports only such models, for the message.
+
+    Raises:
+        UserError: if it computes something else.
+    """
+    T, V = model.config.block_size, model.token_embedding.num_embeddings
+    tokens_T = torch.randint(V, (T,), generator=torch.Generator().manual_seed(0))
+    try:
+        want_TV = plain_logits(model.state_dict(), model.config, tokens_T)
+        error = largest_error(model(tokens_T[None])[0], want_TV)
+        reason = f"its logits differ by {error:.0e} of the largest" if error > TOLERANCE else ""
+    except Exception as failed:  # weights with other names or shapes
+        reason = f"{type(failed).__name__}: {failed}"
+    if reason:
+        raise UserError(f"{what} supports only the model that the config describes: {reason}")
