@@ -52,6 +52,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("GLASSGPT_CACHE") or "cache")
 
 
+def hub_folder() -> str:
+    """Return the folder of what `datasets` downloads and converts."""
+    return str(cache_folder() / "hub")
+
+
 def find_source(config: DataConfig) -> Source:
     """Find the text that the config names, without reading it.
 
@@ -150,15 +155,13 @@ def read_table(config: DataConfig, path: Path, end: str, errors: str) -> Iterato
 
     with reading(path, "cannot be read"):
         files = glob.escape(str(path))
-        # Streaming keeps no copy of the file.
         rows = datasets.load_dataset(
-            TABLES[path.suffix], data_files=files, split="train", streaming=True
+            TABLES[path.suffix], data_files=files, split="train", cache_dir=hub_folder()
         )
-        columns = list(next(iter(rows), {}))
-        if config.column not in columns:
+        if config.column not in rows.column_names:
             raise UserError(
                 f"{path} has no column {config.column}; pass --data.column, one of: "
-                f"{', '.join(columns)}"
+                f"{', '.join(rows.column_names)}"
             )
         yield from join_rows(rows.iter(ROWS), config.column, config.separator or "\n")
     yield end
@@ -184,7 +187,7 @@ def read_hub(config: DataConfig, errors: str) -> Iterator[str]:
             config.hub_config or None,
             split=config.hub_split,
             revision=revision or None,
-            cache_dir=str(cache_folder() / "hub"),
+            cache_dir=hub_folder(),
         ).select_columns(config.column)
         yield from join_rows(rows.iter(ROWS), config.column, config.separator)
 

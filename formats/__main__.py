@@ -68,7 +68,8 @@ def import_(word: str, options: Import) -> None:
     with lock_run(folder):
         save_config(folder, saved.config, printable(f"imported from {word}"))
         save_checkpoint(saved.path, saved.tensors, saved.header)
-    run, text = shell_word(folder), shell_word(Path(imported.source))
+    run = shell_word(folder)
+    text = "FILE" if imported.source == "pydocs" else shell_word(Path(imported.source))
     print(f"next:\n  python sample.py {run}\n  python study.py report {run} --source {text}")
 
 

@@ -252,7 +252,8 @@ def open_text(saved: SavedRun, options: RunOptions, block_size: int) -> Batches:
 
 def other_text(saved: SavedRun, batches: Batches) -> str:
     """Return what to say if the run was trained on another text than this one."""
-    same = saved.header.corpus.sha256 == batches.corpus.sha256
+    trained_on = saved.header.corpus.sha256  # unknown of an imported model
+    same = trained_on in ("", batches.corpus.sha256)
     return "" if same else " (not the text that the run was trained on)"
 
 

@@ -238,9 +238,7 @@ class MultiHeadAttention(nn.Module):
         is_causal = causal and mask is None and start == 0
         T, S = q_BHTD.size(2), k_BHSD.size(2)
         if mask is not None and mask.size(-1) != S:  # a single column would apply to all keys
-            raise ValueError(
-                f"the mask has {mask.size(-1)} columns, expected {S}, one for each key"
-            )
+            raise ValueError(f"the mask has {mask.size(-1)} columns, but there are {S} keys")
         # A mask is made even for a kernel that does not read it, because hooks on `attend` do.
         if causal and T > 1:  # a single query is the last position and may attend to all keys
             past_TS = causal_mask(T, S, x_BTC.device)

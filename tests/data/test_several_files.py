@@ -1,0 +1,143 @@
+"""Several files, their order and their splits; tables; newlines; texts that change."""
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import UserError
+from configs.config import DataConfig
+from data.batches import TextBatches, check_named_text, open_batches
+from data.corpus import load_text
+from data.sources import find_files
+
+
+def prose(length: int, seed: int) -> str:
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog\n"]
+    choose = random.Random(seed)
+    return " ".join(choose.choice(words) for _ in range(length))[:length]
+
+
+def write(**texts: str) -> list[str]:
+    """Write files; return their names."""
+    for name, text in texts.items():
+        Path(f"{name}.txt").write_bytes(text.encode())
+    return [f"{name}.txt" for name in texts]
+
+
+def split(source: Any, **options: Any) -> tuple[str, str, str]:
+    """Return the training, validation and test text."""
+    batches = open_batches(DataConfig(source=source, **options), 4, 0)
+    assert isinstance(batches, TextBatches)
+    tokens = (batches.train_tokens, batches.val_tokens, batches.test_tokens)
+    train, val, test = (batches.tokenizer.decode(part.tolist()) for part in tokens)
+    return train, val, test
+
+
+@given(
+    lengths=st.lists(st.integers(0, 400), min_size=1, max_size=4),
+    test=st.sampled_from([0.0, 0.15, 0.4]),
+)
+def test_each_file_gives_its_own_end(workplace: Path, lengths: list[int], test: float) -> None:
+    names = write(first=prose(200, 9), **{f"t{i}": prose(n, i) for i, n in enumerate(lengths)})
+    expected = ["", "", ""]
+    for name in names:
+        text = Path(name).read_text()
+        ends = [int(round(len(text) * (1 - 0.2 - test), 3)), len(text) - round(len(text) * test)]
+        for i, part in enumerate(np.split([*text], ends)):
+            expected[i] += "".join(part)
+    assert split(names, val_fraction=0.2, test_fraction=test) == tuple(expected)
+
+
+def test_order_of_files_does_not_choose_what_is_held_out(workplace: Path) -> None:
+    names = write(novel=prose(3000, 1), poem="o " * 500)
+    there, back = split(names), split(names[::-1])
+    for one, other in zip(there, back, strict=True):
+        assert sorted(one) == sorted(other)
+
+
+def test_files_of_a_glob_are_in_natural_order_and_read_once(workplace: Path) -> None:
+    write(**{f"ch{i}": f"{i} " * 40 for i in (10, 2, 1)})
+    assert [path.name for path in find_files("ch*.txt")] == ["ch1.txt", "ch2.txt", "ch10.txt"]
+    corpus = load_text(DataConfig(source=["ch1*.txt", f"{Path.cwd()}/ch1.txt", "*.txt"])).corpus
+    assert corpus.source == "ch1.txt, ch10.txt, ch2.txt"
+    assert corpus.parts == (80, 120, 80)
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+def test_newlines_of_every_system_are_the_same_text(workplace: Path, kind: str) -> None:
+    lines = prose(2000, 3)
+    names = write(unix=lines, windows=lines.replace("\n", "\r\n"), old=lines.replace("\n", "\r"))
+    unix, *others = (load_text(DataConfig(source=name, tokenizer=kind)) for name in names)
+    for other in others:
+        assert other.corpus.sha256 == unix.corpus.sha256
+        assert np.array_equal(other.tokens, unix.tokens)
+
+
+MESSAGES = ["it's é\r\n", None, "two\nlines", "", "plain"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_column_of_a_table_is_the_text(workplace: Path, kind: str) -> None:
+    """Escapes, quotes and nulls are those of the format."""
+    rows = [{"who": f"p{i}", "said": said} for i, said in enumerate(MESSAGES * 30)]
+    path = f"my [chat].{kind}"
+    table = Dataset.from_list(rows)
+    if kind == "jsonl":
+        Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "csv":
+        table.to_csv(path)
+    else:
+        table.to_parquet(path)
+    loaded = load_text(DataConfig(source=path, column="said"))
+    text = loaded.tokenizer.decode(loaded.tokens.tolist())
+    assert text == "\n".join((said or "").replace("\r", "") for said in MESSAGES * 30)
+    with pytest.raises(
+        UserError, match=r"has no column text; pass --data.column, one of: who, said"
+    ):
+        load_text(DataConfig(source=path))
+
+
+def test_text_of_the_same_size_and_time_is_another_text(workplace: Path) -> None:
+    """Its time can be set back, but not the time of that change."""
+    (name,) = write(text="ab" * 500)
+    before, status = load_text(DataConfig(source=name)), Path(name).stat()
+    Path(name).write_text("ba" * 500)
+    os.utime(name, ns=(status.st_atime_ns, status.st_mtime_ns))
+    after = load_text(DataConfig(source=name))
+    assert before.corpus.sha256 != after.corpus.sha256 and after.tokens[0] != before.tokens[0]
+
+
+def test_text_that_only_a_header_names_must_be_its_text(workplace: Path) -> None:
+    """It may have been touched since, or the cache emptied."""
+    (name,) = write(text=prose(900, 5))
+    config = DataConfig(source=name)
+    loaded = load_text(config)
+    os.utime(name)
+    check_named_text(config, loaded.tokenizer, loaded.corpus)
+    Path(name).write_text(prose(901, 5))
+    with pytest.raises(UserError, match=r"is not the text of that run; give --data.source"):
+        check_named_text(config, loaded.tokenizer, loaded.corpus)
+
+
+def test_position_of_a_byte_that_is_not_utf8_counts_from_the_start(workplace: Path) -> None:
+    content = bytearray("é".encode() * 100_000 + b"plain " * 50_000)
+    content[300_001] = 0x92
+    Path("t.txt").write_bytes(content)
+    with pytest.raises(UserError, match=r"t.txt is not UTF-8 text at byte 300,001; convert it"):
+        load_text(DataConfig(source="t.txt"))
+
+
+def test_new_characters_get_the_last_ids(workplace: Path) -> None:
+    first, second = write(first="abba" * 100, second="cab bé" * 100)
+    old = load_text(DataConfig(source=first)).tokenizer
+    new = load_text(DataConfig(source=second), old, extend=True).tokenizer
+    assert new.labels == [*old.labels, " ", "c", "é"]
+    assert load_text(DataConfig(source=first), old, extend=True).tokenizer == old
