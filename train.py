@@ -232,6 +232,8 @@ def main(argv: list[str]) -> int:
         if new:
             about += f"\nnew characters: {printable(' '.join(map(repr, new)))}"
         print(about)
+        if saved and options.resume:
+            saved.check_resume(batches.corpus, config.train, machine)
         start = time.perf_counter()
         _ = batches.baselines  # before the clock of --train.minutes starts
         began = common.start.BEGAN + time.perf_counter() - start
@@ -239,7 +241,6 @@ def main(argv: list[str]) -> int:
         # The folder and the number of steps
         folder = None
         if saved and options.resume:
-            saved.check_resume(batches.corpus, config.train, machine)
             folder = saved.path.parent if processes.is_main else None
         elif processes.is_main:
             origin = f"from-{saved.path.parent.name}" if saved else "default"

@@ -32,9 +32,9 @@ def reading(path: Path | str, what: str = "is damaged") -> Iterator[None]:
         yield
     except (UserError, MemoryError):
         raise
-    except FileNotFoundError as error:
-        raise UserError(f"there is no {error.filename or path}") from error
     except Exception as error:
+        if isinstance(error, FileNotFoundError) and error.filename:
+            raise UserError(f"there is no {error.filename}") from error
         raise UserError(f"{path} {what}: {' '.join(str(error).split())}") from error
 
 

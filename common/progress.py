@@ -9,8 +9,13 @@ from tqdm import tqdm
 Item = TypeVar("Item")
 
 
-def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
-    """Yield the items, and show a bar in a terminal, or else a line at the start."""
-    if not sys.stderr.isatty():
+def progress(items: Iterable[Item], what: str, is_long: bool = True) -> Iterator[Item]:
+    """Yield the items, and show a bar in a terminal.
+
+    Args:
+        is_long: elsewhere, print a line at the start.
+    """
+    in_terminal = sys.stderr.isatty()
+    if is_long and not in_terminal:
         print(f"{what} ...", file=sys.stderr)
-    yield from tqdm(items, what, total, leave=False, disable=not sys.stderr.isatty())
+    yield from tqdm(items, what, leave=False, disable=not in_terminal)

@@ -143,9 +143,10 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
         shutil.rmtree(left, ignore_errors=True)
     with atomic_folder(entry) as made:
         with open(made / "tokens.bin", "wb") as file:
-            for part in progress(source.parts, f"tokenizing {source.name}"):
+            for part in source.parts:
                 lengths.append(0)
-                for text in part(tokenizer.errors):
+                what = f"tokenizing {source.name}"
+                for text in progress(part(tokenizer.errors), what, source.is_long):
                     tokens = tokenizer.encode(text)
                     file.write(tokens.data)
                     lengths[-1] += len(tokens)
@@ -164,8 +165,8 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
 
 def read_text(source: Source, errors: str = "strict") -> Iterator[str]:
     """Read a text in chunks, and show the progress."""
-    for part in progress(source.parts, f"reading {source.name}"):
-        yield from part(errors)
+    for part in source.parts:
+        yield from progress(part(errors), f"reading {source.name}", source.is_long)
 
 
 def hash_text(source: Source, errors: str) -> str:

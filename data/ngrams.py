@@ -32,6 +32,7 @@ MAX_VAL_TOKENS = 1_000_000  # of a longer split, in a hundred evenly spaced part
 # would be 6 instead of 7, whose loss is lower by 0.006.
 GAIN = 0.0005
 READ_AT_ONCE = 1_000_000  # tokens
+LONG = 2_000_000  # tokens, which take a few seconds to count
 
 
 class Grams(NamedTuple):
@@ -141,7 +142,7 @@ def count_ngrams(
     orders, losses, sizes = found.orders, found.losses, [1]
     before, val_before = np.zeros(len(train), np.int64), np.zeros(len(val), np.int64)
     shorter, places, val_places = np.full(len(val), 1 / V), before, val_before
-    for n in progress(range(1, min(max_order, len(train)) + 1), what):
+    for n in progress(range(1, min(max_order, len(train)) + 1), what, len(train) > LONG):
         start = n - 1  # the first tokens do not end an n-gram
         keys, first, inverse, counts = np.unique(
             before[start:] * V + train[start:],

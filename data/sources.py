@@ -23,6 +23,7 @@ from configs.config import DataConfig
 from data.tasks import TASKS
 
 CHUNK = 1 << 17  # characters, few enough that their tokens fit in the processor's cache
+LONG = 10_000_000  # bytes, which take a few seconds
 ROWS = 100  # rows of a table in a chunk
 TABLES = {".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # and how `datasets` calls them
 
@@ -45,6 +46,9 @@ class Source:
 
     is_local: bool = True
     """Whether reading it downloads nothing."""
+
+    is_long: bool = False
+    """Whether reading it takes more than a few seconds."""
 
 
 def cache_folder() -> Path:
@@ -69,7 +73,7 @@ def find_source(config: DataConfig) -> Source:
     if name.startswith("hub:") and name != "hub:":
         options = [config.hub_config, config.hub_split, config.column]
         hub: list[Part] = [functools.partial(read_hub, config)]
-        return Source(name, [name, *options, config.separator], hub, is_local=False)
+        return Source(name, [name, *options, config.separator], hub, is_local=False, is_long=True)
     names = [config.source] if isinstance(config.source, str) else config.source
     # A file that is named twice is read once.
     paths = {path.resolve(): path for name in names for path in find_files(name)}
@@ -86,7 +90,8 @@ def find_source(config: DataConfig) -> Source:
             read = functools.partial(read_table, config)
         end = config.separator if len(parts) < len(paths) - 1 else ""
         parts.append(functools.partial(read, path, end))
-    return Source(", ".join(map(str, paths.values())), identity, parts)
+    is_long = sum(path.stat().st_size for path in paths) > LONG
+    return Source(", ".join(map(str, paths.values())), identity, parts, is_long=is_long)
 
 
 def find_files(name: str) -> list[Path]:

@@ -75,8 +75,9 @@ def lock_run(folder: Path) -> Iterator[None]:
     """
     try:
         with FileLock(folder / ".lock", blocking=False):
-            for scratch in folder.rglob(".writing-*"):
-                scratch.unlink()
+            for name in ("*.safetensors", "config.yaml", "metrics.jsonl"):
+                for scratch in folder.rglob(f".writing-*-{name}"):
+                    scratch.unlink()
             yield
     except Timeout:
         raise UserError(f"another process is training {folder}; wait, or stop it") from None
