@@ -158,6 +158,7 @@ def read_table(config: DataConfig, path: Path, end: str, errors: str) -> Iterato
     """
     import datasets  # here, because the import takes a second
 
+    datasets.disable_progress_bars()
     with reading(path, "cannot be read"):
         files = glob.escape(str(path))
         rows = datasets.load_dataset(

@@ -36,7 +36,7 @@ MISTAKES = {  # command -> part of the error line
     "study heads --source=text.txt --period=7": "--period 7 exceeds 6",
     "study trace --source=text.txt --layer=3": "--layer 3 must be from 0 to 2",
     "study trace --source=text.txt --prompt=t": "--prompt must have at least 2 tokens",
-    "study report a --out=no/page": "--out 'no/page' must name a .html file in an existing",
+    "study report a --out=no/page": "--out 'no/page' must name a .html file in a folder",
     "study heads --source=text.txt --json=text.txt": "--json 'text.txt' must name a .json file",
     "study heads --source=text.txt --json=no/a.json": "--json 'no/a.json' must name a .json file",
     "study compare --source=text.txt --only=scales": "must be one of one_head, output",

@@ -28,7 +28,7 @@ def test_unusual_text_works(workplace: Path, name: str, capsys: pytest.CaptureFi
     flags += ["--model.n_embd=8"]  # larger models are slow with a vocabulary of 50,000
     assert train.main([DEBUG, *flags, "--train.sample_tokens=5", "--run=odd"]) == 0
     saved = open_run(Path("runs/odd"))
-    assert set(saved.tokenizer.labels) == set(text)
+    assert set(saved.tokenizer.labels) == set(text) - {"\r"}  # newlines are \\n
     capsys.readouterr()
     prompt = text[1:3]  # one has a NUL, which no shell could pass
     assert sample.main([f"--prompt={prompt}", "--max_new_tokens=9"]) == 0

@@ -1,6 +1,7 @@
 """How many steps fit into the minutes."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 
@@ -49,6 +50,8 @@ def fit_steps(
     sampled = seconds_of(lambda: model.forward(token).sum().item())
     # A forward pass costs a third of a step, and a token of a sample is a pass of one position.
     tokens = min(batches.validation_tokens, train.eval_tokens) * len(batches.evaluated)
+    if train.sample_tokens:  # `choose_decoder` reads a context three times
+        tokens += 3 * config.model.block_size
     evaluation = step * tokens / (3 * train.batch_size * config.model.block_size)
     evaluation += train.sample_tokens * sampled
     (passed,) = processes.mean(time.perf_counter() - began)
@@ -57,7 +60,7 @@ def fit_steps(
     eval_every = train.eval_every
     if steps < EVALUATIONS * eval_every:
         steps = max(1, int((left - EVALUATIONS * evaluation) / step))
-        eval_every = max(1, steps // EVALUATIONS)
+        eval_every = math.ceil(steps / EVALUATIONS)
     print(
         f"{steps:,} steps, {1000 * step:,.1f} ms each, fit into {train.minutes:g} min here; to "
         f"repeat this run: --train.max_steps {done + steps} --train.eval_every {eval_every}"
