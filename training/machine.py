@@ -211,7 +211,7 @@ def make_repeatable() -> None:
     attention with a context of 512 or more (seen on an H200 with PyTorch 2.11).
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this when it starts
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # cuDNN's attention varies, and its preparation for each length takes 10 ms, which decoding
     # repeats at every token.
