@@ -134,12 +134,11 @@ def first_bad_byte(path: Path) -> int:
     decoder, position = codecs.getincrementaldecoder("utf-8")(), 0
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):
-            position -= len(decoder.getstate()[0])  # bytes of a character that the last chunk cut
             try:
                 decoder.decode(chunk)
             except UnicodeDecodeError as error:
                 return position + error.start
-            position += len(chunk) + len(decoder.getstate()[0])
+            position = file.tell() - len(decoder.getstate()[0])  # a chunk may end in a character
     return position
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+import re
 import shutil
 import signal
 import threading
@@ -39,6 +40,11 @@ def text_of(loaded: Text) -> str:
     return loaded.tokenizer.decode(loaded.tokens.tolist())
 
 
+def unix(text: str) -> str:
+    """Return the text with newlines as they are read."""
+    return re.sub(r"\r\n?", "\n", text)
+
+
 def cached_files() -> list[Path]:
     """Return the files in the cache, except locks."""
     return [p for p in Path("cache").rglob("*") if p.suffix != ".lock" and not p.is_dir()]
@@ -55,12 +61,12 @@ def cached_files() -> list[Path]:
 def test_every_character_of_every_file_is_kept(
     workplace: Path, texts: list[str], separator: str, chunk: int
 ) -> None:
-    """Chunks may end anywhere in the text."""
+    """Chunks may end anywhere in the text. Newlines of every kind are kept as \\n."""
     texts = [texts[0] + "".join(ODD), *texts[1:]]
     names = [f"{i}.txt" for i in range(len(texts))]
     for name, text in zip(names, texts, strict=True):
         Path(name).write_bytes(text.encode())
-    whole = separator.join(texts)
+    whole = separator.join(map(unix, texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data.sources, "CHUNK", chunk)
         options: dict[str, Any] = {"separator": separator}
@@ -77,27 +83,29 @@ def test_no_word_is_cut_at_the_end_of_a_chunk(workplace: Path) -> None:
     """Chunks end at line ends, where no word is split if the next line begins with a word."""
     text = "a line\nand, it's\r\nthe second\nthe third été 日本 line\nfourth\n" * 20
     Path("t.txt").write_bytes(text.encode())
-    tokenizer = train_bpe([text], 300)
+    tokenizer = train_bpe([unix(text)], 300)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data.sources, "CHUNK", 77)
         loaded = load("t.txt", tokenizer, tokenizer="bpe")
-    assert loaded.tokens.tolist() == tokenizer.encode(text).tolist()
+    assert loaded.tokens.tolist() == tokenizer.encode(unix(text)).tolist()
 
 
 @given(st.binary(min_size=1), st.integers(1, 9))
 def test_only_the_byte_tokenizer_accepts_invalid_utf8(
     workplace: Path, content: bytes, chunk: int
 ) -> None:
-    Path("t.bin").write_bytes(b"caf\xc3\xa9 \xff" + content)
+    content = b"caf\xc3\xa9 \xff" + content
+    Path("t.bin").write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data.sources, "CHUNK", chunk)
         loaded = load("t.bin", tokenizer="byte")
-        assert loaded.tokens.tolist() == list(b"caf\xc3\xa9 \xff" + content)
-        assert loaded.corpus.sha256 == hashlib.sha256(Path("t.bin").read_bytes()).hexdigest()
+        content = re.sub(rb"\r\n?", b"\n", content)
+        assert loaded.tokens.tolist() == list(content)
+        assert loaded.corpus.sha256 == hashlib.sha256(content).hexdigest()
         before = cached_files()
         for kind in ("char", "bpe"):
-            with pytest.raises(UserError, match=r"^t.bin is not UTF-8 text; convert"):
-                load(["t.bin", "t.bin"], tokenizer=kind)
+            with pytest.raises(UserError, match=r"^t.bin is not UTF-8 text at byte 6; convert"):
+                load("t.bin", tokenizer=kind)
     assert cached_files() == before
 
 
@@ -113,7 +121,7 @@ def test_globs_expand_and_existing_names_are_literal(workplace: Path) -> None:
     for name in (*"ecadb", "a[1]", "--x"):
         Path(f"{name}.txt").write_text(f"<{name}>")
     Path("f.txt").mkdir()
-    assert text_of(load(["b.txt", "[a-d].txt"])) == "<b><a><b><c><d>"
+    assert text_of(load(["b.txt", "[a-d].txt"])) == "<b><a><c><d>"
     for name in ("a[1]", "--x"):  # an existing name is not a pattern
         assert text_of(load(f"{name}.txt")) == f"<{name}>"
 
@@ -153,7 +161,7 @@ ENTRIES: list[tuple[dict[str, Any], Tokenizer | None]] = [
 
 
 def test_whatever_changes_the_tokens_changes_the_cache_entry(workplace: Path) -> None:
-    """That includes a file's time and size. An entry that exists is not made again."""
+    """That includes a file's times and size. An entry that exists is not made again."""
     Path("b.txt").write_text("eno owt\n")
     made = 0
     for time, text in ((0, "one two\n"), (1, "two one\n"), (1, "two on\n")):
@@ -168,11 +176,6 @@ def test_whatever_changes_the_tokens_changes_the_cache_entry(workplace: Path) ->
             assert loaded.tokenizer.kind == config.tokenizer, options
         made += 2 * len(ENTRIES)
         assert len(cached_files()) == made
-    Path("a.txt").write_text("TWO ON\n")  # the same size and time
-    os.utime("a.txt", ns=(0, 1))
-    for other in (None, CharTokenizer("\n notw")):  # a resumed run gives its tokenizer
-        assert text_of(load("a.txt", other, separator="|")) == text
-    assert len(cached_files()) == made
 
 
 def test_second_reader_waits_for_the_first(
@@ -290,9 +293,9 @@ def test_hub_dataset_is_joined(workplace: Path, monkeypatch: pytest.MonkeyPatch)
     retries = logging.getLogger("huggingface_hub.utils")
     assert not retries.isEnabledFor(logging.WARNING)  # a line for each
     monkeypatch.setattr(data.sources, "ROWS", 2)
-    assert text_of(load("hub:acme/tiny", separator="|")) == "one\r\n||two |é"
+    assert text_of(load("hub:acme/tiny", separator="|")) == "one\n||two |é"
     assert Path("cache/hub").is_dir()
-    assert text_of(load("hub:acme/tiny", hub_split="train+validation")) == "one\r\ntwo éthree"
+    assert text_of(load("hub:acme/tiny", hub_split="train+validation")) == "one\ntwo éthree"
     shutil.copytree("hub/acme", "acme")
     with pytest.raises(UserError, match="hub:acme/tiny is also the path acme/tiny here"):
         load("hub:acme/tiny", hub_split="validation")

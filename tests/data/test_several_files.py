@@ -12,6 +12,7 @@ from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
+import data.sources
 from common.errors import UserError
 from configs.config import DataConfig
 from data.batches import TextBatches, check_named_text, open_batches
@@ -127,11 +128,19 @@ def test_text_that_only_a_header_names_must_be_its_text(workplace: Path) -> None
         check_named_text(config, loaded.tokenizer, loaded.corpus)
 
 
-def test_position_of_a_byte_that_is_not_utf8_counts_from_the_start(workplace: Path) -> None:
-    content = bytearray("é".encode() * 100_000 + b"plain " * 50_000)
-    content[300_001] = 0x92
-    Path("t.txt").write_bytes(content)
-    with pytest.raises(UserError, match=r"t.txt is not UTF-8 text at byte 300,001; convert it"):
+@given(
+    st.text("aé日\n"),
+    st.sampled_from([b"\x92", b"\xc3", b"\xe6\x97"]),
+    st.text("aé日"),
+    st.integers(1, 9),
+)
+def test_position_of_a_byte_that_is_not_utf8_counts_from_the_start(
+    workplace: Path, before: str, bad: bytes, after: str, chunk: int
+) -> None:
+    Path("t.txt").write_bytes(before.encode() + bad + after.encode())
+    message = rf"t.txt is not UTF-8 text at byte {len(before.encode()):,}; convert it"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(UserError, match=message):
+        patch.setattr(data.sources, "CHUNK", chunk)
         load_text(DataConfig(source="t.txt"))
 
 
