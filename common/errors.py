@@ -33,8 +33,8 @@ def reading(path: Path | str, what: str = "is damaged") -> Iterator[None]:
     except (UserError, MemoryError):
         raise
     except Exception as error:
-        if isinstance(error, FileNotFoundError) and error.filename:
-            raise UserError(f"there is no {error.filename}") from error
+        if isinstance(error, FileNotFoundError) and isinstance(path, Path):
+            raise UserError(f"there is no {error.filename or path}") from error
         raise UserError(f"{path} {what}: {' '.join(str(error).split())}") from error
 
 

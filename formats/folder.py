@@ -29,11 +29,11 @@ def write_folder(model: GPT, tokenizer: Tokenizer, start_token: int, folder: Pat
         UserError: for a model that transformers cannot compute, or a folder that exists.
     """
     config, encoder = model.config, encoder_of(tokenizer)
-    check_plain(model, "an export")
     format = GPT2 if config.positions == "learned" else PERSIMMON
     plain = format.export_config(config)
     if folder.exists() or not folder.absolute().parent.is_dir():
         raise UserError(f"{folder} must be a new folder in an existing one")
+    check_plain(model, "an export")
     end = encoder.token_to_id("<|endoftext|>")
     ends = {"bos_token_id": start_token, "eos_token_id": end, "pad_token_id": None}
     plain |= {"vocab_size": tokenizer.vocab_size, "architectures": [format.name], **ends}
@@ -85,10 +85,11 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         UserError: for a file or a tensor that is missing or damaged.
     """
     index, tensors = folder / INDEX, dict[str, Tensor]()
-    shard_of = {}
+    shard_of = dict[str, str]()
     if index.exists():
         with reading(index):
-            shard_of = json.loads(index.read_bytes())["weight_map"]
+            named = json.loads(index.read_bytes())["weight_map"]
+            shard_of = {name: str(shard) for name, shard in named.items()}
     elif not (folder / SINGLE).exists():
         raise UserError(f"{folder} has no {SINGLE}; pickles are not supported")
     for name in sorted(set(shard_of.values())) or [SINGLE]:

@@ -1,6 +1,7 @@
 """Conversion to and from tokenizers of the library `tokenizers`, for tokenizer.json."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +79,34 @@ def tokenizer_of(encoder: Any, V: int) -> Tokenizer:
     else:
         made = ByteTokenizer()
     ours = encoder_of(made)
-    for token in encoder.get_added_tokens_decoder().values():
-        changes = token.lstrip or token.rstrip or token.single_word
-        if changes or token.content not in getattr(made, "special", ()):
-            raise ValueError(f"the added token {token.content!r} is not supported")
+    added = {token.content: token for token in encoder.get_added_tokens_decoder().values()}
+    special = getattr(made, "special", ())
+    for content in [*added, *special]:
+        token = added.get(content)
+        if token is None or content not in special or not is_plain(token, added.values()):
+            raise ValueError(f"the added token {content!r} is not supported")
     same = ids.items() <= ours.get_vocab().items()
     if not same or what_decides(encoder) != what_decides(ours) or made.vocab_size != V:
         raise ValueError(f"its tokens must be {V} characters, bytes, or subwords as in GPT-2")
     return made
+
+
+def is_plain(token: Any, added: Iterable[Any]) -> bool:
+    """Return whether an added token is found wherever a text has it, but in a longer added token.
+
+    The library finds the tokens that are not `normalized` first, which matters if they overlap.
+    """
+    if token.lstrip or token.rstrip or token.single_word:
+        return False
+    others = [other.content for other in added if other.normalized and not token.normalized]
+    return not any(overlap(token.content, other) for other in others)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Return whether a text can have two tokens that share characters."""
+    ends = range(1, min(len(one), len(other)) + 1)
+    meet = any(one[-n:] == other[:n] or one[:n] == other[-n:] for n in ends)
+    return meet or one in other or other in one
 
 
 def what_decides(encoder: Any) -> dict[str, Any]:

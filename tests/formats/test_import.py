@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load as load_bytes
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
@@ -16,6 +19,7 @@ import study
 import train
 from formats.__main__ import main
 from formats.folder import read_folder
+from formats.tokenizers import encoder_of, tokenizer_of
 from tests.data.test_tokenizer import ODD
 from tests.formats.models import (
     SIZES,
@@ -52,15 +56,14 @@ def test_format_of_the_hub_matches_transformers(workplace: Path, gpt2: Path) -> 
     for text in ODD:
         ids = saved.tokenizer.encode(text).tolist()
         assert saved.tokenizer.decode(ids) == text
-        if "<|endoftext|>" not in text:  # a special token in transformers, text here
-            assert ids == library.encode(text).ids
+        assert ids == library.encode(text).ids
 
 
 def test_generation_starts_at_bos_or_endoftext(gpt2: Path, workplace: Path) -> None:
     """bos_token_id is used only if it is in the vocabulary."""
     shutil.copytree(gpt2, "theirs")
-    for given, start in ((7, 7), (..., 299), (300, 299)):
-        edit_json(Path("theirs/config.json"), bos_token_id=given)
+    for bos, start in ((7, 7), (..., 299), (300, 299)):
+        edit_json(Path("theirs/config.json"), bos_token_id=bos)
         assert read_folder(Path("theirs")).start_token == start
 
 
@@ -89,6 +92,112 @@ def test_weights_pass_through_every_command(
     prompt = torch.tensor([saved.tokenizer.encode("the man").tolist()])
     greedy = reference.generate(prompt, do_sample=False, max_new_tokens=9, eos_token_id=None)
     assert capsys.readouterr().out == saved.tokenizer.decode(greedy[0].tolist()) + "\n"
+
+
+# --- added tokens --------------------------------------------------------------------------------
+
+
+ADDED = ["<|user|>", "fox jumps", "<|user|>x", " dog"]  # after <|endoftext|>
+PARTS = [*ADDED, "<|endoftext|>", "fox", " ", "<|user", "|>", "x", "the man's", "é\n"]
+
+
+@given(st.lists(st.sampled_from(PARTS)).map("".join), st.permutations(ADDED))
+def test_added_tokens_are_those_of_the_library(gpt2: Path, text: str, added: list[str]) -> None:
+    library = Tokenizer.from_file(str(gpt2 / "tokenizer.json"))
+    library.add_tokens(added[:2])
+    library.add_special_tokens(added[2:])
+    try:
+        tokenizer = tokenizer_of(library, 310)  # six rows are padding
+    except ValueError as error:
+        assert re.search(r"the added token '<\|user\|>x?' is not supported", str(error))
+        assert ("<|user|>" in added[:2]) != ("<|user|>x" in added[:2])  # found one after the other
+        return
+    ids = tokenizer.encode(text).tolist()
+    assert ids == library.encode(text).ids and tokenizer.decode(ids) == text
+    assert ids == encoder_of(tokenizer).encode(text).ids  # as in an export
+
+
+# --- the files of a folder -----------------------------------------------------------------------
+
+
+INDEX = Path("theirs/model.safetensors.index.json")
+
+
+@pytest.fixture(params=[True, False], ids=["transformers", "alone"])
+def library_or_not(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import with and without transformers, which compares the logits."""
+    if not request.param:
+        monkeypatch.setattr("formats.imported.transformers", lambda: None)
+
+
+def import_error(capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["import", "theirs", "--run", "wrong"]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("error: ") and line.count("\n") == 1
+    return line
+
+
+def test_only_named_weights_are_read(
+    gpt2: Path, workplace: Path, library_or_not: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other weights are next to model.safetensors, or to the shards of an index."""
+    reference, whole = make_gpt2(), load_file(gpt2 / "model.safetensors")
+    others = {name: tensor + 1 for name, tensor in whole.items()}
+    for name in ("a", "b"):
+        shutil.copytree(gpt2, "theirs", dirs_exist_ok=True)
+        if name == "b":
+            Path("theirs/model.safetensors").unlink()
+            reference.save_pretrained("theirs", max_shard_size="20KB")
+            assert len([*Path("theirs").glob("model-*-of-*.safetensors")]) > 2
+        for other in (".fp16", " (1)", "-old", "-00009-of-00009"):
+            save_file(others, f"theirs/model{other}.safetensors")
+        assert main(["import", "theirs", "--run", name]) == 0
+        assert difference(open_run(Path("runs", name)).model(), reference) < 1e-5
+
+
+def test_missing_weights_are_named(
+    gpt2: Path, workplace: Path, library_or_not: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(gpt2, "theirs")
+    make_gpt2().save_pretrained("theirs", max_shard_size="20KB")
+    shards = sorted(Path("theirs").glob("model-*-of-*.safetensors"))
+    shard, content = shards[1], shards[1].read_bytes()
+    shard.unlink()
+    assert f"there is no {shard}" in import_error(capsys)
+    tensors = load_bytes(content)
+    lost = min(tensors)
+    save_file({name: t for name, t in tensors.items() if name != lost}, shard)
+    assert f"{INDEX} names {lost}, which no shard has" in import_error(capsys)
+    shard.write_bytes(content)
+    named = json.loads(INDEX.read_text())["weight_map"]
+    for wrong in ([], {lost: 3}, {lost: "../theirs/model.safetensors"}, {lost: [1]}):
+        edit_json(INDEX, weight_map=wrong)
+        assert "theirs" in import_error(capsys)
+    edit_json(INDEX, weight_map=named)
+    for path in (INDEX, *shards):
+        path.unlink()
+    assert "theirs has no model.safetensors" in import_error(capsys)
+    whole = load_file(gpt2 / "model.safetensors")
+    for name in ("h.1.attn.c_attn.bias", "h.0.mlp.c_fc.weight", "wpe.weight", "ln_f.bias"):
+        some = {full: t for full, t in whole.items() if not full.endswith(name)}
+        save_file(some, "theirs/model.safetensors")
+        import_error(capsys)
+
+
+def test_head_that_differs_from_the_embedding_it_is_tied_to_is_rejected(
+    gpt2: Path, workplace: Path, library_or_not: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(gpt2, "theirs")
+    path, reference = Path("theirs/model.safetensors"), make_gpt2(tie_word_embeddings=False)
+    weights = {n: w.contiguous() for n, w in reference.state_dict().items()}
+    for tied in (True, ...):  # the default
+        save_file(weights, path)
+        edit_json(Path("theirs/config.json"), tie_word_embeddings=tied)
+        line = import_error(capsys)
+        assert "tie_word_embeddings is true, but lm_head.weight is not transformer.wte" in line
+    edit_json(Path("theirs/config.json"), tie_word_embeddings=False)
+    assert main(["import", "theirs", "--run", "g"]) == 0
+    assert difference(open_run(RUN).model(), reference) < 1e-5
 
 
 # --- from the Hugging Face Hub -------------------------------------------------------------------

@@ -68,13 +68,27 @@ def test_checkpoint_without_biases_or_transformers_is_imported(
     save_meta()
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert main(["import", "nanoGPT/out/ckpt.pt", "--run", "g"]) == 0
-    assert "logits not compared: transformers is not" in capsys.readouterr().out
+    assert "no other program compared the logits: transformers is not" in capsys.readouterr().out
     saved = open_run(Path("runs/g"))
     assert difference(saved.model(), reference) < 1e-5
     assert saved.tokenizer == CharTokenizer(CHARS) and CHARS[saved.start_token] == "\n"
     assert not saved.config.model.bias
     assert saved.config.data.tokenizer == "char"
     assert saved.config.data.source == "pydocs"  # no input.txt next to meta.pkl
+
+
+def test_head_is_tied_only_if_equal(workplace: Path) -> None:
+    weights = weights_of()
+    head = weights["lm_head.weight"] + torch.randn(len(CHARS), 18)
+    save(weights=weights | {"lm_head.weight": head})
+    save_meta()
+    assert main(["import", "nanoGPT/out/ckpt.pt", "--run", "g"]) == 0
+    model, reference = (
+        open_run(Path("runs/g")).model(),
+        original(SIZES | {"tie_word_embeddings": False}),
+    )
+    reference.load_state_dict(original().state_dict() | {"lm_head.weight": head})
+    assert difference(model, reference) < 1e-5 and not model.config.tie_embeddings
 
 
 def test_tokenizer_option_finds_characters_and_text(workplace: Path) -> None:
