@@ -174,7 +174,7 @@ def test_missing_weights_are_named(
         edit_json(INDEX, weight_map=wrong)
         assert "theirs" in import_error(capsys)
     edit_json(INDEX, weight_map=named)
-    for path in (INDEX, *shards):
+    for path in (INDEX, *shards, Path("theirs/model.safetensors")):
         path.unlink()
     assert "theirs has no model.safetensors" in import_error(capsys)
     whole = load_file(gpt2 / "model.safetensors")
