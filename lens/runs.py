@@ -19,7 +19,7 @@ from training.checkpoint import open_run
 from training.folder import RUNS, find_run
 from training.log import read_metrics
 
-TEXT = "text"  # the key of a run's text: its name, its length and its hash
+TEXT = "text"  # the key of a run's corpus
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -43,18 +43,20 @@ def runs(names: Sequence[str], options: Runs) -> Iterator[str | Table]:
             print(f"left out: {printable(str(error))}", file=sys.stderr)
     if not rows:
         raise UserError("no run can be read")
-    texts = dict.fromkeys(row[TEXT] for row in rows)
-    for number, text in enumerate(texts, start=1):
-        yield f"{text[0]}, {text[1]:,} tokens" if text[1] else text[0]
-        yield table_of_runs(
-            [row for row in rows if row[TEXT] == text],
-            failed=number == len(texts) and len(rows) < len(folders),
-        )
+    texts = dict[str, list[dict[str, Any]]]()
+    for row in rows:
+        texts.setdefault(row[TEXT].sha256 or row[TEXT].source, []).append(row)
+    for number, same in enumerate(texts.values(), start=1):
+        corpora = [row.pop(TEXT) for row in same]
+        tokens = {corpus.tokens for corpus in corpora}
+        known = f", {max(tokens):,} tokens" if len(tokens) == 1 and max(tokens) else ""
+        yield printable(corpora[0].source) + known
+        yield table_of_runs(same, failed=number == len(texts) and len(rows) < len(folders))
 
 
 def table_of_runs(rows: list[dict[str, Any]], failed: bool) -> Table:
     """Return the runs on one text, best first, with the fields in which they differ."""
-    run, loss, bits, tokenizer, *known = (name for name in rows[0] if name != TEXT)
+    run, loss, bits, tokenizer, *known = rows[0]
     differ = [name for name in rows[0] if any(row.get(name) != rows[0][name] for row in rows)]
     if tokenizer in differ:  # nats per token are of different tokens
         loss = bits
@@ -76,7 +78,6 @@ def read_run(folder: Path) -> dict[str, Any]:
         with torch.device("meta"):
             model = GPT(saved.config.model, saved.tokenizer.vocab_size)
         state, config = saved.header.state, dataclasses.asdict(saved.config)
-        corpus = saved.header.corpus
         speeds = [line["tokens_per_second"] for line in metrics if "tokens_per_second" in line]
         bits = [line["bits_per_char"] for line in metrics if "bits_per_char" in line]
         baselines = [line["baselines"] for line in metrics if "baselines" in line]
@@ -97,5 +98,5 @@ def read_run(folder: Path) -> dict[str, Any]:
             "steps": state.step,
             "parameters": model.num_parameters(),
             "tokens/s": round(statistics.median(speeds)) if speeds else None,
-            TEXT: (printable(corpus.source), corpus.tokens, corpus.sha256),
+            TEXT: saved.header.corpus,
         } | {f"{part}.{name}": str(x) for part in config for name, x in config[part].items()}

@@ -117,11 +117,16 @@ def test_compare_prints_every_comparison(run_study: RunStudy, run: Path) -> None
     losses = re.findall(r"trained \w+: loss .* ([\d.]+)", output)
     with_with, with_without, without_with, cheating = map(float, losses)
     assert cheating < with_with < min(with_without, without_with)
-    assert run_study("compare", *flags, "--only=scale").strip() in output
+    first, _, scale = run_study("compare", *flags, "--only=scale").partition("\n")
+    assert first.endswith(f"; losses on 4 of 13 validation sequences of {T} tokens of text.txt")
+    assert output.startswith(first) and scale.strip() in output
 
 
-def test_heads_prints_every_measurement(run_study: RunStudy, run: Path) -> None:
+def test_heads_prints_every_measurement(
+    run_study: RunStudy, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Use another text, two ablated heads, and a short prompt on which some heads are sinks."""
+    monkeypatch.setenv("COLUMNS", "200")
     model, prompt_T, sequences = open_model(run, 5, "last", TEXT[::-1])
     flags = ["--source=other.txt", "--prompt=the va", "--sequences=5", "--period=7"]
     rows = rows_of(run_study("heads", *flags, "--checkpoint=last", "--without=L0H1,l1h0"))
@@ -212,7 +217,11 @@ EDITS: dict[str, tuple[Any, list[int], str]] = {
         [2, 1, 2, 2, 2],
         r"layer 1 .*formula\.py.*: the step 'heads z' differs; verify",
     ),
-    "MLP": (replace_mlp, [0, 0, 0, 0, 0], ""),
+    "MLP": (
+        replace_mlp,
+        [0, 0, 0, 0, 2],
+        r"the page supports only the model that the config describes: .*blocks.1.mlp",
+    ),
 }
 
 

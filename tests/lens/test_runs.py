@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import study
+from data.corpus import Corpus
 from tests.conftest import make_run
 from training.checkpoint import load_checkpoint, save_checkpoint
 
@@ -18,12 +19,22 @@ METRICS += '{"step": 1, "val_loss": 0.1, "accuracy": 0.75}\n'
 METRICS += '{"step": 2, "val_loss": 3.0, "accuracy": 0.875}\n{"step'
 
 
-def finished(name: str, loss: float | None, lowest: str = "bigram", **choices: Any) -> int:
+def finished(
+    name: str,
+    loss: float | None,
+    lowest: str = "bigram",
+    corpus: Corpus | None = None,
+    **choices: Any,
+) -> int:
     """Make a run with this loss and known metrics, and return the number of its parameters."""
     run = make_run(Path("runs", name), **choices)
     header, tensors = load_checkpoint(run / "last.safetensors")
     state = replace(header.state, best_val_loss=loss, seconds=90)
-    save_checkpoint(run / "last.safetensors", tensors, replace(header, state=state))
+    save_checkpoint(
+        run / "last.safetensors",
+        tensors,
+        replace(header, state=state, corpus=corpus or header.corpus),
+    )
     (run / "metrics.jsonl").write_text(METRICS % (lowest, len(name)))
     return sum(tensors[key].numel() for key in tensors if key.startswith("model."))
 
@@ -40,10 +51,10 @@ def test_runs_are_ordered_and_their_differences_are_shown(
     assert study.main(["runs", "--json=out.json"]) == 1
     output, errors = capsys.readouterr()
     assert re.fullmatch("left out: runs/cut/last.safetensors cannot be opened: .*\n", errors)
-    heading, _, best, worse, new = (line.split() for line in output.splitlines())
-    assert heading[-2:] == ["text", "model.n_layer"]
+    text, _, heading, _, best, worse, new = (line.split() for line in output.splitlines())
+    assert text == ["a", "text"] and heading[-1] == "model.n_layer"
     numbers = ["0.3333", "2.1667", "0.7500", "1.5000", "3", f"{size:,}", "9"]
-    assert best == ["best", *numbers, "a", "text", "3"]
+    assert best == ["best", *numbers, "3"]
     assert worse[:2] == ["worse", "2.2500"] and [worse[-1], new[0]] == ["1", "new"]
     (table,) = json.loads(Path("out.json").read_text())["tables"]
     assert table[0][:3] == ["run", "loss, nats/char", "below n-grams"]
@@ -51,6 +62,29 @@ def test_runs_are_ordered_and_their_differences_are_shown(
     assert losses == [[1 / 3, 2.5 - 1 / 3], [2.25, None], [None, None]]
     finished("bytes", 0.1, chars=None)  # of more bits per character than in `best`
     assert study.main(["runs", "bytes", "runs/best"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert rows[0][1:3] == ["loss,", "bits/char"] and rows[0][-1] == "data.tokenizer"
     assert [row[:2] for row in rows[2:]] == [["best", "4"], ["bytes", "5"]]
+
+
+def test_runs_are_ranked_among_those_of_their_text(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A text is the same with other tokens, or under another name, and another one once edited."""
+    log, novel = Corpus("log.txt", 1, "a", (900,)), Corpus("novel.txt", 1, "b", (5000,))
+    finished("best-log", 0.25, corpus=log)
+    finished("novel", 2.0, corpus=novel)
+    finished("novel-in-bytes", 1.0, corpus=replace(novel, source="copy.txt", parts=(5001,)))
+    finished("log", 0.5, corpus=log, n_layer=1)
+    finished("edited", 0.75, corpus=replace(log, sha256="c"))
+    assert study.main(["runs", "--json=out.json"]) == 0
+    names = r"^(\S+(?:, [\d,]+ tokens)?)$"
+    assert re.findall(names, capsys.readouterr().out, re.MULTILINE) == [
+        "log.txt, 900 tokens",
+        "log.txt, 900 tokens",
+        "novel.txt",
+    ]
+    tables = json.loads(Path("out.json").read_text())["tables"]
+    runs = [[row[0] for row in table[1:]] for table in tables]
+    assert runs == [["best-log", "log"], ["edited"], ["novel-in-bytes", "novel"]]
+    assert ["model.n_layer" in table[0] for table in tables] == [True, False, False]
