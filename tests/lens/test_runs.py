@@ -62,7 +62,7 @@ def test_runs_are_ordered_and_their_differences_are_shown(
     assert losses == [[1 / 3, 2.5 - 1 / 3], [2.25, None], [None, None]]
     finished("bytes", 0.1, chars=None)  # of more bits per character than in `best`
     assert study.main(["runs", "bytes", "runs/best"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     assert rows[0][1:3] == ["loss,", "bits/char"] and rows[0][-1] == "data.tokenizer"
     assert [row[:2] for row in rows[2:]] == [["best", "4"], ["bytes", "5"]]
 
