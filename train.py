@@ -229,6 +229,8 @@ def main(argv: list[str]) -> int:
         stack.enter_context(join_processes(processes, config.train, machine.device))
         about = f"{machine}\ntext: {batches}" + (f"\nweights: {saved}" if saved else "")
         new = batches.tokenizer.labels[tokenizer.vocab_size :] if tokenizer else []
+        if new and config.model.ngrams > 1:  # whose rows depend on the number of tokens
+            raise UserError("a model with n-gram embeddings cannot get new characters")
         if new:
             about += f"\nnew characters: {printable(' '.join(map(repr, new)))}"
         print(about)

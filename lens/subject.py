@@ -251,9 +251,11 @@ def open_text(saved: SavedRun, options: RunOptions, block_size: int) -> Batches:
 
 
 def other_text(saved: SavedRun, batches: Batches) -> str:
-    """Return what to say if the run was trained on another text than this one."""
-    trained_on = saved.header.corpus.sha256  # unknown of an imported model
-    same = trained_on in ("", batches.corpus.sha256)
+    """Return what to say if the run was trained on another text, or another task, than this one."""
+    own, now = saved.header.corpus, batches.corpus
+    # The hash is unknown of an imported model.
+    of_task, of_text = own.source == now.source, own.sha256 in ("", now.sha256)
+    same = of_task if own.source in TASKS else of_text
     return "" if same else " (not the text that the run was trained on)"
 
 

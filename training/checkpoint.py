@@ -182,17 +182,11 @@ def copy_into(expected: dict[str, Tensor], tensors: dict[str, Tensor], path: Pat
 
 
 def add_rows(tensors: dict[str, Tensor], model: GPT) -> dict[str, Tensor]:
-    """Return the weights of a checkpoint with the model's own rows for tokens that it lacks.
-
-    Raises:
-        UserError: for n-gram embeddings, which depend on the number of tokens.
-    """
+    """Return the weights of a checkpoint with the model's own rows for tokens that it lacks."""
     made, V = dict(tensors), model.token_embedding.num_embeddings
     for name in ("token_embedding.weight", "head.weight", "head.bias"):
         saved, own = tensors.get(f"model.{name}"), model.state_dict().get(name)
         if saved is not None and own is not None and len(saved) < V == len(own):
-            if model.config.ngrams > 1:
-                raise UserError("a model with n-gram embeddings cannot get new characters")
             made[f"model.{name}"] = torch.cat((saved, own[len(saved) :].to(saved)))
     return made
 

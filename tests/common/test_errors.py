@@ -1,6 +1,7 @@
 """A command prints one line for an error that a user can cause, and a traceback for a bug."""
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import UserError, command, printable, reading
-from tests.conftest import ROOT
+from tests.conftest import ROOT, posix
 
 
 def exit_code(error: BaseException) -> int:
@@ -77,3 +78,13 @@ def test_output_may_be_closed_or_lack_a_character() -> None:
     ended = subprocess.run(words, env=environment, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@posix
+@pytest.mark.parametrize("streams", ["2>&-", ">&- 2>&-"])
+def test_closed_streams_keep_the_exit_code(streams: str) -> None:
+    program = "import sys\nfrom common.errors import UserError, command\n@command\n"
+    program += "def main(argv):\n  print('note', file=sys.stderr)\n  raise UserError('wrong')\n"
+    words = shlex.join([sys.executable, "-c", program + "sys.exit(main([]))"])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run(f"{words} {streams}", shell=True, env=environment).returncode == 2

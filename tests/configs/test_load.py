@@ -201,6 +201,7 @@ MISTAKES = [  # flags, or the text of a config file, and part of the error
     ("--model.n_embd=30", "--model.n_embd 30 must be divisible by n_head 4"),
     ("model: {n_layer: 2}\ntrain: 3", "bad.yaml is not a config; for a text, use --data.source: "),
     ("--model.n_embd=12", "--model.n_embd / n_head must be even for rotary positions"),
+    ("--model.n_embd=4 --model.positions=none", "--model.n_embd / n_head must be at least 2"),
     ("--model.head_bias=true --model.tie_embeddings=true", "--model.head_bias must be false"),
     ("--train.gradient_accumulation_steps=7", "must be divisible by gradient_accumulation_steps 7"),
     ("--data.val_fraction=0.5 --data.test_fraction=0.5", "leave nothing to train on"),
