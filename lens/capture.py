@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.attention import Attend, MultiHeadAttention, attention, attention_weights
+from common.errors import UserError
+from model.attention import Attend, MultiHeadAttention, Rotary, attention, attention_weights
 from model.gpt import GPT, Block
 
 Hook = Callable[[nn.Module, Any, Tensor], Tensor | None]
@@ -86,6 +87,17 @@ def hooked(modules: Iterable[nn.Module], hook: Hook) -> Iterator[None]:
             handle.remove()
 
 
+@contextmanager
+def hooked_before(module: nn.Module, hook: Callable[[nn.Module, Any], Any]) -> Iterator[None]:
+    """Call `hook(module, arguments)`, which returns other arguments, before the module inside the
+    `with` block."""
+    handle = module.register_forward_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 @torch.no_grad()
 def capture(model: GPT, tokens_BT: Tensor) -> Pass:
     """Run the model on tokens, without gradients, and return its activations.
@@ -127,6 +139,61 @@ def head_replaced(model: GPT, layer: int, head: int, value: Tensor | float) -> I
         return z_BHTD
 
     with hooked([attends_of(model)[layer]], replace):
+        yield
+
+
+def turned(rotary: Rotary, x: Tensor, by: int) -> Tensor:
+    """Rotate (..., D) by this number of positions; back, if it is negative."""
+    cos_D, sin_D = rotary.cos_TD[abs(by)], rotary.sin_TD[abs(by)]
+    other_half = x.roll(x.size(-1) // 2, dims=-1)
+    return x * cos_D + other_half * (sin_D if by > 0 else -sin_D)
+
+
+@contextmanager
+def key_moved(
+    model: GPT, layer: int, heads: Iterable[int], position: int, by: int
+) -> Iterator[None]:
+    """Rotate the key at a position in some heads of a layer, as if its token stood `by` positions
+    later, inside the `with` block. Queries attend to it as at that distance; its value, and what
+    other layers and heads see, stay the same.
+
+    Raises:
+        UserError: for a model without rotary positions, or a rotation by more than its context.
+    """
+    rotary, heads = model.rotary, [*heads]
+    if rotary is None:
+        raise UserError(
+            f"keys cannot be moved with model.positions {model.config.positions}: only rotary "
+            f"positions are in the keys"
+        )
+    if abs(by) >= model.config.block_size:
+        raise UserError(f"a key moves by fewer than {model.config.block_size} positions, not {by}")
+
+    def move(module: nn.Module, args: Any) -> Any:
+        q_BHTD, k_BHSD, *others = args
+        k_BHSD = k_BHSD.clone()
+        k_BHSD[:, heads, position] = turned(rotary, k_BHSD[:, heads, position], by)
+        return q_BHTD, k_BHSD, *others
+
+    with hooked_before(attends_of(model)[layer], move):
+        yield
+
+
+@contextmanager
+def key_hidden(model: GPT, layer: int, heads: Iterable[int], position: int) -> Iterator[None]:
+    """Hide the key at a position from later positions, in some heads of a layer, inside the `with`
+    block: attention knockout."""
+    heads = [*heads]
+
+    def hide(module: nn.Module, args: Any) -> Any:
+        q_BHTD, k_BHSD, v_BHSD, mask, _ = args
+        H, T, S = q_BHTD.size(1), q_BHTD.size(2), k_BHSD.size(2)
+        mask_HTS = torch.ones(T, S, dtype=torch.bool) if mask is None else mask
+        mask_HTS = mask_HTS.expand(H, T, S).clone()
+        mask_HTS[heads, position + 1 :, position] = False
+        return q_BHTD, k_BHSD, v_BHSD, mask_HTS, False
+
+    with hooked_before(attends_of(model)[layer], hide):
         yield
 
 

@@ -26,6 +26,7 @@ from lens.measure import (
     strongest_frequencies,
 )  # fmt: skip
 from lens.metrics import SINK, uniform_scores
+from lens.places import find_token, table_at, table_of_distances
 from lens.subject import JsonOptions, MeasureOptions, Subject
 from lens.tables import Table
 from model.gpt import GPT
@@ -40,6 +41,12 @@ class Heads(MeasureOptions, JsonOptions):
     without: str | None = None
     """Heads to ablate in all measurements, such as L0H1,L1H0."""
 
+    to: str | None = None
+    """A token, such as '\\n': also print the weight on its last occurrence, by distance."""
+
+    at: str | None = None
+    """A token, such as '\\n': also print the loss change where this token is the answer."""
+
     period: Annotated[int, Field(ge=2)] | None = None
     """Length of the random strings for the copying scores; if omitted, it depends on the run."""
 
@@ -47,9 +54,17 @@ class Heads(MeasureOptions, JsonOptions):
 def heads(word: str | None, options: Heads) -> Iterator[str | Table]:
     """Yield the tables."""
     subject = Subject(word, options)
-    sequences_BT = subject.sequences(options.sequences)
+    sequences_BT, labels = subject.sequences(options.sequences), subject.tokenizer.labels
+    to, at = (
+        None if text is None else find_token(subject.tokenizer, text, flag)
+        for text, flag in ((options.to, "--to"), (options.at, "--at"))
+    )
     with ablated(subject.model, options.without):
         yield from scores_and_ablation(subject, options, sequences_BT)
+        if to is not None:
+            yield table_of_distances(subject.model, labels, sequences_BT[:, :-1], to)
+        if at is not None:
+            yield table_at(subject.model, labels, sequences_BT, at)
         if subject.periods():
             yield copying(subject)
         yield most_composed(subject.model)

@@ -1,7 +1,7 @@
 """Measurements of a trained model on sequences of tokens: loss, scores of heads, ablation, copying,
 and the logit lens. Losses are in nats per token."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -75,6 +75,28 @@ def score_match(model: GPT, tokens_BT: Tensor, match_B1TS: Tensor) -> dict[str, 
     return {MATCH.key: weight_LH}
 
 
+@torch.no_grad()
+def weight_by_distance(model: GPT, tokens_BT: Tensor, token: int) -> tuple[Tensor, Tensor]:
+    """Return each head's mean weight on the last occurrence of a token, by its distance from the
+    query, (L, H, T), and the number of queries at each distance, (T,). A query may be that token
+    itself, at distance 0."""
+    T, positions_T = tokens_BT.size(1), torch.arange(tokens_BT.size(1))
+    last_BT = torch.where(tokens_BT == token, positions_T, -1).cummax(1).values
+    distance_BT = torch.where(last_BT >= 0, positions_T - last_BT, T)  # T: none so far
+    count_T = torch.bincount(distance_BT.flatten(), minlength=T + 1)[:T]
+    total_LHT = torch.zeros(model.config.n_layer, model.config.n_head, T + 1).double()
+    micro = micro_batches(model, tokens_BT)
+    at = zip(*(each.split(len(micro[0])) for each in (last_BT, distance_BT)), strict=True)
+    for batch, (last, distance) in zip(micro, at, strict=True):
+        for i, layer in enumerate(capture(model, batch).layers):
+            keys = last.clamp(min=0)[:, None, :, None].expand(-1, model.config.n_head, -1, 1)
+            weights_BHT = layer.weights_BHTS.gather(-1, keys)[..., 0].double()
+            for head in range(model.config.n_head):
+                added = weights_BHT[:, head].flatten()
+                total_LHT[i, head].index_add_(0, distance.flatten(), added)
+    return total_LHT[..., :T] / count_T.clamp(min=1), count_T
+
+
 def mean_outputs(model: GPT, tokens_BT: Tensor) -> Tensor:
     """Return the mean of each head's output, before W_O, (L, H, D), over positions and over
     sequences of block_size + 1 tokens."""
@@ -83,6 +105,18 @@ def mean_outputs(model: GPT, tokens_BT: Tensor) -> Tensor:
         for i, layer in enumerate(capture(model, batch[:, :-1]).layers):
             mean_LHD[i] += layer.z_BHTD.mean(2).sum(0) / len(tokens_BT)
     return mean_LHD
+
+
+def ablations(
+    model: GPT, tokens_BT: Tensor, values_LHD: Tensor, what: str
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Yield the layer and the index of each head, and the change of each prediction's loss, (B, T),
+    if the head's output, before W_O, is replaced by its row of `values_LHD`."""
+    whole_BT = token_losses(model, tokens_BT)
+    for layer, head in progress([*np.ndindex(*values_LHD.shape[:2])], what):
+        with head_replaced(model, layer, head, values_LHD[layer, head]):
+            change_BT = token_losses(model, tokens_BT) - whole_BT
+        yield layer, head, change_BT
 
 
 def ablate(model: GPT, tokens_BT: Tensor) -> dict[str, Tensor]:
@@ -95,13 +129,11 @@ def ablate(model: GPT, tokens_BT: Tensor) -> dict[str, Tensor]:
     Args:
         tokens_BT: at least two sequences of block_size + 1 tokens.
     """
-    whole_BT, mean_LHD, changes = token_losses(model, tokens_BT), mean_outputs(model, tokens_BT), {}
+    mean_LHD, changes = mean_outputs(model, tokens_BT), {}
     for kind, values_LHD in (("zero", torch.zeros_like(mean_LHD)), ("mean", mean_LHD)):
         change_LHB = torch.empty(*mean_LHD.shape[:2], len(tokens_BT))
-        places = [*np.ndindex(*mean_LHD.shape[:2])]
-        for layer, head in progress(places, f"ablating each head ({kind})"):
-            with head_replaced(model, layer, head, values_LHD[layer, head]):
-                change_BT = token_losses(model, tokens_BT) - whole_BT
+        what = f"ablating each head ({kind})"
+        for layer, head, change_BT in ablations(model, tokens_BT, values_LHD, what):
             change_LHB[layer, head] = change_BT.mean(1)
         changes[kind] = change_LHB.mean(-1)
         changes[f"{kind}_error"] = change_LHB.std(-1) / len(tokens_BT) ** 0.5

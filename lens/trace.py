@@ -9,6 +9,7 @@ from torch import nn
 
 from configs.config import STRICT, Natural
 from lens.formula import FINITE, Step, layer_by_torch, layer_steps
+from lens.places import find_token
 from lens.subject import JsonOptions, Subject, SubjectOptions, check_index
 from lens.tables import Table, visible
 from model.attention import MultiHeadAttention
@@ -27,6 +28,9 @@ class Trace(SubjectOptions, JsonOptions):
     head: Natural = 0
     """Index of the head whose scores and weights are printed, from 0."""
 
+    of: str | None = None
+    """A token, such as '\\n': print only its probability after each position of the prompt."""
+
     random: bool = False
     """Use random weights and random inputs, those of two write-ups, instead of a run."""
 
@@ -38,6 +42,9 @@ def trace(word: str | None, options: Trace) -> Iterator[str | Table]:
         yield from trace_random()
         return
     subject = Subject(word, options)
+    if options.of is not None:
+        yield table_of_token(subject, find_token(subject.tokenizer, options.of, "--of"))
+        return
     tokens = [visible(subject.tokenizer.labels[token]) for token in subject.prompt_T.tolist()]
     layer = subject.layer(options.layer)
     check_index("head", options.head, subject.config.model.n_head)
@@ -47,6 +54,16 @@ def trace(word: str | None, options: Trace) -> Iterator[str | Table]:
     yield table_of_head(steps["scores"], options.head, tokens)
     yield f"head {options.head}: weights after the softmax; each row sums to 1 (· is hidden)"
     yield table_of_head(steps["weights A"], options.head, tokens)
+
+
+def table_of_token(subject: Subject, token: int) -> Table:
+    """Return the probability that the token is next, after each position of the prompt."""
+    probability_T = subject.model(subject.prompt_T[None])[0].softmax(-1)[:, token]
+    labels = subject.tokenizer.labels
+    rows: list[list[Any]] = [["position", "token", f"P({visible(labels[token])} is next)"]]
+    for i, (read, p) in enumerate(zip(subject.prompt_T.tolist(), probability_T, strict=True)):
+        rows.append([str(i), visible(labels[read]), p.item()])
+    return Table(rows, words=2)
 
 
 def table_of_steps(steps: dict[str, Step]) -> Table:
