@@ -11,6 +11,7 @@ from data.tasks.recall import Recall
 from data.tasks.repeat import Repeat, RepeatFixed
 from data.tasks.sink import Sink
 from data.tasks.task import Task
+from data.tasks.wrap import Wrap
 
 TASKS: dict[Any, type[Task]] = {
     "repeat": Repeat,
@@ -22,4 +23,5 @@ TASKS: dict[Any, type[Task]] = {
     "brackets": Brackets,
     "addition": Addition,
     "recall": Recall,
+    "wrap": Wrap,
 }
