@@ -33,7 +33,13 @@ export const toggleHead = (head) =>
   toggleEdit(offWord(head) ?? `${headName(head)}=${state.instead}`);
 
 export function setInstead(instead) {
-  change({ instead, edits: state.edits.map((word) => word.replace(/=.*/, `=${instead}`)) });
+  change({ instead, edits: state.edits.map((word) => word.replace(/=[zm].*/, `=${instead}`)) });
+}
+
+/** Rotate a key by some positions: `where` is "move@12/L1H0". */
+export function moveKey(where, by) {
+  const others = state.edits.filter((word) => !word.startsWith(`${where}=`));
+  change({ edits: by ? [...others, `${where}=${by}`] : others });
 }
 
 export function hideSelected() {

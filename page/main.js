@@ -14,7 +14,7 @@ import { showNgrams } from "./views/ngrams.js";
 import { showEdits } from "./views/edit_list.js";
 import { $ } from "./views/elements.js";
 import "./views/glossary.js";
-import { drawMap, showHead, showHiding, showReadout } from "./views/head.js";
+import { drawMap, showHead, showKeyEdits, showReadout } from "./views/head.js";
 import { showHeader } from "./views/header.js";
 import "./views/keys.js";
 import { followInLayer0 } from "./views/layer0.js";
@@ -31,7 +31,7 @@ import { showStep } from "./views/steps.js";
 import { buildText, drawArcs, showText, showTextState } from "./views/text.js";
 import { showLoss, showMoment } from "./views/training.js";
 
-const SELECTED_PAIR = [drawMap, showReadout, showStep, showLegends, showHiding, markLens];
+const SELECTED_PAIR = [drawMap, showReadout, showStep, showLegends, showKeyEdits, markLens];
 const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp, showNgrams];
 
 react(update, {

@@ -19,7 +19,7 @@ export const sizes = sizesOf(config, data.shapes);
 export const HEADS = sizes.L * sizes.H;
 export const UNIT = `nats/${data.run.unit}`;
 export const tokenizer = new Tokenizer(data.tokenizer, vocab);
-export const editing = new Edits(sizes);
+export const editing = new Edits(sizes, config);
 
 export const headName = (head) => `L${Math.floor(head / sizes.H)}H${head % sizes.H}`;
 

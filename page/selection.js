@@ -32,17 +32,22 @@ export function pairOnShow() {
   return { q, k: k <= q ? k : indexOfLargest(weights), weights };
 }
 
-/** Return a function that tests whether k is masked for query q. */
-export function maskNow() {
-  const hidden = new Set(state.view.edits.map(({ hide }) => hide)); // those that fit the text
+/** Return a function that tests whether k is masked for query q of a head. */
+export function maskNow(head = state.head) {
+  const hidden = new Set(state.view.edits // those that fit the text
+    .filter((edit) => edit.layer === undefined || edit.layer * sizes.H + edit.head === head)
+    .map(({ hide }) => hide));
   return (q, k) => k > q || (k < q && hidden.has(k));
 }
 
-/** The token to hide: the key of the selected cell, or the selected token; or null. */
-export function hideable() {
+/** The key to move or hide: that of the selected cell, or of the selected token; or null. */
+export function editableKey() {
   const at = state.pin && (state.pin.k ?? state.pin.q);
-  return at !== null && at < state.view.pass.T - 1 && !state.view.start ? at : null;
+  return state.view.start ? null : at;
 }
+
+/** The token to hide from all heads, or null. */
+export const hideable = () => (editableKey() < state.view.pass.T - 1 ? editableKey() : null);
 
 export const edited = () => state.view.before !== state.view.pass;
 export const isOff = (word) => state.edits.includes(word);

@@ -109,6 +109,8 @@ export class Engine {
    *     {layer, off: "mlp"}                     the MLP of a layer
    *     {layer, neuron, position}               a neuron of the MLP at a position, set to zero
    *     {hide}                                  a position that no later position may attend to
+   *     {layer, head, hide}                     likewise, in this head
+   *     {layer, head, position, by}             the key there, rotated by more positions
    *     {layer, position, row}                  the residual stream before a layer, C numbers
    *     {layer, head, position, row}            a head's output before W_O, D numbers */
   set(tokens, edits = []) {
@@ -121,7 +123,7 @@ export class Engine {
       const stays = kept.includes(edit);
       if (stays && kept.indexOf(edit) === still.indexOf(edit)) continue;
       const { layer, position = 0, hide } = edit;
-      if (hide !== undefined) this.forget(1, hide + 1);
+      if (hide !== undefined) this.forget((layer ?? 0) + 1, hide + 1);
       else if (!isPatch(edit)) this.forget(layer + 1, position);
       else {
         const alone = !stays && all.every((other) => other === edit || !isPatch(other) ||
@@ -225,6 +227,11 @@ export class Engine {
       this.linear(`${name}.attn.${kind}`, at.normed, y, rows, C, C);
       if (letter !== "v") this.normAndRotate(`${name}.attn.${letter}_norm`, y, from, to);
     }
+    for (const { layer, head, position: t, by } of this.edits) {
+      if (by && layer === l && from <= t && t < to) {
+        this.rotateOne(at[`k${l}`] + t * C + head * this.D, Math.abs(by), Math.sign(by));
+      }
+    }
     this.attend(l, from, to);
     this.linear(`${name}.attn.out`, at[`z${l}`] + from * C, attn, rows, C, C);
     memory.copyWithin(next, x, x + rows * C);
@@ -321,18 +328,20 @@ export class Engine {
 
   /** Rotate queries or keys in place, or back if `direction` is -1. */
   rotate(y, from, to, direction) {
-    const { memory, at: { cos, sin }, D, H } = this;
-    const half = D / 2;
     for (let t = from; t < to; t++) {
-      for (let h = 0; h < H; h++, y += D) {
-        for (let i = 0; i < half; i++) {
-          const across = memory[cos + t * half + i], up = memory[sin + t * half + i] * direction;
-          const a = memory[y + i];
-          const b = memory[y + half + i];
-          memory[y + i] = a * across - b * up;
-          memory[y + half + i] = b * across + a * up;
-        }
-      }
+      for (let h = 0; h < this.H; h++, y += this.D) this.rotateOne(y, t, direction);
+    }
+  }
+
+  /** Rotate the D numbers at y by t positions. */
+  rotateOne(y, t, direction) {
+    const { memory, at: { cos, sin } } = this, half = this.D / 2;
+    for (let i = 0; i < half; i++) {
+      const across = memory[cos + t * half + i], up = memory[sin + t * half + i] * direction;
+      const a = memory[y + i];
+      const b = memory[y + half + i];
+      memory[y + i] = a * across - b * up;
+      memory[y + half + i] = b * across + a * up;
     }
   }
 

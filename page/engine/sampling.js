@@ -23,7 +23,7 @@ export function* generate(engine, ids, settings, edits = []) {
   const first = windowStart(text.length - 1, B);
   for (;;) {
     const start = windowStart(text.length - 1, B);
-    const there = edits.filter((edit) => start === first || !("hide" in edit || "row" in edit));
+    const there = edits.filter((edit) => start === first || !("hide" in edit || "position" in edit));
     engine.set(text.slice(start), there);
     for (const _ of engine.compute()) yield null;
     const row = engine.at.logits + (text.length - start - 1) * V;

@@ -13,13 +13,15 @@ const fits = ({ start, other, pass: { T } }) =>
 export const hasEffect = ({ kind, position }, view) => position === undefined ||
   (!view.start && position < view.pass.T && (kind !== "patch" || fits(view)));
 
-function inPlainWords({ kind, layer, head, position, instead }) {
+function inPlainWords({ kind, layer, head, position, instead, others, by }) {
   const where = head === undefined ? `L${layer}` : `L${layer}H${head}`;
+  const heads = others ? `all heads but ${where}` : where;
   return {
     head: `${where} ${instead === "mean" ? "set to mean" : "ablated"}`,
     attn: `${where} heads ablated`,
     mlp: `${where} MLP ablated`,
-    hide: `token ${position} hidden`,
+    hide: layer === undefined ? `token ${position} hidden` : `key ${position} hidden from ${heads}`,
+    move: `key ${position} moved by ${signed(by, 0)} in ${heads}`,
     patch: `${where} patched at ${position}`,
   }[kind];
 }

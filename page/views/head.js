@@ -1,19 +1,19 @@
 // The selected head: its map, and the cell of the map that is selected.
 
 import {
-  hideSelected, pin, pointAt, setInstead, setStage, toggleHead, togglePin,
+  hideSelected, moveKey, pin, pointAt, setInstead, setStage, toggleEdit, toggleHead, togglePin,
 } from "../actions.js";
 import { clamp, largestOf } from "../engine/numbers.js";
 import { labelOf } from "../measures.js";
-import { headName, sizes } from "../run.js";
+import { config, editing, headName, sizes } from "../run.js";
 import {
-  hideable, isHeadOff, isOff, looking, maskNow, offWord, place, weightsOf,
+  editableKey, hideable, isHeadOff, isOff, looking, maskNow, offWord, place, weightsOf,
 } from "../selection.js";
 import { state } from "../state.js";
 import { cellUnder, drawCells } from "./cells.js";
 import { theme } from "./colors.js";
 import { $, withArrows } from "./elements.js";
-import { number, visible } from "./format.js";
+import { number, signed, visible } from "./format.js";
 import { paintMap, scoresOf } from "./maps.js";
 
 const map = document.createElement("canvas"); // the map at one pixel a pair
@@ -65,7 +65,21 @@ export function showReadout() {
   $("readout").textContent = look ? inWords(look) : "Point at a cell, or at a token of the text.";
 }
 
-export function showHiding() {
+/** A key in the selected head, or in all others, as in a word of the edits. */
+const keyPlace = () =>
+  `@${editableKey()}/${$("key-heads").selectedIndex ? "!" : ""}${headName(state.head)}`;
+
+export function showKeyEdits() {
+  const key = editableKey(), isNone = key === null, hidden = isOff(`hide${keyPlace()}`);
+  const moved = state.edits.find((word) => word.startsWith(`move${keyPlace()}=`));
+  const by = moved ? editing.read(moved).by : 0;
+  $("key-name").textContent = !isNone ? `Move ${place("key", key)}`
+    : state.view.start ? "Text exceeds context" : "Select a token";
+  $("key-heads").options[0].text = `in ${headName(state.head)}`;
+  Object.assign($("key-by"), { value: by, disabled: isNone || !editing.canMove });
+  $("key-moved").textContent = signed(by, 0);
+  Object.assign($("hide-key"), { disabled: isNone, ariaPressed: hidden,
+    textContent: hidden ? "Show" : "Hide" });
   const at = hideable(), button = $("hide-all");
   button.hidden = at === null;
   if (at === null) return;
@@ -78,6 +92,14 @@ for (const button of document.querySelectorAll("[data-stage]")) {
 $("instead").onchange = () => setInstead($("instead").value);
 $("ablate").onclick = () => toggleHead(state.head);
 $("hide-all").onclick = hideSelected;
+$("key-heads").onchange = showKeyEdits;
+$("key-by").max = Math.min(32, sizes.B - 1);
+$("key-by").min = -$("key-by").max;
+$("key-by").oninput = () => moveKey(`move${keyPlace()}`, Number($("key-by").value));
+$("hide-key").onclick = () => toggleEdit(`hide${keyPlace()}`);
+$("key-note").hidden = editing.canMove;
+$("key-note").textContent = "Keys cannot be moved with " +
+  `${config.positions === "none" ? "no" : config.positions} positions: only rotary positions are in the keys.`;
 // A press on a button moves the focus; if this replaced the button, the click would be lost.
 for (const moved of ["focus", "blur"]) $("typed").addEventListener(moved, drawMap);
 

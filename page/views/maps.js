@@ -25,7 +25,7 @@ export const largestScore = () => largestOf(scoresOf(state.head).map(Math.abs)) 
 /** Paint a head's map at a stage with one pixel per pair; masked pairs stay clear. */
 export function paintMap(canvas, head, stage) {
   const { T, attention } = state.view.pass, { score, weight } = theme();
-  const isMasked = stage === "scores" ? () => false : maskNow();
+  const isMasked = stage === "scores" ? () => false : maskNow(head);
   const [scores, half] = stage === "weights" ? [] : [scoresOf(head), 127.5 / largestScore()];
   const colorAt = scores
     ? (q, k) => score.pixels[Math.round(127.5 + half * scores[q * T + k])]

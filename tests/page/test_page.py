@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 import study
 from data.tokenizer import BPETokenizer, ByteTokenizer, train_bpe
-from lens.capture import capture
+from lens.capture import capture, key_hidden, key_moved
 from lens.measure import mean_outputs
 from lens.tables import visible
 from model.generate import Sampling, generate
@@ -313,6 +314,48 @@ def test_patches_come_from_the_second_text_on_show(tab: Any, report: Report) -> 
     assert tab.input_value("#other") not in ("", "to be or not")
 
 
+def boxes(tab: Any) -> list[Any]:
+    return [tab.locator(place).bounding_box() for place in ("#map", "#key-by", "#hide-key")]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("hidden", [False, True], ids=["moved", "hidden"])
+def test_key_moved_or_hidden_matches_pytorch(tab: Any, report: Report, hidden: bool) -> None:
+    """In one head, or in all others, by any number of positions; the address keeps it."""
+    model, before_V = report.models[3], logits_of(report.models[3], TEXT)[-1]
+    heads = [(i // H, i % H) for i in range(L * H)]
+    given = [(1, 4, -3, False), (4, 0, 11, False), (2, 7, -11, True), (5, 11, 1, False)]
+    for head, key, by, others in given:
+        select(tab, head)
+        act(tab, f"#text .token >> nth={key}")
+        tab.select_option("#key-heads", index=int(others))
+        shown_at = boxes(tab)
+        act(tab, "#hide-key") if hidden else act(tab, "#key-by", str(by))
+        assert boxes(tab) == shown_at
+        press(tab, "Escape")
+        with ExitStack() as stack:
+            for layer, h in [each for each in heads if (each == heads[head]) != others]:
+                stack.enter_context(
+                    key_hidden(model, layer, [h], key)
+                    if hidden
+                    else key_moved(model, layer, [h], key, by)
+                )
+            expected_TV = model(ids_of(TEXT))[0]
+        assert_predicts(tab, expected_TV[-1], before_V)
+        says = f"key {key} {'hidden from' if hidden else f'moved by {by:+d} in'} "
+        says += f"{'all heads but ' if others else ''}{HEADS[head]}"
+        assert tab.inner_text(".chip").startswith(says)
+        assert read(tab, "#change")[1] == pytest.approx(loss_of(expected_TV, TEXT), abs=6e-4)
+        act(tab, ".chip")
+    act(tab, "#text .token >> nth=3")
+    act(tab, "#hide-key") if hidden else act(tab, "#key-by", "-5")
+    assert_predicts(tab, *(logits_of(model, TEXT)[3],) * 2)  # of the selected token
+    word = "hide%403%2FL2H1" if hidden else "move%403%2FL2H1%3D-5"
+    wait_for_address(tab, word)
+    act(tab, "#typed", TEXT + "s")  # beyond the context
+    assert "not in this text" in tab.inner_text(".chip") and tab.is_disabled("#key-by")
+
+
 def test_head_read_from_the_weights_matches_pytorch(tab: Any, report: Report) -> None:
     select(tab, 0)
     act(tab, "#show-alone")
@@ -402,7 +445,7 @@ def test_continuation_is_written_as_shown(tab: Any) -> None:
 
 
 def test_malformed_addresses_are_ignored(show: Show) -> None:
-    strange = "edit=L9H0%3Dzero&edit=patch@99/L0&edit=hide@1/L0&edit=x&step=77&head=L9H9"
+    strange = "edit=move@1/L0H0%3D12&edit=move@1/L0%3D2&edit=hide@1/!L1&edit=L9H0%3Dzero&edit=patch@99/L0&edit=hide@1/L0&edit=x&step=77&head=L9H9"
     tab = show(address=f"#text=%ED%B2%80&{strange}")
     assert not tab.is_visible("#trouble") and not tab.is_visible("#edits")
     show(address="#text=so+b&other=to+b&edit=patch%405/L0")  # the text has no position 5
