@@ -1,7 +1,7 @@
 // The address of the page, which describes its state.
 
 import { range } from "./engine/numbers.js";
-import { data, editing, headName, HEADS, sizes, snapshots, tokenizer } from "./run.js";
+import { data, editing, headName, HEADS, sizes, snapshots, tokenizer, vocab } from "./run.js";
 import { initial, state } from "./state.js";
 import { PANELS } from "./views/panels.js";
 
@@ -18,6 +18,7 @@ function address() {
   if (state.other) parts.set("other", tokenizer.toAddress(state.other));
   if (state.panel) parts.set("panel", state.panel);
   if (state.color !== first.color) parts.set("color", state.color);
+  if (state.color === "probability") parts.set("token", state.token);
   return parts.size ? `#${parts}` : "";
 }
 
@@ -44,7 +45,11 @@ export function readAddress() {
   if (parts.has("text")) changes.text = tokenizer.fromAddress(parts.get("text"));
   if (parts.get("other")) changes.other = tokenizer.fromAddress(parts.get("other"));
   if (PANELS.some(({ key }) => key === parts.get("panel"))) changes.panel = parts.get("panel");
-  if (data.text && parts.get("color") === "ngrams") changes.color = "ngrams";
+  if (["probability", data.text && "ngrams"].includes(parts.get("color"))) {
+    changes.color = parts.get("color");
+  }
+  const token = vocab.findIndex((_, id) => `${id}` === parts.get("token"));
+  if (token >= 0) changes.token = token;
   const snapshot = snapshots.findIndex(({ step }) => `${step}` === parts.get("step"));
   if (snapshot >= 0) changes.snapshot = snapshot;
   const head = range(HEADS).find((each) => headName(each) === parts.get("head"));

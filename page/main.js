@@ -9,6 +9,7 @@ import { react, state } from "./state.js";
 import { followHead, refreshPanel, update } from "./update.js";
 import { darkness } from "./views/colors.js";
 import { redraw, showCopied } from "./views/continuation.js";
+import { showChosen } from "./views/chosen.js";
 import { showContributions } from "./views/contributions.js";
 import { showNgrams } from "./views/ngrams.js";
 import { showEdits } from "./views/edit_list.js";
@@ -32,7 +33,8 @@ import { buildText, drawArcs, showText, showTextState } from "./views/text.js";
 import { showLoss, showMoment } from "./views/training.js";
 
 const SELECTED_PAIR = [drawMap, showReadout, showStep, showLegends, showKeyEdits, markLens];
-const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp, showNgrams];
+const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp, showNgrams,
+  showChosen];
 
 react(update, {
   view: [
@@ -50,7 +52,8 @@ react(update, {
   stage: [showHead, ...SELECTED_PAIR],
   measure: [showNetwork, refreshPanel],
   seed: [redraw],
-  color: [showText, showLegends, showNgrams, keepAddress],
+  color: [showText, showLegends, showNgrams, showChosen, keepAddress],
+  token: [showText, showLegends, showChosen, keepAddress],
   ngrams: [showText, showNgrams, showCopied],
 });
 
@@ -63,7 +66,8 @@ darkness.addEventListener("change", () => {
 });
 const sizes = new ResizeObserver(() => {
   document.documentElement.style.setProperty("--bar", `${$("bar").offsetHeight}px`);
-  for (const draw of [drawMap, drawArcs, drawWires, showLoss, showFormation, drawPatches]) {
+  for (const draw of [drawMap, drawArcs, drawWires, showLoss, showFormation, drawPatches,
+    showChosen]) {
     requestAnimationFrame(draw); // not here: drawing changes sizes
   }
 });

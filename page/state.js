@@ -2,7 +2,7 @@
 // that draws is a function of it. Only `change` writes it.
 
 import { measures } from "./measures.js";
-import { HEAD, opening } from "./opening.js";
+import { HEAD, opening, TOKEN } from "./opening.js";
 import { last, tokenizer } from "./run.js";
 
 /** What the address can describe, and Reset restores. */
@@ -16,7 +16,8 @@ export const initial = () => ({
   other: null, // the text that patches come from, or null for one made from the text
   panel: null, // key of the open panel
   stage: "weights", // or "scores", "masked"
-  color: "surprisal", // of the text, or "ngrams"
+  color: "surprisal", // of the text, or "ngrams", "probability"
+  token: TOKEN, // id, whose probability the text shows
 });
 
 const current = {

@@ -37,7 +37,7 @@ function onKey(event) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
-  if (event.target.matches("select, input[type=number]")) return; // they use the keys themselves
+  if (event.target.matches("select, input[type=number], #chosen")) return; // they use the keys themselves
   if (!state.view && !"rt?".includes(event.key)) return;
   const way = ARROWS[event.key];
   if (way && !event.target.matches("input[type=range]")) {

@@ -1,21 +1,20 @@
 // What the colors of the text and of the map mean.
 
-import { comparing } from "../ngrams.js";
-import { sizes } from "../run.js";
+import { sizes, vocab } from "../run.js";
 import { looking } from "../selection.js";
 import { state } from "../state.js";
 import { maskedSwatch, scale, scoreBar, theme } from "./colors.js";
 import { p, term } from "./elements.js";
-import { number } from "./format.js";
+import { number, quoted } from "./format.js";
 import { largestScore } from "./maps.js";
 
 export const MOST_AHEAD = Math.log(10); // nats of the difference from n-grams at full color
 export const UNIFORM_GUESS = Math.log(sizes.V); // surprisal if all tokens are equally likely
 
-function weightScale() {
+function weightScale(...says) {
   // The color scales with the square root of the weight, to distinguish small weights.
   const ticks = [0, 0.05, 0.25, 0.5, 1].map((weight) => [Math.sqrt(weight), `${weight}`]);
-  return [scale(theme().weight, ticks), maskedSwatch(), p("attention weight")];
+  return [scale(theme().weight, ticks), ...says];
 }
 
 function scoreScale() {
@@ -38,7 +37,9 @@ function aheadScale() {
 
 export function showLegends() {
   const [text, stage] = document.querySelectorAll(".legend");
-  const scaleOf = comparing() ? aheadScale : looking() ? weightScale : surpriseScale;
-  text.replaceChildren(...scaleOf());
-  stage.replaceChildren(...(state.stage === "weights" ? weightScale() : scoreScale()));
+  const weights = () => weightScale(maskedSwatch(), p("attention weight"));
+  text.replaceChildren(...({ ngrams: aheadScale, probability: () =>
+    weightScale(p(`probability of ${quoted(vocab[state.token])} after the token`)),
+  }[state.color] ?? (looking() ? weights : surpriseScale))());
+  stage.replaceChildren(...(state.stage === "weights" ? weights() : scoreScale()));
 }

@@ -5,7 +5,7 @@ import { DEPTH } from "../engine/ngrams.js";
 import { range, ranked } from "../engine/numbers.js";
 import { data, rowOf, tokenizer, vocab } from "../run.js";
 import { place } from "../selection.js";
-import { change, state } from "../state.js";
+import { state } from "../state.js";
 import { $, cell, el, gauge, header, numeral, p, refill, row } from "./elements.js";
 import { count, number, tokensOf, visible } from "./format.js";
 
@@ -19,7 +19,6 @@ const inLine = (text) => visible(text).replaceAll("␣", " ");
 
 /** Show how the selected token was predicted, or else what comes next. */
 export function showNgrams() {
-  $("color").value = state.color;
   $("ngrams-section").hidden = !comparing();
   if (!comparing()) return;
   const { ngrams, hover, pin, view } = state, t = (hover ?? pin)?.q ?? view.pass.T;
@@ -83,8 +82,7 @@ export function markCopied(spans, ids) {
   }
 }
 
-$("color").parentElement.hidden = !data.text;
-$("color").onchange = () => change({ color: $("color").value });
+if (!data.text) $("color").options[1].remove();
 if (data.text?.notice) {
   const [says, link] = data.text.notice.split(/(?=https:)/);
   $("notice").append(says, el("a", { href: link }, link));

@@ -2,7 +2,8 @@
 
 import { pointAt, togglePin } from "../actions.js";
 import { advantage, comparing } from "../ngrams.js";
-import { clamp, ranked, sum } from "../engine/numbers.js";
+import { chancesOf } from "./chosen.js";
+import { clamp, indexOfLargest, largestOf, ranked, sum } from "../engine/numbers.js";
 import { headName, sizes, tokenizer, vocab } from "../run.js";
 import { looking, maskNow, place, queryOnShow, textOnShow, weightsOf } from "../selection.js";
 import { state } from "../state.js";
@@ -50,7 +51,8 @@ export function showTextState() {
 }
 
 export function showText() {
-  const look = comparing() ? null : looking(), { tokens, same, pass: { surprisal } } = state.view;
+  const look = state.color === "surprisal" ? looking() : null, { tokens, same, pass: { surprisal } } = state.view;
+  const chances = state.color === "probability" && chancesOf(state.view.pass);
   const weights = look && weightsOf(state.head, look.q), { weight, surprise, ahead } = theme();
   const isMasked = maskNow(), here = queryOnShow(), nats = comparing() ? advantage() : undefined;
   spans.forEach((span, t) => {
@@ -61,6 +63,7 @@ export function showText() {
     span.classList.toggle("kept", t < same); // visible while one types
     if (masked) shade(span, weight, NaN);
     else if (look) shade(span, weight, Math.sqrt(weights[t]));
+    else if (chances) shade(span, weight, Math.sqrt(chances[t]));
     else if (comparing()) shade(span, ahead, 0.5 + nats?.[t] / MOST_AHEAD / 2);
     else shade(span, surprise, surprisal[t] / UNIFORM_GUESS);
     span.tabIndex = t === here ? 0 : -1;
@@ -69,6 +72,8 @@ export function showText() {
   const { loss } = state.view.pass, more = nats && sum([...nats.slice(1)]) / (nats.length - 1);
   $("text-note").textContent = comparing()
     ? `Mean surprisal: ${number(loss)} by the model, ${number(loss + more)} by n-grams.`
+    : chances ? `Probability of ${quoted(vocab[state.token])} after each token. Highest: ` +
+      `${number(largestOf(chances))} after ${place("token", indexOfLargest(chances))}.`
     : look ? `Color: attention of ${headName(state.head)} from ${place("token", look.q)}.`
     : "Color: surprisal. Point at a token, or click to select it.";
   drawArcs();
@@ -78,7 +83,7 @@ export function showText() {
 export function drawArcs() {
   const arcs = $("arcs");
   if (!state.view || !arcs) return;
-  const q = queryOnShow(), weights = looking() && !comparing() ? weightsOf(state.head, q) : [];
+  const q = queryOnShow(), weights = looking() && state.color === "surprisal" ? weightsOf(state.head, q) : [];
   const top = (t) => [spans[t].offsetLeft + spans[t].offsetWidth / 2, spans[t].offsetTop];
   const [x, y] = top(q);
   arcs.setAttribute("height", $("text").scrollHeight);

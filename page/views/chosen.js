@@ -1,0 +1,53 @@
+// A chosen token: its probability at every position of the text, and the weight of the selected head
+// on its last occurrence.
+
+import { indexOfLargest, range } from "../engine/numbers.js";
+import { weightByDistance } from "../engine/pass.js";
+import { headName, sizes, tokenizer, vocab } from "../run.js";
+import { edited, queryOnShow } from "../selection.js";
+import { change, state } from "../state.js";
+import { lineChart } from "./chart.js";
+import { $ } from "./elements.js";
+import { number, quoted, visible } from "./format.js";
+
+/** The probability of the chosen token after each token. */
+export const chancesOf = ({ T, logP }) =>
+  range(T).map((t) => Math.exp(logP[t * sizes.V + state.token]));
+
+export function showChosen() {
+  const { color, token, head, view } = state, isShown = color === "probability";
+  $("color").value = color;
+  for (const id of ["chosen", "chances", "distances"]) $(id).hidden = !isShown;
+  if (!isShown || !view) return;
+  if (document.activeElement !== $("chosen")) $("chosen").value = visible(vocab[token]);
+  const { pass, before } = view, y = chancesOf(pass), name = quoted(vocab[token]);
+  const label = `probability of ${name} after each token`;
+  const lines = [...(edited() ? [{ y: chancesOf(before), kind: "", title: "without edits" }] : []),
+    { y, kind: "chosen", title: label }];
+  lineChart($("chances"), lines,
+    { label, places: range(pass.T), unit: "token", values: true, here: queryOnShow() });
+  const [caption, chart] = $("distances").children;
+  const weights = [...weightByDistance(pass.attention[head], pass.ids, token)];
+  const reach = weights.findLastIndex(Number.isFinite) + 1;
+  const says = `Weight of ${headName(head)} on the last ${name}, by distance`;
+  const far = indexOfLargest(weights.map((weight) => weight || 0));
+  caption.textContent = reach ? `${says}. Highest: ${number(weights[far])} at ${far}.`
+    : `${name} is not in this text.`;
+  chart.replaceChildren();
+  lineChart(chart, [{ y: weights.slice(0, reach), kind: "chosen", title: says }],
+    { label: says, places: range(reach), unit: "distance", values: true });
+}
+
+/** The id of a token as one types it: itself, or with signs for spaces. */
+function idOf(text) {
+  const plain = text.replaceAll("␣", " ").replace(/↵|\\n/g, "\n").replace(/⇥|\\t/g, "\t");
+  return tokenizer.idOf.get(text) ?? tokenizer.idOf.get(plain);
+}
+
+$("color").onchange = () => change({ color: $("color").value });
+$("chosen").oninput = () => {
+  const token = idOf($("chosen").value);
+  $("chosen").ariaInvalid = token === undefined;
+  if (token !== undefined) change({ token });
+};
+$("chosen").onblur = showChosen;
