@@ -20,7 +20,7 @@ from torch import nn
 from common.errors import UserError
 from configs.load import build
 from formats.own import open_module
-from lens.report_data import make_page, through_training
+from lens.report_data import check_supported, make_page, through_training
 from lens.subject import MeasureOptions, Subject
 from model.gpt import GPT
 
@@ -72,8 +72,8 @@ def show(
         flags: other flags of `study.py report`, such as prompt="to be".
 
     Raises:
-        UserError: for a module that is not recognized, or computes different logits, or a text that
-            is not a str.
+        UserError: for a module that is not recognized, or computes different logits; for a model
+            that the page cannot compute; for a text that is not a str.
     """
     if not isinstance(text, str | None):
         raise UserError(f"text must be a str, got {type(text).__name__}; pass path.read_text()")
@@ -94,5 +94,6 @@ def show(
             imported, name = open_module(modules, text, tokenizer), type(modules[-1]).__name__
             subject = Subject(None, options, imported.saved(Path(name), name))
             snapshots = enumerate([*imported.earlier, imported.model])
+        check_supported(subject)
         sequences_BT = subject.sequences(options.sequences)
         return Page(make_page(subject, sequences_BT, snapshots, max_mb * 1e6))

@@ -10,10 +10,9 @@ from pydantic.dataclasses import dataclass
 from common.atomic import write_atomically
 from common.errors import printable
 from configs.config import STRICT
-from lens.report_data import make_page, through_training
+from lens.report_data import check_supported, make_page, through_training
 from lens.subject import MeasureOptions, Subject
 from lens.tables import check_path
-from model.plain import check_plain
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -37,7 +36,7 @@ def report(word: str | None, options: Report) -> Iterator[str]:
     subject = Subject(word, options)
     path = Path(options.out or subject.run / "report.html")
     check_path("--out", path, ".html")
-    check_plain(subject.model, "the page")
+    check_supported(subject)
     sequences_BT, snapshots = subject.sequences(options.sequences), through_training(subject)
     max_bytes = options.max_mb * 1e6
     content = make_page(subject, sequences_BT, snapshots, max_bytes, options.with_text)

@@ -7,6 +7,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from lens.metrics import MATCH, uniform_scores
 from lens.subject import Subject
 from lens.verify import check_model
 from model.gpt import GPT
+from model.plain import check_plain
 from page.html import ACTIVATIONS, TOKENIZERS, in_base64, make_html, pack, to_json
 from page.weights import pack_weights
 from training.checkpoint import find_snapshots, load_snapshot
@@ -44,6 +46,20 @@ NOTICES = {  # that a license asks for, by data.source
     "pydocs": "The training text is the manual of Python: Copyright © 2001 Python Software "
     "Foundation; All Rights Reserved. PSF License Version 2: https://docs.python.org/3/license.html"
 }
+
+
+def check_supported(subject: Subject) -> None:
+    """Check that the page can compute the model, before its text is read.
+
+    Raises:
+        UserError: if it cannot.
+    """
+    activation, kind = subject.model.config.activation, subject.tokenizer.kind
+    if activation not in ACTIVATIONS:
+        raise UserError(f"page/engine/kernels.js lacks {activation}; add it")
+    if kind not in TOKENIZERS:
+        raise UserError(f"page/engine/tokenizer.js lacks {kind}; add it")
+    check_plain(subject.model, "the page")
 
 
 def make_page(
@@ -65,10 +81,6 @@ def make_page(
         UserError: if the run's own weights do not fit, or for a `with_text` that is not possible.
     """
     model = subject.model
-    if model.config.activation not in ACTIVATIONS:
-        raise UserError(f"page/engine/kernels.js lacks {model.config.activation}; add it")
-    if subject.tokenizer.kind not in TOKENIZERS:
-        raise UserError(f"page/engine/tokenizer.js lacks {subject.tokenizer.kind}; add it")
     text = training_text(subject) if with_text else None
     packs = {bits: pack_weights(model.state_dict(), bits == 8)[0] for bits in (16, 8)}
     least = BASE64 * len(packs[8]) + len(to_json(text))
@@ -127,7 +139,9 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
     matching = subject.matching(text_BT)
     uniform = uniform_scores(text_BT.size(1), subject.period(), *matching[1:])
     checks = check_model(model, subject.prompt_T, subject.dtype)
-    changes = ablate(model, sequences_BT)
+    changes, config = ablate(model, sequences_BT), dataclasses.asdict(subject.config)
+    config["data"]["source"] = file_names(subject.config.data.source)
+    source = printable(subject.batches.corpus.source)
     return {
         "run": {
             "name": subject.run.name,
@@ -136,7 +150,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             "val_loss": state.val_loss,
             "unit": subject.config.data.unit,
             "parameters": model.num_parameters(),
-            "config": dataclasses.asdict(subject.config),
+            "config": config,
             "made": time.strftime("%Y-%m-%d"),
             "torch": subject.header.machine.torch,
         },
@@ -159,7 +173,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             for score, value in uniform.items()
         ],
         "ablation": {key: flat(change_LH) for key, change_LH in changes.items()},
-        "sequences": len(sequences_BT),
+        "measured": subject.describe(sequences_BT).replace(source, file_names(source)),
         "checks": [check._asdict() for check in checks],
     }
 
@@ -284,6 +298,14 @@ def too_small(max_bytes: float, enough: float) -> UserError:
     return UserError(
         f"the model exceeds {max_bytes / 1e6:g} MB; set --max_mb {enough / 1e6 + 0.01:.2f}"
     )
+
+
+def file_names(source: Any) -> Any:
+    """Return the sources of a text without the folders of files, which others need not see."""
+    if isinstance(source, list):
+        return [file_names(each) for each in source]
+    names = source.split(", ")
+    return ", ".join(each if each.startswith("hub:") else Path(each).name for each in names)
 
 
 def flat(x_LH: Tensor) -> list[float]:

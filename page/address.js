@@ -45,9 +45,8 @@ export function readAddress() {
   if (parts.has("text")) changes.text = tokenizer.fromAddress(parts.get("text"));
   if (parts.get("other")) changes.other = tokenizer.fromAddress(parts.get("other"));
   if (PANELS.some(({ key }) => key === parts.get("panel"))) changes.panel = parts.get("panel");
-  if (["probability", data.text && "ngrams"].includes(parts.get("color"))) {
-    changes.color = parts.get("color");
-  }
+  const colors = ["probability", ...(data.text ? ["ngrams"] : [])];
+  if (colors.includes(parts.get("color"))) changes.color = parts.get("color");
   const token = vocab.findIndex((_, id) => `${id}` === parts.get("token"));
   if (token >= 0) changes.token = token;
   const snapshot = snapshots.findIndex(({ step }) => `${step}` === parts.get("step"));

@@ -20,7 +20,7 @@ const scores = data.scores.toSorted((a, b) => (b.key === FIRST) - (a.key === FIR
 const ablations = (data.ablation ? ["zero", "mean"] : []).map((kind) => ({
   key: `ablation ${kind}`,
   name: `${kind} ablation`,
-  formula: `change in validation loss, in nats, if ${kind === "zero" ? "zero" : "its mean"} ` +
+  formula: `change in the loss on ${data.measured}, in nats, if ${kind === "zero" ? "zero" : "its mean"} ` +
     "replaces the head's output",
   source: `measured${atStep}`,
   at: () => data.ablation[kind],

@@ -132,5 +132,5 @@ place.made = {
   shapes, vocab: task.chars, tokenizer: { kind: "char", chars: task.chars.join("") },
   opening: { text: opening(measure.sequences), head: (setting.n_layer - 1) * setting.n_head },
   baselines: task.baselines(measure.sequences), scores: measure.scores,
-  sequences: measure.sequences.length, snapshots: [firstSnapshot()],
+  measured: `${measure.sequences.length} validation sequences of ${B} tokens`, snapshots: [firstSnapshot()],
 };

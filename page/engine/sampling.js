@@ -9,7 +9,8 @@ const chance = (seed, position) => new Random(2 ** 32 * position + seed).uniform
 
 /** The next token, from a row of logits; temperature 0 takes the most likely. */
 function draw(logits, { temperature, topK }, random) {
-  const order = ranked(logits, topK || logits.length);
+  const all = ranked(logits, logits.length), least = logits[all[topK - 1]] ?? -Infinity;
+  const order = all.filter((id) => !(logits[id] < least)); // with what ties with the last
   if (!(temperature > 0)) return order[0];
   const likelihood = order.map((id) => Math.exp((logits[id] - logits[order[0]]) / temperature));
   let left = random * sum(likelihood);

@@ -238,6 +238,32 @@ class Recall extends Task {
   }
 }
 
+/** Words in lines: a capital letter ends a word, and the first that ends at or beyond a column ends
+ * the line. */
+class Wrap extends Task {
+  static usual = [4, 24];
+  chars = ["\n", " ", ...LOWER.slice(0, this.n), ...UPPER.slice(0, this.n)];
+
+  endsWord(id) { return id >= 2 + this.n; }
+
+  make(u) {
+    const tokens = [0], ENDS = 0.25; // probability that a letter is the last of its word
+    for (let t = 1, column = 0; t <= this.T; t++) {
+      const ends = u[t] < ENDS, share = ends ? u[t] / ENDS : (u[t] - ENDS) / (1 - ENDS);
+      tokens.push(this.endsWord(tokens[t - 1]) ? +(column < this.size)
+        : 2 + Math.floor(share * this.n) + (ends ? this.n : 0));
+      column = tokens[t] ? column + 1 : 0;
+    }
+    return tokens;
+  }
+
+  /** The last newline, at the end of a word. */
+  match(tokens) {
+    return tokens.map((id, t) =>
+      (this.endsWord(id) ? [tokens.lastIndexOf(0, t)].filter((at) => at >= 0) : []));
+  }
+}
+
 /** Characters of a text, whose last tenth is held out; training sees stretches of the rest. */
 class Text extends Task {
   chars = [...new Set(this.data.text)].sort();
@@ -272,7 +298,7 @@ class Text extends Task {
 
 export const TASKS = { repeat: Repeat, repeat_fixed: RepeatFixed, sink: Sink, markov: Markov,
   modular: Modular, flipflop: FlipFlop, brackets: Brackets, addition: Addition, recall: Recall,
-  text: Text };
+  wrap: Wrap, text: Text };
 
 /** The mean loss if `chance` is the probability of token t of some tokens, after the first. */
 function lossOf(chance, sequences) {

@@ -33,7 +33,7 @@ function textOf(bytes) {
 
 /** Subwords: bytes are visible characters, joined as the merges say. */
 class Subwords {
-  constructor({ merges, special }) {
+  constructor({ merges, special, unused = 0 }) {
     const bytes = range(256);
     const seen = (b) => (b > 0x20 && b < 0x7f) || (b > 0xa0 && b !== 0xad);
     const ordered = [...bytes.filter(seen), ...bytes.filter((b) => !seen(b))];
@@ -42,18 +42,27 @@ class Subwords {
     this.charOf = bytes.map((b) => String.fromCharCode(seen(b) ? b : next++));
     this.byteOf = new Map(this.charOf.map((char, byte) => [char, byte]));
     this.rank = new Map(pairs.map((pair, i) => [pair, i]));
-    const tokens = [...new Set([
-      ...ordered.map((b) => this.charOf[b]), ...pairs.map((pair) => pair.replace(" ", "")),
-    ])];
+    const added = [...special, ...range(unused).map((i) => `<|unused ${i}|>`)];
+    const tokens = [...new Set([...ordered.map((b) => this.charOf[b]),
+      ...pairs.map((pair) => pair.replace(" ", "")), ...added])];
     this.idOf = new Map(tokens.map((token, id) => [token, id]));
-    this.bytes = [...tokens.map((token) => Array.from(token, (char) => this.byteOf.get(char))),
-      ...special.map(utf8Of)];
+    this.bytes = tokens.map((token) => (added.includes(token) ? utf8Of(token)
+      : Array.from(token, (char) => this.byteOf.get(char))));
+    // Added tokens are found before words are, of several at a place the longest.
+    const longest = special.toSorted((a, b) => b.length - a.length)
+      .map((token) => token.replace(/[^\p{L}\p{N}]/gu, (char) => `\\u{${char.codePointAt(0).toString(16)}}`));
+    this.special = longest.length ? new RegExp(`(${longest.join("|")})`, "u") : null;
     this.words = new RegExp("'(?:s|t|re|ve|m|ll|d)| ?\\p{L}+| ?\\p{N}+|" +
       " ?[^\\p{White_Space}\\p{L}\\p{N}]+|\\p{White_Space}+(?!\\P{White_Space})|" +
       "\\p{White_Space}+", "gu");
   }
 
   ids(text) {
+    return (this.special ? text.split(this.special) : [text]).flatMap((part, i) =>
+      (i % 2 ? [this.idOf.get(part)] : this.idsOfWords(part)));
+  }
+
+  idsOfWords(text) {
     return (text.match(this.words) ?? []).flatMap((word) => {
       const parts = utf8Of(word).map((byte) => this.charOf[byte]);
       for (;;) {

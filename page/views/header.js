@@ -58,7 +58,7 @@ export function showEquality(verdict) {
     ? `The page matches PyTorch: the logits of ${about} are within ${power(error)} of ` +
       `PyTorch's (allowed: ${power(allowed)}). The weights are rounded to ` +
       `${eight_bits ? "8 bits" : "half precision"}, which changes a logit by at most ` +
-      `${power(rounding.logit)}, and the loss by ${power(rounding.nats)} nats.`
+      `${power(rounding.logit)}, and the loss on ${data.measured} by ${power(rounding.nats)} nats.`
     : `This page does not match PyTorch: ${reason}. Its results would be wrong, so none are shown.`;
   $("equality").className = agrees ? "quiet" : "trouble";
   $(agrees ? "proof" : "notices").append($("equality")); // a failure is visible without About

@@ -7,7 +7,7 @@ import { place, queryOnShow } from "../selection.js";
 import { state } from "../state.js";
 import { shade, theme } from "./colors.js";
 import { $, el, header, row, showColumn, withArrows } from "./elements.js";
-import { count, number, quoted, visible } from "./format.js";
+import { number, quoted, visible } from "./format.js";
 
 const { L, V } = sizes;
 const CANDIDATES = 3;
@@ -41,7 +41,7 @@ export async function showLens(isCurrent) {
         "row"), ...cells[layer]))),
     el("tfoot", {}, row(header("came next"), ...came)));
   $("lens-readout").textContent =
-    `Point at a cell. Nats: mean loss on ${count(data.sequences)} validation sequences, no edits.`;
+    `Point at a cell. Nats: mean loss on ${data.measured}, no edits.`;
   const { weight } = theme();
   cells.forEach((spots, layer) => spots.forEach((spot, t) =>
     shade(spot, weight, Math.exp(largestOf(rowOf(logPs[layer], t))))));

@@ -3,7 +3,7 @@
 import { goTo, selectHead } from "../actions.js";
 import { range, ranked } from "../engine/numbers.js";
 import { measures } from "../measures.js";
-import { headName, HEADS, last, snapshots, UNIT } from "../run.js";
+import { data, headName, HEADS, last, snapshots, UNIT } from "../run.js";
 import { state } from "../state.js";
 import { lineChart } from "./chart.js";
 import { $, button, cell, el, header, numeral, row, term } from "./elements.js";
@@ -27,8 +27,8 @@ export function showScores() {
     button(() => selectHead(each), { ariaPressed: each === head },
       `${headName(each)} ${measure.text(values[each])}`)));
   const { period, first, second } = snapshots[view.snapshot].copying ?? {};
-  $("copying").hidden = !period;
-  if (period) $("copying").replaceChildren(`Copying: on random strings of ${count(period)} distinct tokens, ` +
+  $("copying").replaceChildren(`Scores: on ${data.measured}; those on [r, r]: on random strings. `);
+  if (period) $("copying").append(`Copying: on random strings of ${count(period)} distinct tokens, ` +
     `each repeated, the loss is ${number(first)} ${UNIT} on the first copy and ${number(second)} ` +
     `on the second. A uniform guess has ${number(UNIFORM_GUESS)}` +
     `${second < UNIFORM_GUESS ? "" : ": there is no copying yet"}. An `, term("induction"), " score measures a pattern; copying is the behavior.");

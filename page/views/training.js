@@ -11,6 +11,7 @@ import { lineChart } from "./chart.js";
 import { $, refill, term } from "./elements.js";
 import { count, number, percent } from "./format.js";
 
+const [howMany, ofText] = data.measured.split("validation sequences");
 const LEVELS = shownOf(data.baselines).map(([label, value]) => ({ label, value }));
 const stages = () => stagesOf(snapshots, data.baselines, measures[0]);
 export const stepsShown = () => snapshots.map(({ step }) => step);
@@ -26,9 +27,8 @@ export function showMoment() {
   const right = CURVES.map(({ title, i }) =>
     percent(accuracy[i]) + (i ? ` ${title} (dashed)` : " (right axis)")).join(", ");
   refill($("moment"), ...(atStep || last() ? [term("step"), ` ${count(step)} · `] : []), term("loss"),
-    ` ${number(lens_loss[sizes.L])} ${UNIT} on ${count(data.sequences)} `,
-    term("validation sequences"),
-    edited() ? " without the edits" : `, ${number(view.pass.loss)} on this text`,
+    ` ${number(lens_loss[sizes.L])} ${UNIT} on ${howMany}`, term("validation sequences"), ofText,
+    edited() ? " without the edits" : `; ${number(view.pass.loss)} on this text`,
     ...(right ? [" · ", term("accuracy"), ` ${right}`] : []), ...reached);
   $("slider").ariaValueText = $("moment").textContent;
 }

@@ -10,6 +10,7 @@ from torch import nn
 
 from common.errors import UserError
 from lens.notebook import show
+from model.gpt import Block
 from tests.browser import DONE
 from tests.conftest import make_run
 from tests.formats.lecture import GPTLanguageModel
@@ -44,13 +45,19 @@ def test_cell_of_a_custom_model_matches_pytorch(workplace: Path, browser: Any) -
     tab.context.close()
 
 
-def test_show_checks_max_mb_and_text(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_checks_model_max_mb_and_text(
+    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_run(Path("runs/a"))
     text = TEXT.translate(str.maketrans("'<>&", "xyz "))
     show("a", text, sequences=2)
     assert "1 of 1 snapshots fit --max_mb" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"exceeds 0\.001 MB; set --max_mb"):
         show("a", text, max_mb=0.001)
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="the page supports only"):
+        patch.setattr(Block, "forward", lambda block, x_BTC, cache=None: x_BTC)
+        patch.setattr("lens.report_data.describe", None)  # nothing is measured
+        show("a", text)
     model: Any = GPTLanguageModel(5)
     with pytest.raises(UserError, match="give the training text"):
         show(model)

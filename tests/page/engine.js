@@ -8,13 +8,15 @@ import { arena } from "../../page/engine/kernels.js";
 import { Layer0 } from "../../page/engine/layer0.js";
 import { Measure } from "../../page/engine/measure.js";
 import { NgramModel } from "../../page/engine/ngrams.js";
+import { weightByDistance } from "../../page/engine/pass.js";
 import { Random } from "../../page/engine/random.js";
+import { generate } from "../../page/engine/sampling.js";
 import { shapesOf } from "../../page/engine/shapes.js";
 import { stagesOf } from "../../page/engine/stages.js";
 import { TASKS } from "../../page/engine/tasks.js";
 import { floatsOf } from "../../page/engine/weights.js";
 
 Object.assign(globalThis, {
-  arena, CHOICES, Circuit, Engine, floatsOf, Layer0, Learner, logitGoal, Measure, NgramModel, Random,
-  scoreGoal, shapesOf, stagesOf, TASKS, Trainer, windowStart,
+  arena, CHOICES, Circuit, Engine, floatsOf, generate, Layer0, Learner, logitGoal, Measure, NgramModel, Random,
+  scoreGoal, shapesOf, stagesOf, TASKS, Trainer, weightByDistance, windowStart,
 });

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from configs.config import ModelConfig
 from lens.capture import attends_of, blocks_of, capture, key_hidden, key_moved
-from model.generate import window_start
+from lens.measure import weight_by_distance
+from model.generate import Sampling, window_start
 from model.gpt import GPT
 from page.html import ACTIVATIONS, pack
 from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_tokens
@@ -99,7 +100,7 @@ def random_edits(random: Random, config: ModelConfig) -> list[dict[str, Any]]:
 
 
 def is_in(edit: dict[str, Any], text: list[int]) -> bool:
-    """Return whether the text has the key that is moved or hidden; rows beyond its end are ignored."""
+    """Return whether the text has the key that an edit moves or hides; its end cuts other edits."""
     return edit.get("hide", edit.get("position", 0) if "by" in edit else 0) < len(text)
 
 
@@ -341,3 +342,30 @@ def test_window_start_matches_the_model(tab: Any) -> None:
     places = [[position, block_size] for position in range(40) for block_size in range(1, 10)]
     found = tab.evaluate("(places) => places.map((place) => windowStart(...place))", places)
     assert found == [window_start(*place) for place in places]
+
+
+@torch.no_grad()
+def test_weight_by_distance_matches_pytorch(tab: Any) -> None:
+    tokens_BT, call = some_tokens(1, 12), "(a) => [...weightByDistance(...a)]"
+    model = make_model()
+    weights_BHTS = capture(model, tokens_BT).layers[1].weights_BHTS
+    rows = [x for t in range(12) for x in weights_BHTS[0, 1, t, : t + 1].tolist()]
+    for token in range(VOCAB):
+        mean_LHT, count_T = weight_by_distance(model, tokens_BT, token)
+        found = np.array(tab.evaluate(call, [rows, tokens_BT[0].tolist(), token]), float)
+        expected = np.where(count_T > 0, mean_LHT[1, 1], np.nan)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 3, 9])
+def test_top_k_keeps_ties_as_python_does(tab: Any, top_k: int) -> None:
+    logits = [2.0, -1.0, 2.0, 0.5, 2.0, 0.5]
+    call = """([logits, topK]) => [...Array(300).keys()].map((seed) => {
+      const engine = { B: 9, V: logits.length, at: { logits: 0 }, memory: logits, set() {},
+        *compute() {} };
+      engine.memory.subarray = engine.memory.slice;
+      return generate(engine, [0], { temperature: 2, topK, seed }).next().value.id;
+    })"""
+    p_V = Sampling(temperature=2, top_k=top_k).probabilities(torch.tensor([logits]))[0]
+    found = tab.evaluate(call, [logits, top_k])
+    assert {*found} == {*p_V.nonzero().flatten().tolist()}

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import study
 from data.tokenizer import BPETokenizer, ByteTokenizer, train_bpe
 from lens.capture import capture, key_hidden, key_moved
-from lens.measure import mean_outputs
+from lens.measure import mean_outputs, weight_by_distance
 from lens.tables import visible
 from model.generate import Sampling, generate
 from model.gpt import GPT
@@ -27,6 +27,7 @@ from tests.page.test_html import HOSTILE
 from tests.reports import CHARS, TEXT, Report, parse_report
 
 L, H, B = 3, 2, 12
+POINTS = "line => [...line.points].map(({ x, y }) => [x, y])"
 HEADS = [f"L{layer}H{head}" for layer in range(L) for head in range(H)]
 SELECTED = ".pick[aria-pressed=true] b"
 
@@ -356,6 +357,49 @@ def test_key_moved_or_hidden_matches_pytorch(tab: Any, report: Report, hidden: b
     assert "not in this text" in tab.inner_text(".chip") and tab.is_disabled("#key-by")
 
 
+@torch.no_grad()
+def test_chosen_token_is_followed_through_the_text(tab: Any, report: Report) -> None:
+    """Its probability after each token, also with an edit; the weights on its last occurrence."""
+    model, text = report.models[3], "to be to be"
+    act(tab, "#typed", text)
+    tab.select_option("#color", "probability")
+    assert tab.input_value("#chosen") == "↵" and "'↵' is not in this text" in tab.inner_text(
+        "#distances"
+    )
+    tab.fill("#chosen", "t")
+    for head, edits in ((3, []), (4, [{"layer": 2, "head": 0, "off": "zero"}])):
+        select(tab, head)
+        if edits:
+            act(tab, "#ablate")
+        token = CHARS.index("t")
+        p_T = logits_of(model, text, *edits).softmax(-1)[:, token]
+        note = tab.inner_text("#text-note")
+        assert read(tab, "#text-note") == [pytest.approx(float(p_T.max()), abs=6e-4)]
+        assert f"after token {int(p_T.argmax())} '" in note
+        line = np.array(tab.eval_on_selector("#chances .chosen", POINTS))
+        heights = (line[:, 1].max() - line[:, 1]) / np.ptp(line[:, 1])
+        assert heights == pytest.approx(
+            ((p_T - p_T.min()) / (p_T.max() - p_T.min())).numpy(), abs=0.01
+        )
+        assert tab.locator("#chances polyline").count() == 1 + len(edits)
+        weight_T, count_T = weight_by_distance(model, ids_of(text), token)
+        weight_T, known = weight_T[head // H, head % H], (count_T > 0).numpy()
+        far = int(weight_T.argmax())
+        assert tab.inner_text("#distances figcaption").endswith(
+            f"{HEADS[head]} on the last 't', by distance. Highest: {weight_T[far]:.3f} at {far}."
+        )
+        assert len(tab.eval_on_selector("#distances .chosen", POINTS)) == known.sum()
+    tab.fill("#chosen", "never")
+    assert tab.get_attribute("#chosen", "aria-invalid") == "true"
+    tab.fill("#chosen", "␣")
+    tab.click(".bar-button >> nth=1")
+    name = tab.inner_text(".write >> nth=1")
+    assert tab.input_value("#chosen") == name
+    wait_for_address(tab, "color=probability")
+    tab.reload()
+    assert settle(tab).input_value("#chosen") == name and tab.is_visible("#chances polyline")
+
+
 def test_head_read_from_the_weights_matches_pytorch(tab: Any, report: Report) -> None:
     select(tab, 0)
     act(tab, "#show-alone")
@@ -445,7 +489,9 @@ def test_continuation_is_written_as_shown(tab: Any) -> None:
 
 
 def test_malformed_addresses_are_ignored(show: Show) -> None:
-    strange = "edit=move@1/L0H0%3D12&edit=move@1/L0%3D2&edit=hide@1/!L1&edit=L9H0%3Dzero&edit=patch@99/L0&edit=hide@1/L0&edit=x&step=77&head=L9H9"
+    strange = "edit=L9H0%3Dzero&edit=patch@99/L0&edit=hide@1/L0&edit=x&step=77&head=L9H9"
+    strange += "&edit=move@1/L0H0%3D12&edit=move@1/L0%3D2&edit=hide@1/!L1&color=x&token=99"
+    strange += "&edit=move@1/L0H0%3D0&edit=patch@1/L0%3D3"
     tab = show(address=f"#text=%ED%B2%80&{strange}")
     assert not tab.is_visible("#trouble") and not tab.is_visible("#edits")
     show(address="#text=so+b&other=to+b&edit=patch%405/L0")  # the text has no position 5
@@ -549,6 +595,8 @@ def test_guided_steps_are_true_of_an_edited_model(show: Show) -> None:
 def test_selected_head_shows_its_ablation(tab: Any, report: Report) -> None:
     ablation = report.data["ablation"]
     assert tab.inner_text(SELECTED) == HEADS[report.data["opening"]["head"]]
+    measured = "5 of 16 validation sequences of 12 tokens of text.txt"
+    assert f"{measured}; " in tab.inner_text("#moment")
     select(tab, 5)
     expected = [ablation[f"{kind}{of}"][5] for kind in OFF for of in ("", "_error")]
     act(tab, "#show-scores")
@@ -671,7 +719,8 @@ def test_hostile_text_is_shown_literally_on_a_narrow_screen(show: Show, report: 
 def test_byte_and_bpe_tokens_match_the_tokenizer(kind: str, workplace: Path, show: Show) -> None:
     """An address keeps the tokens, even if their bytes are not UTF-8."""
     merges = train_bpe(["the cat that sat thereby 've said \u00e9 42"] * 9, 290).merges
-    tokenizer = BPETokenizer(merges, ("<|end|>",)) if kind == "bpe" else ByteTokenizer()
+    special = ("<|end|>", "hat", "<|end|>the", "t ,\n")
+    tokenizer = BPETokenizer(merges, special, 2) if kind == "bpe" else ByteTokenizer()
     Path("text.txt").write_text("the cat that sat " * 1200)
     run = make_run(Path("runs/a"), None, "text.txt", tokenizer, block_size=99, n_layer=1)
     assert study.main(["report", "--source=text.txt", "--sequences=2", "--prompt=caf\u00e9 x"]) == 0
@@ -683,6 +732,10 @@ def test_byte_and_bpe_tokens_match_the_tokenizer(kind: str, workplace: Path, sho
     act(tab, "#typed", text)
     expected = [visible(tokenizer.labels[i]) for i in tokenizer.encode(text)]
     assert [visible(span) for span in spans.all_inner_texts()] == expected
+    if kind == "bpe":
+        assert "<|end|>the" in expected and expected.count("hat") == 1
+        show(given, address=f"#text={len(tokenizer.labels) - 1}")
+        assert spans.all_inner_texts() == ["<|unused␣1|>"]
     show(given, address="#text=" + ".".join(map(str, range(120, 200))))  # invalid UTF-8
     tab.focus("#typed")
     press(tab, "Control+End", "!")

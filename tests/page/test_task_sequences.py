@@ -28,6 +28,9 @@ SETTINGS: list[tuple[int, dict[str, Any]]] = [
     (2, {"source": "brackets"}),
     (37, {"source": "brackets", "task_kinds": 2, "task_length": 3}),
     (1, {"source": "recall"}),
+    (1, {"source": "wrap"}),
+    (96, {"source": "wrap"}),
+    (50, {"source": "wrap", "task_kinds": 26, "task_length": 7}),
     (20, {"source": "recall", "task_kinds": 9, "task_length": 4}),
 ]
 ASK = """([data, T, numbers, heldOut, typed = []]) => {
