@@ -140,8 +140,13 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
     uniform = uniform_scores(text_BT.size(1), subject.period(), *matching[1:])
     checks = check_model(model, subject.prompt_T, subject.dtype)
     changes, config = ablate(model, sequences_BT), dataclasses.asdict(subject.config)
-    config["data"]["source"] = file_names(subject.config.data.source)
-    source = printable(subject.batches.corpus.source)
+    config["data"]["source"] = without_folders(subject.config.data.source)
+    measured = subject.describe(sequences_BT)
+    given = subject.options.source or subject.config.data.source
+    if given != "pydocs":
+        names = without_folders(given)
+        names = names if isinstance(names, str) else ", ".join(names)
+        measured = measured.replace(printable(subject.batches.corpus.source), printable(names))
     return {
         "run": {
             "name": subject.run.name,
@@ -173,7 +178,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             for score, value in uniform.items()
         ],
         "ablation": {key: flat(change_LH) for key, change_LH in changes.items()},
-        "measured": subject.describe(sequences_BT).replace(source, file_names(source)),
+        "measured": measured,
         "checks": [check._asdict() for check in checks],
     }
 
@@ -300,12 +305,12 @@ def too_small(max_bytes: float, enough: float) -> UserError:
     )
 
 
-def file_names(source: Any) -> Any:
-    """Return the sources of a text without the folders of files, which others need not see."""
+def without_folders(source: Any) -> Any:
+    """Return one or several sources of a text without the folders of files, which those who get the
+    page need not see."""
     if isinstance(source, list):
-        return [file_names(each) for each in source]
-    names = source.split(", ")
-    return ", ".join(each if each.startswith("hub:") else Path(each).name for each in names)
+        return [without_folders(each) for each in source]
+    return source if source.startswith("hub:") else Path(source).name
 
 
 def flat(x_LH: Tensor) -> list[float]:

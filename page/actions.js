@@ -2,7 +2,7 @@
 
 import { clamp } from "./engine/numbers.js";
 import { editing, headName, HEADS, last, sizes } from "./run.js";
-import { hideable, isOff, offWord } from "./selection.js";
+import { isOff, offWord } from "./selection.js";
 import { change, initial, state } from "./state.js";
 import { fillField } from "./views/typing.js";
 
@@ -40,10 +40,6 @@ export function setInstead(instead) {
 export function moveKey(where, by) {
   const others = state.edits.filter((word) => !word.startsWith(`${where}=`));
   change({ edits: by ? [...others, `${where}=${by}`] : others });
-}
-
-export function hideSelected() {
-  if (hideable() !== null) toggleEdit(`hide@${hideable()}`);
 }
 
 /** Restore the initial state of the page, except for some changes. */

@@ -2,7 +2,7 @@
 
 import { compute } from "./engine/pass.js";
 import { floatsOf } from "./engine/weights.js";
-import { data, engineFor, sizes, snapshots } from "./run.js";
+import { data, editing, engineFor, sizes, snapshots } from "./run.js";
 
 const TOLERANCE = 1e-4; // of a logit, relative to the largest if that is above 1
 
@@ -14,7 +14,7 @@ async function checkAgainstPyTorch(snapshot) {
   const { reference } = data;
   const middle = Math.floor(reference.length / 2);
   const other = reference.map((id, t) => (t < middle ? id : (id + 1) % V));
-  const edits = [{ layer: 0, head: 0, off: "zero" }, { hide: middle }];
+  const edits = editing.toEngine(["L0H0=zero", `hide@${middle}`]);
   await compute(engine, other, edits, () => true);
   await compute(engine, reference, [], () => true);
   const logits = engine.take("logits", V);

@@ -35,8 +35,7 @@ export function pairOnShow() {
 /** Return a function that tests whether k is masked for query q of a head. */
 export function maskNow(head = state.head) {
   const hidden = new Set(state.view.edits // those that fit the text
-    .filter((edit) => edit.layer === undefined || edit.layer * sizes.H + edit.head === head)
-    .map(({ hide }) => hide));
+    .filter((edit) => edit.layer * sizes.H + edit.head === head).map(({ hide }) => hide));
   return (q, k) => k > q || (k < q && hidden.has(k));
 }
 
@@ -45,9 +44,6 @@ export function editableKey() {
   const at = state.pin && (state.pin.k ?? state.pin.q);
   return state.view.start ? null : at;
 }
-
-/** The token to hide from all heads, or null. */
-export const hideable = () => (editableKey() < state.view.pass.T - 1 ? editableKey() : null);
 
 export const edited = () => state.view.before !== state.view.pass;
 export const isOff = (word) => state.edits.includes(word);

@@ -2,8 +2,8 @@
 //   L0H1=zero  L0H1=mean     the output of a head
 //   L0.attn  L0.mlp          all heads of a layer; its MLP
 //   hide@12                  a position that no later one attends to
-//   hide@12/L1H0             likewise, in one head; hide@12/!L1H0 in all others
-//   move@12/L1H0=5           the key there, rotated by 5 positions, in one head, or in all others
+//   move@12=5                the key at a position, rotated by 5 more
+//   hide@12/L1H0  move@12/!L1H0=5   likewise, in one head; in all others
 //   patch@12/L1  patch@12/L1H0   a layer's input, or a head's output, from the other text
 
 import { range } from "./numbers.js";
@@ -30,7 +30,7 @@ export class Edits {
     const isPossible = {
       hide: (layer !== undefined) === isOfHead && !by,
       patch: layer !== undefined && !others && !by,
-      move: isOfHead && by && Math.abs(by) < this.B && this.canMove,
+      move: (layer !== undefined) === isOfHead && by && Math.abs(by) < this.B && this.canMove,
     }[kind] ?? true;
     const wrong = !isPossible || layer >= this.L || head >= this.H || position >= this.B;
     return wrong ? null : { kind, layer, head, position, instead: match[3], others, by };
@@ -49,13 +49,13 @@ export class Edits {
       }
       const each = (edit) => range(this.L * this.H)
         .map((i) => ({ layer: Math.floor(i / this.H), head: i % this.H, ...edit }))
-        .filter((to) => (to.layer === layer && to.head === head) !== others);
+        .filter((to) => layer === undefined || (to.layer === layer && to.head === head) !== others);
       if (!this.ofEngine.has(word)) {
         this.ofEngine.set(word, {
           head: () => [{ layer, head, off: instead }],
           attn: () => range(this.H).map((h) => ({ layer, head: h, off: "zero" })),
           mlp: () => [{ layer, off: "mlp" }],
-          hide: () => (head === undefined ? [{ hide: position }] : each({ hide: position })),
+          hide: () => each({ hide: position }),
           move: () => each({ position, by }),
         }[kind]());
       }

@@ -4,7 +4,7 @@
 // Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, L layers, V
 // vocabulary. All numbers are in the memory of kernels.js, which has the matmul.
 
-import { ACTIVATIONS, activate, arena, fours, product } from "./kernels.js";
+import { activate, arena, fours, product } from "./kernels.js";
 import { sameAtStart } from "./numbers.js";
 import { countOf, NGRAM_ROWS } from "./shapes.js";
 
@@ -108,8 +108,7 @@ export class Engine {
    *     {layer, head, off: "zero" or "mean"}    a head's output, before W_O
    *     {layer, off: "mlp"}                     the MLP of a layer
    *     {layer, neuron, position}               a neuron of the MLP at a position, set to zero
-   *     {hide}                                  a position that no later position may attend to
-   *     {layer, head, hide}                     likewise, in this head
+   *     {layer, head, hide}                     a position that no later position may attend to
    *     {layer, head, position, by}             the key there, rotated by more positions
    *     {layer, position, row}                  the residual stream before a layer, C numbers
    *     {layer, head, position, row}            a head's output before W_O, D numbers */
@@ -123,7 +122,7 @@ export class Engine {
       const stays = kept.includes(edit);
       if (stays && kept.indexOf(edit) === still.indexOf(edit)) continue;
       const { layer, position = 0, hide } = edit;
-      if (hide !== undefined) this.forget((layer ?? 0) + 1, hide + 1);
+      if (hide !== undefined) this.forget(layer + 1, hide + 1);
       else if (!isPatch(edit)) this.forget(layer + 1, position);
       else {
         const alone = !stays && all.every((other) => other === edit || !isPatch(other) ||
@@ -256,12 +255,12 @@ export class Engine {
    * computed too, and then hidden: larger matmuls are faster. */
   attend(l, from, to) {
     const { memory, at, C, D, H, triangle } = this;
-    const edits = this.edits.filter(({ layer }) => layer === undefined || layer === l);
+    const edits = this.edits.filter(({ layer }) => layer === l);
     const { [`q${l}`]: q, [`k${l}`]: k, [`v${l}`]: v, [`z${l}`]: z, scores } = at;
     const scale = 1 / Math.sqrt(D);
     memory.fill(0, z + from * C, z + to * C);
     for (let h = 0; h < H; h++) {
-      const own = edits.filter(({ head }) => head === undefined || head === h);
+      const own = edits.filter(({ head }) => head === h);
       const [d, weights] = [h * D, at[`weights${l}`] + h * triangle];
       for (let first = from; first < to; first += CHUNK) {
         const keys = Math.min(first + CHUNK, to), rows = keys - first, width = fours(keys);
@@ -276,8 +275,7 @@ export class Engine {
         }
         arena.addProduct(scores, v + d, z + first * C + d, rows, keys, D, C, width, C);
       }
-      for (const { head, off, row, position } of own) {
-        if (head !== h) continue;
+      for (const { off, row, position } of own) {
         for (let t = from, out = z + from * C + d; t < to; t++, out += C) {
           if (off === "zero") memory.fill(0, out, out + D);
           if (off === "mean") memory.set(this.means.subarray(l * C + d, l * C + d + D), out);
@@ -485,18 +483,6 @@ export class Engine {
 
 /** Whether an edit changes the residual stream. */
 const isPatch = ({ row, head }) => row !== undefined && head === undefined;
-
-// The choices of configs/config.py that the engine supports.
-export const CHOICES = {
-  activation: ACTIVATIONS,
-  positions: ["learned", "rotary", "none"],
-};
-
-/** The first choice in a config that the engine does not support, as "activation silu", or null. */
-export function unknownChoice(config) {
-  const name = Object.keys(CHOICES).find((each) => !CHOICES[each].includes(config[each]));
-  return name ? `${name} ${config[name]}` : null;
-}
 
 /** First position that the model sees at `position` of a text; see model/generate.py. */
 export function windowStart(position, blockSize) {

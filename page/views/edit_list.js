@@ -15,12 +15,12 @@ export const hasEffect = ({ kind, position }, view) => position === undefined ||
 
 function inPlainWords({ kind, layer, head, position, instead, others, by }) {
   const where = head === undefined ? `L${layer}` : `L${layer}H${head}`;
-  const heads = others ? `all heads but ${where}` : where;
+  const heads = layer === undefined ? "all heads" : others ? `all heads but ${where}` : where;
   return {
     head: `${where} ${instead === "mean" ? "set to mean" : "ablated"}`,
     attn: `${where} heads ablated`,
     mlp: `${where} MLP ablated`,
-    hide: layer === undefined ? `token ${position} hidden` : `key ${position} hidden from ${heads}`,
+    hide: `key ${position} hidden from ${heads}`,
     move: `key ${position} moved by ${signed(by, 0)} in ${heads}`,
     patch: `${where} patched at ${position}`,
   }[kind];

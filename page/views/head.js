@@ -1,13 +1,13 @@
 // The selected head: its map, and the cell of the map that is selected.
 
 import {
-  hideSelected, moveKey, pin, pointAt, setInstead, setStage, toggleEdit, toggleHead, togglePin,
+  moveKey, pin, pointAt, setInstead, setStage, toggleEdit, toggleHead, togglePin,
 } from "../actions.js";
 import { clamp, largestOf } from "../engine/numbers.js";
 import { labelOf } from "../measures.js";
 import { config, editing, headName, sizes } from "../run.js";
 import {
-  editableKey, hideable, isHeadOff, isOff, looking, maskNow, offWord, place, weightsOf,
+  editableKey, isHeadOff, isOff, looking, maskNow, offWord, place, weightsOf,
 } from "../selection.js";
 import { state } from "../state.js";
 import { cellUnder, drawCells } from "./cells.js";
@@ -65,9 +65,11 @@ export function showReadout() {
   $("readout").textContent = look ? inWords(look) : "Point at a cell, or at a token of the text.";
 }
 
-/** A key in the selected head, or in all others, as in a word of the edits. */
-const keyPlace = () =>
-  `@${editableKey()}/${$("key-heads").selectedIndex ? "!" : ""}${headName(state.head)}`;
+/** A key in the selected head, in all others, or in all, as in a word of the edits. */
+function keyPlace() {
+  const name = headName(state.head);
+  return `@${editableKey()}${[`/${name}`, `/!${name}`, ""][$("key-heads").selectedIndex]}`;
+}
 
 export function showKeyEdits() {
   const key = editableKey(), isNone = key === null, hidden = isOff(`hide${keyPlace()}`);
@@ -80,10 +82,6 @@ export function showKeyEdits() {
   $("key-moved").textContent = signed(by, 0);
   Object.assign($("hide-key"), { disabled: isNone, ariaPressed: hidden,
     textContent: hidden ? "Show" : "Hide" });
-  const at = hideable(), button = $("hide-all");
-  button.hidden = at === null;
-  if (at === null) return;
-  button.textContent = `${isOff(`hide@${at}`) ? "Show" : "Hide"} ${place("token", at)}`;
 }
 
 for (const button of document.querySelectorAll("[data-stage]")) {
@@ -91,15 +89,14 @@ for (const button of document.querySelectorAll("[data-stage]")) {
 }
 $("instead").onchange = () => setInstead($("instead").value);
 $("ablate").onclick = () => toggleHead(state.head);
-$("hide-all").onclick = hideSelected;
 $("key-heads").onchange = showKeyEdits;
 $("key-by").max = Math.min(32, sizes.B - 1);
 $("key-by").min = -$("key-by").max;
 $("key-by").oninput = () => moveKey(`move${keyPlace()}`, Number($("key-by").value));
 $("hide-key").onclick = () => toggleEdit(`hide${keyPlace()}`);
 $("key-note").hidden = editing.canMove;
-$("key-note").textContent = "Keys cannot be moved with " +
-  `${config.positions === "none" ? "no" : config.positions} positions: only rotary positions are in the keys.`;
+$("key-note").textContent = `Keys cannot be moved: positions are ${config.positions}, and only ` +
+  "rotary ones are in the keys.";
 // A press on a button moves the focus; if this replaced the button, the click would be lost.
 for (const moved of ["focus", "blur"]) $("typed").addEventListener(moved, drawMap);
 

@@ -1,7 +1,6 @@
 // The header and the dialog About: the run, its checks, and the difference from PyTorch.
 
-import { unknownChoice } from "../engine/engine.js";
-import { atStep, config, data, last, sizes, snapshots, UNIT } from "../run.js";
+import { atStep, data, last, sizes, snapshots, UNIT } from "../run.js";
 import { state } from "../state.js";
 import { $, cell, el, header, numeral, row } from "./elements.js";
 import { count, number, power, tokensOf } from "./format.js";
@@ -50,16 +49,14 @@ export function showEquality(verdict) {
   }
   const { error, allowed, agrees } = verdict;
   const { eight_bits, rounding } = snapshots[state.snapshot];
-  const unknown = unknownChoice(config);
-  const reason = unknown ? `its engine does not support the model's ${unknown}`
-    : `a logit differs by ${power(error)} from PyTorch's, more than the allowed ${power(allowed)}`;
   const about = tokensOf(data.reference.length);
   $("equality").textContent = agrees
     ? `The page matches PyTorch: the logits of ${about} are within ${power(error)} of ` +
       `PyTorch's (allowed: ${power(allowed)}). The weights are rounded to ` +
       `${eight_bits ? "8 bits" : "half precision"}, which changes a logit by at most ` +
       `${power(rounding.logit)}, and the loss on ${data.measured} by ${power(rounding.nats)} nats.`
-    : `This page does not match PyTorch: ${reason}. Its results would be wrong, so none are shown.`;
+    : `This page does not match PyTorch: a logit differs by ${power(error)} from PyTorch's, more ` +
+      `than the allowed ${power(allowed)}. Its results would be wrong, so none are shown.`;
   $("equality").className = agrees ? "quiet" : "trouble";
   $(agrees ? "proof" : "notices").append($("equality")); // a failure is visible without About
   document.body.classList.toggle("untrusted", !agrees);

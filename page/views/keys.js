@@ -1,6 +1,6 @@
 // The keys.
 
-import { goTo, hideSelected, pin, reset, setStage, toggleHead, undo } from "../actions.js";
+import { goTo, pin, reset, setStage, toggleHead, undo } from "../actions.js";
 import { state } from "../state.js";
 import { $, ARROWS, cell, el, row } from "./elements.js";
 import { moveInGrid } from "./network.js";
@@ -17,7 +17,7 @@ const KEYS = [
   ["]", "next snapshot", () => goTo(state.snapshot + 1)],
   ["p", "play or stop the training", play],
   ["x", "ablate the selected head", () => toggleHead(state.head)],
-  ["h", "hide the selected token from later ones", hideSelected],
+  ["h", "hide the key of the selected token, or show it", () => $("hide-key").click()],
   ["u", "undo all edits", undo],
   ["r", "reset: last step, no edits", reset],
   ["s", "scores, mask, softmax",

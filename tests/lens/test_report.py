@@ -52,9 +52,10 @@ def test_snapshot_data_matches_direct_measurements(report: Report) -> None:
 
 def test_ablation_uses_the_unrounded_weights(report: Report) -> None:
     model, sequences_BT = report.exact[3], report.sequences_BT
-    expected = {}
-    for key, change_LH in ablate(model, sequences_BT).items():
-        expected[key] = pytest.approx(change_LH.flatten().tolist(), abs=1e-6)
+    expected: dict[str, Any] = {
+        key: pytest.approx(change_LH.flatten().tolist(), abs=1e-6)
+        for key, change_LH in ablate(model, sequences_BT).items()
+    }
     assert report.data["ablation"] == expected
 
 
@@ -177,3 +178,24 @@ def test_snapshots_that_are_cut_or_later_are_left_out(
     shown = [step for step, _ in through_training(Subject("a", MeasureOptions()))]
     assert shown == [1, 2]
     assert f"left out: {cut} cannot be opened: " in capsys.readouterr().err
+
+
+def test_report_names_no_folder_of_the_text(workplace: Path) -> None:
+    """The measured sequences are named, too."""
+    names = [Path("books"), Path("a, b")]
+    for folder in names:
+        folder.mkdir()
+        (folder / "text.txt").write_text("to be or not " * 200)
+    sources = [str(workplace / folder / "text.txt") for folder in names]
+    flags = ["--train.max_steps=1", "--train.sample_tokens=0", "--run=a"]
+    flags += [f"--data.source={source}" for source in sources]
+    assert train.main([DEBUG, *flags]) == 0
+    assert study.main(["report", "a", "--sequences=2"]) == 0
+    page = Path("runs/a/report.html").read_text()
+    assert str(workplace) not in page and "books" not in page
+    data, _ = parse_report(Path("runs/a"))
+    assert data["run"]["config"]["data"]["source"] == ["text.txt", "text.txt"]
+    B = data["run"]["config"]["model"]["block_size"]
+    many = Subject("a", MeasureOptions()).batches.validation_tokens // B
+    measured = f"2 of {many} validation sequences of {B} tokens of text.txt, text.txt"
+    assert data["measured"] == measured

@@ -3,8 +3,8 @@
 import { Trainer } from "../../page/engine/trainer.js";
 import { Learner } from "../../page/engine/backward.js";
 import { Circuit, logitGoal, scoreGoal } from "../../page/engine/circuit.js";
-import { CHOICES, Engine, windowStart } from "../../page/engine/engine.js";
-import { arena } from "../../page/engine/kernels.js";
+import { Engine, windowStart } from "../../page/engine/engine.js";
+import { ACTIVATIONS, arena } from "../../page/engine/kernels.js";
 import { Layer0 } from "../../page/engine/layer0.js";
 import { Measure } from "../../page/engine/measure.js";
 import { NgramModel } from "../../page/engine/ngrams.js";
@@ -17,6 +17,6 @@ import { TASKS } from "../../page/engine/tasks.js";
 import { floatsOf } from "../../page/engine/weights.js";
 
 Object.assign(globalThis, {
-  arena, CHOICES, Circuit, Engine, floatsOf, generate, Layer0, Learner, logitGoal, Measure, NgramModel, Random,
+  ACTIVATIONS, arena, Circuit, Engine, floatsOf, generate, Layer0, Learner, logitGoal, Measure, NgramModel, Random,
   scoreGoal, shapesOf, stagesOf, TASKS, Trainer, weightByDistance, windowStart,
 });

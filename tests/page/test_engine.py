@@ -83,7 +83,7 @@ def random_edits(random: Random, config: ModelConfig) -> list[dict[str, Any]]:
     return [
         {**place(), "off": random.choice(OFF)},
         {"layer": place()["layer"], "off": "mlp"},
-        {"hide": 0},
+        {**place(), "hide": 0},
         {**place(), "hide": position[-1]},
         *(
             {**place(), "position": t, "by": random.choice([-1, 1]) * random.randint(1, B - 1)}
@@ -157,7 +157,7 @@ def make(tab: Any, model: GPT, *given: Any) -> None:
 
 
 def test_command_and_engine_agree_on_the_supported_activations(tab: Any) -> None:
-    assert sorted(tab.evaluate("CHOICES.activation")) == sorted(ACTIVATIONS)
+    assert sorted(tab.evaluate("ACTIVATIONS")) == sorted(ACTIVATIONS)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -165,10 +165,13 @@ def test_command_and_engine_agree_on_the_supported_activations(tab: Any) -> None
 def test_logits_match_pytorch_for_random_models_and_edits(tab: Any, seed: int) -> None:
     """Texts and edits change between passes, so that stale caches fail. Options are drawn from all
     that the engine supports."""
-    random, (choices, V) = Random(seed), (tab.evaluate("CHOICES"), seed + 1)
-    choices |= {name: [True, False] for name in ("qk_norm", "tie_embeddings", "bias")}
+    random, V = Random(seed), seed + 1
+    choices: dict[str, Any] = {
+        name: [True, False] for name in ("qk_norm", "tie_embeddings", "bias")
+    }
     choices |= {"block_size": range(1, 21), "n_layer": [1, 2, 3], "n_head": [1, 2, 3]}
-    choices |= {"ngrams": [1, 2, 3, 4], "n_embd": [24]}
+    choices |= {"ngrams": [1, 2, 3, 4], "n_embd": [24], "activation": ACTIVATIONS}
+    choices["positions"] = ["learned", "rotary", "none"]
     fields = {name: random.choice(values) for name, values in choices.items()}
     config = ModelConfig(**fields, head_bias=not fields["tie_embeddings"] and seed % 2 == 0)
     torch.manual_seed(seed)

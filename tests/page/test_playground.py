@@ -130,6 +130,18 @@ def test_every_task_can_be_chosen(play: Open) -> None:
     assert len(labels) == 4 and not any(labels)
 
 
+def test_keys_move_only_with_rotary_positions(play: Open) -> None:
+    """They can always be hidden. The text of the task wrap begins with a newline."""
+    for positions, reason in (("none", "Keys cannot be moved: positions are none"), ("rotary", "")):
+        tab = play(f"{TINY}&task=wrap&positions={positions}")
+        tab.click("#text .token >> nth=0")
+        assert settle(tab).is_disabled("#key-by") == bool(reason)
+        assert tab.is_visible("#key-note") == bool(reason)
+        assert reason in tab.inner_text("#head-section")
+        tab.click("#hide-key")
+        assert settle(tab).inner_text(".chip").startswith("key 0 hidden from L0H")
+
+
 def test_wrong_address_is_a_line_for_each_mistake(play: Open) -> None:
     tab = play("?task=nothing&n_layer=9&seed=0.5&dropout=0.1&n_head=4")
     lines = tab.locator("#notices .trouble").all_inner_texts()
