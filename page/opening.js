@@ -21,9 +21,6 @@ export const opening = openingText(); // ids
 export const HEAD = COPIES && !data.live && snapshots[last()].scores.induction
   ? indexOfLargest(snapshots[last()].scores.induction) : data.opening.head;
 
-/** The token whose probability the text shows at first: a newline, or else the last token. */
-export const TOKEN = tokenizer.idOf.get("\n") ?? opening.at(-1);
-
 const kindOf = (token) => [/^ ?\p{L}+$/u, /^ ?\p{N}+$/u, /^\s+$/].findIndex((is) => is.test(token));
 
 /** A text with another token at the place that the default head attends to from the end: the most

@@ -40,10 +40,8 @@ export function maskNow(head = state.head) {
 }
 
 /** The key to move or hide: that of the selected cell, or of the selected token; or null. */
-export function editableKey() {
-  const at = state.pin && (state.pin.k ?? state.pin.q);
-  return state.view.start ? null : at;
-}
+export const editableKey = () =>
+  (state.view.start || !state.pin ? null : state.pin.k ?? state.pin.q);
 
 export const edited = () => state.view.before !== state.view.pass;
 export const isOff = (word) => state.edits.includes(word);

@@ -2,7 +2,7 @@
 // that draws is a function of it. Only `change` writes it.
 
 import { measures } from "./measures.js";
-import { HEAD, opening, TOKEN } from "./opening.js";
+import { HEAD, opening } from "./opening.js";
 import { last, tokenizer } from "./run.js";
 
 /** What the address can describe, and Reset restores. */
@@ -17,7 +17,7 @@ export const initial = () => ({
   panel: null, // key of the open panel
   stage: "weights", // or "scores", "masked"
   color: "surprisal", // of the text, or "ngrams", "probability"
-  token: TOKEN, // id, whose probability the text shows
+  token: tokenizer.idOf.get("\n") ?? opening.at(-1), // id, whose probability the text shows
 });
 
 const current = {

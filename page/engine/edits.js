@@ -9,7 +9,8 @@
 import { range } from "./numbers.js";
 
 const EDIT = new RegExp("^(?:" + [/L(\d+)H(\d+)=(zero|mean)/, /L(\d+)\.(attn|mlp)/,
-  /(hide|patch|move)@(\d+)(?:\/(!?)L(\d+)(?:H(\d+))?)?(?:=(-?[1-9]\d*))?/].map(({ source }) => source).join("|") + ")$");
+  /(hide|patch|move)@(\d+)(?:\/(!?)L(\d+)(?:H(\d+))?)?(?:=(-?[1-9]\d*))?/]
+  .map(({ source }) => source).join("|") + ")$");
 
 export class Edits {
   constructor({ L, H, B }, config) {

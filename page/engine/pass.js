@@ -58,14 +58,12 @@ export const triangle = (q) => (q * (q + 1)) / 2;
 /** The mean weight of a head on the last occurrence of a token, by its distance from the query; NaN
  * for a distance that no query has. A query may be that token itself, at distance 0. */
 export function weightByDistance(weights, ids, token) {
-  const total = new Float64Array(ids.length), count = new Float64Array(ids.length);
+  const found = ids.map(() => []);
   ids.forEach((_, q) => {
     const k = ids.lastIndexOf(token, q);
-    if (k < 0) return;
-    total[q - k] += weights[triangle(q) + k];
-    count[q - k]++;
+    if (k >= 0) found[q - k].push(weights[triangle(q) + k]);
   });
-  return total.map((weight, distance) => weight / count[distance]);
+  return found.map((each) => sum(each) / each.length);
 }
 
 /** The mean weight of a head on the token after the previous occurrence of each token. */

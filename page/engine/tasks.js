@@ -243,8 +243,7 @@ class Recall extends Task {
 class Wrap extends Task {
   static usual = [4, 24];
   chars = ["\n", " ", ...LOWER.slice(0, this.n), ...UPPER.slice(0, this.n)];
-
-  endsWord(id) { return id >= 2 + this.n; }
+  endsWord = (id) => id >= 2 + this.n;
 
   make(u) {
     const tokens = [0], ENDS = 0.25; // probability that a letter is the last of its word

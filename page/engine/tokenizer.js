@@ -50,7 +50,8 @@ class Subwords {
       : Array.from(token, (char) => this.byteOf.get(char))));
     // Added tokens are found before words are, of several at a place the longest.
     const longest = special.toSorted((a, b) => b.length - a.length)
-      .map((token) => token.replace(/[^\p{L}\p{N}]/gu, (char) => `\\u{${char.codePointAt(0).toString(16)}}`));
+      .map((token) => token.replace(/[^\p{L}\p{N}]/gu, (char) =>
+        `\\u{${char.codePointAt(0).toString(16)}}`));
     this.special = longest.length ? new RegExp(`(${longest.join("|")})`, "u") : null;
     this.words = new RegExp("'(?:s|t|re|ve|m|ll|d)| ?\\p{L}+| ?\\p{N}+|" +
       " ?[^\\p{White_Space}\\p{L}\\p{N}]+|\\p{White_Space}+(?!\\P{White_Space})|" +

@@ -22,12 +22,11 @@ export function showChosen() {
   if (document.activeElement !== $("chosen")) $("chosen").value = visible(vocab[token]);
   const { pass, before } = view, y = chancesOf(pass), name = quoted(vocab[token]);
   const label = `probability of ${name} after each token`;
-  const lines = [...(edited() ? [{ y: chancesOf(before), kind: "", title: "without edits" }] : []),
-    { y, kind: "chosen", title: label }];
-  lineChart($("chances"), lines,
+  const was = edited() ? [{ y: chancesOf(before), kind: "", title: "without edits" }] : [];
+  lineChart($("chances"), [...was, { y, kind: "chosen", title: label }],
     { label, places: range(pass.T), unit: "token", values: true, here: queryOnShow() });
   const [caption, chart] = $("distances").children;
-  const weights = [...weightByDistance(pass.attention[head], pass.ids, token)];
+  const weights = weightByDistance(pass.attention[head], pass.ids, token);
   const reach = weights.findLastIndex(Number.isFinite) + 1;
   const says = `Weight of ${headName(head)} on the last ${name}, by distance`;
   const far = indexOfLargest(weights.map((weight) => weight || 0));
@@ -38,15 +37,11 @@ export function showChosen() {
     { label: says, places: range(reach), unit: "distance", values: true });
 }
 
-/** The id of a token as one types it: itself, or with signs for spaces. */
-function idOf(text) {
-  const plain = text.replaceAll("␣", " ").replace(/↵|\\n/g, "\n").replace(/⇥|\\t/g, "\t");
-  return tokenizer.idOf.get(text) ?? tokenizer.idOf.get(plain);
-}
-
 $("color").onchange = () => change({ color: $("color").value });
-$("chosen").oninput = () => {
-  const token = idOf($("chosen").value);
+$("chosen").oninput = () => { // a token, or signs for spaces
+  const typed = $("chosen").value, plain = typed.replaceAll("␣", " ")
+    .replace(/↵|\\n/g, "\n").replace(/⇥|\\t/g, "\t");
+  const token = tokenizer.idOf.get(typed) ?? tokenizer.idOf.get(plain);
   $("chosen").ariaInvalid = token === undefined;
   if (token !== undefined) change({ token });
 };

@@ -6,12 +6,9 @@ import { state } from "../state.js";
 import { $, button, refill } from "./elements.js";
 import { number, signed } from "./format.js";
 
-// A patch needs a second text of the same length; the position must be in the window.
-const fits = ({ start, other, pass: { T } }) =>
-  !start && other.length === T;
-
-export const hasEffect = ({ kind, position }, view) => position === undefined ||
-  (!view.start && position < view.pass.T && (kind !== "patch" || fits(view)));
+/** Whether the position is in the text. A patch needs a second text of the same length. */
+export const hasEffect = ({ kind, position }, { start, other, pass: { T } }) =>
+  position === undefined || (!start && position < T && (kind !== "patch" || other.length === T));
 
 function inPlainWords({ kind, layer, head, position, instead, others, by }) {
   const where = head === undefined ? `L${layer}` : `L${layer}H${head}`;

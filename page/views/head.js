@@ -66,20 +66,17 @@ export function showReadout() {
 }
 
 /** A key in the selected head, in all others, or in all, as in a word of the edits. */
-function keyPlace() {
-  const name = headName(state.head);
-  return `@${editableKey()}${[`/${name}`, `/!${name}`, ""][$("key-heads").selectedIndex]}`;
-}
+const keyPlace = (name = headName(state.head)) =>
+  `@${editableKey()}${[`/${name}`, `/!${name}`, ""][$("key-heads").selectedIndex]}`;
 
 export function showKeyEdits() {
   const key = editableKey(), isNone = key === null, hidden = isOff(`hide${keyPlace()}`);
   const moved = state.edits.find((word) => word.startsWith(`move${keyPlace()}=`));
-  const by = moved ? editing.read(moved).by : 0;
   $("key-name").textContent = !isNone ? `Move ${place("key", key)}`
     : state.view.start ? "Text exceeds context" : "Select a token";
   $("key-heads").options[0].text = `in ${headName(state.head)}`;
-  Object.assign($("key-by"), { value: by, disabled: isNone || !editing.canMove });
-  $("key-moved").textContent = signed(by, 0);
+  Object.assign($("key-by"), { value: moved?.split("=")[1] ?? 0, disabled: isNone || !editing.canMove });
+  $("key-moved").textContent = signed(Number($("key-by").value), 0);
   Object.assign($("hide-key"), { disabled: isNone, ariaPressed: hidden,
     textContent: hidden ? "Show" : "Hide" });
 }

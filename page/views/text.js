@@ -51,8 +51,9 @@ export function showTextState() {
 }
 
 export function showText() {
-  const look = state.color === "surprisal" ? looking() : null, { tokens, same, pass: { surprisal } } = state.view;
-  const chances = state.color === "probability" && chancesOf(state.view.pass);
+  const { color, view: { tokens, same, pass: { surprisal } } } = state;
+  const look = color === "surprisal" ? looking() : null;
+  const chances = color === "probability" && chancesOf(state.view.pass);
   const weights = look && weightsOf(state.head, look.q), { weight, surprise, ahead } = theme();
   const isMasked = maskNow(), here = queryOnShow(), nats = comparing() ? advantage() : undefined;
   spans.forEach((span, t) => {
@@ -83,7 +84,8 @@ export function showText() {
 export function drawArcs() {
   const arcs = $("arcs");
   if (!state.view || !arcs) return;
-  const q = queryOnShow(), weights = looking() && state.color === "surprisal" ? weightsOf(state.head, q) : [];
+  const q = queryOnShow(), look = state.color === "surprisal" && looking();
+  const weights = look ? weightsOf(state.head, q) : [];
   const top = (t) => [spans[t].offsetLeft + spans[t].offsetWidth / 2, spans[t].offsetTop];
   const [x, y] = top(q);
   arcs.setAttribute("height", $("text").scrollHeight);

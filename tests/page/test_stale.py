@@ -19,6 +19,13 @@ CHANGES: tuple[tuple[str, str | None, str, str, tuple[str, ...]], ...] = (
     ("#other", "so by it to", "&step", "&other=so+by+it+to&step", ("patch",)),
     (".pick >> nth=1", None, "head=L1H1", "head=L0H1", ("scores", "alone", "circuit")),
     (".chip >> nth=1", None, "&edit=hide%402", "", ("lens", "circuit")),
+    (
+        "#key-by",
+        "4",
+        "L1H1%3Dzero",
+        "L1H1%3Dzero&edit=move%403%2FL0H1%3D4",
+        ("lens", "circuit", "patch"),
+    ),
     (TOKEN, None, "", "", ("lens", "circuit")),
     ("#typed", "many to one", "so+be+it+to", "many+to+one", ("lens", "patch", "alone", "circuit")),
     # Attends from and to the same tokens.
