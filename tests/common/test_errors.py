@@ -84,7 +84,7 @@ def test_output_may_be_closed_or_lack_a_character() -> None:
 @pytest.mark.parametrize("streams", ["2>&-", ">&- 2>&-"])
 def test_closed_streams_keep_the_exit_code(streams: str) -> None:
     program = "import sys\nfrom common.errors import UserError, command\n@command\n"
-    program += "def main(argv):\n  print('note', file=sys.stderr)\n  raise UserError('wrong')\n"
+    program += "def main(argv):\n  sys.stderr.write('note')\n  raise UserError('wrong')\n"
     words = shlex.join([sys.executable, "-c", program + "sys.exit(main([]))"])
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert subprocess.run(f"{words} {streams}", shell=True, env=environment).returncode == 2

@@ -188,8 +188,8 @@ def test_snapshots_round_trip_in_half_precision(tmp_path: Path) -> None:
     for step in (12345, 0):
         path = tmp_path / "snapshots" / f"{step:08d}.safetensors"
         save_checkpoint(path, half_precision(model), HEADER)
-    for other in ("notes", "00000000 (1)", "00000001-checkpoint"):
-        path.with_stem(other).write_text("not a snapshot")
+    for stem in ("notes", "00000000 (1)", "00000001-checkpoint"):
+        path.with_stem(stem).write_text("not a snapshot")
     assert list(find_snapshots(tmp_path)) == [0, 12345]
     load_snapshot(other, path)
     for name, weight in model.named_parameters():
