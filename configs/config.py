@@ -38,8 +38,8 @@ class DataConfig:
     """Text to train on: pydocs (the reference manual that comes with CPython), a file, a glob,
     hub:OWNER/NAME or hub:OWNER/NAME@REVISION (a dataset of the Hugging Face Hub; a branch is
     downloaded once and kept, a commit fixes the exact text), or a task, whose sequences are
-    generated: repeat, repeat_fixed, sink, markov, modular, flipflop, brackets, addition, recall
-    (see docs/tasks.md). For several files, repeat the flag."""
+    generated: repeat, repeat_fixed, sink, markov, modular, flipflop, brackets, addition, recall,
+    wrap (see docs/tasks.md). For several files, repeat the flag."""
 
     tokenizer: Literal["char", "byte", "bpe"] = "char"
     """Kind of tokens: characters, bytes of UTF-8, or subwords by byte-level BPE, as in GPT-2,
@@ -69,12 +69,14 @@ class DataConfig:
     """Column with the text, of a Hub dataset or a table: .jsonl, .csv, .parquet."""
 
     task_kinds: Count | None = None
-    """For a task: number of tokens (repeat, sink), states (markov), kinds of brackets (brackets) or
-    keys (recall), or the modulus (modular). If omitted, that of the published experiment."""
+    """For a task: number of tokens (repeat, sink), letters (wrap), states (markov), kinds of
+    brackets (brackets) or keys (recall), or the modulus (modular). If omitted, that of the
+    published experiment."""
 
     task_length: Count | None = None
     """For a task: longest period (repeat; the shortest is a quarter of it), number of digits
-    (addition) or of pairs in a sequence (recall), or maximum depth (brackets)."""
+    (addition) or of pairs in a sequence (recall), maximum depth (brackets), or the column beyond
+    which a word ends the line (wrap)."""
 
     task_held_out: Fraction = 0.1
     """For modular and addition: fraction of the sums that only validation has."""

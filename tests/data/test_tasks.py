@@ -26,6 +26,7 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {  # block_size, checksum, s
     "addition lowest": (39, 452157730, {"task_length": 2, "task_order": "lowest"}),
     "addition carry": (39, 452167312, {"task_length": 2, "task_order": "carry"}),
     "recall": (40, 504070652, {"task_kinds": 7, "task_length": 5}),
+    "wrap": (60, 539300589, {"task_kinds": 3, "task_length": 12}),
 }
 OPEN, CLOSE, DIGITS = "([{", ")]}", "0123456789abc"
 every_task = pytest.mark.parametrize("case", CASES)
@@ -49,6 +50,8 @@ def answers_of(case: str, text: str, keys: list[int]) -> set[str]:
         highest = f"{int(a) + int(b):03}"
         orders = {"lowest": highest[::-1], "carry": highest[0] + highest[:0:-1]}
         return {orders.get(case.split()[-1], highest)[len(written)]}
+    if case == "wrap":  # a newline begins the text
+        return {"\n" if len(text.split("\n")[-1]) >= 12 else " "}
     return {CLOSE[OPEN.index(text[key])] if case == "brackets" else text[key] for key in keys}
 
 
