@@ -248,7 +248,7 @@ def main(argv: list[str]) -> int:
             origin = f"from-{saved.path.parent.name}" if saved else "default"
             folder = make_folder(options.run, Path(file).stem if file else origin)
             stack.enter_context(lock_run(folder))
-        if config.train.minutes:
+        if config.train.minutes:  # 0 in a saved run, unless they are given again
             steps, every = fit_steps(config, batches, machine, processes, began, state.step)
             fitted = dataclasses.replace(
                 config.train, max_steps=steps, eval_every=every, minutes=0.0
@@ -302,10 +302,9 @@ def read_start(
         return read_config(values, file), None, TrainState()
     config = read_config(values, file, saved.config)
     check_changes(saved.config, config, flag)
-    if "source" not in read_yaml(file).get("data", {}) | values["data"]:
-        check_named_text(
-            config.data, saved.tokenizer, saved.header.corpus
-        )  # only the saved run names the text
+    given = read_yaml(file).get("data", {}) | values["data"]
+    if "source" not in given:  # only the saved run names the text
+        check_named_text(config.data, saved.tokenizer, saved.header.corpus)
     return config, saved, state
 
 

@@ -103,9 +103,10 @@ class GPT(nn.Module):
     """A decoder-only Transformer, from tokens to the logits of the next token."""
 
     compute_dtype: torch.dtype | None = None
-    """Type of the activations, `--train.precision` in training; None is the type of the weights.
-    The weights keep their type. The embeddings are summed in that type and then cast, because
-    their gradients are long sums over tokens."""
+    """Type of the activations; None is the type of the weights. For training, `make_model` in
+    training/step.py sets it to the precision of the machine. The weights keep their type. The
+    embeddings are summed in that type and then cast, because their gradients are long sums over
+    tokens."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
