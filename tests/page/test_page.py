@@ -394,6 +394,7 @@ def test_chosen_token_is_followed_through_the_text(tab: Any, report: Report) -> 
     tab.fill("#chosen", "never")
     assert tab.get_attribute("#chosen", "aria-invalid") == "true"
     tab.fill("#chosen", "␣")
+    tab.mouse.move(0, 0)  # a pointer over a scrolled page may select another token
     tab.press(".bar-button >> nth=1", "Enter")
     name = tab.inner_text(".write >> nth=1")
     assert tab.input_value("#chosen") == name
