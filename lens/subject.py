@@ -240,9 +240,7 @@ def open_text(saved: SavedRun, options: RunOptions, block_size: int) -> Batches:
         if options.source is not None:
             data = dataclasses.replace(data, source=options.source)
         else:
-            check_named_text(
-                data, saved.tokenizer, saved.header.corpus
-            )  # only the saved run names the text
+            check_named_text(data, saved.tokenizer, saved.header.corpus)
         return open_batches(data, block_size, saved.config.train.seed, saved.tokenizer)
     except (UserError, ValueError) as error:
         # A study has a flag for the text alone.

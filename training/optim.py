@@ -108,8 +108,8 @@ class Muon(Optimizer):
         self.adamw = AdamW(rest, config, precision)
         self.state = dict(self.adamw.state)
         # All weights of one shape share one tensor, and so do their momenta, so that a step calls
-        # each operation once per shape instead of once per weight. From here on, the model's weights
-        # are views of these tensors: copy into them, never replace them.
+        # each operation once per shape instead of once per weight. From here on, the weights of the
+        # model are views of these tensors: copy into them, never replace them.
         self.stacks: list[tuple[list[str], Tensor, Tensor]] = []
         for names in shapes.values():
             stack = torch.stack([weights[name].detach() for name in names])

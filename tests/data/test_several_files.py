@@ -73,7 +73,7 @@ def test_files_of_a_glob_are_in_natural_order_and_read_once(workplace: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
-def test_newlines_of_every_system_are_the_same_text(workplace: Path, kind: str) -> None:
+def test_newlines_of_every_system_are_the_same_text(workplace: Path, kind: Any) -> None:
     lines = prose(2000, 3)
     names = write(unix=lines, windows=lines.replace("\n", "\r\n"), old=lines.replace("\n", "\r"))
     unix, *others = (load_text(DataConfig(source=name, tokenizer=kind)) for name in names)

@@ -170,7 +170,8 @@ def test_missing_weights_are_named(
     assert f"{INDEX} names {lost}, which no shard has" in import_error(capsys)
     shard.write_bytes(content)
     named = json.loads(INDEX.read_text())["weight_map"]
-    for wrong in ([], {lost: 3}, {lost: "../theirs/model.safetensors"}, {lost: [1]}):
+    wrongs: list[Any] = [[], {lost: 3}, {lost: "../theirs/model.safetensors"}, {lost: [1]}]
+    for wrong in wrongs:
         edit_json(INDEX, weight_map=wrong)
         assert "theirs" in import_error(capsys)
     edit_json(INDEX, weight_map=named)

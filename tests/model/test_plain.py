@@ -14,7 +14,7 @@ from model.compare import largest_error
 from model.gpt import GPT, Block
 from model.plain import check_plain, plain_logits
 
-SIZE = {"block_size": 20, "n_layer": 2, "n_head": 2, "n_embd": 16}
+SIZE: dict[str, Any] = {"block_size": 20, "n_layer": 2, "n_head": 2, "n_embd": 16}
 CONFIGS: list[dict[str, Any]] = [
     {},
     {"positions": "learned", "qk_norm": False, "bias": True, "tie_embeddings": True},
@@ -67,6 +67,6 @@ def test_changed_modules_are_rejected() -> None:
         with pytest.raises(UserError, match=f"KeyError: '{name}'"):
             check_plain(model, "it")
     model = make()
-    model.blocks[0].mlp.register_module("gate", nn.Linear(16, 64, bias=False))
+    model.get_submodule("blocks.0.mlp").register_module("gate", nn.Linear(16, 64, bias=False))
     with pytest.raises(UserError, match=r"blocks.0.mlp.gate.weight"):
         check_plain(model, "it")

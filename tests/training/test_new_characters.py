@@ -1,6 +1,7 @@
 """A run that starts from another one gets the characters that its vocabulary lacks."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def texts(workplace: Path) -> None:
 
 @pytest.mark.parametrize("choices", HEADS, ids=str)
 def test_new_characters_get_rows_and_old_ones_keep_theirs(
-    texts: None, choices: dict[str, bool], capsys: pytest.CaptureFixture[str]
+    texts: None, choices: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Learning rates of 0 keep the weights."""
     old = open_run(make_run(Path("runs/old"), source="old.txt", zero_init=False, **choices), "last")
