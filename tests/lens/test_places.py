@@ -1,0 +1,310 @@
+"""The tools for chosen tokens and keys, on models whose answer is known and against the formula."""
+
+import copy
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import study
+from common.errors import UserError
+from configs.config import ModelConfig
+from data.tokenizer import ByteTokenizer, CharTokenizer
+from lens import measure
+from lens.capture import LayerPass, blocks_of, capture, key_hidden, key_moved
+from lens.measure import weight_by_distance
+from lens.places import find_token, table_at, table_of_distances
+from model.gpt import GPT
+from tests.conftest import make_run
+from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, H, L, make_model, some_tokens
+from training.checkpoint import open_run
+
+TEXT, TOKEN = some_tokens(5, 12), 3
+LABELS = list("abcdefghijk")
+T = MODERN.block_size
+
+
+@pytest.fixture(params=[1, 12 * 12 * 2 * 3], ids=["one by one", "three at once"])
+def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> GPT:
+    """Return a model that is measured on one or three sequences at a time."""
+    monkeypatch.setattr(measure, "NUMBERS_AT_ONCE", request.param)
+    return make_model()
+
+
+@torch.no_grad()
+def attend_at_distance(distance: int) -> GPT:
+    """Return a model with learned positions whose head L1H0 attends to the key at a distance, at
+    positions that are far enough from the beginning."""
+    config = replace(CLASSICAL, n_embd=H * T, bias=False)  # a channel of the head for each position
+    model = GPT(config, VOCAB).eval()
+    assert model.position_embedding is not None
+    model.token_embedding.weight.zero_()
+    model.position_embedding.weight.zero_()[:, :T] = torch.eye(T)
+    attn = blocks_of(model)[1].attn
+    attn.key.weight.zero_()[:T, :T] = torch.eye(T)
+    attn.query.weight.zero_()[:T, :T] = 100 * torch.diag(torch.ones(T - distance), -distance).T
+    return model
+
+
+@torch.no_grad()
+def attend_by_rotation(distance: int) -> GPT:
+    """Return a model with rotary positions whose tokens are all the same, and whose head L0H1
+    attends most to the key at a distance."""
+    config = ModelConfig(block_size=40, n_layer=1, n_head=2, n_embd=64, qk_norm=False)
+    model = GPT(config, VOCAB).eval()
+    torch.manual_seed(0)
+    model.token_embedding.weight[:] = torch.randn(64)
+    attn, rotary = blocks_of(model)[0].attn, model.rotary
+    assert rotary is not None
+    x_C = blocks_of(model)[0].attn_norm(model.token_embedding.weight[0])
+    ones_D, to_x_C = torch.ones(32), x_C / x_C.square().sum()
+    query_D = rotary_of(ones_D, -distance)
+    attn.key.weight[32:] = torch.outer(ones_D, to_x_C)
+    attn.query.weight[32:] = 2 * torch.outer(query_D, to_x_C)
+    return model
+
+
+def rotary_of(x: Tensor, positions: float | Tensor) -> Tensor:
+    """Rotate (..., D) by positions, with complex numbers."""
+    half = x.size(-1) // 2
+    angles = torch.tensor([10_000 ** (-i / half) for i in range(half)])
+    turns = torch.polar(torch.ones(half), angles * torch.as_tensor(positions)[..., None])
+    turned = torch.complex(x[..., :half], x[..., half:]) * turns
+    return torch.cat((turned.real, turned.imag), dim=-1)
+
+
+def layer_weights(layer: LayerPass, where: Tensor, hidden: Tensor | None = None) -> Tensor:
+    """Return the weights of a layer, recomputed with each key at a position, (H, S)."""
+    attn, x_BTC = layer.attn, layer.x_BTC
+    q_BHTD = attn.q_norm(attn.split_heads(attn.query(x_BTC)))
+    k_BHSD = attn.k_norm(attn.split_heads(attn.key(x_BTC)))
+    q_BHTD, k_BHSD = rotary_of(q_BHTD, torch.arange(x_BTC.size(1))), rotary_of(k_BHSD, where)
+    scores = torch.einsum("bhtd,bhsd->bhts", q_BHTD, k_BHSD) / math.sqrt(D)
+    future = torch.ones(scores.shape[-2:]).triu(1).bool()
+    hidden = future if hidden is None else future | hidden
+    return scores.masked_fill(hidden, -math.inf).softmax(-1)
+
+
+@torch.no_grad()
+def test_weight_by_distance_is_that_of_a_plain_loop(model: GPT) -> None:
+    """A sequence without the token, and queries before the first one, count nowhere."""
+    tokens = TEXT.clone()
+    tokens[2][tokens[2] == TOKEN] = 0
+    weight_LHT, count_T = weight_by_distance(model, tokens, TOKEN)
+    found: dict[int, list[Tensor]] = {}
+    for row in tokens:
+        weights_LHTS = torch.cat([p.weights_BHTS for p in capture(model, row[None]).layers])
+        for q in range(T):
+            places = [k for k in range(q + 1) if row[k] == TOKEN]
+            if places:
+                found.setdefault(q - places[-1], []).append(weights_LHTS[:, :, q, places[-1]])
+    assert count_T.tolist() == [len(found.get(distance, [])) for distance in range(T)]
+    assert 0 < int(count_T[0]) and int(count_T.sum()) < tokens.numel()
+    for distance, each in found.items():
+        expected = torch.stack(each).mean(0).double()
+        assert torch.allclose(weight_LHT[..., distance], expected, atol=1e-6)
+
+
+def test_head_that_attends_at_a_distance_is_found_at_that_distance() -> None:
+    tokens = torch.zeros(3, T, dtype=torch.long)
+    tokens[:, 4], tokens[0, 5] = TOKEN, TOKEN
+    weight_LHT, count_T = weight_by_distance(attend_at_distance(4), tokens, TOKEN)
+    assert count_T.tolist() == [4, 3, 3, 3, 3, 3, 3, 2, 0, 0, 0, 0]
+    assert weight_LHT[1, 0].tolist() == pytest.approx([0.0] * 4 + [1.0] + [0.0] * 7, abs=1e-6)
+    heading, queries, *heads = table_of_distances(attend_at_distance(4), LABELS, tokens, TOKEN).rows
+    assert heading == ["weight on the last d, by distance", *map(str, range(8))]
+    assert queries[1:] == [4, 3, 3, 3, 3, 3, 3, 2]
+    weights = {name: row for name, *row in heads}
+    assert [*weights] == [f"L{i}H{j}" for i in range(L) for j in range(H)]
+    assert weights["L1H0"] == pytest.approx([0.0] * 4 + [1.0] + [0.0] * 3, abs=1e-6)
+
+
+def test_ranges_of_distances_have_the_mean_over_their_queries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lens.places.COLUMNS", 2)
+    model = make_model()
+    weight_LHT, count_T = weight_by_distance(model, TEXT, TOKEN)
+    heading, queries, *heads = table_of_distances(model, LABELS, TEXT, TOKEN).rows
+    assert int(count_T.nonzero().max()) == 8 and heading[1:] == ["0-4", "5-8"]
+    sums = [int(part.sum()) for part in count_T.split(5)[:2]]
+    assert queries[1:] == sums and sums[0] != sums[1]
+    for (_, *cells), weight_T in zip(heads, weight_LHT.flatten(0, 1), strict=True):
+        parts = (weight_T * count_T).split(5)[:2]
+        expected = [float(part.sum()) / n for part, n in zip(parts, sums, strict=True)]
+        assert cells == pytest.approx(expected)
+
+
+@torch.no_grad()
+def test_loss_changes_at_a_token_are_those_of_ablation(model: GPT) -> None:
+    heading, *rows = table_at(model, LABELS, TEXT, TOKEN).rows
+    targets, found = TEXT[:, 1:], {}
+    at = targets == TOKEN
+    assert heading == ["head", f"loss change at d ({int(at.sum())} places)", "elsewhere", "ratio"]
+
+    def losses(each: GPT) -> Tensor:
+        return F.nll_loss(each(TEXT[:, :-1]).log_softmax(-1).mT, targets, reduction="none")
+
+    for layer in range(L):
+        for head in range(H):
+            mean_D = capture(model, TEXT[:, :-1]).layers[layer].z_BHTD[:, head].mean((0, 1))
+            twin, of_head = copy.deepcopy(model), slice(head * D, (head + 1) * D)
+            out = blocks_of(twin)[layer].attn.out  # the head writes a constant
+            out.bias = nn.Parameter(out.weight[:, of_head] @ mean_D)
+            out.weight[:, of_head] = 0.0
+            change = losses(twin) - losses(model)
+            found[f"L{layer}H{head}"] = [float(change[at].mean()), float(change[~at].mean())]
+    assert {name for name, *_ in rows} == {*found}
+    for name, there, elsewhere, ratio in rows:
+        assert [there, elsewhere] == pytest.approx(found[name], abs=1e-5)
+        assert ratio == pytest.approx(there / elsewhere)
+    assert [row[1] for row in rows] == sorted((row[1] for row in rows), reverse=True)
+
+
+def test_a_token_that_is_absent_or_not_one_token_is_rejected() -> None:
+    model, tokens = make_model(), torch.zeros(2, T, dtype=torch.long)
+    for table in (table_of_distances, table_at):
+        with pytest.raises(UserError, match="d is not in the measured sequences"):
+            table(model, LABELS, tokens, TOKEN)
+    tokenizer = CharTokenizer("\n\t ab\\")
+    for text, char in (("\\n", "\n"), ("\\t", "\t"), ("\n", "\n"), (" ", " "), ("\\", "\\")):
+        assert tokenizer.decode([find_token(tokenizer, text, "--to")]) == char
+    for text in ("ab", "", "\\n\\n"):
+        with pytest.raises(UserError, match="--at .* must be one token"):
+            find_token(tokenizer, text, "--at")
+    with pytest.raises(UserError, match="one token, not 2"):
+        find_token(ByteTokenizer(), "é", "--at")
+
+
+@given(st.integers(0, T - 1), st.integers(1 - T, T - 1), st.sets(st.integers(0, H - 1)))
+@torch.no_grad()
+def test_moved_key_is_that_key_rotated_at_another_position(
+    position: int, by: int, heads: set[int]
+) -> None:
+    model = make_model()
+    before = capture(model, TEXT)
+    with key_moved(model, 1, heads, position, by):
+        after = capture(model, TEXT)
+    where = torch.arange(T).repeat(H, 1)
+    where[[*heads], position] += by
+    expected = layer_weights(before.layers[1], where)
+    assert torch.allclose(after.layers[1].weights_BHTS, expected, atol=1e-5)
+    z_BHTD = expected @ before.layers[1].v_BHSD
+    assert torch.allclose(after.layers[1].z_BHTD, z_BHTD, atol=1e-5)
+    assert torch.equal(after.layers[0].z_BHTD, before.layers[0].z_BHTD)
+    if by == 0 or not heads:
+        assert torch.equal(after.logits_BTV, before.logits_BTV)
+    assert torch.equal(capture(model, TEXT).logits_BTV, before.logits_BTV)
+
+
+@pytest.mark.parametrize("by", [-7, 3])
+@torch.no_grad()
+def test_head_finds_a_moved_key_at_its_distance_from_where_it_seems_to_be(by: int) -> None:
+    """The head attends 12 positions back, so the query that attends most to the moved key is at 12
+    positions from the place that the rotation gives it."""
+    model, tokens = attend_by_rotation(12), some_tokens(2, 40)
+    before_BHTS = capture(model, tokens).layers[0].weights_BHTS
+    for moved in (0, by):
+        with key_moved(model, 0, [1], 15, moved):
+            weights_BHTS = capture(model, tokens).layers[0].weights_BHTS
+        assert weights_BHTS[0, 1, 15:, 15].argmax() == 12 + moved
+        assert torch.equal(weights_BHTS[:, 0], before_BHTS[:, 0])
+
+
+@torch.no_grad()
+def test_two_moves_in_one_layer_add_up() -> None:
+    model = make_model()
+    with key_moved(model, 2, [0, 1], 5, 6):
+        expected = model(TEXT)
+    with (
+        key_moved(model, 2, [0], 5, 4),
+        key_moved(model, 2, [1], 5, 6),
+        key_moved(model, 2, [0], 5, 2),
+    ):
+        assert torch.allclose(model(TEXT), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["fused", "explicit"])
+@given(position=st.integers(0, T - 1), heads=st.sets(st.integers(0, H - 1)))
+@torch.no_grad()
+def test_hidden_key_has_no_weight_for_later_queries(
+    kernel: Any, position: int, heads: set[int]
+) -> None:
+    model = make_model(replace(MODERN, attention=kernel))
+    before = capture(model, TEXT)
+    with key_hidden(model, 1, heads, position):
+        after = capture(model, TEXT)
+    hidden = torch.zeros(H, T, T, dtype=torch.bool)
+    hidden[[*heads], position + 1 :, position] = True
+    expected = layer_weights(before.layers[1], torch.arange(T).repeat(H, 1), hidden)
+    assert torch.allclose(after.layers[1].weights_BHTS, expected, atol=1e-5)
+    z_BHTD = expected @ before.layers[1].v_BHSD
+    assert torch.allclose(after.layers[1].z_BHTD, z_BHTD, atol=1e-5)
+    assert torch.allclose(
+        after.logits_BTV[:, : position + 1], before.logits_BTV[:, : position + 1], atol=1e-5
+    )
+    assert torch.equal(capture(model, TEXT).logits_BTV, before.logits_BTV)
+
+
+def test_keys_without_rotation_or_beyond_the_context_do_not_move() -> None:
+    for positions in ("learned", "none"):
+        config: Any = replace(MODERN, positions=positions)
+        with (
+            pytest.raises(UserError, match=f"cannot be moved with model.positions {positions}"),
+            key_moved(make_model(config), 0, [0], 3, 1),
+        ):
+            pass
+    for by in (T, -T):
+        with (
+            pytest.raises(UserError, match=f"fewer than {T} positions, not {by}"),
+            key_moved(make_model(), 0, [0], 3, by),
+        ):
+            pass
+
+
+def tables(*words: str) -> list[list[list[Any]]]:
+    assert study.main([*words, "--json=out.json"]) == 0
+    found: list[list[list[Any]]] = json.loads(Path("out.json").read_text())["tables"]
+    return found
+
+
+@torch.no_grad()
+def test_trace_of_a_token_prints_its_probability_after_each_position(workplace: Path) -> None:
+    make_run(workplace / "runs" / "text")
+    model, prompt = open_run("text").model(), "not a b\nor"
+    ids = torch.tensor(["\n abcdefghijklmnopqrstuvwxyz".index(char) for char in prompt])
+    for text, token in (("\\n", 0), ("b", 3)):
+        ((heading, *rows),) = tables("trace", "text", f"--prompt={prompt}", f"--of={text}")
+        exponents = model(ids[None])[0].exp()
+        expected = exponents[:, token] / exponents.sum(-1)
+        assert heading[-1] == f"P({'b' if token else '↵'} is next)"
+        assert [row[:2] for row in rows] == [
+            [str(i), {"\n": "↵", " ": "␣"}.get(char, char)] for i, char in enumerate(prompt)
+        ]
+        assert [row[2] for row in rows] == pytest.approx(expected.tolist(), rel=1e-4)
+
+
+def test_heads_prints_both_tables_with_heads_ablated(workplace: Path) -> None:
+    """The flags --to and --at are read separately, and --without applies to both."""
+    make_run(workplace / "runs" / "text")
+    Path("text.txt").write_text("to be or not\nto be that is\na question\n" * 40, newline="\n")
+    flags = ["heads", "text", "--source=text.txt", "--sequences=6"]
+    plain = tables(*flags)
+    both = tables(*flags, "--to=\\n", "--at=o")
+    (to,), (at,) = ([t for t in both if word in t[0][0] + t[0][1]] for word in ("last ↵", "at o"))
+    assert [each for each in both if each not in (to, at)] == plain
+    without = tables(*flags, "--to=\\n", "--at=o", "--without=L0H0")
+    to_without, at_without = (
+        next(t for t in without if word in t[0][0] + t[0][1]) for word in ("last ↵", "at o")
+    )
+    assert to_without[1:4] == to[1:4]  # the queries, and layer 0
+    assert to_without[4:] != to[4:]
+    assert {row[0]: row for row in at_without[1:]} != {row[0]: row for row in at[1:]}
