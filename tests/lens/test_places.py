@@ -107,7 +107,7 @@ def test_weight_by_distance_is_that_of_a_plain_loop(model: GPT) -> None:
             if places:
                 found.setdefault(q - places[-1], []).append(weights_LHTS[:, :, q, places[-1]])
     assert count_T.tolist() == [len(found.get(distance, [])) for distance in range(T)]
-    assert 0 < int(count_T[0]) and int(count_T.sum()) < tokens.numel()
+    assert int(count_T[0]) > 0 and int(count_T.sum()) < tokens.numel()
     for distance, each in found.items():
         expected = torch.stack(each).mean(0).double()
         assert torch.allclose(weight_LHT[..., distance], expected, atol=1e-6)
