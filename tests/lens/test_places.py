@@ -178,7 +178,7 @@ def test_a_token_that_is_absent_or_not_one_token_is_rejected() -> None:
     for text, char in (("\\n", "\n"), ("\\t", "\t"), ("\n", "\n"), (" ", " "), ("\\", "\\")):
         assert tokenizer.decode([find_token(tokenizer, text, "--to")]) == char
     for text in ("ab", "", "\\n\\n"):
-        with pytest.raises(UserError, match="--at .* must be one token"):
+        with pytest.raises(UserError, match=r"--at .* must be one token"):
             find_token(tokenizer, text, "--at")
     with pytest.raises(UserError, match="one token, not 2"):
         find_token(ByteTokenizer(), "é", "--at")
