@@ -69,7 +69,7 @@ def test_documented_python_runs(
     pytest.importorskip("transformer_lens")
     assert main(["export", str(gpt2), "my-folder"]) == 0
     shutil.rmtree(gpt2)
-    shutil.copytree(debug_run, workplace / "runs" / "debug")
+    shutil.copytree(debug_run, workplace / "runs" / "my-run")
     for file, page in zip(FILES, PAGES, strict=True):
         for kind, block in FENCED.findall(page):
             if kind == "python" and "learn" not in file.parts:
