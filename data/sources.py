@@ -158,11 +158,15 @@ def read_table(config: DataConfig, path: Path, end: str, errors: str) -> Iterato
     import datasets  # here, because the import takes a second
 
     datasets.disable_progress_bars()
+    logging.getLogger("datasets").setLevel("CRITICAL")  # its error is also raised
     with reading(path, "cannot be read"):
         files = glob.escape(str(path))
-        rows = datasets.load_dataset(
-            TABLES[path.suffix], data_files=files, split="train", cache_dir=hub_folder()
-        )
+        try:
+            rows = datasets.load_dataset(
+                TABLES[path.suffix], data_files=files, split="train", cache_dir=hub_folder()
+            )
+        except Exception as error:  # whose cause says what is wrong
+            raise ValueError(error.__cause__ or str(error) or "it has no rows") from error
         if config.column not in rows.column_names:
             raise UserError(
                 f"{path} has no column {config.column}; pass --data.column, one of: "
@@ -202,5 +206,7 @@ def join_rows(parts: Iterable[dict[str, list[Any]]], column: str, separator: str
     for i, part in enumerate(parts):
         if i:
             yield separator
+        if not all(isinstance(text, str | None) for text in part[column]):
+            raise ValueError(f"the column {column} does not contain text")
         text = separator.join(text or "" for text in part[column])
         yield text.replace("\r\n", "\n").replace("\r", "\n")
