@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
             print(f"{name:<9}{each.flags.__doc__}")
         return 0
     name, words, options = read_subcommand(COMMANDS, argv, "python study.py")
-    path, tables = getattr(options, "json", None), []
+    path, tables, titles, title = getattr(options, "json", None), list[Table](), list[str](), ""
     if path is not None:
         check_path("--json", Path(path), ".json")
     subject = words if name == "runs" else next(iter(words), None)
@@ -56,8 +56,11 @@ def main(argv: list[str]) -> int:
         print(part if i == 0 else f"\n{part}")
         if isinstance(part, Table):
             tables.append(part)
+            titles.append(title)
+        title = "" if isinstance(part, Table) else part  # the line above a table
     if path is not None:
-        results = {"study": argv, "tables": [table.rows for table in tables]}
+        rows = [table.rows for table in tables]
+        results = {"study": argv, "titles": titles, "tables": rows}
         write_atomically(Path(path), to_json(results, inf_nan_mode="null"))
     return int(any(table.failed for table in tables))
 

@@ -84,7 +84,9 @@ def test_runs_are_ranked_among_those_of_their_text(
         "log.txt, 900 tokens",
         "novel.txt",
     ]
-    tables = json.loads(Path("out.json").read_text())["tables"]
+    results = json.loads(Path("out.json").read_text())
+    assert results["titles"][1:] == ["log.txt, 900 tokens", "novel.txt"]
+    tables = results["tables"]
     runs = [[row[0] for row in table[1:]] for table in tables]
     assert runs == [["best-log", "log"], ["edited"], ["novel-in-bytes", "novel"]]
     assert ["model.n_layer" in table[0] for table in tables] == [True, False, False]
