@@ -25,7 +25,8 @@ from data.tasks import TASKS
 CHUNK = 1 << 17  # characters, few enough that their tokens fit in the processor's cache
 LONG = 10_000_000  # bytes, which take a few seconds
 ROWS = 100  # rows of a table in a chunk
-TABLES = {".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # and how `datasets` calls them
+# The names of tables, and how `datasets` calls them
+TABLES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 Part = Callable[[str], Iterator[str]]
 """Yields a text in chunks. The argument is the error handler for bytes that are not UTF-8, "strict"

@@ -245,6 +245,7 @@ def open_text(saved: SavedRun, options: RunOptions, block_size: int) -> Batches:
     except (UserError, ValueError) as error:
         # A study has a flag for the text alone.
         message = str(error).replace(SMALLER_CONTEXT, "").replace("--data.source", "--source")
+        message = message.replace("RUN --source", "RUN --data.source")  # of train.py
         raise UserError(message) from None
 
 

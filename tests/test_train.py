@@ -552,7 +552,7 @@ def test_finished_run_says_what_to_change_and_commands_are_quoted(
     assert shlex.split(out.splitlines()[-1]) == ["python", "study.py", "report", run]
     for max_steps, finished in ((2, True), (3, False)):
         assert train.main([f"--resume={run}", f"--train.max_steps={max_steps}"]) == 0
-        line = f"'{run}' is finished; to train on, raise --train.max_steps\n"
+        line = f"'{run}' is finished; to train on, raise --train.max_steps or --train.minutes\n"
         assert (line in capsys.readouterr().out) == finished
 
 

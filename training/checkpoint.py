@@ -279,7 +279,7 @@ class SavedRun:
         if config.max_steps < state.step:
             raise UserError(f"{folder} has {state.step} steps; raise --train.max_steps")
         if config.max_steps == state.step and not config.minutes:
-            print(f"{folder} is finished; to train on, raise --train.max_steps")
+            print(f"{folder} is finished; to train on, raise --train.max_steps or --train.minutes")
         if self.header.machine != machine:
             before = printable(str(self.header.machine))
             print(f"note: rounding may differ from the previous session: {before}")
