@@ -33,7 +33,7 @@ if handler != signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 import torch  # noqa: E402, F401
 
-# From here to `main`, it is an exception, which ends in one line, too.
+# Until `main` starts, Ctrl-C raises KeyboardInterrupt, which is reported in one line.
 sys.excepthook = lambda kind, error, trace: (
     print("\ninterrupted", file=sys.stderr)
     if kind is KeyboardInterrupt

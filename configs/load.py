@@ -57,7 +57,8 @@ class Loader(yaml.BaseLoader):
 
 def fields_of(kind: type) -> dict[str, Any]:
     """Return pydantic's description of each field of a dataclass, by name."""
-    # Of an inherited field the base's, because pydantic does not inherit docstrings.
+    # Use the base class's description of an inherited field, because pydantic does not inherit
+    # docstrings.
     return {
         name: field
         for base in kind.__mro__[:-1]
@@ -179,8 +180,8 @@ def build(kind: type[Options], values: dict[str, Any], prefix: str = "--") -> Op
 def read_config(values: Values, file: str | None, config: Config = Config()) -> Config:  # noqa: B008
     """Read the config: flags override the file, which overrides the given config.
 
-    `minutes` and `max_steps` both set the length of a run. The last one given counts, and of the
-    two in one place `max_steps`.
+    `minutes` and `max_steps` both set the length of a run. Flags override the file; if one of them
+    sets both, `max_steps` wins.
 
     Raises:
         UserError: naming the error in the file or the flags.

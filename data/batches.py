@@ -141,7 +141,8 @@ class TextBatches:
         return gather(self.val_tokens, self.block_size * np.array(places), self.block_size + 1)
 
     def answers(self, tokens: Tensor) -> Tensor:
-        """Return which tokens their context determines, (B, T) booleans: of a text, none."""
+        """Return a mask, in the shape of the tokens, of those that their context determines. Of a
+        text, there are none."""
         return torch.zeros_like(tokens, dtype=torch.bool)
 
     @functools.cached_property
@@ -175,12 +176,12 @@ class TaskBatches:
 
     def train_batch(self, step: int, batch_size: int) -> Tensor:
         """Return the sequences of a training step, (B, T + 1), as 64-bit integers."""
-        # The middle number is none that is `fixed`, or evaluation could repeat a batch.
+        # The 1 differs from every `part` of `fixed`, so that no evaluation repeats a batch.
         return torch.from_numpy(self.task.draw([self.seed, 1, step], batch_size, held_out=False))
 
     def fixed(self, part: int, batch_size: int, limit: int = sys.maxsize) -> Iterator[Tensor]:
-        """Yield sequences that are the same for every seed of training, of what is held out unless
-        `part` is 2; with `limit`, as in `one_pass`, the first ones."""
+        """Yield a fixed set of sequences, which does not depend on the seed, of what is held out
+        unless `part` is 2. `limit` is the maximum number of tokens to predict."""
         sequences = torch.from_numpy(self.task.draw([0, part], HELD_OUT, held_out=part != 2))
         yield from sequences[: max(1, limit // self.block_size)].split(batch_size)
 

@@ -104,9 +104,9 @@ class GPT(nn.Module):
 
     compute_dtype: torch.dtype | None = None
     """Type of the activations; None is the type of the weights. For training, `make_model` in
-    training/step.py sets it to the precision of the machine. The weights keep their type. The
-    embeddings are summed in that type and then cast, because their gradients are long sums over
-    tokens."""
+    training/step.py sets it to the precision of the machine. The weights keep their type.
+    Embeddings are summed in the type of the weights and then cast, because their gradients are long
+    sums over tokens."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()

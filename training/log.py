@@ -135,7 +135,7 @@ class Log(ExitStack):
         self.bar.update(steps)
 
     def evaluation(self, results: dict[str, Evaluation]) -> None:
-        """Log an evaluation, by split: of a task, there are training sequences, too."""
+        """Log the evaluation of each split; a task also has training sequences."""
         state, config, accuracy, result = self.state, self.config, "", results["validation"]
         numbers = {"val_loss": result.loss, "bits_per_char": result.bits_per_char}
         if result.accuracy is not None:

@@ -37,7 +37,7 @@ class Optimizer:
     place. They cannot start from the weights, which --init_from loads later."""
 
     def step(self, step: int) -> None:
-        """Update the weights with their gradients, in the step of this index, from 0."""
+        """Update the weights with their gradients. `step` is the index of the step, from 0."""
         raise NotImplementedError
 
 

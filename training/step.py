@@ -70,7 +70,7 @@ def make_model(config: Config, vocab_size: int, machine: Machine) -> tuple[GPT, 
 def compute_gradients(
     model: nn.Module, weights: dict[str, nn.Parameter], batch: Tensor, config: TrainConfig
 ) -> tuple[Tensor, Tensor]:
-    """Compute the loss of a batch and the gradient of each weight, which the weights keep.
+    """Compute the loss of a batch, and store the gradient of each weight in its `grad`.
 
     Args:
         batch: token ids, (B, T + 1).
