@@ -15,6 +15,9 @@ from hypothesis import HealthCheck, settings
 # only in the functions below, because pytest-xdist's controller does not need it.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# The tests compute on the CPU, also on a machine with a GPU.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 # Print --help at its default width, regardless of the terminal.
 os.environ.pop("COLUMNS", None)
 
