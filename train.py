@@ -21,7 +21,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from common.errors import UserError, command, printable, shell_word
+from common.errors import UserError, command, shell_word
 from configs.config import STRICT, Config
 from configs.load import SECTIONS, Values, build, read_command_line, read_config, read_yaml
 from data.batches import Batches, check_named_text, open_batches
@@ -31,8 +31,6 @@ from training.budget import fit_steps
 from training.checkpoint import (
     Header,
     SavedRun,
-    add_rows,
-    copy_into,
     half_precision,
     model_tensors,
     open_run,
@@ -47,8 +45,8 @@ from training.machine import (
     Processes,
     StopSignal,
     join_processes,
+    prepare_machine,
     read_processes,
-    start_machine,
 )
 from training.optim import Optimizer
 from training.step import (
@@ -206,48 +204,42 @@ def main(argv: list[str]) -> int:
     sections = {"": Options} | SECTIONS
     words, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
     options, file = build(Options, values[""]), words[0] if words else None
-    processes = read_processes()
+    processes, folder = read_processes(), None
     with ExitStack() as stack:  # the run's lock, and the group of processes
-        # A new run, --resume and --init_from differ in what they start from.
+        # What the run starts from: a new run, --resume and --init_from differ here.
         if options.resume is not None and processes.is_main:
-            stack.enter_context(lock_run(find_run(options.resume)))
-        config, saved, state = read_start(options, file, values)
+            folder = stack.enter_context(lock_run(find_run(options.resume)))
+        config, state, saved, before = read_start(options, file, values)
         if config.train.tensorboard and find_spec("tensorboard") is None:
             raise UserError(
                 "tensorboard is not installed; install it, or --train.tensorboard false"
             )
-        before = saved.header.machine if saved and options.resume else None
-        machine = start_machine(config.train, processes, before)
-        tokenizer = saved.tokenizer if saved else None
+
+        # The machine and the text
+        machine = prepare_machine(config.train, processes, before)
         batches = open_batches(
             config.data,
             config.model.block_size,
             config.train.seed,
-            tokenizer,
+            saved.tokenizer if saved else None,
             extend=options.init_from is not None,
         )
         stack.enter_context(join_processes(processes, config.train, machine.device))
-        about = f"{machine}\ntext: {batches}" + (f"\nweights: {saved}" if saved else "")
-        new = batches.tokenizer.labels[tokenizer.vocab_size :] if tokenizer else []
-        if new and config.model.ngrams > 1:  # whose rows depend on the number of tokens
-            raise UserError("a model with n-gram embeddings cannot get new characters")
-        if new:
-            about += f"\nnew characters: {printable(' '.join(map(repr, new)))}"
+        about = f"{machine}\ntext: {batches}"
+        if saved:
+            about += f"\nweights: {saved}{saved.new_characters(batches.tokenizer)}"
         print(about)
-        if saved and options.resume:
+        if saved and before:
             saved.check_resume(batches.corpus, config.train, machine)
         start = time.perf_counter()
         _ = batches.baselines  # before the clock of --train.minutes starts
         began = common.start.BEGAN + time.perf_counter() - start
 
         # The folder and the number of steps
-        folder = None
-        if saved and options.resume:
-            folder = saved.path.parent if processes.is_main else None
-        elif processes.is_main:
+        if folder is None and processes.is_main:
             origin = f"from-{saved.path.parent.name}" if saved else "default"
-            folder = make_folder(options.run, Path(file).stem if file else origin)
-            stack.enter_context(lock_run(folder))
+            made = make_folder(options.run, Path(file).stem if file else origin)
+            folder = stack.enter_context(lock_run(made))
         if config.train.minutes:  # 0 in a saved run, unless they are given again
             steps, every = fit_steps(config, batches, machine, processes, began, state.step)
             fitted = dataclasses.replace(
@@ -259,9 +251,7 @@ def main(argv: list[str]) -> int:
         model, optimizer = make_model(config, batches.tokenizer.vocab_size, machine)
         print(f"model: {model.describe()}")
         if saved:
-            copy_into(model_tensors(model), add_rows(saved.tensors, model), saved.path)
-            if options.resume:
-                copy_into(optimizer_tensors(optimizer), saved.tensors, saved.path)
+            saved.restore(model, optimizer)
             del saved  # the model and the optimizer have copies of its tensors
         if folder:
             save_config(folder, config, about)
@@ -290,22 +280,23 @@ def main(argv: list[str]) -> int:
 
 def read_start(
     options: Options, file: str | None, values: Values
-) -> tuple[Config, SavedRun | None, TrainState]:
-    """Return what the run starts from: its config, the run that weights and vocabulary come from,
-    and the progress."""
+) -> tuple[Config, TrainState, SavedRun | None, Machine | None]:
+    """Return what the run starts from: its config, its progress, the checkpoint with its vocabulary
+    and weights, and the machine that it was trained on until now."""
     if options.resume is not None:
         flag, saved = "--resume", open_run(options.resume, "last")
-        state = saved.header.state
+        state, before = saved.header.state, saved.header.machine
     elif options.init_from is not None:
-        flag, saved, state = "--init_from", open_run(options.init_from, "best"), TrainState()
+        flag, saved = "--init_from", open_run(options.init_from, "best").weights_alone()
+        state, before = TrainState(), None
     else:
-        return read_config(values, file), None, TrainState()
+        return read_config(values, file), TrainState(), None, None
     config = read_config(values, file, saved.config)
     check_changes(saved.config, config, flag)
     given = read_yaml(file).get("data", {}) | values["data"]
     if "source" not in given:  # only the saved run names the text
         check_named_text(config.data, saved.tokenizer, saved.header.corpus)
-    return config, saved, state
+    return config, state, saved, before
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from common.errors import UserError
 from configs.config import STRICT, Config, Count, ModelConfig, TrainConfig
 from configs.load import SECTIONS, Values, build, read_command_line, read_config
 from lens.tables import Table
-from training.machine import Processes, start_machine
+from training.machine import Processes, prepare_machine
 
 ROOT = Path(__file__).parent.parent
 
@@ -240,7 +240,7 @@ def matmul_gflops(device: str, dtype: torch.dtype) -> float:
 
 def describe_machine() -> Row:
     """Return the machine's name, and its peak throughput in the precision of training."""
-    machine = start_machine(TrainConfig(), Processes())
+    machine = prepare_machine(TrainConfig(), Processes())
     device, precision = machine.device, machine.precision
     return {
         "processor": processor(),

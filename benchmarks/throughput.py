@@ -20,7 +20,7 @@ from benchmarks import common as frame
 from common.errors import UserError, command
 from configs.config import STRICT, Config, ModelConfig, NonNegative, TrainConfig
 from model.gpt import GPT
-from training.machine import Processes, start_machine
+from training.machine import Processes, prepare_machine
 from training.step import make_model, train_step
 
 VOCAB = 65  # Tiny Shakespeare's characters
@@ -83,7 +83,7 @@ def measure(
     FLOPs come from `flops_per_token`, the peak from large matmuls in the same process and
     precision, and memory is what training needed in addition to PyTorch.
     """
-    machine = start_machine(train, Processes())
+    machine = prepare_machine(train, Processes())
     device, before = machine.device, frame.peak_memory(machine.device)
     batch = torch.randint(VOCAB, (train.batch_size, config.block_size + 1))
     precision = getattr(torch, machine.precision)

@@ -30,7 +30,7 @@ from lens.subject import JsonOptions, Subject, SubjectOptions
 from lens.tables import Table
 from model.attention import MultiHeadAttention, causal_mask
 from model.compare import relative_error
-from model.generate import Decoder, window_start
+from model.generate import Window, window_start
 from model.gpt import GPT
 
 # The relative error that rounding explains in one layer.
@@ -227,13 +227,13 @@ def last_layer(case: Case) -> Pairs:
 def decoding(case: Case) -> Pairs:
     """decoding with the cache = full pass"""
     # Decode token by token, and compare with a full pass over the window of `window_start`.
-    model, block_size, decoder = case.model, case.model.config.block_size, Decoder(case.model)
+    model, block_size, window = case.model, case.model.config.block_size, Window(case.model)
     length = block_size + block_size // 2 + 2  # the window moves twice
     text_BT = repeat_prompt(case, length)
     full_pass = cache(lambda start: capture(model, text_BT[:, start : start + block_size]))
     z: list[Tensor] = []  # of each layer and position
     with hooked(attends_of(model), lambda attend, args, z_BHTD: z.append(z_BHTD[0, :, -1])):
-        logits = [decoder.read(text_BT[:, [t]])[0] for t in range(length)]
+        logits = [window.read(text_BT[:, [t]])[0] for t in range(length)]
     for t in range(length):
         start = window_start(t, block_size)
         seen: Pass = full_pass(start)

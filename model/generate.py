@@ -70,9 +70,9 @@ def generate(
     was_training = model.training
     model.eval()
     try:
-        decoder, tokens_BT = Decoder(model), prompt_BT
+        window, tokens_BT = Window(model), prompt_BT
         for _ in range(max_new_tokens):
-            logits_BV = decoder.read(tokens_BT).cpu().float()
+            logits_BV = window.read(tokens_BT).cpu().float()
             if not all(map(math.isfinite, logits_BV.aminmax())):
                 raise FloatingPointError("the model's logits are not finite")
             next_B1 = torch.multinomial(sampling.probabilities(logits_BV), 1, generator=generator)
@@ -104,9 +104,8 @@ def decoding_error(model: GPT, decoder: Any) -> float:
     to the largest logit. It reads a whole context, its last token separately."""
     T, device = model.config.block_size, model.token_embedding.weight.device
     tokens_1T = torch.arange(T, device=device)[None] % model.token_embedding.num_embeddings
-    tokens_1T = model.forward(tokens_1T).argmax(
-        -1
-    )  # more like text: a change may act on few tokens
+    # Predictions are more like text: a changed model may differ on few tokens.
+    tokens_1T = model.forward(tokens_1T).argmax(-1)
     cache = decoder.new_cache()
     parts = [decoder.forward(part, cache) for part in tokens_1T.split(max(1, T - 1), dim=1)]
     return largest_error(torch.cat(parts, dim=1), model.forward(tokens_1T))
@@ -127,12 +126,12 @@ def choose_decoder(model: GPT) -> Any:
     return Recomputed(model)
 
 
-class Decoder:
-    """Reads a text in parts of any length and computes the logits of the next token."""
+class Window:
+    """The part of a text that the model sees, which moves on as the text is read."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.cache = model, model.new_cache()
-        self.start = 0  # of the part of the text that the model sees, which is in the cache
+        self.start = 0  # in the text, of the tokens that the model sees
 
     @torch.inference_mode()
     def read(self, tokens_BT: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ from training.checkpoint import (
     snapshot_steps,
 )
 from training.log import read_metrics
-from training.machine import Processes, start_machine
+from training.machine import Processes, prepare_machine
 from training.optim import Muon, get_lr_scale, make_optimizer
 from training.step import TrainState, evaluate, make_model, train_step
 
@@ -270,7 +270,7 @@ def start(name: str, flags: list[str], device: str) -> int:
     steps; the model stays on the CPU."""
     config = read_config(read_command_line(SECTIONS, flags, "", "")[1], DEBUG)
     batches = open_batches(config.data, config.model.block_size, config.train.seed)
-    machine = start_machine(config.train, Processes())
+    machine = prepare_machine(config.train, Processes())
     model, optimizer = make_model(config, batches.tokenizer.vocab_size, machine)
     folder = Path("runs", name)
     folder.mkdir(parents=True)

@@ -181,16 +181,6 @@ def copy_into(expected: dict[str, Tensor], tensors: dict[str, Tensor], path: Pat
             expected[name].copy_(tensors[name])
 
 
-def add_rows(tensors: dict[str, Tensor], model: GPT) -> dict[str, Tensor]:
-    """Return the weights of a checkpoint with the model's own rows for tokens that it lacks."""
-    made, V = dict(tensors), model.token_embedding.num_embeddings
-    for name in ("token_embedding.weight", "head.weight", "head.bias"):
-        saved, own = tensors.get(f"model.{name}"), model.state_dict().get(name)
-        if saved is not None and own is not None and len(saved) < V == len(own):
-            made[f"model.{name}"] = torch.cat((saved, own[len(saved) :].to(saved)))
-    return made
-
-
 # --- snapshots -----------------------------------------------------------------------------------
 
 
@@ -283,6 +273,37 @@ class SavedRun:
         if self.header.machine != machine:
             before = printable(str(self.header.machine))
             print(f"note: rounding may differ from the previous session: {before}")
+
+    def weights_alone(self) -> "SavedRun":
+        """Return this checkpoint without the optimizer's state."""
+        weights = {name: each for name, each in self.tensors.items() if name.startswith("model.")}
+        return dataclasses.replace(self, tensors=weights)
+
+    def new_characters(self, tokenizer: Tokenizer) -> str:
+        """Return a line with what a tokenizer adds to this run's vocabulary, or an empty text.
+
+        Raises:
+            UserError: if the model cannot get rows for them.
+        """
+        new = tokenizer.labels[self.tokenizer.vocab_size :]
+        if new and self.config.model.ngrams > 1:  # whose rows depend on the number of tokens
+            raise UserError("a model with n-gram embeddings cannot get new characters")
+        return f"\nnew characters: {printable(' '.join(map(repr, new)))}" if new else ""
+
+    def restore(self, model: GPT, optimizer: Optimizer) -> None:
+        """Copy the weights into a model, which keeps its own rows for new characters, and the
+        optimizer's state, if the checkpoint has it, into an optimizer.
+
+        Raises:
+            UserError: if they do not match the config.
+        """
+        expected, V = model_tensors(model), self.tokenizer.vocab_size
+        for name in ("model.token_embedding.weight", "model.head.weight", "model.head.bias"):
+            if name in expected:
+                expected[name] = expected[name][:V]
+        copy_into(expected, self.tensors, self.path)
+        if any(name.startswith("optimizer.") for name in self.tensors):
+            copy_into(optimizer_tensors(optimizer), self.tensors, self.path)
 
     def model(self, device: str = "cpu") -> GPT:
         """Return the model for inference.

@@ -64,8 +64,8 @@ def check_unused(folder: Path) -> None:
 
 
 @contextmanager
-def lock_run(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in this folder inside the `with` block.
+def lock_run(folder: Path) -> Iterator[Path]:
+    """Keep other processes from training in a folder inside the `with` block; yield it.
 
     The system releases the lock when the process ends for any reason. Incomplete checkpoints of a
     killed process are removed.
@@ -78,7 +78,7 @@ def lock_run(folder: Path) -> Iterator[None]:
             for name in ("*.safetensors", "config.yaml", "metrics.jsonl"):
                 for scratch in folder.rglob(f".writing-*-{name}"):
                     scratch.unlink()
-            yield
+            yield folder
     except Timeout:
         raise UserError(f"another process is training {folder}; wait, or stop it") from None
 

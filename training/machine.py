@@ -147,7 +147,7 @@ def join_processes(processes: Processes, config: TrainConfig, device: str) -> It
     dist.destroy_process_group()
 
 
-def start_machine(
+def prepare_machine(
     config: TrainConfig, processes: Processes, before: Machine | None = None
 ) -> Machine:
     """Resolve the `auto` values of the config, and set the number of threads.

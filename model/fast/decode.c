@@ -1,4 +1,4 @@
-/* The model (model/gpt.py) on new positions of each sequence, for `CompiledGPT` of model/fast/decode.py. It
+/* The model (model/gpt.py) on new positions of each sequence, for `GPTInC` of model/fast/decode.py. It
 computes in float32, and reads all weights once, in their order in memory. With -DBFLOAT16=1, the
 weights of matrices are bfloat16.
 
@@ -28,7 +28,7 @@ enum { WEIGHT = BFLOAT16 ? sizeof(Half) : sizeof(Vector) }; /* bytes of 16 weigh
 
 enum activation { RELU, RELU2, GELU, GELU_TANH, STORE, ADD };
 
-typedef struct { /* in the order of `CompiledGPT.shape` in model/fast/decode.py */
+typedef struct { /* in the order of `GPTInC.shape` in model/fast/decode.py */
     int layers, C, H, hidden, V, positions, qk_norm, rotary, activation;
 } Shape;
 

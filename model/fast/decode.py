@@ -35,7 +35,7 @@ TOLERANCE = 1e-4  # relative to the largest logit; rounding errors are about 1e-
 
 
 def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> Any:
-    """Return a faster model for decoding: a `CompiledGPT` on a CPU, a model in `dtype` on a GPU. If
+    """Return a faster model for decoding: a `GPTInC` on a CPU, a model in `dtype` on a GPU. If
     there is no compiler, or `decode.c` computes different logits over a whole context, print a note
     to stderr and return what `choose_decoder` does. The model is in float32 and is not modified.
 
@@ -52,7 +52,7 @@ def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> Any
                 parameter.data = parameter.to(dtype).to(torch.float32 if on_cpu else dtype)
         if not on_cpu:
             return choose_decoder(rounded)
-        compiled = CompiledGPT(rounded, dtype)
+        compiled = GPTInC(rounded, dtype)
         if (error := decoding_error(rounded, compiled)) > TOLERANCE:
             raise ValueError(f"decode.c computes different logits, by {error:.0e}")
         return compiled
@@ -62,13 +62,13 @@ def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> Any
         return choose_decoder(model)
 
 
-class CompiledCache(Cache):
+class CacheInC(Cache):
     """The state of decoding in C."""
 
     kept: Tensor  # the bytes in which `decode.c` keeps keys and values
 
 
-class CompiledGPT(GPT):
+class GPTInC(GPT):
     """A GPT whose `forward` calls `decode.c` on a copy of the weights.
 
     It shares the model's embeddings, and has none of its other modules. It has no gradients.
@@ -109,7 +109,7 @@ class CompiledGPT(GPT):
         torch.cat(parts, out=self.weights)
 
     def forward(  # type: ignore[override]
-        self, tokens_BT: Tensor, cache: CompiledCache | None = None
+        self, tokens_BT: Tensor, cache: CacheInC | None = None
     ) -> Tensor:
         """See `GPT.forward`."""
         cache = cache or self.new_cache()
@@ -130,9 +130,9 @@ class CompiledGPT(GPT):
             self.threads = self.choose_threads.send(perf_counter() - began)
         return logits_BTV
 
-    def new_cache(self) -> CompiledCache:
+    def new_cache(self) -> CacheInC:
         """Return an empty cache for decoding."""
-        return CompiledCache(0, 0)
+        return CacheInC(0, 0)
 
 
 def fastest_threads() -> Generator[int, float, None]:

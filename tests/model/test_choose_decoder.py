@@ -8,7 +8,7 @@ from torch import Tensor
 
 from configs.config import ModelConfig
 from model.attention import MultiHeadAttention, causal_mask
-from model.fast.decode import CompiledGPT, optimize_for_decoding
+from model.fast.decode import GPTInC, optimize_for_decoding
 from model.generate import Recomputed, Sampling, choose_decoder, decoding_error, generate
 from model.gpt import GPT, Block
 
@@ -51,7 +51,7 @@ def greedy(model: GPT, decoder: Any) -> None:
 def test_unchanged_model_is_its_own_decoder(capsys: pytest.CaptureFixture[str]) -> None:
     model = make()
     assert choose_decoder(model) is model
-    assert isinstance(optimize_for_decoding(model), CompiledGPT)
+    assert isinstance(optimize_for_decoding(model), GPTInC)
     assert capsys.readouterr().err == ""
 
 

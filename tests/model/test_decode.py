@@ -18,12 +18,12 @@ from configs.config import ModelConfig
 from model.attention import Attend, attention, causal_mask
 from model.fast.decode import (
     ACTIVATIONS,
-    CompiledGPT,
+    GPTInC,
     compile_library,
     fastest_threads,
     optimize_for_decoding,
 )
-from model.generate import Decoder
+from model.generate import Window
 from model.gpt import GPT
 
 SUPPORTED = "model.fast.decode.ACTIVATIONS"
@@ -62,30 +62,30 @@ def test_compiled_logits_match_the_model(fields: dict[str, Any], dtype: torch.dt
     plain = make(**fields)
     before = copy.deepcopy(plain.state_dict())
     compiled = optimize_for_decoding(plain, dtype)
-    assert isinstance(compiled, CompiledGPT)
+    assert isinstance(compiled, GPTInC)
     assert all(before[name].equal(weight) for name, weight in plain.state_dict().items())
     rounded = copy.deepcopy(plain)
     for parameter in rounded.parameters():
         parameter.data = parameter.to(dtype).float()
-    decoders = Decoder(compiled), Decoder(rounded)
+    windows = Window(compiled), Window(rounded)
     for length in (3, 1, 1, 12, 1, 1, 1, 3, 1, 1, 1):  # also past the window
         tokens = torch.randint(11, (3, length))
-        got, want = (decoder.read(tokens) for decoder in decoders)
+        got, want = (window.read(tokens) for window in windows)
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
 
 
 @needs_cc
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_logits_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) -> None:
-    compiled = CompiledGPT(make(n_embd=72, n_head=3, block_size=96), dtype)
+    compiled = GPTInC(make(n_embd=72, n_head=3, block_size=96), dtype)
     text = torch.randint(11, (2, 150))
     found = []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        decoder, logits = Decoder(compiled), []
+        window, logits = Window(compiled), []
         for part in text.split([70, 5, *[1] * 75], dim=1):  # also past the window
             compiled.threads = threads  # later tokens would use those that are faster
-            logits.append(decoder.read(part))
+            logits.append(window.read(part))
         found.append(torch.stack(logits))
     assert found[0].equal(found[1]) and found[0].equal(found[2])
 
@@ -97,7 +97,7 @@ def test_scores_far_below_zero_are_supported() -> None:
     for i in range(2):
         gpt.get_parameter(f"blocks.{i}.attn.query.bias").data += 40
         gpt.get_parameter(f"blocks.{i}.attn.key.bias").data -= 40
-    assert isinstance(optimize_for_decoding(gpt), CompiledGPT)
+    assert isinstance(optimize_for_decoding(gpt), GPTInC)
 
 
 SPEEDS = [*product((0.002, 0.01), repeat=2)]  # seconds per token of one thread, and of three
@@ -175,7 +175,7 @@ def test_edited_model_decodes_in_pytorch(
 def test_activation_propagates_nan(activation: str) -> None:
     gpt = make(activation=activation)
     nn.init.constant_(gpt.get_parameter("blocks.0.mlp.up.weight"), torch.nan)
-    assert CompiledGPT(gpt)(torch.zeros(1, 1, dtype=torch.long)).isnan().all()
+    assert GPTInC(gpt)(torch.zeros(1, 1, dtype=torch.long)).isnan().all()
 
 
 # --- the compiled file ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.generate import Decoder, Sampling, generate, window_start
+from model.generate import Sampling, Window, generate, window_start
 from model.gpt import GPT
 from tests.model.test_gpt import V, make
 
@@ -41,12 +41,12 @@ def test_any_split_matches_full_passes(
     """The text may exceed a window. In each window, the cache stays where it was allocated."""
     model = make(True, block_size=block_size, ngrams=ngrams)
     text = torch.randint(0, V, (batch_size, sum(parts)), generator=torch.Generator().manual_seed(0))
-    decoder, places = Decoder(model), dict[int, object]()
+    window, places = Window(model), dict[int, object]()
     for part, end in zip(torch.split(text, parts, dim=1), accumulate(parts), strict=True):
         full = full_logits(model, text[:, :end])
-        torch.testing.assert_close(decoder.read(part), full, rtol=0, atol=1e-11)
-        place = [layer.kv_2BHSD.data_ptr() for layer in decoder.cache.layers]
-        assert places.setdefault(decoder.start, place) == place
+        torch.testing.assert_close(window.read(part), full, rtol=0, atol=1e-11)
+        place = [layer.kv_2BHSD.data_ptr() for layer in window.cache.layers]
+        assert places.setdefault(window.start, place) == place
 
 
 def test_generate_matches_sampling_by_full_passes() -> None:

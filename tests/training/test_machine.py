@@ -14,8 +14,8 @@ from training.machine import (
     Processes,
     StopSignal,
     pick_device,
+    prepare_machine,
     read_processes,
-    start_machine,
 )
 
 ALONE = Processes()
@@ -31,14 +31,14 @@ def test_threads_and_precision_are_configured_or_automatic(monkeypatch: pytest.M
     resumed = ((2, machine(1), 2), (0, machine(2), 2), (0, machine(3), 1), (0, None, 1))
     for threads, before, expected in resumed:
         torch.set_num_threads(1)
-        chosen = start_machine(TrainConfig(device="cpu", threads=threads), ALONE, before)
+        chosen = prepare_machine(TrainConfig(device="cpu", threads=threads), ALONE, before)
         assert chosen.threads == torch.get_num_threads() == expected
     for fast, auto in ((True, "bfloat16"), (False, "float32")):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda fast=fast: {"amx_bf16": fast})
-        assert start_machine(TrainConfig(device="cpu"), ALONE).precision == auto
+        assert prepare_machine(TrainConfig(device="cpu"), ALONE).precision == auto
         for name in ("float32", "bfloat16"):
             config = TrainConfig(device="cpu", precision=name)
-            assert start_machine(config, ALONE).precision == name
+            assert prepare_machine(config, ALONE).precision == name
 
 
 def test_auto_device_is_a_gpu_and_each_rank_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
