@@ -41,7 +41,7 @@ CHANGES = {
     "AdamW": ADAMW,
     "cosine from the start": "--train.schedule=cosine --train.decay_fraction=1",
     "100 steps of warm-up": "--train.warmup_steps=100",
-    "half the batch, twice the steps": "--train.batch_size=8 --train.max_steps=400",
+    "half the batch, twice the steps": "--train.batch_size=4 --train.max_steps=400",
     "bigrams embedded": "--model.ngrams=2",
     "bigrams and trigrams embedded": "--model.ngrams=3",
     "n-grams up to four embedded": "--model.ngrams=4",

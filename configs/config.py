@@ -103,7 +103,7 @@ class DataConfig:
 class ModelConfig:
     """The network: its size, and the choices inside a block."""
 
-    block_size: Annotated[int, Field(ge=1, le=2**20)] = 128
+    block_size: Annotated[int, Field(ge=1, le=2**20)] = 256
     """Maximum context length, in tokens."""
 
     n_layer: Annotated[int, Field(ge=1, le=1000)] = 4
@@ -183,7 +183,7 @@ class TrainConfig:
     max_steps: Count = 600
     """Number of training steps."""
 
-    batch_size: Annotated[int, Field(ge=1, le=10**6)] = 16
+    batch_size: Annotated[int, Field(ge=1, le=10**6)] = 8
     """Number of sequences in a step."""
 
     gradient_accumulation_steps: Count = 1
