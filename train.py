@@ -123,6 +123,7 @@ def train(
                     if folder:
                         log.sample(sample(model, batches, config))
                 state.seconds = time.perf_counter() - began
+            # The first is saved at once, so that a run that is killed early can be resumed.
             if ended or stopped or state.step == first or state.step % plan.save_every == 0:
                 tensors = model_tensors(model) | optimizer_tensors(optimizer)
                 save_in_run(folder, "last", tensors, header)
@@ -132,15 +133,15 @@ def train(
                 return stopped
 
             # 2. Compute a step's gradients. Its batch and its dropout follow from the seed and its
-            # number.
+            # index.
             started = time.perf_counter()
-            batch = batches.train_batch(state.step, plan.batch_size)
+            index, state.step = state.step, state.step + 1
+            batch = batches.train_batch(index, plan.batch_size)
             shard = batch.chunk(processes.world_size)[processes.rank]
-            rng = np.random.default_rng([plan.seed, state.step, processes.rank])
+            rng = np.random.default_rng([plan.seed, index, processes.rank])
             torch.manual_seed(int(rng.integers(2**63)))
             loss, norm = compute_gradients(ddp_model, optimizer.weights, shard, plan)
             pending.append((loss, norm))
-            state.step += 1
 
             # 3. Read the results, if something needs them, before the weights are updated.
             reading = (
@@ -156,7 +157,7 @@ def train(
                     for each in zip(*pending, strict=True)
                 )
                 check_results(losses, norms, state.step, optimizer.weights)
-            update_weights(optimizer, norm, plan, state.step - 1)
+            update_weights(optimizer, norm, plan, index)
             busy += time.perf_counter() - started
             if reading:
                 state.train_loss, state.seconds = losses[-1], time.perf_counter() - began
@@ -209,14 +210,14 @@ def main(argv: list[str]) -> int:
         # What the run starts from: a new run, --resume and --init_from differ here.
         if options.resume is not None and processes.is_main:
             folder = stack.enter_context(lock_run(find_run(options.resume)))
-        config, state, saved, before = read_start(options, file, values)
+        config, state, saved, previous_machine = read_start(options, file, values)
         if config.train.tensorboard and find_spec("tensorboard") is None:
             raise UserError(
                 "tensorboard is not installed; install it, or --train.tensorboard false"
             )
 
         # The machine and the text
-        machine = prepare_machine(config.train, processes, before)
+        machine = prepare_machine(config.train, processes, previous_machine)
         batches = open_batches(
             config.data,
             config.model.block_size,
@@ -229,10 +230,10 @@ def main(argv: list[str]) -> int:
         if saved:
             about += f"\nweights: {saved}{saved.new_characters(batches.tokenizer)}"
         print(about)
-        if saved and before:
+        if saved and options.resume is not None:
             saved.check_resume(batches.corpus, config.train, machine)
         start = time.perf_counter()
-        _ = batches.baselines  # before the clock of --train.minutes starts
+        _ = batches.baselines  # counts n-grams, before the clock of --train.minutes starts
         began = common.start.BEGAN + time.perf_counter() - start
 
         # The folder and the number of steps
@@ -282,13 +283,13 @@ def read_start(
     options: Options, file: str | None, values: Values
 ) -> tuple[Config, TrainState, SavedRun | None, Machine | None]:
     """Return what the run starts from: its config, its progress, the checkpoint with its vocabulary
-    and weights, and the machine that it was trained on until now."""
+    and weights, and, if it is resumed, the machine that it was trained on."""
     if options.resume is not None:
         flag, saved = "--resume", open_run(options.resume, "last")
-        state, before = saved.header.state, saved.header.machine
+        state, machine = saved.header.state, saved.header.machine
     elif options.init_from is not None:
         flag, saved = "--init_from", open_run(options.init_from, "best").weights_alone()
-        state, before = TrainState(), None
+        state, machine = TrainState(), None
     else:
         return read_config(values, file), TrainState(), None, None
     config = read_config(values, file, saved.config)
@@ -296,7 +297,7 @@ def read_start(
     given = read_yaml(file).get("data", {}) | values["data"]
     if "source" not in given:  # only the saved run names the text
         check_named_text(config.data, saved.tokenizer, saved.header.corpus)
-    return config, state, saved, before
+    return config, state, saved, machine
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from formats.imported import Imported, compare_logits, load_original
 from formats.names import GPT2, PERSIMMON
 from formats.tokenizers import encoder_of, read_tokenizer
 from model.gpt import GPT
-from model.plain import check_plain
+from model.reference import check_reference
 
 # The files to download from the Hugging Face Hub: no pickles and no code.
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -33,7 +33,7 @@ def write_folder(model: GPT, tokenizer: Tokenizer, start_token: int, folder: Pat
     plain = format.export_config(config)
     if folder.exists() or not folder.absolute().parent.is_dir():
         raise UserError(f"{folder} must be a new folder in an existing one")
-    check_plain(model, "an export")
+    check_reference(model, "an export")
     end = encoder.token_to_id("<|endoftext|>")
     ends = {"bos_token_id": start_token, "eos_token_id": end, "pad_token_id": None}
     plain |= {"vocab_size": tokenizer.vocab_size, "architectures": [format.name], **ends}

@@ -32,7 +32,7 @@ from lens.metrics import MATCH, uniform_scores
 from lens.subject import Subject
 from lens.verify import check_model
 from model.gpt import GPT
-from model.plain import check_plain
+from model.reference import check_reference
 from page.html import ACTIVATIONS, TOKENIZERS, in_base64, make_html, pack, to_json
 from page.weights import pack_weights
 from training.checkpoint import find_snapshots, load_snapshot
@@ -59,7 +59,7 @@ def check_supported(subject: Subject) -> None:
         raise UserError(f"page/engine/kernels.js lacks {activation}; add it")
     if kind not in TOKENIZERS:
         raise UserError(f"page/engine/tokenizer.js lacks {kind}; add it")
-    check_plain(subject.model, "the page")
+    check_reference(subject.model, "the page")
 
 
 def make_page(

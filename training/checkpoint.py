@@ -5,7 +5,8 @@ A checkpoint is a safetensors file with a header; no pickle anywhere. It holds
     model.NAME             weights
     optimizer.NAME.STATE   the optimizer's state of each weight
 
-A checksum of the header and the tensors is compared when the file is opened.
+A checksum of the header and the tensors is compared when the file is opened. Random numbers and
+the place in the text need not be saved: they follow from the seed and the number of steps.
 
 Snapshots are checkpoints of the weights alone in half precision, small enough to keep many:
 runs/NAME/snapshots/00000120.safetensors.
@@ -167,7 +168,7 @@ def copy_into(expected: dict[str, Tensor], tensors: dict[str, Tensor], path: Pat
     Raises:
         UserError: naming the first tensor that is missing, unknown, or has the wrong shape or type.
     """
-    kind, _ = min(expected).split(".", 1)
+    kind = min(expected).split(".")[0]  # model or optimizer
     for name in sorted(expected.keys() | tensors.keys()):
         if name.startswith(kind):
             have, want = (

@@ -104,7 +104,8 @@ def update_weights(optimizer: Optimizer, norm: Tensor, config: TrainConfig, step
 def train_step(
     model: nn.Module, optimizer: Optimizer, batch: Tensor, config: TrainConfig, step: int
 ) -> tuple[Tensor, Tensor]:
-    """Do one whole step, without a look at its result: see `compute_gradients`."""
+    """Do one whole step, as a benchmark does; the loop of train.py reads the result before the
+    update. See `compute_gradients`."""
     loss, norm = compute_gradients(model, optimizer.weights, batch, config)
     update_weights(optimizer, norm, config, step)
     return loss, norm

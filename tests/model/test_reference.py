@@ -12,7 +12,7 @@ from configs.config import ModelConfig
 from model.attention import causal_mask
 from model.compare import largest_error
 from model.gpt import GPT, Block
-from model.plain import check_plain, plain_logits
+from model.reference import check_reference, reference_logits
 
 SIZE: dict[str, Any] = {"block_size": 20, "n_layer": 2, "n_head": 2, "n_embd": 16}
 CONFIGS: list[dict[str, Any]] = [
@@ -35,8 +35,8 @@ def test_plain_formulas_give_the_model(choices: dict[str, Any]) -> None:
     model, tokens_T = make(**choices), torch.arange(20) * 7 % 30
     with torch.no_grad():
         want = model(tokens_T[None])[0]
-    assert largest_error(plain_logits(model.state_dict(), model.config, tokens_T), want) < 1e-5
-    check_plain(model, "it")
+    assert largest_error(reference_logits(model.state_dict(), model.config, tokens_T), want) < 1e-5
+    check_reference(model, "it")
 
 
 def windowed(block: Block, x_BTC: Tensor, cache: Any = None) -> Tensor:
@@ -56,7 +56,7 @@ def test_changed_forward_pass_is_rejected(monkeypatch: pytest.MonkeyPatch, forwa
     monkeypatch.setattr(Block, "forward", forward)
     message = r"^the page supports only the model that the config describes: its logits differ by"
     with pytest.raises(UserError, match=message):
-        check_plain(make(), "the page")
+        check_reference(make(), "the page")
 
 
 def test_changed_modules_are_rejected() -> None:
@@ -65,8 +65,8 @@ def test_changed_modules_are_rejected() -> None:
         model.set_submodule(f"blocks.1.{change}", nn.Identity())
         name = re.escape(f"blocks.1.{change}.weight")
         with pytest.raises(UserError, match=f"KeyError: '{name}'"):
-            check_plain(model, "it")
+            check_reference(model, "it")
     model = make()
     model.get_submodule("blocks.0.mlp").register_module("gate", nn.Linear(16, 64, bias=False))
     with pytest.raises(UserError, match=r"blocks.0.mlp.gate.weight"):
-        check_plain(model, "it")
+        check_reference(model, "it")

@@ -19,7 +19,7 @@ from model.layers import ACTIVATIONS
 TOLERANCE = 1e-3  # relative to the largest logit; rounding is a hundredth of it
 
 
-def plain_logits(weights: dict[str, Tensor], config: ModelConfig, tokens_T: Tensor) -> Tensor:
+def reference_logits(weights: dict[str, Tensor], config: ModelConfig, tokens_T: Tensor) -> Tensor:
     """Compute the logits (T, V) after each token of a sequence.
 
     Args:
@@ -90,7 +90,7 @@ def plain_logits(weights: dict[str, Tensor], config: ModelConfig, tokens_T: Tens
 
 
 @torch.no_grad()
-def check_plain(model: GPT, what: str) -> None:
+def check_reference(model: GPT, what: str) -> None:
     """Check over a whole context that a model computes what its config says.
 
     Args:
@@ -102,7 +102,7 @@ def check_plain(model: GPT, what: str) -> None:
     T, V = model.config.block_size, model.token_embedding.num_embeddings
     tokens_T = torch.randint(V, (T,), generator=torch.Generator().manual_seed(0))
     try:
-        want_TV = plain_logits(model.state_dict(), model.config, tokens_T)
+        want_TV = reference_logits(model.state_dict(), model.config, tokens_T)
         error = largest_error(model(tokens_T[None])[0], want_TV)
         reason = f"its logits differ by {error:.0e} of the largest" if error > TOLERANCE else ""
     except Exception as failed:  # weights with other names or shapes
