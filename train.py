@@ -105,7 +105,7 @@ def train(
     snapshots = snapshot_steps(plan, model.num_parameters())
     read_every = 1 if machine.device == "cpu" else plan.log_every  # reading waits for a GPU
     pending: list[tuple[Tensor, Tensor]] = []  # losses and gradient norms, on the device
-    busy, stopped = 0.0, 0  # seconds of the pending steps; the signal to stop
+    busy, stopped = 0.0, 0  # seconds of the steps in this session; the signal to stop
     began, first = time.perf_counter() - state.seconds, state.step
     with StopSignal() as stop, Log(folder, config, state, batches.baselines) as log:
         while True:
@@ -161,8 +161,8 @@ def train(
             busy += time.perf_counter() - started
             if reading:
                 state.train_loss, state.seconds = losses[-1], time.perf_counter() - began
-                log.training(len(pending), busy, norms[-1])
-                pending, busy = [], 0.0
+                log.training(busy, norms[-1])
+                pending = []
                 stopped = processes.max(stop.number or (0 if log.is_open else SIGPIPE))
 
 
@@ -210,14 +210,16 @@ def main(argv: list[str]) -> int:
         # What the run starts from: a new run, --resume and --init_from differ here.
         if options.resume is not None and processes.is_main:
             folder = stack.enter_context(lock_run(find_run(options.resume)))
-        config, state, saved, previous_machine = read_start(options, file, values)
+        config, saved = read_start(options, file, values)
+        resumed = saved.header if saved and options.resume is not None else None
+        state = resumed.state if resumed else TrainState()
         if config.train.tensorboard and find_spec("tensorboard") is None:
             raise UserError(
                 "tensorboard is not installed; install it, or --train.tensorboard false"
             )
 
         # The machine and the text
-        machine = prepare_machine(config.train, processes, previous_machine)
+        machine = prepare_machine(config.train, processes, resumed.machine if resumed else None)
         batches = open_batches(
             config.data,
             config.model.block_size,
@@ -230,7 +232,7 @@ def main(argv: list[str]) -> int:
         if saved:
             about += f"\nweights: {saved}{saved.new_characters(batches.tokenizer)}"
         print(about)
-        if saved and options.resume is not None:
+        if saved and resumed:
             saved.check_resume(batches.corpus, config.train, machine)
         start = time.perf_counter()
         _ = batches.baselines  # counts n-grams, before the clock of --train.minutes starts
@@ -252,7 +254,7 @@ def main(argv: list[str]) -> int:
         model, optimizer = make_model(config, batches.tokenizer.vocab_size, machine)
         print(f"model: {model.describe()}")
         if saved:
-            saved.restore(model, optimizer)
+            saved.restore(model, optimizer if resumed else None)
             del saved  # the model and the optimizer have copies of its tensors
         if folder:
             save_config(folder, config, about)
@@ -281,23 +283,20 @@ def main(argv: list[str]) -> int:
 
 def read_start(
     options: Options, file: str | None, values: Values
-) -> tuple[Config, TrainState, SavedRun | None, Machine | None]:
-    """Return what the run starts from: its config, its progress, the checkpoint with its vocabulary
-    and weights, and, if it is resumed, the machine that it was trained on."""
+) -> tuple[Config, SavedRun | None]:
+    """Return the config of the run, and the checkpoint that it starts from, if there is one."""
     if options.resume is not None:
         flag, saved = "--resume", open_run(options.resume, "last")
-        state, machine = saved.header.state, saved.header.machine
     elif options.init_from is not None:
-        flag, saved = "--init_from", open_run(options.init_from, "best").weights_alone()
-        state, machine = TrainState(), None
+        flag, saved = "--init_from", open_run(options.init_from, "best")
     else:
-        return read_config(values, file), TrainState(), None, None
+        return read_config(values, file), None
     config = read_config(values, file, saved.config)
     check_changes(saved.config, config, flag)
     given = read_yaml(file).get("data", {}) | values["data"]
     if "source" not in given:  # only the saved run names the text
         check_named_text(config.data, saved.tokenizer, saved.header.corpus)
-    return config, state, saved, machine
+    return config, saved
 
 
 if __name__ == "__main__":

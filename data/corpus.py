@@ -81,8 +81,9 @@ def load_text(config: DataConfig, tokenizer: Tokenizer | None = None, extend: bo
             that are not in the vocabulary of `tokenizer`; for a damaged cache.
     """
     source = find_source(config)
-    if tokenizer and extend:
-        tokenizer = extended(tokenizer, source)
+    if extend and isinstance(tokenizer, CharTokenizer):
+        new = {*characters_of(source)} - {*tokenizer.chars}
+        tokenizer = CharTokenizer(tokenizer.chars + "".join(sorted(new)))
     entry = find_entry(config, source, tokenizer)
     if not entry.exists():
         entry.parent.mkdir(parents=True, exist_ok=True)
@@ -108,22 +109,12 @@ def fingerprint(plain: list[Any]) -> str:
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
 
 
-def extended(tokenizer: Tokenizer, source: Source) -> Tokenizer:
-    """Return the tokenizer with the characters that a text has and its vocabulary lacks."""
-    if not isinstance(tokenizer, CharTokenizer):
-        return tokenizer
-    new = {*characters_of(source)} - {*tokenizer.chars}
-    return CharTokenizer(tokenizer.chars + "".join(sorted(new)))
-
-
 def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
     """Make the tokenizer that the config names, for a text."""
     if config.tokenizer == "byte":
         return ByteTokenizer()
     if config.tokenizer == "bpe":
         return train_bpe(read_text(source), config.vocab_size)
-    if config.tokenizer != "char":
-        raise UserError(f"make_tokenizer in data/corpus.py lacks {config.tokenizer}; add it")
     return CharTokenizer(characters_of(source))
 
 

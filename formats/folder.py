@@ -13,9 +13,9 @@ from common.errors import UserError, reading
 from data.tokenizer import Tokenizer
 from formats.imported import Imported, compare_logits, load_original
 from formats.names import GPT2, PERSIMMON
+from formats.reference import check_reference
 from formats.tokenizers import encoder_of, read_tokenizer
 from model.gpt import GPT
-from model.reference import check_reference
 
 # The files to download from the Hugging Face Hub: no pickles and no code.
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -17,6 +17,7 @@ from common.errors import UserError, printable
 from common.progress import progress
 from data.batches import TextBatches
 from data.ngrams import MAX_TOKENS
+from formats.reference import check_reference
 from lens.capture import capture
 from lens.measure import (
     ablate,
@@ -32,7 +33,6 @@ from lens.metrics import MATCH, uniform_scores
 from lens.subject import Subject
 from lens.verify import check_model
 from model.gpt import GPT
-from model.reference import check_reference
 from page.html import ACTIVATIONS, TOKENIZERS, in_base64, make_html, pack, to_json
 from page.weights import pack_weights
 from training.checkpoint import find_snapshots, load_snapshot

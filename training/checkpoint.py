@@ -275,11 +275,6 @@ class SavedRun:
             before = printable(str(self.header.machine))
             print(f"note: rounding may differ from the previous session: {before}")
 
-    def weights_alone(self) -> "SavedRun":
-        """Return this checkpoint without the optimizer's state."""
-        weights = {name: each for name, each in self.tensors.items() if name.startswith("model.")}
-        return dataclasses.replace(self, tensors=weights)
-
     def new_characters(self, tokenizer: Tokenizer) -> str:
         """Return a line with what a tokenizer adds to this run's vocabulary, or an empty text.
 
@@ -291,9 +286,9 @@ class SavedRun:
             raise UserError("a model with n-gram embeddings cannot get new characters")
         return f"\nnew characters: {printable(' '.join(map(repr, new)))}" if new else ""
 
-    def restore(self, model: GPT, optimizer: Optimizer) -> None:
+    def restore(self, model: GPT, optimizer: Optimizer | None = None) -> None:
         """Copy the weights into a model, which keeps its own rows for new characters, and the
-        optimizer's state, if the checkpoint has it, into an optimizer.
+        optimizer's state into an optimizer.
 
         Raises:
             UserError: if they do not match the config.
@@ -303,7 +298,7 @@ class SavedRun:
             if name in expected:
                 expected[name] = expected[name][:V]
         copy_into(expected, self.tensors, self.path)
-        if any(name.startswith("optimizer.") for name in self.tensors):
+        if optimizer:
             copy_into(optimizer_tensors(optimizer), self.tensors, self.path)
 
     def model(self, device: str = "cpu") -> GPT:
@@ -313,7 +308,7 @@ class SavedRun:
             UserError: if the weights do not match the config.
         """
         model = GPT(self.config.model, self.tokenizer.vocab_size)
-        copy_into(model_tensors(model), self.tensors, self.path)
+        self.restore(model)
         return model.to(device).eval()
 
 

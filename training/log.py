@@ -40,7 +40,7 @@ class Log(ExitStack):
         self.width = len(str(config.train.max_steps))  # of a step, when printed
         self.tenths = state.step * 10 // config.train.max_steps  # of the run that are printed
         self.is_open = True  # false when the pipe or the terminal that it prints to is closed
-        self.steps, self.busy = 0, 0.0  # steps since the last line of metrics, and their seconds
+        self.logged = state.step, 0.0  # the step and the seconds at the last line of metrics
         self.file: IO[str] | None = None
         self.events: Any = None  # TensorBoard's writer
         if folder:
@@ -104,19 +104,18 @@ class Log(ExitStack):
                 self.events.add_scalar(name, number, step)
             self.events.flush()
 
-    def training(self, steps: int, seconds: float, grad_norm: float) -> None:
+    def training(self, seconds: float, grad_norm: float) -> None:
         """Log the result of the last training steps.
 
         Args:
-            steps: number of steps since the last call.
-            seconds: what they took.
+            seconds: what all steps since the start of the log took.
             grad_norm: of the last one.
         """
         state, config = self.state, self.config
-        self.steps, self.busy = self.steps + steps, self.busy + seconds
         if state.step % config.train.log_every == 0:
-            tokens = self.steps * config.train.batch_size * config.model.block_size
-            speed, self.steps, self.busy = tokens / self.busy, 0, 0.0
+            (step, before), self.logged = self.logged, (state.step, seconds)
+            tokens = (state.step - step) * config.train.batch_size * config.model.block_size
+            speed = tokens / (seconds - before)
             progress = f"loss {state.train_loss:.3f}, {speed:,.0f} tokens/s"
             self.bar.set_postfix_str(progress, refresh=False)
             lr_scale = get_lr_scale(state.step - 1, config.train)
@@ -132,7 +131,7 @@ class Log(ExitStack):
             self.tenths = state.step * 10 // config.train.max_steps
             if state.step % config.train.eval_every and state.step < config.train.max_steps:
                 self.print(f"step {state.step:>{self.width}}  training {state.train_loss:.4f}")
-        self.bar.update(steps)
+        self.bar.update(state.step - self.bar.n)
 
     def evaluation(self, results: dict[str, Evaluation]) -> None:
         """Log the evaluation of each split; a task also has training sequences."""

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from common.errors import UserError
 from configs.config import ModelConfig
+from formats.reference import check_reference, reference_logits
 from model.attention import causal_mask
 from model.compare import largest_error
 from model.gpt import GPT, Block
-from model.reference import check_reference, reference_logits
 
 SIZE: dict[str, Any] = {"block_size": 20, "n_layer": 2, "n_head": 2, "n_embd": 16}
 CONFIGS: list[dict[str, Any]] = [
