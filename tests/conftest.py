@@ -18,8 +18,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # The tests compute on the CPU, also on a machine with a GPU.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
-# Print --help at its default width, regardless of the terminal.
+# Print --help at its default width, regardless of the terminal, and keep tokens in the test's folder.
 os.environ.pop("COLUMNS", None)
+os.environ.pop("GLASSGPT_CACHE", None)
 
 # Background jobs of a shell ignore Ctrl-C. The commands that tests interrupt must not inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
