@@ -18,7 +18,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # The tests compute on the CPU, also on a machine with a GPU.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
-# Print --help at its default width, regardless of the terminal, and keep tokens in the test's folder.
+# Print --help at its default width, and keep tokens in the folder of each test.
 os.environ.pop("COLUMNS", None)
 os.environ.pop("GLASSGPT_CACHE", None)
 
