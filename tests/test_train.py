@@ -233,9 +233,9 @@ def test_minutes_limit_every_session_and_add_to_the_steps_of_a_run(
         monkeypatch.setattr(common.start, "BEGAN", began - 7.0)
         assert train.main([*words, f"--train.minutes={minutes}"]) == 0
         steps = state_of(run).step
-        said = f"{steps - before} steps, 1,000.0 ms each, fit into {minutes} min here; "
+        said = f"{steps - before} steps, 1,000.0 ms each, fit into {minutes} min here, "
         every = open_run(f"runs/{run}", "last").config.train.eval_every
-        said += f"to repeat this run: --train.max_steps {steps} --train.eval_every {every}\n"
+        said += f"the same as --train.max_steps {steps} --train.eval_every {every}\n"
         assert len(read(f"runs/{run}", "val_loss")) >= min(4, steps - before)
         assert said in capsys.readouterr().out
         assert 60 * minutes - 9 < clock[0] - (began - 7.0) <= 60 * minutes
