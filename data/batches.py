@@ -96,7 +96,9 @@ class TextBatches:
         self.start = ""  # of a printed sample
         self.block_size, self.seed = block_size, seed
         fewer = config.tokenizer == "bpe" and self.tokenizer.vocab_size < config.vocab_size
-        self.asked = f" of vocab_size {config.vocab_size}" * fewer
+        self.note = f", fewer than vocab_size {config.vocab_size}" * fewer
+        if not self.corpus.is_utf8:
+            self.note = "; the text is not UTF-8, so each byte counts as a character"
         splits = split_parts(tokens, self.corpus.parts, config.val_fraction, config.test_fraction)
         sizes = list(map(len, splits))
         if min(sizes[: 3 if config.test_fraction else 2]) <= block_size:
@@ -117,7 +119,7 @@ class TextBatches:
         """Describe the text in one line."""
         return (
             f"{printable(self.corpus.source)}, {self.corpus.tokens:,} tokens "
-            f"({self.tokenizer.vocab_size} distinct{self.asked}), "
+            f"(a vocabulary of {self.tokenizer.vocab_size}{self.note}), "
             f"{len(self.val_tokens):,} held out for validation"
         )
 
