@@ -227,7 +227,11 @@ def main(argv: list[str]) -> int:
             extend=options.init_from is not None,
         )
         stack.enter_context(join_processes(processes, config.train, machine.device))
-        about = f"{machine}\ntext: {batches}" + (f"\nweights: {saved}" if saved else "")
+        about = f"{machine}\ntext: {batches}"
+        if config.train.eval_tokens < batches.validation_tokens:
+            about += f"; evaluations use {config.train.eval_tokens:,} of the validation tokens"
+        if saved:
+            about += f"\nweights: {saved}, trained on {printable(saved.header.corpus.source)}"
         new = batches.tokenizer.labels[tokenizer.vocab_size :] if tokenizer else []
         if new and config.model.ngrams > 1:  # whose rows depend on the number of tokens
             raise UserError("a model with n-gram embeddings cannot get new characters")

@@ -527,10 +527,11 @@ def test_init_from_starts_a_new_run_from_the_best_weights(
     machine = dataclasses.replace(a.header.machine, threads=2)
     save_checkpoint(a.path, a.tensors, dataclasses.replace(a.header, machine=machine))
     flags = ["--init_from=runs/a", "--data.source=short.txt", length]
-    flags += ["--train.learning_rate=0", "--train.muon_learning_rate=0"]
+    flags += ["--train.learning_rate=0", "--train.muon_learning_rate=0", "--train.eval_tokens=99"]
     (workplace / "short.txt").write_text("again a train to train on\n" * 100, newline="\n")
     assert train.main(flags) == 0
-    assert " (28 distinct), " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert " (a vocabulary of 28), 260 held out for validation; evaluations use 99 of the" in out
     (folder,) = Path("runs").glob("from-a-*")
     b = open_run(folder, "last")
     assert b.header.machine.threads == 1
@@ -538,7 +539,8 @@ def test_init_from_starts_a_new_run_from_the_best_weights(
     assert_same_tensors(a.model().state_dict(), b.model().state_dict())
     assert b.header.state.step == b.config.train.max_steps
     assert b.config.data.source == "short.txt"
-    weights = "# weights: runs/a/best.safetensors, step 2, validation loss 2.5000 nats/char\n"
+    weights = "# weights: runs/a/best.safetensors, step 2, validation loss 2.5000 nats/char, "
+    weights += "trained on a text\n"
     assert weights in (folder / "config.yaml").read_text()
 
 
