@@ -255,7 +255,7 @@ def other_text(saved: SavedRun, batches: Batches) -> str:
     # The hash is unknown of an imported model.
     of_task, of_text = own.source == now.source, own.sha256 in ("", now.sha256)
     same = of_task if own.source in TASKS else of_text
-    return "" if same else " (not the text that the run was trained on)"
+    return "" if same else " (not the text that the run was trained on; they may share parts)"
 
 
 @torch.no_grad()
