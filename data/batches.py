@@ -24,7 +24,9 @@ from data.sources import find_source
 from data.tasks import TASKS
 from data.tokenizer import CharTokenizer, Tokenizer
 
+# Parts of messages that do not apply to a study
 SMALLER_CONTEXT = " or a smaller --model.block_size"
+SAME_TEXT = " (for --resume, of the same text)"
 HELD_OUT = 256  # sequences of a task, for validation and for a test
 
 
@@ -71,9 +73,13 @@ def check_named_text(config: DataConfig, tokenizer: Tokenizer, corpus: Corpus) -
     if find_entry(config, source, tokenizer).exists():
         return
     if not source.is_local or hash_text(source, tokenizer.errors) != corpus.sha256:
+        newest = ""
+        if len(source.parts) > 1:
+            path, *_ = max(source.identity[1:], key=lambda file: file[2])
+            newest = f" (the newest file is {path})"
         raise UserError(
-            f"{source.name}, which only the saved run names, is not the text of that run; give "
-            f"--data.source"
+            f"{source.name}, which only the saved run names, is not the text of that run{newest}; "
+            f"give --data.source{SAME_TEXT}"
         )
 
 
