@@ -85,13 +85,13 @@ def test_newlines_of_every_system_are_the_same_text(workplace: Path, kind: Any) 
 MESSAGES = ["it's é\r\n", None, "two\nlines", "", "plain"]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "JSONL", "csv", "parquet"])
 def test_column_of_a_table_is_the_text(workplace: Path, kind: str) -> None:
     """Escapes, quotes and nulls are those of the format."""
     rows = [{"who": f"p{i}", "said": said} for i, said in enumerate(MESSAGES * 30)]
     path = f"my [chat].{kind}"
     table = Dataset.from_list(rows)
-    if kind == "jsonl":
+    if kind.lower() == "jsonl":
         Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
     elif kind == "csv":
         table.to_csv(path)
