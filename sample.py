@@ -97,6 +97,8 @@ def main(argv: list[str]) -> int:
         copied = saved.tokenizer.decode(first[start : start + length])
         about = f"longest copy of the training text: {len(copied)} characters, {copied!r}"
         print(about, file=sys.stderr)
+    elif str(saved.config.data.source) not in TASKS:
+        print("no longest copy: the training text is not in the cache", file=sys.stderr)
     return 0
 
 

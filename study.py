@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic_core import to_json
 
 from common.atomic import write_atomically
-from common.errors import command
+from common.errors import UserError, command
 from configs.load import Command, read_subcommand
 from lens.compare import Compare, compare
 from lens.evaluate import Evaluate, evaluate_splits
@@ -51,6 +51,8 @@ def main(argv: list[str]) -> int:
     path, tables, titles, title = getattr(options, "json", None), list[Table](), list[str](), ""
     if path is not None:
         check_path("--json", Path(path), ".json")
+        if Path(path).exists() and not Path(path).read_bytes().startswith(b'{"study":'):
+            raise UserError(f"--json {path} was not written by study.py; choose another name")
     subject = words if name == "runs" else next(iter(words), None)
     for i, part in enumerate(COMMANDS[name].do(subject, options)):
         print(part if i == 0 else f"\n{part}")

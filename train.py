@@ -21,7 +21,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from common.errors import UserError, command, shell_word
+from common.errors import UserError, command, printable, shell_word
 from configs.config import STRICT, Config
 from configs.load import SECTIONS, Values, build, read_command_line, read_config, read_yaml
 from data.batches import Batches, check_named_text, open_batches
@@ -229,8 +229,11 @@ def main(argv: list[str]) -> int:
         )
         stack.enter_context(join_processes(processes, config.train, machine.device))
         about = f"{machine}\ntext: {batches}"
+        if config.train.eval_tokens < batches.validation_tokens:
+            about += f"; evaluations use {config.train.eval_tokens:,} of the validation tokens"
         if saved:
-            about += f"\nweights: {saved}{saved.new_characters(batches.tokenizer)}"
+            about += f"\nweights: {saved}, trained on {printable(saved.header.corpus.source)}"
+            about += saved.new_characters(batches.tokenizer)
         print(about)
         if saved and resumed:
             saved.check_resume(batches.corpus, config.train, machine)

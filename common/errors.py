@@ -90,5 +90,7 @@ def shell_word(path: Path) -> str:
 
 def printable(text: str) -> str:
     """Return the text in one line, with control characters escaped, because names and values in
-    messages may come from untrusted files. A long text is cut."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:600])[:600]
+    messages may come from untrusted files. A long text is cut in the middle, because the end of an
+    error says how to fix it."""
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return text if len(text) <= 600 else f"{text[:298]}...{text[-299:]}"

@@ -44,6 +44,16 @@ class Parser(argparse.ArgumentParser):
         raise UserError(message.removeprefix("argument "))
 
 
+class Once(argparse.Action):
+    """Stores the value of a command's own flag; a second one is more likely a mistake than a change
+    of the first."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, flag: Any = None) -> None:
+        if hasattr(namespace, self.dest):
+            parser.error(f"{flag} is given twice")
+        setattr(namespace, self.dest, values)
+
+
 class Loader(yaml.BaseLoader):
     """Reads every scalar as text, ignores tags, and rejects a key that is given twice."""
 
@@ -81,7 +91,7 @@ def add_flag(parser: Parser, name: str, field: Any) -> None:
     choices = get_args(field.annotation)
     note = "" if field.default in (None, "") else f" (default: {field.default})"
     takes: dict[str, Any] = {
-        "action": "append" if list[str] in choices else "store",
+        "action": "append" if list[str] in choices else "store" if "." in name else Once,
         "metavar": "|".join(choices) if get_origin(field.annotation) is Literal else "VALUE",
     }
     if field.annotation is bool and "." not in name:  # a command's own flag
@@ -114,8 +124,10 @@ def read_command_line(
     unknown = [word for word in rest if word.startswith("-")] or rest[positionals:]
     if unknown:
         name = unknown[0].split("=")[0]
-        hint = nearest(name, [f"--{known}" for known in fields])
-        raise UserError(f"unknown {name}{hint or '; see --help'}")
+        hint = "; put a glob or a prompt in quotes, after its flag"
+        if name.startswith("-"):
+            hint = nearest(name, [f"--{known}" for known in fields]) or "; see --help"
+        raise UserError(f"unknown {name}{hint}")
     values: Values = {section: {} for section in sections}
     for key, value in vars(given).items():
         section, _, name = key.rpartition(".")

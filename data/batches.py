@@ -24,7 +24,9 @@ from data.sources import find_source
 from data.tasks import TASKS
 from data.tokenizer import CharTokenizer, Tokenizer
 
+# Parts of messages that do not apply to a study
 SMALLER_CONTEXT = " or a smaller --model.block_size"
+SAME_TEXT = " (for --resume, of the same text)"
 HELD_OUT = 256  # sequences of a task, for validation and for a test
 
 
@@ -71,9 +73,13 @@ def check_named_text(config: DataConfig, tokenizer: Tokenizer, corpus: Corpus) -
     if find_entry(config, source, tokenizer).exists():
         return
     if not source.is_local or hash_text(source, tokenizer.errors) != corpus.sha256:
+        newest = ""
+        if len(source.parts) > 1:
+            path, *_ = max(source.identity[1:], key=lambda file: file[2])
+            newest = f" (the newest file is {path})"
         raise UserError(
-            f"{source.name}, which only the saved run names, is not the text of that run; give "
-            f"--data.source"
+            f"{source.name}, which only the saved run names, is not the text of that run{newest}; "
+            f"give --data.source{SAME_TEXT}"
         )
 
 
@@ -96,7 +102,9 @@ class TextBatches:
         self.start = ""  # of a printed sample
         self.block_size, self.seed = block_size, seed
         fewer = config.tokenizer == "bpe" and self.tokenizer.vocab_size < config.vocab_size
-        self.asked = f" of vocab_size {config.vocab_size}" * fewer
+        self.note = f", fewer than vocab_size {config.vocab_size}" * fewer
+        if not self.corpus.is_utf8:
+            self.note = "; the text is not UTF-8, so each byte counts as a character"
         splits = split_parts(tokens, self.corpus.parts, config.val_fraction, config.test_fraction)
         sizes = list(map(len, splits))
         if min(sizes[: 3 if config.test_fraction else 2]) <= block_size:
@@ -117,7 +125,7 @@ class TextBatches:
         """Describe the text in one line."""
         return (
             f"{printable(self.corpus.source)}, {self.corpus.tokens:,} tokens "
-            f"({self.tokenizer.vocab_size} distinct{self.asked}), "
+            f"(a vocabulary of {self.tokenizer.vocab_size}{self.note}), "
             f"{len(self.val_tokens):,} held out for validation"
         )
 

@@ -50,6 +50,10 @@ class Corpus:
     parts: tuple[Natural, ...] = ()
     """Number of tokens of each file; the end of each is held out. Empty for generated data."""
 
+    is_utf8: bool = True
+    """Whether the bytes are UTF-8. If not, their characters are unknown, and each byte counts as
+    one."""
+
     @property
     def tokens(self) -> int:
         """Number of tokens."""
@@ -128,7 +132,7 @@ def characters_of(source: Source) -> str:
 
 def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
     """Write an entry of the cache, complete or absent: the tokens and their description."""
-    digest, lengths = hashlib.sha256(), list[int]()
+    digest, lengths, is_utf8 = hashlib.sha256(), list[int](), True
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     for left in entry.parent.glob(f".writing-{entry.name}-*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
@@ -142,13 +146,16 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
                     file.write(tokens.data)
                     lengths[-1] += len(tokens)
                     counts += np.bincount(tokens, minlength=len(counts))
-                    digest.update(text.encode(errors=tokenizer.errors))
+                    content = text.encode(errors=tokenizer.errors)
+                    digest.update(content)
+                    is_utf8 &= content == text.encode(errors="ignore")
         if not counts.any():
             raise UserError(f"{source.name} is empty; choose another --data.source")
         info = {
             "sha256": digest.hexdigest(),
             "parts": lengths,
             "start_token": tokenizer.start_token(counts),
+            "is_utf8": is_utf8,
         }
         plain = {"info": info, "tokenizer": tokenizer.to_dict()}
         (made / "corpus.json").write_text(json.dumps(plain))
@@ -175,8 +182,7 @@ def read_entry(entry: Path, source: Source) -> Text:
         tokenizer = load_tokenizer(plain["tokenizer"])
         tokens = np.memmap(entry / "tokens.bin", tokenizer.encode("").dtype, "r")
         info = plain["info"]
-        parts = tuple(info["parts"])
-        corpus = Corpus(source.name, info["start_token"], info["sha256"], parts)
+        corpus = Corpus(source.name, **info | {"parts": tuple(info["parts"])})
         if corpus.tokens != len(tokens):
             raise ValueError("tokens.bin has the wrong size")
         return Text(tokens, tokenizer, corpus, entry)

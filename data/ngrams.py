@@ -233,11 +233,11 @@ def mixed_losses(one: Array, other: Array) -> Array:
         one, other: the surprisals under either, in nats.
     """
     halves = [slice(len(one) // 2), slice(len(one) // 2, None)]
-    mixed = np.empty(len(one))
+    mixed, ratio = np.empty(len(one)), np.exp(np.clip(other - one, -600, 600))  # P_one / P_other
     for fitted, used in (halves, halves[::-1]):
-        w = 0.5
-        for _ in range(30):  # expectation maximization: how much of the mixture is from `one`
-            share = 1 / (1 + (1 - w) / w * np.exp(np.clip(one - other, -600, 600)[fitted]))
-            w = float(np.clip(share.mean(), 1e-6, 1 - 1e-6)) if share.size else w
+        w, part = 0.5, ratio[fitted]
+        for i in range(2, 22 if part.size else 2):  # bisection: the mean log P is concave in w
+            slope = ((part - 1) / (w * part + 1 - w)).mean()
+            w += math.copysign(0.5**i, slope)
         mixed[used] = -np.logaddexp(math.log(w) - one[used], math.log(1 - w) - other[used])
     return mixed

@@ -84,7 +84,7 @@ def find_source(config: DataConfig) -> Source:
         status = path.stat()
         # The time of the last change of the file's metadata cannot be set back.
         times = [status.st_mtime_ns, status.st_ctime_ns]
-        is_table = path.suffix in TABLES
+        is_table = path.suffix.lower() in TABLES
         identity.append([str(absolute), status.st_size, *times, config.column * is_table])
         read: Callable[..., Iterator[str]] = read_file
         if is_table:
@@ -164,7 +164,7 @@ def read_table(config: DataConfig, path: Path, end: str, errors: str) -> Iterato
         files = glob.escape(str(path))
         try:
             rows = datasets.load_dataset(
-                TABLES[path.suffix], data_files=files, split="train", cache_dir=hub_folder()
+                TABLES[path.suffix.lower()], data_files=files, split="train", cache_dir=hub_folder()
             )
         except Exception as error:  # whose cause says what is wrong
             raise ValueError(error.__cause__ or str(error) or "it has no rows") from error

@@ -43,7 +43,10 @@ def evaluate_splits(word: str | None, options: Evaluate) -> Iterator[str | Table
     batches = open_text(saved, options, config.model.block_size)
     model = saved.model(device)
     model.compute_dtype = getattr(torch, saved.header.machine.precision)  # as in training
-    yield f"{saved}\non {batches}{other_text(saved, batches)}; each split as a whole"
+    about = f"{saved}\non {batches}{other_text(saved, batches)}; each split as a whole"
+    if isinstance(batches, TextBatches):
+        about += "\nn-grams are counted on the training split of this text"
+    yield about
     splits = batches.evaluated
     if config.data.test_fraction:
         splits = splits | {"test": batches.test_batches}

@@ -53,7 +53,8 @@ def table_of_distances(model: GPT, labels: list[str], tokens_BT: Tensor, token: 
 
 def table_at(model: GPT, labels: list[str], tokens_BT: Tensor, token: int) -> Table:
     """Return a row for each head: the loss change (mean ablation) where the token is the answer and
-    elsewhere, and their ratio, the head's specialty; first the heads that matter most there.
+    elsewhere, and their ratio, the head's specialty, if the change elsewhere exceeds two standard
+    errors; first the heads that matter most there.
 
     Raises:
         UserError: if the token is never the answer.
@@ -64,10 +65,19 @@ def table_at(model: GPT, labels: list[str], tokens_BT: Tensor, token: int) -> Ta
     name, rows = visible(labels[token]), list[list[Any]]()
     what = "ablating each head (mean)"
     for layer, head, change_BT in ablations(model, tokens_BT, mean_outputs(model, tokens_BT), what):
-        there, elsewhere = float(change_BT[at_BT].mean()), float(change_BT[~at_BT].mean())
-        rows.append(
-            [f"L{layer}H{head}", there, elsewhere, there / elsewhere if elsewhere else None]
-        )
-    rows.sort(key=lambda row: -row[1])
+        there, elsewhere = mean_and_error(change_BT, at_BT), mean_and_error(change_BT, ~at_BT)
+        ratio = there[0] / elsewhere[0] if elsewhere[0] > 2 * elsewhere[1] else None
+        rows.append([f"L{layer}H{head}", there, elsewhere, ratio])
+    rows.sort(key=lambda row: -row[1][0])
     heading = f"loss change at {name} ({int(at_BT.sum()):,} places)"
     return Table([["head", heading, "elsewhere", "ratio"], *rows])
+
+
+def mean_and_error(change_BT: Tensor, at_BT: Tensor) -> tuple[float, float]:
+    """Return the mean change at these places, and its standard error over sequences, of which each
+    has another number of places."""
+    count_B, count = at_BT.sum(1), at_BT.sum()
+    mean = change_BT[at_BT].sum() / count
+    excess_B = (change_BT * at_BT).sum(1) - mean * count_B
+    error = excess_B.norm() / count * (len(count_B) / (len(count_B) - 1)) ** 0.5
+    return float(mean), float(error)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from common.errors import UserError, printable, reading
 from configs.config import STRICT
-from data.batches import SMALLER_CONTEXT, Batches, check_named_text, open_batches
+from data.batches import SAME_TEXT, SMALLER_CONTEXT, Batches, check_named_text, open_batches
 from data.tasks import TASKS
 from data.tasks.repeat import Repeat
 from data.tasks.task import Task
@@ -244,8 +244,16 @@ def open_text(saved: SavedRun, options: RunOptions, block_size: int) -> Batches:
         return open_batches(data, block_size, saved.config.train.seed, saved.tokenizer)
     except (UserError, ValueError) as error:
         # A study has a flag for the text alone.
-        message = str(error).replace(SMALLER_CONTEXT, "").replace("--data.source", "--source")
-        message = message.replace("RUN --source", "RUN --data.source")  # of train.py
+        message = str(error)
+        for of_training, of_study in (
+            (SMALLER_CONTEXT, ""),
+            (SAME_TEXT, ""),
+            (", or use --data.tokenizer byte", ""),
+            ("pass --data.column, one of", "save one of these as a .txt file"),
+            ("--data.source", "--source"),
+            ("RUN --source", "RUN --data.source"),  # a command of train.py
+        ):
+            message = message.replace(of_training, of_study)
         raise UserError(message) from None
 
 
@@ -255,7 +263,7 @@ def other_text(saved: SavedRun, batches: Batches) -> str:
     # The hash is unknown of an imported model.
     of_task, of_text = own.source == now.source, own.sha256 in ("", now.sha256)
     same = of_task if own.source in TASKS else of_text
-    return "" if same else " (not the text that the run was trained on)"
+    return "" if same else " (not the text that the run was trained on; they may share parts)"
 
 
 @torch.no_grad()

@@ -40,6 +40,12 @@ MISTAKES = {  # command -> part of the error line
     "study heads --source=text.txt --json=text.txt": "--json 'text.txt' must name a .json file",
     "study heads --source=text.txt --json=no/a.json": "--json 'no/a.json' must name a .json file",
     "study compare --source=text.txt --only=scales": "must be one of one_head, output",
+    "study heads --source=text.txt --json=chat.json": "chat.json was not written by study.py",
+    "study heads --source=chat.csv": "has no column text; save one of these as a .txt file: who",
+    "study heads --source=old.txt": "old.txt is not UTF-8 text at byte 3; convert it\n",
+    "study evaluate a --source text.txt chat.csv": "unknown chat.csv; put a glob or a",
+    "sample a --prompt=to --prompt=be": "--prompt is given twice",
+    "sample a to": "unknown to; put a glob or a prompt in quotes, after its flag",
     "formats exprot": "export, import; did you mean export?",
     "formats export a": "export takes RUN FOLDER: python -m formats export",
     "formats import absent": "No such file or directory: absent",
@@ -56,11 +62,14 @@ def test_mistake_ends_in_one_error_line_and_leaves_no_files(
     make_run(Path("runs/a"))
     Path("full").mkdir()
     Path("text.txt").write_text("the value of the object is returned\n" * 60)
+    Path("old.txt").write_bytes("café".encode("latin-1"))
+    Path("chat.csv").write_text("who,said\nme,hello\n")
+    Path("chat.json").write_text('{"who": "me"}')
     before = {*Path().rglob("*")}
     name, *argv = words.split()
     assert COMMANDS[name].main(argv) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("error: ") and MISTAKES[words] in line
+    assert line.startswith("error: ") and MISTAKES[words] in f"{line}\n"
     assert {path for path in Path().rglob("*") if path.parts[0] != "cache"} == before
 
 

@@ -92,8 +92,8 @@ def test_random_trace_matches_pytorch(workplace: Path, capsys: pytest.CaptureFix
 def test_json_has_the_numbers_of_the_tables_in_full_precision(
     run_study: RunStudy, run: Path, command: str
 ) -> None:
-    Path("out.json").write_text("an earlier result")
-    output = run_study(command, "--json=out.json", *["--steps=1"] * (command == "compare"))
+    flags = ["--json=out.json", *["--steps=1"] * (command == "compare")]
+    output = run_study(command, *flags)
     tables = json.loads(Path("out.json").read_text())["tables"]
     cells = [cell for table in tables for row in table for cell in row]
     for cell in itertools.chain(*(cell if isinstance(cell, list) else [cell] for cell in cells)):

@@ -233,9 +233,9 @@ def test_minutes_limit_every_session_and_add_to_the_steps_of_a_run(
         monkeypatch.setattr(common.start, "BEGAN", began - 7.0)
         assert train.main([*words, f"--train.minutes={minutes}"]) == 0
         steps = state_of(run).step
-        said = f"{steps - before} steps, 1,000.0 ms each, fit into {minutes} min here; "
+        said = f"{steps - before} steps, 1,000.0 ms each, fit into {minutes} min here, "
         every = open_run(f"runs/{run}", "last").config.train.eval_every
-        said += f"to repeat this run: --train.max_steps {steps} --train.eval_every {every}\n"
+        said += f"the same as --train.max_steps {steps} --train.eval_every {every}\n"
         assert len(read(f"runs/{run}", "val_loss")) >= min(4, steps - before)
         assert said in capsys.readouterr().out
         assert 60 * minutes - 9 < clock[0] - (began - 7.0) <= 60 * minutes
@@ -527,10 +527,11 @@ def test_init_from_starts_a_new_run_from_the_best_weights(
     machine = dataclasses.replace(a.header.machine, threads=2)
     save_checkpoint(a.path, a.tensors, dataclasses.replace(a.header, machine=machine))
     flags = ["--init_from=runs/a", "--data.source=short.txt", length]
-    flags += ["--train.learning_rate=0", "--train.muon_learning_rate=0"]
+    flags += ["--train.learning_rate=0", "--train.muon_learning_rate=0", "--train.eval_tokens=99"]
     (workplace / "short.txt").write_text("again a train to train on\n" * 100, newline="\n")
     assert train.main(flags) == 0
-    assert " (28 distinct), " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert " (a vocabulary of 28), 260 held out for validation; evaluations use 99 of the" in out
     (folder,) = Path("runs").glob("from-a-*")
     b = open_run(folder, "last")
     assert b.header.machine.threads == 1
@@ -538,7 +539,8 @@ def test_init_from_starts_a_new_run_from_the_best_weights(
     assert_same_tensors(a.model().state_dict(), b.model().state_dict())
     assert b.header.state.step == b.config.train.max_steps
     assert b.config.data.source == "short.txt"
-    weights = "# weights: runs/a/best.safetensors, step 2, validation loss 2.5000 nats/char\n"
+    weights = "# weights: runs/a/best.safetensors, step 2, validation loss 2.5000 nats/char, "
+    weights += "trained on a text\n"
     assert weights in (folder / "config.yaml").read_text()
 
 
@@ -548,7 +550,7 @@ def test_finished_run_says_what_to_change_and_commands_are_quoted(
     run, bpe = "runs/my run; rm x", ["--data.tokenizer=bpe", "--model.block_size=16"]
     assert train.main([*SHORT, *bpe, "--train.max_steps=2", f"--run={run[5:]}"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r" \(2\d\d distinct of vocab_size 1024\), ", out)
+    assert re.search(r" \(a vocabulary of 2\d\d, fewer than vocab_size 1024\), ", out)
     assert shlex.split(out.splitlines()[-1]) == ["python", "study.py", "report", run]
     for max_steps, finished in ((2, True), (3, False)):
         assert train.main([f"--resume={run}", f"--train.max_steps={max_steps}"]) == 0

@@ -26,7 +26,7 @@ def fit_steps(
     number of steps between evaluations, of which there are at least four; print both.
 
     It times a model that is then discarded. The run is bitwise identical to one with these numbers
-    as `--train.max_steps` and `--train.eval_every`.
+    as `--train.max_steps` and `--train.eval_every`, from the same weights.
     """
     # A learning rate of 0 cannot diverge.
     train = dataclasses.replace(config.train, learning_rate=0.0, muon_learning_rate=0.0)
@@ -62,7 +62,7 @@ def fit_steps(
         steps = max(1, int((left - EVALUATIONS * evaluation) / step))
         eval_every = math.ceil(steps / EVALUATIONS)
     print(
-        f"{steps:,} steps, {1000 * step:,.1f} ms each, fit into {train.minutes:g} min here; to "
-        f"repeat this run: --train.max_steps {done + steps} --train.eval_every {eval_every}"
+        f"{steps:,} steps, {1000 * step:,.1f} ms each, fit into {train.minutes:g} min here, the "
+        f"same as --train.max_steps {done + steps} --train.eval_every {eval_every}"
     )
     return done + steps, eval_every

@@ -191,7 +191,8 @@ def evaluate(
         # Not compiled, if the model is: the last sequences have another shape.
         logits_BTV = model.forward(batch[:, :-1].to(device))
         surprisals.append(next_token_loss(logits_BTV, targets.to(device), reduction="none").cpu())
-        characters += int(batches.tokenizer.characters[targets].sum())
+        in_utf8 = int(batches.tokenizer.characters[targets].sum())
+        characters += in_utf8 if batches.corpus.is_utf8 else targets.numel()
         is_answer = batches.answers(batch)[:, 1:]
         if is_answer.any():
             is_right = (logits_BTV.argmax(-1).cpu() == targets) & is_answer

@@ -149,7 +149,7 @@ def test_flags_may_be_switches_or_repeated() -> None:
     _, values = read_command_line({"": Report}, ["--source=a", "--source=b"], "", "")
     assert build(Report, values[""]).source == ["a", "b"]
     assert options("--prompt=-x").prompt == "-x" and options("--top_k=null").top_k is None
-    with pytest.raises(UserError, match="unknown a; see"):
+    with pytest.raises(UserError, match="unknown a; put a glob or a prompt in quotes"):
         options("a")
 
 

@@ -85,13 +85,13 @@ def test_newlines_of_every_system_are_the_same_text(workplace: Path, kind: Any) 
 MESSAGES = ["it's é\r\n", None, "two\nlines", "", "plain"]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "JSONL", "csv", "parquet"])
 def test_column_of_a_table_is_the_text(workplace: Path, kind: str) -> None:
     """Escapes, quotes and nulls are those of the format."""
     rows = [{"who": f"p{i}", "said": said} for i, said in enumerate(MESSAGES * 30)]
     path = f"my [chat].{kind}"
     table = Dataset.from_list(rows)
-    if kind == "jsonl":
+    if kind.lower() == "jsonl":
         Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
     elif kind == "csv":
         table.to_csv(path)
@@ -124,7 +124,18 @@ def test_text_that_only_a_header_names_must_be_its_text(workplace: Path) -> None
     os.utime(name)
     check_named_text(config, loaded.tokenizer, loaded.corpus)
     Path(name).write_text(prose(901, 5))
-    with pytest.raises(UserError, match=r"is not the text of that run; give --data.source"):
+    with pytest.raises(UserError, match=r"the text of that run; give --data.source \(for --resume"):
+        check_named_text(config, loaded.tokenizer, loaded.corpus)
+
+
+def test_newest_of_several_files_is_named_if_their_text_is_another_one(workplace: Path) -> None:
+    names = write(**{f"ch{i}": prose(500, i) for i in range(3)})
+    config = DataConfig(source="ch*.txt")
+    loaded = load_text(config)
+    for i, name in enumerate(names):
+        os.utime(name, (1e9 - i, 1e9 - i))
+    Path(names[1]).write_text(prose(501, 1))
+    with pytest.raises(UserError, match=r"that run \(the newest file is .*/ch1.txt\); give --data"):
         check_named_text(config, loaded.tokenizer, loaded.corpus)
 
 

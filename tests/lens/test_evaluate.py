@@ -68,6 +68,20 @@ def test_losses_of_the_held_out_splits(workplace: Path) -> None:
         assert table[1:] == expected
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "windows-1252"])
+def test_each_byte_of_a_text_that_is_not_utf8_counts_as_a_character(
+    workplace: Path, capsys: pytest.CaptureFixture[str], encoding: str
+) -> None:
+    """In Windows-1252, quotation marks have the continuation bytes of UTF-8."""
+    Path("text.txt").write_text("“a tale” of an owl, été\n" * 60, encoding)
+    run_on(DataConfig(source="text.txt", tokenizer="byte"), chars=None)
+    (table,) = tables("--source=text.txt")
+    said = "(a vocabulary of 256; the text is not UTF-8, so each byte counts as a character), "
+    assert (said in capsys.readouterr().out) == (encoding == "windows-1252")
+    for _, _, _, per_char, per_byte in table[1:]:
+        assert (per_char == per_byte) == (encoding == "windows-1252")
+
+
 def test_accuracy_of_a_task(workplace: Path) -> None:
     """Also of training sequences; there are no n-grams."""
     data = DataConfig(source="brackets", task_kinds=2)

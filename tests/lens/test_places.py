@@ -161,12 +161,25 @@ def test_loss_changes_at_a_token_are_those_of_ablation(model: GPT) -> None:
             out.bias = nn.Parameter(out.weight[:, of_head] @ mean_D)
             out.weight[:, of_head] = 0.0
             change = losses(twin) - losses(model)
-            found[f"L{layer}H{head}"] = [float(change[at].mean()), float(change[~at].mean())]
+            found[f"L{layer}H{head}"] = [mean_and_error(change, each) for each in (at, ~at)]
     assert {name for name, *_ in rows} == {*found}
     for name, there, elsewhere, ratio in rows:
-        assert [there, elsewhere] == pytest.approx(found[name], abs=1e-5)
-        assert ratio == pytest.approx(there / elsewhere)
+        for pair, expected in zip((there, elsewhere), found[name], strict=True):
+            assert pair == pytest.approx(expected, abs=1e-5)
+        known = elsewhere[0] > 2 * elsewhere[1]
+        assert ratio == (pytest.approx(there[0] / elsewhere[0]) if known else None)
+    assert 0 < sum(row[3] is None for row in rows) < len(rows)
     assert [row[1] for row in rows] == sorted((row[1] for row in rows), reverse=True)
+
+
+def mean_and_error(change_BT: Tensor, at_BT: Tensor) -> tuple[float, float]:
+    """Return the mean at these places, and its standard error: that of a mean over sequences, each
+    weighted by its number of places."""
+    mean, square, B = change_BT[at_BT].mean().item(), 0.0, len(change_BT)
+    for change_T, at_T in zip(change_BT, at_BT, strict=True):
+        if weight := at_T.sum().item() / at_BT.sum().item():
+            square += (weight * (change_T[at_T].mean().item() - mean)) ** 2
+    return mean, math.sqrt(square * B / (B - 1))
 
 
 def test_a_token_that_is_absent_or_not_one_token_is_rejected() -> None:

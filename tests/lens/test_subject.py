@@ -34,7 +34,7 @@ def test_formula_that_the_kernel_does_not_compute_is_rejected(
         check_attention(model, numbers)
 
 
-OTHER = " (not the text that the run was trained on)"
+OTHER = " (not the text that the run was trained on; they may share parts)"
 SMALL = ["--model.n_layer=1", "--model.n_head=1", "--model.n_embd=8", "--model.block_size=8"]
 SMALL += ["--train.max_steps=1", "--train.sample_tokens=0", "--train.tensorboard=false"]
 
