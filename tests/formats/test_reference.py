@@ -1,4 +1,5 @@
-"""The check that a model computes what its config says; tests/model/test_gpt.py compares the formulas for all options."""
+"""The check that a model computes what its config says. tests/model/test_gpt.py compares the
+formulas with the model for all options."""
 
 import re
 from typing import Any
