@@ -137,12 +137,11 @@ def test_heads_prints_every_measurement(
         first, second, copying_scores = measure_copying(model, 8)
     numbers = [score.uniform(14 if score.repeats else 6) for score in SCORES]
     expected = [" ".join(["uniform", *(f"{number:.3f}" for number in numbers)])]
-    for i in range(L * H):
-        sink = " sink" if scores["first_token"].flatten()[i] > 0.3 else ""
-        cells = [f"{score.flatten()[i]:.3f}" for score in scores.values()]
-        zero, zero_error, mean, mean_error = (change.flatten()[i] for change in changes.values())
-        cells += [f"{zero:+.4f} ± {zero_error:.4f} {mean:+.4f} ± {mean_error:.4f}"]
-        expected.append(" ".join([f"L{i // H}H{i % H}{sink}", *cells]))
+    cells = [f"{score[2, 1]:.3f}" for score in scores.values()]
+    zero, zero_error, mean, mean_error = (change[2, 1] for change in changes.values())
+    cells += [f"{zero:+.4f} ± {zero_error:.4f} {mean:+.4f} ± {mean_error:.4f}"]
+    sink = " sink" if scores["first_token"][2, 1] > 0.3 else ""
+    expected.append(" ".join([f"L2H1{sink}", *cells]))
     induction_LH = copying_scores["induction"]
     best, (layer, head) = induction_LH.max(), divmod(int(induction_LH.argmax()), H)
     copying = f"{first:.3f} {second:.3f} {second / first:.3f} {best:.3f} L{layer}H{head}"

@@ -55,16 +55,6 @@ def test_unchanged_model_is_its_own_decoder(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
 
 
-def test_window_that_only_late_positions_feel_is_not_compiled(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(Block, "forward", block_with(window))
-    model = make()
-    decoder = optimize_for_decoding(model)
-    assert decoder is model and "decode.c computes different logits" in capsys.readouterr().err
-    greedy(model, decoder)
-
-
 def test_mask_without_the_cached_keys_is_an_error_and_decoding_recomputes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

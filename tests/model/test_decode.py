@@ -133,9 +133,9 @@ def test_on_a_gpu_a_copy_computes_in_the_dtype(monkeypatch: pytest.MonkeyPatch) 
 
 
 def sliding_window(attend: Attend, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-    """Attend to the last 20 positions only."""
+    """Attend to the last 40 positions only, which no position of the first 40 notices."""
     mask = causal_mask(q.size(-2), k.size(-2))
-    return attention(q, k, v, mask & ~mask.tril(k.size(-2) - q.size(-2) - 20))
+    return attention(q, k, v, mask & ~mask.tril(k.size(-2) - q.size(-2) - 40))
 
 
 def clamp(gpt: Any, logits: Tensor) -> None:

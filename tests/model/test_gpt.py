@@ -1,4 +1,4 @@
-"""The GPT, against plain operations for each option; initialization, dropout and bfloat16; and, for
+"""The GPT, against its formulas for each option; initialization, dropout and bfloat16; and, for
 each block of the shipped configs, hooks and the transforms of torch.func.
 """
 
@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from configs.config import ModelConfig
 from configs.load import read_config
-from model.attention import Attend, attention, causal_mask
-from model.gpt import GPT, next_token_loss
-from model.layers import ACTIVATIONS
+from formats.reference import reference_logits
+from model.attention import Attend
+from model.gpt import GPT, NgramEmbeddings, next_token_loss
 from tests.conftest import ROOT
 
 V, C, H, L = 127, 24, 3, 2
@@ -27,7 +27,6 @@ SMALL: dict[str, Any] = {"block_size": 12, "n_layer": L, "n_head": H, "n_embd": 
 SMALL |= {"bias": True, "tie_embeddings": True, "qk_norm": False}
 OPTIONS: list[dict[str, Any]] = [
     {"dropout": 0.5, "attn_dropout": 0.5},
-    # The numbers of 10-grams exceed 64 bits.
     {"positions": "learned", "ngrams": 10, "tie_embeddings": False, "head_bias": True},
     {"activation": "gelu", "qk_norm": True, "attention": "explicit"},
     {"activation": "relu", "bias": False, "positions": "none", "ngrams": 2},
@@ -55,61 +54,11 @@ def tokens(*shape: int) -> Tensor:
     return torch.randint(0, V, shape, generator=torch.Generator().manual_seed(1))
 
 
-def rotate(x_BTD: Tensor) -> Tensor:
-    """Rotate channels i and i + D / 2 as a complex number, by position * 10,000^(-2 i / D)."""
-    D, T = x_BTD.size(-1), x_BTD.size(-2)
-    angles = torch.arange(T)[:, None] * 10_000.0 ** (
-        -2 * torch.arange(D // 2, dtype=torch.float64) / D
-    )
-    numbers = torch.complex(x_BTD[..., : D // 2], x_BTD[..., D // 2 :]) * torch.exp(1j * angles)
-    return torch.cat((numbers.real, numbers.imag), dim=-1)
-
-
-def written_out(model: GPT, text: Tensor) -> Tensor:
-    """Compute the logits by plain operations on the named weights."""
-    w = {name: p.detach() for name, p in model.named_parameters()}
-    c, T = model.config, text.size(1)
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:], w[f"{name}.weight"], w.get(f"{name}.bias"), 1e-5)
-
-    def linear(x: Tensor, name: str) -> Tensor:
-        return F.linear(x, w[f"{name}.weight"], w.get(f"{name}.bias"))
-
-    x = w["token_embedding.weight"][text]
-    if c.positions == "learned":
-        x = x + w["position_embedding.weight"][:T]
-    for n in range(2, c.ngrams + 1):
-        table = w[f"ngram_embeddings.{n - 2}.weight"]
-        for row, tokens_T in enumerate(text.tolist()):
-            padded = [0] * (n - 1) + tokens_T  # token 0 before the first one
-            for t in range(T):
-                number = sum(padded[t + n - 1 - i] * V**i for i in range(n))
-                x[row, t] += table[number % len(table)]
-    for layer in (f"blocks.{i}" for i in range(L)):
-        h = norm(x, f"{layer}.attn_norm")
-        by_head: list[Tensor] = []
-        for name in ("query", "key", "value"):
-            y = linear(h, f"{layer}.attn.{name}").unflatten(-1, (H, C // H)).transpose(1, 2)
-            if c.qk_norm and name != "value":
-                y = norm(y, f"{layer}.attn.{name[0]}_norm")
-            if c.positions == "rotary" and name != "value":
-                y = rotate(y)
-            by_head.append(y)
-        q, k, v = by_head
-        z = attention(q, k, v, causal_mask(T, T)).transpose(1, 2).flatten(2)
-        x = x + linear(z, f"{layer}.attn.out")
-        h = norm(x, f"{layer}.mlp_norm")
-        up = linear(h, f"{layer}.mlp.up")
-        assert up.size(-1) == 4 * C
-        x = x + linear(ACTIVATIONS[c.activation](up), f"{layer}.mlp.down")
-    return linear(norm(x, "final_norm"), "token_embedding" if c.tie_embeddings else "head")
-
-
 @each_option
-def test_logits_match_the_written_out_model(options: dict[str, Any]) -> None:
+def test_logits_match_the_reference(options: dict[str, Any]) -> None:
     model, text = make(spread=True, **options), tokens(2, 12)
-    expected = written_out(model, text)
+    rows = [reference_logits(model.state_dict(), model.config, row) for row in text]
+    expected = torch.stack(rows)
     # The tolerance allows for the tables of Rotary, which are in float32.
     torch.testing.assert_close(model(text), expected, rtol=1e-5, atol=1e-5)
     cache = model.new_cache()  # also in parts, with the cache
@@ -117,6 +66,15 @@ def test_logits_match_the_written_out_model(options: dict[str, Any]) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match="13 positions, but block_size is 12"):
         model(tokens(2, 1), cache)
+
+
+def test_numbers_of_ngrams_beyond_64_bits_are_taken_modulo_the_rows() -> None:
+    text = tokens(1, 12)
+    tables = NgramEmbeddings(10, V, C)
+    numbers = [sum(int(text[0, -1 - i]) * V**i for i in range(n)) for n in range(2, 11)]
+    rows = [table.weight[n % len(table.weight)] for table, n in zip(tables, numbers, strict=True)]
+    found = tables(torch.zeros(1, 12, C), text)[0, -1]
+    torch.testing.assert_close(found, torch.stack(rows).sum(0))
 
 
 @each_option
