@@ -115,7 +115,7 @@ def heading(key: str) -> str:
 
 def show(value: float | str) -> str:
     """Return a number with four significant digits, and anything else as text."""
-    if not isinstance(value, float):
+    if not isinstance(value, float) or not math.isfinite(value):
         return str(value)
     digits = 3 - math.floor(math.log10(abs(value))) if value else 0
     return f"{value:,.{max(0, digits)}f}"

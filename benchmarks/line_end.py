@@ -370,7 +370,7 @@ def measure_moves(model: GPT, lines: LongLines, heads: list[Head], width: int) -
         moves = {"slope": (heads, 1), "slope_two_keys": (heads, 2), "slope_others": (others, 2)}
         for key, (moved, keys) in moves.items():
             columns = [crossing(lines.read(model, moved, k, keys)[0], level, first) for k in MOVES]
-            found[key] = np.polyfit(MOVES, columns, 1)[0]
+            found[key] = np.dot(MOVES, columns) / np.dot(MOVES, MOVES)  # whose mean is 0
     return {key: float(value) for key, value in found.items()}
 
 
