@@ -45,10 +45,11 @@ from training.checkpoint import open_run
 Array = npt.NDArray[Any]
 WIDTH = 70  # of the manual's lines
 FULL = 4 / 7  # of the width: a shorter line ends its paragraph
-EVERY = 4  # of the validation sequences, one is read with each head ablated
+EVERY = 8  # of the validation sequences, one is read with each head ablated
 FOUND = 1 / 3  # of the largest rise of the loss: heads below it are not found
-LINES = 160  # whose end is moved
-MOVES = (-20, -10, 0, 10, 20)  # positions
+LINES = 100  # whose end is moved
+QUICK = ["--train.snapshots=0", "--train.sample_tokens=0", "--train.eval_every=10000"]
+MOVES = (-20, 20)  # positions
 
 
 class Ends(NamedTuple):
@@ -173,15 +174,16 @@ class LongLines:
         self.ends_BT = (spaces_BT[:, 1:] & ~spaces_BT[:, :-1]).double()  # from column 1
 
     def read(
-        self, model: GPT, heads: Iterable[Head] = (), move: int | None = 0, keys: int = 1
+        self, model: GPT, heads: Iterable[Head] = (), move: int | None = 0, keys: int = 2
     ) -> tuple[Array, Array]:
         """Return the mean probability of a newline at the ends of words, and the mean difference of
         the logits of a newline and a space, by column from 1.
 
         Args:
-            heads: where the key of the newline before the line is changed.
-            move: positions by which it is moved; None hides it.
-            keys: if 2, the key of the character before the newline is changed, too.
+            heads: where the keys at the end of the line before are changed: that of the newline,
+                and that of the character before it, at which a newline is expected.
+            move: positions by which they are moved; None hides them.
+            keys: if 1, only that of the newline.
         """
         with ExitStack() as stack:
             for (layer, head), i in itertools.product(heads if move != 0 else [], range(keys)):
@@ -308,7 +310,7 @@ def measure(run: Path, width: int | None) -> frame.Row:
     return {
         **measure_choice(model, batches, split, ends, width),
         "heads": ", ".join(name for name, head in names_of(model).items() if head in heads),
-        "reach": measure_reach(model, split, heads, width),
+        **measure_weight(model, split, heads, width),
         **measure_moves(model, lines, heads, width),
         **{f"R2_layer_{i - 1}" if i else "R2_embedding": value for i, value in r2},
     }
@@ -338,20 +340,26 @@ def measure_choice(
     }
 
 
-def measure_reach(model: GPT, split: Validation, heads: list[Head], width: int) -> float:
+def measure_weight(model: GPT, split: Validation, heads: list[Head], width: int) -> frame.Row:
     """Return the distance at which the weight of a head on the last newline falls to half, of the
-    found head that has the most in the middle of a line."""
+    found head that has the most in the middle of a line, and the heads that have it at the end."""
     first, middle = width * 2 // 7, slice(width * 2 // 7, width * 4 // 7)
     sequences_BT = split.sequences_BT[::EVERY, :-1]
     weight_LHT, count_T = weight_by_distance(model, sequences_BT, split.newline)
-    count = count_T.numpy()
-    weights = [mean_of_five(weight_LHT[head].numpy() * count, count) for head in heads]
-    weight = max(weights, key=lambda weight: float(weight[middle].mean()))
-    return crossing(-weight[1:], -weight[middle].mean() / 2, first)
+    count, boundary, reach = count_T.numpy(), [], (0.0, float("nan"))
+    for name, head in names_of(model).items():
+        weight = mean_of_five(weight_LHT[head].numpy() * count, count)
+        usual = float(weight[middle].mean())
+        if weight[width - 5 : width + 6].max() >= max(0.1, 3 * usual):
+            boundary.append(name)
+        if head in heads and usual > reach[0]:
+            reach = (usual, crossing(-weight[1:], -usual / 2, first))
+    return {"reach": reach[1], "boundary_heads": ", ".join(boundary) or "none"}
 
 
 def measure_moves(model: GPT, lines: LongLines, heads: list[Head], width: int) -> frame.Row:
-    """Measure where long lines break, and what moving and hiding the newline before them does."""
+    """Measure where long lines break, and what it does to move or hide the end of the line before
+    them."""
     every = [*names_of(model).values()]
     others = [head for head in every if head not in heads]
     first, middle = width * 2 // 7, slice(width * 2 // 7, width * 5 // 7)
@@ -367,7 +375,7 @@ def measure_moves(model: GPT, lines: LongLines, heads: list[Head], width: int) -
     if model.rotary and others:
         level = p[first : width + 10].max() / 3
         found["break"] = crossing(p, level, first)
-        moves = {"slope": (heads, 1), "slope_two_keys": (heads, 2), "slope_others": (others, 2)}
+        moves = {"slope": (heads, 2), "slope_one_key": (heads, 1), "slope_others": (others, 2)}
         for key, (moved, keys) in moves.items():
             columns = [crossing(lines.read(model, moved, k, keys)[0], level, first) for k in MOVES]
             found[key] = np.dot(MOVES, columns) / np.dot(MOVES, MOVES)  # whose mean is 0
@@ -388,11 +396,10 @@ def measures(found: frame.Row, width: int) -> bool:
     """Return whether the found heads, and no others, measure lines of this width."""
     return (
         found["share"] >= 0.8
-        and 0.7 <= found["slope"] <= 1.1
-        and 0.85 <= found["slope_two_keys"] <= 1.1
+        and 0.85 <= found["slope"] <= 1.1
         and abs(found["slope_others"]) <= 0.1
         and 0.8 * width <= found["break"] <= width
-        and 0.75 * width <= found["reach"] <= width
+        and 0.65 * width <= found["reach"] <= width
     )
 
 
@@ -402,15 +409,20 @@ KINDS: dict[str, Kind] = {
         5,
         70,
         [],
-        "AUC 0.95, n-grams 0.2 less; the heads measure 70 columns",
-        lambda r: r["AUC"] >= 0.95 and r["AUC"] - r["AUC_ngrams"] >= 0.2 and measures(r, 70),
+        "AUC 0.95, n-grams 0.2 less; the heads measure 70 columns; R2 after layer 2 below 0.35",
+        lambda r: (
+            r["AUC"] >= 0.95
+            and r["AUC"] - r["AUC_ngrams"] >= 0.2
+            and measures(r, 70)
+            and r["R2_layer_2"] < 0.35
+        ),
     ),
     "70 columns, positions none": Kind(
         3,
         70,
         ["--model.positions=none"],
-        "AUC below 0.9; R2 after layer 2 above 0.4",
-        lambda r: r["AUC"] < 0.9 and r["R2_layer_2"] > 0.4,
+        "R2 after layer 2 above 0.4",
+        lambda r: r["R2_layer_2"] > 0.4,
     ),
     "50 columns": Kind(3, 50, [], "the heads measure 50 columns", lambda r: measures(r, 50)),
     "90 columns": Kind(3, 90, [], "the heads measure 90 columns", lambda r: measures(r, 90)),
@@ -445,7 +457,7 @@ def main(argv: list[str]) -> int:
     names = frame.containing(options.only, KINDS)
     plain = load_text(config.data)
     text = plain.tokenizer.decode(plain.tokens.tolist())
-    flags = ["--train.minutes=0"] * (not file) + ["--train.snapshots=0", *flags]
+    flags = ["--train.minutes=0"] * (not file) + [*QUICK, *flags]
     elsewhere = [flag for flag in flags if not flag.startswith("--data.source=")]
     rows = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:

@@ -26,7 +26,7 @@ from benchmarks.line_end import (
     joined,
     measure_choice,
     measure_moves,
-    measure_reach,
+    measure_weight,
     nats,
     paragraphs,
     read_column,
@@ -181,7 +181,8 @@ def test_head_that_measures_the_distance_is_found_and_its_ruler_moves(
     assert find_heads(model, split, ends) == [(0, 1)]
     frequency, others = 10_000 ** (-14 / 32), 160  # positions before the end of a line
     end = math.acos((18 + math.log(others)) / 60) / frequency
-    assert measure_reach(model, split, [(0, 1)], 70) == pytest.approx(end, abs=1.5)
+    weight = measure_weight(model, split, [(0, 1)], 70)
+    assert weight == {"reach": pytest.approx(end, abs=1.5), "boundary_heads": "none"}
     lines = LongLines(split, batches, 70)
     newline = lines.sequences_BT[:, lines.half - 1] == split.newline
     assert newline.all() and not (lines.sequences_BT[:, lines.half :] == split.newline).any()
@@ -189,12 +190,12 @@ def test_head_that_measures_the_distance_is_found_and_its_ruler_moves(
     assert found["share"] == pytest.approx(1)
     assert found["break"] == pytest.approx(end, abs=3)
     assert found["slope"] == pytest.approx(1, abs=0.05)
-    assert found["slope_two_keys"] == pytest.approx(1, abs=0.05)
+    assert found["slope_one_key"] == pytest.approx(1, abs=0.05)
     assert found["slope_others"] == pytest.approx(0, abs=1e-6)
     assert found["P_middle"] < 0.15 and found["P_middle_hidden"] > 0.6 and found["P_end"] > 0.7
     nothing = measure_moves(model, lines, [(0, 0)], 70)
     assert [nothing["share"], nothing["slope"]] == pytest.approx([0, 0], abs=1e-6)
-    assert nothing["slope_others"] == pytest.approx(found["slope_two_keys"])
+    assert nothing["slope_others"] == pytest.approx(found["slope"])
     choice = measure_choice(model, batches, split, ends, 70)
     assert choice["AUC"] > 0.99 and choice["AUC_column"] > 0.99 and choice["AUC_ngrams"] < 0.6
     assert choice["P_forced"] > 0.7 and choice["P_fits"] < 0.15
