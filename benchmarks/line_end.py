@@ -223,8 +223,9 @@ def predict(model: GPT, sequences_BT: Tensor, tokens: list[int]) -> Tensor:
     return torch.cat([model(batch[:, :-1]).log_softmax(-1)[..., tokens] for batch in batches])
 
 
-def nats(newline: Array, space: Array, breaks: Array) -> float:
+def nats(choice: Iterable[Array], breaks: Array) -> float:
     """Return the loss of the choice between a newline and a space, from their log-probabilities."""
+    newline, space = choice
     chosen, other = np.where(breaks, (newline, space), (space, newline))
     return float(np.logaddexp(0, other - chosen).mean())
 
@@ -255,7 +256,7 @@ def find_heads(model: GPT, split: Validation, ends: Ends) -> list[Head]:
 
     def loss() -> float:
         log_p_BT2 = predict(model, sequences_BT, [split.newline, split.space])
-        return nats(*log_p_BT2[place].double().numpy().T, breaks)
+        return nats(log_p_BT2[place].double().numpy().T, breaks)
 
     means_LHD, whole, rises = mean_outputs(model, sequences_BT), loss(), dict[Head, float]()
     for layer, head in names_of(model).values():
@@ -332,7 +333,7 @@ def measure_choice(
         "_column": by_column(ends_of_words(training, width), ends.column),
     }.items():
         found[f"AUC{name}"] = auc(choice[0] - choice[1], ends.breaks)
-        found[f"nats{name}"] = nats(*choice, ends.breaks)
+        found[f"nats{name}"] = nats(choice, ends.breaks)
     return found | {
         "P_fits": float(np.exp(newline[early]).mean()),
         "P_forced": float(np.exp(newline[forced]).mean()),

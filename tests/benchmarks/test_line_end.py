@@ -167,7 +167,7 @@ def test_ngrams_and_a_table_of_columns_predict_both_continuations(batches: TextB
     assert newline[1] == pytest.approx(math.log(breaks + 0.1))
     log_p = np.log([[0.2, 0.5], [0.6, 0.1]])
     choice = np.array([True, False])
-    assert nats(*log_p, choice) == pytest.approx(-(math.log(0.2 / 0.8) + math.log(0.1 / 0.6)) / 2)
+    assert nats(log_p, choice) == pytest.approx(-(math.log(0.2 / 0.8) + math.log(0.1 / 0.6)) / 2)
 
 
 def test_head_that_measures_the_distance_is_found_and_its_ruler_moves(
