@@ -1,10 +1,11 @@
 """Take the pictures of README.md and docs/ from the page of a run.
 
-python -m docs.pictures runs/two-layers/report.html   of induction.yaml
-python -m docs.pictures runs/modular/report.html      of another task: one still
+python -m docs.pictures runs/two-layers/report.html     of induction.yaml
+python -m docs.pictures runs/modular/report.html        of another task: one still
+python -m docs.pictures runs/default/report.html L1H1   of the default: the head of line_end.md
 
-`live.gif` shows the slider dragged through training under a typed text. The others are stills, at
-steps chosen by the induction score of the best head.
+`live.gif` shows the slider dragged through training under a typed text. The others are stills; of
+induction, at steps chosen by the induction score of the best head.
 """
 
 import importlib
@@ -12,6 +13,7 @@ import io
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from benchmarks.page import find_report
 from common.errors import UserError, command
@@ -23,6 +25,11 @@ SCORES = """JSON.parse(document.getElementById("data").textContent)
   .snapshots.map((each) => Math.max(...each.scores.induction))"""
 TASK = "JSON.parse(document.getElementById('data').textContent).run.config.data.source"
 HIDE = "(ids) => ids.forEach((id) => { document.querySelector(id).hidden = true; })"
+LINES = """A list of words is read from left to right, and each of them is added
+to the line as long as there is room for it. If the next word is too
+long for what is left of the line, a newline is written instead, and then the word begins the next \
+line"""
+MOVED = 20  # positions
 NONE_YET, FORMED = 0.15, 0.5  # maximum and minimum induction score, before and after it forms
 
 
@@ -69,6 +76,26 @@ def film(browser: Any, page: Path, scores: list[float], image: Any) -> None:
     first.save(path, save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
 
 
+def take_line_ends(browser: Any, page: Path, head: str) -> None:
+    """Show the probability of a newline after each character of a text, and the map of a head; then
+    the probability with the last newline's key moved in this head."""
+    look = {"viewport": {"width": 1440, "height": 900}}
+    newline = open_report(browser, page).evaluate("glassgpt.vocab.indexOf('\\n')")
+    shown = [("text", LINES), ("head", head), ("color", "probability"), ("token", newline)]
+    edits = [("edit", f"move@{LINES.rindex(chr(10))}/{head}={MOVED}")]
+    for changes, pictures in (
+        ([], {"line_end": "#text-section", "line_end_head": "#head-section"}),
+        (edits, {"line_end_moved": "#text-section"}),
+    ):
+        tab = open_report(browser, page, f"#{urlencode([*shown, *changes])}", **look)
+        tab.evaluate("document.getElementById('text').style.maxHeight = 'none'")
+        for name, section in pictures.items():
+            if section == "#text-section":
+                tab.evaluate(HIDE, ["#network-section", "#next-section"])
+                tab.evaluate("live.style.gridTemplateColumns = '2fr 1fr'")
+            tab.locator(section).screenshot(path=FOLDER / f"{name}.png")
+
+
 @command
 def main(argv: list[str]) -> int:
     """Take all pictures."""
@@ -76,7 +103,10 @@ def main(argv: list[str]) -> int:
     image = importlib.import_module("PIL.Image")  # pip install pillow
     with start_browser() as browser:
         tab = open_report(browser, page, viewport={"width": 1280, "height": 680})
-        if (task := tab.evaluate(TASK)) != "repeat":
+        if (task := tab.evaluate(TASK)) == "pydocs":
+            take_line_ends(browser, page, argv[1])
+            return 0
+        if task != "repeat":
             tab.screenshot(path=FOLDER / f"task_{task}.png")
             return 0
         scores = open_report(browser, page).evaluate(SCORES)

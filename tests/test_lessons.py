@@ -16,7 +16,8 @@ import train
 from tests.conftest import ROOT
 
 LESSON_MEASURE = ROOT / "docs/learn/14_measure.md"
-PAGES = [*sorted((ROOT / "docs/learn").glob("[0-9]*.md")), ROOT / "docs/induction.md"]
+TOURS = [ROOT / "docs" / name for name in ("induction.md", "line_end.md")]
+PAGES = [*sorted((ROOT / "docs/learn").glob("[0-9]*.md")), *TOURS]
 SOLUTIONS = (ROOT / "docs/learn/solutions.md").read_text(encoding="utf-8")
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = ["--train.max_steps=2", "--train.eval_every=2", "--train.sample_tokens=1"]
