@@ -45,9 +45,9 @@ def read(page: Path) -> str:
 def commands(page: str) -> list[list[str]]:
     """Return the arguments of each `python` in unlabeled code blocks, as bash expands them."""
     script = "".join(block for kind, block in FENCED.findall(page) if not kind)
-    stubs = 'python() { printf "%s\\t" "$@"; echo; }\npip() { :; }\n'
+    stubs = 'python() { printf "%s\\t" "$@"; printf "\\0"; }\npip() { :; }\n'
     output = subprocess.check_output(["bash", "-c", stubs + script], text=True)
-    return [line.rstrip("\t").split("\t") for line in output.splitlines()]
+    return [words.rstrip("\t").split("\t") for words in output.split("\0")[:-1]]
 
 
 def run_name(words: list[str]) -> str:
