@@ -11,11 +11,9 @@ numbers.
 
 import itertools
 import os
-import re
 import sys
 import tempfile
-import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -29,6 +27,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from benchmarks import common as frame
+from benchmarks.wrapped import WIDTH, Ends, ends_of_words, joined, paragraphs, rewrap
 from common.errors import command
 from configs.config import STRICT, Count, Natural
 from data.batches import TextBatches
@@ -37,99 +36,23 @@ from data.ngrams import NgramModel
 from lens.capture import capture, head_replaced, key_hidden, key_moved
 from lens.composition import Head
 from lens.heads import names_of
-from lens.measure import mean_outputs, micro_batches, spread, weight_by_distance
+from lens.measure import (
+    log_probabilities,
+    mean_outputs,
+    micro_batches,
+    spread,
+    weight_by_distance,
+)  # fmt: skip
 from lens.probe import auc, probe_r2
 from model.gpt import GPT
 from training.checkpoint import open_run
 
 Array = npt.NDArray[Any]
-WIDTH = 70  # of the manual's lines
-FULL = 4 / 7  # of the width: a shorter line ends its paragraph
 EVERY = 8  # of the validation sequences, one is read with each head ablated
 FOUND = 1 / 3  # of the largest rise of the loss: heads below it are not found
 LINES = 100  # whose end is moved
+MOVES = (-20, 20)  # positions by which it is moved
 QUICK = ["--train.snapshots=0", "--train.sample_tokens=0", "--train.eval_every=10000"]
-MOVES = (-20, 20)  # positions
-
-
-class Ends(NamedTuple):
-    """The ends of words inside wrapped paragraphs: a space or a newline follows."""
-
-    position: Array
-    """Of the space or newline in the text."""
-
-    column: Array
-    """Characters of the line so far."""
-
-    fits: Array
-    """Whether the next word fits into the line."""
-
-    breaks: Array
-    """Whether a newline follows."""
-
-
-def paragraphs(text: str, width: int) -> Iterator[list[tuple[int, str]]]:
-    """Yield the start and the text of each line of a paragraph: lines of the same indentation, all
-    but the last of them full."""
-    lines: list[tuple[int, str]] = []
-    start = 0
-    for line in (*text.split("\n"), ""):
-        follows = bool(lines) and len(lines[-1][1]) >= FULL * width
-        if lines and not (follows and line.strip() and indent(line) == indent(lines[-1][1])):
-            yield lines
-            lines = []
-        if line.strip():
-            lines.append((start, line))
-        start += len(line) + 1
-
-
-def indent(line: str) -> str:
-    """Return the spaces at the beginning of a line."""
-    return line[: len(line) - len(line.lstrip(" "))]
-
-
-def joined(lines: list[tuple[int, str]]) -> str:
-    """Return the lines of a paragraph as one."""
-    return indent(lines[0][1]) + " ".join(" ".join(line for _, line in lines).split())
-
-
-def rewrap(text: str, width: int | None) -> str:
-    """Wrap the paragraphs of the manual at another width; if None, make each of them one line."""
-    parts, end = [], 0
-    for lines in paragraphs(text, WIDTH):
-        if len(lines) == 1:
-            continue
-        (start, first), (last, rest) = lines[0], lines[-1]
-        wrapped = joined(lines)
-        if width:
-            wrapped = textwrap.fill(
-                wrapped,
-                width,
-                subsequent_indent=indent(first),
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        parts += [text[end:start], wrapped]
-        end = last + len(rest)
-    return "".join(parts) + text[end:]
-
-
-def ends_of_words(text: str, width: int) -> Ends:
-    """Return the ends of words in paragraphs of several lines, but for the last word of each."""
-    rows = [np.empty((0, 4), dtype=int)]
-    for lines in paragraphs(text, width):
-        words = [
-            (start, word.end(), len(word.group()))
-            for start, line in lines
-            for word in re.finditer(r"\S+", line)
-        ]
-        for (start, column, _), (next_start, _, length) in itertools.pairwise(
-            words if lines[1:] else []
-        ):
-            fits = column + 1 + length <= width
-            rows.append(np.array([[start + column, column, fits, start != next_start]]))
-    position, column, fits, breaks = np.concatenate(rows).T
-    return Ends(position, column, fits.astype(bool), breaks.astype(bool))
 
 
 class Validation:
@@ -189,7 +112,8 @@ class LongLines:
             for (layer, head), i in itertools.product(heads if move != 0 else [], range(keys)):
                 place = (model, layer, [head], self.half - 1 - i)
                 stack.enter_context(key_hidden(*place) if move is None else key_moved(*place, move))
-            log_p_BT2 = predict(model, self.sequences_BT, self.choice)[:, self.half :].double()
+            log_p_BT2 = log_probabilities(model, self.sequences_BT, self.choice)
+        log_p_BT2 = log_p_BT2[:, self.half :].double()  # after each character of the line
         difference_BT = log_p_BT2[..., 0] - log_p_BT2[..., 1]
         ends = self.ends_BT.sum(0).numpy()
         sums = [
@@ -214,13 +138,6 @@ def crossing(curve: Array, level: float, first: int) -> float:
     i = above[0]
     back = (curve[i] - level) / (curve[i] - curve[i - 1]) if i >= first else 0.0
     return float(i + 1 - back)
-
-
-@torch.no_grad()
-def predict(model: GPT, sequences_BT: Tensor, tokens: list[int]) -> Tensor:
-    """Return the log-probabilities of some tokens as the next one, (B, T, len(tokens))."""
-    batches = micro_batches(model, sequences_BT)
-    return torch.cat([model(batch[:, :-1]).log_softmax(-1)[..., tokens] for batch in batches])
 
 
 def nats(choice: Iterable[Array], breaks: Array) -> float:
@@ -255,7 +172,7 @@ def find_heads(model: GPT, split: Validation, ends: Ends) -> list[Head]:
     place, breaks = (sequence[some] // EVERY, query[some]), ends.breaks[some]
 
     def loss() -> float:
-        log_p_BT2 = predict(model, sequences_BT, [split.newline, split.space])
+        log_p_BT2 = log_probabilities(model, sequences_BT, [split.newline, split.space])
         return nats(log_p_BT2[place].double().numpy().T, breaks)
 
     means_LHD, whole, rises = mean_outputs(model, sequences_BT), loss(), dict[Head, float]()
@@ -265,14 +182,14 @@ def find_heads(model: GPT, split: Validation, ends: Ends) -> list[Head]:
     return [head for head, rise in rises.items() if rise >= FOUND * max(rises.values())]
 
 
-def read_column(model: GPT, split: Validation, width: int, first: int = 1) -> list[float]:
+def read_column(model: GPT, split: Validation, width: int) -> list[float]:
     """Return R^2 of the column inside paragraphs, read from the residual stream by a linear probe,
     after the embedding and after each layer."""
     places = [
         (start + column, column)
         for lines in paragraphs(split.text, width)
         for start, line in (lines if len(lines) > 1 else [])
-        for column in range(first, len(line))
+        for column in range(1, len(line))
     ]
     position, column = np.array(places).T
     known = split.known(position)
@@ -321,7 +238,7 @@ def measure_choice(
     model: GPT, batches: TextBatches, split: Validation, ends: Ends, width: int
 ) -> frame.Row:
     """Measure how well the model, the n-grams and a table by column tell a newline from a space."""
-    log_p_BT2 = predict(model, split.sequences_BT, [split.newline, split.space])
+    log_p_BT2 = log_probabilities(model, split.sequences_BT, [split.newline, split.space])
     newline, space = log_p_BT2[split.find(ends.position)].double().numpy().T
     training = batches.tokenizer.decode(batches.train_tokens.tolist())
     forced = ends.breaks & ~ends.fits

@@ -21,17 +21,14 @@ from benchmarks.line_end import (
     by_column,
     by_ngrams,
     crossing,
-    ends_of_words,
     find_heads,
-    joined,
     measure_choice,
     measure_moves,
     measure_weight,
     nats,
-    paragraphs,
     read_column,
-    rewrap,
 )
+from benchmarks.wrapped import Ends, ends_of_words, indent, joined, paragraphs, rewrap
 from configs.config import DataConfig, ModelConfig
 from data.batches import TextBatches
 from data.corpus import load_text
@@ -50,18 +47,18 @@ def write(width: int | None, paragraphs: int = 40) -> str:
     for i in range(paragraphs):
         words = random.choice(WORDS, 60)
         paragraph = " " * (i % 3) + " ".join(words)
-        parts += [f"{i}. part", "", line_end.rewrap(fold(paragraph, 70), width), ""]
+        parts += [f"{i}. part", "", rewrap(fold(paragraph, 70), width), ""]
     return "\n".join(parts)
 
 
 def fold(paragraph: str, width: int) -> str:
     """Break a line greedily, word by word."""
-    indent = line_end.indent(paragraph)
-    lines = [indent]
+    spaces = indent(paragraph)
+    lines = [spaces]
     for word in paragraph.split():
-        start = lines[-1] if lines[-1] == indent else lines[-1] + " "
+        start = lines[-1] if lines[-1] == spaces else lines[-1] + " "
         if len(start + word) > width:
-            lines.append(indent + word)
+            lines.append(spaces + word)
         else:
             lines[-1] = start + word
     return "\n".join(lines)
@@ -177,7 +174,7 @@ def test_head_that_measures_the_distance_is_found_and_its_ruler_moves(
     monkeypatch.setattr(line_end, "LINES", 40)
     model, split = ruler(batches), Validation(batches)
     ends = ends_of_words(split.text, 70)
-    ends = line_end.Ends(*(each[split.known(ends.position)] for each in ends))
+    ends = Ends(*(each[split.known(ends.position)] for each in ends))
     assert find_heads(model, split, ends) == [(0, 1)]
     frequency, others = 10_000 ** (-14 / 32), 160  # positions before the end of a line
     end = math.acos((18 + math.log(others)) / 60) / frequency
