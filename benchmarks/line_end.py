@@ -36,13 +36,7 @@ from data.ngrams import NgramModel
 from lens.capture import capture, head_replaced, key_hidden, key_moved
 from lens.composition import Head
 from lens.heads import names_of
-from lens.measure import (
-    log_probabilities,
-    mean_outputs,
-    micro_batches,
-    spread,
-    weight_by_distance,
-)  # fmt: skip
+from lens.measure import log_probabilities, mean_outputs, micro_batches, spread
 from lens.probe import auc, probe_r2
 from model.gpt import GPT
 from training.checkpoint import open_run
@@ -228,7 +222,6 @@ def measure(run: Path, width: int | None) -> frame.Row:
     return {
         **measure_choice(model, batches, split, ends, width),
         "heads": ", ".join(name for name, head in names_of(model).items() if head in heads),
-        **measure_weight(model, split, heads, width),
         **measure_moves(model, lines, heads, width),
         **{f"R2_layer_{i - 1}" if i else "R2_embedding": value for i, value in r2},
     }
@@ -250,29 +243,10 @@ def measure_choice(
         "_column": by_column(ends_of_words(training, width), ends.column),
     }.items():
         found[f"AUC{name}"] = auc(choice[0] - choice[1], ends.breaks)
-        found[f"nats{name}"] = nats(choice, ends.breaks)
     return found | {
         "P_fits": float(np.exp(newline[early]).mean()),
         "P_forced": float(np.exp(newline[forced]).mean()),
-        "loss_forced": float(-newline[forced].mean()),
     }
-
-
-def measure_weight(model: GPT, split: Validation, heads: list[Head], width: int) -> frame.Row:
-    """Return the distance at which the weight of a head on the last newline falls to half, of the
-    found head that has the most in the middle of a line, and the heads that have it at the end."""
-    first, middle = width * 2 // 7, slice(width * 2 // 7, width * 4 // 7)
-    sequences_BT = split.sequences_BT[::EVERY, :-1]
-    weight_LHT, count_T = weight_by_distance(model, sequences_BT, split.newline)
-    count, boundary, reach = count_T.numpy(), [], (0.0, float("nan"))
-    for name, head in names_of(model).items():
-        weight = mean_of_five(weight_LHT[head].numpy() * count, count)
-        usual = float(weight[middle].mean())
-        if weight[width - 5 : width + 6].max() >= max(0.1, 3 * usual):
-            boundary.append(name)
-        if head in heads and usual > reach[0]:
-            reach = (usual, crossing(-weight[1:], -usual / 2, first))
-    return {"reach": reach[1], "boundary_heads": ", ".join(boundary) or "none"}
 
 
 def measure_moves(model: GPT, lines: LongLines, heads: list[Head], width: int) -> frame.Row:
@@ -317,7 +291,6 @@ def measures(found: frame.Row, width: int) -> bool:
         and 0.85 <= found["slope"] <= 1.1
         and abs(found["slope_others"]) <= 0.1
         and 0.8 * width <= found["break"] <= width
-        and 0.65 * width <= found["reach"] <= width
     )
 
 
@@ -343,7 +316,7 @@ KINDS: dict[str, Kind] = {
         lambda r: r["R2_layer_2"] > 0.7,
     ),
     "50 columns": Kind(3, 50, [], "the heads measure 50 columns", lambda r: measures(r, 50)),
-    "90 columns": Kind(3, 90, [], "the heads measure 90 columns", lambda r: measures(r, 90)),
+    "90 columns": Kind(1, 90, [], "the heads measure 90 columns", lambda r: measures(r, 90)),
     "not wrapped": Kind(
         1,
         None,

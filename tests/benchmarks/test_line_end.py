@@ -24,7 +24,6 @@ from benchmarks.line_end import (
     find_heads,
     measure_choice,
     measure_moves,
-    measure_weight,
     nats,
     read_column,
 )
@@ -178,8 +177,6 @@ def test_head_that_measures_the_distance_is_found_and_its_ruler_moves(
     assert find_heads(model, split, ends) == [(0, 1)]
     frequency, others = 10_000 ** (-14 / 32), 160  # positions before the end of a line
     end = math.acos((18 + math.log(others)) / 60) / frequency
-    weight = measure_weight(model, split, [(0, 1)], 70)
-    assert weight == {"reach": pytest.approx(end, abs=1.5), "boundary_heads": "none"}
     lines = LongLines(split, batches, 70)
     newline = lines.sequences_BT[:, lines.half - 1] == split.newline
     assert newline.all() and not (lines.sequences_BT[:, lines.half :] == split.newline).any()
@@ -196,7 +193,6 @@ def test_head_that_measures_the_distance_is_found_and_its_ruler_moves(
     choice = measure_choice(model, batches, split, ends, 70)
     assert choice["AUC"] > 0.99 and choice["AUC_column"] > 0.99 and choice["AUC_ngrams"] < 0.6
     assert choice["P_forced"] > 0.7 and choice["P_fits"] < 0.15
-    assert choice["loss_forced"] > -math.log(choice["P_forced"])  # Jensen
     embedding, layer = read_column(model, split, 70)
     assert -0.1 < embedding < 0.05 < layer
 
@@ -235,7 +231,7 @@ def test_rows_are_of_each_text_and_seed(
         "70 columns": 2,
         "70 columns, positions none": 2,
         "50 columns": 2,
-        "90 columns": 2,
+        "90 columns": 1,
         "not wrapped": 1,
     }
     wrapped, none, narrow, wide, joined = rows
