@@ -1,6 +1,6 @@
 """Find the heads that know where a line of the text ends, and move the end of a line.
 
-python -m benchmarks.line_end                              15 minutes on two cores
+python -m benchmarks.line_end                              16 minutes on two cores
 python -m benchmarks.line_end --only 50 --seeds 1          the rows that have this in their name
 
 The text is Python's manual, wrapped at 70 columns, and wrapped again at 50 and 90. Each run is
