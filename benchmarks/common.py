@@ -98,6 +98,16 @@ def alternate(
     return rows
 
 
+def collect(labels: Row, runs: Sequence[Row], shows: Callable[[Row], bool]) -> Row:
+    """Return one row of several runs: the labels, in how many of them the result shows, and what
+    was measured as lists; texts are joined."""
+    row = labels | {"shown": f"{sum(map(shows, runs))} of {len(runs)}"}
+    for key in dict.fromkeys(key for run in runs for key in run):
+        values = [run[key] for run in runs if key in run]
+        row[key] = "; ".join(values) if isinstance(values[0], str) else values
+    return row
+
+
 def heading(key: str) -> str:
     """Return a key in words."""
     return key.replace("_", " ")
@@ -105,7 +115,7 @@ def heading(key: str) -> str:
 
 def show(value: float | str) -> str:
     """Return a number with four significant digits, and anything else as text."""
-    if not isinstance(value, float):
+    if not isinstance(value, float) or not math.isfinite(value):
         return str(value)
     digits = 3 - math.floor(math.log10(abs(value))) if value else 0
     return f"{value:,.{max(0, digits)}f}"

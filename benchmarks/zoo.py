@@ -10,7 +10,7 @@ that a seed has to show is in RESULTS; docs/tasks.md explains the numbers.
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -133,7 +133,7 @@ def main(argv: list[str]) -> int:
     options, name, _ = frame.read_options(Options, argv, "[NAME]")
     configs = frame.containing(name, RESULTS)
     torch.set_num_threads(1)
-    runs = []
+    jobs, rows = dict[str, list[Future[frame.Row]]](), []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for config in configs:
             is_long = any(part in config for part in LONG.split())
@@ -141,21 +141,13 @@ def main(argv: list[str]) -> int:
             count = min(options.seeds, 3) if is_long else options.seeds
             for seed in range(options.first_seed, options.first_seed + count):
                 job = partial(frame.train, file, ["--train.threads=1"], iter([seed]), describe)
-                runs.append((config, pool.submit(job)))
-        rows: dict[str, frame.Row] = {}
-        for config, ended in runs:
-            found = ended.result()
+                jobs.setdefault(config, []).append(pool.submit(job))
+        for config, runs in jobs.items():
+            found = [run.result() for run in runs]
             print(f"{config}: {found}", file=sys.stderr)
             result, shows = RESULTS[config]
-            row = rows.setdefault(config, {"config": config, "result": result, "shown": []})
-            row["shown"].append(shows(found))
-            for key, value in found.items():
-                row.setdefault(key, []).append(value)
-    for row in rows.values():
-        row["shown"] = f"{sum(row['shown'])} of {len(row['shown'])}"
-        for key in {"head", "stages"} & row.keys():
-            row[key] = "; ".join(row[key])
-    frame.report("zoo", [*rows.values()])
+            rows.append(frame.collect({"config": config, "result": result}, found, shows))
+    frame.report("zoo", rows)
     return 0
 
 

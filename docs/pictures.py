@@ -1,10 +1,12 @@
 """Take the pictures of README.md and docs/ from the page of a run.
 
-python -m docs.pictures runs/two-layers/report.html   of induction.yaml
-python -m docs.pictures runs/modular/report.html      of another task: one still
+python -m docs.pictures runs/two-layers/report.html     of induction.yaml
+python -m docs.pictures runs/modular/report.html        of another task: one still
+python -m docs.pictures runs/default/report.html L1H1   of the default: the head of line_end.md
 
-`live.gif` shows the slider dragged through training under a typed text. The others are stills, at
-steps chosen by the induction score of the best head.
+`live.gif` shows the slider dragged through training under a typed text, and `line_end.gif` a key
+that is moved. The others are stills; of induction, at steps chosen by the induction score of the
+best head.
 """
 
 import importlib
@@ -12,6 +14,7 @@ import io
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from benchmarks.page import find_report
 from common.errors import UserError, command
@@ -23,6 +26,13 @@ SCORES = """JSON.parse(document.getElementById("data").textContent)
   .snapshots.map((each) => Math.max(...each.scores.induction))"""
 TASK = "JSON.parse(document.getElementById('data').textContent).run.config.data.source"
 HIDE = "(ids) => ids.forEach((id) => { document.querySelector(id).hidden = true; })"
+LINES = """A list of words is read from left to right, and each of them is added
+to the line as long as there is room for it. If the next word is much
+too long for what is left of the line, a newline is written instead, and then the word begins the \
+next line"""
+ROWS = """text.style.maxHeight = "none";
+  text.style.width = `${70 * text.querySelector(".token").getBoundingClientRect().width}px`;"""
+MOVED = 20  # positions
 NONE_YET, FORMED = 0.15, 0.5  # maximum and minimum induction score, before and after it forms
 
 
@@ -58,15 +68,63 @@ def film(browser: Any, page: Path, scores: list[float], image: Any) -> None:
         frames.append(image.open(io.BytesIO(tab.screenshot())).convert("RGB"))
     durations = [150 if score <= NONE_YET else 450 for score in scores]
     durations[0], durations[-1] = 800, 3000
-    some = frames[::5]  # frames from which the colors are chosen
+    save_film(frames, durations, "live.gif", image)
+
+
+def save_film(frames: list[Any], durations: list[int], name: str, image: Any) -> None:
+    """Write frames as a GIF, with colors chosen from a few of them."""
+    some = frames[::5]
     width, height = some[0].size
     strip = image.new("RGB", (width, len(some) * height))
     for i, frame in enumerate(some):
         strip.paste(frame, (0, i * height))
     palette = strip.quantize(256, image.Quantize.MAXCOVERAGE, kmeans=3)
     first, *others = (frame.quantize(palette=palette, dither=0) for frame in frames)
-    path = FOLDER / "live.gif"
+    path = FOLDER / name
     first.save(path, save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
+
+
+def open_lines(browser: Any, page: Path, head: str, edits: list[str], width: int) -> Any:
+    """Open the page with the probability of a newline after each token of a text that the manual
+    does not contain. A row of the picture is a line of the text."""
+    newline = open_report(browser, page).evaluate("glassgpt.vocab.indexOf('\\n')")
+    shown = {"text": LINES, "head": head, "color": "probability", "token": newline, "edit": edits}
+    look = {"viewport": {"width": width, "height": 900}}
+    tab = open_report(browser, page, f"#{urlencode(shown, doseq=True)}", **look)
+    tab.evaluate(HIDE, ["header", "#network-section", "#next-section", "#steps-section", "#more"])
+    tab.evaluate(ROWS)
+    return tab
+
+
+def take_line_ends(browser: Any, page: Path, head: str) -> None:
+    """Show the probability of a newline, and the map of a head; then the probability with the last
+    newline's key moved in this head."""
+    edit = f"move@{LINES.rindex(chr(10))}/{head}={MOVED}"
+    for edits, pictures in (
+        ([], {"line_end": "#text-section", "line_end_head": "#head-section"}),
+        ([edit], {"line_end_moved": "#text-section"}),
+    ):
+        tab = open_lines(browser, page, head, edits, 1440)
+        tab.evaluate("live.style.gridTemplateColumns = '2fr 1fr'")
+        for name, section in pictures.items():
+            tab.locator(section).screenshot(path=FOLDER / f"{name}.png")
+
+
+def film_line_end(browser: Any, page: Path, head: str, image: Any) -> None:
+    """Record a GIF of the last newline's key moved later, and earlier."""
+    tab = open_lines(browser, page, head, [], 840)
+    tab.locator("#text .token").nth(LINES.rindex("\n")).click()
+    tab.evaluate(HIDE, ["#bar", "#typed", "#text-note", "#map", "#map + div", "#distances"])
+    tab.evaluate(HIDE, ["#ablate", "#head-section label", "[data-shows=stage]"])
+    tab.evaluate("live.style.gridTemplateColumns = '1fr'")
+    moves = [*range(0, MOVED, 2), *range(MOVED, -MOVED, -2), *range(-MOVED, 0, 2)]
+    frames = []
+    for move in moves:
+        tab.evaluate(ACT, ["snapshot", "key-by", str(move)])
+        tab.wait_for_selector(DONE)
+        frames.append(image.open(io.BytesIO(tab.locator("#live").screenshot())).convert("RGB"))
+    durations = [1500 if move in (0, -MOVED, MOVED) else 120 for move in moves]
+    save_film(frames, durations, "line_end.gif", image)
 
 
 @command
@@ -76,7 +134,11 @@ def main(argv: list[str]) -> int:
     image = importlib.import_module("PIL.Image")  # pip install pillow
     with start_browser() as browser:
         tab = open_report(browser, page, viewport={"width": 1280, "height": 680})
-        if (task := tab.evaluate(TASK)) != "repeat":
+        if (task := tab.evaluate(TASK)) == "pydocs":
+            take_line_ends(browser, page, argv[1])
+            film_line_end(browser, page, argv[1], image)
+            return 0
+        if task != "repeat":
             tab.screenshot(path=FOLDER / f"task_{task}.png")
             return 0
         scores = open_report(browser, page).evaluate(SCORES)

@@ -52,12 +52,16 @@ def start_browser() -> Iterator[Any]:
         )
 
 
-def open_report(browser: Any, path: Path, **look: Any) -> Any:
-    """Open a report in a new tab, and wait until it has computed everything that it shows."""
+def open_report(browser: Any, path: Path, address: str = "", **look: Any) -> Any:
+    """Open a report in a new tab, and wait until it has computed everything that it shows.
+
+    Args:
+        address: the part of the address after the file, which describes what is shown.
+    """
     tab = browser.new_context(offline=True, **look).new_page()
     tab.set_default_timeout(120_000)
     tab.add_init_script(CLOCK)
-    tab.goto(path.resolve().as_uri())
+    tab.goto(path.resolve().as_uri() + address)
     if tab.evaluate("typeof glassgpt") == "undefined":
         raise UserError(f"{path} is not a report; write one with: python study.py report")
     tab.wait_for_selector(DONE)

@@ -16,7 +16,8 @@ import train
 from tests.conftest import ROOT
 
 LESSON_MEASURE = ROOT / "docs/learn/14_measure.md"
-PAGES = [*sorted((ROOT / "docs/learn").glob("[0-9]*.md")), ROOT / "docs/induction.md"]
+TOURS = [ROOT / "docs" / name for name in ("induction.md", "line_end.md")]
+PAGES = [*sorted((ROOT / "docs/learn").glob("[0-9]*.md")), *TOURS]
 SOLUTIONS = (ROOT / "docs/learn/solutions.md").read_text(encoding="utf-8")
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = ["--train.max_steps=2", "--train.eval_every=2", "--train.sample_tokens=1"]
@@ -44,9 +45,9 @@ def read(page: Path) -> str:
 def commands(page: str) -> list[list[str]]:
     """Return the arguments of each `python` in unlabeled code blocks, as bash expands them."""
     script = "".join(block for kind, block in FENCED.findall(page) if not kind)
-    stubs = 'python() { printf "%s\\t" "$@"; echo; }\npip() { :; }\n'
+    stubs = 'python() { printf "%s\\t" "$@"; printf "\\0"; }\npip() { :; }\n'
     output = subprocess.check_output(["bash", "-c", stubs + script], text=True)
-    return [line.rstrip("\t").split("\t") for line in output.splitlines()]
+    return [words.rstrip("\t").split("\t") for words in output.split("\0")[:-1]]
 
 
 def run_name(words: list[str]) -> str:

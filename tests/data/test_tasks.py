@@ -105,6 +105,19 @@ def test_strings_are_of_distinct_characters_and_of_every_period(case: str, perio
     assert found == {*periods}
 
 
+def test_lines_end_with_the_first_word_that_is_long_enough() -> None:
+    """A word is small letters and a capital, and each line but the last is complete."""
+    lengths = set()
+    for text in texts(make("wrap"), make("wrap").train_batch(0, 200).numpy()):
+        first, *lines, _ = text.split("\n")
+        assert first == "" and lines
+        for line in lines:
+            assert re.fullmatch("([a-c]*[A-C] )*[a-c]*[A-C]", line)
+            assert len(line) >= 12 > len(" ".join(line.split(" ")[:-1]))
+            lengths |= {len(line)}
+    assert {12, 13, 14} < lengths
+
+
 def test_each_sum_is_either_trained_or_held_out() -> None:
     batches = make("modular")
     trained = [batches.train_batch(0, 3000), *batches.training_batches(256)]

@@ -23,7 +23,7 @@ def tab(browser: Any) -> Iterator[Any]:
 
 
 def test_index_links_to_pages_that_exist_or_are_published() -> None:
-    links = re.findall('href="(.*?)"', (DEMO / "index.html").read_text(encoding="utf-8"))
+    links = re.findall('href="(.*?)[#"]', (DEMO / "index.html").read_text(encoding="utf-8"))
     made = re.findall(r"--out docs/demo/(\S+)", WORKFLOW.read_text(encoding="utf-8"))
     assert made == ["induction.html"] and not (DEMO / "induction.html").exists()
     assert {*links} == {*made, "playground.html", "manual.html"}
@@ -51,14 +51,35 @@ def test_playground_trains_as_the_one_that_the_command_makes(
     assert old[0] == new[0] and old[1] == pytest.approx(new[1], rel=1e-6)
 
 
+def open_manual(tab: Any) -> None:
+    tab.goto((DEMO / "index.html").as_uri())
+    tab.click("a[href^='manual.html']")
+    tab.wait_for_selector(DONE)
+
+
 def test_manual_reproduces_pytorch(tab: Any) -> None:
     assert (DEMO / "manual.html").stat().st_size <= 3e6
-    tab.goto((DEMO / "index.html").as_uri())
-    tab.click("a[href='manual.html']")
-    tab.wait_for_selector(DONE)
+    open_manual(tab)
     last = int(tab.get_attribute("#slider", "max"))
     assert last >= 15
     for snapshot in (0, last // 2, last):
         tab.fill("#slider", str(snapshot))
         tab.wait_for_selector(DONE)
         assert tab.is_visible("#live")  # hidden if the logits differ from PyTorch's
+
+
+def test_manual_opens_on_a_line_that_ends_later(tab: Any) -> None:
+    """The index links to a moved key. Without it, the line ends as far from its beginning as in the
+    manual."""
+    open_manual(tab)
+    text = tab.input_value("#typed")
+    start = text.rindex("\n") + 1
+    ended: dict[str, int] = {}  # column at which a newline is likely
+    for end in re.finditer(" ", text[start:]):
+        tab.locator("#text .token").nth(start + end.start() - 1).click()
+        rows = [row.split("\t") for row in tab.inner_text("#next table").splitlines()]
+        for _, now, before, *_ in (row for row in rows if row[0] == "↵"):
+            for name, p in {"now": now, "before": before}.items():
+                if float(p) > 0.3:
+                    ended.setdefault(name, end.start())
+    assert 60 <= ended["before"] <= 70 and 15 <= ended["now"] - ended["before"] <= 25
