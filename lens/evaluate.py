@@ -45,10 +45,8 @@ def evaluate_splits(word: str | None, options: Evaluate) -> Iterator[str | Table
     model.compute_dtype = getattr(torch, saved.header.machine.precision)  # as in training
     about = f"{saved}\non {batches}{other_text(saved, batches)}; each split as a whole"
     if isinstance(batches, TextBatches):
-        about += (
-            "\nn-grams are counted on the training split of this text; the weight of a mixture "
-        )
-        about += "is fitted on the other half of a split"
+        about += "\nn-grams are counted on the training split of this text; "
+        about += "a mixture has the weight that is best for the other half of the split"
     yield about
     splits = batches.evaluated
     if config.data.test_fraction:

@@ -121,10 +121,17 @@ def test_loss_changes_at_a_token_are_those_of_ablation(model: GPT) -> None:
     for name, there, elsewhere, ratio in rows:
         for pair, expected in zip((there, elsewhere), found[name], strict=True):
             assert pair == pytest.approx(expected, abs=1e-5)
-        known = elsewhere[0] > 2 * elsewhere[1]
-        assert ratio == (pytest.approx(there[0] / elsewhere[0]) if known else None)
-    assert 0 < sum(row[3] is None for row in rows) < len(rows)
+        assert ratio is None and abs(elsewhere[0]) < 2 * elsewhere[1]
     assert [row[1] for row in rows] == sorted((row[1] for row in rows), reverse=True)
+
+
+def test_specialty_is_the_ratio_of_changes_that_are_known() -> None:
+    """The standard error over equal sequences is 0."""
+    same = TEXT[(TEXT[:, 1:] == TOKEN).any(1)][:1].repeat(3, 1)
+    _, *rows = table_at(make_model(), LABELS, same, TOKEN).rows
+    for _, there, elsewhere, ratio in rows:
+        assert ratio == (pytest.approx(there[0] / elsewhere[0]) if elsewhere[0] > 0 else None)
+    assert 0 < sum(row[3] is None for row in rows) < len(rows)
 
 
 def mean_and_error(change_BT: Tensor, at_BT: Tensor) -> tuple[float, float]:
