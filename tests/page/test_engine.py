@@ -15,7 +15,6 @@ from torch import Tensor
 
 from configs.config import ModelConfig
 from lens.capture import attends_of, blocks_of, capture, key_hidden, key_moved
-from lens.measure import weight_by_distance
 from model.generate import Sampling, window_start
 from model.gpt import GPT
 from page.html import ACTIVATIONS, pack
@@ -345,19 +344,6 @@ def test_window_start_matches_the_model(tab: Any) -> None:
     places = [[position, block_size] for position in range(40) for block_size in range(1, 10)]
     found = tab.evaluate("(places) => places.map((place) => windowStart(...place))", places)
     assert found == [window_start(*place) for place in places]
-
-
-@torch.no_grad()
-def test_weight_by_distance_matches_pytorch(tab: Any) -> None:
-    tokens_BT, call = some_tokens(1, 12), "(a) => [...weightByDistance(...a)]"
-    model = make_model()
-    weights_BHTS = capture(model, tokens_BT).layers[1].weights_BHTS
-    rows = [x for t in range(12) for x in weights_BHTS[0, 1, t, : t + 1].tolist()]
-    for token in range(VOCAB):
-        mean_LHT, count_T = weight_by_distance(model, tokens_BT, token)
-        found = np.array(tab.evaluate(call, [rows, tokens_BT[0].tolist(), token]), float)
-        expected = np.where(count_T > 0, mean_LHT[1, 1], np.nan)
-        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3, 9])

@@ -201,32 +201,6 @@ def test_initial_weights_are_distributed_as_those_of_gpt(tab: Any) -> None:
         assert abs(own.mean() - weight.mean().item()) < 0.02 * tolerance * 2, name
 
 
-def test_steps_sent_ahead(tab: Any) -> None:
-    """They are the steps made one by one; after one that is not finite, they are not made."""
-    call = """async ([config, train, batches, workers, V]) => {
-      const [ahead, oneByOne] = [0, 1].map(() => new Trainer(config, train, V, workers, script));
-      const results = await Promise.all(batches.map((batch) => ahead.step(batch)));
-      for (const batch of batches) await oneByOne.step(batch);
-      const [some, same] = [await ahead.weights(), await oneByOne.weights()];
-      ahead.train.learning_rate = 1e30;
-      const wild = await Promise.all(batches.map((batch) => ahead.step(batch)));
-      ahead.train.learning_rate = 0.001;
-      const { step } = await ahead.step(batches[0]);
-      return [results, some.step, `${some.weights}` === `${same.weights}`, wild, step,
-        (await ahead.weights()).step];
-    }"""
-    batches = [batch.tolist() for batch in random_batches(VOCAB, 4, 4, 13)]
-    choices = dataclasses.asdict(TrainConfig(optimizer="adamw", learning_rate=0.001))
-    given = [dataclasses.asdict(MODERN), choices, batches, 2, VOCAB]
-    results, steps, same, wild, step, after = tab.evaluate(call, given)
-    assert [result["step"] for result in results] == [1, 2, 3, 4]
-    assert (steps, same) == (4, True)
-    assert wild[0]["step"] == 5 and "stopped" not in wild[0]
-    assert wild[1]["stopped"].startswith("at step 6: ")
-    assert wild[2:] == [{}, {}]
-    assert (step, after) == (6, 6)
-
-
 def test_error_in_a_worker_is_heard(tab: Any) -> None:
     call = "(config) => new Trainer(config, {}, 5, 2, script).step([[1, 2], null])"
     with pytest.raises(Exception, match="null"):
