@@ -199,8 +199,11 @@ def pick_device(name: str, local_rank: int = 0) -> str:
     if name == "cuda":
         if local_rank >= torch.cuda.device_count():
             count = torch.cuda.device_count()
-            raise UserError(f"there are {count} GPUs, too few for the processes of this machine")
+            raise UserError(f"this machine has fewer GPUs than processes: {count}")
         torch.cuda.set_device(local_rank)
+        # cuDNN's attention varies, and its preparation for each length takes 10 ms, which decoding
+        # repeats at every token.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return name
 
 
@@ -208,14 +211,12 @@ def make_repeatable() -> None:
     """Choose kernels of CUDA that give the same result every time.
 
     By default, the gradients of an embedding of 3,073 tokens or more vary, and so do those of
-    attention with a context of 512 or more (seen on an H200 with PyTorch 2.11).
+    attention with a context of 512 or more (seen on an H200 with PyTorch 2.11). Even so, a few of
+    the runs with 16,384 tokens in a batch differed in the last digits.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this when it starts
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    # cuDNN's attention varies, and its preparation for each length takes 10 ms, which decoding
-    # repeats at every token.
-    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def computes_in_bfloat16(device: str) -> bool:
