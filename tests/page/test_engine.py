@@ -15,7 +15,8 @@ from torch import Tensor
 
 from configs.config import ModelConfig
 from lens.capture import attends_of, blocks_of, capture, key_hidden, key_moved
-from lens.measure import weight_by_distance
+from lens.measure import repeated, weight_by_distance
+from lens.metrics import induction
 from model.generate import Sampling, window_start
 from model.gpt import GPT
 from page.html import ACTIVATIONS, pack
@@ -358,6 +359,15 @@ def test_weight_by_distance_matches_pytorch(tab: Any) -> None:
         found = np.array(tab.evaluate(call, [rows, tokens_BT[0].tolist(), token]), float)
         expected = np.where(count_T > 0, mean_LHT[1, 1], np.nan)
         np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@torch.no_grad()
+def test_induction_on_a_text_is_the_score_if_the_text_is_a_repeated_string(tab: Any) -> None:
+    tokens_BT = repeated(VOCAB, 6, 1)
+    weights_TS = capture(make_model(), tokens_BT).layers[1].weights_BHTS[0, 1]
+    rows = [x for t in range(12) for x in weights_TS[t, : t + 1].tolist()]
+    found = tab.evaluate("(a) => inductionOn(...a)", [rows, tokens_BT[0].tolist()])
+    assert found == pytest.approx(float(induction(weights_TS)), abs=1e-6)
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3, 9])
