@@ -178,16 +178,20 @@ def test_values_outside_their_range_are_rejected() -> None:
 
 
 def test_later_of_minutes_and_max_steps_sets_the_length(workplace: Path) -> None:
-    """Flags come after files, and files come after the base config."""
+    """Flags come after files, and files come after the base config. If one of them sets both,
+    max_steps wins."""
 
     (workplace / "steps.yaml").write_text("train: {minutes: 0.0, max_steps: 7}")
     (workplace / "minutes.yaml").write_text("train: {minutes: 3}")
+    (workplace / "both.yaml").write_text("train: {minutes: 3, max_steps: 7}")
     for words, minutes, max_steps in (
         ([], 1, 600),
         (["--train.minutes=0"], 0, 600),
         (["steps.yaml"], 0, 7),
         (["minutes.yaml", "--train.max_steps=7"], 0, 7),
         (["steps.yaml", "--train.minutes=3"], 3, 7),
+        (["both.yaml"], 0, 7),
+        (["--train.max_steps=7", "--train.minutes=3"], 0, 7),
     ):
         base = parse(*words)
         assert (base.train.minutes, base.train.max_steps) == (minutes, max_steps)

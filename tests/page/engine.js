@@ -8,6 +8,7 @@ import { ACTIVATIONS, arena } from "../../page/engine/kernels.js";
 import { Layer0 } from "../../page/engine/layer0.js";
 import { Measure } from "../../page/engine/measure.js";
 import { NgramModel } from "../../page/engine/ngrams.js";
+import { inductionOn } from "../../page/engine/pass.js";
 import { Random } from "../../page/engine/random.js";
 import { generate } from "../../page/engine/sampling.js";
 import { shapesOf } from "../../page/engine/shapes.js";
@@ -16,6 +17,6 @@ import { TASKS } from "../../page/engine/tasks.js";
 import { floatsOf } from "../../page/engine/weights.js";
 
 Object.assign(globalThis, {
-  ACTIVATIONS, arena, Circuit, Engine, floatsOf, generate, Layer0, Learner, logitGoal, Measure, NgramModel, Random,
-  scoreGoal, shapesOf, stagesOf, TASKS, Trainer, windowStart,
+  ACTIVATIONS, arena, Circuit, Engine, floatsOf, generate, inductionOn, Layer0, Learner, logitGoal,
+  Measure, NgramModel, Random, scoreGoal, shapesOf, stagesOf, TASKS, Trainer, windowStart,
 });

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from configs.config import ModelConfig
 from lens.capture import attends_of, blocks_of, capture, key_hidden, key_moved
+from lens.measure import repeated
+from lens.metrics import induction
 from model.generate import Sampling, window_start
 from model.gpt import GPT
 from page.html import ACTIVATIONS, pack
@@ -344,6 +346,15 @@ def test_window_start_matches_the_model(tab: Any) -> None:
     places = [[position, block_size] for position in range(40) for block_size in range(1, 10)]
     found = tab.evaluate("(places) => places.map((place) => windowStart(...place))", places)
     assert found == [window_start(*place) for place in places]
+
+
+@torch.no_grad()
+def test_induction_on_a_text_is_the_score_if_the_text_is_a_repeated_string(tab: Any) -> None:
+    tokens_BT = repeated(VOCAB, 6, 1)
+    weights_TS = capture(make_model(), tokens_BT).layers[1].weights_BHTS[0, 1]
+    rows = [x for t in range(12) for x in weights_TS[t, : t + 1].tolist()]
+    found = tab.evaluate("(a) => inductionOn(...a)", [rows, tokens_BT[0].tolist()])
+    assert found == pytest.approx(float(induction(weights_TS)), abs=1e-6)
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3, 9])

@@ -275,10 +275,10 @@ def test_patching_matches_pytorch(tab: Any, report: Report) -> None:
 
 def test_patches_come_from_the_second_text_on_show(tab: Any, report: Report) -> None:
     """Also if it is typed after the patch, has a token that the model never saw, or is cleared, so
-    that the page makes it; and if the first text changes."""
-    model = report.models[3]
+    that the page makes it; and if the first text or the snapshot changes."""
 
-    def assert_patched(text: str) -> None:
+    def assert_patched(text: str, step: int = 3) -> None:
+        model = report.models[step]
         other = tab.input_value("#other").replace("\u00e9", "")
         z_TD = capture(model, ids_of(other)).layers[2].z_BHTD[0, 0]
         patch = {"layer": 2, "head": 0, "position": 11, "row": z_TD[11].tolist()}
@@ -299,6 +299,8 @@ def test_patches_come_from_the_second_text_on_show(tab: Any, report: Report) -> 
         act(tab, "#typed", TEXT if other else TEXT[::-1])
         assert_patched(tab.input_value("#typed"))
     assert tab.input_value("#other") not in ("", "to be or not")
+    act(tab, "#slider", "1")
+    assert_patched(TEXT[::-1], step=1)
 
 
 def boxes(tab: Any) -> list[Any]:
@@ -473,6 +475,7 @@ def test_malformed_addresses_are_ignored(show: Show) -> None:
     strange = "edit=L9H0%3Dzero&edit=patch@99/L0&edit=hide@1/L0&edit=x&step=77&head=L9H9"
     strange += "&edit=move@1/L0H0%3D12&edit=move@1/L0%3D2&edit=hide@1/!L1&color=x&token=99"
     strange += "&edit=move@1/L0H0%3D0&edit=patch@1/L0%3D3"
+    strange += "&edit=L0H2%3Dzero&edit=L3.mlp&edit=hide@12"  # the first that the model lacks
     tab = show(address=f"#text=%ED%B2%80&{strange}")
     assert not tab.is_visible("#trouble") and not tab.is_visible("#edits")
     show(address="#text=so+b&other=to+b&edit=patch%405/L0")  # the text has no position 5

@@ -184,6 +184,14 @@ def test_learning_rates_of_the_address_are_used_from_the_first_step(play: Open) 
     assert found[0] == 0 < min(found[1:])
 
 
+def test_training_goes_on_after_max_steps(play: Open) -> None:
+    """The learning rates do not decay to 0 there."""
+    tab = play(f"?{SETTINGS}&max_steps=11")  # more than the warmup
+    train(tab, 11)
+    train(tab, 1)
+    assert not np.array_equal(logits(tab, "w0r0", 11), logits(tab, "w0r0", 12))
+
+
 def test_downloads_are_what_is_on_show(play: Open, tmp_path: Path) -> None:
     """Weights of the snapshot that the slider shows; a config that train.py reads."""
     tab = play("?task=modular&n_embd=16&ngrams=2&optimizer=adamw&weight_decay=0.2&seed=3")
