@@ -57,7 +57,8 @@ def take_stills(browser: Any, page: Path, scores: list[float]) -> None:
 
 def film(browser: Any, page: Path, scores: list[float], image: Any) -> None:
     """Record a GIF of the training, with a text that repeats a word."""
-    look = {"viewport": {"width": 1100, "height": 640}, "device_scale_factor": 900 / 1100}
+    look: dict[str, Any] = {"viewport": {"width": 1100, "height": 640}}
+    look["device_scale_factor"] = 900 / 1100
     tab = open_report(browser, page, **look)
     tab.evaluate(HIDE, ["header", "#steps-section", "#more"])
     tab.evaluate(ACT, ["snapshot", "typed", 2 * WORD])
