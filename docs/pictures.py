@@ -57,11 +57,8 @@ def take_stills(browser: Any, page: Path, scores: list[float]) -> None:
 
 def film(browser: Any, page: Path, scores: list[float], image: Any) -> None:
     """Record a GIF of the training, with a text that repeats a word."""
-    look: dict[str, Any] = {
-        "viewport": {"width": 1100, "height": 640},
-        "device_scale_factor": 900 / 1100,
-    }
-    tab = open_report(browser, page, **look)
+    size, scale = {"width": 1100, "height": 640}, 900 / 1100
+    tab = open_report(browser, page, viewport=size, device_scale_factor=scale)
     tab.evaluate(HIDE, ["header", "#steps-section", "#more"])
     tab.evaluate(ACT, ["snapshot", "typed", 2 * WORD])
     tab.keyboard.press("2")  # the step that shows attention
@@ -92,8 +89,8 @@ def open_lines(browser: Any, page: Path, head: str, edits: list[str], width: int
     does not contain. A row of the picture is a line of the text."""
     newline = open_report(browser, page).evaluate("glassgpt.vocab.indexOf('\\n')")
     shown = {"text": LINES, "head": head, "color": "probability", "token": newline, "edit": edits}
-    look = {"viewport": {"width": width, "height": 900}}
-    tab = open_report(browser, page, f"#{urlencode(shown, doseq=True)}", **look)
+    size, address = {"width": width, "height": 900}, f"#{urlencode(shown, doseq=True)}"
+    tab = open_report(browser, page, address, viewport=size)
     tab.evaluate(HIDE, ["header", "#network-section", "#next-section", "#steps-section", "#more"])
     tab.evaluate(ROWS)
     return tab

@@ -89,7 +89,7 @@ def test_resume_is_bitwise_identical_with_same_process_count(workplace: Path) ->
 def test_timed_job_repeats_bitwise_from_its_config(workplace: Path) -> None:
     flags = [flag for flag in FLAGS if "max_steps" not in flag] + ["--model.dropout=0.2"]
     assert run_job(2, [*flags, "--train.minutes=0.05", "--run=timed"]) == [0, 0]
-    assert " fit into 0.05 min here; " in output_of(0)
+    assert " fit into 0.05 min here, " in output_of(0)
     assert run_job(2, ["runs/timed/config.yaml", "--run=again"]) == [0, 0]
     assert_same_checkpoint("timed", "again")
 

@@ -217,6 +217,7 @@ def test_rows_are_of_each_text_and_seed(
             assert train.main(arguments[1:]) == 0
         return 1.5, ""
 
+    monkeypatch.setenv("GLASSGPT_CACHE", "")  # is set in each process
     monkeypatch.setattr(common, "run_command", run_here)
     monkeypatch.setattr(common, "in_fresh_process", lambda function, *args: function(*args))
     monkeypatch.setattr(common, "matmul_gflops", lambda device, dtype: 0.5)
