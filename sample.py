@@ -35,8 +35,9 @@ class Options(Sampling):
     """What to generate"""
 
     prompt: str = ""
-    """Text to continue. If empty, generation starts after a newline or, if the run's text has
-    none, after its most frequent token; the sequences of a task start with its first token."""
+    """Text to continue; in bash, $'\\n' is a newline. If empty, generation starts after a newline
+    or, if the run's text has none, after its most frequent token; the sequences of a task start
+    with its first token."""
 
     num_samples: Annotated[int, Field(ge=1, le=1000)] = 1
     """Number of texts to generate, in one batch; at most a thousand."""
@@ -98,7 +99,7 @@ def main(argv: list[str]) -> int:
         about = f"longest copy of the training text: {len(copied)} characters, {copied!r}"
         print(about, file=sys.stderr)
     elif str(saved.config.data.source) not in TASKS:
-        print("no longest copy: the training text is not in the cache", file=sys.stderr)
+        print("no longest copy: the training text has changed, or is not cached", file=sys.stderr)
     return 0
 
 

@@ -57,7 +57,7 @@ class DataConfig:
 
     separator: str = ""
     """Text to insert between files, and between the rows of a table or a Hub dataset. If empty, a
-    newline is inserted between the rows of a table."""
+    newline is inserted between the rows of a table. In bash, $'\\n' is a newline."""
 
     hub_config: str = ""
     """Configuration of the Hub dataset, if it has several."""
@@ -65,8 +65,9 @@ class DataConfig:
     hub_split: str = "train"
     """Split of the Hub dataset; train+validation+test joins three splits."""
 
-    column: str = "text"
-    """Column with the text, of a Hub dataset or a table: .jsonl, .csv, .parquet."""
+    column: list[str] | str = "text"
+    """Column with the text, of a Hub dataset or a table: .jsonl, .csv, .parquet. For several, such
+    as author and text, repeat the flag: they are joined with a colon."""
 
     task_kinds: Count | None = None
     """For a task: number of tokens (repeat, sink), letters (wrap), states (markov), kinds of
@@ -93,8 +94,10 @@ class DataConfig:
         return "token" if self.tokenizer == "bpe" else self.tokenizer
 
     def __post_init__(self) -> None:
-        if isinstance(self.source, list) and len(self.source) == 1:  # means the same
-            object.__setattr__(self, "source", self.source[0])
+        for name in ("source", "column"):
+            value = getattr(self, name)
+            if isinstance(value, list) and len(value) == 1:  # means the same
+                object.__setattr__(self, name, value[0])
         if self.val_fraction + self.test_fraction >= 1:
             raise ValueError("val_fraction and test_fraction leave nothing to train on")
 

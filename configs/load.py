@@ -124,10 +124,13 @@ def read_command_line(
     unknown = [word for word in rest if word.startswith("-")] or rest[positionals:]
     if unknown:
         name = unknown[0].split("=")[0]
-        hint = "; put a glob or a prompt in quotes, after its flag"
-        if name.startswith("-"):
-            hint = nearest(name, [f"--{known}" for known in fields]) or "; see --help"
-        raise UserError(f"unknown {name}{hint}")
+        if not name.startswith("-"):
+            raise UserError(
+                f"one argument too many: {unknown[0]}; put a glob or a prompt in quotes, after its "
+                f"flag"
+            )
+        hint = nearest(name, [f"--{known}" for known in fields])
+        raise UserError(f"unknown {name}{hint or '; see --help'}")
     values: Values = {section: {} for section in sections}
     for key, value in vars(given).items():
         section, _, name = key.rpartition(".")
@@ -220,7 +223,8 @@ def read_yaml(path: str | None) -> Values:
     """
     if not path:
         return {}
-    with open(path, "rb") as file, reading(path, "is not a config; for a text, use --data.source"):
+    hint = "is not a config; for a text, use --data.source, once for each file or glob"
+    with open(path, "rb") as file, reading(path, hint):
         plain = yaml.load(file, Loader)
         if not isinstance(plain, dict) or not all(
             section in SECTIONS and isinstance(fields, dict) for section, fields in plain.items()

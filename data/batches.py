@@ -26,7 +26,7 @@ from data.tokenizer import CharTokenizer, Tokenizer
 
 # Parts of messages that do not apply to a study
 SMALLER_CONTEXT = " or a smaller --model.block_size"
-SAME_TEXT = " (for --resume, of the same text)"
+SAME_TEXT = "; --resume takes the same text only, --init_from any"
 HELD_OUT = 256  # sequences of a task, for validation and for a test
 
 
@@ -78,8 +78,8 @@ def check_named_text(config: DataConfig, tokenizer: Tokenizer, corpus: Corpus) -
             path, *_ = max(source.identity[1:], key=lambda file: file[2])
             newest = f" (the newest file is {path})"
         raise UserError(
-            f"{source.name}, which only the saved run names, is not the text of that run{newest}; "
-            f"give --data.source{SAME_TEXT}"
+            f"{source.name} has changed since the run{newest}; to use it, give --data.source"
+            f"{SAME_TEXT}"
         )
 
 

@@ -89,10 +89,13 @@ def find_source(config: DataConfig) -> Source:
         read: Callable[..., Iterator[str]] = read_file
         if is_table:
             read = functools.partial(read_table, config)
-        end = config.separator if len(parts) < len(paths) - 1 else ""
+        end = config.separator or "\n" * is_table if len(parts) < len(paths) - 1 else ""
         parts.append(functools.partial(read, path, end))
     is_long = sum(path.stat().st_size for path in paths) > LONG
-    return Source(", ".join(map(str, paths.values())), identity, parts, is_long=is_long)
+    name = ", ".join(map(str, paths.values()))
+    if any(path.suffix.lower() in TABLES for path in paths):
+        name += f" (column {' and '.join(columns_of(config))})"
+    return Source(name, identity, parts, is_long=is_long)
 
 
 def find_files(name: str) -> list[Path]:
@@ -107,6 +110,11 @@ def find_files(name: str) -> list[Path]:
     return files
 
 
+def columns_of(config: DataConfig) -> list[str]:
+    """Return the columns with the text of a table."""
+    return [config.column] if isinstance(config.column, str) else config.column
+
+
 def natural(name: str) -> list[Any]:
     """Return the key of a name in natural order: every second part is a number."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
@@ -119,7 +127,7 @@ def read_file(path: Path, end: str, errors: str) -> Iterator[str]:
         UserError: for a file that is not UTF-8.
     """
     try:
-        with open(path, encoding="utf-8", errors=errors) as file:
+        with open(path, encoding="utf-8-sig", errors=errors) as file:  # without a byte order mark
             while text := file.read(CHUNK):
                 yield text + file.readline(CHUNK)  # to its end, so that no word is cut
     except UnicodeDecodeError:
@@ -168,12 +176,13 @@ def read_table(config: DataConfig, path: Path, end: str, errors: str) -> Iterato
             )
         except Exception as error:  # whose cause says what is wrong
             raise ValueError(error.__cause__ or str(error) or "it has no rows") from error
-        if config.column not in rows.column_names:
-            raise UserError(
-                f"{path} has no column {config.column}; pass --data.column, one of: "
-                f"{', '.join(rows.column_names)}"
-            )
-        yield from join_rows(rows.iter(ROWS), config.column, config.separator or "\n")
+        for column in columns_of(config):
+            if column not in rows.column_names:
+                raise UserError(
+                    f"{path} has no column {column}; pass --data.column, one of: "
+                    f"{', '.join(rows.column_names)}"
+                )
+        yield from join_rows(rows.iter(ROWS), columns_of(config), config.separator or "\n")
     yield end
 
 
@@ -198,16 +207,21 @@ def read_hub(config: DataConfig, errors: str) -> Iterator[str]:
             split=config.hub_split,
             revision=revision or None,
             cache_dir=hub_folder(),
-        ).select_columns(config.column)
-        yield from join_rows(rows.iter(ROWS), config.column, config.separator)
+        ).select_columns(columns_of(config))
+        yield from join_rows(rows.iter(ROWS), columns_of(config), config.separator)
 
 
-def join_rows(parts: Iterable[dict[str, list[Any]]], column: str, separator: str) -> Iterator[str]:
-    """Yield the texts of a column with the separator between them; a null is an empty text."""
+def join_rows(
+    parts: Iterable[dict[str, list[Any]]], columns: list[str], separator: str
+) -> Iterator[str]:
+    """Yield the texts of the rows with the separator between them. The columns of a row are joined
+    with a colon; a null is an empty text."""
     for i, part in enumerate(parts):
         if i:
             yield separator
-        if not all(isinstance(text, str | None) for text in part[column]):
-            raise ValueError(f"the column {column} does not contain text")
-        text = separator.join(text or "" for text in part[column])
+        for column in columns:
+            if not all(isinstance(text, str | None) for text in part[column]):
+                raise ValueError(f"the column {column} does not contain text")
+        rows = zip(*(part[column] for column in columns), strict=True)
+        text = separator.join(": ".join(filter(None, row)) for row in rows)
         yield text.replace("\r\n", "\n").replace("\r", "\n")

@@ -42,12 +42,12 @@ def trace(word: str | None, options: Trace) -> Iterator[str | Table]:
         yield from trace_random()
         return
     subject = Subject(word, options)
+    layer = subject.layer(options.layer)
+    check_index("head", options.head, subject.config.model.n_head)
     if options.of is not None:
         yield table_of_token(subject, find_token(subject.tokenizer, options.of, "--of"))
         return
     tokens = [visible(subject.tokenizer.labels[token]) for token in subject.prompt_T.tolist()]
-    layer = subject.layer(options.layer)
-    check_index("head", options.head, subject.config.model.n_head)
     steps = layer_steps(layer.attn, layer.x_BTC)
     yield table_of_steps(steps)
     yield f"head {options.head}: scores before the mask"

@@ -106,7 +106,7 @@ def test_the_longest_copy_of_the_training_text_is_named_if_the_text_is_in_the_ca
         return capsys.readouterr().err
 
     found = "longest copy of the training text: 14 characters, ' four fünf six'\n"
-    unknown = "no longest copy: the training text is not in the cache\n"
+    unknown = "no longest copy: the training text has changed, or is not cached\n"
     assert about("zzzz four fünf sixfour fünfff").endswith(found)
     Path("text").write_text(whole + "x")  # not the text of the run, even if it is in the cache
     assert about("two three").endswith(unknown)

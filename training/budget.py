@@ -11,7 +11,7 @@ from training.machine import Machine, Processes
 from training.step import make_model, train_step
 
 SHUTDOWN = 1.0  # seconds for checkpoints and exit
-EVALUATIONS = 4  # of a run, at least
+EVALUATIONS = 4  # of a run, at least, unless they take more than half of the time
 
 
 def fit_steps(
@@ -23,7 +23,8 @@ def fit_steps(
     done: int,
 ) -> tuple[int, int]:
     """Return `done` plus the number of steps that fit into `minutes`, counted from `began`, and the
-    number of steps between evaluations, of which there are at least four; print both.
+    number of steps between evaluations, of which there are at least four, unless they take more
+    than half of the time; print both.
 
     It times a model that is then discarded. The run is bitwise identical to one with these numbers
     as `--train.max_steps` and `--train.eval_every`, from the same weights.
@@ -59,8 +60,9 @@ def fit_steps(
     steps = max(1, int((left - evaluation) / (step + evaluation / train.eval_every)))
     eval_every = train.eval_every
     if steps < EVALUATIONS * eval_every:
-        steps = max(1, int((left - EVALUATIONS * evaluation) / step))
-        eval_every = math.ceil(steps / EVALUATIONS)
+        count = max(1, min(EVALUATIONS, int(left / 2 / evaluation)))
+        steps = max(1, int((left - count * evaluation) / step))
+        eval_every = math.ceil(steps / count)
     print(
         f"{steps:,} steps, {1000 * step:,.1f} ms each, fit into {train.minutes:g} min here, the "
         f"same as --train.max_steps {done + steps} --train.eval_every {eval_every}"

@@ -245,11 +245,11 @@ class SavedRun:
     def __str__(self) -> str:
         """Describe the checkpoint, its step and its loss in one line."""
         state = self.header.state
-        loss = (
-            f"validation loss {state.val_loss:.4f} nats/{self.config.data.unit}"
-            if state.val_loss is not None
-            else "not evaluated yet"
-        )
+        loss = "not evaluated yet"
+        if state.val_loss is not None:
+            loss = f"validation loss {state.val_loss:.4f} nats/{self.config.data.unit}"
+            if state.last_eval_step != state.step:
+                loss += f" at step {state.last_eval_step}"
         return printable(f"{self.path}, step {state.step}, {loss}")
 
     def check_resume(self, corpus: Corpus, config: TrainConfig, machine: Machine) -> None:

@@ -149,7 +149,7 @@ def test_flags_may_be_switches_or_repeated() -> None:
     _, values = read_command_line({"": Report}, ["--source=a", "--source=b"], "", "")
     assert build(Report, values[""]).source == ["a", "b"]
     assert options("--prompt=-x").prompt == "-x" and options("--top_k=null").top_k is None
-    with pytest.raises(UserError, match="unknown a; put a glob or a prompt in quotes"):
+    with pytest.raises(UserError, match="one argument too many: a; put a glob or a prompt"):
         options("a")
 
 
@@ -203,7 +203,7 @@ MISTAKES = [  # flags, or the text of a config file, and part of the error
     ("--mod.n_layer=3", "unknown --mod.n_layer; did you mean --model.n_layer?"),
     ("--model.n_layer", "--model.n_layer: expected one argument"),
     ("--model.n_embd=30", "--model.n_embd 30 must be divisible by n_head 4"),
-    ("model: {n_layer: 2}\ntrain: 3", "bad.yaml is not a config; for a text, use --data.source: "),
+    ("model: {n_layer: 2}\ntrain: 3", "bad.yaml is not a config; for a text, use --data.source, "),
     ("--model.n_embd=12", "--model.n_embd / n_head must be even for rotary positions"),
     ("--model.n_embd=4 --model.positions=none", "--model.n_embd / n_head must be at least 2"),
     ("--model.head_bias=true --model.tie_embeddings=true", "--model.head_bias must be false"),
@@ -213,7 +213,7 @@ MISTAKES = [  # flags, or the text of a config file, and part of the error
     ("model: {n_lay: 1}", "bad.yaml: model.n_lay is unknown; did you mean n_layer?"),
     ("model:\n  n_layer: 2\n  n_head: 2\n  n_layer: 3", "bad.yaml: n_layer is given twice"),
     ("!!python/object/apply:os.system ['touch exploded']\n", "fields in the sections data, model,"),
-    ("model: &a {n_layer: *a}\n", "bad.yaml is not a config; for a text, use --data.source: "),
+    ("model: &a {n_layer: *a}\n", "bad.yaml is not a config; for a text, use --data.source, "),
 ]
 
 

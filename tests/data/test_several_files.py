@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,14 @@ def test_files_of_a_glob_are_in_natural_order_and_read_once(workplace: Path) -> 
     assert corpus.parts == (80, 120, 80)
 
 
+def test_byte_order_mark_is_not_part_of_a_text(workplace: Path) -> None:
+    for name, encoding in (("a.txt", "utf-8"), ("b.txt", "utf-8-sig")):
+        Path(name).write_text("é, ab\n" * 50, encoding=encoding, newline="\n")
+    for kind in ("char", "byte"):
+        one, other = (load_text(DataConfig(source=f"{n}.txt", tokenizer=kind)) for n in "ab")
+        assert one.corpus.sha256 == other.corpus.sha256 and one.corpus.parts == other.corpus.parts
+
+
 MESSAGES = ["it's é\r\n", None, "two\nlines", "", "plain"]
 
 
@@ -82,7 +91,14 @@ def test_column_of_a_table_is_the_text(workplace: Path, kind: str) -> None:
         table.to_parquet(path)
     loaded = load_text(DataConfig(source=path, column="said"))
     text = loaded.tokenizer.decode(loaded.tokens.tolist())
-    assert text == "\n".join((said or "").replace("\r", "") for said in MESSAGES * 30)
+    said = [(said or "").replace("\r", "") for said in MESSAGES * 30]
+    assert text == "\n".join(said) and loaded.corpus.source == f"{path} (column said)"
+    loaded = load_text(DataConfig(source=path, column=["who", "said"]))
+    text = loaded.tokenizer.decode(loaded.tokens.tolist())
+    assert text == "\n".join(f"p{i}: {each}" if each else f"p{i}" for i, each in enumerate(said))
+    shutil.copy(path, f"more.{kind}")
+    loaded = load_text(DataConfig(source=[path, f"more.{kind}"], column="said"))
+    assert loaded.tokenizer.decode(loaded.tokens.tolist()) == "\n".join(said + said)
     with pytest.raises(
         UserError, match=r"has no column text; pass --data.column, one of: who, said"
     ):
@@ -107,7 +123,9 @@ def test_text_that_only_a_header_names_must_be_its_text(workplace: Path) -> None
     os.utime(name)
     check_named_text(config, loaded.tokenizer, loaded.corpus)
     Path(name).write_text(prose(901, 5))
-    with pytest.raises(UserError, match=r"the text of that run; give --data.source \(for --resume"):
+    with pytest.raises(
+        UserError, match=r"changed since the run; to use it, give --data.source; --resume"
+    ):
         check_named_text(config, loaded.tokenizer, loaded.corpus)
 
 
@@ -118,7 +136,7 @@ def test_newest_of_several_files_is_named_if_their_text_is_another_one(workplace
     for i, name in enumerate(names):
         os.utime(name, (1e9 - i, 1e9 - i))
     Path(names[1]).write_text(prose(501, 1))
-    with pytest.raises(UserError, match=r"that run \(the newest file is .*/ch1.txt\); give --data"):
+    with pytest.raises(UserError, match=r"the run \(the newest file is .*/ch1.txt\); to use it"):
         check_named_text(config, loaded.tokenizer, loaded.corpus)
 
 
