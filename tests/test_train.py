@@ -252,6 +252,15 @@ def test_minutes_limit_every_session_and_add_to_the_steps_of_a_run(
         assert state_of(run).seconds == pytest.approx(spent)
 
 
+def test_evaluations_take_at_most_half_of_a_short_time(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    monkeypatch.setattr(common.start, "BEGAN", clock[0])
+    flags = [flag for flag in SHORT if "max_steps" not in flag]
+    assert train.main([*flags, "--train.batch_size=1", "--train.minutes=0.25", "--run=a"]) == 0
+    assert state_of("a").step >= 5 and len(read("runs/a", "val_loss")) == 1
+
+
 # --- failures ------------------------------------------------------------------------------------
 
 

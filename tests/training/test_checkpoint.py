@@ -224,3 +224,12 @@ def test_opened_model_computes_the_same_logits(path: Path) -> None:
         save_forged(path, "config.model", dataclasses.asdict(config) | {"n_layer": layers}, tensors)
         with pytest.raises(UserError, match=f"not match its config: {message}"):
             open_run(path.parent, "last").model()
+
+
+def test_validation_loss_of_an_earlier_step_names_that_step(debug_run: Path) -> None:
+    saved = open_run(debug_run, "last")
+    state = dataclasses.replace(saved.header.state, step=70, val_loss=2.0, last_eval_step=60)
+    for step, said in ((70, " at step 60"), (60, "")):
+        header = dataclasses.replace(saved.header, state=dataclasses.replace(state, step=step))
+        about = str(dataclasses.replace(saved, header=header))
+        assert about.endswith(f"step {step}, validation loss 2.0000 nats/char{said}")
