@@ -82,4 +82,4 @@ def test_manual_opens_on_a_line_that_ends_later(tab: Any) -> None:
             for name, p in {"now": now, "before": before}.items():
                 if float(p) > 0.3:
                     ended.setdefault(name, end.start())
-    assert 60 <= ended["before"] <= 70 and 15 <= ended["now"] - ended["before"] <= 25
+    assert 60 <= ended["before"] <= 70 and 10 <= ended["now"] - ended["before"] <= 25
