@@ -78,8 +78,8 @@ def check_named_text(config: DataConfig, tokenizer: Tokenizer, corpus: Corpus) -
             path, *_ = max(source.identity[1:], key=lambda file: file[2])
             newest = f" (the newest file is {path})"
         raise UserError(
-            f"{source.name} has changed since the run{newest}; to use it, give --data.source"
-            f"{SAME_TEXT}"
+            f"{source.name}, the text of the saved run, has changed or is not here{newest}; to use "
+            f"it, give --data.source{SAME_TEXT}"
         )
 
 

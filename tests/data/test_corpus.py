@@ -255,7 +255,7 @@ def test_saved_run_cannot_cause_reads_or_downloads(
     for words in ("--resume=other --train.max_steps=9", "--init_from=other"):
         assert train.main(words.split()) == 2
         said = capsys.readouterr().err.splitlines()[-1]
-        assert said.startswith("error: ") and "which only the saved run names" in said
+        assert said.startswith("error: ") and "the text of the saved run" in said
         assert said.endswith("; give --data.source (for --resume, of the same text)")
     for command in ("heads", "evaluate"):
         assert study.main([command, "other"]) == 2

@@ -124,7 +124,7 @@ def test_text_that_only_a_header_names_must_be_its_text(workplace: Path) -> None
     check_named_text(config, loaded.tokenizer, loaded.corpus)
     Path(name).write_text(prose(901, 5))
     with pytest.raises(
-        UserError, match=r"changed since the run; to use it, give --data.source; --resume"
+        UserError, match=r"changed or is not here; to use it, give --data.source; --resume"
     ):
         check_named_text(config, loaded.tokenizer, loaded.corpus)
 
@@ -136,7 +136,7 @@ def test_newest_of_several_files_is_named_if_their_text_is_another_one(workplace
     for i, name in enumerate(names):
         os.utime(name, (1e9 - i, 1e9 - i))
     Path(names[1]).write_text(prose(501, 1))
-    with pytest.raises(UserError, match=r"the run \(the newest file is .*/ch1.txt\); to use it"):
+    with pytest.raises(UserError, match=r"here \(the newest file is .*/ch1.txt\); to use it"):
         check_named_text(config, loaded.tokenizer, loaded.corpus)
 
 

@@ -67,7 +67,7 @@ def test_another_text_is_named_beside_its_numbers(
         assert len(lines) == count and not any(OTHER in line for line in lines)
     text.write_text(text.read_text()[::-1])
     assert study.main(["evaluate", "before"]) == 2
-    assert "which only the saved run names, is not the text of that" in capsys.readouterr().err
+    assert "the text of the saved run, has changed or is not here" in capsys.readouterr().err
     assert train.main(["--run=after", "--data.source=text.txt", *SMALL]) == 0
     for words in (("before",), ("before", "--source=text.txt"), ("task", "--source=repeat_fixed")):
         lines = said(*words)
