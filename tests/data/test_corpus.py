@@ -256,7 +256,7 @@ def test_saved_run_cannot_cause_reads_or_downloads(
         assert train.main(words.split()) == 2
         said = capsys.readouterr().err.splitlines()[-1]
         assert said.startswith("error: ") and "the text of the saved run" in said
-        assert said.endswith("; give --data.source (for --resume, of the same text)")
+        assert said.endswith("; --resume takes the same text only, --init_from any")
     for command in ("heads", "evaluate"):
         assert study.main([command, "other"]) == 2
         assert capsys.readouterr().err.endswith("; give --source\n")
