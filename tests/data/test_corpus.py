@@ -259,7 +259,7 @@ def test_saved_run_cannot_cause_reads_or_downloads(
         assert said.endswith("; --resume takes the same text only, --init_from any")
     for command in ("heads", "evaluate"):
         assert study.main([command, "other"]) == 2
-        assert capsys.readouterr().err.endswith("; give --source\n")
+        assert capsys.readouterr().err.endswith("; to use it, give --source\n")
     assert {path.name for path in workplace.iterdir()} == {"private.txt", "runs"}
 
 
