@@ -72,8 +72,8 @@ const keyPlace = (name = headName(state.head)) =>
 export function showKeyEdits() {
   const key = editableKey(), isNone = key === null, hidden = isOff(`hide${keyPlace()}`);
   const moved = state.edits.find((word) => word.startsWith(`move${keyPlace()}=`));
-  $("key-name").textContent = !isNone ? `Move ${place("key", key)}`
-    : state.view.start ? "Text exceeds context" : "Select a token";
+  $("key-name").textContent = !isNone ? place("key", key)
+    : state.view.start ? "Text too long" : "Select a token";
   $("key-heads").options[0].text = `in ${headName(state.head)}`;
   Object.assign($("key-by"), { value: moved?.split("=")[1] ?? 0, disabled: isNone || !editing.canMove });
   $("key-moved").textContent = signed(Number($("key-by").value), 0);
