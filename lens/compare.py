@@ -73,6 +73,10 @@ def compare(word: str | None, options: Compare) -> Iterator[str | Table]:
     if options.only not in (None, *COMPARISONS):
         raise UserError(f"--only {options.only} must be one of {', '.join(COMPARISONS)}")
     subject = Subject(word, options)
+    if subject.config.model.block_size == 1:
+        raise UserError(
+            "with block_size 1, each token attends to itself alone; compare another run"
+        )
     layer = subject.layer(options.layer)
     sequences_BT = subject.sequences(options.sequences)
     other = capture(subject.model, sequences_BT[-1:, : subject.window // 2])

@@ -2,18 +2,21 @@
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import study
 from configs.config import ModelConfig
 from lens import compare
 from lens.capture import blocks_of, capture
 from lens.compare import COMPARISONS, Case
 from lens.metrics import entropy
 from model.attention import MultiHeadAttention
+from tests.conftest import make_run
 from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens
 
 C, T = H * D, 10
@@ -115,6 +118,15 @@ def test_numbers_match_their_definitions(config: ModelConfig, query: float) -> N
     for name, numbers in found.items():
         abs = 0.1 if query > 1 else 1e-5  # scores are around 10,000
         assert numbers == pytest.approx(expected[name], rel=1e-4, abs=abs), name
+
+
+def test_context_of_one_token_has_nothing_to_compare(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(Path("runs/a"), block_size=1)
+    Path("text.txt").write_text("the value of the object is returned\n" * 60)
+    assert study.main(["compare", "a", "--source=text.txt"]) == 2
+    assert "with block_size 1, each token attends to itself alone" in capsys.readouterr().err
 
 
 def test_wrong_reference_layer_shows_as_error(monkeypatch: pytest.MonkeyPatch) -> None:
