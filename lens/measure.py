@@ -148,6 +148,16 @@ def ablate(model: GPT, tokens_BT: Tensor) -> dict[str, Tensor]:
     return changes
 
 
+def mean_and_error(change_BT: Tensor, at_BT: Tensor) -> tuple[float, float]:
+    """Return the mean change at these places, and its standard error over sequences, which may have
+    different numbers of places."""
+    count_B, count = at_BT.sum(1), at_BT.sum()
+    mean = change_BT[at_BT].sum() / count
+    excess_B = (change_BT * at_BT).sum(1) - mean * count_B
+    error = excess_B.norm() / count * (len(count_B) / (len(count_B) - 1)) ** 0.5
+    return float(mean), float(error)
+
+
 def spread(count: int, total: int) -> list[int]:
     """Choose at most `count` of `total` places, evenly spaced; two or more include both ends."""
     return sorted({int(i) for i in torch.linspace(0, total - 1, min(count, total)).round()})

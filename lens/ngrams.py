@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from data.batches import TextBatches
 from data.ngrams import Array, mixed_losses
 from lens.capture import head_replaced
 from lens.heads import names_of
-from lens.measure import token_losses
+from lens.measure import mean_and_error, token_losses
 from lens.subject import JsonOptions, SplitOptions, Subject, SubjectOptions, spread_places
 from lens.tables import Table, visible
 from model.gpt import GPT
@@ -125,7 +126,10 @@ def table_of_heads(
         with head_replaced(model, *at, 0.0):
             ablated_BT = surprisal(model, tokens_BT)
         change_BT = ablated_BT - model_BT
-        alone, both = map(mean_and_error, (change_BT, mixed(ablated_BT, counted_BT) - mixed_BT))
+        alone, both = (
+            mean_and_error(torch.from_numpy(each), torch.ones(each.shape, dtype=torch.bool))
+            for each in (change_BT, mixed(ablated_BT, counted_BT) - mixed_BT)
+        )
         left = 100 * both[0] / alone[0] if alone[0] > 2 * alone[1] else None
         parts = []
         for part_BT in (gap_BT < 0, gap_BT >= 0):
@@ -135,8 +139,3 @@ def table_of_heads(
     rows.sort(key=lambda row: -row[2][0])
     heading = ["loss change", "mixed with n-grams", "left, %", "advantage, %", "deficit, %"]
     return Table([["head", *heading], *rows], form=".1f")
-
-
-def mean_and_error(change_BT: Array) -> tuple[float, float]:
-    """Return the mean change and its standard error over sequences."""
-    return change_BT.mean(), change_BT.mean(1).std(ddof=1) / len(change_BT) ** 0.5

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from common.errors import UserError
 from data.tokenizer import Tokenizer
-from lens.measure import ablations, mean_outputs, weight_by_distance
+from lens.measure import ablations, mean_and_error, mean_outputs, weight_by_distance
 from lens.tables import Table, visible
 from model.gpt import GPT
 
@@ -71,13 +71,3 @@ def table_at(model: GPT, labels: list[str], tokens_BT: Tensor, token: int) -> Ta
     rows.sort(key=lambda row: -row[1][0])
     heading = f"loss change at {name} ({int(at_BT.sum()):,} places)"
     return Table([["head", heading, "elsewhere", "ratio"], *rows])
-
-
-def mean_and_error(change_BT: Tensor, at_BT: Tensor) -> tuple[float, float]:
-    """Return the mean change at these places, and its standard error over sequences, of which each
-    has another number of places."""
-    count_B, count = at_BT.sum(1), at_BT.sum()
-    mean = change_BT[at_BT].sum() / count
-    excess_B = (change_BT * at_BT).sum(1) - mean * count_B
-    error = excess_B.norm() / count * (len(count_B) / (len(count_B) - 1)) ** 0.5
-    return float(mean), float(error)
