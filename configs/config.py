@@ -66,8 +66,8 @@ class DataConfig:
     """Split of the Hub dataset; train+validation+test joins three splits."""
 
     column: list[str] | str = "text"
-    """Column with the text, of a Hub dataset or a table: .jsonl, .csv, .parquet. For several, such
-    as author and text, repeat the flag: they are joined with a colon."""
+    """Column with the text, of a Hub dataset or a table: .jsonl, .json, .csv, .parquet. For
+    several, such as author and text, repeat the flag: they are joined with a colon."""
 
     task_kinds: Count | None = None
     """For a task: number of tokens (repeat, sink), letters (wrap), states (markov), kinds of

@@ -33,6 +33,8 @@ from data.tokenizer import (
     train_bpe,
 )
 
+ENTRY = 2  # raise it when a text is read in another way, or its entry of the cache holds more
+
 
 @dataclass(frozen=True, config=STRICT)
 class Corpus:
@@ -110,7 +112,7 @@ def find_entry(config: DataConfig, source: Source, tokenizer: Tokenizer | None) 
 
 def fingerprint(plain: list[Any]) -> str:
     """Return a short name for plain data."""
-    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([ENTRY, *plain]).encode()).hexdigest()[:16]
 
 
 def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
