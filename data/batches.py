@@ -25,7 +25,7 @@ from data.tasks import TASKS
 from data.tokenizer import CharTokenizer, Tokenizer
 
 # Parts of messages that do not apply to a study
-SMALLER_CONTEXT = " or a smaller --model.block_size"
+SMALLER_CONTEXT = ", a larger --data.val_fraction or, in a new run, a smaller --model.block_size"
 SAME_TEXT = "; --resume takes the same text only, --init_from any"
 HELD_OUT = 256  # sequences of a task, for validation and for a test
 
