@@ -73,10 +73,6 @@ def compare(word: str | None, options: Compare) -> Iterator[str | Table]:
     if options.only not in (None, *COMPARISONS):
         raise UserError(f"--only {options.only} must be one of {', '.join(COMPARISONS)}")
     subject = Subject(word, options)
-    if subject.config.model.block_size == 1:
-        raise UserError(
-            "with block_size 1, each token attends to itself alone; compare another run"
-        )
     layer = subject.layer(options.layer)
     sequences_BT = subject.sequences(options.sequences)
     other = capture(subject.model, sequences_BT[-1:, : subject.window // 2])
@@ -102,6 +98,11 @@ def classical(attn: MultiHeadAttention) -> MultiHeadAttention:
     return twin.eval()
 
 
+def defined(entropies: Tensor) -> float | str:
+    """Return the mean entropy; there is none if the context has a single token."""
+    return "undefined" if entropies.isnan().all() else entropies.mean().item()
+
+
 def one_head(case: Case) -> Found:
     """one head as wide as the layer and several, on the same queries and keys
 
@@ -114,9 +115,9 @@ def one_head(case: Case) -> Found:
     apart_HH = (many_HTS[:, None] - many_HTS).abs().sum(-1).mean(-1) / 2
     pairs = max(1, len(many_HTS) * (len(many_HTS) - 1))
     return {
-        "entropy of the one head (1 is uniform)": entropy(one_B1TS).item(),
-        "entropy of the several heads, lowest": entropy(many_HTS).min().item(),
-        "entropy of the several heads, highest": entropy(many_HTS).max().item(),
+        "entropy of the one head (1 is uniform)": defined(entropy(one_B1TS)),
+        "entropy of the several heads, lowest": defined(entropy(many_HTS).min()),
+        "entropy of the several heads, highest": defined(entropy(many_HTS).max()),
         "change of the heads' outputs": change((one_B1TS @ v)[:, 0], merge(seen.z_BHTD)),
         "attention that two heads place differently, mean": apart_HH.sum().item() / pairs,
     }
@@ -187,7 +188,7 @@ def scale(case: Case) -> Found:
         loss = (z * torch.randn(z.shape, generator=torch.Generator().manual_seed(0))).sum()
         (gradient,) = torch.autograd.grad(loss, steps["scores"].value)
         found |= {
-            f"{name}: entropy (1 is uniform)": entropy(A).mean().item(),
+            f"{name}: entropy (1 is uniform)": defined(entropy(A)),
             f"{name}: largest weight of a row, mean": A.amax(-1).mean().item(),
             f"{name}: gradient of a random loss": gradient.norm().item(),
         }
