@@ -30,6 +30,14 @@ LearningRate = Annotated[float, Field(ge=0, le=1e30)]  # an update in float32 ha
 Kernel = Literal["fused", "explicit"]
 
 
+def unpack(config: object, *fields: str) -> None:
+    """Replace a list of one value by the value, which means the same."""
+    for name in fields:
+        value = getattr(config, name)
+        if isinstance(value, list) and len(value) == 1:
+            object.__setattr__(config, name, value[0])
+
+
 @dataclass(frozen=True, config=STRICT)
 class DataConfig:
     """The text: where it comes from, and how it becomes tokens."""
@@ -94,10 +102,7 @@ class DataConfig:
         return "token" if self.tokenizer == "bpe" else self.tokenizer
 
     def __post_init__(self) -> None:
-        for name in ("source", "column"):
-            value = getattr(self, name)
-            if isinstance(value, list) and len(value) == 1:  # means the same
-                object.__setattr__(self, name, value[0])
+        unpack(self, "source", "column")
         if self.val_fraction + self.test_fraction >= 1:
             raise ValueError("val_fraction and test_fraction leave nothing to train on")
 
@@ -115,8 +120,23 @@ class ModelConfig:
     n_head: Count = 4
     """Number of attention heads in a block, each of width n_embd / n_head."""
 
+    n_kv_head: Count | None = None
+    """Number of heads of keys and values, each shared by n_head / n_kv_head heads of queries:
+    grouped-query attention, or, with 1, multi-query attention. If omitted, n_head."""
+
     n_embd: Annotated[int, Field(ge=1, le=10**5)] = 128
     """Width of the residual stream."""
+
+    mlp_ratio: Annotated[int, Field(ge=0, le=100)] = 4
+    """Neurons of an MLP, as a multiple of n_embd. 0 leaves out the MLPs: attention only."""
+
+    window: list[Natural] | Natural = 0
+    """Number of positions that a query attends to, its own and those before it: sliding-window
+    attention. 0 is the whole context. For one number for each layer, repeat the flag."""
+
+    norm: Literal["layer", "none"] = "layer"
+    """Normalization of what each sublayer and the output head read: LayerNorm, or none, as in
+    models whose weights are to be read. Queries and keys have qk_norm."""
 
     positions: Literal["learned", "rotary", "none"] = "rotary"
     """Position encoding: learned embeddings, rotary, or none; with none, only the causal mask
@@ -156,8 +176,13 @@ class ModelConfig:
     explicit computes the formula step by step. They agree up to rounding."""
 
     def __post_init__(self) -> None:
+        unpack(self, "window")
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd {self.n_embd} must be divisible by n_head {self.n_head}")
+        if self.n_head % self.kv_heads:
+            raise ValueError(f"n_head {self.n_head} must be divisible by n_kv_head {self.kv_heads}")
+        if isinstance(self.window, list) and len(self.window) != self.n_layer:
+            raise ValueError(f"window must be one number, or {self.n_layer}, one for each layer")
         if self.head_bias and self.tie_embeddings:
             raise ValueError("head_bias must be false with tie_embeddings")
         if self.positions == "rotary" and self.head_width % 2:
@@ -169,6 +194,17 @@ class ModelConfig:
     def head_width(self) -> int:
         """D = C / H."""
         return self.n_embd // self.n_head
+
+    @property
+    def kv_heads(self) -> int:
+        """The number of heads of keys and values."""
+        return self.n_kv_head or self.n_head
+
+    @property
+    def windows(self) -> list[int]:
+        """The window of each layer; 0 if it is not shorter than the context."""
+        windows = self.window if isinstance(self.window, list) else [self.window] * self.n_layer
+        return [window if window < self.block_size else 0 for window in windows]
 
 
 @dataclass(frozen=True, config=STRICT)

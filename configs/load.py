@@ -77,8 +77,13 @@ def fields_of(kind: type) -> dict[str, Any]:
 
 
 def parse_value(field: Any, value: Any) -> Any:
-    """Convert a text to a number or boolean if the field takes one and the text is one."""
-    if not isinstance(value, str) or str in (field.annotation, *get_args(field.annotation)):
+    """Convert a text to a number or boolean if the field takes one and the text is one, and so each
+    text of a list."""
+    if str in (field.annotation, *get_args(field.annotation)):
+        return value
+    if isinstance(value, list):
+        return [parse_value(field, each) for each in value]
+    if not isinstance(value, str):
         return value
     for number in (int, float):
         with suppress(ValueError):
@@ -89,9 +94,10 @@ def parse_value(field: Any, value: Any) -> Any:
 def add_flag(parser: Parser, name: str, field: Any) -> None:
     """Add the flag of a field, with the field's docstring as help."""
     choices = get_args(field.annotation)
+    is_list = any(get_origin(choice) is list for choice in choices)
     note = "" if field.default in (None, "") else f" (default: {field.default})"
     takes: dict[str, Any] = {
-        "action": "append" if list[str] in choices else "store" if "." in name else Once,
+        "action": "append" if is_list else "store" if "." in name else Once,
         "metavar": "|".join(choices) if get_origin(field.annotation) is Literal else "VALUE",
     }
     if field.annotation is bool and "." not in name:  # a command's own flag

@@ -29,7 +29,7 @@ def reference_logits(weights: dict[str, Tensor], config: ModelConfig, tokens_T: 
         KeyError: naming a weight that is missing.
     """
     W = {name: weight.detach().double().cpu() for name, weight in weights.items()}
-    H, T, used = config.n_head, len(tokens_T), set[str]()
+    T, used = len(tokens_T), set[str]()
 
     def get(name: str) -> Tensor | None:
         used.add(name)
@@ -40,6 +40,8 @@ def reference_logits(weights: dict[str, Tensor], config: ModelConfig, tokens_T: 
         return F.linear(x, W[f"{name}.weight"], get(f"{name}.bias"))
 
     def norm(name: str, x: Tensor) -> Tensor:
+        if config.norm == "none" and name.endswith(("attn_norm", "mlp_norm", "final_norm")):
+            return x
         used.add(f"{name}.weight")
         return F.layer_norm(x, x.shape[-1:], W[f"{name}.weight"], get(f"{name}.bias"))
 
@@ -51,8 +53,9 @@ def reference_logits(weights: dict[str, Tensor], config: ModelConfig, tokens_T: 
         cos, sin, (a, b) = angles_TD.cos(), angles_TD.sin(), x_HTD.split(half, dim=-1)
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
-    def heads(name: str, x_TC: Tensor) -> Tensor:
-        return linear(name, x_TC).unflatten(-1, (H, -1)).transpose(0, 1)
+    def heads(name: str, count: int, x_TC: Tensor) -> Tensor:
+        x_HTD = linear(name, x_TC).unflatten(-1, (count, config.head_width)).transpose(0, 1)
+        return x_HTD.repeat_interleave(config.n_head // count, dim=0)
 
     used.add("token_embedding.weight")
     x_TC = W["token_embedding.weight"][tokens_T]
@@ -66,20 +69,23 @@ def reference_logits(weights: dict[str, Tensor], config: ModelConfig, tokens_T: 
             number = (number * V + F.pad(tokens_T, (back, 0))[:T]) % NGRAM_ROWS
         used.add(f"ngram_embeddings.{n - 2}.weight")
         x_TC = x_TC + W[f"ngram_embeddings.{n - 2}.weight"][number]
-    future_TT = torch.ones(T, T, dtype=torch.bool).triu(1)
-    for i in range(config.n_layer):
+    distance_TT = torch.arange(T)[:, None] - torch.arange(T)
+    for i, window in enumerate(config.windows):
         attn, mlp = f"blocks.{i}.attn", f"blocks.{i}.mlp"
         normed_TC = norm(f"blocks.{i}.attn_norm", x_TC)
-        q, k, v = (heads(f"{attn}.{name}", normed_TC) for name in ("query", "key", "value"))
+        q = heads(f"{attn}.query", config.n_head, normed_TC)
+        k, v = (heads(f"{attn}.{name}", config.kv_heads, normed_TC) for name in ("key", "value"))
         if config.qk_norm:
             q, k = norm(f"{attn}.q_norm", q), norm(f"{attn}.k_norm", k)
         if config.positions == "rotary":
             q, k = rotate(q), rotate(k)
-        scores_HTT = (q @ k.mT / math.sqrt(q.size(-1))).masked_fill(future_TT, -math.inf)
+        hidden_TT = (distance_TT < 0) | (distance_TT >= (window or T))
+        scores_HTT = (q @ k.mT / math.sqrt(q.size(-1))).masked_fill(hidden_TT, -math.inf)
         z_TC = (scores_HTT.softmax(-1) @ v).transpose(0, 1).flatten(1)
         x_TC = x_TC + linear(f"{attn}.out", z_TC)
-        hidden = linear(f"{mlp}.up", norm(f"blocks.{i}.mlp_norm", x_TC))
-        x_TC = x_TC + linear(f"{mlp}.down", ACTIVATIONS[config.activation](hidden))
+        if config.mlp_ratio:
+            neurons = linear(f"{mlp}.up", norm(f"blocks.{i}.mlp_norm", x_TC))
+            x_TC = x_TC + linear(f"{mlp}.down", ACTIVATIONS[config.activation](neurons))
     x_TC = norm("final_norm", x_TC)
     logits_TV = (
         x_TC @ W["token_embedding.weight"].T if config.tie_embeddings else linear("head", x_TC)

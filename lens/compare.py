@@ -91,9 +91,11 @@ def compare(word: str | None, options: Compare) -> Iterator[str | Table]:
 
 
 def classical(attn: MultiHeadAttention) -> MultiHeadAttention:
-    """Copy the four matrices of a layer, without rotary positions and QK-norm."""
+    """Copy the four matrices of a layer, without rotary positions, QK-norm and window."""
     bias = attn.out.bias is not None
-    twin = MultiHeadAttention(attn.out.out_features, attn.n_head, bias=bias).to(attn.out.weight)
+    kv_heads = attn.key.out_features // attn.head_width
+    twin = MultiHeadAttention(attn.out.out_features, attn.n_head, kv_heads, bias=bias)
+    twin.to(attn.out.weight)
     twin.load_state_dict(attn.state_dict(), strict=False)
     return twin.eval()
 
@@ -148,9 +150,9 @@ def split(case: Case) -> Found:
     """
     attn, interleaved = case.layer.attn, copy.deepcopy(case.layer.attn)
     x_BTC, output_BTC = case.layer.x_BTC, case.layer.output_BTC
-    C, H = attn.out.out_features, attn.n_head
-    order = torch.arange(C).view(C // H, H).T.reshape(-1)  # head h takes rows h, h + H, h + 2H ...
     for layer in (interleaved.query, interleaved.key, interleaved.value):
+        # Head h takes rows h, h + H, h + 2H ...
+        order = torch.arange(layer.out_features).view(attn.head_width, -1).T.reshape(-1)
         for parameter in layer.parameters():
             parameter.data = parameter[order]
     return {
@@ -210,13 +212,13 @@ def finite_mask(case: Case) -> Found:
     then exp no longer underflows. Near 10000, float32, bfloat16 and float16 round to 0.001, 64 and
     8.
     """
-    found, future = Found(), ~causal_mask(*case.layer.weights_BHTS.shape[2:])
+    found = Found()
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         name = str(dtype).removeprefix("torch.")
         found[f"{name}: score gap at which -10000 leaks"] = leak_gap(dtype)
     for masked_by in (FINITE, -math.inf):
-        steps = layer_steps(case.layer.attn, case.layer.x_BTC, masked_by=masked_by)
-        leaked = steps["weights A"].value[..., future].sum()
+        weights = layer_steps(case.layer.attn, case.layer.x_BTC, masked_by=masked_by)["weights A"]
+        leaked = weights.value[weights.hidden].sum()
         found[f"attention that leaks on this prompt, {masked_by:g}"] = leaked.item()
     return found
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lens.capture import blocks_of
+from lens.formula import by_head
 from model.gpt import GPT, Block
 
 Head = tuple[int, int]  # layer and head
@@ -54,7 +55,7 @@ def circuits_of(block: Block) -> list[dict[str, Product]]:
     weight_C = torch.ones(()) if weight is None else weight.double()
     matrices = [layer.weight.double() * weight_C for layer in (attn.query, attn.key, attn.value)]
     matrices.append(attn.out.weight.double().T)
-    heads = [W.unflatten(0, (attn.n_head, -1)) for W in matrices]
+    heads = [by_head(attn, W) for W in matrices]
     return [
         {"Q": unit(k, q), "K": unit(q, k), "V": unit(o, v)}
         for q, k, v, o in zip(*heads, strict=True)

@@ -55,18 +55,23 @@ def layer_steps(
         steps[name] = Step(formula, letters, value, hidden)
         return value
 
-    add("input", "x, the normalized residual stream", "B,T,C", x_BTC)
+    add("input", "x, the input of the layer", "B,T,C", x_BTC)
     heads = []
     for name, layer, norm, letters in (
         ("Q", attn.query, attn.q_norm, "B,H,T,D"),
         ("K", attn.key, attn.k_norm, "B,H,S,D"),
         ("V", attn.value, nn.Identity(), "B,H,S,D"),
     ):
+        shared = attn.n_head // (layer.out_features // attn.head_width)
         formula = f"x W_{name.lower()}{plus_bias(layer, name.lower())}"
-        x_BHTD = attn.split_heads(add(name, formula, "B,T,C", layer(x_BTC)))
+        projected = add(name, formula, "B,T,C" if shared == 1 else "B,S,G D", layer(x_BTC))
+        x_BHTD = attn.for_each_query(attn.split_heads(projected))
         if per_head:
             x_BHTD = project_per_head(attn, layer, x_BTC)
-        add(f"{name} by head", f"{name} split into H x D", letters, x_BHTD)
+        formula = f"{name} split into H x D"
+        if shared > 1:
+            formula = f"{name} split into G x D, each for {shared} heads"
+        add(f"{name} by head", formula, letters, x_BHTD)
         if not isinstance(norm, nn.Identity):
             formula = f"{type(norm).__name__}({name}), each head"
             x_BHTD = add(f"{name} normalized", formula, letters, norm(x_BHTD))
@@ -74,16 +79,19 @@ def layer_steps(
             formula, x_BHTD = f"{name} rotated by its position", attn.rotary(x_BHTD, 0)
             add(f"{name} rotated", formula, letters, x_BHTD)
         heads.append(x_BHTD)
-    q_BHTD, k_BHSD, v_BHSD = heads
+    (q_BHTD, k_BHSD, v_BHSD), window = heads, attn.attend.window
 
     products = add("products", "Q K^T", "B,H,T,S", q_BHTD @ k_BHSD.mT)
     divisor = math.sqrt(q_BHTD.size(-1)) if scaled else 1.0
     formula = "Q K^T / sqrt(D)" if scaled else "Q K^T"
     scores, hidden = add("scores", formula, "B,H,T,S", products / divisor), None
     if causal:
-        hidden = ~causal_mask(*scores.shape[2:]).expand(scores.shape)
+        T = x_BTC.size(1)
+        hidden = ~causal_mask(T, T, window).expand(scores.shape)
         scores = torch.where(hidden, scores + masked_by, scores)
-        add("masked", f"{masked_by:g} where key > query", "B,H,T,S", scores, hidden)
+        formula = f"{masked_by:g} where key > query"
+        formula += f" or key <= query - {window}" if window else ""
+        add("masked", formula, "B,H,T,S", scores, hidden)
     weights_BHTS = add("weights A", "softmax over keys", "B,H,T,S", scores.softmax(-1), hidden)
     z_BHTD = add("heads z", "A V", "B,H,T,D", weights_BHTS @ v_BHSD)
     merged_BTC = add("merged", "the heads side by side", "B,T,C", attn.merge_heads(z_BHTD))
@@ -96,11 +104,16 @@ def plus_bias(layer: nn.Linear, name: str) -> str:
     return "" if layer.bias is None else f" + b_{name}"
 
 
+def by_head(attn: MultiHeadAttention, weight: Tensor) -> Tensor:
+    """Return what each head uses of a weight or bias of `query`, `key` or `value`, (H, D, ...):
+    head h uses rows h * D to (h + 1) * D, and the heads of a group share keys and values."""
+    return attn.for_each_query(weight.unflatten(0, (-1, attn.head_width))[None])[0]
+
+
 def project_per_head(attn: MultiHeadAttention, layer: nn.Linear, x_BTC: Tensor) -> Tensor:
-    """Project x as in the paper, (B, H, T, D): the (D, C) matrix of head h is rows h * D to
-    (h + 1) * D of the layer's weight."""
-    x_BHTD = torch.einsum("btc,hdc->bhtd", x_BTC, layer.weight.unflatten(0, (attn.n_head, -1)))
-    return x_BHTD if layer.bias is None else x_BHTD + layer.bias.view(attn.n_head, 1, -1)
+    """Project x as in the paper, (B, H, T, D), with a (D, C) matrix for each head."""
+    x_BHTD = torch.einsum("btc,hdc->bhtd", x_BTC, by_head(attn, layer.weight))
+    return x_BHTD if layer.bias is None else x_BHTD + by_head(attn, layer.bias)[:, None]
 
 
 def layer_per_head(attn: MultiHeadAttention, x_BTC: Tensor) -> Tensor:
@@ -110,11 +123,14 @@ def layer_per_head(attn: MultiHeadAttention, x_BTC: Tensor) -> Tensor:
 
 def layer_by_torch(attn: MultiHeadAttention, x_BTC: Tensor, mask: Tensor | None = None) -> Tensor:
     """Compute `torch.nn.MultiheadAttention` with the layer's weights. Its three projections are one
-    matrix, its mask has the opposite polarity, and it has no rotary positions and no QK-norm."""
+    matrix, in which shared keys and values are repeated, its mask has the opposite polarity, and it
+    has no rotary positions and no QK-norm."""
     C, bias, weights = attn.out.out_features, attn.out.bias is not None, {}
     for kind in ("weight", "bias") if bias else ("weight",):
-        projections = [getattr(layer, kind) for layer in (attn.query, attn.key, attn.value)]
-        weights[f"in_proj_{kind}"] = torch.cat(projections)
+        projections = [
+            by_head(attn, getattr(layer, kind)) for layer in (attn.query, attn.key, attn.value)
+        ]
+        weights[f"in_proj_{kind}"] = torch.cat(projections).flatten(0, 1)
         weights[f"out_proj.{kind}"] = getattr(attn.out, kind)
     module = nn.MultiheadAttention(C, attn.n_head, bias=bias, batch_first=True)
     settings = {"attn_mask": None if mask is None else ~mask, "need_weights": False}
@@ -133,8 +149,9 @@ def with_gradients(
     onto = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     weights = [layer.weight for layer in (attn.query, attn.key, attn.value, attn.out)]
     of_x, *of_weights = torch.autograd.grad((output * onto.to(output)).sum(), [x_BTC, *weights])
-    by_head = torch.stack([*of_weights[:3], of_weights[3].T]).unflatten(1, (attn.n_head, -1))
-    return output.detach(), of_x, by_head
+    of_weights[3] = of_weights[3].T
+    of_heads = torch.stack([by_head(attn, gradient) for gradient in of_weights])
+    return output.detach(), of_x, of_heads
 
 
 def change(got: Tensor, want: Tensor) -> float:

@@ -54,7 +54,10 @@ def check_supported(subject: Subject) -> None:
     Raises:
         UserError: if it cannot.
     """
-    activation, kind = subject.model.config.activation, subject.tokenizer.kind
+    norm, activation = subject.model.config.norm, subject.model.config.activation
+    kind = subject.tokenizer.kind
+    if norm != "layer":
+        raise UserError(f"the page does not support model.norm {norm}")
     if activation not in ACTIVATIONS:
         raise UserError(f"page/engine/kernels.js lacks {activation}; add it")
     if kind not in TOKENIZERS:
@@ -209,7 +212,7 @@ def choose_opening(
         texts_NT = texts_BNT[begins_BN] if begins_BN.any() else texts_BNT[:, 0]
         texts_NT = micro_batches(model, texts_NT[:: len(texts_NT) // TRIED + 1])[0]
     seen, table = capture(model, texts_NT), model.head or model.token_embedding
-    U_VC = (table.weight - table.weight.mean(0)) * model.final_norm.weight
+    U_VC = (table.weight - table.weight.mean(0)) * model.get_parameter("final_norm.weight")
     p_NTS = seen.logits_BTV.softmax(-1).take_along_dim(texts_NT[:, None], -1)
     values = []
     for layer in seen.layers:

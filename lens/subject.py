@@ -287,10 +287,11 @@ def check_attention(model: GPT, numbers: bool) -> None:
         with reading(f"layer {i}", "does not match lens/formula.py; update it"):
             if layer.attn.n_head != H:
                 raise ValueError(f"{layer.attn.n_head} heads, expected {H}")
-            for name in ("query", "key", "value", "out"):
+            kv = (model.config.kv_heads * model.config.head_width, C)
+            for name, want in {"query": (C, C), "key": kv, "value": kv, "out": (C, C)}.items():
                 shape = tuple(layer.attn.get_parameter(f"{name}.weight").shape)
-                if shape != (C, C):
-                    raise ValueError(f"{name}.weight is {shape}, expected {(C, C)}")
+                if shape != want:
+                    raise ValueError(f"{name}.weight is {shape}, expected {want}")
             steps = layer_steps(layer.attn, layer.x_BTC)
             found = {"heads z": layer.z_BHTD, "output": layer.output_BTC}
             wrong = [n for n in found if largest_error(found[n], steps[n].value) > 1e-3]

@@ -155,7 +155,10 @@ def by_torch(case: Case) -> Pairs:
     if config.positions == "rotary" or config.qk_norm:
         yield "rotary or QK-norm"
     else:
-        yield from layers(case, partial(layer_by_torch, mask=causal_mask(T, T)))
+        mask_of = partial(causal_mask, T, T)
+        yield from layers(
+            case, lambda attn, x: layer_by_torch(attn, x, mask_of(attn.attend.window))
+        )
 
 
 def layers(case: Case, way: Callable[[MultiHeadAttention, Tensor], Tensor]) -> Pairs:

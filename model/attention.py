@@ -53,13 +53,14 @@ def attention(
     return F.dropout(weights_BHTS, dropout_p) @ v_BHSD
 
 
-def causal_mask(T: int, S: int, device: torch.device | None = None) -> Tensor:
+def causal_mask(T: int, S: int, window: int = 0, device: torch.device | None = None) -> Tensor:
     """Return the mask (T, S) that is True where query t may attend to key s.
 
-    A position attends to itself and to earlier positions. The T queries are the last of the S
-    positions, as in decoding with a cache.
+    A position attends to itself and to earlier positions, `window` in all, or all if it is 0. The T
+    queries are the last of the S positions, as in decoding with a cache.
     """
-    return torch.ones(T, S, dtype=torch.bool, device=device).tril_(diagonal=S - T)
+    mask_TS = torch.ones(T, S, dtype=torch.bool, device=device).tril_(diagonal=S - T)
+    return mask_TS.triu_(diagonal=S - T - window + 1) if window else mask_TS
 
 
 class Attend(nn.Module):
@@ -70,20 +71,21 @@ class Attend(nn.Module):
     mask, and replace the output (see `lens/capture.py`).
     """
 
-    def __init__(self, kernel: Kernel, dropout_p: float) -> None:
+    def __init__(self, kernel: Kernel, dropout_p: float, window: int = 0) -> None:
         super().__init__()
-        self.kernel, self.dropout_p = kernel, dropout_p
+        self.kernel, self.dropout_p, self.window = kernel, dropout_p, window
 
     def forward(
         self, q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, is_causal: bool
     ) -> Tensor:
-        """Return (B, H, T, D). If `is_causal`, the mask is that of causal attention of T queries to
-        T keys, for which there are faster kernels."""
+        """Return (B, H, T, D). If `is_causal`, the mask is `causal_mask` of T queries and T keys,
+        for which there are faster kernels."""
         p = self.dropout_p if self.training else 0.0
         if self.kernel == "explicit":
             return attention(q_BHTD, k_BHSD, v_BHSD, mask, p)
         if is_causal and fast.attention_pays(q_BHTD):
             return fast.attention(q_BHTD, k_BHSD, v_BHSD, mask, p)
+        is_causal = is_causal and not self.window  # which PyTorch's kernel does not know
         return F.scaled_dot_product_attention(
             q_BHTD, k_BHSD, v_BHSD, None if is_causal else mask, p, is_causal
         )
@@ -168,37 +170,45 @@ class MultiHeadAttention(nn.Module):
     Queries, keys and values are projected C -> C and split into H heads of width D. Each head
     attends separately. Then the heads are concatenated and projected by `out`. Head h uses rows
     h * D to (h + 1) * D of the `query`, `key` and `value` weights, and the same columns of `out`.
+
+    With fewer heads of keys and values (Shazeer 2019; Ainslie et al. 2023), each serves a group of
+    H / G consecutive heads of queries, where G is their number, and decoding caches less.
     """
 
     def __init__(
         self,
         n_embd: int,
         n_head: int,
+        n_kv_head: int | None = None,
         *,
         bias: bool = True,
         dropout: float = 0.0,
         kernel: Kernel = "fused",
         qk_norm: bool = False,
         rotary: Rotary | None = None,
+        window: int = 0,
     ) -> None:
         """
         Args:
             n_head: a divisor of `n_embd`.
+            n_kv_head: number of heads of keys and values, a divisor of `n_head`; None for n_head.
             dropout: probability of dropping an attention weight in training.
             kernel: see `Attend`.
             qk_norm: normalize the queries and keys of each head (Dehghani et al. 2023).
             rotary: rotates queries and keys by their positions; for self-attention only.
+            window: see `causal_mask`; for causal attention only.
         """
         super().__init__()
-        self.n_head = n_head
+        self.n_head, self.head_width = n_head, n_embd // n_head
+        kv_width = (n_kv_head or n_head) * self.head_width
         self.query = Linear(n_embd, n_embd, bias)
-        self.key = Linear(n_embd, n_embd, bias)
-        self.value = Linear(n_embd, n_embd, bias)
+        self.key = Linear(n_embd, kv_width, bias)
+        self.value = Linear(n_embd, kv_width, bias)
         self.out = Linear(n_embd, n_embd, bias)
-        norm = partial(LayerNorm, n_embd // n_head, bias=False) if qk_norm else nn.Identity
+        norm = partial(LayerNorm, self.head_width, bias=False) if qk_norm else nn.Identity
         self.q_norm, self.k_norm = norm(), norm()
         self.rotary = rotary
-        self.attend = Attend(kernel, dropout)
+        self.attend = Attend(kernel, dropout, window)
 
     def forward(
         self,
@@ -234,21 +244,28 @@ class MultiHeadAttention(nn.Module):
             q_BHTD, k_BHSD = self.rotary(q_BHTD, start), self.rotary(k_BHSD, start)
         if cache:
             k_BHSD, v_BHSD = cache.append(k_BHSD, v_BHSD)
+        k_BHSD, v_BHSD = self.for_each_query(k_BHSD), self.for_each_query(v_BHSD)
         # Not T == S, which in an exported graph may be a symbol instead of a bool.
         is_causal = causal and mask is None and start == 0
         T, S = q_BHTD.size(2), k_BHSD.size(2)
         if mask is not None and mask.size(-1) != S:  # a single column would apply to all keys
             raise ValueError(f"the mask has {mask.size(-1)} columns, but there are {S} keys")
         # A mask is made even for a kernel that does not read it, because hooks on `attend` do.
-        if causal and T > 1:  # a single query is the last position and may attend to all keys
-            past_TS = causal_mask(T, S, x_BTC.device)
+        # A single query is the last position: without a window, it may attend to all keys.
+        if causal and (self.attend.window or T > 1):
+            past_TS = causal_mask(T, S, self.attend.window, x_BTC.device)
             mask = past_TS if mask is None else mask & past_TS
         z_BHTD = self.attend(q_BHTD, k_BHSD, v_BHSD, mask, is_causal)
         return self.out(self.merge_heads(z_BHTD))
 
     def split_heads(self, x_BTC: Tensor) -> Tensor:
-        """(B, T, C) -> (B, H, T, D)."""
-        return x_BTC.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+        """(B, T, C) -> (B, H, T, D), or (B, T, G D) -> (B, G, T, D)."""
+        return x_BTC.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+
+    def for_each_query(self, x_BGSD: Tensor) -> Tensor:
+        """(B, G, S, D) -> (B, H, S, D): the keys or values that each head of queries reads."""
+        group = self.n_head // x_BGSD.size(1)
+        return x_BGSD if group == 1 else x_BGSD.repeat_interleave(group, dim=1)
 
     def merge_heads(self, z_BHTD: Tensor) -> Tensor:
         """(B, H, T, D) -> (B, T, C): concatenate the heads."""

@@ -28,43 +28,54 @@ NGRAM_ROWS = 16_381  # a prime, so that n-grams that share a row rarely share to
 
 
 class MLP(nn.Module):
-    """C -> 4 C, an activation, 4 C -> C."""
+    """C -> 4 C, an activation, 4 C -> C, where 4 is `mlp_ratio`."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        C = config.n_embd
-        self.up = Linear(C, 4 * C, config.bias)
+        C, hidden = config.n_embd, config.mlp_ratio * config.n_embd
+        self.up = Linear(C, hidden, config.bias)
         self.activation = ACTIVATIONS[config.activation]
-        self.down = Linear(4 * C, C, config.bias)
+        self.down = Linear(hidden, C, config.bias)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C), separately at each position."""
         return self.down(self.activation(self.up(x_BTC)))
 
 
+def make_norm(config: ModelConfig) -> nn.Module:
+    """Make the norm of the residual stream."""
+    return LayerNorm(config.n_embd, bias=config.bias) if config.norm == "layer" else nn.Identity()
+
+
 class Block(nn.Module):
     """Attention, then MLP: each reads the normalized residual stream and adds to it (pre-norm)."""
 
-    def __init__(self, config: ModelConfig, rotary: Rotary | None) -> None:
+    def __init__(self, config: ModelConfig, rotary: Rotary | None, window: int) -> None:
         super().__init__()
-        self.attn_norm = LayerNorm(config.n_embd, bias=config.bias)
+        self.attn_norm = make_norm(config)
         self.attn = MultiHeadAttention(
             config.n_embd,
             config.n_head,
+            config.n_kv_head,
             bias=config.bias,
             dropout=config.attn_dropout,
             kernel=config.attention,
             qk_norm=config.qk_norm,
             rotary=rotary,
+            window=window,
         )
-        self.mlp_norm = LayerNorm(config.n_embd, bias=config.bias)
-        self.mlp = MLP(config)
+        self.has_mlp = config.mlp_ratio > 0
+        if self.has_mlp:
+            self.mlp_norm = make_norm(config)
+            self.mlp = MLP(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x_BTC: Tensor, cache: KVCache | None = None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         x_BTC = x_BTC + self.dropout(self.attn(self.attn_norm(x_BTC), causal=True, cache=cache))
-        return x_BTC + self.dropout(self.mlp(self.mlp_norm(x_BTC)))
+        if self.has_mlp:
+            x_BTC = x_BTC + self.dropout(self.mlp(self.mlp_norm(x_BTC)))
+        return x_BTC
 
 
 class NgramEmbeddings(nn.ModuleList):
@@ -117,8 +128,8 @@ class GPT(nn.Module):
         self.ngram_embeddings = NgramEmbeddings(config.ngrams, vocab_size, C)
         self.rotary = Rotary(config.head_width, T) if config.positions == "rotary" else None
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config, self.rotary) for _ in range(config.n_layer))
-        self.final_norm = LayerNorm(C, bias=config.bias)
+        self.blocks = nn.ModuleList(Block(config, self.rotary, each) for each in config.windows)
+        self.final_norm = make_norm(config)
         self.head = None if config.tie_embeddings else Linear(C, vocab_size, config.head_bias)
         self.init_weights()
 
@@ -130,7 +141,8 @@ class GPT(nn.Module):
         and so are n-gram embeddings: most n-grams are too rare to unlearn noise. A small head gives
         small initial logits (standard deviation 0.01 sqrt(C)), and a loss near ln V.
         """
-        to_residual = 0.0 if self.config.zero_init else 0.02 / math.sqrt(2 * self.config.n_layer)
+        writers = self.config.n_layer * (2 if self.config.mlp_ratio else 1)
+        to_residual = 0.0 if self.config.zero_init else 0.02 / math.sqrt(writers)
         for name, weight in self.named_parameters():
             if name.endswith(("attn.out.weight", "mlp.down.weight")):
                 nn.init.normal_(weight, std=to_residual)

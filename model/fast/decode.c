@@ -29,7 +29,8 @@ enum { WEIGHT = BFLOAT16 ? sizeof(Half) : sizeof(Vector) }; /* bytes of 16 weigh
 enum activation { RELU, RELU2, GELU, GELU_TANH, STORE, ADD };
 
 typedef struct { /* in the order of `GPTInC.shape` in model/fast/decode.py */
-    int layers, C, H, hidden, V, positions, qk_norm, rotary, activation;
+    int layers, C, H, G, hidden, V, positions, qk_norm, rotary, activation;
+    int window[]; /* of each layer; 0: none */
 } Shape;
 
 static int panels(int n) { return (n + LANES - 1) / LANES; }
@@ -133,28 +134,33 @@ static void rotate(const float *table, float *x, int D, int positions, int at) {
     }
 }
 
-/* z = the output of one head at position `at`, whose key k and value v are stored. Keys are in panels
-as if the scores were the outputs of a linear layer, values as if z were. weights: scratch. */
-static void attend(const float *q, const float *k, const float *v, float *z, float *keys,
-                   float *values, float *weights, int D, int positions, int at) {
+/* Store the key k and the value v of position `at`. Keys are in panels as if the scores were the
+outputs of a linear layer, values as if z were. */
+static void keep(const float *k, const float *v, float *keys, float *values, int D, int positions,
+                 int at) {
     for (int d = 0; d < D; d++) {
         keys[((long)(at / LANES) * D + d) * LANES + at % LANES] = k[d];
         values[((long)(d / LANES) * positions + at) * LANES + d % LANES] = v[d];
     }
-    for (int s = 0; s <= at; s += LANES) {
+}
+
+/* z = the output of one head at position `at`, which attends from position `first`. weights: scratch. */
+static void attend(const float *q, float *z, const float *keys, const float *values, float *weights,
+                   int D, int positions, int first, int at) {
+    for (int s = first / LANES * LANES; s <= at; s += LANES) {
         Vector scores = {0};
         multiply(&scores, (Vector *)keys + (long)s / LANES * D, sizeof(Vector), q, D, 1, TILE);
         *(Vector *)(weights + s) = scores / sqrtf(D);
     }
     float largest = -INFINITY, total = 0;
 #pragma omp simd reduction(max : largest)
-    for (int s = 0; s <= at; s++) largest = weights[s] > largest ? weights[s] : largest;
+    for (int s = first; s <= at; s++) largest = weights[s] > largest ? weights[s] : largest;
 #pragma omp simd reduction(+ : total)
-    for (int s = 0; s <= at; s++) total += weights[s] = expf(weights[s] - largest);
+    for (int s = first; s <= at; s++) total += weights[s] = expf(weights[s] - largest);
     for (int d = 0; d < D; d += LANES) {
         Vector sum = {0};
-        multiply(&sum, (Vector *)values + (long)d / LANES * positions, sizeof(Vector), weights, at + 1,
-                 1, TILE);
+        multiply(&sum, (Vector *)values + (long)d / LANES * positions + first, sizeof(Vector),
+                 weights + first, at + 1 - first, 1, TILE);
         for (int i = 0; i < min(LANES, D - d); i++) z[d + i] = sum[i] / total;
     }
 }
@@ -165,67 +171,72 @@ static int64_t count_kept(const Shape *m) {
 }
 
 /* The number of numbers that `forward` keeps for a sequence. */
-int64_t count_cache(const Shape *m) { return 2 * m->layers * m->H * count_kept(m); }
+int64_t count_cache(const Shape *m) { return 2 * m->layers * m->G * count_kept(m); }
 
 /* The number of bytes of weights that `forward` reads. */
-int64_t count_weights(const Shape *shape) {
-    Shape m = *shape;
-    int64_t C = m.C, D = C / m.H, inputs = 4 * panels(C) + panels(m.hidden);
-    int64_t layer = inputs * (C + 1) + panels(C) * (m.hidden + 1L);
-    int64_t vectors = m.layers * (4 * C + (m.qk_norm ? 4 * D : 0)) + 2 * C;
-    vectors += m.rotary ? 2 * m.positions * D : 0;
-    return 4 * vectors + WEIGHT * (m.layers * layer + panels(m.V) * (C + 1));
+int64_t count_weights(const Shape *m) {
+    int64_t C = m->C, D = C / m->H, inputs = 2 * panels(C) + 2 * panels(m->G * D);
+    int64_t layer = inputs * (C + 1), norms = 2 * C + (m->qk_norm ? 4 * D : 0);
+    if (m->hidden) {
+        layer += panels(m->hidden) * (C + 1) + panels(C) * (m->hidden + 1L);
+        norms += 2 * C;
+    }
+    int64_t vectors = m->layers * norms + 2 * C + (m->rotary ? 2 * m->positions * D : 0);
+    return 4 * vectors + WEIGHT * (m->layers * layer + panels(m->V) * (C + 1));
 }
 
 /* Compute the logits (B, T, V) of x (B, T, C), at the positions from `start`; x is overwritten.
 
 weights: see `laid_out` in model/fast/decode.py. cache: keys, then values, of each layer, sequence and head,
 filled up to `start`. Returns 0 if there is not enough memory. */
-int forward(const Shape *shape, const char *weights, float *x, float *logits, float *cache, int B,
+int forward(const Shape *m, const char *weights, float *x, float *logits, float *cache, int B,
             int T, int start, int threads) {
-    Shape m = *shape;
-    int C = m.C, H = m.H, D = C / H, rows = B * T;
-    long n = rows, positions = (long)panels(m.positions) * LANES;
-    float *keys = cache, *values = keys + (long)m.layers * B * H * count_kept(&m);
-    float *scratch = malloc(4 * (n * (5L * C + m.hidden) + B * H * positions));
+    int C = m->C, H = m->H, G = m->G, D = C / H, kv = G * D, hidden = m->hidden, rows = B * T;
+    long n = rows, positions = (long)panels(m->positions) * LANES;
+    float *keys = cache, *values = keys + (long)m->layers * B * G * count_kept(m);
+    float *scratch = malloc(4 * (n * (3L * C + 2 * kv + hidden) + B * G * positions));
     if (!scratch) return 0;
     float *normed = scratch, *queries = normed + n * C, *k_rows = queries + n * C;
-    float *v_rows = k_rows + n * C, *z = v_rows + n * C, *hidden = z + n * C;
-    float *scores = hidden + n * m.hidden;
+    float *v_rows = k_rows + n * kv, *z = v_rows + n * kv, *neurons = z + n * C;
+    float *scores = neurons + n * hidden;
 #pragma omp parallel num_threads(threads)
     {
-        const char *p = weights + (m.rotary ? 4 * 2L * m.positions * D : 0);
-        for (int layer = 0; layer < m.layers; layer++) {
+        const char *p = weights + (m->rotary ? 4 * 2L * m->positions * D : 0);
+        for (int layer = 0; layer < m->layers; layer++) {
             p = normalize_rows(p, x, normed, rows, C);
             p = linear(p, normed, queries, rows, C, C, STORE);
-            p = linear(p, normed, k_rows, rows, C, C, STORE);
-            p = linear(p, normed, v_rows, rows, C, C, STORE);
+            p = linear(p, normed, k_rows, rows, C, kv, STORE);
+            p = linear(p, normed, v_rows, rows, C, kv, STORE);
             const float *norms = (const float *)(p + (long)panels(C) * (C + 1) * WEIGHT);
 #pragma omp for
-            for (int i = 0; i < B * H; i++)
+            for (int i = 0; i < B * G; i++) /* a head of keys and values */
                 for (int t = 0; t < T; t++) {
-                    long at = ((long)(i / H) * T + t) * C + i % H * D;
-                    long kept = ((long)layer * B * H + i) * count_kept(&m);
-                    float *q = queries + at, *k = k_rows + at;
-                    if (m.qk_norm) { /* after the weights of `out` */
-                        normalize(norms, q, q, D);
-                        normalize(norms + 2 * D, k, k, D);
+                    long row = (long)(i / G) * T + t, kept = ((long)layer * B * G + i) * count_kept(m);
+                    int at = start + t, group = H / G, width = m->window[layer];
+                    int first = width && at >= width ? at + 1 - width : 0;
+                    float *k = k_rows + row * kv + i % G * D;
+                    /* the norms of queries and keys come after the weights of `out` */
+                    if (m->qk_norm) normalize(norms + 2 * D, k, k, D);
+                    if (m->rotary) rotate((const float *)weights, k, D, m->positions, at);
+                    keep(k, v_rows + (k - k_rows), keys + kept, values + kept, D, positions, at);
+                    for (int h = 0; h < group; h++) { /* the heads of queries that share it */
+                        long head = row * C + (i % G * group + h) * D;
+                        float *q = queries + head;
+                        if (m->qk_norm) normalize(norms, q, q, D);
+                        if (m->rotary) rotate((const float *)weights, q, D, m->positions, at);
+                        attend(q, z + head, keys + kept, values + kept, scores + i * positions, D,
+                               positions, first, at);
                     }
-                    if (m.rotary) {
-                        rotate((const float *)weights, q, D, m.positions, start + t);
-                        rotate((const float *)weights, k, D, m.positions, start + t);
-                    }
-                    attend(q, k, v_rows + at, z + at, keys + kept, values + kept,
-                           scores + i * positions, D, positions, start + t);
                 }
             p = linear(p, z, x, rows, C, C, ADD);
-            p += m.qk_norm ? 4 * 4 * D : 0;
+            p += m->qk_norm ? 4 * 4 * D : 0;
+            if (!hidden) continue; /* attention only */
             p = normalize_rows(p, x, normed, rows, C);
-            p = linear(p, normed, hidden, rows, C, m.hidden, m.activation);
-            p = linear(p, hidden, x, rows, m.hidden, C, ADD);
+            p = linear(p, normed, neurons, rows, C, hidden, m->activation);
+            p = linear(p, neurons, x, rows, hidden, C, ADD);
         }
         p = normalize_rows(p, x, normed, rows, C);
-        linear(p, normed, logits, rows, C, m.V, STORE);
+        linear(p, normed, logits, rows, C, m->V, STORE);
     }
     free(scratch);
     return 1;

@@ -89,12 +89,14 @@ class GPTInC(GPT):
         self.ngram_embeddings = model.ngram_embeddings
         self.config = config = model.config
         self.vocab_size = model.token_embedding.num_embeddings
-        hidden = model.get_parameter("blocks.0.mlp.up.weight").size(0)
-        shape = [len(model.blocks), config.n_embd, config.n_head, hidden, self.vocab_size]
-        shape += [config.block_size, config.qk_norm, config.positions == "rotary"]
+        if config.norm != "layer":
+            raise ValueError(f"decode.c does not support model.norm {config.norm}")
         if config.activation not in ACTIVATIONS:
             raise ValueError(f"decode.c does not support model.activation {config.activation}")
-        shape.append(ACTIVATIONS.index(config.activation))
+        shape = [len(model.blocks), config.n_embd, config.n_head, config.kv_heads]
+        shape += [config.mlp_ratio * config.n_embd, self.vocab_size, config.block_size]
+        shape += [config.qk_norm, config.positions == "rotary"]
+        shape += [ACTIVATIONS.index(config.activation), *config.windows]
         self.shape = (ctypes.c_int * len(shape))(*shape)
         self.choose_threads = fastest_threads()
         self.threads = next(self.choose_threads)

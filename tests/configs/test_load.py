@@ -48,6 +48,8 @@ FIELDS = {
 # Values of the fields that depend on other fields, or have a small range.
 DEPENDENT: dict[str, tuple[Any, Any, Any]] = {
     "n_head": (8, 12, 24),
+    "n_kv_head": (4, 2, 1),
+    "mlp_ratio": (2, 3, 10),
     "n_embd": (480, 960, 1440),
     "ngrams": (5, 7, 11),
     "head_bias": (False, True, False),

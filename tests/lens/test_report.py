@@ -67,7 +67,7 @@ def test_opening_has_the_head_that_copies_most(workplace: Path) -> None:
         subject = Subject("a", MeasureOptions(prompt=prompt))
         model, text, found = subject.model, subject.prompt_T.tolist(), []
         seen = capture(model, subject.prompt_T[None])
-        scale = model.final_norm.weight / seen.residual[-1][0, -1].std()
+        scale = model.get_parameter("final_norm.weight") / seen.residual[-1][0, -1].std()
         for layer in seen.layers:
             for h, weights_TS in enumerate(layer.weights_BHTS[0]):
                 z_SHD = torch.zeros_like(layer.v_BHSD[0].movedim(0, 1))
