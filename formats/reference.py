@@ -23,12 +23,12 @@ def reference_logits(weights: dict[str, Tensor], config: ModelConfig, tokens_T: 
     """Compute the logits (T, V) after each token of a sequence.
 
     Args:
-        weights: the `state_dict` of a GPT.
+        weights: the `state_dict` or the named parameters of a GPT.
 
     Raises:
         KeyError: naming a weight that is missing.
     """
-    W = {name: weight.detach().double().cpu() for name, weight in weights.items()}
+    W = {name: weight.double().cpu() for name, weight in weights.items()}
     T, used = len(tokens_T), set[str]()
 
     def get(name: str) -> Tensor | None:

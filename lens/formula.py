@@ -64,7 +64,7 @@ def layer_steps(
     ):
         shared = attn.n_head // (layer.out_features // attn.head_width)
         formula = f"x W_{name.lower()}{plus_bias(layer, name.lower())}"
-        projected = add(name, formula, "B,T,C" if shared == 1 else "B,S,G D", layer(x_BTC))
+        projected = add(name, formula, "B,T,C" if shared == 1 else "B,S,G*D", layer(x_BTC))
         x_BHTD = attn.for_each_query(attn.split_heads(projected))
         if per_head:
             x_BHTD = project_per_head(attn, layer, x_BTC)

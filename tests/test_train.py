@@ -398,7 +398,8 @@ def test_killed_run_resumes_bitwise_identical(workplace: Path, whole: Path) -> N
 
 ADAMW = ["--train.optimizer=adamw", "--train.precision=bfloat16"]
 ADAMW += ["--train.max_steps=10", "--model.n_layer=1"]  # bfloat16 is slow on some CPUs
-STOPS = [(1, ["--model.ngrams=2"]), (8, ADAMW)]
+VARIANT = ["--model.n_kv_head=1", "--model.window=5", "--model.mlp_ratio=0", "--model.norm=none"]
+STOPS = [(1, ["--model.ngrams=2"]), (8, ADAMW), (5, VARIANT)]
 
 
 @pytest.mark.parametrize(("stop", "flags"), STOPS)

@@ -23,6 +23,17 @@ def make_model(config: ModelConfig = MODERN) -> GPT:
     return model
 
 
+def ungrouped(model: GPT) -> GPT:
+    """Return the same model with a copy of the shared keys and values for each head of queries."""
+    twin = GPT(replace(model.config, n_kv_head=None), VOCAB).eval()
+    for name, weight in model.state_dict().items():
+        if ".key." in name or ".value." in name:
+            heads = weight.unflatten(0, (model.config.kv_heads, D))
+            weight = heads.repeat_interleave(H // model.config.kv_heads, dim=0).flatten(0, 1)
+        twin.state_dict()[name].copy_(weight)
+    return twin
+
+
 def some_tokens(*shape: int) -> Tensor:
     """Return random token ids, by default of shape (10,)."""
     generator = torch.Generator().manual_seed(1)

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,17 @@ from lens.capture import blocks_of, capture
 from lens.compare import COMPARISONS, Case
 from lens.metrics import entropy
 from model.attention import MultiHeadAttention
+from model.gpt import GPT
 from tests.conftest import make_run
-from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens
+from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens, ungrouped
 
 C, T = H * D, 10
 PAST = torch.ones(T, T).tril().bool()
 
 
-def make_case(config: ModelConfig, query: float = 1.0) -> Case:
+def make_case(model: GPT, query: float = 1.0) -> Case:
     """Return a layer with queries scaled by `query`, and its input for a shorter text."""
-    model, nothing = make_model(config), torch.empty(0)
+    nothing = torch.empty(0)
     for weight in blocks_of(model)[1].attn.query.parameters():
         weight.data *= query
     layer = capture(model, some_tokens(1, T)).layers[1]
@@ -108,7 +110,7 @@ def recomputed(case: Case) -> dict[str, list[float]]:
     ("config", "query"), [(MODERN, 1), (CLASSICAL, 1), (CLASSICAL, 1e5)], ids=str
 )
 def test_numbers_match_their_definitions(config: ModelConfig, query: float) -> None:
-    case = make_case(config, query)
+    case = make_case(make_model(config), query)
     found, expected = measured(case), recomputed(case)
     assert list(found) == list(expected)
     gaps = found["finite_mask"][:3]
@@ -118,6 +120,14 @@ def test_numbers_match_their_definitions(config: ModelConfig, query: float) -> N
     for name, numbers in found.items():
         abs = 0.1 if query > 1 else 1e-5  # scores are around 10,000
         assert numbers == pytest.approx(expected[name], rel=1e-4, abs=abs), name
+
+
+def test_numbers_of_grouped_queries_are_those_of_the_same_layer_without_groups() -> None:
+    model = make_model(replace(CLASSICAL, n_kv_head=1))
+    found, expected = (measured(make_case(each)) for each in (model, ungrouped(model)))
+    del found["split"][1], expected["split"][1]  # the only head of keys has all rows
+    for name, numbers in expected.items():
+        assert found[name] == pytest.approx(numbers, rel=1e-4, abs=1e-6), name
 
 
 def test_entropy_in_a_context_of_one_token_is_undefined(
@@ -134,5 +144,5 @@ def test_wrong_reference_layer_shows_as_error(monkeypatch: pytest.MonkeyPatch) -
     for name in ("layer_by_torch", "layer_per_head"):
         way = getattr(compare, name)
         monkeypatch.setattr(compare, name, lambda *a, way=way, **k: 1.5 * way(*a, **k))
-    found = measured(make_case(MODERN))
+    found = measured(make_case(make_model()))
     assert [found["split"][0], found["polarity"][1]] == pytest.approx([0.5] * 2, abs=1e-3)

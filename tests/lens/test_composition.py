@@ -1,11 +1,13 @@
 """Composition scores, against products of full matrices."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from lens.capture import blocks_of
 from lens.composition import composition
-from tests.lens.models import D, H, L, make_model
+from tests.lens.models import MODERN, D, H, L, make_model, ungrouped
 
 
 @pytest.mark.parametrize("size", [1e-20, 3e37])
@@ -32,3 +34,9 @@ def test_scores_match_their_definition_at_any_weight_scale(size: float) -> None:
             assert scores[kind] == pytest.approx(float(score))
         count += 1
     assert count == H * H * L * (L - 1) // 2
+
+
+def test_each_head_of_a_group_has_the_shared_keys_and_values() -> None:
+    model = make_model(replace(MODERN, n_kv_head=1))
+    for found, expected in zip(composition(model), composition(ungrouped(model)), strict=True):
+        assert found[:2] == expected[:2] and found[2] == pytest.approx(expected[2])

@@ -31,8 +31,10 @@ ALL = [HEADS, LAYER, TORCH, TOKEN, BACK, SUMS, LENS, CACHED]
         replace(CLASSICAL, attention="explicit"),
         replace(MODERN, tie_embeddings=True, ngrams=3, positions="learned"),
         replace(MODERN, block_size=2),
+        replace(MODERN, n_kv_head=1, window=5),
+        replace(CLASSICAL, n_kv_head=1, window=[3, 0, 5], mlp_ratio=0, norm="none"),
     ],
-    ids=["modern", "classical", "explicit", "tied", "two positions"],
+    ids=["modern", "classical", "explicit", "tied", "two positions", "grouped", "attention only"],
 )
 def test_correct_models_pass(config, own) -> None:  # type: ignore[no-untyped-def]
     found = check_model(make_model(config), some_tokens(min(10, config.block_size)), own)

@@ -25,6 +25,7 @@ from model.fast.decode import (
 )
 from model.generate import Window
 from model.gpt import GPT
+from tests.model.test_gpt import VARIANTS
 
 SUPPORTED = "model.fast.decode.ACTIVATIONS"
 NO_CC = os.name != "posix" or shutil.which("cc") is None
@@ -51,6 +52,7 @@ FIELDS = [
     {"positions": "none", "n_embd": 14},  # odd head width, sizes that are no multiple of 4
     {"n_embd": 72},  # more than one SIMD vector, with a remainder
     {"block_size": 1},
+    *({"n_head": 4, **options} for options in VARIANTS if "norm" not in options),
 ]
 
 
@@ -149,12 +151,14 @@ def narrow(gpt: GPT) -> None:
     mlp.up, mlp.down = nn.Linear(16, 32, bias=False), nn.Linear(32, 16, bias=False)
 
 
+NO_NORM = ModelConfig(block_size=48, n_layer=2, n_head=2, n_embd=16, norm="none")
 Edit = Callable[[pytest.MonkeyPatch, Any], None]
 EDITS = [
     ("different logits", lambda patch, gpt: patch.setattr(Attend, "forward", sliding_window)),
     ("different logits", lambda patch, gpt: clamp(gpt, gpt(torch.arange(96).view(2, 48) % 11))),
     ("the shapes", lambda patch, gpt: narrow(gpt)),
     ("not support model.activation relu2", lambda patch, gpt: patch.setattr(SUPPORTED, [])),
+    ("not support model.norm none", lambda patch, gpt: setattr(gpt, "config", NO_NORM)),
 ]
 
 

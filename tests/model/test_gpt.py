@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from configs.config import ModelConfig
 from configs.load import read_config
 from formats.reference import reference_logits
 from model.attention import Attend
+from model.compare import largest_error
 from model.gpt import GPT, NgramEmbeddings, next_token_loss
 from tests.conftest import ROOT
 
@@ -30,8 +32,19 @@ OPTIONS: list[dict[str, Any]] = [
     {"positions": "learned", "ngrams": 10, "tie_embeddings": False, "head_bias": True},
     {"activation": "gelu", "qk_norm": True, "attention": "explicit"},
     {"activation": "relu", "bias": False, "positions": "none", "ngrams": 2},
+    {"bias": False, "mlp_ratio": 0, "norm": "none", "n_kv_head": 1, "tie_embeddings": False},
 ]
 each_option = pytest.mark.parametrize("options", OPTIONS, ids=str)
+# The choices that change what attention or a block computes: each alone, and all pairs.
+CHOICES: list[dict[str, list[Any]]] = [
+    {"n_kv_head": [2, 1]},
+    {"mlp_ratio": [0]},
+    {"window": [5, [3, 0]]},
+    {"norm": ["none"]},
+]
+ALONE = [[{k: value} for k, values in each.items() for value in values] for each in CHOICES]
+VARIANTS: list[dict[str, Any]] = [each for choice in ALONE for each in choice]
+VARIANTS += [a | b for one, two in combinations(ALONE, 2) for a, b in product(one, two)]
 # The blocks that the shipped configs use, each once, at a tiny size.
 TINY: dict[str, Any] = {"block_size": 7, "n_layer": L, "n_head": 2, "n_embd": 8}
 TINY |= {"dropout": 0.0, "attn_dropout": 0.0}
@@ -46,7 +59,7 @@ def make(spread: bool = False, **options: Any) -> GPT:
     torch.manual_seed(0)
     model = GPT(ModelConfig(**SMALL | options), V)
     for parameter in model.parameters() if spread else ():
-        nn.init.normal_(parameter, std=0.4)
+        nn.init.normal_(parameter, std=0.4 if model.config.norm == "layer" else 0.2)
     return model.double().eval() if spread else model
 
 
@@ -54,11 +67,19 @@ def tokens(*shape: int) -> Tensor:
     return torch.randint(0, V, shape, generator=torch.Generator().manual_seed(1))
 
 
-@each_option
-def test_logits_match_the_reference(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("kernel", ["fused", "explicit"])
+@pytest.mark.parametrize("options", [*OPTIONS, *VARIANTS], ids=str)
+def test_logits_and_gradients_match_the_reference(options: dict[str, Any], kernel: str) -> None:
+    options = {"n_head": 4, "attention": kernel, "activation": "gelu", **options}
     model, text = make(spread=True, **options), tokens(2, 12)
-    rows = [reference_logits(model.state_dict(), model.config, row) for row in text]
-    expected = torch.stack(rows)
+    weights = dict(model.named_parameters())
+    expected = torch.stack([reference_logits(weights, model.config, row) for row in text])
+    pairs = [
+        torch.autograd.grad(x.square().sum(), [*weights.values()]) for x in (model(text), expected)
+    ]
+    for name, got, want in zip(weights, *pairs, strict=True):
+        if not name.endswith("key.bias"):  # its exact gradient is zero
+            assert largest_error(got, want) < 1e-4, name
     # The tolerance allows for the tables of Rotary, which are in float32.
     torch.testing.assert_close(model(text), expected, rtol=1e-5, atol=1e-5)
     cache = model.new_cache()  # also in parts, with the cache
@@ -66,6 +87,18 @@ def test_logits_match_the_reference(options: dict[str, Any]) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match="13 positions, but block_size is 12"):
         model(tokens(2, 1), cache)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_choices_that_change_nothing_are_bitwise_the_default(dtype: torch.dtype) -> None:
+    """With as many heads of keys and values as of queries, and windows as long as the context."""
+    found = []
+    for options in ({}, {"n_kv_head": H, "mlp_ratio": 4, "window": [12, 99]}):
+        model = make(**options, attn_dropout=0.5, zero_init=False)
+        model.compute_dtype = dtype
+        next_token_loss(model(tokens(3, 12)), tokens(3, 12)).backward()
+        found.append([weight.grad for weight in model.parameters()])
+    assert all(map(torch.equal, *found))
 
 
 def test_numbers_of_ngrams_beyond_64_bits_are_taken_modulo_the_rows() -> None:
@@ -90,7 +123,7 @@ def test_initial_weights_have_the_stated_scale(options: dict[str, Any], zero_ini
         if name.endswith("bias") or "ngram" in name:
             std = 0.0
         elif name.endswith(("attn.out.weight", "mlp.down.weight")):
-            std = 0.0 if zero_init else 0.02 / math.sqrt(10)
+            std = 0.0 if zero_init else 0.02 / math.sqrt(10 if model.config.mlp_ratio else 5)
         elif "embedding" in name or name == "head.weight":
             std = 0.01
         # Five standard errors, of the standard deviation and of the mean.
