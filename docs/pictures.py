@@ -114,7 +114,7 @@ def film_line_end(browser: Any, page: Path, head: str, image: Any) -> None:
     """Record a GIF of the last newline's key moved later, and earlier."""
     tab = open_lines(browser, page, head, [], 840)
     tab.locator("#text .token").nth(LINES.rindex("\n")).click()
-    tab.evaluate(HIDE, ["#bar", "#typed", "#text-note", "#map", "#map + div"])
+    tab.evaluate(HIDE, ["#bar", "#typed", "#text-note", "#edit-list", "#map", "#map + div"])
     tab.evaluate(HIDE, ["#ablate", "#head-section label", "[data-shows=stage]"])
     tab.evaluate("live.style.gridTemplateColumns = '1fr'")
     moves = [*range(0, MOVED, 2), *range(MOVED, -MOVED, -2), *range(-MOVED, 0, 2)]

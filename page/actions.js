@@ -45,7 +45,7 @@ export function moveKey(where, by) {
 /** Restore the initial state of the page, except for some changes. */
 export function restart(changes = {}) {
   const instead = changes.edits?.map((word) => editing.read(word).instead).find(Boolean) ?? "zero";
-  const all = { ...initial(), pin: null, hover: null, bar: null, instead, ...changes };
+  const all = { ...initial(), hover: null, bar: null, instead, ...changes };
   fillField(all.text);
   change(all);
 }
@@ -58,8 +58,3 @@ export function pointAt(hover) {
 }
 
 export const pin = (where) => change({ pin: where, hover: null });
-
-export function togglePin(where) {
-  const again = where && state.pin?.q === where.q && state.pin.k === where.k;
-  pin(again ? null : where);
-}

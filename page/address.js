@@ -15,6 +15,7 @@ function address() {
   if (state.mlp !== null) parts.set("mlp", state.mlp);
   if (state.step) parts.set("guide", state.step + 1); // "step" is of training
   for (const word of state.edits) parts.append("edit", word);
+  if (state.pin) parts.set("at", [state.pin.q, state.pin.k ?? []].flat().join("."));
   if (state.other) parts.set("other", tokenizer.toAddress(state.other));
   if (state.panel) parts.set("panel", state.panel);
   if (state.color !== first.color) parts.set("color", state.color);
@@ -58,6 +59,8 @@ export function readAddress() {
   if (mlp !== undefined) changes.mlp = mlp;
   const step = range(5).find((each) => `${each + 1}` === parts.get("guide"));
   if (step) changes.step = step;
+  const [, q, k] = /^(\d+)(?:\.(\d+))?$/.exec(parts.get("at")) ?? []; // in the text, or ignored
+  if (q) changes.pin = { q: Number(q), k: k ? Number(k) : null };
   changes.edits = parts.getAll("edit").filter((word, i, words) =>
     editing.read(word) && words.findIndex((each) => ofHead(each) === ofHead(word)) === i);
   return changes;

@@ -29,7 +29,7 @@ import { dimPatches, drawPatches } from "./views/patching.js";
 import "./views/save.js";
 import { showFormation } from "./views/scores.js";
 import { showStep } from "./views/steps.js";
-import { buildText, drawArcs, showText, showTextState } from "./views/text.js";
+import { buildText, drawArcs, showPinned, showText, showTextState } from "./views/text.js";
 import { showLoss, showMoment } from "./views/training.js";
 
 const SELECTED_PAIR = [drawMap, showReadout, showStep, showLegends, showKeyEdits, markLens];
@@ -45,7 +45,7 @@ react(update, {
     showMlp, followInLayer0, showNetwork, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead,
   ],
   hover: [...SELECTED_PAIR, ...SELECTED_TOKEN],
-  pin: [...SELECTED_PAIR, ...SELECTED_TOKEN, followCircuit],
+  pin: [...SELECTED_PAIR, ...SELECTED_TOKEN, followCircuit, showPinned, keepAddress],
   bar: [showNext, showContributions, showMlp, followCircuit],
   relative: [showNext, showContributions],
   mlp: [showNetwork, showMlp, drawMap, keepAddress],

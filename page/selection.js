@@ -2,7 +2,7 @@
 
 import { indexOfLargest } from "./engine/numbers.js";
 import { triangle } from "./engine/pass.js";
-import { headName, sizes } from "./run.js";
+import { headName, sizes, vocab } from "./run.js";
 import { initial, state } from "./state.js";
 import { quoted } from "./views/format.js";
 
@@ -15,6 +15,15 @@ export const textOnShow = () => (readable(state.text).length ? state.text
 
 /** A token's place in words: "token 3 'x'". */
 export const place = (letter, t) => `${letter} ${t} ${quoted(state.view.tokens[t])}`;
+
+const HAS_LINES = vocab.some((token) => token.includes("\n"));
+
+/** The column at which a token begins, counted from 1, in words: ", column 70"; "" if the model knows
+ * no newline. */
+export function columnOf(t) {
+  const before = state.view.seen.slice(0, state.view.start + t).map(({ token }) => token).join("");
+  return HAS_LINES ? `, column ${Array.from(before.split("\n").at(-1)).length + 1}` : "";
+}
 
 /** The selected {q, k}. In the first step the text shows surprisal, in the others attention from
  * its last token. */

@@ -13,6 +13,7 @@ export const initial = () => ({
   mlp: null, // layer of the MLP that is open, or null if the head is
   step: 0, // of the five
   edits: [], // words
+  pin: null, // {q, k} that was clicked; k is null if only a query is selected
   other: null, // the text that patches come from, or null for one made from the text
   panel: null, // key of the open panel
   stage: "weights", // or "scores", "masked"
@@ -24,8 +25,7 @@ const current = {
   ...initial(),
   measure: measures[0],
   instead: "zero", // or "mean": what replaces a head's output
-  hover: null, // {q, k} under the pointer; k is null if only a query is selected
-  pin: null, // {q, k} that was clicked
+  hover: null, // {q, k} under the pointer
   bar: null, // id of the token whose logit contributions are shown
   relative: false, // to the runner-up
   opened: null, // panel to scroll to once it is shown

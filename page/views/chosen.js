@@ -1,14 +1,14 @@
 // A chosen token: its probability at every position of the text, and the weight of the selected head
 // on its last occurrence.
 
-import { indexOfLargest, range } from "../engine/numbers.js";
+import { range } from "../engine/numbers.js";
 import { weightByDistance } from "../engine/pass.js";
 import { headName, sizes, tokenizer, vocab } from "../run.js";
 import { edited, queryOnShow } from "../selection.js";
 import { change, state } from "../state.js";
 import { lineChart } from "./chart.js";
 import { $ } from "./elements.js";
-import { number, quoted, visible } from "./format.js";
+import { quoted, visible } from "./format.js";
 
 /** The probability of the chosen token after each token. */
 export const chancesOf = ({ T, logP }) =>
@@ -29,9 +29,7 @@ export function showChosen() {
   const weights = weightByDistance(pass.attention[head], pass.ids, token);
   const reach = weights.findLastIndex(Number.isFinite) + 1;
   const says = `Weight of ${headName(head)} on the last ${name}, by distance`;
-  const far = indexOfLargest(weights.map((weight) => weight || 0));
-  caption.textContent = reach ? `${says}. Highest: ${number(weights[far])} at ${far}.`
-    : `${name} is not in this text.`;
+  caption.textContent = reach ? `${says}.` : `${name} is not in this text.`;
   chart.replaceChildren();
   lineChart(chart, [{ y: weights.slice(0, reach), kind: "chosen", title: says }],
     { label: says, places: range(reach), unit: "distance", values: true });

@@ -2,24 +2,29 @@
 
 import { toggleEdit, undo } from "../actions.js";
 import { editing } from "../run.js";
+import { place } from "../selection.js";
 import { state } from "../state.js";
-import { $, button, refill } from "./elements.js";
+import { $, button, p, refill } from "./elements.js";
 import { number, signed } from "./format.js";
 
 /** Whether the position is in the text. A patch needs a second text of the same length. */
 export const hasEffect = ({ kind, position }, { start, other, pass: { T } }) =>
   position === undefined || (!start && position < T && (kind !== "patch" || other.length === T));
 
-function inPlainWords({ kind, layer, head, position, instead, others, by }) {
-  const where = head === undefined ? `L${layer}` : `L${layer}H${head}`;
+/** Return a sentence about an edit, which its Undo follows. */
+function inPlainWords(edit) {
+  const { kind, layer, head, position, instead, others, by } = edit;
+  const at = hasEffect(edit, state.view) && position in state.view.tokens
+    ? place("token", position) : `token ${position} (not in this text)`;
+  const where = head === undefined ? `layer ${layer}` : `L${layer}H${head}`;
   const heads = layer === undefined ? "all heads" : others ? `all heads but ${where}` : where;
   return {
-    head: `${where} ${instead === "mean" ? "set to mean" : "ablated"}`,
-    attn: `${where} heads ablated`,
-    mlp: `${where} MLP ablated`,
-    hide: `key ${position} hidden from ${heads}`,
-    move: `key ${position} moved by ${signed(by, 0)} in ${heads}`,
-    patch: `${where} patched at ${position}`,
+    head: `${where} is ablated with ${instead === "mean" ? "its mean" : "zeros"}. `,
+    attn: `The heads of ${where} are ablated. `,
+    mlp: `The MLP of ${where} is ablated. `,
+    hide: `The key of ${at} is hidden from ${heads}. `,
+    move: `The key of ${at} is moved by ${by} in ${heads}. `,
+    patch: `The ${head === undefined ? "in" : "out"}put of ${where} at ${at} is from the second text. `,
   }[kind];
 }
 
@@ -27,10 +32,8 @@ export function showEdits() {
   const { edits, view } = state;
   $("edits").hidden = !edits.length;
   refill($("edit-list"), ...edits.map((word) => {
-    const edit = editing.read(word);
-    const says = inPlainWords(edit) + (hasEffect(edit, view) ? "" : ": not in this text");
-    return button(() => toggleEdit(word),
-      { className: "chip", title: "undo", ariaLabel: `undo: ${says}` }, `${says} ×`);
+    const says = inPlainWords(editing.read(word));
+    return p(says, button(() => toggleEdit(word), { ariaLabel: `undo: ${says}` }, "Undo"));
   }));
   const [now, before] = [view.pass.loss, view.before.loss];
   $("change").textContent =

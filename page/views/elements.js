@@ -1,6 +1,8 @@
 // Elements of the page. Text from a run (prompt, vocabulary, config) enters it as text nodes and
 // never as markup.
 
+import { clamp } from "../engine/numbers.js";
+
 export const $ = (id) => document.getElementById(id);
 
 export function el(tag, properties = {}, ...children) {
@@ -60,6 +62,13 @@ export const withArrows = (move) => (event) => {
   event.preventDefault();
   event.stopPropagation();
 };
+
+/** Scroll a frame, but not the page, so that a part of it is visible. */
+export function reveal(frame, { offsetTop, offsetHeight, offsetLeft, offsetWidth }) {
+  frame.scrollTop = clamp(frame.scrollTop, offsetTop + offsetHeight - frame.clientHeight, offsetTop);
+  frame.scrollLeft =
+    clamp(frame.scrollLeft, offsetLeft + offsetWidth - frame.clientWidth, offsetLeft);
+}
 
 /** Scroll an element that is too wide for the screen so that `left` is in the middle. */
 export function showColumn(wide, left) {

@@ -1,7 +1,7 @@
 // The selected head: its map, and the cell of the map that is selected.
 
 import {
-  moveKey, pin, pointAt, setInstead, setStage, toggleEdit, toggleHead, togglePin,
+  moveKey, pin, pointAt, setInstead, setStage, toggleEdit, toggleHead,
 } from "../actions.js";
 import { clamp, largestOf } from "../engine/numbers.js";
 import { labelOf } from "../measures.js";
@@ -105,7 +105,7 @@ function pairAt(event) {
 Object.assign($("map"), {
   onpointermove: (event) => pointAt(pairAt(event)),
   onpointerleave: () => pointAt(null),
-  onclick: (event) => togglePin(pairAt(event)),
+  onclick: (event) => pin(pairAt(event)),
   onkeydown: withArrows((_, across, down) => {
     const last = state.view.pass.T - 1;
     const { q, k } = looking() ?? { q: last, k: last };

@@ -2,13 +2,13 @@
 // and adds to it. In each layer these are the heads, then the MLP, each after a norm.
 
 import { moveHead, openMlp, openPanel, selectHead, toggleEdit, vote } from "../actions.js";
-import { clamp, indexOfLargest, largestOf, range } from "../engine/numbers.js";
+import { indexOfLargest, largestOf, range } from "../engine/numbers.js";
 import { HIGH } from "../engine/stages.js";
 import { labelOf, measures } from "../measures.js";
 import { HEADS, headName, rowOf, sizes, snapshots, vocab } from "../run.js";
 import { isHeadOff, isOff, queryOnShow } from "../selection.js";
 import { change, state } from "../state.js";
-import { $, button, el, rem, svg, term } from "./elements.js";
+import { $, button, el, rem, reveal, svg, term } from "./elements.js";
 import { count, number, quoted, tokensOf } from "./format.js";
 import { paintMap } from "./maps.js";
 
@@ -68,7 +68,7 @@ export function showNetwork() {
     pick.classList.toggle("off", isHeadOff(head));
   });
   if (focused) tiles[state.head].focus();
-  if (selected !== revealed) reveal(tiles[selected]);
+  if (selected !== revealed) reveal($("network").parentElement, tiles[selected]);
   revealed = selected;
   for (const cutter of $("network").querySelectorAll(".cutter")) {
     const [layer, part] = cutter.value.split("."), off = isOff(cutter.value);
@@ -83,14 +83,6 @@ export function showNetwork() {
     box.firstChild.ariaPressed = l === mlp;
   });
   drawWires();
-}
-
-/** Scroll the picture, but not the page, so that a tile is visible. */
-function reveal({ offsetTop, offsetHeight, offsetLeft, offsetWidth }) {
-  const frame = $("network").parentElement;
-  frame.scrollTop = clamp(frame.scrollTop, offsetTop + offsetHeight - frame.clientHeight, offsetTop);
-  frame.scrollLeft =
-    clamp(frame.scrollLeft, offsetLeft + offsetWidth - frame.clientWidth, offsetLeft);
 }
 
 /** Say what enters the picture, and what leaves it at the selected token. */

@@ -27,7 +27,7 @@ function showTyping() {
 function showAttending() {
   const { q, k, weights } = pairOnShow(), isMasked = maskNow();
   const open = range(q + 1).filter((each) => !isMasked(q, each)).length;
-  return [p("Point at a token in the line under the text field. The arcs show where the selected " +
+  return [p("Point at a token under the text field. The arcs show where the selected " +
     "head attends from it. In the map, its row is the ", term("query"), ", the columns are ",
   term("key", "keys"), "."),
   p(`${headName(state.head)} attends from ${place("query", q)} to ${place("key", k)} with weight ` +

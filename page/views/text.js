@@ -1,14 +1,16 @@
 // The text that the model reads, an element per token, with arcs of attention.
 
-import { pointAt, togglePin } from "../actions.js";
+import { pin, pointAt } from "../actions.js";
 import { advantage, comparing } from "../ngrams.js";
 import { chancesOf } from "./chosen.js";
-import { clamp, indexOfLargest, largestOf, ranked, sum } from "../engine/numbers.js";
+import { clamp, ranked, sum } from "../engine/numbers.js";
 import { headName, sizes, tokenizer, vocab } from "../run.js";
-import { looking, maskNow, place, queryOnShow, textOnShow, weightsOf } from "../selection.js";
+import {
+  columnOf, looking, maskNow, place, queryOnShow, textOnShow, weightsOf,
+} from "../selection.js";
 import { state } from "../state.js";
 import { shade, theme } from "./colors.js";
-import { $, el, refill, svg, withArrows } from "./elements.js";
+import { $, el, refill, reveal, svg, withArrows } from "./elements.js";
 import { number, quoted, tokensOf, visible } from "./format.js";
 import { MOST_AHEAD, UNIFORM_GUESS } from "./legends.js";
 
@@ -18,7 +20,7 @@ let spans = []; // an element a token of the window
 export function buildText() {
   const { text, view: { start } } = state, shown = textOnShow(), place = $("text");
   const atEnd = place.scrollTop + place.clientHeight > place.scrollHeight - 4;
-  const all = shown === text ? text : [...text, ...shown], parts = [];
+  const all = shown === text ? text : [...text, ...shown], parts = [], isFirst = !spans.length;
   let at = -start; // in the window
   spans = [];
   for (const token of all) {
@@ -29,11 +31,15 @@ export function buildText() {
       if (at >= 0) Object.assign(span, { role: "button" }).dataset.t = spans.push(span) - 1;
       at++;
     }
-    if (at > -4 * sizes.B) parts.push(span); // not all of a long text
+    if (at <= -4 * sizes.B) continue; // not all of a long text
+    parts.push(span, ...(token.token.includes("\n") ? [el("br")] : []));
   }
   refill(place, svg("svg", { id: "arcs", height: 0, "aria-hidden": "true" }), ...parts);
   if (atEnd) place.scrollTop = place.scrollHeight;
+  if (isFirst) showPinned();
 }
+
+export const showPinned = () => state.pin && reveal($("text"), spans[state.pin.q]);
 
 export function showTextState() {
   const { text, view: { start, same, pass: { T } } } = state, shown = textOnShow() === text;
@@ -73,9 +79,10 @@ export function showText() {
   const { loss } = state.view.pass, more = nats && sum([...nats.slice(1)]) / (nats.length - 1);
   $("text-note").textContent = comparing()
     ? `Mean surprisal: ${number(loss)} by the model, ${number(loss + more)} by n-grams.`
-    : chances ? `Probability of ${quoted(vocab[state.token])} after each token. Highest: ` +
-      `${number(largestOf(chances))} after ${place("token", indexOfLargest(chances))}.`
-    : look ? `Color: attention of ${headName(state.head)} from ${place("token", look.q)}.`
+    : chances ? `Probability of ${quoted(vocab[state.token])} after ` +
+      `${place("token", here)}${columnOf(here)}: ${number(chances[here])}.`
+    : look ? `Color: attention of ${headName(state.head)} from ` +
+      `${place("token", look.q)}${columnOf(look.q)}.`
     : "Color: surprisal. Point at a token, or click to select it.";
   drawArcs();
 }
@@ -106,10 +113,10 @@ const tokenAt = ({ target: { dataset } }) =>
 Object.assign($("text"), {
   onpointerover: (event) => pointAt(tokenAt(event)),
   onpointerleave: () => pointAt(null),
-  onclick: (event) => tokenAt(event) && togglePin(tokenAt(event)),
+  onclick: (event) => tokenAt(event) && pin(tokenAt(event)),
   onkeydown: withArrows((span, across, down) =>
     spans[clamp(Number(span.dataset.t) + across + down, 0, state.view.pass.T - 1)].focus()),
-  onkeyup: (event) => "Enter ".includes(event.key) && togglePin(tokenAt(event)),
+  onkeyup: (event) => "Enter ".includes(event.key) && pin(tokenAt(event)),
 });
 $("text").addEventListener("focusin", (event) =>
   event.target.matches(":focus-visible") && pointAt(tokenAt(event)));

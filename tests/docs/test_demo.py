@@ -72,6 +72,7 @@ def test_manual_opens_on_a_line_that_ends_later(tab: Any) -> None:
     """The index links to a moved key. Without it, the line ends as far from its beginning as in the
     manual."""
     open_manual(tab)
+    assert tab.input_value("#key-by") == "20"  # the key is selected
     text = tab.input_value("#typed")
     start = text.rindex("\n") + 1
     ended: dict[str, int] = {}  # column at which a newline is likely

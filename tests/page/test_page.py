@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -325,18 +326,19 @@ def test_key_moved_or_hidden_matches_pytorch(tab: Any, report: Report, hidden: b
         edits = [{"layer": i // H, "head": i % H, **change} for i in heads]
         expected_TV = logits_of(model, TEXT, *edits)
         assert_predicts(tab, expected_TV[-1], before_V)
-        says = f"key {key} {'hidden from' if hidden else f'moved by {by:+d} in'} "
+        says = f"The key of token {key} '{shown(TEXT[key])}' is "
+        says += "hidden from " if hidden else f"moved by {by} in "
         says += [HEADS[head], f"all heads but {HEADS[head]}", "all heads"][scope]
-        assert tab.inner_text(".chip").startswith(says)
+        assert tab.inner_text("#edit-list") == f"{says}. Undo"
         assert read(tab, "#change")[1] == pytest.approx(loss_of(expected_TV, TEXT), abs=6e-4)
-        act(tab, ".chip")
+        act(tab, "#edit-list button")
     act(tab, "#text .token >> nth=3")
     act(tab, "#hide-key") if hidden else act(tab, "#key-by", "-5")
     assert_predicts(tab, *(logits_of(model, TEXT)[3],) * 2)  # of the selected token
     word = "hide%403%2FL2H1" if hidden else "move%403%2FL2H1%3D-5"
     wait_for_address(tab, word)
     act(tab, "#typed", TEXT + "s")  # beyond the context
-    assert "not in this text" in tab.inner_text(".chip") and tab.is_disabled("#key-by")
+    assert "3 (not in this text)" in tab.inner_text("#edit-list") and tab.is_disabled("#key-by")
 
 
 # In one call, because a pointer over a page that scrolls meanwhile selects another prediction.
@@ -346,6 +348,13 @@ CHOOSE_SECOND = """() => {
   button.click();
   return document.querySelectorAll(".write")[1].innerText;
 }"""
+
+
+def assert_drawn(tab: Any, chart: str, expected_N: torch.Tensor) -> None:
+    """Check the heights of a line from its lowest to its highest point."""
+    y_N = -np.array(tab.eval_on_selector(f"{chart} .chosen", POINTS))[:, 1]
+    heights_N = (expected_N - expected_N.min()) / (expected_N.max() - expected_N.min())
+    assert (y_N - y_N.min()) / np.ptp(y_N) == pytest.approx(heights_N.numpy(), abs=0.01)
 
 
 @torch.no_grad()
@@ -364,22 +373,15 @@ def test_chosen_token_is_followed_through_the_text(tab: Any, report: Report) -> 
             act(tab, "#ablate")
         token = CHARS.index("t")
         p_T = logits_of(model, text, *edits).softmax(-1)[:, token]
-        note = tab.inner_text("#text-note")
-        assert read(tab, "#text-note") == [pytest.approx(float(p_T.max()), abs=6e-4)]
-        assert f"after token {int(p_T.argmax())} '" in note
-        line = np.array(tab.eval_on_selector("#chances .chosen", POINTS))
-        heights = (line[:, 1].max() - line[:, 1]) / np.ptp(line[:, 1])
-        assert heights == pytest.approx(
-            ((p_T - p_T.min()) / (p_T.max() - p_T.min())).numpy(), abs=0.01
-        )
+        tab.hover(f"#text .token >> nth={head}")
+        assert read(tab, "#text-note") == [pytest.approx(float(p_T[head]), abs=6e-4)]
+        assert_drawn(tab, "#chances", p_T)
         assert tab.locator("#chances polyline").count() == 1 + len(edits)
         weight_T, count_T = weight_by_distance(model, ids_of(text), token)
         weight_T, known = weight_T[head // H, head % H], (count_T > 0).numpy()
-        far = int(weight_T.argmax())
-        assert tab.inner_text("#distances figcaption").endswith(
-            f"{HEADS[head]} on the last 't', by distance. Highest: {weight_T[far]:.3f} at {far}."
-        )
-        assert len(tab.eval_on_selector("#distances .chosen", POINTS)) == known.sum()
+        caption = f"Weight of {HEADS[head]} on the last 't', by distance."
+        assert tab.inner_text("#distances figcaption") == caption
+        assert_drawn(tab, "#distances", weight_T[known])
     tab.fill("#chosen", "never")
     assert tab.get_attribute("#chosen", "aria-invalid") == "true"
     tab.fill("#chosen", "␣")
@@ -441,6 +443,35 @@ def test_ablating_a_circuit_node_matches_pytorch(tab: Any, report: Report) -> No
         assert read(tab, "#circuit-section output")[-1] == pytest.approx(difference, abs=6e-3)
 
 
+def test_page_says_in_sentences_what_is_edited(show: Show) -> None:
+    words = (
+        "L2H1=mean",
+        "L0.attn",
+        "L0.mlp",
+        "hide@1",
+        "move@2/!L0H1=-3",
+        "patch@3/L1",
+        "patch@9/L1H0",
+    )
+    sentences = [
+        "L2H1 is ablated with its mean.",
+        "The heads of layer 0 are ablated.",
+        "The MLP of layer 0 is ablated.",
+        "The key of token 1 'o' is hidden from all heads.",
+        "The key of token 2 '↵' is moved by -3 in all heads but L0H1.",
+        "The input of layer 1 at token 3 'b' is from the second text.",
+        "The output of L1H0 at token 9 (not in this text) is from the second text.",
+    ]
+    address = "#" + urlencode({"text": "to\nbe", "edit": words}, doseq=True)
+    tab = show(address=address)
+    said = tab.locator("#edit-list p")
+    assert said.all_inner_texts() == [f"{sentence} Undo" for sentence in sentences]
+    act(tab, "#edit-list button >> nth=4")
+    assert said.all_inner_texts() == [f"{says} Undo" for says in sentences[:4] + sentences[5:]]
+    act(tab, "#reset")
+    assert said.count() == 0 and tab.input_value("#typed") == "to\nbe"
+
+
 def test_back_button_restores_the_state(tab: Any) -> None:
     """test_stale.py tests addresses."""
     act(tab, "#typed", "so be it")
@@ -478,11 +509,33 @@ def test_continuation_is_written_as_shown(tab: Any) -> None:
     assert shown(tab.input_value("#typed")) == "to␣" + name
 
 
+def test_selection_lasts_until_escape_and_in_the_address(tab: Any) -> None:
+    """A second click on it, of a token or of a cell, does not clear it."""
+
+    def selected() -> list[str]:
+        tab.mouse.move(0, 0)
+        return tab.locator("#text .token.here, #text .token.pinned").all_inner_texts()
+
+    select(tab, 4)
+    for _ in range(2):
+        point_at(tab, 10, 4, click=True)
+        assert selected() == ["e", "o"]
+    wait_for_address(tab, "at=10.4")
+    tab.reload()
+    assert settle(tab) and selected() == ["e", "o"]
+    for _ in range(2):
+        tab.click("#text .token >> nth=3")
+        assert selected() == ["b"]
+    press(tab, "Escape")
+    assert selected() == ["t"]
+    tab.wait_for_function("() => !location.hash.includes('at=')")
+
+
 def test_malformed_addresses_are_ignored(show: Show) -> None:
     strange = "edit=L9H0%3Dzero&edit=patch@99/L0&edit=hide@1/L0&edit=x&step=77&head=L9H9"
     strange += "&edit=move@1/L0H0%3D12&edit=move@1/L0%3D2&edit=hide@1/!L1&color=x&token=99"
     strange += "&edit=move@1/L0H0%3D0&edit=patch@1/L0%3D3"
-    strange += "&edit=L0H2%3Dzero&edit=L3.mlp&edit=hide@12"  # the first that the model lacks
+    strange += "&at=12&edit=L0H2%3Dzero&edit=L3.mlp&edit=hide@12"  # the first that the model lacks
     tab = show(address=f"#text=%ED%B2%80&{strange}")
     assert not tab.is_visible("#trouble") and not tab.is_visible("#edits")
     show(address="#text=so+b&other=to+b&edit=patch%405/L0")  # the text has no position 5
@@ -501,6 +554,46 @@ def test_page_cut_in_a_download_says_so(show: Show, report: Report) -> None:
 
 
 # --- display -------------------------------------------------------------------------------------
+
+
+def test_text_is_broken_at_its_newlines(tab: Any) -> None:
+    """A long line wraps. The label of a token says its column."""
+    for text in ("to\n\nbe or no", TEXT):
+        act(tab, "#typed", text)
+        boxes = [span.bounding_box() for span in tab.locator("#text .token").all()]
+        left, rows = boxes[0]["x"], sorted({box["y"] for box in boxes})
+        lines = text.splitlines(keepends=True)
+        places = [(row, column) for row, line in enumerate(lines) for column in range(len(line))]
+        for box, (row, column) in zip(boxes, places, strict=True):
+            assert box["y"] == rows[row] and (box["x"] == left) == (column == 0)
+        tab.hover("#text .token >> nth=9")
+        label = f"token 9 '{shown(text[9])}', column {places[9][1] + 1}"
+        assert tab.inner_text("#text-note").endswith(f"from {label}.")
+    act(tab, "#typed", "a" * 300)
+    assert tab.eval_on_selector("#text", "each => each.scrollWidth <= each.clientWidth")
+
+
+def test_selected_token_of_many_lines_is_in_view(tab: Any) -> None:
+    """Also after an edit, and in a page that opens with it."""
+    tab.set_viewport_size({"width": 1280, "height": 720})
+
+    def in_view() -> list[bool]:
+        frame = tab.locator("#text").bounding_box()
+        spans = [span.bounding_box() for span in tab.locator("#text .token").all()]
+        assert frame["y"] + frame["height"] < 400
+        return [
+            -1 < span["y"] - frame["y"] < frame["height"] - span["height"] + 1 for span in spans
+        ]
+
+    act(tab, "#typed", "\n" * B)
+    assert in_view()[-1] and not in_view()[0]
+    for q in (B - 1, 0):
+        point_at(tab, q, 0, click=True)
+        act(tab, "#ablate")
+        assert in_view()[q] and not in_view()[B - 1 - q]
+    wait_for_address(tab, "at=0.0")
+    tab.reload()
+    assert in_view()[0] and not in_view()[-1]
 
 
 @torch.no_grad()

@@ -139,7 +139,11 @@ def test_keys_move_only_with_rotary_positions(play: Open) -> None:
         assert tab.is_visible("#key-note") == bool(reason)
         assert reason in tab.inner_text("#head-section")
         tab.click("#hide-key")
-        assert settle(tab).inner_text(".chip").startswith("key 0 hidden from L0H")
+        assert (
+            settle(tab)
+            .inner_text("#edit-list")
+            .startswith("The key of token 0 '↵' is hidden from L0H")
+        )
 
 
 def test_wrong_address_is_a_line_for_each_mistake(play: Open) -> None:

@@ -18,7 +18,7 @@ CHANGES: tuple[tuple[str, str | None, str, str, tuple[str, ...]], ...] = (
     ("#instead", "zero", "mean", "zero", ("lens", "patch")),
     ("#other", "so by it to", "&step", "&other=so+by+it+to&step", ("patch",)),
     (".pick >> nth=1", None, "head=L1H1", "head=L0H1", ("scores", "alone", "circuit")),
-    (".chip >> nth=1", None, "&edit=hide%402", "", ("lens", "circuit")),
+    ("#edit-list button >> nth=1", None, "&edit=hide%402", "", ("lens", "circuit")),
     (
         "#key-by",
         "4",
