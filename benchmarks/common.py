@@ -98,10 +98,10 @@ def alternate(
     return rows
 
 
-def collect(labels: Row, runs: Sequence[Row], shows: Callable[[Row], bool]) -> Row:
+def collect(labels: Row, runs: Sequence[Row], shows: Callable[[Row], bool] | None = None) -> Row:
     """Return one row of several runs: the labels, in how many of them the result shows, and what
     was measured as lists; texts are joined."""
-    row = labels | {"shown": f"{sum(map(shows, runs))} of {len(runs)}"}
+    row = labels | ({"shown": f"{sum(map(shows, runs))} of {len(runs)}"} if shows else {})
     for key in dict.fromkeys(key for run in runs for key in run):
         values = [run[key] for run in runs if key in run]
         row[key] = "; ".join(values) if isinstance(values[0], str) else values

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import train
-from benchmarks import common, line_end
+from benchmarks import attention, common, line_end
 from benchmarks.line_end import (
     LongLines,
     Validation,
@@ -206,11 +206,9 @@ class Now:
         return done
 
 
-@pytest.mark.slow
-def test_rows_are_of_each_text_and_seed(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also of one that is not wrapped, in which nothing is found."""
+@pytest.fixture
+def flags(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return flags of short training on a small text; all of it runs in this process."""
 
     def run_here(arguments: list[str], folder: Path) -> tuple[float, str]:
         with chdir(folder):
@@ -221,12 +219,20 @@ def test_rows_are_of_each_text_and_seed(
     monkeypatch.setattr(common, "run_command", run_here)
     monkeypatch.setattr(common, "in_fresh_process", lambda function, *args: function(*args))
     monkeypatch.setattr(common, "matmul_gflops", lambda device, dtype: 0.5)
-    monkeypatch.setattr(line_end, "ThreadPoolExecutor", lambda count: nullcontext(Now()))
+    for benchmark in (attention, line_end):
+        monkeypatch.setattr(benchmark, "ThreadPoolExecutor", lambda count: nullcontext(Now()))
     Path("text.txt").write_text(write(70, 60), newline="\n")
-    shape = ["--model.n_embd=16", "--model.n_layer=3", "--model.n_head=2", "--model.block_size=192"]
-    steps = ["--train.max_steps=2", "--train.batch_size=2", "--train.sample_tokens=0"]
-    flags = ["--data.source=text.txt", "--data.val_fraction=0.4", *shape, *steps, "--seeds=2"]
-    assert line_end.main(flags) == 0
+    shape = ["--model.n_embd=16", "--model.block_size=192"]
+    steps = ["--train.max_steps=2", "--train.batch_size=2", "--train.log_every=1"]
+    return ["--data.source=text.txt", "--data.val_fraction=0.4", *shape, *steps]
+
+
+@pytest.mark.slow
+def test_rows_are_of_each_text_and_seed(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of one that is not wrapped, in which nothing is found."""
+    assert line_end.main([*flags, "--model.n_layer=3", "--model.n_head=2", "--seeds=2"]) == 0
     rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
     assert {row["text"]: len(row["share"]) for row in rows} == {
         "70 columns": 2,
@@ -240,6 +246,22 @@ def test_rows_are_of_each_text_and_seed(
     assert len({*wrapped["AUC"], *none["AUC"]}) == 4 and "slope" not in {*none, *joined}
     assert {"heads", "R2_embedding", "R2_layer_2"} <= {*wrapped} - {*joined}
     assert wrapped["heads"].count(";") == 1 and wrapped["shown"] == "0 of 2"
+
+
+@pytest.mark.slow
+def test_configs_of_attention_have_a_row_each(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert attention.main([*flags, "--model.n_layer=1", "--seeds=1"]) == 0
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert [row["config"] for row in rows] == [
+        "default", "attention_only", "multi_query", "one_head", "window"
+    ]  # fmt: skip
+    cache = [row["cache_per_token"] for row in rows]
+    assert cache == [[32.0], [32.0], [8.0], [32.0], [32.0]]
+    assert len({row["loss"][0] for row in rows}) == 5
+    assert rows[1]["parameters"][0] == rows[0]["parameters"][0] - (8 * 16 * 16 + 16)
+    assert all(0 < score < 1 for row in rows for score in row["previous"])
 
 
 def test_crossing_is_interpolated() -> None:
