@@ -74,8 +74,8 @@ def main(argv: list[str]) -> int:
     with ThreadPoolExecutor(2) as pool:
         jobs, rows = dict[str, list[Future[frame.Row]]](), []
         measured = partial(frame.in_fresh_process, describe)
-        for config in frame.containing(options.only, CONFIGS):
-            for seed in range(options.first_seed, options.first_seed + options.seeds):
+        for seed in range(options.first_seed, options.first_seed + options.seeds):
+            for config in frame.containing(options.only, CONFIGS):  # alternating
                 job = partial(frame.train, CONFIGS[config], flags, iter([seed]), measured)
                 jobs.setdefault(config, []).append(pool.submit(job))
         for config, runs in jobs.items():

@@ -13,6 +13,7 @@ function address() {
   if (state.snapshot !== first.snapshot) parts.set("step", snapshots[state.snapshot].step);
   if (state.head !== first.head) parts.set("head", headName(state.head));
   if (state.mlp !== null) parts.set("mlp", state.mlp);
+  if (state.note) parts.set("note", state.note);
   if (state.step) parts.set("guide", state.step + 1); // "step" is of training
   for (const word of state.edits) parts.append("edit", word);
   if (state.pin) parts.set("at", [state.pin.q, state.pin.k ?? []].flat().join("."));
@@ -50,6 +51,7 @@ export function readAddress() {
   if (colors.includes(parts.get("color"))) changes.color = parts.get("color");
   const token = vocab.findIndex((_, id) => `${id}` === parts.get("token"));
   if (token >= 0) changes.token = token;
+  changes.note = parts.get("note") ?? "";
   const snapshot = snapshots.findIndex(({ step }) => `${step}` === parts.get("step"));
   if (snapshot >= 0) changes.snapshot = snapshot;
   const head = range(HEADS).find((each) => headName(each) === parts.get("head"));

@@ -12,6 +12,7 @@ export const initial = () => ({
   head: HEAD,
   mlp: null, // layer of the MLP that is open, or null if the head is
   step: 0, // of the five
+  note: "", // what a link says of what it shows, instead of the first step
   edits: [], // words
   pin: null, // {q, k} that was clicked; k is null if only a query is selected
   other: null, // the text that patches come from, or null for one made from the text

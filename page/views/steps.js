@@ -16,6 +16,7 @@ const { H, D, V } = sizes;
 
 function showTyping() {
   const { T, logP, loss } = state.view.pass, row = rowOf(logP, T - 1), best = indexOfLargest(row);
+  if (state.note) return [p(state.note)];
   return [p("Type at the end of the text, or change a token in the middle: in the model, no " +
     "token affects earlier ones."),
   p(`After ${place("token", T - 1)} the model${edited() ? ", with the edits," : ""} gives ` +
