@@ -24,6 +24,7 @@ from configs.config import STRICT, Count, Natural
 from data.batches import TaskBatches
 from data.tasks.flipflop import FlipFlop
 from data.tasks.markov import Markov
+from data.tasks.maximum import Maximum
 from data.tasks.modular import Modular
 from data.tasks.sink import Sink
 from lens.capture import capture
@@ -31,6 +32,7 @@ from lens.heads import names_of
 from lens.measure import measure_copying, score_heads, score_match, strongest_frequencies
 from lens.metrics import MATCH
 from lens.subject import Subject, SubjectOptions
+from model.gpt import GPT
 from training.log import read_metrics
 from training.machine import Processes
 from training.step import evaluate
@@ -75,6 +77,11 @@ RESULTS: dict[str, tuple[str, Test]] = {
     "recall_no_bigrams": ("below 50% right", lambda r: r["right"] < 0.5),
     "wrap": ("99% right", lambda r: r["right"] >= 0.99),
     "wrap_one_layer_none": ("below 98% right", lambda r: r["right"] < 0.98),
+    "maximum": (
+        "99% right; = prefers the larger number, and every number is copied",
+        lambda r: r["right"] >= 0.99 and r["rises"] == r["copied"] == 1,
+    ),
+    "maximum_window": ("below 65% right", lambda r: r["right"] < 0.65),
 }
 
 
@@ -120,11 +127,35 @@ def describe(run: Path) -> frame.Row:
     if isinstance(subject.task, Modular):
         found["gap"] = max(e["train_accuracy"] - e["accuracy"] for e in evaluations)
         found["power"] = strongest_frequencies(model.token_embedding.weight[: subject.task.n])
+    if isinstance(subject.task, Maximum):
+        found |= read_maximum(model)
     if isinstance(subject.task, FlipFlop):
         other = TaskBatches(replace(subject.config.data, task_ignored=0.98), batches.block_size, 0)
         result = evaluate(model, other.validation_batches(64), other, Processes())
         found["rare"] = result.accuracy if result else None
     return found
+
+
+@torch.no_grad()
+def read_maximum(model: GPT) -> frame.Row:
+    """Read one layer of one head, without norms and positions, from its weights.
+
+    Returns:
+        Four fractions. Of the steps from a number to the next, those at which the score of = rises.
+        Of the numbers, those whose own logit the head raises most; those that attend most to
+        themselves; and those whose own logit the embedding alone lowers most.
+    """
+    embedding_VC, attn = model.token_embedding.weight, model.blocks[0].attn
+    q_VC, k_VC, v_VC = (layer(embedding_VC) for layer in (attn.query, attn.key, attn.value))
+    scores_VV, copied_VV = (q_VC @ k_VC.T)[:, :-1], model.unembed(attn.out(v_VC))[:-1]
+    own_V = torch.arange(len(copied_VV))
+    found = {
+        "rises": scores_VV[-1].diff() > 0,
+        "copied": copied_VV.argmax(1) == own_V,
+        "to_itself": scores_VV[:-1].argmax(1) == own_V,
+        "not_again": model.unembed(embedding_VC)[:-1].argmin(1) == own_V,
+    }
+    return {name: each.double().mean().item() for name, each in found.items()}
 
 
 @command

@@ -6,6 +6,7 @@ from data.tasks.addition import Addition
 from data.tasks.brackets import Brackets
 from data.tasks.flipflop import FlipFlop
 from data.tasks.markov import Markov
+from data.tasks.maximum import Maximum
 from data.tasks.modular import Modular
 from data.tasks.recall import Recall
 from data.tasks.repeat import Repeat, RepeatFixed
@@ -24,4 +25,5 @@ TASKS: dict[Any, type[Task]] = {
     "addition": Addition,
     "recall": Recall,
     "wrap": Wrap,
+    "maximum": Maximum,
 }

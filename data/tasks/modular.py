@@ -1,12 +1,10 @@
 """The task modular."""
 
-import string
-
 import numpy as np
 
 from common.errors import UserError
 from configs.config import DataConfig
-from data.tasks.task import VISIBLE, Array, Task, choose_pairs, split_pairs
+from data.tasks.task import NUMBERS, Array, Task, choose_pairs, split_pairs
 
 
 class Modular(Task):
@@ -17,8 +15,7 @@ class Modular(Task):
 
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
-        digits = [char for char in dict.fromkeys(string.digits + VISIBLE) if char not in "+="]
-        self.chars = "".join(digits[: self.n]) + "+="
+        self.chars = NUMBERS[: self.n] + "+="
         self.pairs = split_pairs(self.n, config.task_held_out)
         self.numbers = 1
         if T != 4:

@@ -19,6 +19,8 @@ OBSERVED = 4096  # sequences that the baseline "chance" is estimated from
 # Letters and digits first, so that sequences can be typed.
 VISIBLE = string.ascii_letters + string.digits + string.punctuation
 VISIBLE += "".join(map(chr, range(0x100, 0xD000)))
+# A character for each number: digits first, and no signs
+NUMBERS = "".join(char for char in dict.fromkeys(string.digits + VISIBLE) if char not in "+=")
 
 
 class Task:

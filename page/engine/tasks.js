@@ -3,7 +3,7 @@
 // A sequence is an array of T + 1 tokens. `make(u, heldOut)` makes one of `numbers` random numbers;
 // `match(tokens)` lists for each query the keys that determine the next token.
 
-import { range, sum } from "./numbers.js";
+import { largestOf, range, sum } from "./numbers.js";
 import { Random } from "./random.js";
 
 const OBSERVED = 4096; // sequences that the baseline "chance" is estimated from
@@ -12,6 +12,7 @@ const [LOWER, UPPER, DIGITS] = [chars(97, 26), chars(65, 26), chars(48, 10)];
 const LETTERS = [...LOWER, ...UPPER];
 const PUNCTUATION = chars(33, 94).filter((char) => !/[a-z0-9]/i.test(char));
 const VISIBLE = [...LETTERS, ...DIGITS, ...PUNCTUATION, ...chars(0x100, 0x1000)];
+const NUMBERS = [...new Set([...DIGITS, ...VISIBLE])].filter((char) => !"+=".includes(char));
 
 class Task {
   static usual = []; // `task_kinds` and `task_length`
@@ -121,8 +122,7 @@ class Markov extends Task {
 
 class Modular extends Task {
   static usual = [97];
-  digits = [...new Set([...DIGITS, ...VISIBLE])].filter((char) => !"+=".includes(char));
-  chars = [...this.digits.slice(0, this.n), "+", "="];
+  chars = [...NUMBERS.slice(0, this.n), "+", "="];
   pairs = splitPairs(this.n, this.data.task_held_out);
   numbers = 1;
 
@@ -263,6 +263,26 @@ class Wrap extends Task {
   }
 }
 
+class Maximum extends Task {
+  static usual = [32, 6];
+  chars = [...NUMBERS.slice(0, this.n), "="];
+  numbers = 1 + this.size;
+
+  make([first, ...others]) {
+    const limit = 1 + Math.floor(first * this.n);
+    const numbers = others.map((x) => Math.floor(x * limit));
+    return [...numbers, this.n, largestOf(numbers)];
+  }
+
+  /** Each occurrence of the largest number, at =. */
+  match(tokens) {
+    return tokens.map((id, t) => {
+      const largest = largestOf(tokens.slice(0, t).filter((other) => other < this.n));
+      return id === this.n ? range(t).filter((k) => tokens[k] === largest) : [];
+    });
+  }
+}
+
 /** Characters of a text, whose last tenth is held out; training sees stretches of the rest. */
 class Text extends Task {
   chars = [...new Set(this.data.text)].sort();
@@ -297,7 +317,7 @@ class Text extends Task {
 
 export const TASKS = { repeat: Repeat, repeat_fixed: RepeatFixed, sink: Sink, markov: Markov,
   modular: Modular, flipflop: FlipFlop, brackets: Brackets, addition: Addition, recall: Recall,
-  wrap: Wrap, text: Text };
+  wrap: Wrap, maximum: Maximum, text: Text };
 
 /** The mean loss if `chance` is the probability of token t of some tokens, after the first. */
 function lossOf(chance, sequences) {

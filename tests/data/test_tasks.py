@@ -27,6 +27,7 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {  # block_size, checksum, s
     "addition carry": (39, 452167312, {"task_length": 2, "task_order": "carry"}),
     "recall": (40, 504070652, {"task_kinds": 7, "task_length": 5}),
     "wrap": (60, 539300589, {"task_kinds": 3, "task_length": 12}),
+    "maximum": (6, 11047174, {"task_kinds": 13, "task_length": 5}),
 }
 OPEN, CLOSE, DIGITS = "([{", ")]}", "0123456789abc"
 every_task = pytest.mark.parametrize("case", CASES)
@@ -50,6 +51,9 @@ def answers_of(case: str, text: str, keys: list[int]) -> set[str]:
         highest = f"{int(a) + int(b):03}"
         orders = {"lowest": highest[::-1], "carry": highest[0] + highest[:0:-1]}
         return {orders.get(case.split()[-1], highest)[len(written)]}
+    if case == "maximum":
+        assert [key for key, char in enumerate(text) if char == max(text[:-1])] == keys
+        return {max(text[:-1])}  # letters are after digits
     if case == "wrap":  # a newline begins the text
         return {"\n" if len(text.split("\n")[-1]) >= 12 else " "}
     return {CLOSE[OPEN.index(text[key])] if case == "brackets" else text[key] for key in keys}
@@ -116,6 +120,13 @@ def test_lines_end_with_the_first_word_that_is_long_enough() -> None:
             assert len(line) >= 12 > len(" ".join(line.split(" ")[:-1]))
             lengths |= {len(line)}
     assert {12, 13, 14} < lengths
+
+
+def test_every_number_is_the_largest_of_many_sequences() -> None:
+    """Without a limit for each sequence, one in 13**5 would have no number above 0."""
+    found = "".join(texts(make("maximum"), make("maximum").train_batch(0, 2000).numpy()))
+    assert re.fullmatch("([0-9a-c]{5}=[0-9a-c]){2000}", found)
+    assert min(map(found[6::7].count, DIGITS)) > 20
 
 
 def test_each_sum_is_either_trained_or_held_out() -> None:

@@ -32,6 +32,9 @@ SETTINGS: list[tuple[int, dict[str, Any]]] = [
     (96, {"source": "wrap"}),
     (50, {"source": "wrap", "task_kinds": 26, "task_length": 7}),
     (20, {"source": "recall", "task_kinds": 9, "task_length": 4}),
+    (7, {"source": "maximum"}),
+    (2, {"source": "maximum", "task_kinds": 500, "task_length": 1}),
+    (4, {"source": "maximum", "task_kinds": 9, "task_length": 3}),
 ]
 ASK = """([data, T, numbers, heldOut, typed = []]) => {
   const task = new TASKS[data.source](data, T);
