@@ -57,7 +57,7 @@ export function readAddress() {
   const head = range(HEADS).find((each) => headName(each) === parts.get("head"));
   if (head !== undefined) changes.head = head;
   const ofHead = (word) => word.replace(/=.*/, ""); // one edit of a head
-  const mlp = range(sizes.L).find((each) => `${each}` === parts.get("mlp"));
+  const mlp = range(sizes.hidden && sizes.L).find((each) => `${each}` === parts.get("mlp"));
   if (mlp !== undefined) changes.mlp = mlp;
   const step = range(5).find((each) => `${each + 1}` === parts.get("guide"));
   if (step) changes.step = step;

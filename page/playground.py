@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from common.errors import UserError
 from configs.config import Config
 from configs.load import Loader, read_config
 
@@ -25,6 +26,8 @@ def config_of(task: str) -> dict[str, Any]:
     file = PAGE.parent / f"configs/tasks/{task}.yaml"
     start = Config(dataclasses.replace(Config().data, source=task))
     config = read_config(SETTINGS[task], str(file) if file.exists() else None, start)
+    if config.model.norm != "layer":
+        raise UserError(f"the page does not support model.norm {config.model.norm} of task {task}")
     train = dataclasses.replace(
         config.train, learning_rate=config.train.adamw_learning_rate, schedule="constant"
     )

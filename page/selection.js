@@ -41,11 +41,14 @@ export function pairOnShow() {
   return { q, k: k <= q ? k : indexOfLargest(weights), weights };
 }
 
+export const windowOf = (head) => sizes.windows[Math.floor(head / sizes.H)];
+
 /** Return a function that tests whether k is masked for query q of a head. */
 export function maskNow(head = state.head) {
   const hidden = new Set(state.view.edits // those that fit the text
     .filter((edit) => edit.layer * sizes.H + edit.head === head).map(({ hide }) => hide));
-  return (q, k) => k > q || (k < q && hidden.has(k));
+  const window = windowOf(head);
+  return (q, k) => k > q || q - k >= window || (k < q && hidden.has(k));
 }
 
 /** The key to move or hide: that of the selected cell, or of the selected token; or null. */

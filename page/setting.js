@@ -24,6 +24,9 @@ export const FIELDS = [
   { key: "positions", label: "positions", values: ["learned", "rotary", "none"] },
   { key: "qk_norm", label: "QK-norm", values: [true, false] },
   { key: "pace", label: "steps a second", values: ["fastest", 20, 5, 1] },
+  { key: "n_kv_head", values: [1, 2, 4, 8] },
+  { key: "mlp_ratio", values: [0, 1, 2, 4] },
+  { key: "window", low: 0, high: 1e9, whole: true },
   { key: "activation", values: ACTIVATIONS },
   { key: "ngrams", values: [1, 2, 3] },
   { key: "optimizer", values: ["muon", "adamw"] },
@@ -66,6 +69,11 @@ function readAddress() {
       const can = field.values?.join(", ") ?? `${field.low} to ${field.high}`;
       problems.push(`In the address, ${key} cannot be ${text}, but ${can}. The default is used.`);
     }
+  }
+  if (found.n_head % (found.n_kv_head ?? 1)) {
+    problems.push(`In the address, n_kv_head cannot be ${found.n_kv_head} with n_head ` +
+      `${found.n_head}. The default is used.`);
+    found.n_kv_head = null;
   }
   return found;
 }

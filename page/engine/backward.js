@@ -44,9 +44,9 @@ export class Learner extends Engine {
     super.block(l, from, to);
   }
 
-  normAndRotate(name, y, from, to) {
-    this.memory.copyWithin(this.at[`${name} input`], y, y + (to - from) * this.C);
-    super.normAndRotate(name, y, from, to);
+  normAndRotate(name, y, from, to, heads) {
+    this.memory.copyWithin(this.at[`${name} input`], y, y + (to - from) * heads * this.D);
+    super.normAndRotate(name, y, from, to, heads);
   }
 
   /** Compute the loss of sequences and the gradient of all weights.
@@ -105,37 +105,51 @@ export class Learner extends Engine {
   }
 
   blockBack(l, T) {
-    const { memory, at, config, C, D, H, hidden } = this;
+    const { memory, at, config, C, D, H, G, hidden } = this;
     const name = `blocks.${l}`, x = at[`x${l}`], { between, dx, dup, dnormed, dz, draw } = at;
     const clear = (from, width = C) => memory.fill(0, from, from + T * width);
 
-    // The MLP, which reads the stream between attention and itself.
-    memory.copyWithin(between, x, x + T * C);
-    this.add(between, at[`attn${l}`], T * C);
-    clear(dup, hidden);
-    this.linearBack(`${name}.mlp.down`, at[`active${l}`], dx, dup, T, hidden, C);
-    activateBack(config.activation, memory, at[`up${l}`], dup, T * hidden);
-    clear(dnormed);
-    this.linearBack(`${name}.mlp.up`, at[`${name}.mlp_norm output`], dup, dnormed, T, C, hidden);
-    this.normBack(`${name}.mlp_norm`, between, dnormed, dx, T, C);
+    if (hidden) { // the MLP, which reads the stream between attention and itself
+      memory.copyWithin(between, x, x + T * C);
+      this.add(between, at[`attn${l}`], T * C);
+      clear(dup, hidden);
+      this.linearBack(`${name}.mlp.down`, at[`active${l}`], dx, dup, T, hidden, C);
+      activateBack(config.activation, memory, at[`up${l}`], dup, T * hidden);
+      clear(dnormed);
+      this.linearBack(`${name}.mlp.up`, at[`${name}.mlp_norm output`], dup, dnormed, T, C, hidden);
+      this.normBack(`${name}.mlp_norm`, between, dnormed, dx, T, C);
+    }
 
     // Attention.
     clear(dz);
     this.linearBack(`${name}.attn.out`, at[`z${l}`], dx, dz, T, C, C);
     this.attendBack(l, T);
     clear(dnormed);
-    for (const [kind, letter] of [["query", "q"], ["key", "k"], ["value", "v"]]) {
+    for (const [kind, letter, heads] of [["query", "q", H], ["key", "k", G], ["value", "v", G]]) {
       let dy = at[`d${letter}`];
-      if (letter !== "v" && config.positions === "rotary") this.rotate(dy, 0, T, -1);
+      this.repeatBack(dy, T, heads);
+      if (letter !== "v" && config.positions === "rotary") this.rotate(dy, 0, T, heads, -1);
       if (letter !== "v" && config.qk_norm) {
         const norm = `${name}.attn.${letter}_norm`;
         clear(draw);
-        this.normBack(norm, at[`${norm} input`], dy, draw, T * H, D);
+        this.normBack(norm, at[`${norm} input`], dy, draw, T * heads, D);
         dy = draw;
       }
-      this.linearBack(`${name}.attn.${kind}`, at[`${name}.attn_norm output`], dy, dnormed, T, C, C);
+      const input = at[`${name}.attn_norm output`];
+      this.linearBack(`${name}.attn.${kind}`, input, dy, dnormed, T, C, heads * D);
     }
     this.normBack(`${name}.attn_norm`, x, dnormed, dx, T, C);
+  }
+
+  /** Add up the gradients of keys or values that were repeated, in place. */
+  repeatBack(dy, rows, heads) {
+    const { memory, H, D } = this;
+    if (heads === H) return;
+    for (let i = 0; i < rows * H; i++) {
+      const to = dy + Math.floor(i / H) * heads * D + this.shared(i % H), from = dy + i * D;
+      if (i % (H / heads)) this.add(to, from, D);
+      else memory.copyWithin(to, from, from + D);
+    }
   }
 
   /** From the gradient of what heads write to those of queries, keys and values. */

@@ -38,19 +38,20 @@ export function scoreGoal(engine, l, h, q, k) {
       (i < half ? direction[i + half] : -direction[i - half]) * ofTable(at.sin, i));
   }
   engine.norm(`${name}_norm`, x, 1);
-  engine.linear(`${name}.key`, at.normed, at.up, 1, C, C);
+  const first = engine.shared(h);
+  engine.linear(`${name}.key`, at.normed, at.up, 1, C, engine.G * D);
   if (config.qk_norm) {
-    const { scale } = engine.moments(at.up + h * D, D);
+    const { scale } = engine.moments(at.up + first, D);
     direction = engine.before(`${name}.k_norm`, direction).map((each) => each * scale);
   }
   const [weight, bias] = ["weight", "bias"].map((each) => at[`${name}.key.${each}`]);
   const read = Float64Array.from({ length: C }, (_, c) =>
-    direction.reduce((sum, each, i) => sum + each * memory[weight + (h * D + i) * C + c], 0));
+    direction.reduce((sum, each, i) => sum + each * memory[weight + (first + i) * C + c], 0));
   return {
     rank: 2 * l, position: k, now, value: now(engine),
     direction: engine.before(`${name}_norm`, read), times: { [k]: engine.normScale(x) },
     bias: engine.biased(`${name}_norm`, read) +
-      direction.reduce((sum, each, i) => sum + each * (memory[bias + h * D + i] || 0), 0),
+      direction.reduce((sum, each, i) => sum + each * (memory[bias + first + i] || 0), 0),
   };
 }
 
@@ -59,10 +60,13 @@ export class Circuit {
   constructor(engine, goal) {
     const { C, memory, at } = engine, T = goal.position + 1;
     Object.assign(this, { engine, T, goal, nodes: [], x0: memory.slice(at.x0, at.x0 + T * C) });
-    this.parts = Array.from({ length: goal.rank }, (_, rank) => this.keep(rank));
+    this.parts = []; // by rank; without MLPs, every other one is missing
+    for (let rank = 0; rank < goal.rank; rank += engine.hidden ? 1 : 2) {
+      this.parts[rank] = this.keep(rank);
+    }
     const seen = new Float64Array(T * C); // the direction, as seen from the residual stream
     seen.set(goal.direction.map((x) => x * goal.times[T - 1]), (T - 1) * C);
-    for (const part of [...this.parts].reverse()) this.back(part, seen);
+    for (const part of this.parts.filter(Boolean).reverse()) this.back(part, seen);
     for (let s = 0; s < T; s++) this.addNode(-1, 0, s, seen.subarray(s * C), this.x0, s * C, C);
     this.nodes.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
   }
@@ -82,8 +86,9 @@ export class Circuit {
     const part = {
       rank, mlp, width, size: mlp ? 1 : D, // channels of all nodes, and of one
       norm: `${name}.${mlp ? "mlp" : "attn"}_norm`,
-      ...(mlp ? { reading: `${name}.mlp.up`, writing: `${name}.mlp.down` }
-        : { reading: `${name}.attn.value`, writing: `${name}.attn.out` }),
+      ...(mlp ? { reading: `${name}.mlp.up`, writing: `${name}.mlp.down`, rowOf: (j) => j }
+        : { reading: `${name}.attn.value`, writing: `${name}.attn.out`,
+          rowOf: (j) => engine.shared(Math.floor(j / D)) + j % D }),
       given: from(`z${l}`, 0, T * C), to: new Float64Array(T * width), scales: new Float64Array(T),
       weights: Array.from({ length: H }, (_, h) =>
         from(`weights${l}`, h * triangle, (T * (T + 1)) / 2)),
@@ -128,7 +133,8 @@ export class Circuit {
           const x = to[t * width + j];
           if (x) factor += x * this.passes(part, j, s, t);
         }
-        if (factor) for (let c = 0; c < C; c++) before[c] += factor * memory[read + j * C + c];
+        const row = read + part.rowOf(j) * C;
+        if (factor) for (let c = 0; c < C; c++) before[c] += factor * memory[row + c];
       }
       const added = engine.before(part.norm, before);
       for (let c = 0; c < C; c++) seen[s * C + c] += part.scales[s] * added[c];
@@ -156,9 +162,10 @@ export class Circuit {
     const direction = new Float64Array(C);
     let bias = 0;
     for (let j = index * size; j < (index + 1) * size; j++) {
-      const factor = to[position * width + j], weight = at[`${reading}.weight`] + j * C;
+      const factor = to[position * width + j], row = part.rowOf(j);
+      const weight = at[`${reading}.weight`] + row * C;
       for (let c = 0; c < C; c++) direction[c] += factor * memory[weight + c];
-      bias += factor * (memory[at[`${reading}.bias`] + j] || 0);
+      bias += factor * (memory[at[`${reading}.bias`] + row] || 0);
     }
     bias += this.engine.biased(norm, direction);
     if (mlp) bias *= part.gates[position * width + index]; // the weights of a head sum to 1

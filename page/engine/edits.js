@@ -13,8 +13,8 @@ const EDIT = new RegExp("^(?:" + [/L(\d+)H(\d+)=(zero|mean)/, /L(\d+)\.(attn|mlp
   .map(({ source }) => source).join("|") + ")$");
 
 export class Edits {
-  constructor({ L, H, B }, config) {
-    Object.assign(this, { L, H, B, canMove: config.positions === "rotary" });
+  constructor({ L, H, B, hidden }, config) {
+    Object.assign(this, { L, H, B, hidden, canMove: config.positions === "rotary" });
     this.ofEngine = new Map(); // the engine's edits by word; the same object means no change
   }
 
@@ -29,6 +29,7 @@ export class Edits {
     const kind = match[3] ? "head" : match[5] ?? match[6];
     const others = Boolean(match[8]), by = Number(match[11] ?? 0), isOfHead = head !== undefined;
     const isPossible = {
+      mlp: this.hidden > 0,
       hide: (layer !== undefined) === isOfHead && !by,
       patch: layer !== undefined && !others && !by,
       move: (layer !== undefined) === isOfHead && by && Math.abs(by) < this.B && this.canMove,

@@ -1,11 +1,12 @@
 // The model of model/gpt.py, computed row by row, so that only what an edit changes is computed
 // again. Rows before a changed position, and layers below a changed layer, are kept.
 //
-// Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, L layers, V
-// vocabulary. All numbers are in the memory of kernels.js, which has the matmul.
+// Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, G heads of keys
+// and values, L layers, V vocabulary. All numbers are in the memory of kernels.js, which has the
+// matmul. Keys and values that heads share are repeated for each head, so that an edit changes one.
 
 import { activate, arena, fours, product } from "./kernels.js";
-import { sameAtStart } from "./numbers.js";
+import { range, sameAtStart } from "./numbers.js";
 import { countOf, NGRAM_ROWS } from "./shapes.js";
 
 const EPS = 1e-5; // of every norm
@@ -13,13 +14,13 @@ export const CHUNK = 16; // rows between two yields, and queries that attend tog
 
 const shelves = []; // weights in memory: {key, start, count, users}
 
-/** The sizes of a model, by the letters above: L, H, C, B (block_size), D, V; and `hidden`, the
- * number of neurons of an MLP. */
+/** The sizes of a model, by the letters above: L, H, G, C, B (block_size), D, V; `hidden`, the number
+ * of neurons of an MLP, 0 without MLPs; and `windows`, the positions that a layer's queries see. */
 export function sizesOf(config, shapes) {
-  const { n_layer: L, n_head: H, n_embd: C, block_size: B } = config;
-  const [V, hidden] = ["token_embedding.weight", "blocks.0.mlp.up.weight"].map((weight) =>
-    shapes.find(([name]) => name === weight)[1][0]);
-  return { L, H, C, B, D: C / H, V, hidden };
+  const { n_layer: L, n_head: H, n_embd: C, block_size: B, window, mlp_ratio } = config;
+  const [, [V]] = shapes.find(([name]) => name === "token_embedding.weight");
+  return { L, H, G: config.n_kv_head ?? H, C, B, D: C / H, V, hidden: mlp_ratio * C,
+    windows: range(L).map((l) => (window[l] ?? window) || B) };
 }
 
 export class Engine {
@@ -42,7 +43,7 @@ export class Engine {
       place(`weights${l}`, H * this.triangle);
     }
     place("normed", CHUNK * C);
-    for (const name of ["up", "active"]) place(name, CHUNK * this.hidden); // before and after
+    for (const name of ["up", "active"]) place(name, CHUNK * Math.max(this.hidden, C)); // before and after
     place("scores", CHUNK * fours(B));
     place("logits", B * this.V);
     place("lens", CHUNK * this.V);
@@ -215,26 +216,28 @@ export class Engine {
 
   /** Compute a block, attention and MLP, for the rows `from` to `to` of the residual stream. */
   block(l, from, to) {
-    const { memory, at, C, hidden } = this;
+    const { memory, at, C, D, H, G, hidden } = this;
     const rows = to - from;
     const [x, next] = [at[`x${l}`] + from * C, at[`x${l + 1}`] + from * C];
     const [attn, mlp] = [at[`attn${l}`] + from * C, at[`mlp${l}`] + from * C];
     const name = `blocks.${l}`;
     this.norm(`${name}.attn_norm`, x, rows);
-    for (const [kind, letter] of [["query", "q"], ["key", "k"], ["value", "v"]]) {
+    for (const [kind, letter, heads] of [["query", "q", H], ["key", "k", G], ["value", "v", G]]) {
       const y = at[letter + l] + from * C;
-      this.linear(`${name}.attn.${kind}`, at.normed, y, rows, C, C);
-      if (letter !== "v") this.normAndRotate(`${name}.attn.${letter}_norm`, y, from, to);
+      this.linear(`${name}.attn.${kind}`, at.normed, y, rows, C, heads * D);
+      if (letter !== "v") this.normAndRotate(`${name}.attn.${letter}_norm`, y, from, to, heads);
+      this.repeat(y, rows, heads);
     }
     for (const { layer, head, position: t, by } of this.edits) {
       if (by && layer === l && from <= t && t < to) {
-        this.rotateOne(at[`k${l}`] + t * C + head * this.D, Math.abs(by), Math.sign(by));
+        this.rotateOne(at[`k${l}`] + t * C + head * D, Math.abs(by), Math.sign(by));
       }
     }
     this.attend(l, from, to);
     this.linear(`${name}.attn.out`, at[`z${l}`] + from * C, attn, rows, C, C);
     memory.copyWithin(next, x, x + rows * C);
     this.add(next, attn, rows * C);
+    if (!hidden) return;
 
     this.norm(`${name}.mlp_norm`, next, rows);
     this.linear(`${name}.mlp.up`, at.normed, at.up, rows, C, hidden);
@@ -251,10 +254,23 @@ export class Engine {
     this.add(next, mlp, rows * C);
   }
 
+  /** The first channel of the keys and values that head h shares with others. */
+  shared(h) { return Math.floor((h * this.G) / this.H) * this.D; }
+
+  /** Repeat the keys or values of some heads for all, in place: from (rows, G D) to (rows, H D). */
+  repeat(y, rows, heads) {
+    const { memory, H, D } = this;
+    if (heads === H) return;
+    for (let i = rows * H - 1; i > 0; i--) {
+      const from = y + Math.floor(i / H) * heads * D + this.shared(i % H);
+      memory.copyWithin(y + i * D, from, from + D);
+    }
+  }
+
   /** Compute attention head by head for blocks of queries, with the edits. Scores of later keys are
    * computed too, and then hidden: larger matmuls are faster. */
   attend(l, from, to) {
-    const { memory, at, C, D, H, triangle } = this;
+    const { memory, at, C, D, H, triangle } = this, window = this.windows[l];
     const edits = this.edits.filter(({ layer }) => layer === l);
     const { [`q${l}`]: q, [`k${l}`]: k, [`v${l}`]: v, [`z${l}`]: z, scores } = at;
     const scale = 1 / Math.sqrt(D);
@@ -268,6 +284,7 @@ export class Engine {
         for (let t = first, row = scores; t < keys; t++, row += width) {
           for (const { hide } of own) if (hide < t) memory[row + hide] = -Infinity;
           memory.fill(-Infinity, row + t + 1, row + width);
+          if (t >= window) memory.fill(-Infinity, row, row + t + 1 - window);
         }
         arena.softmaxRows(scores, rows, width, scale);
         for (let t = first, row = scores; t < keys; t++, row += width) {
@@ -319,15 +336,15 @@ export class Engine {
   }
 
   /** Normalize and rotate the queries or keys of each head in place, if the config says so. */
-  normAndRotate(name, y, from, to) {
-    if (this.config.qk_norm) this.normalize(name, y, y, (to - from) * this.H, this.D);
-    if (this.config.positions === "rotary") this.rotate(y, from, to, 1);
+  normAndRotate(name, y, from, to, heads) {
+    if (this.config.qk_norm) this.normalize(name, y, y, (to - from) * heads, this.D);
+    if (this.config.positions === "rotary") this.rotate(y, from, to, heads, 1);
   }
 
   /** Rotate queries or keys in place, or back if `direction` is -1. */
-  rotate(y, from, to, direction) {
+  rotate(y, from, to, heads, direction) {
     for (let t = from; t < to; t++) {
-      for (let h = 0; h < this.H; h++, y += this.D) this.rotateOne(y, t, direction);
+      for (let h = 0; h < heads; h++, y += this.D) this.rotateOne(y, t, direction);
     }
   }
 
@@ -428,7 +445,7 @@ export class Engine {
   /** Return the queries, keys or values ("query") of tokens at a position in layer 0, (tokens, C),
    * before the rotation. */
   layer0(kind, tokens, position) {
-    const { memory, at, C, D, H, config } = this;
+    const { memory, at, C, D, config } = this, heads = kind === "query" ? this.H : this.G;
     const found = new Float32Array(tokens.length * C);
     for (let first = 0; first < tokens.length; first += CHUNK) {
       const rows = tokens.slice(first, first + CHUNK);
@@ -440,10 +457,11 @@ export class Engine {
         }
       });
       this.norm("blocks.0.attn_norm", at.up, rows.length);
-      this.linear(`blocks.0.attn.${kind}`, at.normed, at.up, rows.length, C, C);
+      this.linear(`blocks.0.attn.${kind}`, at.normed, at.up, rows.length, C, heads * D);
       if (config.qk_norm && kind !== "value") {
-        this.normalize(`blocks.0.attn.${kind[0]}_norm`, at.up, at.up, rows.length * H, D);
+        this.normalize(`blocks.0.attn.${kind[0]}_norm`, at.up, at.up, rows.length * heads, D);
       }
+      this.repeat(at.up, rows.length, heads);
       found.set(memory.subarray(at.up, at.up + rows.length * C), first * C);
     }
     return found;
@@ -460,7 +478,7 @@ export class Engine {
 
   /** Return what each part adds to a logit, with the scale of the final norm held fixed. */
   votes(t, token) {
-    const { memory, at, C, D, L } = this;
+    const { memory, at, C, D, L, hidden } = this;
     const from = (x, count) => memory.subarray(x, x + count);
     const direction = this.toLogit(t, token);
     const along = (y) => product(from(y, C), direction);
@@ -471,7 +489,7 @@ export class Engine {
         const z = from(at[`z${l}`] + t * C + d, D);
         found.heads.push(product(direction, this.written(out, C, d, z)));
       }
-      found.mlps.push(along(at[`mlp${l}`] + t * C));
+      if (hidden) found.mlps.push(along(at[`mlp${l}`] + t * C));
       found.biases += this.biased(out, direction);
     }
     if (this.config.head_bias) found.biases += memory[at["head.bias"] + token];

@@ -29,7 +29,8 @@ export class Optimizer {
     Object.assign(this, { learner, shapes });
     // Muon's momentum or AdamW's first moment; its second moment; the weights before a step
     for (const name of ["first", "second", "kept"]) this[name] = arena.reserve(learner.weightCount);
-    this.scratch = [0, 1, 2, 3].map(() => arena.reserve(learner.C * learner.hidden));
+    const { C, hidden } = learner;
+    this.scratch = [0, 1, 2, 3].map(() => arena.reserve(C * Math.max(C, hidden)));
     this.steps = 0; // since the start, for the bias of the moments
   }
 

@@ -10,7 +10,8 @@ export const countOf = ([, shape]) => shape.reduce((a, b) => a * b, 1);
 
 /** [name, shape] of each weight, in the order of a GPT's state_dict. */
 export function shapesOf(config, vocabSize) {
-  const { n_layer: L, n_head: H, n_embd: C, block_size: B, bias } = config;
+  const { n_layer: L, n_head: H, n_kv_head: G, n_embd: C, block_size: B, bias } = config;
+  const D = C / H, hidden = config.mlp_ratio * C;
   const norm = (name, biased = bias, width = C) =>
     [[`${name}.weight`, [width]], ...(biased ? [[`${name}.bias`, [width]]] : [])];
   const linear = (name, rows, columns, biased = bias) =>
@@ -22,12 +23,16 @@ export function shapesOf(config, vocabSize) {
       `ngram_embeddings.${i}`, Math.min(vocabSize ** (i + 2), NGRAM_ROWS), C, false)),
     ...range(L).map((l) => `blocks.${l}`).flatMap((name) => [
       ...norm(`${name}.attn_norm`),
-      ...["query", "key", "value", "out"].flatMap((kind) => linear(`${name}.attn.${kind}`, C, C)),
+      ...linear(`${name}.attn.query`, C, C),
+      ...["key", "value"].flatMap((kind) => linear(`${name}.attn.${kind}`, (G ?? H) * D, C)),
+      ...linear(`${name}.attn.out`, C, C),
       ...(config.qk_norm
-        ? ["q", "k"].flatMap((kind) => norm(`${name}.attn.${kind}_norm`, false, C / H)) : []),
-      ...norm(`${name}.mlp_norm`),
-      ...linear(`${name}.mlp.up`, 4 * C, C),
-      ...linear(`${name}.mlp.down`, C, 4 * C),
+        ? ["q", "k"].flatMap((kind) => norm(`${name}.attn.${kind}_norm`, false, D)) : []),
+      ...(hidden ? [
+        ...norm(`${name}.mlp_norm`),
+        ...linear(`${name}.mlp.up`, hidden, C),
+        ...linear(`${name}.mlp.down`, C, hidden),
+      ] : []),
     ]),
     ...norm("final_norm"),
     ...(config.tie_embeddings ? [] : linear("head", vocabSize, C, config.head_bias)),
@@ -38,7 +43,8 @@ export function shapesOf(config, vocabSize) {
  * random numbers. */
 export function initialize(config, shapes, seed) {
   const random = new Random(seed), weights = new Float32Array(sum(shapes.map(countOf)));
-  const toResidual = config.zero_init ? 0 : 0.02 / Math.sqrt(2 * config.n_layer);
+  const writers = config.n_layer * (config.mlp_ratio ? 2 : 1);
+  const toResidual = config.zero_init ? 0 : 0.02 / Math.sqrt(writers);
   let at = 0;
   for (const tensor of shapes) {
     const [name, shape] = tensor, count = countOf(tensor);

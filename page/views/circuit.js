@@ -9,7 +9,8 @@ import { theme } from "./colors.js";
 import { addPanel, el, rem, svg } from "./elements.js";
 import { count, quoted, signed, visible } from "./format.js";
 
-const { L, H, C, D, V } = sizes;
+const { L, H, C, D, V, hidden } = sizes;
+const rowOfRank = (rank) => (hidden ? rank : rank >> 1); // without MLPs, ranks are even
 let traced = {}; // {key, circuit, name of the goal, says: what is traced, said: of a node}
 const countChoice = el("select", {}, ...[10, 20, 40, 100].map((n) => el("option", {}, `${n}`)));
 countChoice.value = 20;
@@ -84,7 +85,8 @@ function drawCircuit() {
   const least = largestOf(nodes.map(wide)) + 3;
   const side = clamp((graph.clientWidth - left) / sum(widths), least, Math.max(least, 3 * rem()));
   const width = left + side * sum(widths);
-  const height = (goal.rank + 3) * tall, y = (r) => height - (r + 2) * tall;
+  const top = rowOfRank(goal.rank), height = (top + 3) * tall;
+  const y = (rank) => height - (rowOfRank(rank) + 2) * tall;
   const centers = new Map(columns.map((t, i) =>
     [t, left + side * (sum(widths.slice(0, i)) + widths[i] / 2)]));
   const center = (t) => centers.get(t);
@@ -112,10 +114,12 @@ function drawCircuit() {
     spot.addEventListener("keydown", ({ key }) => key === "Enter" && ablateNode(node));
     return spot;
   });
-  const rows = ["embedding", ...range(L).flatMap((l) => [`L${l} heads`, `L${l} neurons`])];
+  const rows = ["embedding", ...range(L).flatMap((l) =>
+    [`L${l} heads`, ...(hidden ? [`L${l} neurons`] : [])])];
   const size = { viewBox: `0 0 ${width} ${height}`, width, height };
   graph.replaceChildren(svg("svg", { ...size, class: "circuit" },
-    ...[...rows.slice(0, goal.rank + 1), name].map((row, i) => text(0, y(i - 1), row, "rank")),
+    ...[...rows.slice(0, top + 1), name].map((row, i) =>
+      text(0, height - (i + 1) * tall, row, "rank")),
     ...lines, ...spots, text(center(T - 1), y(goal.rank) - rem() / 2, sign),
     ...columns.map((t) => text(center(t), height - tall / 3, `${t} ${visible(tokens[t])}`))));
 }

@@ -13,7 +13,7 @@ import { quoted, signed } from "./format.js";
 const hasBiases = data.shapes.some(([name]) => /(out|final_norm|head)\.bias$/.test(name));
 
 export function showContributions() {
-  const { bar, relative, edits, view } = state, { L, H, V } = sizes, t = queryOnShow();
+  const { bar, relative, edits, view } = state, { L, H, V, hidden } = sizes, t = queryOnShow();
   $("votes").hidden = bar === null;
   $("writing").hidden = bar !== null;
   if (bar === null || !settled()) return;
@@ -40,10 +40,10 @@ export function showContributions() {
       el("label", {}, choice, " minus runner-up"),
       button(() => vote(bar), { ariaLabel: "Close" }, "×")),
     el("div", { className: "scroll" }, el("table", {},
-      row(header(""), ...range(H).map((h) => header(`H${h}`)), header("MLP")),
+      row(header(""), ...range(H).map((h) => header(`H${h}`)), ...(hidden ? [header("MLP")] : [])),
       ...range(L).map((l) => row(header(`L${l}`, "row"),
         ...range(H).map((h) => part(parts[3 + l * H + h], l * H + h)),
-        part(parts[3 + HEADS + l]))),
+        ...(hidden ? [part(parts[3 + HEADS + l])] : []))),
       single("embedding", embedding), ...(hasBiases ? [single("biases", biases)] : []),
       ...(isPatched ? [single("patched in", patched)] : []),
       row(header("sum", "row"), numeral(signed(logit, 2))))));

@@ -7,7 +7,7 @@ import { clamp, largestOf } from "../engine/numbers.js";
 import { labelOf } from "../measures.js";
 import { config, editing, headName, sizes } from "../run.js";
 import {
-  editableKey, isHeadOff, isOff, looking, maskNow, offWord, place, weightsOf,
+  editableKey, isHeadOff, isOff, looking, maskNow, offWord, place, weightsOf, windowOf,
 } from "../selection.js";
 import { state } from "../state.js";
 import { cellUnder, drawCells } from "./cells.js";
@@ -53,6 +53,7 @@ function inWords({ q, k }) {
     return `${place("q", q)} attends most to ${place("k", most)}: weight ${number(weights[most])}`;
   }
   const parts = [k > q ? "masked (a later key)"
+    : q - k >= windowOf(state.head) ? `masked (the window is ${windowOf(state.head)})`
     : maskNow()(q, k) ? "hidden" : `weight ${number(weights[k])}`];
   if (k <= q || state.stage === "scores") {
     parts.push(`attention score ${number(scoresOf(state.head)[q * state.view.pass.T + k])}`);

@@ -1,5 +1,5 @@
 // The picture of the network: the residual stream from the tokens to the logits, and what reads it
-// and adds to it. In each layer these are the heads, then the MLP, each after a norm.
+// and adds to it. In each layer these are the heads, then the MLP if there is one, each after a norm.
 
 import { moveHead, openMlp, openPanel, selectHead, toggleEdit, vote } from "../actions.js";
 import { indexOfLargest, largestOf, range } from "../engine/numbers.js";
@@ -120,6 +120,7 @@ export function drawWires() {
       wire(`M${center(tile)} ${bottom(tile)}V${out}`, offs[h] ? "cut" : "");
       if (offs[h] && !all) cross(center(tile), bottom(tile) + gap / 2);
     });
+    if (!hidden) return;
     wire(`M${x} ${into(mlpSide)}H${mlp.offsetLeft}`);
     across(mlp.offsetLeft, bottom(mlp) - gap / 2, x, isOff(`L${l}.mlp`));
   });
@@ -139,7 +140,8 @@ export function moveInGrid(way) {
 $("network").style.setProperty("--heads", H);
 $("network").style.setProperty("--layers", L);
 $("network").append(wires, stream, tokens,
-  ...layers.flatMap(({ side, tiles, mlpSide, mlp }) => [side, ...tiles, mlpSide, mlp]),
+  ...layers.flatMap(({ side, tiles, mlpSide, mlp }) =>
+    [side, ...tiles, ...(hidden ? [mlpSide, mlp] : [])]),
   lastSide, logits);
 $("measure").append(...measures.map(({ key, name }) => el("option", { value: key }, name)));
 $("measure").onchange = () => change({ measure: measures[$("measure").selectedIndex] });

@@ -5,7 +5,7 @@ import { indexOfLargest, largestOf, range, ranked, sum } from "../engine/numbers
 import { compute, copied, inductionOn, passOf } from "../engine/pass.js";
 import { HIGH } from "../engine/stages.js";
 import { editing, engineFor, headName, HEADS, rowOf, sizes, snapshots, vocab } from "../run.js";
-import { edited, isHeadOff, maskNow, offWord, pairOnShow, place } from "../selection.js";
+import { edited, isHeadOff, maskNow, offWord, pairOnShow, place, windowOf } from "../selection.js";
 import { change, settled, state } from "../state.js";
 import { $, button, el, header, numeral, p, refill, row, term } from "./elements.js";
 import { count, number, quoted, signed, tokensOf, visible } from "./format.js";
@@ -42,7 +42,9 @@ function showWorked() {
   const scores = all.map((score, k) => (isMasked(q, k) ? -Infinity : score));
   const largest = largestOf(scores), exps = scores.map((score) => Math.exp(score - largest));
   const best = ranked(weights, 4), keys = q + 1 < T ? [...best, q + 1] : best;
-  const masked = [q + 1 < T && "later keys", range(q).some((k) => isMasked(q, k)) && "hidden tokens"];
+  const window = windowOf(state.head), from = Math.max(0, q + 1 - window);
+  const masked = [q + 1 < T && "later keys", from > 0 && `keys ${window} or more positions back`,
+    range(q).some((k) => k >= from && isMasked(q, k)) && "hidden tokens"];
   const share = (x) => (x ? number(x) : "0");
   const rest = (column) => number(Math.max(0, sum(column) - sum(best.map((k) => column[k]))));
   const line = (name, value, others) =>
@@ -56,7 +58,7 @@ function showWorked() {
       line("weight", (k) => share(weights[k]), rest(weights))),
     el("p", { className: "quiet small" }, `From ${place("query", q)}: score = q·k/√${D}; exp = ` +
       `exp(score − the largest, ${number(largest, 2)}); weight = exp / the sum, ` +
-      `${number(sum(exps))}. Masked in this row: ${masked.filter(Boolean).join(" and ") || "none"}.`),
+      `${number(sum(exps))}. Masked in this row: ${masked.filter(Boolean).join(", ") || "none"}.`),
   ];
 }
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,17 @@ from tests.reports import Report
 ENGINE = bundle(Path(__file__).parent / "engine.js")
 ENGINE += "globalThis.script = document.currentScript.textContent;"
 Show = Callable[..., Any]  # returns a playwright page, whose type may be missing
+
+# Kinds of attention, alone and in pairs, for a model of three layers and four heads.
+ALONE: list[dict[str, Any]] = [
+    {"mlp_ratio": 0},
+    {"mlp_ratio": 3},
+    {"n_kv_head": 1},
+    {"n_kv_head": 2},
+    {"window": 3},
+    {"window": [1, 0, 4]},
+]
+ATTENTIONS = ALONE + [a | b for a, b in combinations(ALONE, 2) if a.keys() != b.keys()]
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from model.generate import Sampling, window_start
 from model.gpt import GPT
 from page.html import ACTIVATIONS, pack
 from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_tokens
-from tests.page.conftest import open_engine
+from tests.page.conftest import ATTENTIONS, open_engine
 
 # JavaScript for the tests. Results are JSON, which playwright transfers faster than numbers. The
 # edits stay the same objects, as in the page, because the engine compares them by identity.
@@ -83,7 +83,7 @@ def random_edits(random: Random, config: ModelConfig) -> list[dict[str, Any]]:
 
     return [
         {**place(), "off": random.choice(OFF)},
-        {"layer": place()["layer"], "off": "mlp"},
+        *([{"layer": place()["layer"], "off": "mlp"}] if config.mlp_ratio else []),
         {**place(), "hide": 0},
         {**place(), "hide": position[-1]},
         *(
@@ -91,7 +91,10 @@ def random_edits(random: Random, config: ModelConfig) -> list[dict[str, Any]]:
             for t in (0, random.randrange(B))
             if config.positions == "rotary" and B > 1
         ),
-        {"layer": place()["layer"], "neuron": 5, "position": position[-1]},
+        *(
+            {"layer": place()["layer"], "neuron": 5, "position": position[-1]}
+            for _ in range(min(1, config.mlp_ratio))
+        ),
         {**place(), "position": 0, "row": row(config.head_width)},
         *(
             {"layer": layer, "position": random.choice(position), "row": row(config.n_embd)}
@@ -161,11 +164,15 @@ def test_command_and_engine_agree_on_the_supported_activations(tab: Any) -> None
     assert sorted(tab.evaluate("ACTIVATIONS")) == sorted(ACTIVATIONS)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    ("seed", "given"), [*((seed, {}) for seed in range(12)), *enumerate(ATTENTIONS)], ids=str
+)
 @torch.no_grad()
-def test_logits_match_pytorch_for_random_models_and_edits(tab: Any, seed: int) -> None:
+def test_logits_match_pytorch_for_random_models_and_edits(
+    tab: Any, seed: int, given: dict[str, Any]
+) -> None:
     """Texts and edits change between passes, so that stale caches fail. Options are drawn from all
-    that the engine supports."""
+    that the engine supports, except for kinds of attention."""
     random, V = Random(seed), seed + 1
     choices: dict[str, Any] = {
         name: [True, False] for name in ("qk_norm", "tie_embeddings", "bias")
@@ -174,6 +181,8 @@ def test_logits_match_pytorch_for_random_models_and_edits(tab: Any, seed: int) -
     choices |= {"ngrams": [1, 2, 3, 4], "n_embd": [24], "activation": ACTIVATIONS}
     choices["positions"] = ["learned", "rotary", "none"]
     fields = {name: random.choice(values) for name, values in choices.items()}
+    if given:
+        fields |= {"block_size": random.randint(7, 20), "n_layer": 3, "n_head": 4} | given
     config = ModelConfig(**fields, head_bias=not fields["tie_embeddings"] and seed % 2 == 0)
     torch.manual_seed(seed)
     model = GPT(config, V).eval()
@@ -210,8 +219,7 @@ def test_models_never_share_weights_by_a_name(tab: Any) -> None:
     """Engines share the weights of one object, and only those."""
     call = """() => {
       const config = { ...engine.config, n_layer: 0 };
-      const shapes =
-        [["token_embedding.weight", [3, engine.C]], ["blocks.0.mlp.up.weight", [1, 1]]];
+      const shapes = [["token_embedding.weight", [3, engine.C]]];
       const first = (key, number) => {
         const made = new Engine(config, shapes);
         made.load(key, (room) => room.fill(number));
@@ -225,7 +233,15 @@ def test_models_never_share_weights_by_a_name(tab: Any) -> None:
     assert tab.evaluate(call) == [1, 2, 1]
 
 
-@pytest.mark.parametrize("config", [MODERN, CLASSICAL, replace(MODERN, positions="none")], ids=str)
+SHARED = replace(MODERN, n_kv_head=1, mlp_ratio=0)
+SHARED_CLASSICAL = replace(CLASSICAL, n_kv_head=1, mlp_ratio=0, window=5)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [MODERN, CLASSICAL, replace(MODERN, positions="none"), SHARED, SHARED_CLASSICAL],
+    ids=str,
+)
 @torch.no_grad()
 def test_layer_0_tables_match_attention_and_ov_circuit(tab: Any, config: ModelConfig) -> None:
     h, T, V = 1, config.block_size, VOCAB
@@ -241,8 +257,9 @@ def test_layer_0_tables_match_attention_and_ov_circuit(tab: Any, config: ModelCo
     assert (scores_BTS - expected_BTS).tril().abs().max() < 1e-4
     block, of_head = model.blocks[0], slice(h * D, (h + 1) * D)
     x_VC = model.embed(torch.arange(V)[:, None].expand(V, 4))[:, 3]
-    v_VC = block.attn.value(block.attn_norm(x_VC))
-    y_VC = v_VC[:, of_head] @ block.attn.out.weight[:, of_head].T
+    v_VHD = block.attn.value(block.attn_norm(x_VC)).unflatten(-1, (-1, D))
+    v_VD = v_VHD[:, h * v_VHD.size(1) // model.config.n_head]
+    y_VC = v_VD @ block.attn.out.weight[:, of_head].T
     y_VC = (y_VC - y_VC.mean(-1, keepdim=True)) * model.final_norm.weight
     assert torch.allclose(y_VC @ model.head.weight.T, logits.view(V, V).double(), 1e-4, 1e-4)
 
@@ -252,8 +269,10 @@ def test_layer_0_tables_match_attention_and_ov_circuit(tab: Any, config: ModelCo
     [
         replace(CLASSICAL, positions="rotary", head_bias=True),
         replace(MODERN, activation="relu", ngrams=2, tie_embeddings=True),
+        replace(SHARED_CLASSICAL, positions="rotary"),
+        replace(MODERN, n_kv_head=1, window=[0, 4, 6]),
     ],
-    ids=["classical", "modern"],
+    ids=["classical", "modern", "attention only", "grouped"],
 )
 @pytest.mark.parametrize("asked", [(7, 2, 5), (2, 1, 8, 6)], ids=["logit", "score"])
 def test_circuit_parts_sum_to_goal(tab: Any, config: ModelConfig, asked: tuple[int, ...]) -> None:
@@ -281,14 +300,16 @@ def test_circuit_parts_sum_to_goal(tab: Any, config: ModelConfig, asked: tuple[i
     for i, (block, seen) in enumerate(zip(model.blocks, layers, strict=True)):
         attn, read_BTC = seen.attn, norm(block.attn_norm, x_BTC)
         if asked[:-3] == (i,):
-            k_BHSD = attn.split_heads(attn.key(read_BTC))
+            k_BHSD = attn.for_each_query(attn.split_heads(attn.key(read_BTC)))
             k_BHSD = norm(attn.k_norm, k_BHSD) if config.qk_norm else k_BHSD
             _, h, q, k = asked
             goal = seen.q_BHTD[0, h, q] @ block.attn.rotary(k_BHSD, 0)[0, h, k] / D**0.5
             break
-        v_BHSD = attn.split_heads(attn.value(read_BTC))
+        v_BHSD = attn.for_each_query(attn.split_heads(attn.value(read_BTC)))
         z_BHTD = kept(seen.weights_BHTS @ v_BHSD)
         x_BTC = x_BTC + attn.out(attn.merge_heads(z_BHTD))
+        if not config.mlp_ratio:
+            continue
         y_BTC, mlp = norm(block.mlp_norm, x_BTC), block.mlp
         u = mlp.up(y_BTC)
         gate = mlp.activation(u) / u
@@ -299,12 +320,13 @@ def test_circuit_parts_sum_to_goal(tab: Any, config: ModelConfig, asked: tuple[i
         goal = norm(model.final_norm, x_BTC)[0, t] @ (weight_VC[plus] - weight_VC[minus])
     goal.backward()
     embedding, *values = [(x.grad * x)[0].detach() for x in written]  # type: ignore[operator]
-    left = [embedding.sum(-1, keepdim=True)]
-    for heads, neurons in zip(values[::2], values[1::2], strict=True):
-        left += [heads.sum(-1).T, neurons]
+    left = {-1: embedding.sum(-1, keepdim=True)}  # by rank
+    for i, value in enumerate(values):
+        rank = i if config.mlp_ratio else 2 * i
+        left[rank] = value if rank % 2 else value.sum(-1).T
     for node in nodes:
-        left[node["rank"] + 1][node["position"], node["index"]] -= node["value"]
-    assert max(each.abs().max() for each in left) < 1e-4
+        left[node["rank"]][node["position"], node["index"]] -= node["value"]
+    assert max(each.abs().max() for each in left.values()) < 1e-4
 
 
 def test_learning_stages_are_marked_when_first_reached(tab: Any) -> None:

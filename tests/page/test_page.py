@@ -25,6 +25,7 @@ from tests.page.conftest import Show, altered, settle, wait_for_address
 from tests.page.test_engine import OFF, edited
 from tests.page.test_html import HOSTILE
 from tests.reports import CHARS, TEXT, Report, parse_report
+from training.checkpoint import open_run
 
 L, H, B = 3, 2, 12
 POINTS = "line => [...line.points].map(({ x, y }) => [x, y])"
@@ -797,6 +798,25 @@ def test_hostile_text_is_shown_literally_on_a_narrow_screen(show: Show, report: 
     assert tab.locator("#text .token").all_inner_texts() == expected.split(" ")
     tab.set_viewport_size({"width": 390, "height": 900})
     assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize(
+    "kind", [{"mlp_ratio": 0}, {"n_kv_head": 1, "window": [3, 0, 5]}], ids=["attention", "grouped"]
+)
+def test_kinds_of_attention_match_pytorch(
+    kind: dict[str, Any], workplace: Path, show: Show
+) -> None:
+    """So does a key that is moved in one of the heads that share it."""
+    Path("text.txt").write_text("to be or not " * 200)
+    run = make_run(Path("runs/a"), CHARS, "text.txt", **kind)
+    flags = ["--source=text.txt", "--sequences=2", f"--prompt={TEXT}"]
+    assert study.main(["report", "a", *flags]) == 0
+    tab = show(make_html(*parse_report(run)), address="#edit=move@2/L1H1=4")
+    assert "matches PyTorch" in tab.inner_text("#equality")
+    assert tab.inner_text(".chip").startswith("key 2 moved by +4 in L1H1")
+    model = open_run(run, "best").model()
+    edit = {"layer": 1, "head": 1, "position": 2, "by": 4}
+    assert_predicts(tab, logits_of(model, TEXT, edit)[-1], logits_of(model, TEXT)[-1])
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe"])

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+import page.playground
 from common.errors import UserError
 from configs.load import read_config
 from data.tasks import TASKS
 from page.html import make_playground
 from tests.page.conftest import altered, settle
+from tests.page.test_page import point_at
 from training.checkpoint import open_run
 
 Open = Callable[..., Any]
@@ -146,14 +148,56 @@ def test_keys_move_only_with_rotary_positions(play: Open) -> None:
         )
 
 
+def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
+    """Without MLPs, no part of the page has them. What is outside a window is masked. The weights
+    are those of a GPT."""
+    text, kinds = "abcdefabcdef", "n_kv_head=1&mlp_ratio=0&window=4"
+    tab = play(f"?n_layer=2&n_embd=16&batch_size=4&{kinds}#text={text}&edit=L0.mlp&mlp=0")
+    train(tab, 4)
+    assert tab.is_visible("#map") and not tab.locator(".mlp, .chip").count()
+    settle(tab).click(".end >> nth=1")
+    assert tab.locator("#votes th").all_inner_texts() == [
+        *("", "H0", "H1", "L0", "L1", "embedding", "sum")
+    ]
+    tab.click("#show-circuit")
+    rows = settle(tab).locator("#circuit-section .rank").all_text_contents()
+    assert rows == ["embedding", "L0 heads", "L1 heads", "logit"]
+    for key in ("lens", "patch", "scores", "alone"):
+        settle(tab).click(f"#show-{key}")
+    for q, k, says in ((4, 0, "masked (the window is 4)"), (3, 0, "weight")):
+        point_at(settle(tab), q, k)
+        assert says in tab.inner_text("#readout")
+    tab.click("#steps button >> nth=2")
+    tab.hover("#text .token >> nth=9")
+    worked = settle(tab).inner_text("#step")
+    assert "Masked in this row: later keys, keys 4 or more positions back." in worked
+    with settle(tab).expect_download() as download:
+        tab.click("text=Download weights")
+    download.value.save_as(tmp_path / "last.safetensors")
+    saved = open_run(tmp_path)
+    ids = torch.from_numpy(saved.tokenizer.encode(text).astype(int))[None]
+    expected = saved.model()(ids)[0].detach().numpy()
+    assert np.abs(logits(tab, text, 4) - expected).max() < 1e-5
+    tab.click("text=Copy link")
+    assert kinds in tab.inner_text("#setting output")
+
+
+def test_task_without_norms_has_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(page.playground.SETTINGS["repeat"]["model"], "norm", "none")
+    with pytest.raises(UserError, match=r"^the page does not support model.norm none of task rep"):
+        make_playground()
+
+
 def test_wrong_address_is_a_line_for_each_mistake(play: Open) -> None:
-    tab = play("?task=nothing&n_layer=9&seed=0.5&dropout=0.1&n_head=4")
+    tab = play("?task=nothing&n_layer=9&seed=0.5&n_head=4&n_kv_head=8&dropout=0.1&norm=none")
     lines = tab.locator("#notices .trouble").all_inner_texts()
     assert [line.split(" cannot be ")[0] for line in lines[:3]] == [
         f"In the address, {name}" for name in ("task", "n_layer", "seed")
     ]
     assert lines[1].endswith("cannot be 9, but 1, 2, 3, 4. The default is used.")
-    assert len(lines) == 4 and "dropout is not a setting of this page" in lines[3]
+    for line, name in zip(lines[3:5], ("dropout", "norm"), strict=True):
+        assert f"{name} is not a setting of this page" in line
+    assert len(lines) == 6 and "n_kv_head cannot be 8 with n_head 4" in lines[5]
     assert tab.locator(".pick").count() == 8
 
 

@@ -16,6 +16,7 @@ from configs.config import ModelConfig, TrainConfig
 from model.gpt import GPT, next_token_loss
 from page.html import pack
 from tests.lens.models import CLASSICAL, MODERN, VOCAB
+from tests.page.conftest import ATTENTIONS
 from training.optim import make_optimizer
 from training.step import train_step
 
@@ -101,12 +102,17 @@ def random_batches(V: int, steps: int, *shape: int) -> list[Tensor]:
     return [torch.randint(V, shape) for _ in range(steps)]
 
 
-@pytest.mark.parametrize("seed", range(14))
-def test_gradients_match_autograd(tab: Any, seed: int) -> None:
-    """The first are the kinds of block that ship; the others are drawn."""
-    random = Random(seed)
-    shipped = [MODERN, CLASSICAL, replace(MODERN, ngrams=3), replace(MODERN, n_embd=64)]
-    config = shipped[seed] if seed < len(shipped) else random_config(random)
+CONFIGS = [MODERN, CLASSICAL, replace(MODERN, ngrams=3), replace(MODERN, n_embd=64)]
+CONFIGS += [random_config(Random(seed)) for seed in range(4, 14)]
+CONFIGS += [
+    replace((MODERN, CLASSICAL)[i % 2], n_head=4, n_embd=24, **given)
+    for i, given in enumerate(ATTENTIONS)
+]
+
+
+@pytest.mark.parametrize(("seed", "config"), [*enumerate(CONFIGS)])
+def test_gradients_match_autograd(tab: Any, seed: int, config: ModelConfig) -> None:
+    """The first are the kinds of block that ship, then some are drawn, then kinds of attention."""
     V, T = VOCAB + seed, config.block_size
     model = random_model(config, V, seed)
     batch = torch.randint(V, (3, T + 1))
@@ -151,8 +157,9 @@ def train(
             replace(CLASSICAL, ngrams=2, head_bias=True),
             TrainConfig(optimizer="adamw", beta2=0.9, ngram_decay=50.0, grad_clip=0.0),
         ),
+        (replace(MODERN, mlp_ratio=0, n_kv_head=1, window=[3, 0, 5]), TrainConfig()),
     ],
-    ids=["muon", "adamw"],
+    ids=["muon", "adamw", "attention only"],
 )
 def test_five_steps_match_train_step(tab: Any, config: ModelConfig, choices: TrainConfig) -> None:
     choices = replace(choices, warmup_steps=2, max_steps=6)
@@ -190,8 +197,9 @@ def test_workers_agree(tab: Any) -> None:
             assert np.array_equal(replica, first)
 
 
-def test_initial_weights_are_distributed_as_those_of_gpt(tab: Any) -> None:
-    config = replace(CLASSICAL, n_embd=48, zero_init=False, ngrams=2)
+@pytest.mark.parametrize("mlp_ratio", [0, 4])
+def test_initial_weights_are_distributed_as_those_of_gpt(tab: Any, mlp_ratio: int) -> None:
+    config = replace(CLASSICAL, n_embd=48, zero_init=False, ngrams=2, mlp_ratio=mlp_ratio)
     choices = TrainConfig(optimizer="adamw", learning_rate=0.0)
     (found,) = train(tab, config, random_batches(VOCAB, 1, 2, 13), choices)["weights"]
     for name, weight, own in by_name(GPT(config, VOCAB), found):
