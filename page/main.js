@@ -18,7 +18,6 @@ import "./views/glossary.js";
 import { drawMap, showHead, showKeyEdits, showReadout } from "./views/head.js";
 import { showHeader } from "./views/header.js";
 import "./views/keys.js";
-import { followInLayer0 } from "./views/layer0.js";
 import { showLegends } from "./views/legends.js";
 import { markLens } from "./views/lens.js";
 import { showMlp } from "./views/mlp.js";
@@ -38,12 +37,10 @@ const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp
 
 react(update, {
   view: [
-    followInLayer0, dimPatches, buildText, showTextState, showThumbnails, showNetwork, showHead,
+    dimPatches, buildText, showTextState, showThumbnails, showNetwork, showHead,
     ...SELECTED_PAIR, ...SELECTED_TOKEN, showMoment, showEdits, showLoss, openNgrams,
   ],
-  head: [
-    showMlp, followInLayer0, showNetwork, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead,
-  ],
+  head: [showMlp, showNetwork, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead],
   hover: [...SELECTED_PAIR, ...SELECTED_TOKEN],
   pin: [...SELECTED_PAIR, ...SELECTED_TOKEN, followCircuit, showPinned, keepAddress],
   bar: [showNext, showContributions, showMlp, followCircuit],

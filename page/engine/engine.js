@@ -1,9 +1,9 @@
 // The model of model/gpt.py, computed row by row, so that only what an edit changes is computed
 // again. Rows before a changed position, and layers below a changed layer, are kept.
 //
-// Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, G heads of keys
-// and values, L layers, V vocabulary. All numbers are in the memory of kernels.js, which has the
-// matmul. Keys and values that heads share are repeated for each head, so that an edit changes one.
+// Letters as in model/attention.py: T positions, S keys, C width, H heads, D = C / H, G heads of
+// keys and values, L layers, V vocabulary. All numbers are in the memory of kernels.js, which has
+// the matmul. Keys and values that heads share are repeated for each, so that an edit changes one.
 
 import { activate, arena, fours, product } from "./kernels.js";
 import { range, sameAtStart } from "./numbers.js";
@@ -14,8 +14,9 @@ export const CHUNK = 16; // rows between two yields, and queries that attend tog
 
 const shelves = []; // weights in memory: {key, start, count, users}
 
-/** The sizes of a model, by the letters above: L, H, G, C, B (block_size), D, V; `hidden`, the number
- * of neurons of an MLP, 0 without MLPs; and `windows`, the positions that a layer's queries see. */
+/** The sizes of a model, by the letters above: L, H, G, C, B (block_size), D, V; `hidden`, the
+ * number of neurons of an MLP, 0 without MLPs; `windows`, of the positions that queries attend to,
+ * by layer. */
 export function sizesOf(config, shapes) {
   const { n_layer: L, n_head: H, n_embd: C, block_size: B, window, mlp_ratio } = config;
   const [, [V]] = shapes.find(([name]) => name === "token_embedding.weight");
@@ -43,7 +44,9 @@ export class Engine {
       place(`weights${l}`, H * this.triangle);
     }
     place("normed", CHUNK * C);
-    for (const name of ["up", "active"]) place(name, CHUNK * Math.max(this.hidden, C)); // before and after
+    for (const name of ["up", "active"]) { // neurons, before and after; `up` is scratch, too
+      place(name, CHUNK * Math.max(this.hidden, C));
+    }
     place("scores", CHUNK * fours(B));
     place("logits", B * this.V);
     place("lens", CHUNK * this.V);
@@ -442,27 +445,28 @@ export class Engine {
     return bias === undefined ? 0 : product(direction, this.memory.subarray(bias));
   }
 
-  /** Return the queries, keys or values ("query") of tokens at a position in layer 0, (tokens, C),
-   * before the rotation. */
-  layer0(kind, tokens, position) {
-    const { memory, at, C, D, config } = this, heads = kind === "query" ? this.H : this.G;
-    const found = new Float32Array(tokens.length * C);
-    for (let first = 0; first < tokens.length; first += CHUNK) {
-      const rows = tokens.slice(first, first + CHUNK);
-      rows.forEach((token, r) => {
-        const [x, row] = [at.up + r * C, at["token_embedding.weight"] + token * C];
-        memory.copyWithin(x, row, row + C);
-        if (config.positions === "learned") {
-          this.add(x, at["position_embedding.weight"] + position * C, C);
-        }
-      });
-      this.norm("blocks.0.attn_norm", at.up, rows.length);
-      this.linear(`blocks.0.attn.${kind}`, at.normed, at.up, rows.length, C, heads * D);
-      if (config.qk_norm && kind !== "value") {
-        this.normalize(`blocks.0.attn.${kind[0]}_norm`, at.up, at.up, rows.length * heads, D);
-      }
-      this.repeat(at.up, rows.length, heads);
-      found.set(memory.subarray(at.up, at.up + rows.length * C), first * C);
+  /** Return a token's embedding, C numbers, plus that of a position, if it is given and learned. */
+  embedding(token, position) {
+    const { memory, at, C, config } = this;
+    const row = (table, i) => memory.slice(at[table] + i * C, at[table] + (i + 1) * C);
+    const x = row("token_embedding.weight", token);
+    if (config.positions !== "learned" || position === undefined) return x;
+    return row("position_embedding.weight", position).map((p, c) => x[c] + p);
+  }
+
+  /** Return the queries, keys or values ("query") of a layer for inputs of C numbers, (inputs, C),
+   * before the rotation, and after QK-norm if it is asked for. */
+  projected(l, kind, inputs, isNormed = false) {
+    const { memory, at, C, D } = this, heads = kind === "query" ? this.H : this.G;
+    const found = new Float32Array(inputs.length * C), name = `blocks.${l}.attn`;
+    for (let first = 0; first < inputs.length; first += CHUNK) {
+      const some = inputs.slice(first, first + CHUNK), rows = some.length;
+      some.forEach((x, r) => memory.set(x, at.up + r * C));
+      this.norm(`${name}_norm`, at.up, rows);
+      this.linear(`${name}.${kind}`, at.normed, at.up, rows, C, heads * D);
+      if (isNormed) this.normalize(`${name}.${kind[0]}_norm`, at.up, at.up, rows * heads, D);
+      this.repeat(at.up, rows, heads);
+      found.set(memory.subarray(at.up, at.up + rows * C), first * C);
     }
     return found;
   }
@@ -478,7 +482,7 @@ export class Engine {
 
   /** Return what each part adds to a logit, with the scale of the final norm held fixed. */
   votes(t, token) {
-    const { memory, at, C, D, L, hidden } = this;
+    const { memory, at, C, D, L } = this;
     const from = (x, count) => memory.subarray(x, x + count);
     const direction = this.toLogit(t, token);
     const along = (y) => product(from(y, C), direction);
@@ -489,7 +493,7 @@ export class Engine {
         const z = from(at[`z${l}`] + t * C + d, D);
         found.heads.push(product(direction, this.written(out, C, d, z)));
       }
-      if (hidden) found.mlps.push(along(at[`mlp${l}`] + t * C));
+      found.mlps.push(along(at[`mlp${l}`] + t * C));
       found.biases += this.biased(out, direction);
     }
     if (this.config.head_bias) found.biases += memory[at["head.bias"] + token];

@@ -5,7 +5,7 @@
 import { openPanel } from "../actions.js";
 import { state } from "../state.js";
 import { $, button } from "./elements.js";
-import { showAlone } from "./layer0.js";
+import { showAlone } from "./alone.js";
 import { showCircuit } from "./circuit.js";
 import { showLens } from "./lens.js";
 import { showPatching } from "./patching.js";

@@ -1,11 +1,11 @@
 // What computes in the page, as globals, for the tests. trainer.js comes first: see play.js.
 
 import { Trainer } from "../../page/engine/trainer.js";
+import { Alone } from "../../page/engine/alone.js";
 import { Learner } from "../../page/engine/backward.js";
 import { Circuit, logitGoal, scoreGoal } from "../../page/engine/circuit.js";
 import { Engine, windowStart } from "../../page/engine/engine.js";
 import { ACTIVATIONS, arena } from "../../page/engine/kernels.js";
-import { Layer0 } from "../../page/engine/layer0.js";
 import { Measure } from "../../page/engine/measure.js";
 import { NgramModel } from "../../page/engine/ngrams.js";
 import { inductionOn } from "../../page/engine/pass.js";
@@ -17,6 +17,6 @@ import { TASKS } from "../../page/engine/tasks.js";
 import { floatsOf } from "../../page/engine/weights.js";
 
 Object.assign(globalThis, {
-  ACTIVATIONS, arena, Circuit, Engine, floatsOf, generate, inductionOn, Layer0, Learner, logitGoal,
+  ACTIVATIONS, Alone, arena, Circuit, Engine, floatsOf, generate, inductionOn, Learner, logitGoal,
   Measure, NgramModel, Random, scoreGoal, shapesOf, stagesOf, TASKS, Trainer, windowStart,
 });

@@ -39,11 +39,11 @@ const ask = (tokens, chosen) =>
 OFF = ["zero", "mean"]
 TABLES = """(h) => {
   const tokens = Array.from({ length: engine.V }, (_, i) => i);
-  const layer = new Layer0(engine, tokens), at = [...Array(engine.B).keys()];
+  const alone = new Alone(engine, tokens), at = [...Array(engine.B).keys()];
   const score = (t, s) => engine.config.positions === "rotary"
-    ? layer.scores(h, [Math.max(0, t - s)], [0]) : layer.scores(h, [t], [s]);
+    ? alone.scores(h, [Math.max(0, t - s)], [0]) : alone.scores(h, [t], [s]);
   const scores = at.flatMap((t) => at.flatMap((s) => [...score(t, s)]));
-  return JSON.stringify([scores, [...layer.logits(h, 3)]]);
+  return JSON.stringify([scores, [...alone.logits([0, h], 3)]]);
 }"""
 
 
@@ -233,7 +233,7 @@ def test_models_never_share_weights_by_a_name(tab: Any) -> None:
     assert tab.evaluate(call) == [1, 2, 1]
 
 
-SHARED = replace(MODERN, n_kv_head=1, mlp_ratio=0)
+SHARED = replace(MODERN, n_kv_head=1, mlp_ratio=0, block_size=8)
 SHARED_CLASSICAL = replace(CLASSICAL, n_kv_head=1, mlp_ratio=0, window=5)
 
 
@@ -247,7 +247,9 @@ def test_layer_0_tables_match_attention_and_ov_circuit(tab: Any, config: ModelCo
     h, T, V = 1, config.block_size, VOCAB
     model: Any = make_model(config)
     make(tab, model)
+    before = json.loads(tab.evaluate("(a) => ask(...a)", [some_tokens(1, T)[0].tolist(), []]))
     scores, logits = map(torch.tensor, json.loads(tab.evaluate(TABLES, h)))
+    assert tab.evaluate('[...engine.take("logits", engine.V)]') == before
     text_BT, place = some_tokens(1000, T), torch.arange(T)
     scores_BTS = scores.view(T, T, V, V)[
         place[:, None], place, text_BT[:, :, None], text_BT[:, None]
@@ -262,6 +264,34 @@ def test_layer_0_tables_match_attention_and_ov_circuit(tab: Any, config: ModelCo
     y_VC = v_VD @ block.attn.out.weight[:, of_head].T
     y_VC = (y_VC - y_VC.mean(-1, keepdim=True)) * model.final_norm.weight
     assert torch.allclose(y_VC @ model.head.weight.T, logits.view(V, V).double(), 1e-4, 1e-4)
+
+
+@torch.no_grad()
+def scores_through(model: Any, earlier: tuple[int, int], later: tuple[int, int]) -> Tensor:
+    """Return the scores of a head's queries with keys into which an earlier head copied a token,
+    (query tokens, key tokens)."""
+    (i, a), (j, b), E_VC = earlier, later, model.token_embedding.weight
+
+    def read(layer: int, kind: str, h: int, x_VC: Tensor) -> Tensor:
+        block = model.blocks[layer]
+        x_1VC = getattr(block.attn, kind)(block.attn_norm(x_VC))[None]
+        return Tensor(block.attn.for_each_query(block.attn.split_heads(x_1VC))[0, h])
+
+    W_CD = model.blocks[i].attn.out.weight[:, a * D : (a + 1) * D]
+    k_VD = read(j, "key", b, read(i, "value", a, E_VC) @ W_CD.T)
+    return read(j, "query", b, E_VC) @ k_VD.T / D**0.5
+
+
+@pytest.mark.parametrize("config", [MODERN, CLASSICAL, SHARED], ids=str)
+def test_scores_through_an_earlier_head_match_matmuls(tab: Any, config: ModelConfig) -> None:
+    model = make_model(config)
+    make(tab, model)
+    found = tab.evaluate("""() => {
+      const tokens = Array.from({ length: engine.V }, (_, i) => i);
+      return [...new Alone(engine, tokens).scoresThrough([0, 1], [2, 0])];
+    }""")
+    expected = scores_through(model, (0, 1), (2, 0)).flatten().tolist()
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from model.gpt import GPT
 from page.html import make_html
 from tests.conftest import make_run
 from tests.page.conftest import Show, altered, settle, wait_for_address
-from tests.page.test_engine import OFF, edited
+from tests.page.test_engine import OFF, edited, scores_through
 from tests.page.test_html import HOSTILE
 from tests.reports import CHARS, TEXT, Report, parse_report
 from training.checkpoint import open_run
@@ -403,9 +403,31 @@ def test_head_read_from_the_weights_matches_pytorch(tab: Any, report: Report) ->
     layer = capture(report.models[3], ids_of(k + q)).layers[0]  # at a distance of 1
     score = layer.q_BHTD[0, 0, 1] @ layer.k_BHSD[0, 0, 0] / 8**0.5
     assert read(tab, "#alone-readout")[0] == pytest.approx(float(score), abs=6e-4)
-    assert "selected" not in tab.inner_text("#alone-section")
-    select(tab, 2)
-    assert "The selected L1H0 is not in layer 0" in tab.inner_text("#alone-section")
+    assert tab.is_visible("#alone-curve")
+
+
+def test_table_through_an_earlier_head_matches_pytorch(tab: Any, report: Report) -> None:
+    """At first through the head that attends most to the previous token."""
+    select(tab, 2 * H)
+    act(tab, "#show-alone")
+    assert not tab.is_visible("#alone-curve")
+    previous = report.data["snapshots"][-1]["scores"]["previous_token"][: 2 * H]
+    writer = "#alone-section select"
+    assert tab.input_value(writer) == str(np.argmax(previous))
+    tab.check("#alone-all")
+    point_at(tab, 3, 5, "#alone-scores", click=True)
+    for head in range(2 * H):
+        tab.select_option(writer, str(head))
+        scores = scores_through(report.models[3], divmod(head, H), (2, 0))
+        own = int((scores.argmax(1) == torch.arange(len(CHARS))).sum())
+        caption = tab.inner_text("#alone-section figcaption >> nth=0")
+        assert f"diagonal in {own} of {len(CHARS)} rows" in caption
+        assert f"through {HEADS[head]}: " in tab.inner_text("#alone-readout")
+        assert read(tab, "#alone-readout")[0] == pytest.approx(float(scores[3, 5]), abs=6e-4)
+    tab.select_option(writer, str(H))  # which is not earlier than the next head
+    select(tab, H)
+    settle(tab)
+    assert tab.input_value(writer) == str(np.argmax(previous[:H]))
 
 
 def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, report: Report) -> None:

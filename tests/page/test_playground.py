@@ -162,6 +162,13 @@ def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
     tab.click("#show-circuit")
     rows = settle(tab).locator("#circuit-section .rank").all_text_contents()
     assert rows == ["embedding", "L0 heads", "L1 heads", "logit"]
+    nodes, labels = (
+        tab.locator(f".circuit {each}").evaluate_all(
+            "all => all.map((each) => each.attributes.y.value)"
+        )
+        for each in (".node text", ".rank")
+    )
+    assert {*nodes} <= {*labels[:-1]}
     for key in ("lens", "patch", "scores", "alone"):
         settle(tab).click(f"#show-{key}")
     for q, k, says in ((4, 0, "masked (the window is 4)"), (3, 0, "weight")):
@@ -169,6 +176,7 @@ def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
         assert says in tab.inner_text("#readout")
     tab.click("#steps button >> nth=2")
     tab.hover("#text .token >> nth=9")
+    assert tab.locator("#text .masked").count() == 6 + 2
     worked = settle(tab).inner_text("#step")
     assert "Masked in this row: later keys, keys 4 or more positions back." in worked
     with settle(tab).expect_download() as download:

@@ -65,7 +65,7 @@ def open_panel(tab: Any, panel: str) -> None:
         tab.eval_on_selector(selector, PERFORM)
     settle(tab)
     if panel == "alone":  # the page remembers the pair
-        tab.check("#alone-section label:last-child input")
+        tab.check("#alone-all")
         select_pair(tab, "#alone-scores")
     if panel == "circuit":
         tab.select_option("#circuit-section select >> nth=0", "attention score")

@@ -1,8 +1,8 @@
-// The panel that shows a head of layer 0 from its weights alone.
+// The panel that shows the selected head from the weights alone.
 
+import { Alone, unreadable } from "../engine/alone.js";
 import { clamp, indexOfLargest, largestOf, range, ranked } from "../engine/numbers.js";
-import { Layer0, unreadable } from "../engine/layer0.js";
-import { config, engineFor, headName, sizes, vocab } from "../run.js";
+import { config, engineFor, headName, sizes, snapshots, vocab } from "../run.js";
 import { state } from "../state.js";
 import { cellUnder, drawCells, picture } from "./cells.js";
 import { lineChart } from "./chart.js";
@@ -19,36 +19,38 @@ const sliders = { none: [], rotary: ["distance"], learned: ["query position", "k
   el("input", { type: "range", min: 0, max: B - 1, value: label === "query position" ? B - 1 : 1 }),
   el("span")));
 const averaged = el("input", { type: "checkbox" });
-const elsewhere = el("span", { className: "quiet" }); // why the selected head is not shown
-const allTokens = el("input", { type: "checkbox" });
-const headChoice = el("select", {}, ...range(H).map((h) =>
-  el("option", { value: h }, headName(h))));
-let followed; // the head that was selected when the choice last followed it
+const allTokens = el("input", { type: "checkbox", id: "alone-all" });
+const ofFirst = el("span", { className: "controls" }, ...sliders, ...(sliders.length
+  ? [el("label", {}, averaged, ` average over ${embedsPositions ? "key positions" : "distances"}`)]
+  : []));
+let writer; // an earlier head, once it is chosen
+const writers = el("select", { oninput: () => { writer = Number(writers.value); } });
+const ofLater = el("label", {}, "key written by ", writers);
+const name = el("b"); // of the head
 const tables = ["scores", "logits"].map((what) => {
   const canvas = el("canvas", { tabIndex: 0, role: "img" });
   canvas.id = `alone-${what}`;
-  return { canvas, legend: el("div"), source: el("canvas") };
+  const caption = el("figcaption", { className: "small" }, "What the head adds to each logit " +
+    "(column) when it attends to a token (row), per unit of weight, by the direct path, without " +
+    "the scale of the final norm");
+  return { canvas, caption, legend: el("div"), source: el("canvas") };
 });
 const curve = el("div", { className: "chart", id: "alone-curve" });
 const readAlone = el("output", { id: "alone-readout" });
 
 addPanel("alone-section", whyNot
-  ? `The heads of layer 0 cannot be read from the weights alone: ${whyNot}.`
+  ? `Heads cannot be read from the weights alone: ${whyNot}.`
   : "What layer 0 reads at a position depends only on the token there, so the attention scores " +
-    "and logit contributions of its heads are tables over tokens, and no text is needed. Later " +
-    "layers read more than one token and have no such table. Click a cell to choose a pair.",
+    "and logit contributions of its heads are tables over tokens, and no text is needed. A later " +
+    "head has such a table for each earlier head that may have written the key. In an induction " +
+    "head, the largest scores are on the diagonal, if a previous-token head wrote the key. Click " +
+    "a cell to choose a pair.",
 ...(whyNot ? [] : [
-  el("div", { className: "controls" }, el("label", {}, "head ", headChoice), elsewhere, ...sliders,
-    ...(sliders.length ? [el("label", {}, averaged,
-      embedsPositions ? " average over key positions" : " average over distances")] : []),
+  el("div", { className: "controls" }, name, ofFirst, ofLater,
     el("label", {}, allTokens, " all tokens of the vocabulary")),
-  el("div", { className: "pair" }, ...tables.map(({ canvas, legend }, i) => el("figure", {},
-    el("figcaption", { className: "small" }, i
-      ? "What the head adds to each logit (column) when it attends to a token (row), per unit of " +
-        "weight, by the direct path, without the scale of the final norm"
-      : "Attention score of a query (row) with a key (column), before the softmax"),
-    canvas, legend))),
-  readAlone, ...(sliders.length ? [curve] : []),
+  el("div", { className: "pair" }, ...tables.map(({ canvas, caption, legend }) =>
+    el("figure", {}, caption, canvas, legend))),
+  readAlone, curve,
 ]));
 
 const chosenPlaces = () => sliders.map((label) => Number(label.querySelector("input").value));
@@ -60,22 +62,40 @@ function positionsAlone() {
   return [[first], averaged.checked ? range(first + 1) : [Math.min(first, second)]];
 }
 
+const placeOf = (head) => [Math.floor(head / H), head % H];
+
+/** The chosen one of the first heads; at first, the one that attends most to the previous token. */
+function writerOf(count) {
+  const { previous_token } = snapshots[state.view.snapshot].scores;
+  writers.replaceChildren(...range(count).map((head) =>
+    el("option", { value: head }, headName(head))));
+  writers.value = writer < count ? writer : indexOfLargest(previous_token.slice(0, count));
+  return Number(writers.value);
+}
+
 const idsAlone = () =>
   (allTokens.checked ? range(V) : [...new Set(state.view.pass.ids)].sort((a, b) => a - b));
 
 export function showAlone() {
   if (whyNot || !state.view || !$("alone-section").offsetParent) return;
   sliders.forEach((label, i) => { label.lastChild.textContent = chosenPlaces()[i]; });
-  elsewhere.textContent = state.head < H ? ""
-    : `The selected ${headName(state.head)} is not in layer 0.`;
-  const ids = idsAlone();
-  const h = Number(headChoice.value), n = ids.length;
-  const layer = new Layer0(engineFor("plain", state.view.snapshot), ids);
-  const [queries, keys] = positionsAlone();
-  const logits = layer.logits(h, keys[0]);
-  const shown = [layer.scores(h, queries, keys),
+  const { head, view: { snapshot } } = state, ids = idsAlone(), n = ids.length;
+  const place = placeOf(head), [l, h] = place, through = l > 0 && writerOf(l * H);
+  const alone = new Alone(engineFor("plain", snapshot), ids), [queries, keys] = positionsAlone();
+  const logits = alone.logits(place, l ? undefined : keys[0]);
+  const shown = [l ? alone.scoresThrough(placeOf(through), place) : alone.scores(h, queries, keys),
     Float32Array.from({ length: n * n }, (_, i) => logits[Math.floor(i / n) * V + ids[i % n]])];
-  const most = indexOfLargest(shown[0]), { score } = theme();
+  const says = headName(head), most = indexOfLargest(shown[0]), { score } = theme();
+  name.textContent = says;
+  const hasPlaces = !l && sliders.length > 0;
+  ofFirst.hidden = curve.hidden = !hasPlaces;
+  ofLater.hidden = !l;
+  const own = range(n).filter((i) => indexOfLargest(shown[0].subarray(i * n, (i + 1) * n)) === i);
+  tables[0].caption.textContent = l
+    ? `Attention score of a token's query (row) with the key that ${headName(through)} wrote ` +
+      "when it attended to a token (column). Positions, QK-norm and MLPs are left out. The " +
+      `largest score is on the diagonal in ${own.length} of ${n} rows.`
+    : "Attention score of a query (row) with a key (column), before the softmax";
   let [q, k] = pairAlone.map((id) => ids.indexOf(id));
   if (!(q >= 0 && k >= 0)) [q, k] = [Math.floor(most / n), most % n];
   pairAlone = [ids[q], ids[k]];
@@ -84,29 +104,28 @@ export function showAlone() {
     picture(source, n, n, (pixels) => shown[i].forEach((x, at) => {
       pixels[at] = score.pixels[Math.round(127.5 * (1 + x / limit))];
     }));
-    const name = (at) => visible(vocab[ids[at]]);
+    const token = (at) => visible(vocab[ids[at]]);
     canvas.style.width = `min(100%, ${1.7 * (n + 1)}rem)`;
-    drawCells(canvas, source, { across: name, down: name, look: i ? [null, k] : [k, q] });
+    drawCells(canvas, source, { across: token, down: token, look: i ? [null, k] : [k, q] });
     legend.replaceChildren(scoreBar(limit));
   });
   const effects = logits.subarray(k * V, (k + 1) * V), order = ranked(effects, V);
   const list = (tokens) => tokens.map((id) => `${quoted(vocab[id])} ${signed(effects[id], 2)}`);
   const pair = pairAlone.map((id) => quoted(vocab[id]));
-  readAlone.textContent = `${headName(h)}, query ${pair[0]}, key ${pair[1]}: score ` +
-    `${number(shown[0][q * n + k])}. Attending to ${pair[1]} raises ` +
-    `${list(order.slice(0, 3)).join(", ")} and lowers ` +
+  readAlone.textContent = `${says}, query ${pair[0]}, key ${pair[1]}` +
+    (l ? ` through ${headName(through)}` : "") + `: score ${number(shown[0][q * n + k])}. ` +
+    `Attending to ${pair[1]} raises ${list(order.slice(0, 3)).join(", ")} and lowers ` +
     `${list(order.slice(-3).reverse()).join(", ")}.` +
-    (sliders.length ? ` Below: the score over ${embedsPositions ? "positions" : "distance"}.` : "");
-  drawCurve(h, queries[0]);
+    (hasPlaces ? ` Below: the score over ${embedsPositions ? "positions" : "distance"}.` : "");
+  if (hasPlaces) drawCurve(h, queries[0]);
 }
 
 /** The score of the chosen pair at each distance, or at each position of the key. */
 function drawCurve(h, query) {
-  if (!sliders.length) return;
-  const layer = new Layer0(engineFor("plain", state.view.snapshot), pairAlone);
+  const alone = new Alone(engineFor("plain", state.view.snapshot), pairAlone);
   const count = embedsPositions ? query + 1 : B;
   const y = range(count).map((at) =>
-    layer.scores(h, ...(embedsPositions ? [[query], [at]] : [[at], [0]]))[1]);
+    alone.scores(h, ...(embedsPositions ? [[query], [at]] : [[at], [0]]))[1]);
   const label = `score of ${pairAlone.map((id) => quoted(vocab[id])).join(" with ")}`;
   lineChart(curve, [{ y, kind: "chosen", title: label }],
     { label, places: range(count), unit: embedsPositions ? "position" : "distance", values: true,
@@ -130,10 +149,4 @@ if (!whyNot) {
     });
   });
   new ResizeObserver(showAlone).observe($("alone-section"));
-}
-
-/** Show the head that was selected, if it is in layer 0. */
-export function followInLayer0() {
-  if (state.head !== followed && state.head < H) headChoice.value = state.head;
-  followed = state.head;
 }
