@@ -835,7 +835,8 @@ def test_kinds_of_attention_match_pytorch(
     assert study.main(["report", "a", *flags]) == 0
     tab = show(make_html(*parse_report(run)), address="#edit=move@2/L1H1=4")
     assert "matches PyTorch" in tab.inner_text("#equality")
-    assert tab.inner_text(".chip").startswith("key 2 moved by +4 in L1H1")
+    assert tab.inner_text("#edit-list p").startswith("The key of token 2")
+    assert "is moved by 4 in L1H1" in tab.inner_text("#edit-list p")
     model = open_run(run, "best").model()
     edit = {"layer": 1, "head": 1, "position": 2, "by": 4}
     assert_predicts(tab, logits_of(model, TEXT, edit)[-1], logits_of(model, TEXT)[-1])

@@ -154,7 +154,7 @@ def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
     text, kinds = "abcdefabcdef", "n_kv_head=1&mlp_ratio=0&window=4"
     tab = play(f"?n_layer=2&n_embd=16&batch_size=4&{kinds}#text={text}&edit=L0.mlp&mlp=0")
     train(tab, 4)
-    assert tab.is_visible("#map") and not tab.locator(".mlp, .chip").count()
+    assert tab.is_visible("#map") and not tab.locator(".mlp, #edit-list p").count()
     settle(tab).click(".end >> nth=1")
     assert tab.locator("#votes th").all_inner_texts() == [
         *("", "H0", "H1", "L0", "L1", "embedding", "sum")
