@@ -27,7 +27,7 @@ from data.tasks.markov import Markov
 from data.tasks.maximum import Maximum
 from data.tasks.modular import Modular
 from data.tasks.sink import Sink
-from lens.capture import capture
+from lens.capture import blocks_of, capture
 from lens.heads import names_of
 from lens.measure import measure_copying, score_heads, score_match, strongest_frequencies
 from lens.metrics import MATCH
@@ -78,7 +78,7 @@ RESULTS: dict[str, tuple[str, Test]] = {
     "wrap": ("99% right", lambda r: r["right"] >= 0.99),
     "wrap_one_layer_none": ("below 98% right", lambda r: r["right"] < 0.98),
     "maximum": (
-        "99% right; = prefers the larger number, and every number is copied",
+        "99% right; the score of = rises at each step, all numbers are copied",
         lambda r: r["right"] >= 0.99 and r["rises"] == r["copied"] == 1,
     ),
     "maximum_window": ("below 65% right", lambda r: r["right"] < 0.65),
@@ -145,7 +145,7 @@ def read_maximum(model: GPT) -> frame.Row:
         Of the numbers, those whose own logit the head raises most; those that attend most to
         themselves; and those whose own logit the embedding alone lowers most.
     """
-    embedding_VC, attn = model.token_embedding.weight, model.blocks[0].attn
+    embedding_VC, attn = model.token_embedding.weight, blocks_of(model)[0].attn
     q_VC, k_VC, v_VC = (layer(embedding_VC) for layer in (attn.query, attn.key, attn.value))
     scores_VV, copied_VV = (q_VC @ k_VC.T)[:, :-1], model.unembed(attn.out(v_VC))[:-1]
     own_V = torch.arange(len(copied_VV))

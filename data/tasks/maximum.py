@@ -9,7 +9,7 @@ from data.tasks.task import NUMBERS, Array, Task
 
 class Maximum(Task):
     """Numbers, and after = the largest of them. The numbers of a sequence are below a limit of its
-    own, because without it small numbers are rarely the largest, and are never learned."""
+    own, so that small numbers, too, are the largest often enough to be learned."""
 
     kinds = (32, 2, 500)
     length = (6, 1, 200)

@@ -3,7 +3,7 @@
 import json
 import time
 from contextlib import chdir, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -142,6 +142,31 @@ def test_recipe_reports_losses_of_each_seed(text: str, results: Any) -> None:
 
 def test_each_task_of_the_zoo_has_a_config() -> None:
     assert {*zoo.RESULTS} <= {path.stem for path in (ROOT / "configs/tasks").iterdir()}
+
+
+def test_zoo_reads_the_maximum_from_the_weights() -> None:
+    """Weights written by hand for numbers 0 to 3 and =, which is token 4: the query of = finds
+    channel 0 of the keys, and that of number i channel i + 1."""
+    shape = replace(TINY, n_embd=5, mlp_ratio=0, norm="none", positions="none", qk_norm=False)
+    model = GPT(shape, vocab_size=5).requires_grad_(False)
+    embedding, query, key, value, out, head = model.parameters()
+    one = torch.eye(5)
+    for weight, values in (
+        (embedding, one),
+        (query, one.roll(1, 0)),
+        (key, 9 * one.roll(1, 0)),
+        (value, -2 * one),
+        (out, one),
+        (head, -one),
+    ):
+        weight.copy_(values)
+    key[0] = torch.tensor([1, 2, 3, 4, 0])
+    assert zoo.read_maximum(model) == {"rises": 1, "copied": 1, "to_itself": 1, "not_again": 1}
+    key[0, 3], value[1, 1], key[3, 2] = 2.5, 0, -9
+    found = {"rises": pytest.approx(2 / 3), "copied": 0.75, "to_itself": 0.75, "not_again": 1}
+    assert zoo.read_maximum(model) == found
+    head.copy_(one)
+    assert zoo.read_maximum(model) == found | {"copied": 0, "not_again": 0}
 
 
 def test_each_recipe_change_sets_exactly_its_fields() -> None:
