@@ -276,10 +276,11 @@ def main(argv: list[str]) -> int:
     if stopped:
         print(f"stopped at step {state.step}; resume with: python train.py --resume {run}")
         return 128 + stopped  # as a shell reports it: 130 for Ctrl-C
+    study = "report" if config.model.norm == "layer" else "heads"  # what the page supports
     print(
         f"done: {run}, {state.step} steps in {state.seconds:.0f} s, "
         f"best validation loss {state.best_val_loss:.4f}\n"
-        f"next:\n  python sample.py {run}\n  python study.py report {run}"
+        f"next:\n  python sample.py {run}\n  python study.py {study} {run}"
     )
     return 0
 
