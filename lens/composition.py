@@ -9,18 +9,28 @@ score is 1 / sqrt(C) for any R.
 
 The score uses only the weights, including the weights of the norms. It ignores rotary positions,
 QK-norm and the MLPs between the heads.
+
+Induction from weights asks what such a pair does with tokens: if the earlier head copied the token
+b into a position, how well does the query of the token a match the key there? This is a table of a
+and b,
+
+    q_a k_b  with  q_a = W_Q n(E_a)  and  k_b = W_K n(W_O W_V n(E_b)),
+
+where E are the token embeddings and n is the norm that each layer reads through. In an induction
+head, the largest entry of a row is its own token. The table ignores the same parts as the score.
 """
 
 import itertools
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lens.capture import blocks_of
 from lens.formula import by_head
 from model.gpt import GPT, Block
 
+ENTRIES_AT_ONCE = 2**22  # of the tables of a layer, at most, if a row is not longer
 Head = tuple[int, int]  # layer and head
 Product = tuple[Tensor, Tensor]  # left^T right, (C, C) of rank D, kept as its (D, C) factors
 
@@ -60,3 +70,30 @@ def circuits_of(block: Block) -> list[dict[str, Product]]:
         {"Q": unit(k, q), "K": unit(q, k), "V": unit(o, v)}
         for q, k, v, o in zip(*heads, strict=True)
     ]
+
+
+@torch.no_grad()
+def induction_from_weights(model: GPT) -> Iterator[tuple[Head, Head, float]]:
+    """Yield every pair of heads in different layers, the earlier one first, with the fraction of
+    tokens whose best key is their own: that of the position into which the earlier head copied the
+    same token."""
+    E_1VC, blocks = model.token_embedding.weight[None], blocks_of(model)
+    V, H = E_1VC.size(1), model.config.n_head
+
+    def heads(block: Block, layer: nn.Linear, x_1VC: Tensor) -> Tensor:
+        """Return what each head of a block reads of x, (H, V, D)."""
+        attn = block.attn
+        return attn.for_each_query(attn.split_heads(layer(block.attn_norm(x_1VC))))[0]
+
+    for i, j in itertools.combinations(range(len(blocks)), 2):
+        earlier, later = blocks[i], blocks[j]
+        v_HVD = heads(earlier, earlier.attn.value, E_1VC)
+        q_HVD = heads(later, later.attn.query, E_1VC)
+        W_HDC = earlier.attn.out.weight.T.unflatten(0, (H, -1))
+        for a in range(H):
+            k_HVD, own_HV = heads(later, later.attn.key, (v_HVD[a] @ W_HDC[a])[None]), []
+            for rows in torch.arange(V).split(max(1, ENTRIES_AT_ONCE // (H * V))):
+                table_HnV = q_HVD[:, rows] @ k_HVD.mT
+                own_HV.append(table_HnV.argmax(-1) == rows)
+            for b, share in enumerate(torch.cat(own_HV, 1).double().mean(1).tolist()):
+                yield (i, a), (j, b), share

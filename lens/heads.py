@@ -1,4 +1,5 @@
-"""The command heads: scores and ablation of each head, copying, composition, and the logit lens."""
+"""The command heads: scores and ablation of each head, copying, pairs of heads, and the logit
+lens."""
 
 import itertools
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from common.errors import UserError
 from configs.config import STRICT
 from data.tasks.modular import Modular
 from lens.capture import head_replaced
-from lens.composition import composition
+from lens.composition import composition, induction_from_weights
 from lens.measure import (
     REPEATS,
     ablate,
@@ -32,6 +33,7 @@ from lens.tables import Table
 from model.gpt import GPT
 
 PAIRS = 12  # number of printed pairs of heads, those that compose most
+MOST = 1e12  # FLOPs for induction from weights: ten seconds, on a core
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -67,7 +69,7 @@ def heads(word: str | None, options: Heads) -> Iterator[str | Table]:
             yield table_at(subject.model, labels, sequences_BT, at)
         if subject.periods():
             yield copying(subject)
-        yield most_composed(subject.model)
+        yield from pairs_of_heads(subject.model)
         rows: list[list[Any]] = [["logit lens", f"loss, {subject.unit}"]]
         for i, loss in enumerate(logit_lens(subject.model, sequences_BT)):
             rows.append([f"after layer {i - 1}" if i else "embedding", loss])
@@ -155,11 +157,28 @@ def frequencies(numbers_nC: Tensor) -> Table:
     return Table(rows)
 
 
-def most_composed(model: GPT) -> Table:
-    """Return the pairs of heads in different layers with the highest composition scores."""
-    random = model.config.n_embd**-0.5
+def pairs_of_heads(model: GPT) -> Iterator[str | Table]:
+    """Yield the pairs of heads in different layers with the highest composition scores, and those
+    with the most induction from weights."""
+    if model.config.n_layer == 1:
+        yield "composition and induction from weights: one layer has no earlier head to read from"
+        return
+    random, V = model.config.n_embd**-0.5, model.token_embedding.num_embeddings
     rows: list[list[Any]] = [["composition", "Q", "K", "V"], ["random", *[random] * 3]]
-    pairs = sorted(composition(model), key=lambda pair: -max(pair[2].values()))
-    for (i, a), (j, b), scores in pairs[:PAIRS]:
+    composed = sorted(composition(model), key=lambda pair: -max(pair[2].values()))
+    for (i, a), (j, b), scores in composed[:PAIRS]:
         rows.append([f"L{i}H{a} -> L{j}H{b}", *scores.values()])
-    return Table(rows)
+    yield Table(rows)
+    if 2 * len(composed) * model.config.head_width * V**2 > MOST:
+        yield f"induction from weights: omitted, which is slow for a vocabulary of {V:,}"
+        return
+    yield (
+        "induction from weights: the fraction of tokens whose query in the later head fits best\n"
+        "the key into which the earlier head copied the same token; without rotation, QK-norm, MLPs"
+    )
+    rows = [["induction from weights", "own token"], ["random", 1 / V]]
+    pairs = sorted(induction_from_weights(model), key=lambda pair: -pair[2])
+    rows += [[f"L{i}H{a} -> L{j}H{b}", share] for (i, a), (j, b), share in pairs[:PAIRS]]
+    if others := [share for *_, share in pairs[PAIRS:]]:
+        rows.append([f"mean of the other {len(others):,}", sum(others) / len(others)])
+    yield Table(rows)
