@@ -4,8 +4,6 @@ weights, on models whose answer is known."""
 from dataclasses import replace
 from typing import Any
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.nn import functional as F
