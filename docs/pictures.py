@@ -43,7 +43,8 @@ def show(tab: Any, snapshot: int) -> None:
 
 
 def take_stills(browser: Any, page: Path, scores: list[float]) -> None:
-    """Show the page with its default text, then its heads alone, before and after they form."""
+    """Show the page with its default text, then its heads alone, before and after they form, and
+    the selected head from the weights."""
     tab = open_report(browser, page, viewport={"width": 1440, "height": 900})
     tab.screenshot(path=FOLDER / "report.png")
     tab.evaluate(HIDE, ["header", ".column", "#steps-section", "#more"])
@@ -53,6 +54,8 @@ def take_stills(browser: Any, page: Path, scores: list[float]) -> None:
     tab.screenshot(path=FOLDER / "induction_before.png")
     show(tab, min(i for i, score in enumerate(scores) if score >= FORMED))
     tab.screenshot(path=FOLDER / "induction_after.png")
+    tab = open_report(browser, page, "#panel=alone", viewport={"width": 1440, "height": 900})
+    tab.locator("#alone-section figure").first.screenshot(path=FOLDER / "induction_weights.png")
 
 
 def film(browser: Any, page: Path, scores: list[float], image: Any) -> None:
