@@ -20,6 +20,7 @@ from lens.compare import Compare, compare
 from lens.evaluate import Evaluate, evaluate_splits
 from lens.heads import Heads, heads
 from lens.ngrams import Ngrams, ngrams
+from lens.paths import Paths, paths
 from lens.report import Report, report
 from lens.runs import Runs, runs
 from lens.tables import Table, check_path
@@ -34,6 +35,7 @@ COMMANDS = {
     "compare": Command(Compare, compare, "[RUN]"),
     "heads": Command(Heads, heads, "[RUN]"),
     "ngrams": Command(Ngrams, ngrams, "[RUN]"),
+    "paths": Command(Paths, paths, "[RUN]"),
     "report": Command(Report, report, "[RUN]"),
     "runs": Command(Runs, runs, "[RUN...]"),
 }

@@ -77,7 +77,9 @@ def run(words: list[str]) -> None:
 def skeleton(line: str) -> list[str]:
     """Return the words of a line with # for each number, without words that have no letters."""
     line = re.sub(r"  # .*", "", line)  # the lesson's comment
-    # Drop what depends on training: samples, baselines beaten, and what neurons and layers predict.
+    # Drop what depends on training: samples, baselines beaten, paths, and what neurons and layers
+    # predict.
+    line = re.sub(r"^\S+ +\.\.\. .*-> .*", "", line)
     line = re.sub(r"(generates:|beats|neuron +\d+) .*|  (\S ){9}.*", r"\1", line)
     words = [re.sub(r"\d[\d.,]*", "#", word) for word in line.split()]
     return [word for word in words if re.search(r"[^\W_]", word)]
