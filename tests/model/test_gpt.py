@@ -72,7 +72,7 @@ def tokens(*shape: int) -> Tensor:
 def test_logits_and_gradients_match_the_reference(options: dict[str, Any], kernel: str) -> None:
     options = {"n_head": 4, "attention": kernel, "activation": "gelu", **options}
     model, text = make(spread=True, **options), tokens(2, 12)
-    weights = dict(model.named_parameters())
+    weights: dict[str, Tensor] = dict(model.named_parameters())
     expected = torch.stack([reference_logits(weights, model.config, row) for row in text])
     pairs = [
         torch.autograd.grad(x.square().sum(), [*weights.values()]) for x in (model(text), expected)
@@ -92,8 +92,8 @@ def test_logits_and_gradients_match_the_reference(options: dict[str, Any], kerne
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_choices_that_change_nothing_are_bitwise_the_default(dtype: torch.dtype) -> None:
     """With as many heads of keys and values as of queries, and windows as long as the context."""
-    found = []
-    for options in ({}, {"n_kv_head": H, "mlp_ratio": 4, "window": [12, 99]}):
+    found, same = [], dict[str, Any](n_kv_head=H, mlp_ratio=4, window=[12, 99])
+    for options in ({}, same):
         model = make(**options, attn_dropout=0.5, zero_init=False)
         model.compute_dtype = dtype
         next_token_loss(model(tokens(3, 12)), tokens(3, 12)).backward()
