@@ -71,11 +71,9 @@ def main(argv: list[str]) -> int:
     model = optimize_for_decoding(saved.model(device), getattr(torch, options.dtype))
     print(f"{saved}, on {device}", file=sys.stderr)
 
-    text, prompt = options.prompt, [saved.start_token]
-    if text:
-        prompt = saved.tokenizer.encode(text).tolist()
-    elif str(saved.config.data.source) in TASKS:
-        text = saved.tokenizer.decode(prompt)
+    is_task = str(saved.config.data.source) in TASKS
+    prompt = saved.tokenizer.encode(options.prompt).tolist() or [saved.start_token]
+    shown = prompt if options.prompt or is_task else []
     tokens = generate(
         model,
         torch.tensor([prompt] * options.num_samples, device=device),
@@ -84,21 +82,21 @@ def main(argv: list[str]) -> int:
         torch.Generator().manual_seed(options.seed),
     )
     tokens, batch = itertools.tee(tokens)
-    print(text, end="", flush=True)
-    for piece in saved.tokenizer.stream(int(token_B[0]) for token_B in tokens):
+    new = (int(token_B[0]) for token_B in tokens)
+    for piece in saved.tokenizer.stream(itertools.chain(shown, new)):
         print(piece, end="", flush=True)  # the first sample, as it grows
     print()
     first, *others = torch.stack(list(batch), dim=1).tolist()
     for sample in others:
         print("-" * 80)
-        print(text + saved.tokenizer.decode(sample))
+        print(saved.tokenizer.decode(shown + sample))
     train = cached_training_tokens(saved.config.data, saved.header.corpus, saved.tokenizer)
     if train is not None:
         start, length = longest_copy(np.array(first[:COMPARED]), train)
         copied = saved.tokenizer.decode(first[start : start + length])
         about = f"longest copy of the training text: {len(copied)} characters, {copied!r}"
         print(about, file=sys.stderr)
-    elif str(saved.config.data.source) not in TASKS:
+    elif not is_task:
         print("no longest copy: the training text has changed, or is not cached", file=sys.stderr)
     return 0
 

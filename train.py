@@ -107,7 +107,8 @@ def train(
     pending: list[tuple[Tensor, Tensor]] = []  # losses and gradient norms, on the device
     busy, stopped = 0.0, 0  # seconds of the steps in this session; the signal to stop
     began, first = time.perf_counter() - state.seconds, state.step
-    with StopSignal() as stop, Log(folder, config, state, batches.baselines) as log:
+    unit = batches.tokenizer.unit
+    with StopSignal() as stop, Log(folder, config, state, batches.baselines, unit) as log:
         while True:
             # 1. Evaluate and save what is due. Return if training is over or told to stop.
             ended = state.step >= plan.max_steps
@@ -193,9 +194,9 @@ def sample(model: GPT, batches: Batches, config: Config) -> str:
     model.eval()
     decoder = choose_decoder(model)
     tokens = generate(decoder, prompt_BT, config.train.sample_tokens, Sampling(), generator)
-    text = batches.tokenizer.decode(int(token) for token in tokens)
+    text = batches.tokenizer.decode([*batches.start, *(int(token) for token in tokens)])
     model.train()
-    return batches.start + text
+    return text
 
 
 @command

@@ -96,11 +96,6 @@ class DataConfig:
     task_order: Literal["highest", "lowest", "carry"] = "highest"
     """For addition: the digit of the answer that comes first; after the last carry, the lowest."""
 
-    @property
-    def unit(self) -> str:
-        """The name of a token in units such as nats/char."""
-        return "token" if self.tokenizer == "bpe" else self.tokenizer
-
     def __post_init__(self) -> None:
         unpack(self, "source", "column")
         if self.val_fraction + self.test_fraction >= 1:

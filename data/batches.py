@@ -22,7 +22,7 @@ from data.corpus import Corpus, Text, find_entry, hash_text, load_text, read_ent
 from data.ngrams import NgramModel, open_ngrams
 from data.sources import find_source
 from data.tasks import TASKS
-from data.tokenizer import CharTokenizer, Tokenizer
+from data.tokenizer import CharTokenizer, Tokenizer, WordTokenizer
 
 # Parts of messages that do not apply to a study
 SMALLER_CONTEXT = ", a larger --data.val_fraction or, in a new run, a smaller --model.block_size"
@@ -50,9 +50,9 @@ def open_batches(
         return TextBatches(load_text(config, tokenizer, extend), config, block_size, seed)
     batches = TaskBatches(config, block_size, seed)
     V = batches.tokenizer.vocab_size
-    # Sequences are ids: a saved run keeps its own characters.
+    # Sequences are ids: a saved run keeps its own tokens.
     batches.tokenizer = tokenizer or batches.tokenizer
-    about = f"--data.source {config.source} has its own vocabulary, of {V} characters"
+    about = f"--data.source {config.source} has its own vocabulary, of {V} tokens"
     if config.tokenizer != "char":
         raise UserError(f"{about}; omit --data.tokenizer")
     if batches.tokenizer.vocab_size != V:
@@ -99,7 +99,7 @@ class TextBatches:
 
     def __init__(self, text: Text, config: DataConfig, block_size: int, seed: int) -> None:
         tokens, self.tokenizer, self.corpus, entry = text
-        self.start = ""  # of a printed sample
+        self.start = list[int]()  # of a printed sample
         self.block_size, self.seed = block_size, seed
         fewer = config.tokenizer == "bpe" and self.tokenizer.vocab_size < config.vocab_size
         self.note = f", fewer than vocab_size {config.vocab_size}" * fewer
@@ -171,8 +171,11 @@ class TaskBatches:
     def __init__(self, config: DataConfig, block_size: int, seed: int) -> None:
         self.block_size, self.seed = block_size, seed
         self.task = TASKS[config.source](config, block_size)
-        self.tokenizer: Tokenizer = CharTokenizer(self.task.chars)
-        self.corpus, self.start = Corpus(str(config.source), start_token=0), self.task.chars[0]
+        vocab = self.task.vocab
+        self.tokenizer: Tokenizer = (
+            CharTokenizer(vocab) if isinstance(vocab, str) else WordTokenizer(vocab)
+        )
+        self.corpus, self.start = Corpus(str(config.source), start_token=0), [0]
         self.validation_tokens = HELD_OUT * block_size
         self.training_batches = functools.partial(self.fixed, 2)
         self.validation_batches = functools.partial(self.fixed, 0)

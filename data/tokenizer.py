@@ -1,4 +1,4 @@
-"""Text <-> token ids. A token is a character of the text, a byte, or a subword.
+"""Text <-> token ids. A token is a character of the text, a byte, a subword, or a number.
 
 Subwords come from byte-level byte-pair encoding (Sennrich et al. 2016), as in GPT-2 (Radford et al.
 2019): a text is split into words, and the bytes of a word are joined pair by pair in the order of
@@ -8,6 +8,7 @@ the merges. The library `tokenizers` computes this.
 import codecs
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -25,6 +26,7 @@ from common.errors import UserError
 ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 BYTES = sorted(range(256), key=lambda byte: chr(byte) not in ALPHABET)
 BYTE_OF = dict(zip(ALPHABET, BYTES, strict=True))
+WORD = re.compile("[0-9]+|[^0-9 \t\r\n]")  # of a WordTokenizer
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
@@ -41,6 +43,12 @@ class Tokenizer:
 
     pieces: list[bytes]
     """The bytes of each token."""
+
+    unit = "token"
+    """The name of a token in units such as nats/char."""
+
+    gap = ""
+    """The text between two tokens."""
 
     errors = "strict"
     """The error handler for bytes that are not UTF-8, as for `open`."""
@@ -69,9 +77,10 @@ class Tokenizer:
 
     @cached_property
     def characters(self) -> npt.NDArray[np.int64]:
-        """The number of characters that begin in each token: its bytes but for UTF-8's continuation
-        bytes."""
-        return np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in self.pieces])
+        """The number of characters that begin in each token or the gap before it: its bytes but
+        for UTF-8's continuation bytes."""
+        pieces = [self.gap.encode() + piece for piece in self.pieces]
+        return np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in pieces])
 
     def start_token(self, counts: npt.NDArray[Any] | None = None) -> int:
         """Return the token that precedes a text: <|endoftext|> or a newline if there is one, else
@@ -93,8 +102,10 @@ class Tokenizer:
     def stream(self, ids: Iterable[int]) -> Iterator[str]:
         """Yield the text of token ids one by one, each character as soon as it is complete."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        gap = ""
         for i in ids:
-            yield decoder.decode(self.pieces[i])
+            yield gap + decoder.decode(self.pieces[i])
+            gap = self.gap
         yield decoder.decode(b"", final=True)
 
 
@@ -102,7 +113,7 @@ class Tokenizer:
 class CharTokenizer(Tokenizer):
     """One token per character: `chars[i]` is token i."""
 
-    kind = "char"
+    kind = unit = "char"
 
     chars: str
 
@@ -132,7 +143,8 @@ class CharTokenizer(Tokenizer):
 class ByteTokenizer(Tokenizer):
     """One token per byte of UTF-8, so that any text has tokens."""
 
-    kind, errors = "byte", "surrogateescape"
+    kind = unit = "byte"
+    errors = "surrogateescape"
 
     def __post_init__(self) -> None:
         self.pieces = [bytes([byte]) for byte in range(256)]
@@ -176,7 +188,29 @@ class BPETokenizer(Tokenizer):
         return np.array(ids, dtype=np.min_scalar_type(self.vocab_size - 1))
 
 
-KINDS = {each.kind: each for each in (CharTokenizer, ByteTokenizer, BPETokenizer)}
+@dataclass
+class WordTokenizer(Tokenizer):
+    """One token per number or sign: `words[i]` is token i. Spaces between them are optional in a
+    text, unless they separate two numbers."""
+
+    kind, gap = "word", " "
+
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.pieces = [word.encode() for word in self.words]
+
+    def encode(self, text: str) -> npt.NDArray[Any]:
+        ids, found = {word: i for i, word in enumerate(self.words)}, WORD.findall(text)
+        if unknown := sorted({*found} - {*ids})[:20]:
+            known = " ".join([*self.words[:3], "...", *self.words[-3:]])
+            raise UserError(
+                f"the vocabulary, {known}, lacks {' '.join(map(repr, unknown))}; leave them out"
+            )
+        return np.array([ids[word] for word in found], np.min_scalar_type(self.vocab_size - 1))
+
+
+KINDS = {each.kind: each for each in (CharTokenizer, ByteTokenizer, BPETokenizer, WordTokenizer)}
 
 
 def load_tokenizer(plain: dict[str, Any]) -> Tokenizer:

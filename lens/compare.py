@@ -292,7 +292,8 @@ def never_masked(case: Case) -> Found:
             found[f"trained {how}: loss without it"] = mean_loss(model, sequences_BT)
         generator = torch.Generator().manual_seed(train.seed)
         tokens = generate(model, sequences_BT[:1, :8], 50, Sampling(), generator)
-        text = "".join(visible(subject.tokenizer.labels[int(token)]) for token in tokens)
+        labels, gap = subject.tokenizer.labels, subject.tokenizer.gap
+        text = gap.join(visible(labels[int(token)]) for token in tokens)
         found[f"trained {how}, it generates:"] = text
     return found
 

@@ -51,7 +51,7 @@ def evaluate_splits(word: str | None, options: Evaluate) -> Iterator[str | Table
     splits = batches.evaluated
     if config.data.test_fraction:
         splits = splits | {"test": batches.test_batches}
-    unit = config.data.unit
+    unit = batches.tokenizer.unit
     accuracies: list[list[Any]] = []
     rows: list[list[Any]] = [["split", "by", f"nats/{unit}", "bits/char"]]
     if unit == "byte":

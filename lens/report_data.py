@@ -156,7 +156,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             "task": subject.task and str(subject.task),
             "step": state.step,
             "val_loss": state.val_loss,
-            "unit": subject.config.data.unit,
+            "unit": subject.tokenizer.unit,
             "parameters": model.num_parameters(),
             "config": config,
             "made": time.strftime("%Y-%m-%d"),

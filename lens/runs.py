@@ -89,7 +89,7 @@ def read_run(folder: Path) -> dict[str, Any]:
             below = ngrams[0] - state.best_val_loss
         return {
             "run": printable(folder.name),
-            f"loss, nats/{saved.config.data.unit}": state.best_val_loss,
+            f"loss, nats/{saved.tokenizer.unit}": state.best_val_loss,
             "loss, bits/char": min(bits, default=None),
             "tokenizer": saved.header.tokenizer,
             "below n-grams": below,

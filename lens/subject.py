@@ -124,7 +124,7 @@ class Subject:
     @property
     def unit(self) -> str:
         """The unit of losses."""
-        return f"nats/{self.config.data.unit}"
+        return f"nats/{self.tokenizer.unit}"
 
     @property
     def trained_periods(self) -> range:

@@ -15,7 +15,7 @@ from page.playground import playground_data
 
 PARTS = Path(__file__).parent
 ACTIVATIONS = ["gelu", "gelu_tanh", "relu", "relu2"]  # those of page/engine/kernels.js
-TOKENIZERS = ["char", "byte", "bpe"]  # those of page/engine/tokenizer.js
+TOKENIZERS = ["char", "byte", "bpe", "word"]  # those of page/engine/tokenizer.js
 
 
 def make_html(data: dict[str, Any], weights: Sequence[bytes]) -> str:

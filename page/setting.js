@@ -113,7 +113,7 @@ if (name === "text") {
 
 const B = config.model.block_size;
 export const task = new TASKS[name](name === "text" ? { text } : data, B);
-const shapes = shapesOf(config.model, task.chars.length);
+const shapes = shapesOf(config.model, task.vocab.length);
 export const measure = new Measure(task, config.model, shapes);
 
 /** The text that is shown first: the beginning of a sequence, up to a match. */
@@ -135,9 +135,11 @@ const tooFew = name === "repeat" && setting.n_layer === 1 ? " With one layer, it
 place.made = {
   live: true, about: about + tooFew, saved: 1, prompted: false, checks: [], reference: [],
   text: null, periods: task.periods ?? [],
-  run: { name, task: null, step: 0, val_loss: null, unit: "char", config,
+  run: { name, task: null, step: 0, val_loss: null, unit: task.words ? "token" : "char", config,
     parameters: sum(shapes.map(countOf)) },
-  shapes, vocab: task.chars, tokenizer: { kind: "char", chars: task.chars.join("") },
+  shapes, vocab: task.vocab,
+  tokenizer: task.words ? { kind: "word", words: task.words }
+    : { kind: "char", chars: task.vocab.join("") },
   opening: { text: opening(measure.sequences), head: (setting.n_layer - 1) * setting.n_head },
   baselines: task.baselines(measure.sequences), scores: measure.scores,
   measured: `${measure.sequences.length} validation sequences of ${B} tokens`, snapshots: [firstSnapshot()],

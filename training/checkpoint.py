@@ -247,7 +247,7 @@ class SavedRun:
         state = self.header.state
         loss = "not evaluated yet"
         if state.val_loss is not None:
-            loss = f"validation loss {state.val_loss:.4f} nats/{self.config.data.unit}"
+            loss = f"validation loss {state.val_loss:.4f} nats/{self.tokenizer.unit}"
             if state.last_eval_step != state.step:
                 loss += f" at step {state.last_eval_step}"
         return printable(f"{self.path}, step {state.step}, {loss}")

@@ -28,15 +28,17 @@ class Log(ExitStack):
         config: Config,
         state: TrainState,
         baselines: dict[str, float],
+        unit: str,
     ) -> None:
         """
         Args:
             folder: the run's folder; None in a process that neither writes nor prints.
             state: the progress of the run, which is only read.
             baselines: losses of simple models, in nats per token.
+            unit: the name of a token.
         """
         super().__init__()
-        self.config, self.state, self.baselines = config, state, baselines
+        self.config, self.state, self.baselines, self.unit = config, state, baselines, unit
         self.width = len(str(config.train.max_steps))  # of a step, when printed
         self.tenths = state.step * 10 // config.train.max_steps  # of the run that are printed
         self.is_open = True  # false when the pipe or the terminal that it prints to is closed
@@ -57,7 +59,7 @@ class Log(ExitStack):
         )
         shown = {"uniform", "in-context unigram", "bigram", "3-gram", "5-gram", [*baselines][-1]}
         to_beat = ", ".join(f"{name} {n:.4f}" for name, n in baselines.items() if name in shown)
-        self.print(f"to beat: {to_beat} nats/{config.data.unit}")
+        self.print(f"to beat: {to_beat} nats/{unit}")
 
     def open_metrics(self, folder: Path) -> None:
         """Continue the metrics and the snapshots from `state`: remove those of later steps, which
@@ -135,7 +137,7 @@ class Log(ExitStack):
 
     def evaluation(self, results: dict[str, Evaluation]) -> None:
         """Log the evaluation of each split; a task also has training sequences."""
-        state, config, accuracy, result = self.state, self.config, "", results["validation"]
+        state, accuracy, result = self.state, "", results["validation"]
         numbers = {"val_loss": result.loss, "bits_per_char": result.bits_per_char}
         if result.accuracy is not None:
             trained = results["training"].accuracy or 0.0
@@ -146,7 +148,7 @@ class Log(ExitStack):
         verdict = "beats the {1} {0:.4f}".format(*min(beaten)) if beaten else "beats nothing yet"
         self.print(
             f"step {state.step:>{self.width}}"
-            f"  validation {result.in_units(config.data.unit)}"
+            f"  validation {result.in_units(self.unit)}"
             f"  training {state.train_loss:.4f}{accuracy}  {verdict}"
         )
 

@@ -13,7 +13,7 @@ class Addition(Task):
     """Sums of numbers with a fixed number of digits, some of them held out (Lee et al. 2023)."""
 
     length = (3, 1, 3)
-    chars = string.digits + "+=\n"
+    vocab = string.digits + "+=\n"
 
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
@@ -34,7 +34,7 @@ class Addition(Task):
         for a, b in zip(*choose_pairs(self.pairs[held_out], u.ravel(), 10**n), strict=True):
             answer = f"{a + b:0{n + 1}}"[::-1]
             text += f"{a:0{n}}+{b:0{n}}={''.join(answer[i] for i in self.places)}\n"
-        tokens = np.array([*map(self.chars.index, text)])
+        tokens = np.array([*map(self.vocab.index, text)])
         return tokens.reshape(len(u), -1)[:, : self.T + 1]
 
     def match(self, tokens: Array) -> Array:

@@ -14,7 +14,7 @@ class Brackets(Task):
 
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
-        self.chars = "([{<"[: self.n] + ")]}>"[: self.n]
+        self.vocab = "([{<"[: self.n] + ")]}>"[: self.n]
 
     def __str__(self) -> str:
         return f"{self.n} kinds of brackets, at most {self.size} deep"

@@ -9,7 +9,7 @@ class FlipFlop(Task):
     """Instructions w (write), r (read) and i (ignore), each before a bit. The bit after r is
     that after the last w (Liu et al. 2023)."""
 
-    chars = "wri01"
+    vocab = "wri01"
 
     def __str__(self) -> str:
         return (

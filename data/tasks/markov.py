@@ -17,7 +17,7 @@ class Markov(Task):
 
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
-        self.chars = string.ascii_letters[: self.n]
+        self.vocab = string.ascii_letters[: self.n]
         self.numbers += self.n**2
 
     def __str__(self) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 
 from common.errors import UserError
 from configs.config import DataConfig
-from data.tasks.task import NUMBERS, Array, Task
+from data.tasks.task import Array, Task
 
 
 class Maximum(Task):
@@ -16,7 +16,7 @@ class Maximum(Task):
 
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
-        self.chars = NUMBERS[: self.n] + "="
+        self.vocab = (*map(str, range(self.n)), "=")
         self.numbers = 1 + self.size
         if self.size != T - 1:
             raise UserError(f"--model.block_size must be {self.size + 1} for {self.size} numbers")

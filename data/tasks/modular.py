@@ -4,7 +4,7 @@ import numpy as np
 
 from common.errors import UserError
 from configs.config import DataConfig
-from data.tasks.task import NUMBERS, Array, Task, choose_pairs, split_pairs
+from data.tasks.task import Array, Task, choose_pairs, split_pairs
 
 
 class Modular(Task):
@@ -15,7 +15,7 @@ class Modular(Task):
 
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
-        self.chars = NUMBERS[: self.n] + "+="
+        self.vocab = (*map(str, range(self.n)), "+", "=")
         self.pairs = split_pairs(self.n, config.task_held_out)
         self.numbers = 1
         if T != 4:

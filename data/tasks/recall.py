@@ -18,7 +18,7 @@ class Recall(Task):
 
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
-        self.chars = string.ascii_lowercase[: self.n] + string.ascii_uppercase[: self.n]
+        self.vocab = string.ascii_lowercase[: self.n] + string.ascii_uppercase[: self.n]
         self.numbers += 2 * self.n
         if self.size > self.n:
             raise UserError(

@@ -22,7 +22,7 @@ class Repeat(Task):
 
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
-        self.chars = VISIBLE[: self.n]
+        self.vocab = VISIBLE[: self.n]
         self.numbers = 1 + self.n
         self.periods = self.choose_periods()
         if self.size > min(self.n, T // 2):

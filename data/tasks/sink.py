@@ -17,7 +17,7 @@ class Sink(Task):
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
         self.letters = self.n - 3
-        self.chars = "^" + string.ascii_letters[: self.letters] + "012"
+        self.vocab = "^" + string.ascii_letters[: self.letters] + "012"
         weights = -np.log(scramble(np.arange(self.n**2)))
         self.chain = weights.reshape(self.n, self.n) ** 3  # so that few are likely
 

@@ -19,8 +19,6 @@ OBSERVED = 4096  # sequences that the baseline "chance" is estimated from
 # Letters and digits first, so that sequences can be typed.
 VISIBLE = string.ascii_letters + string.digits + string.punctuation
 VISIBLE += "".join(map(chr, range(0x100, 0xD000)))
-# A character for each number: digits first, and no signs
-NUMBERS = "".join(char for char in dict.fromkeys(string.digits + VISIBLE) if char not in "+=")
 
 
 class Task:
@@ -33,8 +31,8 @@ class Task:
     length = (1, 1, 1)
     """The same of --data.task_length."""
 
-    chars: Any
-    """The character of each token. Samples begin with the first."""
+    vocab: Any
+    """A character for each token, or a tuple of words. Samples begin with the first."""
 
     def __init__(self, config: DataConfig, T: int) -> None:
         """
@@ -71,7 +69,7 @@ class Task:
     def baselines(self, held_out: Array) -> dict[str, float]:
         """Return the losses of simple predictions, in nats per token. "chance" predicts each token
         by its frequency at its position."""
-        V, positions = len(self.chars), np.arange(self.T + 1)
+        V, positions = len(self.vocab), np.arange(self.T + 1)
         counts = np.ones((self.T + 1, V))
         for sequence in self.draw([0, 2], OBSERVED, held_out=False):
             counts[positions, sequence] += 1

@@ -21,7 +21,7 @@ class Wrap(Task):
     def __init__(self, config: DataConfig, T: int) -> None:
         super().__init__(config, T)
         lower, upper = string.ascii_lowercase[: self.n], string.ascii_uppercase[: self.n]
-        self.chars = "\n " + lower + upper
+        self.vocab = "\n " + lower + upper
 
     def __str__(self) -> str:
         return f"words of {self.n} letters, in lines that end at the first word beyond {self.size}"

@@ -12,7 +12,6 @@ const [LOWER, UPPER, DIGITS] = [chars(97, 26), chars(65, 26), chars(48, 10)];
 const LETTERS = [...LOWER, ...UPPER];
 const PUNCTUATION = chars(33, 94).filter((char) => !/[a-z0-9]/i.test(char));
 const VISIBLE = [...LETTERS, ...DIGITS, ...PUNCTUATION, ...chars(0x100, 0x1000)];
-const NUMBERS = [...new Set([...DIGITS, ...VISIBLE])].filter((char) => !"+=".includes(char));
 
 class Task {
   static usual = []; // `task_kinds` and `task_length`
@@ -40,7 +39,7 @@ class Task {
   /** The losses of simple predictions, in nats per token. "chance" predicts each token by its
    * frequency at its position. */
   baselines(sequences) {
-    const V = this.chars.length, counts = range(this.T + 1).map(() => new Float64Array(V).fill(1));
+    const V = this.vocab.length, counts = range(this.T + 1).map(() => new Float64Array(V).fill(1));
     for (const tokens of this.draw(-1, OBSERVED)) tokens.forEach((id, t) => counts[t][id]++);
     const chance = (tokens, t) => counts[t][tokens[t]] / (OBSERVED + V);
     return { uniform: Math.log(V), chance: lossOf(chance, sequences) };
@@ -49,7 +48,7 @@ class Task {
 
 class Repeat extends Task {
   static usual = [64, 32];
-  chars = VISIBLE.slice(0, this.n);
+  vocab = VISIBLE.slice(0, this.n);
   numbers = 1 + this.n;
   periods = this.choosePeriods();
 
@@ -74,7 +73,7 @@ class RepeatFixed extends Repeat {
 class Sink extends Task {
   static usual = [32];
   letters = this.n - 3;
-  chars = ["^", ...LETTERS.slice(0, this.letters), ..."012"];
+  vocab = ["^", ...LETTERS.slice(0, this.letters), ..."012"];
   chain = range(this.n).map((row) =>
     range(this.n).map((i) => (-Math.log(scramble(row * this.n + i))) ** 3));
 
@@ -92,7 +91,7 @@ class Sink extends Task {
 
 class Markov extends Task {
   static usual = [3];
-  chars = LETTERS.slice(0, this.n);
+  vocab = LETTERS.slice(0, this.n);
   numbers = this.n ** 2 + this.T + 1;
 
   make(u) {
@@ -122,7 +121,8 @@ class Markov extends Task {
 
 class Modular extends Task {
   static usual = [97];
-  chars = [...NUMBERS.slice(0, this.n), "+", "="];
+  vocab = [...range(this.n).map(String), "+", "="];
+  words = this.vocab; // not characters
   pairs = splitPairs(this.n, this.data.task_held_out);
   numbers = 1;
 
@@ -139,7 +139,7 @@ class Modular extends Task {
 
 class Addition extends Task {
   static usual = [1, 3];
-  chars = [...DIGITS, "+", "=", "\n"];
+  vocab = [...DIGITS, "+", "=", "\n"];
   places = { // of the answer's digits, in their order; 0 for ones
     highest: range(this.size + 1).reverse(), lowest: range(this.size + 1),
     carry: [this.size, ...range(this.size)],
@@ -173,7 +173,7 @@ class Addition extends Task {
 }
 
 class FlipFlop extends Task {
-  chars = [..."wri01"];
+  vocab = [..."wri01"];
 
   make(u) {
     const ignored = this.data.task_ignored;
@@ -197,7 +197,7 @@ class FlipFlop extends Task {
 
 class Brackets extends Task {
   static usual = [4, 6];
-  chars = [..."([{<".slice(0, this.n), ...")]}>".slice(0, this.n)];
+  vocab = [..."([{<".slice(0, this.n), ...")]}>".slice(0, this.n)];
 
   make(u) {
     const { n, size } = this, stack = [];
@@ -223,7 +223,7 @@ class Brackets extends Task {
 
 class Recall extends Task {
   static usual = [16, 16];
-  chars = [...LOWER.slice(0, this.n), ...UPPER.slice(0, this.n)];
+  vocab = [...LOWER.slice(0, this.n), ...UPPER.slice(0, this.n)];
   numbers = 2 * this.n + this.T + 1;
 
   make(u) {
@@ -242,7 +242,7 @@ class Recall extends Task {
  * the line. */
 class Wrap extends Task {
   static usual = [4, 24];
-  chars = ["\n", " ", ...LOWER.slice(0, this.n), ...UPPER.slice(0, this.n)];
+  vocab = ["\n", " ", ...LOWER.slice(0, this.n), ...UPPER.slice(0, this.n)];
   endsWord = (id) => id >= 2 + this.n;
 
   make(u) {
@@ -265,7 +265,8 @@ class Wrap extends Task {
 
 class Maximum extends Task {
   static usual = [32, 6];
-  chars = [...NUMBERS.slice(0, this.n), "="];
+  vocab = [...range(this.n).map(String), "="];
+  words = this.vocab;
   numbers = 1 + this.size;
 
   make([first, ...others]) {
@@ -285,8 +286,8 @@ class Maximum extends Task {
 
 /** Characters of a text, whose last tenth is held out; training sees stretches of the rest. */
 class Text extends Task {
-  chars = [...new Set(this.data.text)].sort();
-  idOf = new Map(this.chars.map((char, id) => [char, id]));
+  vocab = [...new Set(this.data.text)].sort();
+  idOf = new Map(this.vocab.map((char, id) => [char, id]));
   tokens = Array.from(this.data.text, (char) => this.idOf.get(char));
   end = Math.floor(0.9 * this.tokens.length);
   numbers = 1;
@@ -301,7 +302,7 @@ class Text extends Task {
 
   /** By counting the tokens, or the bigrams, from 1. */
   baselines(sequences) {
-    const V = this.chars.length, { tokens, end } = this;
+    const V = this.vocab.length, { tokens, end } = this;
     const one = new Float64Array(V).fill(1), two = new Float64Array(V * V).fill(1);
     for (let t = 1; t < end; t++) {
       one[tokens[t]]++;

@@ -84,6 +84,8 @@ export class Tokenizer {
    * @param vocab the label of each id */
   constructor(described, vocab) {
     Object.assign(this, { kind: described.kind, vocab });
+    this.parts = { char: /[^]/gu, word: /[0-9]+|[^0-9 \t\r\n]/gu }[this.kind];
+    this.gap = this.kind === "word" ? " " : ""; // between two tokens
     this.idOf = new Map(vocab.map((token, id) => [token, id]));
     this.subwords = this.kind === "bpe" ? new Subwords(described) : null;
   }
@@ -91,25 +93,26 @@ export class Tokenizer {
   known(id) { return { id, token: this.vocab[id] }; }
 
   encode(text) {
-    if (this.kind === "char") {
-      return Array.from(text, (token) => ({ id: this.idOf.get(token) ?? null, token }));
+    if (this.parts) {
+      return (text.match(this.parts) ?? [])
+        .map((token) => ({ id: this.idOf.get(token) ?? null, token }));
     }
     return (this.subwords?.ids(text) ?? utf8Of(text)).map((id) => this.known(id));
   }
 
   decode(tokens) {
-    if (this.kind === "char") return tokens.map(({ token }) => token).join("");
+    if (this.parts) return tokens.map(({ token }) => token).join(this.gap);
     const bytes = tokens.flatMap(({ id }) => (this.subwords ? this.subwords.bytes[id] : id));
     return textOf(Uint8Array.from(bytes));
   }
 
-  /** A text in the address: its characters, or ids, which the tokenizer might choose otherwise. */
+  /** A text in the address: itself, or ids, which the tokenizer might choose otherwise. */
   toAddress(tokens) {
-    return this.kind === "char" ? this.decode(tokens) : tokens.map(({ id }) => id).join(".");
+    return this.parts ? this.decode(tokens) : tokens.map(({ id }) => id).join(".");
   }
 
   fromAddress(text) {
-    return this.kind === "char" ? this.encode(text)
+    return this.parts ? this.encode(text)
       : (text.match(/\d+/g) ?? []).filter((id) => id in this.vocab)
         .map((id) => this.known(Number(id)));
   }

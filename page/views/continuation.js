@@ -16,8 +16,8 @@ let drawnFor; // the turn whose text it continues
 
 export function showAhead(tokens) {
   ahead = tokens;
-  $("continuation").replaceChildren(...tokens.map(({ token }) =>
-    el("span", { className: "token" }, visible(token))));
+  $("continuation").replaceChildren(...tokens.flatMap(({ token }) =>
+    [el("span", { className: "token" }, visible(token)), tokenizer.gap]));
 }
 
 /** Mark what the whole continuation copies from the training text. */

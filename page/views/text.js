@@ -32,7 +32,7 @@ export function buildText() {
       at++;
     }
     if (at <= -4 * sizes.B) continue; // not all of a long text
-    parts.push(span, ...(token.token.includes("\n") ? [el("br")] : []));
+    parts.push(span, tokenizer.gap, ...(token.token.includes("\n") ? [el("br")] : []));
   }
   refill(place, svg("svg", { id: "arcs", height: 0, "aria-hidden": "true" }), ...parts);
   if (atEnd) place.scrollTop = place.scrollHeight;
@@ -48,7 +48,7 @@ export function showTextState() {
     unseen.length && `The model never saw ${unseen.slice(0, 9).map(quoted).join(" ")} in ` +
       `training, and skips ${unseen.length > 1 ? "them" : "it"}.`,
     !shown && "Type a text; the results are those of the previous one." +
-      (text.length ? ` The model knows ${vocab.slice(0, 120).map(visible).join("")}` : ""),
+      (text.length ? ` The model knows ${vocab.slice(0, 120).map(visible).join(tokenizer.gap)}` : ""),
     shown && start && `The model reads the last ${T} of ${start + T} tokens: whenever its context of ` +
       `${sizes.B} is full, it drops the first half.`,
     same > 0 && !start &&

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from itertools import combinations, product
 from typing import Any
 
@@ -29,7 +30,7 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {  # block_size, checksum, s
     "wrap": (60, 539300589, {"task_kinds": 3, "task_length": 12}),
     "maximum": (6, 11047174, {"task_kinds": 13, "task_length": 5}),
 }
-OPEN, CLOSE, DIGITS = "([{", ")]}", "0123456789abc"
+OPEN, CLOSE, NUMBERS = "([{", ")]}", {*map(str, range(13))}
 every_task = pytest.mark.parametrize("case", CASES)
 
 
@@ -38,22 +39,25 @@ def make(case: str, seed: int = 0, **changes: Any) -> TaskBatches:
     return TaskBatches(DataConfig(source=case.split()[0], **(settings | changes)), T, seed)
 
 
-def texts(batches: TaskBatches, tokens: Array) -> list[str]:
-    return [batches.tokenizer.decode(row) for row in tokens]
+def texts(batches: TaskBatches, tokens: Array) -> list[Any]:
+    """Return each sequence as a text or, if numbers are tokens, as a list of words."""
+    decoded = [batches.tokenizer.decode(row) for row in tokens]
+    return [text.split(" ") for text in decoded] if batches.tokenizer.gap else decoded
 
 
-def answers_of(case: str, text: str, keys: list[int]) -> set[str]:
+def answers_of(case: str, text: Any, keys: list[int]) -> set[str]:
     """Return the token that follows the beginning of a sentence, from the keys of its end."""
     if case == "modular":
-        return {DIGITS[sum(DIGITS.index(text[key]) for key in keys) % 13]}
+        return {str(sum(int(text[key]) for key in keys) % 13)}
     if case.startswith("addition"):
         a, b, written = re.split("[+=]", text.split("\n")[-1])
         highest = f"{int(a) + int(b):03}"
         orders = {"lowest": highest[::-1], "carry": highest[0] + highest[:0:-1]}
         return {orders.get(case.split()[-1], highest)[len(written)]}
     if case == "maximum":
-        assert [key for key, char in enumerate(text) if char == max(text[:-1])] == keys
-        return {max(text[:-1])}  # letters are after digits
+        largest = str(max(map(int, text[:-1])))
+        assert [key for key, word in enumerate(text) if word == largest] == keys
+        return {largest}
     if case == "wrap":  # a newline begins the text
         return {"\n" if len(text.split("\n")[-1]) >= 12 else " "}
     return {CLOSE[OPEN.index(text[key])] if case == "brackets" else text[key] for key in keys}
@@ -67,8 +71,9 @@ def test_answers_are_what_the_matching_keys_determine(case: str) -> None:
         tokens = batches.task.draw([5], 100, held_out)
         match, answers = batches.task.match(tokens), batches.answers(torch.from_numpy(tokens))
         assert answers.any() == (case != "markov")
+        written = texts(batches, tokens)
         for row, t in answers.nonzero().tolist():
-            text, keys = batches.tokenizer.decode(tokens[row]), np.flatnonzero(match[row, t - 1])
+            text, keys = written[row], np.flatnonzero(match[row, t - 1])
             assert answers_of(case, text[:t], keys.tolist()) == {text[t]}, text
 
 
@@ -124,20 +129,20 @@ def test_lines_end_with_the_first_word_that_is_long_enough() -> None:
 
 def test_every_number_is_the_largest_of_many_sequences() -> None:
     """Without a limit for each sequence, one in 13**5 would have no number above 0."""
-    found = "".join(texts(make("maximum"), make("maximum").train_batch(0, 2000).numpy()))
-    assert re.fullmatch("([0-9a-c]{5}=[0-9a-c]){2000}", found)
-    assert min(map(found[6::7].count, DIGITS)) > 20
+    found = texts(make("maximum"), make("maximum").train_batch(0, 2000).numpy())
+    assert all({*row[:5], row[6]} <= NUMBERS and row[5] == "=" for row in found)
+    assert min(Counter(row[6] for row in found)[number] for number in NUMBERS) > 20
 
 
 def test_each_sum_is_either_trained_or_held_out() -> None:
     batches = make("modular")
     trained = [batches.train_batch(0, 3000), *batches.training_batches(256)]
     training, held_out = (
-        {*re.findall(r"(\w)\+(\w)=", "".join(texts(batches, torch.cat(drawn).numpy())))}
+        {(a, b) for a, _, b, _, _ in texts(batches, torch.cat(drawn).numpy())}
         for drawn in (trained, [*batches.validation_batches(256), *batches.test_batches(256)])
     )
     assert not training & held_out
-    assert training | held_out == {*product(DIGITS, repeat=2)}
+    assert training | held_out == {*product(NUMBERS, repeat=2)}
     assert len(held_out) / 13**2 == pytest.approx(0.3, abs=0.08)
 
 

@@ -1,6 +1,7 @@
 """Tokenizers encode and decode text without loss."""
 
 import json
+import re
 
 import pytest
 from hypothesis import example, given
@@ -11,6 +12,7 @@ from data.tokenizer import (
     BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
+    WordTokenizer,
     load_tokenizer,
     train_bpe,
 )
@@ -34,6 +36,7 @@ ODD = [
     "12 345 6.7e8 ²½ _x_ ---",
 ]
 BPE = BPETokenizer(train_bpe([LINES * 9], 299).merges, ("<|endoftext|>",))  # GPT-2's special token
+WORDS = WordTokenizer((*map(str, range(13)), "+", "="))
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1))
@@ -62,6 +65,30 @@ def test_any_tokens_are_streamed_as_decoded(ids: list[int]) -> None:
             complete = b"".join(tokenizer.pieces[i] for i in ids[:count]).decode("utf-8", "ignore")
             assert len("".join(streamed[:count])) >= len(complete)
     assert ByteTokenizer().labels[0xC3] == r"\xc3"  # an incomplete character is shown in hex
+
+
+@given(st.lists(st.integers(0, 14)))
+@example([*range(15), *range(15)])
+def test_any_numbers_round_trip(ids: list[int]) -> None:
+    """Only two numbers need a space between them, and more spaces change nothing."""
+    text = WORDS.decode(ids)
+    assert text == " ".join(WORDS.words[i] for i in ids) == "".join(WORDS.stream(iter(ids)))
+    assert WORDS.characters[ids].sum() == len(text) + bool(ids)  # each token and a space
+    for written in (text, re.sub(r" ?([+=]) ?", r"\1", text), f" {text} ".replace(" ", "\n  ")):
+        assert WORDS.encode(written).tolist() == ids
+
+
+@given(st.text("0123456789+=x😀é \n"))
+@example("13 + 01 = x")
+def test_unknown_numbers_and_signs_are_named(text: str) -> None:
+    found = "".join(char if char.isdigit() else f" {char} " for char in text).split()
+    unknown = sorted({*found} - {*WORDS.words})[:20]
+    if not unknown:
+        assert [WORDS.words[i] for i in WORDS.encode(text)] == found
+        return
+    named = re.escape(" ".join(map(repr, unknown)))
+    with pytest.raises(UserError, match=rf"^the vocabulary, 0 1 2 \.\.\. .* lacks {named}; leave"):
+        WORDS.encode(text)
 
 
 def test_ids_have_the_smallest_sufficient_dtype() -> None:
@@ -93,10 +120,11 @@ def test_bpe_merges_the_most_frequent_pair_first() -> None:
 
 
 def test_description_round_trips_or_is_rejected() -> None:
-    for tokenizer in (CharTokenizer("\n\0é😀"), ByteTokenizer(), BPE, BPETokenizer("")):
+    for tokenizer in (CharTokenizer("\n\0é😀"), ByteTokenizer(), BPE, BPETokenizer(""), WORDS):
         again = load_tokenizer(json.loads(json.dumps(tokenizer.to_dict())))
         assert again == tokenizer and again.pieces == tokenizer.pieces
-    wrong = [{"kind": "word"}, {"kind": "char"}, {"kind": "char", "chars": "\ud800"}]
+    wrong = [{"kind": "letter"}, {"kind": "char"}, {"kind": "char", "chars": "\ud800"}]
+    wrong += [{"kind": "word"}, {"kind": "word", "words": "5"}]
     wrong += [{"kind": "bpe", "merges": text} for text in ("h", "t h e", "t he", "日 本")]
     for plain in wrong:
         with pytest.raises((ValueError, LookupError, TypeError)):

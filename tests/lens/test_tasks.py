@@ -70,7 +70,7 @@ def test_prompt_without_a_match_has_no_such_score(workplace: Path) -> None:
     Path("text.txt").write_text("1+2=" * 200)
     (heading, *_), *_ = tables("heads", "--source=text.txt")
     assert "weight on match" not in heading and "entropy" in heading
-    assert study.main(["heads", "--prompt=1 2"]) == 2
+    assert study.main(["heads", "--prompt=1 x"]) == 2
 
 
 def test_frequencies_of_modular_are_those_of_a_fourier_transform(workplace: Path) -> None:
@@ -87,7 +87,7 @@ def test_frequencies_of_modular_are_those_of_a_fourier_transform(workplace: Path
     assert "5 strongest of 6" in heading[1]
 
 
-def test_samples_begin_with_the_first_token_and_runs_has_no_empty_column(
+def test_samples_begin_with_the_prompt_or_the_first_token_and_runs_has_no_empty_column(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train_on("sink", 8, "--train.sample_tokens=5")
@@ -96,6 +96,13 @@ def test_samples_begin_with_the_first_token_and_runs_has_no_empty_column(
     assert sample.main(["sink", "--max_new_tokens=3", "--num_samples=2"]) == 0
     first, _, second = capsys.readouterr().out.splitlines()
     assert (first[0], second[0], len(first), len(second)) == ("^", "^", 4, 4)
-    assert study.main(["runs"]) == 0
+    train_on("maximum", 4, "--data.task_length=3", "--train.sample_tokens=2")
+    number = r"([12]?\d|3[01]|=)"
+    assert len(re.findall(rf"\n    \| 0 {number} {number}\n", capsys.readouterr().out)) == 2
+    options = ["--prompt=3 12\n30=", "--max_new_tokens=2", "--num_samples=2"]
+    assert sample.main(["maximum", *options]) == 0
+    first, _, second = capsys.readouterr().out.splitlines()
+    assert all(re.fullmatch(rf"3 12 30 = {number} {number}", text) for text in (first, second))
+    assert study.main(["runs", "runs/sink"]) == 0
     _, _, heading, *_ = capsys.readouterr().out.splitlines()
     assert "accuracy" in heading and "below n-grams" not in heading

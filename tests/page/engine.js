@@ -14,9 +14,10 @@ import { generate } from "../../page/engine/sampling.js";
 import { shapesOf } from "../../page/engine/shapes.js";
 import { stagesOf } from "../../page/engine/stages.js";
 import { TASKS } from "../../page/engine/tasks.js";
+import { Tokenizer } from "../../page/engine/tokenizer.js";
 import { floatsOf } from "../../page/engine/weights.js";
 
 Object.assign(globalThis, {
   ACTIVATIONS, Alone, arena, Circuit, Engine, floatsOf, generate, inductionOn, Learner, logitGoal,
-  Measure, NgramModel, Random, scoreGoal, shapesOf, stagesOf, TASKS, Trainer, windowStart,
+  Measure, NgramModel, Random, scoreGoal, shapesOf, stagesOf, TASKS, Tokenizer, Trainer, windowStart,
 });

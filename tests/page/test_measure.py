@@ -40,7 +40,7 @@ def test_measurements_are_those_of_lens(
 ) -> None:
     data = DataConfig(**settings)
     task, config = TASKS[data.source](data, T), replace(config, block_size=T)
-    model = random_model(config, len(task.chars), 1)
+    model = random_model(config, len(task.vocab), 1)
     shapes = [[name, list(weight.shape)] for name, weight in model.state_dict().items()]
     given = [dataclasses.asdict(data), dataclasses.asdict(config), shapes, packed(model)]
     found = engine.evaluate(ASK, given)

@@ -12,9 +12,10 @@ import torch
 import page.playground
 from common.errors import UserError
 from configs.load import read_config
+from data.batches import TaskBatches
 from data.tasks import TASKS
 from page.html import make_playground
-from tests.page.conftest import altered, settle
+from tests.page.conftest import altered, settle, wait_for_address
 from tests.page.test_page import point_at
 from training.checkpoint import open_run
 
@@ -267,12 +268,41 @@ def test_downloads_are_what_is_on_show(play: Open, tmp_path: Path) -> None:
     header = saved.header
     with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
         saved.check_resume(header.corpus, header.config.train, header.machine)
-    assert not saved.tokenizer.to_dict()["chars"].isascii()
+    assert saved.tokenizer == TaskBatches(header.config.data, 4, 0).tokenizer
     tab.click("text=Copy config")
     config, _, note = tab.inner_text("#setting output").rpartition("\n")
     assert note.startswith("Save this as mine.yaml")
     (tmp_path / "mine.yaml").write_text(config)
     assert read_config({}, str(tmp_path / "mine.yaml")) == header.config
+
+
+def test_sums_are_typed_and_read_as_numbers(play: Open) -> None:
+    """A space at the end is no error, and typing goes on after it."""
+    tab = play("?task=modular&n_embd=16")
+    field, spans = tab.locator("#typed"), tab.locator("#text .token")
+    assert field.input_value() == tab.inner_text("#text").strip() and spans.count() == 4
+    field.fill("")
+    for typed in ("63 ", "+", " 35 ", "= "):
+        field.press_sequentially(typed)
+        assert "never saw" not in settle(tab).inner_text("#text-state")
+    assert field.input_value() == "63 + 35 = "
+    assert spans.all_inner_texts() == ["63", "+", "35", "="]
+    address = wait_for_address(tab, "35+%3D")
+    ahead = tab.locator("#continuation .token").all_inner_texts()
+    assert tab.inner_text("#continuation").split() == ahead
+    tab.click("#write-one")
+    assert settle(tab).input_value("#typed") == f"63 + 35 = {ahead[0]}"
+    field.fill("63+97=")
+    said = settle(tab).inner_text("#text-state")
+    assert said.startswith("The model never saw '97' in training, and skips it.")
+    assert spans.all_inner_texts() == ["63", "+", "97", "="]
+    tab.click("#text .token >> nth=1")
+    likely = tab.inner_text(".write >> nth=0")
+    tab.click(".write >> nth=0")
+    assert settle(tab).input_value("#typed") == f"63 + {likely}"
+    field.fill("x")
+    assert "knows 0 1 2 3 " in settle(tab).inner_text("#text-state")
+    assert play(f"?task=modular{address}").input_value("#typed") == "63 + 35 ="
 
 
 def test_pasted_text_is_trained_on(play: Open) -> None:

@@ -40,7 +40,7 @@ ASK = """([data, T, numbers, heldOut, typed = []]) => {
   const task = new TASKS[data.source](data, T);
   const sequences = numbers.map((u) => task.make(Float64Array.from(u), heldOut));
   const all = [...sequences, ...typed];
-  return { chars: task.chars.join(""), numbers: task.numbers, sequences,
+  return { vocab: task.vocab, words: task.words, numbers: task.numbers, sequences,
     answers: all.map((tokens) => task.answers(tokens)),
     match: all.map((tokens) => task.match(tokens)), baselines: task.baselines(sequences) };
 }"""
@@ -59,7 +59,8 @@ def test_sequences_are_those_of_python(engine: Any, T: int, settings: dict[str, 
         typed = random.permuted(sequences[:, : T // 2 + 2], axis=1)
         given = [dataclasses.asdict(data), T, u.tolist(), held_out, typed.tolist()]
         found = engine.evaluate(ASK, given)
-        assert found["chars"] == "".join(task.chars) and found["numbers"] == task.numbers
+        assert found["vocab"] == [*task.vocab] and found["numbers"] == task.numbers
+        assert (found["words"] is None) == isinstance(task.vocab, str)
         assert found["sequences"] == sequences.tolist()
         for tokens, place in ((sequences, slice(40)), (typed, slice(40, 80))):
             assert found["answers"][place] == task.answers(tokens).tolist()
@@ -73,7 +74,7 @@ def test_text_holds_out_its_last_tenth(engine: Any) -> None:
     data = {"source": "text", "text": "ba" * 45 + "cd" * 5}
     u = [[x / 100] for x in range(100)]
     seen, held_out = (engine.evaluate(ASK, [data, 5, u, split]) for split in (False, True))
-    assert seen["chars"] == "abcd"
+    assert seen["vocab"] == [*"abcd"]
     assert {*map(tuple, seen["sequences"])} == {(0, 1) * 3, (1, 0) * 3}
     assert {*map(tuple, held_out["sequences"])} == {(2, 3) * 3, (3, 2) * 3}
     assert held_out["baselines"]["bigram"] > seen["baselines"]["unigram"]

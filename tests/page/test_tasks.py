@@ -6,15 +6,20 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import study
+from common.errors import UserError
 from data.tasks import TASKS
+from data.tokenizer import WordTokenizer
 from lens.subject import MeasureOptions, Subject
 from model.gpt import GPT
 from tests.lens.test_tasks import tables, train_on
 from tests.page.conftest import Show
 from tests.reports import parse_report
 
+WORDS = WordTokenizer((*map(str, range(12)), "+", "="))
 Y = "(all) => all.map((each) => each.getAttribute('y'))"
 
 
@@ -33,6 +38,28 @@ def test_context_without_room_for_copying_can_be_studied(
     tab = show(Path("runs/flipflop/report.html").read_text(encoding="utf-8"))
     tab.click("#more button:has-text('Head scores')")
     assert "Copying" not in tab.inner_text("#scores-section")
+
+
+@given(st.text("0123456789+=x😀é \t\n"))
+@example("3+11 = 12")
+def test_numbers_are_the_tokens_of_python(engine: Any, text: str) -> None:
+    """A number or a sign that the model never saw is kept as it was typed."""
+    ask = """([described, vocab, text]) => {
+      const tokenizer = new Tokenizer(described, vocab), tokens = tokenizer.encode(text);
+      const address = tokenizer.toAddress(tokens);
+      return [tokens, tokenizer.decode(tokens), tokenizer.fromAddress(address)];
+    }"""
+    tokens, shown, kept = engine.evaluate(ask, [WORDS.to_dict(), WORDS.labels, text])
+    assert kept == tokens and "".join(shown.split()) == "".join(text.split())
+    seen = [token["id"] for token in tokens if token["id"] is not None]
+    assert WORDS.encode(" ".join(WORDS.labels[i] for i in seen)).tolist() == seen
+    unseen = {token["token"] for token in tokens} - {*WORDS.labels}
+    if not unseen:
+        ids = WORDS.encode(text)
+        assert (seen, shown) == (ids.tolist(), WORDS.decode(ids))
+        return
+    with pytest.raises(UserError, match=re.escape(" ".join(map(repr, sorted(unseen))))):
+        WORDS.encode(text)
 
 
 @torch.no_grad()
@@ -63,6 +90,7 @@ def test_page_of_a_task_shows_its_match_and_accuracy(workplace: Path, show: Show
     assert tab.inner_text(".pick[aria-pressed=true] b") == f"L{best // 2}H{best % 2}"
     shown = re.findall(r"([\d.]+)% \(right axis\), ([\d.]+)% in", tab.inner_text("#moment"))[0]
     assert [float(each) / 100 for each in shown] == pytest.approx(accuracy, abs=6e-4)
+    assert tab.inner_text("#text").splitlines()[-1] == tab.input_value("#typed")
     assert "sums modulo 7, " in tab.inner_text("#source")
     lines = tab.eval_on_selector_all(
         "#loss .accuracy", "(all) => all.map((line) => line.points[line.points.length - 1].y)"

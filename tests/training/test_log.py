@@ -28,7 +28,7 @@ def evaluation(loss: float) -> Evaluation:
 
 def logger(run: Path, state: TrainState, **options: Any) -> Log:
     config = dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, **options))
-    return Log(run, config, state, BASELINES)
+    return Log(run, config, state, BASELINES, "char")
 
 
 def events(run: Path, key: str) -> list[tuple[int, float]]:
