@@ -16,6 +16,7 @@ from configs.config import STRICT
 from data.tasks.modular import Modular
 from lens.capture import head_replaced
 from lens.composition import composition, induction_from_weights
+from lens.examples import examples
 from lens.measure import (
     REPEATS,
     ablate,
@@ -49,6 +50,10 @@ class Heads(MeasureOptions, JsonOptions):
     at: str | None = None
     """A token, such as '\\n': also print the loss change where this token is the answer."""
 
+    examples: str | None = None
+    """Heads, such as L1H2: print only the places of the validation split at which each changes the
+    loss most, and at which it attends most."""
+
     period: Annotated[int, Field(ge=2)] | None = None
     """Length of the random strings for the copying scores; if omitted, it depends on the run."""
 
@@ -56,6 +61,11 @@ class Heads(MeasureOptions, JsonOptions):
 def heads(word: str | None, options: Heads) -> Iterator[str | Table]:
     """Yield the tables."""
     subject = Subject(word, options)
+    if options.examples is not None:
+        chosen = find_heads(subject.model, options.examples, "--examples")
+        with ablated(subject.model, options.without):
+            yield from examples(subject, chosen, options.sequences)
+        return
     sequences_BT, labels = subject.sequences(options.sequences), subject.tokenizer.labels
     to, at = (
         None if text is None else find_token(subject.tokenizer, text, flag)
@@ -84,19 +94,25 @@ def names_of(model: GPT) -> dict[str, tuple[int, int]]:
     return {f"L{layer}H{head}": (layer, head) for layer, head in places}
 
 
-@contextmanager
-def ablated(model: GPT, names: str | None) -> Iterator[None]:
-    """Set the output of these heads to zero inside the `with` block.
+def find_heads(model: GPT, names: str, flag: str) -> dict[str, tuple[int, int]]:
+    """Return the heads that a flag names.
 
     Raises:
         UserError: for a name that is not a head of the model.
     """
-    known = names_of(model)
+    known, found = names_of(model), names.upper().split(",")
+    for name in found:
+        if name not in known:
+            raise UserError(f"{flag} {name}: name heads from L0H0 to {[*known][-1]}")
+    return {name: known[name] for name in found}
+
+
+@contextmanager
+def ablated(model: GPT, names: str | None) -> Iterator[None]:
+    """Set the output of these heads to zero inside the `with` block."""
     with ExitStack() as stack:
-        for name in names.upper().split(",") if names else []:
-            if name not in known:
-                raise UserError(f"--without {name}: name heads from L0H0 to {[*known][-1]}")
-            stack.enter_context(head_replaced(model, *known[name], 0.0))
+        for head in find_heads(model, names, "--without").values() if names else ():
+            stack.enter_context(head_replaced(model, *head, 0.0))
         yield
 
 

@@ -24,7 +24,7 @@ from training.checkpoint import load_checkpoint, open_run, save_checkpoint
 ALONE: dict[str, Any] = {"n_layer": 1, "mlp_ratio": 0, "norm": "none", "qk_norm": False}
 BARE = replace(MODERN, **ALONE)
 CHARS = "\nabcde"
-# Source, query, raised token, score and logit: the order differs from that of the scores or logits.
+# For make_known; the order differs from that of the scores or of the logits.
 TRIGRAMS = [("a", "b", "c", 6.0, 5.0), ("\n", "c", "b", 0.5, 12.0), ("d", "e", "a", 4.0, 3.0)]
 T = BARE.block_size
 
@@ -74,9 +74,13 @@ def test_highest_weights_are_those_of_a_plain_loop(window: int) -> None:
 
 
 @torch.no_grad()
-def make_known() -> None:
+def make_known(trigrams: list[tuple[str, str, str, float, float]]) -> None:
     """Make a run whose direct path raises the next letter of the alphabet by 3, and whose L0H1
-    knows the skip-trigrams; L0H0 does nothing."""
+    knows skip-trigrams; L0H0 does nothing.
+
+    Args:
+        trigrams: source, query, raised token, score of the source, and what it adds to the logit.
+    """
     choices = ALONE | {"positions": "none", "n_embd": 32, "n_head": 2, "block_size": 8}
     run, V = make_run(Path("runs/a"), CHARS, **choices), len(CHARS)
     for which in ("best", "last"):
@@ -92,7 +96,7 @@ def make_known() -> None:
             tensors[f"model.blocks.0.attn.{name}.weight"]
             for name in ("query", "key", "value", "out")
         )
-        for row, (source, asks, raised, score, logit) in enumerate(TRIGRAMS, start=16):
+        for row, (source, asks, raised, score, logit) in enumerate(trigrams, start=16):
             query[row, CHARS.index(asks)], key[row, CHARS.index(source)] = 4 * score, 1.0
             value[row, CHARS.index(source)], out[V + CHARS.index(raised), row] = 1.0, logit
         save_checkpoint(run / f"{which}.safetensors", tensors, header)
@@ -100,7 +104,7 @@ def make_known() -> None:
 
 def test_known_bigrams_and_skip_trigrams_are_printed(workplace: Path) -> None:
     write_text()
-    make_known()
+    make_known(TRIGRAMS)
     _, bigrams, idle, head = tables()["tables"]
     assert sorted(row[0] + row[1][0] for row in bigrams[1:]) == ["ab", "bc", "cd", "de", "e↵", "↵a"]
     assert [row[2] for row in bigrams[1:]] == [pytest.approx(3 * 5 / 6)] * 6
