@@ -32,7 +32,7 @@ MISTAKES = {  # command -> part of the error line
     "train --data.source=recall --data.tokenizer=bpe": "of 32 tokens; omit --data.tok",
     "train --init_from=a --data.source=markov --data.task_kinds=5": "the saved run has 28",
     "sample a --prompt=(": "the vocabulary lacks '('; leave them out",
-    "study tarce": "compare, heads, ngrams, report, runs; did you mean trace?",
+    "study tarce": "compare, heads, ngrams, paths, report, runs; did you mean trace?",
     "study heads --source=text.txt --without=L9H0": "--without L9H0: name heads from L0H0 to L2H1",
     "study heads --source=text.txt --period=7": "--period 7 exceeds 6",
     "study trace --source=text.txt --layer=3": "--layer 3 must be from 0 to 2",
