@@ -6,9 +6,10 @@ before the final norm, whose scale stays that of the whole pass. So it leaves ou
 read from the head, and one pass is enough for all heads.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +22,7 @@ from lens.tables import Table, visible
 from model.attention import attention_weights
 from model.compare import largest_error
 from model.gpt import GPT
+from page.html import in_base64
 
 Head = tuple[int, int]  # layer and index
 EXAMPLES = 12  # places of a head
@@ -29,6 +31,8 @@ SAME = 3  # last characters before the answer that, with it, differ between any 
 BEFORE = 26  # characters up to the query that are printed
 AROUND = 5  # characters before the attended token, and after it, if it is further back
 LONGEST = 9  # characters of a token
+PAGE_BYTES = 48_000  # of tokens, in base64 64 kB
+PAGE_PLACES = 1000  # of all heads together, about 25 bytes each
 
 
 class Places(NamedTuple):
@@ -113,13 +117,15 @@ def joined(parts: list[Places]) -> Places:
     return Places(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
 
-def choose(places: Places, tokens_BT: Tensor, labels: list[str]) -> Iterator[int]:
-    """Yield the sequences of the best places, in distinct contexts."""
+def choose(
+    places: Places, tokens_BT: Tensor, labels: list[str], count: int = EXAMPLES
+) -> Iterator[int]:
+    """Yield the sequences of the `count` best places in distinct contexts."""
     ends = set[tuple[str, int]]()
     for n in places.value.argsort(descending=True).tolist():
         *before, answer = tokens_BT[n, : int(places.query[n]) + 2].tolist()
         end = "".join(labels[token] for token in before)[-SAME:], answer
-        if end not in ends and len(ends) < EXAMPLES:
+        if end not in ends and len(ends) < count:
             ends.add(end)
             yield n
 
@@ -128,11 +134,9 @@ def examples(subject: Subject, heads: dict[str, Head], count: int | None) -> Ite
     """Yield two tables for each head.
 
     Args:
-        count: number of sequences; None for all, or as many as `MOST` and `ENOUGH` allow.
+        count: number of sequences, at most; if omitted, `MOST`.
     """
-    model, V, C = subject.model, subject.V, subject.config.model.n_embd
-    flops = 2 * subject.window * (model.num_parameters() + len(heads) * V * C)  # of a sequence
-    tokens_BT = subject.sequences(count or max(2, min(MOST, int(ENOUGH / flops))))
+    model, tokens_BT = subject.model, some_sequences(subject, heads, count or MOST)
     yield (
         f"on {subject.describe(tokens_BT)}\n"
         "«»: attended most; loss change: without the direct path of the head to the logits"
@@ -148,6 +152,34 @@ def examples(subject: Subject, heads: dict[str, Head], count: int | None) -> Ite
                 numbers = places.weight[n].item(), places.change[n].item()
                 rows.append([quoted(read, int(places.key[n])), answer, *numbers])
             yield Table(rows, words=0)
+
+
+def some_sequences(subject: Subject, heads: Collection[Any], count: int) -> Tensor:
+    """Choose `count` sequences, or as many as there are and `ENOUGH` allows."""
+    of_heads = len(heads) * subject.V * subject.config.model.n_embd  # unembedding each
+    flops = 2 * subject.window * (subject.model.num_parameters() + of_heads)
+    return subject.sequences(max(2, min(count, int(ENOUGH / flops))))
+
+
+def examples_for_page(subject: Subject, heads: Collection[Head]) -> dict[str, Any]:
+    """Return the examples of heads as plain data of at most 100 kB: the tokens of all sequences,
+    and the places of both kinds of each head, as sequence, query, key, weight and loss change."""
+    size, length = np.min_scalar_type(subject.V - 1).itemsize, subject.window + 1
+    tokens_BT = some_sequences(subject, heads, PAGE_BYTES // (size * length))
+    count = max(1, min(EXAMPLES, PAGE_PLACES // (2 * len(heads))))
+
+    def rows(places: Places) -> list[list[float]]:
+        chosen = [*choose(places, tokens_BT, subject.tokenizer.labels, count)]
+        return [[n, *(round(each[n].item(), 3) for each in places[1:])] for n in chosen]
+
+    return {
+        "tokens": in_base64(tokens_BT.numpy().astype(f"<u{size}").tobytes()),
+        "bytes_per_token": size,
+        "length": length,
+        "heads": [
+            [*map(rows, both)] for both in find_places(subject.model, tokens_BT, heads).values()
+        ],
+    }
 
 
 def quoted(tokens: list[str], key: int) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from data.batches import TextBatches
 from data.ngrams import MAX_TOKENS
 from formats.reference import check_reference
 from lens.capture import capture
+from lens.examples import examples_for_page
 from lens.measure import (
     ablate,
     logit_lens,
@@ -182,6 +184,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         ],
         "ablation": {key: flat(change_LH) for key, change_LH in changes.items()},
         "measured": measured,
+        "examples": examples_for_page(subject, [*np.ndindex(*changes["zero"].shape)]),
         "checks": [check._asdict() for check in checks],
     }
 

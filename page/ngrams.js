@@ -7,7 +7,7 @@ import { data, sizes } from "./run.js";
 import { change, state } from "./state.js";
 
 export const CAN_OPEN = "DecompressionStream" in globalThis;
-const ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
+export const ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
 let begun = !data.text || !CAN_OPEN;
 
 /** Count the n-grams once, while the browser handles events; call it when the page is drawn. */

@@ -3,10 +3,12 @@
 // returns false if it gave up because `isCurrent()` became false.
 
 import { openPanel } from "../actions.js";
+import { data } from "../run.js";
 import { state } from "../state.js";
 import { $, button } from "./elements.js";
 import { showAlone } from "./alone.js";
 import { showCircuit } from "./circuit.js";
+import { showExamples } from "./examples.js";
 import { showLens } from "./lens.js";
 import { showPatching } from "./patching.js";
 import { showScores } from "./scores.js";
@@ -15,6 +17,7 @@ export const PANELS = [
   { key: "lens", title: "Logit lens", show: showLens },
   { key: "patch", title: "Patching", show: showPatching },
   { key: "scores", title: "Head scores", show: showScores },
+  ...(data.examples ? [{ key: "examples", title: "Head examples", show: showExamples }] : []),
   { key: "alone", title: "Head from weights", show: showAlone },
   { key: "circuit", title: "Circuit", show: showCircuit },
 ];

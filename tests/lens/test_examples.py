@@ -1,10 +1,13 @@
 """Places at which a head matters, on a model whose answer is known and against plain loops."""
 
+import base64
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,11 +15,23 @@ from torch.nn import functional as F
 
 import study
 from configs.config import ModelConfig
+from data.tokenizer import train_bpe
+from lens import examples as module
 from lens import measure
 from lens.capture import blocks_of, capture, head_replaced
-from lens.examples import AROUND, BEFORE, EXAMPLES, Places, choose, find_places, quoted
+from lens.examples import (
+    AROUND,
+    BEFORE,
+    EXAMPLES,
+    Places,
+    choose,
+    examples_for_page,
+    find_places,
+    quoted,
+)
 from lens.heads import names_of
 from lens.measure import token_losses
+from lens.subject import Subject, SubjectOptions
 from lens.tables import WIDEST
 from model.gpt import GPT
 from tests.conftest import make_run
@@ -122,6 +137,37 @@ def test_chosen_places_are_the_best_in_distinct_contexts() -> None:
     tokens = tokens[:1].repeat(31, 1)
     tokens[0, 5] = 9  # another answer after the same characters
     assert len([*choose(places, tokens, labels)]) == 2
+
+
+@pytest.mark.parametrize("chars, size", [("\nabcde", 1), (None, 1), (300, 2)])
+def test_page_has_the_examples_of_every_head_and_stays_small(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, chars: Any, size: int
+) -> None:
+    """They are those that are printed, or as many as fit."""
+    text = "".join(np.random.default_rng(0).choice([*"\nabcde"], 30_000))
+    Path("text.txt").write_text(text, newline="\n")
+    tokenizer = train_bpe([text], 300) if size == 2 else None
+    make_run(Path("runs/a"), chars if size == 1 else None, "text.txt", tokenizer=tokenizer)
+    subject = Subject("a", SubjectOptions(source="text.txt"))
+    heads = [*names_of(subject.model).values()]
+    page = examples_for_page(subject, heads)
+    assert page["bytes_per_token"] == size and len(json.dumps(page)) < 100_000
+    packed = np.frombuffer(base64.b64decode(page["tokens"]), f"<u{size}")
+    tokens_BT = torch.from_numpy(packed.reshape(-1, page["length"]).astype("int64"))
+    whole = subject.batches.validation_tokens // 12
+    assert torch.equal(tokens_BT, subject.sequences(len(tokens_BT))) and len(tokens_BT) == whole
+    found = find_places(subject.model, tokens_BT, heads)
+    for kinds, both in zip(page["heads"], found.values(), strict=True):
+        for rows, places in zip(kinds, both, strict=True):
+            chosen = [*choose(places, tokens_BT, subject.tokenizer.labels)]
+            assert [row[0] for row in rows] == chosen
+            for n, *numbers in rows:
+                assert numbers == [round(each[n].item(), 3) for each in places[1:]]
+    monkeypatch.setattr(module, "PAGE_PLACES", 2 * len(heads) * 3 + 1)
+    monkeypatch.setattr(module, "PAGE_BYTES", size * 13 * 7 + 12)
+    page = examples_for_page(subject, heads)
+    assert len(base64.b64decode(page["tokens"])) == size * 13 * 7
+    assert all(len(rows) == 3 for kinds in page["heads"] for rows in kinds)
 
 
 def test_quoted_text_marks_the_attended_token() -> None:

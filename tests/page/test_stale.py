@@ -7,7 +7,7 @@ from tests.page.conftest import Show, altered, settle, wait_for_address
 from tests.page.test_page import point_at
 from tests.reports import Report
 
-PANELS = ("lens", "patch", "scores", "alone", "circuit")
+PANELS = ("lens", "patch", "scores", "examples", "alone", "circuit")
 START = "#text=so+be+it+to&head=L1H1&edit=L1H0%3Dmean&edit=hide%402&edit=patch%405%2FL1"
 TOKEN = "#text .token >> nth=4"
 # One after the other: a field or button, its new value, what that replaces in the address, and the
@@ -17,7 +17,7 @@ CHANGES: tuple[tuple[str, str | None, str, str, tuple[str, ...]], ...] = (
     ("#slider", "1", "&head", "&step=1&head", PANELS),
     ("#instead", "zero", "mean", "zero", ("lens", "patch")),
     ("#other", "so by it to", "&step", "&other=so+by+it+to&step", ("patch",)),
-    (".pick >> nth=1", None, "head=L1H1", "head=L0H1", ("scores", "alone", "circuit")),
+    (".pick >> nth=1", None, "head=L1H1", "head=L0H1", ("scores", "examples", "alone", "circuit")),
     ("#edit-list button >> nth=1", None, "&edit=hide%402", "", ("lens", "circuit")),
     (
         "#key-by",
