@@ -36,11 +36,14 @@ export function setInstead(instead) {
   change({ instead, edits: state.edits.map((word) => word.replace(/=[zm].*/, `=${instead}`)) });
 }
 
-/** Rotate a key by some positions: `where` is "move@12/L1H0". */
-export function moveKey(where, by) {
-  const others = state.edits.filter((word) => !word.startsWith(`${where}=`));
-  change({ edits: by ? [...others, `${where}=${by}`] : others });
-}
+/** Replace the edits of a key by a word or none: `where` is "@12/L1H0". */
+const setKey = (where, word) => change({ edits: [...state.edits.filter((other) =>
+  ![`hide${where}`, `move${where}`].includes(other.split("=")[0])), ...word] });
+
+/** Rotate a key by some positions. */
+export const moveKey = (where, by) => setKey(where, by ? [`move${where}=${by}`] : []);
+/** Hide a key, or show it. */
+export const hideKey = (where) => setKey(where, isOff(`hide${where}`) ? [] : [`hide${where}`]);
 
 /** Restore the initial state of the page, except for some changes. */
 export function restart(changes = {}) {

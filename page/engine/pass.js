@@ -73,16 +73,17 @@ export function inductionOn(weights, ids) {
   return sum(found.map(([q, before]) => weights[triangle(q) + before + 1])) / found.length;
 }
 
-/** What a head adds to every logit at q by attending to k, relative to the mean over the logits:
- * weight, value, W_O, the final norm with a fixed scale, unembedding. */
+/** What a head adds to the residual stream at q by attending to k (weight, value, W_O), and what
+ * this adds to every logit, relative to their mean (final norm with a fixed scale, unembedding). */
 export function copied(engine, head, q, k, weight) {
   const { memory, at, L, H, C, D, V } = engine;
   const l = Math.floor(head / H), first = (head % H) * D;
   const value = at[`v${l}`] + k * C + first;
-  const added = engine.written(`blocks.${l}.attn.out`, C, first, memory.subarray(value, value + D));
-  const scale = weight * engine.normScale(at[`x${L}`] + q * C);
+  const added = engine.written(`blocks.${l}.attn.out`, C, first, memory.subarray(value, value + D))
+    .map((x) => weight * x);
+  const scale = engine.normScale(at[`x${L}`] + q * C);
   const logits = engine.logitsOf(added), mean = sum(logits) / V;
-  return logits.map((logit) => scale * (logit - mean));
+  return { added, logits: logits.map((logit) => scale * (logit - mean)) };
 }
 
 /** The activations of an MLP's neurons at t, and what each adds to a token's logit by the direct

@@ -5,7 +5,7 @@ import { clamp, indexOfLargest, largestOf, range, ranked, sum } from "../engine/
 import { engineFor, headName, rowOf, sizes, vocab } from "../run.js";
 import { edited, pairOnShow, place, queryOnShow } from "../selection.js";
 import { settled, state } from "../state.js";
-import { theme } from "./colors.js";
+import { colorOf } from "./colors.js";
 import { addPanel, el, rem, svg } from "./elements.js";
 import { count, quoted, signed, visible } from "./format.js";
 
@@ -31,7 +31,6 @@ el("div", { className: "controls" }, el("label", {}, "trace ", goalChoice),
   el("label", {}, "strongest nodes ", countChoice)),
 readCircuit, graph);
 
-const colorOf = (value) => theme().score.css[value < 0 ? 40 : 215];
 const nodeName = ({ rank, index, position }) => (rank === traced.circuit.goal.rank ? traced.name
   : `${rank < 0 ? "embedding" : `L${rank >> 1}${rank & 1 ? " neuron " : "H"}${index}`} at ` +
     place("token", position));
@@ -50,7 +49,9 @@ export function showCircuit() {
       : logitGoal(engine, t, plus, minus);
     const rival = minus === null ? "" : ` minus logit of ${quoted(vocab[minus])}`;
     traced = { key, circuit: new Circuit(engine, goal), said: "",
-      name: ofScore ? "attention score" : "logit", sign: ofScore ? head : quoted(vocab[plus]),
+      name: ofScore ? "attention score" : "logit",
+      sign: ofScore ? head
+        : quoted(vocab[plus]) + (minus === null ? "" : ` − ${quoted(vocab[minus])}`),
       says: ofScore ? `Attention score of ${head}, ${place("query", q)}, ${place("key", k)}`
         : `Logit of ${quoted(vocab[plus])}${rival} after ${place("token", t)}` };
   }
@@ -120,7 +121,8 @@ function drawCircuit() {
   graph.replaceChildren(svg("svg", { ...size, class: "circuit" },
     ...[...rows.slice(0, top + 1), name].map((row, i) =>
       text(0, height - (i + 1) * tall, row, "rank")),
-    ...lines, ...spots, text(center(T - 1), y(goal.rank) - rem() / 2, sign),
+    ...lines, ...spots, text(Math.min(center(T - 1), width - 0.25 * rem() * sign.length),
+      y(goal.rank) - rem() / 2, sign, "goal"),
     ...columns.map((t) => text(center(t), height - tall / 3, `${t} ${visible(tokens[t])}`))));
 }
 

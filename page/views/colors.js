@@ -51,6 +51,9 @@ export function shade(element, colors, fraction) {
   element.style.color = i === null ? "" : colors.ink[i];
 }
 
+/** The color of a number above or below zero. */
+export const colorOf = (value) => theme().score.css[value < 0 ? 40 : 215];
+
 /** Color an element by a number between -limit and limit, and return it. */
 export function shadeScore(element, value, limit) {
   shade(element, theme().score, 0.5 + value / limit / 2);

@@ -1,4 +1,4 @@
-// What the page's terms mean, under the pointer or the focus.
+// What the page's terms mean, and exact numbers, under the pointer or the focus.
 
 import { clamp } from "../engine/numbers.js";
 import { $ } from "./elements.js";
@@ -9,6 +9,7 @@ const GLOSSARY = {
   ablate: "replace the output of a head with zeros, or with its mean on the validation sequences",
   query: "the vector of the token that attends; it is compared with the keys of all tokens so far",
   key: "the vector of a token that is attended to; a large q·k means a large weight",
+  value: "the vector that a head takes from a token, in proportion to its weight",
   "residual stream": "the vector at a token's position that every head and MLP adds to",
   norm: "scales a vector to a root mean square of 1, and multiplies each number by a weight",
   logit: "the number for a possible next token that the softmax turns into its probability",
@@ -33,13 +34,14 @@ const GLOSSARY = {
 };
 
 function explain(event) {
-  const term = event.target.closest?.("[data-term]");
+  const term = event.target.closest?.("[data-term], [data-says]");
   if (!term) return;
   $("term").hidden = /out$/.test(event.type);
   if (event.type === "click") event.preventDefault(); // a label would move the focus
-  const name = term.dataset.term.replace(/(below( in-context)?) .*gram$/, "$1 n-gram")
+  const { says, term: named } = term.dataset;
+  const name = named?.replace(/(below( in-context)?) .*gram$/, "$1 n-gram")
     .replace(/^.+ head$/, "head on the match");
-  $("term").textContent = GLOSSARY[name];
+  $("term").textContent = says ?? GLOSSARY[name];
   const { left, bottom } = term.getBoundingClientRect();
   $("term").style.left = `${clamp(left, 8, Math.max(8, innerWidth - $("term").offsetWidth - 8))}px`;
   $("term").style.top = `${bottom + 4}px`;

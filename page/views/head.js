@@ -1,7 +1,7 @@
 // The selected head: its map, and the cell of the map that is selected.
 
 import {
-  moveKey, pin, pointAt, setInstead, setStage, toggleEdit, toggleHead,
+  hideKey, moveKey, pin, pointAt, setInstead, setStage, toggleHead,
 } from "../actions.js";
 import { clamp, largestOf } from "../engine/numbers.js";
 import { labelOf } from "../measures.js";
@@ -77,7 +77,7 @@ export function showKeyEdits() {
     : state.view.start ? "Text too long" : "Select a token";
   $("key-heads").options[0].text = `in ${headName(state.head)}`;
   Object.assign($("key-by"), { value: moved?.split("=")[1] ?? 0, disabled: isNone || !editing.canMove });
-  $("key-moved").textContent = signed(Number($("key-by").value), 0);
+  $("key-moved").textContent = moved ? signed(Number($("key-by").value), 0) : "0";
   Object.assign($("hide-key"), { disabled: isNone, ariaPressed: hidden,
     textContent: hidden ? "Show" : "Hide" });
 }
@@ -90,8 +90,8 @@ $("ablate").onclick = () => toggleHead(state.head);
 $("key-heads").onchange = showKeyEdits;
 $("key-by").max = Math.min(32, sizes.B - 1);
 $("key-by").min = -$("key-by").max;
-$("key-by").oninput = () => moveKey(`move${keyPlace()}`, Number($("key-by").value));
-$("hide-key").onclick = () => toggleEdit(`hide${keyPlace()}`);
+$("key-by").oninput = () => moveKey(keyPlace(), Number($("key-by").value));
+$("hide-key").onclick = () => hideKey(keyPlace());
 $("key-note").hidden = editing.canMove;
 $("key-note").textContent = `Keys cannot be moved: positions are ${config.positions}, and only ` +
   "rotary ones are in the keys.";

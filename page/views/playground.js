@@ -78,12 +78,13 @@ const main = button(() => (state.training ? pause()
 const one = button(() => begin(1), {}, "Step");
 const pace = () => (setting.pace === "fastest" ? Infinity : setting.pace);
 
-const note = el("p", { id: "training-note", className: "small", role: "status" });
+const note = el("p", { id: "training-note", role: "status" });
 
 function showTraining() {
   const { step } = snapshots[last()], isDone = step > 0 && step % setting.max_steps === 0;
   main.textContent = state.training ? "Pause" : "Train";
   one.disabled = state.training;
+  note.className = state.stopped ? "failed" : "";
   note.textContent = state.stopped
     ? `Stopped ${state.stopped}. The weights are the last finite ones; lower a learning rate in the link.`
     : state.edits.length ? "Edits affect neither training nor the scores of heads."

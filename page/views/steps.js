@@ -4,15 +4,18 @@ import { toggleHead } from "../actions.js";
 import { indexOfLargest, largestOf, range, ranked, sum } from "../engine/numbers.js";
 import { compute, copied, inductionOn, passOf } from "../engine/pass.js";
 import { HIGH } from "../engine/stages.js";
-import { editing, engineFor, headName, HEADS, rowOf, sizes, snapshots, vocab } from "../run.js";
-import { edited, isHeadOff, maskNow, offWord, pairOnShow, place, windowOf } from "../selection.js";
+import {
+  config, editing, engineFor, headName, HEADS, rowOf, sizes, snapshots, vocab,
+} from "../run.js";
+import { edited, isHeadOff, maskNow, offWord, pairOnShow, place } from "../selection.js";
 import { change, settled, state } from "../state.js";
+import { channels } from "./channels.js";
 import { $, button, el, header, numeral, p, refill, row, term } from "./elements.js";
 import { count, number, quoted, signed, tokensOf, visible } from "./format.js";
 import { UNIFORM_GUESS } from "./legends.js";
 import { scoresOf } from "./maps.js";
 
-const { H, D, V } = sizes;
+const { H, C, D, V } = sizes;
 
 function showTyping() {
   const { T, logP, loss } = state.view.pass, row = rowOf(logP, T - 1), best = indexOfLargest(row);
@@ -35,36 +38,50 @@ function showAttending() {
     `${number(weights[k])}. The weights of the ${tokensOf(open)} it can attend to sum to 1.`)];
 }
 
-/** How a row of weights is computed: the largest weights, the others, and a masked key. */
-function showWorked() {
-  const { q, weights } = pairOnShow(), { view } = state, { T } = view.pass, isMasked = maskNow();
-  const all = scoresOf(state.head).slice(q * T, (q + 1) * T);
-  const scores = all.map((score, k) => (isMasked(q, k) ? -Infinity : score));
-  const largest = largestOf(scores), exps = scores.map((score) => Math.exp(score - largest));
-  const best = ranked(weights, 4), keys = q + 1 < T ? [...best, q + 1] : best;
-  const window = windowOf(state.head), from = Math.max(0, q + 1 - window);
-  const masked = [q + 1 < T && "later keys", from > 0 && `keys ${window} or more positions back`,
-    range(q).some((k) => k >= from && isMasked(q, k)) && "hidden tokens"];
-  const share = (x) => (x ? number(x) : "0");
-  const rest = (column) => number(Math.max(0, sum(column) - sum(best.map((k) => column[k]))));
-  const line = (name, value, others) =>
-    row(header(name, "row"), ...keys.map((k) => numeral(value(k))), numeral(others));
+/** The query, key or value of the selected head at t, before the rotation. */
+function projected(kind, t) {
+  const { engine } = state.view, { memory, at } = engine, l = Math.floor(state.head / H);
+  const x = at[`x${l}`] + t * C, first = (state.head % H) * D;
+  const isNormed = kind !== "value" && config.qk_norm;
+  return engine.projected(l, kind, [memory.slice(x, x + C)], isNormed).slice(first, first + D);
+}
+
+const isBefore = el("input", { type: "checkbox", onchange: () => showStep() });
+
+/** How a query meets a key: their products, the score, the mask and the softmax over the row. */
+function showMeeting() {
+  if (isBefore.checked && !settled()) return [];
+  const { q, k, weights } = pairOnShow(), { T, queries, keys } = state.view.pass;
+  const isMasked = maskNow(), name = headName(state.head);
+  const [l, first] = [Math.floor(state.head / H), (state.head % H) * D];
+  const rotated = [[queries, q], [keys, k]].map(([rows, t]) =>
+    rows[l].slice(t * C + first, t * C + first + D));
+  const [Q, K] = isBefore.checked ? [projected("query", q), projected("key", k)] : rotated;
+  const products = Q.map((x, i) => x * K[i]);
+  const scores = scoresOf(state.head).slice(q * T, (q + 1) * T);
+  const open = scores.map((score, k) => (isMasked(q, k) ? -Infinity : score));
+  const largest = largestOf(open), exps = open.map((score) => Math.exp(score - largest));
   return [
+    p("The ", term("query"), ` encodes what ${name} looks for, the `, term("key"), " what it " +
+      "finds at a token. Where their signs agree, the score rises."),
+    channels([[place("query", q), Q], [place("key", k), K],
+      ["query × key", products, `sum ${number(sum(products), 2)}`]],
+    (i) => `${number(Q[i])} × ${number(K[i])} = ${number(products[i])}`),
     el("table", { id: "worked" },
-      line("key", (k) => `${k} ${quoted(view.tokens[k])}`, `${q + 1 - best.length} others`),
-      line("score", (k) => number(all[k], 2), ""),
-      line("mask", (k) => (isMasked(q, k) ? "−∞" : "0"), ""),
-      line("exp", (k) => share(exps[k]), rest(exps)),
-      line("weight", (k) => share(weights[k]), rest(weights))),
-    el("p", { className: "quiet small" }, `From ${place("query", q)}: score = q·k/√${D}; exp = ` +
-      `exp(score − the largest, ${number(largest, 2)}); weight = exp / the sum, ` +
-      `${number(sum(exps))}. Masked in this row: ${masked.filter(Boolean).join(", ") || "none"}.`),
+      row(...[`sum/√${D} = score`, "mask", `exp(score ${signed(-largest, 2)})`,
+        `sum, ${count(open.filter(Number.isFinite).length)} keys`, "weight"].map((title) => header(title))),
+      row(...[number(scores[k]), isMasked(q, k) ? "−∞" : "0", number(exps[k]), number(sum(exps)),
+        number(weights[k])].map(numeral))),
+    ...(config.positions === "rotary" ? [el("label", { className: "quiet small" }, isBefore,
+      " before the rotation by position" + (isBefore.checked
+        ? `, which makes the sum ${number(scores[k] * Math.sqrt(D), 2)}` : ""))] : []),
   ];
 }
 
 /** Whether an edit replaces what a head of a layer adds at q. */
-const isReplaced = (l, h, q) => state.view.edits.some(({ layer, head, position = q, row }) =>
-  position === q && (head === undefined ? row && layer > l : head === h && layer === l));
+const isReplaced = (l, h, q) => state.view.edits.some(({ layer, head, position = q, row, off }) =>
+  position === q && (head === undefined ? row && layer > l
+    : (row || off) && head === h && layer === l));
 
 function showCopying() {
   if (!settled()) return [];
@@ -73,22 +90,24 @@ function showCopying() {
   if (isReplaced(Math.floor(state.head / H), state.head % H, q)) {
     return [p(`An edit replaces what ${name} adds at ${place("query", q)}.`)];
   }
-  const logits = copied(view.engine, state.head, q, k, weights[k]);
-  if (!logits.some(Boolean)) {
+  const { added, logits } = copied(view.engine, state.head, q, k, weights[k]);
+  if (weights[k] && !logits.some(Boolean)) {
     return [p(`The output weights of ${name} are zero: it adds nothing yet.`)];
   }
-  const rank = ranked(logits, V).indexOf(id) + 1;
+  const value = projected("value", k), rank = ranked(logits, V).indexOf(id) + 1;
   const raised = ranked(logits, 5).map((each) =>
     el("span", { className: "raised" }, el("b", {}, visible(vocab[each])),
       ` ${signed(logits[each], 2)}`));
   return [
-    p(`From ${place("query", q)}, ${name} attends to ${place("key", k)} with weight ` +
-      `${number(weights[k])}. Through its value alone, this changes the logit of ` +
-      `${quoted(vocab[id])} by `, el("b", {}, signed(logits[id], 2)),
-      ` relative to the mean of all logits: rank ${rank} of ${count(V)}.`),
+    p("Query and key set the weight; the ", term("value"), " is copied."),
+    channels([[`value ${k} ${quoted(view.tokens[k])}`, value]], (i) => number(value[i])),
+    p(`Scaled by its weight, ${number(weights[k])}, and through the output weights, it adds a ` +
+      `vector of length ${number(Math.hypot(...added))} at ${place("query", q)}. This changes ` +
+      `the logit of ${quoted(vocab[id])} by `, el("b", {}, signed(logits[id], 2)),
+      `: rank ${rank} of ${count(V)}.`),
     el("p", { className: "controls" }, "Raised most:", ...raised),
-    el("p", { className: "quiet small" }, "This is the direct path, with the scale of the final " +
-      "norm fixed. Many heads do not copy: later layers use their values."),
+    el("p", { className: "quiet small" }, "Relative to the mean of all logits, by the direct " +
+      "path, with a fixed final norm. Later layers use the value, too."),
   ];
 }
 
@@ -156,7 +175,7 @@ function showAblating() {
 }
 
 export const STEPS = [
-  ["Type", showTyping], ["Attend", showAttending], ["Softmax", showWorked], ["Copy", showCopying],
+  ["Type", showTyping], ["Attend", showAttending], ["Softmax", showMeeting], ["Copy", showCopying],
   ["Ablate", showAblating],
 ];
 const buttons = STEPS.map(([name], i) => button(() => goToStep(i), {}, `${i + 1} ${name}`));

@@ -27,9 +27,10 @@ export function showMoment() {
   const right = CURVES.map(({ title, i }) =>
     percent(accuracy[i]) + (i ? ` ${title} (dashed)` : " (right axis)")).join(", ");
   refill($("moment"), ...(atStep || last() ? [term("step"), ` ${count(step)} · `] : []), term("loss"),
-    ` ${number(lens_loss[sizes.L])} ${UNIT} on ${howMany}`, term("validation sequences"), ofText,
+    `${right && ", all tokens:"} ${number(lens_loss[sizes.L])} ${UNIT} on ${howMany}`,
+    term("validation sequences"), ofText,
     edited() ? " without the edits" : `; ${number(view.pass.loss)} on this text`,
-    ...(right ? [" · ", term("accuracy"), ` ${right}`] : []), ...reached);
+    ...(right ? [" · ", term("accuracy"), `, answers only: ${right}`] : []), ...reached);
   $("slider").ariaValueText = $("moment").textContent;
 }
 

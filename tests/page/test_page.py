@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import study
 from data.tokenizer import BPETokenizer, ByteTokenizer, train_bpe
 from lens.capture import capture
+from lens.formula import layer_steps
 from lens.measure import mean_outputs, weight_by_distance
 from lens.tables import visible
 from model.generate import Sampling, generate
@@ -24,7 +25,7 @@ from tests.conftest import make_run
 from tests.page.conftest import Show, altered, settle, wait_for_address
 from tests.page.test_engine import OFF, edited, scores_through
 from tests.page.test_html import HOSTILE
-from tests.reports import CHARS, TEXT, Report, parse_report
+from tests.reports import CHARS, TEXT, Report, parse_report, rounded
 from training.checkpoint import open_run
 
 L, H, B = 3, 2, 12
@@ -319,7 +320,9 @@ def test_key_moved_or_hidden_matches_pytorch(tab: Any, report: Report, hidden: b
         act(tab, f"#text .token >> nth={key}")
         tab.select_option("#key-heads", index=scope)
         shown_at = boxes(tab)
-        act(tab, "#hide-key") if hidden else act(tab, "#key-by", str(by))
+        assert tab.inner_text("#key-moved") == "0"
+        for turn in (hidden, not hidden, hidden):  # the last edit of a key counts
+            act(tab, "#hide-key") if turn else act(tab, "#key-by", str(by))
         assert boxes(tab) == shown_at
         press(tab, "Escape")
         change = {"hide": key} if hidden else {"position": key, "by": by}
@@ -455,7 +458,12 @@ def test_ablating_a_circuit_node_matches_pytorch(tab: Any, report: Report) -> No
     act(tab, "#show-circuit")
     assert tab.locator(".node").count() == 20
     tab.select_option("#circuit-section select >> nth=1", "100")
+    tab.set_viewport_size({"width": 390, "height": 844})
     a, b = logits_of(model, TEXT)[-1].topk(2).indices
+    goal = tab.locator(".circuit .goal")
+    assert goal.text_content() == " \u2212 ".join(f"'{shown(CHARS[i])}'" for i in (a, b))
+    label, picture = goal.bounding_box(), tab.locator(".circuit").bounding_box()
+    assert label["x"] + label["width"] <= picture["x"] + picture["width"]
     for kind, mark, row in (("head", "H", {"row": [0.0] * 8}), ("neuron", "neuron", {})):
         node = tab.locator(f".node[aria-label*={mark}]").first
         layer, index, t = map(int, re.findall(r"\d+", node.get_attribute("aria-label"))[:3])
@@ -632,11 +640,6 @@ def test_hovering_shows_the_numbers_of_pytorch(tab: Any, report: Report) -> None
     assert "q 10 'o' → k 4 'e'" in tab.inner_text("#readout")
     cell = [float(weights_TS[10, 4]), float(scores_TS[10, 4])]
     assert read(tab, "#readout") == pytest.approx(cell, abs=6e-4)
-    press(tab, "3")
-    point_at(tab, 10, 4)
-    best = weights_TS[10, :11].argsort(descending=True)[:4]
-    worked = [*scores_TS[10, best].tolist(), float(scores_TS[10, 11])]  # the last is masked
-    assert read(tab, "#worked")[:5] == pytest.approx(worked, abs=6e-3)
     assert_predicts(tab, logits_TV[10])
     point_at(tab, 3, 8)
     assert "masked" in tab.inner_text("#readout") and not read(tab, "#readout")
@@ -648,6 +651,41 @@ def test_hovering_shows_the_numbers_of_pytorch(tab: Any, report: Report) -> None
     pixels = """canvas => [...canvas.getContext("2d").getImageData(0, 0, 12, 12).data]"""
     colors = np.array(tab.eval_on_selector(".pick canvas", pixels)).reshape(B, B, 4)
     assert ((colors[..., 3] > 0) == np.tril(np.ones((B, B), bool))).all()  # zeros are opaque
+
+
+@torch.no_grad()
+def assert_meets(tab: Any, model: GPT, head: int, q: int, k: int) -> None:
+    """Check each step from a query and a key to a weight, and the value, against `trace`."""
+    layer, h = capture(model, ids_of(TEXT)).layers[head // H], head % H
+    traced = layer_steps(layer.attn, layer.x_BTC)
+    steps = {name: step.value[0, h] for name, step in traced.items() if step.value.dim() == 4}
+
+    def of_channels() -> np.ndarray:
+        says = tab.locator("#step g").evaluate_all("all => all.map((each) => each.dataset.says)")
+        return np.array([re.findall(r"-?\d+\.\d+", each) for each in says], float)
+
+    select(tab, head)
+    point_at(tab, q, k, click=True)
+    press(tab, "3")
+    for name, is_before in (("rotated", False), ("normalized", True)):
+        tab.set_checked("#step input", is_before)
+        q_D, k_D = steps[f"Q {name}"][q], steps[f"K {name}"][k]
+        expected = torch.stack([q_D, k_D, q_D * k_D], 1)
+        assert of_channels() == pytest.approx(expected.numpy(), abs=6e-4)
+        assert read(tab, ".channels span")[-1] == pytest.approx(float(q_D @ k_D), abs=6e-3)
+    assert read(tab, "#step label")[0] == pytest.approx(float(steps["products"][q, k]), abs=6e-3)
+    tab.uncheck("#step input")
+    is_masked = bool(steps["masked"][q, k].isinf())
+    exp_S = (steps["masked"][q] - steps["masked"][q].max()).exp()
+    numbers = [steps["scores"][q, k], exp_S[k], exp_S.sum(), steps["weights A"][q, k]]
+    assert read(tab, "#worked .number") == pytest.approx([*map(float, numbers)], abs=6e-4)
+    assert ("\u2212∞" in tab.inner_text("#worked")) == is_masked
+    press(tab, "4")
+    assert of_channels()[:, 0] == pytest.approx(steps["V by head"][k].numpy(), abs=6e-4)
+
+
+def test_query_meets_key_as_in_trace(tab: Any, report: Report) -> None:
+    assert_meets(tab, report.models[3], 3, q=10, k=4)
 
 
 @torch.no_grad()
@@ -665,7 +703,7 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
     logits_V = weight("head.weight") @ (direction_C * weight("final_norm.weight"))
     logits_V -= logits_V.mean()
     best = logits_V.argsort(descending=True)[:5]
-    expected = [attended, logits_V[CHARS.index("e")], *logits_V[best]]
+    expected = [attended, out_C.norm(), logits_V[CHARS.index("e")], *logits_V[best]]
     assert read(tab, "#step p") == pytest.approx([*map(float, expected)], abs=6e-3)
     assert tab.locator("#step .raised b").all_inner_texts() == [*shown(text_of(best))]
 
@@ -691,11 +729,13 @@ def test_guided_steps_are_true_of_an_edited_model(show: Show) -> None:
     press(tab, "1")
     assert "the model, with the edits, gives" in tab.inner_text("#step")
     press(tab, "3")
-    assert "Masked in this row: hidden tokens." in tab.inner_text("#step")
+    assert "sum, 11 keys" in tab.inner_text("#step")
     act(tab, "#typed", TEXT + "x")  # the edit does not fit a text beyond the context
-    assert "Masked in this row: none." in tab.inner_text("#step")
-    for edit, replaced in (("L1H1", True), ("L1H0", False), ("L2", True), ("L1", False)):
-        tab = show(address=f"#guide=4&head=L1H1&other=so+be+or+not&edit=patch%4011/{edit}")
+    assert "sum, 7 keys" in tab.inner_text("#step")
+    cases = (("L1H1", True), ("L1H0", False), ("L2", True), ("L1", False))
+    edits = [(f"patch%4011/{where}", replaced) for where, replaced in cases]
+    for edit, replaced in (*edits, ("hide%404", False), ("move%4011=2", False)):
+        tab = show(address=f"#guide=4&head=L1H1&other=so+be+or+not&edit={edit}")
         assert ("An edit replaces what L1H1 adds" in tab.inner_text("#step")) == replaced
 
 
@@ -835,11 +875,11 @@ def test_kinds_of_attention_match_pytorch(
     assert study.main(["report", "a", *flags]) == 0
     tab = show(make_html(*parse_report(run)), address="#edit=move@2/L1H1=4")
     assert "matches PyTorch" in tab.inner_text("#equality")
-    assert tab.inner_text("#edit-list p").startswith("The key of token 2")
-    assert "is moved by 4 in L1H1" in tab.inner_text("#edit-list p")
+    assert "The key of token 2 '␣' is moved by 4 in L1H1." in tab.inner_text("#edit-list")
     model = open_run(run, "best").model()
     edit = {"layer": 1, "head": 1, "position": 2, "by": 4}
     assert_predicts(tab, logits_of(model, TEXT, edit)[-1], logits_of(model, TEXT)[-1])
+    assert_meets(tab, rounded(model, False), 1, q=10, k=4)
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe"])

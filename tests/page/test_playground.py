@@ -69,7 +69,7 @@ def test_a_model_learns_while_one_watches(play: Open) -> None:
     assert found["step"] == 70 and found["loss"] < np.log(32) - 0.1
     assert 0.05 < found["accuracy"] < 1
     moment = settle(tab).inner_text("#moment")
-    assert f"step 70 · loss {found['loss']:.3f}" in moment
+    assert f"step 70 · loss, all tokens: {found['loss']:.3f}" in moment
     assert "below " in tab.locator("#loss").inner_html()
     steps = steps_of(tab)
     assert steps[0] == 0 and steps[-1] == 70 and tab.locator("#loss .dot").count() == len(steps)
@@ -141,6 +141,8 @@ def test_keys_move_only_with_rotary_positions(play: Open) -> None:
         assert settle(tab).is_disabled("#key-by") == bool(reason)
         assert tab.is_visible("#key-note") == bool(reason)
         assert reason in tab.inner_text("#head-section")
+        tab.click("#steps button >> nth=2")
+        assert settle(tab).locator("#step input").count() == (not reason)  # before the rotation
         tab.click("#hide-key")
         assert (
             settle(tab)
@@ -178,8 +180,7 @@ def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
     tab.click("#steps button >> nth=2")
     tab.hover("#text .token >> nth=9")
     assert tab.locator("#text .masked").count() == 6 + 2
-    worked = settle(tab).inner_text("#step")
-    assert "Masked in this row: later keys, keys 4 or more positions back." in worked
+    assert "sum, 4 keys" in settle(tab).inner_text("#step")
     with settle(tab).expect_download() as download:
         tab.click("text=Download weights")
     download.value.save_as(tmp_path / "last.safetensors")
