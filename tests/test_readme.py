@@ -37,6 +37,10 @@ COMMANDS = {
 }
 
 
+# Benchmarks that also take the flags of train.py
+TRAINING = ("attention", "line_end", "recipe", "time_to_loss")
+
+
 @pytest.mark.parametrize(
     "words", [shlex.split(c, comments=True) for c in sorted(COMMANDS)], ids=" ".join
 )
@@ -56,7 +60,7 @@ def test_documented_command_parses(words: list[str], monkeypatch: pytest.MonkeyP
         kind = getattr(importlib.import_module(script.removesuffix(".py")), "Options", None)
     if kind is None or "--help" in argv:
         return  # test_load.py tests --help, and test_lessons.py runs lessons' scripts
-    trains = script in ("train.py", "benchmarks.recipe", "benchmarks.time_to_loss")
+    trains = script in ("train.py", *(f"benchmarks.{name}" for name in TRAINING))
     words, values = read_command_line({"": kind} | (SECTIONS if trains else {}), argv, "", "", 9)
     build(kind, values[""])
     if trains:
