@@ -31,7 +31,8 @@ import { showStep } from "./views/steps.js";
 import { buildText, drawArcs, showPinned, showText, showTextState } from "./views/text.js";
 import { showLoss, showMoment } from "./views/training.js";
 
-const SELECTED_PAIR = [drawMap, showReadout, showStep, showLegends, showKeyEdits, markLens];
+// The map is smaller below a step that draws vectors.
+const SELECTED_PAIR = [showStep, drawMap, showReadout, showLegends, showKeyEdits, markLens];
 const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp, showNgrams,
   showChosen];
 

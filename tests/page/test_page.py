@@ -458,12 +458,9 @@ def test_ablating_a_circuit_node_matches_pytorch(tab: Any, report: Report) -> No
     act(tab, "#show-circuit")
     assert tab.locator(".node").count() == 20
     tab.select_option("#circuit-section select >> nth=1", "100")
-    tab.set_viewport_size({"width": 390, "height": 844})
     a, b = logits_of(model, TEXT)[-1].topk(2).indices
     goal = tab.locator(".circuit .goal")
     assert goal.text_content() == " \u2212 ".join(f"'{shown(CHARS[i])}'" for i in (a, b))
-    label, picture = goal.bounding_box(), tab.locator(".circuit").bounding_box()
-    assert label["x"] + label["width"] <= picture["x"] + picture["width"]
     for kind, mark, row in (("head", "H", {"row": [0.0] * 8}), ("neuron", "neuron", {})):
         node = tab.locator(f".node[aria-label*={mark}]").first
         layer, index, t = map(int, re.findall(r"\d+", node.get_attribute("aria-label"))[:3])
@@ -472,6 +469,17 @@ def test_ablating_a_circuit_node_matches_pytorch(tab: Any, report: Report) -> No
         after_V = logits_of(model, TEXT, zeros)[-1]
         difference = float(after_V[a] - after_V[b])
         assert read(tab, "#circuit-section output")[-1] == pytest.approx(difference, abs=6e-3)
+
+
+def test_long_goal_of_a_circuit_is_whole(show: Show, report: Report) -> None:
+    html = make_html(report.data, report.weights)
+    tab = show(altered(html, "sign: ofScore ? head", "sign: !ofScore ? 'a token '.repeat(6)"))
+    act(tab, "#show-circuit")
+    tab.select_option("#circuit-section select >> nth=1", "10")
+    tab.click("#text .token >> nth=1")
+    settle(tab)
+    label, picture = (tab.locator(f".circuit{part}").bounding_box() for part in (" .goal", ""))
+    assert label["x"] + label["width"] <= picture["x"] + picture["width"]
 
 
 def test_page_says_in_sentences_what_is_edited(show: Show) -> None:
@@ -672,6 +680,8 @@ def assert_meets(tab: Any, model: GPT, head: int, q: int, k: int) -> None:
         q_D, k_D = steps[f"Q {name}"][q], steps[f"K {name}"][k]
         expected = torch.stack([q_D, k_D, q_D * k_D], 1)
         assert of_channels() == pytest.approx(expected.numpy(), abs=6e-4)
+        tab.hover("#step g >> nth=5")
+        assert read(tab, "#term") == pytest.approx(expected[5].tolist(), abs=6e-4)
         assert read(tab, ".channels span")[-1] == pytest.approx(float(q_D @ k_D), abs=6e-3)
     assert read(tab, "#step label")[0] == pytest.approx(float(steps["products"][q, k]), abs=6e-3)
     tab.uncheck("#step input")
