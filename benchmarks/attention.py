@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from benchmarks import common as frame
 from benchmarks.line_end import QUICK, measure
 from benchmarks.wrapped import WIDTH
-from common.errors import command
+from common.errors import UserError, command
 from configs.config import STRICT, Count, Natural
 from lens.heads import names_of
 from lens.measure import score_heads
@@ -69,7 +69,9 @@ def describe(run: Path) -> frame.Row:
 @command
 def main(argv: list[str]) -> int:
     """Train, measure, and report."""
-    options, _, _, flags = frame.read_training(Options, argv)
+    options, file, _, flags = frame.read_training(Options, argv)
+    if file:
+        raise UserError(f"this benchmark has its own configs, not {file}: choose some with --only")
     flags = ["--train.max_steps=600", "--train.threads=1", *QUICK, *flags]
     with ThreadPoolExecutor(2) as pool:
         jobs, rows = dict[str, list[Future[frame.Row]]](), []

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from common.errors import UserError
 from common.progress import progress
 from lens.capture import capture
+from lens.composition import Head
 from lens.measure import losses_of, micro_batches
 from lens.subject import ENOUGH, Subject
 from lens.tables import Table, visible
@@ -24,7 +25,6 @@ from model.compare import largest_error
 from model.gpt import GPT
 from page.html import in_base64
 
-Head = tuple[int, int]  # layer and index
 EXAMPLES = 12  # places of a head
 MOST = 4096  # sequences
 SAME = 3  # last characters before the answer that, with it, differ between any two places
@@ -162,8 +162,9 @@ def some_sequences(subject: Subject, heads: Collection[Any], count: int) -> Tens
 
 
 def examples_for_page(subject: Subject, heads: Collection[Head]) -> dict[str, Any]:
-    """Return the examples of heads as plain data of at most 100 kB: the tokens of all sequences,
-    and the places of both kinds of each head, as sequence, query, key, weight and loss change."""
+    """Return the examples of heads as plain data of at most 100 kB: the sequences in words, their
+    tokens, and the places of both kinds of each head, as sequence, query, key, weight and loss
+    change."""
     size, length = np.min_scalar_type(subject.V - 1).itemsize, subject.window + 1
     tokens_BT = some_sequences(subject, heads, PAGE_BYTES // (size * length))
     count = max(1, min(EXAMPLES, PAGE_PLACES // (2 * len(heads))))
@@ -173,6 +174,7 @@ def examples_for_page(subject: Subject, heads: Collection[Head]) -> dict[str, An
         return [[n, *(round(each[n].item(), 3) for each in places[1:])] for n in chosen]
 
     return {
+        "measured": subject.counted(len(tokens_BT)),
         "tokens": in_base64(tokens_BT.numpy().astype(f"<u{size}").tobytes()),
         "bytes_per_token": size,
         "length": length,

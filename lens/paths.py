@@ -68,11 +68,12 @@ def paths(word: str | None, options: Paths) -> Iterator[str | Table]:
     error = largest_error(logits_BTV, subject.model(sequences_BT))
     if error > TOLERANCE:
         raise UserError(f"the paths do not give the model's logits (error {error:.1e})")
+    losses, frequency_V, count = measure(subject)
+    counted = " (bigrams are counted in the training split)" if "counted bigrams" in losses else ""
     yield (
         f"the tables alone give the model's logits: largest relative error {error:.1e}\n"
-        f"losses on the validation split of {subject.text}"
+        f"losses{counted} on {subject.counted(count)}, from the validation split of {subject.text}"
     )
-    losses, frequency_V = measure(subject)
     yield Table([["path", subject.unit], *losses.items()])
 
     tokens_K = most_frequent(frequency_V)
@@ -161,12 +162,13 @@ class TokenTables:
         return (best_HKK - total_HK1).sigmoid(), distance_HKK
 
 
-def measure(subject: Subject) -> tuple[dict[str, float], Tensor]:
-    """Return the losses of the direct path, of the model and, of a text, of counted bigrams, and
-    the frequency of each token, on the validation split."""
-    model, batches = subject.model, subject.batches
+def measure(subject: Subject) -> tuple[dict[str, float], Tensor, int]:
+    """Return the losses of the direct path, of the model and, of a text, of counted bigrams, the
+    frequency of each token, and the number of validation sequences that these are of."""
+    model, batches, count = subject.model, subject.batches, 0
     total, counts_V = torch.zeros(2, dtype=torch.float64), torch.zeros(subject.V)
     for tokens_BT in batches.validation_batches(32, MAX_VAL_TOKENS):
+        count += len(tokens_BT)
         for part_BT in micro_batches(model, tokens_BT):
             read_BT, targets_BT = part_BT[:, :-1], part_BT[:, 1:]
             each = model.unembed(model.embed(read_BT)), model(read_BT)
@@ -176,7 +178,7 @@ def measure(subject: Subject) -> tuple[dict[str, float], Tensor]:
     losses = {"direct path alone": direct, "direct path and heads": whole}
     if "bigram" in batches.baselines:
         losses["counted bigrams"] = batches.baselines["bigram"]
-    return losses, counts_V / counts_V.sum()
+    return losses, counts_V / counts_V.sum(), count
 
 
 def most_frequent(frequency_V: Tensor) -> Tensor:

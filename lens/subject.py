@@ -110,11 +110,12 @@ class Subject:
 
     def describe(self, sequences_BT: Tensor) -> str:
         """Say which sequences of the validation split were measured, and of which text."""
+        return f"{self.counted(len(sequences_BT))} of {self.text}"
+
+    def counted(self, count: int) -> str:
+        """Say how many sequences of the validation split were measured."""
         total = self.batches.validation_tokens // self.window
-        return (
-            f"{len(sequences_BT)} of {total:,} validation sequences of {self.window} tokens of "
-            f"{self.text}"
-        )
+        return f"{count:,} of {total:,} validation sequences of {self.window} tokens"
 
     @property
     def dtype(self) -> torch.dtype:

@@ -9,14 +9,14 @@ import { state } from "../state.js";
 import { addPanel, button, cell, el, header, numeral, row } from "./elements.js";
 import { number, signed, visible } from "./format.js";
 
-const { tokens, bytes_per_token: width, length, heads } = data.examples ?? {};
+const { measured, tokens, bytes_per_token: width, length, heads } = data.examples ?? {};
 const sequences = tokens && new ARRAYS[width](bytesOf(tokens).buffer);
 const KINDS = ["changes the loss most", "attends most to an earlier token"];
 const BEFORE = 40; // characters up to the query
 const AROUND = 6; // characters before the attended token, and after it, if it is further back
 
 const tables = KINDS.map(() => el("table"));
-addPanel("examples-section", "Places of the validation split, at most one in each sequence, at the " +
+addPanel("examples-section", `Places of ${measured}, at most one in each sequence, at the ` +
   "last step and without edits. Underlined: the token that the head attends to most. Loss change: " +
   "that of the next token without the direct path from the head to the logits. Click a text to " +
   "open it.",
