@@ -3,6 +3,7 @@
 import { range } from "./engine/numbers.js";
 import { data, editing, headName, HEADS, sizes, snapshots, tokenizer, vocab } from "./run.js";
 import { initial, state } from "./state.js";
+import { BIG } from "./views/big.js";
 import { PANELS } from "./views/panels.js";
 
 /** The part of the address after #: what differs from the initial state. */
@@ -19,6 +20,7 @@ function address() {
   if (state.pin) parts.set("at", [state.pin.q, state.pin.k ?? []].flat().join("."));
   if (state.other) parts.set("other", tokenizer.toAddress(state.other));
   if (state.panel) parts.set("panel", state.panel);
+  if (state.big) parts.set("big", state.big);
   if (state.color !== first.color) parts.set("color", state.color);
   if (state.color === "probability") parts.set("token", state.token);
   return parts.size ? `#${parts}` : "";
@@ -47,6 +49,7 @@ export function readAddress() {
   if (parts.has("text")) changes.text = tokenizer.fromAddress(parts.get("text"));
   if (parts.get("other")) changes.other = tokenizer.fromAddress(parts.get("other"));
   if (PANELS.some(({ key }) => key === parts.get("panel"))) changes.panel = parts.get("panel");
+  if (BIG.includes(parts.get("big"))) changes.big = parts.get("big");
   const colors = ["probability", ...(data.text ? ["ngrams"] : [])];
   if (colors.includes(parts.get("color"))) changes.color = parts.get("color");
   const token = vocab.findIndex((_, id) => `${id}` === parts.get("token"));

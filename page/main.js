@@ -13,6 +13,7 @@ import { showChosen } from "./views/chosen.js";
 import { showContributions } from "./views/contributions.js";
 import { showNgrams } from "./views/ngrams.js";
 import { showEdits } from "./views/edit_list.js";
+import { showBig } from "./views/big.js";
 import { $ } from "./views/elements.js";
 import "./views/glossary.js";
 import { drawMap, showHead, showKeyEdits, showReadout } from "./views/head.js";
@@ -40,6 +41,7 @@ react(update, {
   view: [
     dimPatches, buildText, showTextState, showThumbnails, showNetwork, showHead,
     ...SELECTED_PAIR, ...SELECTED_TOKEN, showMoment, showEdits, showLoss, openNgrams,
+    showBig,
   ],
   head: [showMlp, showNetwork, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead],
   hover: [...SELECTED_PAIR, ...SELECTED_TOKEN],
@@ -48,6 +50,7 @@ react(update, {
   relative: [showNext, showContributions],
   mlp: [showNetwork, showMlp, drawMap, keepAddress],
   stage: [showHead, ...SELECTED_PAIR],
+  big: [showBig, drawMap, keepAddress],
   measure: [showNetwork, refreshPanel],
   seed: [redraw],
   color: [showText, showLegends, showNgrams, showChosen, keepAddress],

@@ -17,6 +17,7 @@ export const initial = () => ({
   pin: null, // {q, k} that was clicked; k is null if only a query is selected
   other: null, // the text that patches come from, or null for one made from the text
   panel: null, // key of the open panel
+  big: null, // the part that is alone on the screen, of BIG
   stage: "weights", // or "scores", "masked"
   color: "surprisal", // of the text, or "ngrams", "probability"
   token: tokenizer.idOf.get("\n") ?? opening.at(-1), // id, whose probability the text shows

@@ -6,7 +6,7 @@ import { engineFor, headName, rowOf, sizes, vocab } from "../run.js";
 import { edited, pairOnShow, place, queryOnShow } from "../selection.js";
 import { settled, state } from "../state.js";
 import { colorOf } from "./colors.js";
-import { addPanel, el, rem, svg } from "./elements.js";
+import { addPanel, el, rem, showColumn, svg } from "./elements.js";
 import { count, quoted, signed, visible } from "./format.js";
 
 const { L, H, C, D, V, hidden } = sizes;
@@ -124,6 +124,7 @@ function drawCircuit() {
     ...lines, ...spots, text(Math.min(center(T - 1), width - 0.25 * rem() * sign.length),
       y(goal.rank) - rem() / 2, sign, "goal"),
     ...columns.map((t) => text(center(t), height - tall / 3, `${t} ${visible(tokens[t])}`))));
+  if (!said) showColumn(graph.firstChild, center(T - 1)); // on a narrow screen, the goal first
 }
 
 /** The prediction or score with a node ablated, and the change that the graph expects. */

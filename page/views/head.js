@@ -12,11 +12,13 @@ import {
 import { state } from "../state.js";
 import { cellUnder, drawCells } from "./cells.js";
 import { theme } from "./colors.js";
-import { $, withArrows } from "./elements.js";
+import { $, el, rem, withArrows } from "./elements.js";
 import { number, signed, visible } from "./format.js";
 import { paintMap, scoresOf } from "./maps.js";
 
-const map = document.createElement("canvas"); // the map at one pixel a pair
+const map = el("canvas"); // the map at one pixel a pair
+const part = el("canvas"); // what of it is on show: in big letters, as much as fits
+let corner = [0, 0]; // the first key and query on show
 
 export function showHead() {
   const { head, stage, view } = state, name = headName(head);
@@ -36,9 +38,15 @@ export function showHead() {
 export function drawMap() {
   const { view } = state;
   if (!view || !$("map").clientWidth) return; // before the first view, or while an MLP is open
-  const look = looking(), name = (t) => visible(view.tokens[t]);
-  const options = { across: name, down: name, look: look && [look.k, look.q] };
-  const context = drawCells($("map"), map, options);
+  const look = looking(), { T } = view.pass, q = look?.q ?? T - 1, at = [look?.k ?? q, q];
+  const most = state.big ? Math.floor(($("map").clientWidth / rem() - 1.6) / 0.88) : T;
+  part.width = part.height = Math.min(T, most);
+  corner = corner.map((from, i) =>
+    clamp(from, Math.max(0, at[i] - part.width + 1), Math.min(at[i], T - part.width)));
+  part.getContext("2d").drawImage(map, -corner[0], -corner[1]);
+  const [across, down] = corner.map((from) => (i) => visible(view.tokens[from + i]));
+  const inPart = [look?.k, look?.q].map((t, i) => (Number.isInteger(t) ? t - corner[i] : null));
+  const context = drawCells($("map"), part, { across, down, look: inPart });
   const { left, top, side } = $("map").dataset;
   if (view.same > 0 && document.activeElement === $("typed")) { // mark the unchanged rows
     context.fillStyle = theme().kept;
@@ -99,7 +107,7 @@ $("key-note").textContent = `Keys cannot be moved: positions are ${config.positi
 for (const moved of ["focus", "blur"]) $("typed").addEventListener(moved, drawMap);
 
 function pairAt(event) {
-  const [k, q] = cellUnder($("map"), event) ?? [Infinity, 0];
+  const [k, q] = cellUnder($("map"), event)?.map((at, i) => corner[i] + at) ?? [Infinity, 0];
   return Math.max(q, k) < state.view.pass.T ? { q, k } : null;
 }
 
@@ -109,7 +117,7 @@ Object.assign($("map"), {
   onclick: (event) => pin(pairAt(event)),
   onkeydown: withArrows((_, across, down) => {
     const last = state.view.pass.T - 1;
-    const { q, k } = looking() ?? { q: last, k: last };
-    pin({ q: clamp(q + down, 0, last), k: clamp((k ?? q) + across, 0, last) });
+    const { q, k } = looking() ?? { q: last, k: null };
+    pin({ q: clamp(q + down, 0, last), k: across || k ? clamp((k ?? q) + across, 0, last) : k });
   }),
 });

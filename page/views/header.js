@@ -10,11 +10,11 @@ const ABOUT = { pydocs: "Python's reference manual" };
 export function showHeader() {
   const { run, checks } = data, { L, H, C, B } = sizes;
   const source = [run.config.data.source].flat().join(", ");
+  const on = data.about ? "" : `, trained on ${run.task ?? ABOUT[source] ?? source}`;
   document.title = `${run.name} · glassgpt`;
   $("name").textContent = run.name;
-  $("lead").textContent = `${L} layer${L > 1 ? "s" : ""} of ${H} head${H > 1 ? "s" : ""}, ${count(run.parameters)} parameters`;
-  $("source").textContent = data.about ?? `A language model, trained on ${run.task ?? ABOUT[source] ?? source}, runs in ` +
-    "this page: type a text, see what each part does with it, ablate parts, and watch the prediction.";
+  $("lead").textContent = `${L} layer${L > 1 ? "s" : ""} of ${H} head${H > 1 ? "s" : ""}, ${count(run.parameters)} parameters${on}`;
+  $("source").textContent = data.about ?? "";
   $("result").textContent =
     `${L} layer${L > 1 ? "s" : ""} x ${C} wide, ${H} heads, context ${B} · ` +
     `${count(run.parameters)} parameters · ` + (atStep && `loss${atStep}, on the whole validation ` +

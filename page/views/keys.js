@@ -1,7 +1,8 @@
 // The keys.
 
 import { goTo, pin, reset, setStage, toggleHead, undo } from "../actions.js";
-import { state } from "../state.js";
+import { change, state } from "../state.js";
+import { showNextBig } from "./big.js";
 import { $, ARROWS, cell, el, row } from "./elements.js";
 import { moveInGrid } from "./network.js";
 import { goToStep, STEPS } from "./steps.js";
@@ -22,7 +23,9 @@ const KEYS = [
   ["r", "reset: last step, no edits", reset],
   ["s", "scores, mask, softmax",
     () => setStage(STAGES[(STAGES.indexOf(state.stage) + 1) % STAGES.length])],
-  ["Escape", "clear the selection", () => pin(null)],
+  ["b", "big letters: the map alone; again: the network, the text, the training", showNextBig],
+  ["Escape", "leave big letters, or clear the selection",
+    () => (state.big ? change({ big: null }) : pin(null))],
   ["?", "show this list", () => $("about").showModal()],
 ];
 

@@ -49,7 +49,6 @@ export function showNetwork() {
   const choices = [snapshots[snapshot].step, measure.key, selected, mlp, ...edits].join();
   if (choices === shownFor) return; // typing changes only the maps
   shownFor = choices;
-  $("unedited").hidden = !edits.length;
   $("network").classList.toggle("edited", edits.length > 0);
   $("measure").title = `${measure.formula} (${measure.source})`;
   const values = measure.at(snapshot);

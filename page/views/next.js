@@ -11,13 +11,12 @@ import {
 import { number, quoted, visible } from "./format.js";
 import { choose } from "./typing.js";
 
-const BARS = 7;
 
 export function showNext() {
   const { view } = state, t = queryOnShow(), { T, ids, surprisal } = view.pass;
   const [now, before] = [view.pass, view.before].map((pass) => rowOf(pass.logP, t));
   const next = ids[t + 1];
-  const shown = ranked(now, BARS), [best] = ranked(before, 1); // an edit may put it further down
+  const shown = ranked(now, edited() ? 6 : 7), [best] = ranked(before, 1); // an edit may put it further down
   const rows = (shown.includes(best) ? shown : shown.with(-1, best)).map((id, i) => {
     const token = visible(vocab[id]), tabIndex = i ? -1 : 0; // arrows do the rest
     const [likely, was] = [now, before].map((logP) => Math.exp(logP[id]));

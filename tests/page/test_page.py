@@ -32,6 +32,16 @@ L, H, B = 3, 2, 12
 POINTS = "line => [...line.points].map(({ x, y }) => [x, y])"
 HEADS = [f"L{layer}H{head}" for layer in range(L) for head in range(H)]
 SELECTED = ".pick[aria-pressed=true] b"
+SECTIONS = "[...document.querySelectorAll('#live section, #bar, #more')]"
+PLACES = f"{SECTIONS}.map(each => each.getBoundingClientRect().toJSON())"
+SMALLEST = """() => { // letters in sight, in pixels
+  const all = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), sizes = [];
+  while (all.nextNode()) {
+    const { parentElement: at, data } = all.currentNode;
+    if (data.trim() && at.checkVisibility()) sizes.push(parseFloat(getComputedStyle(at).fontSize));
+  }
+  return Math.min(...sizes);
+}"""
 
 
 @pytest.fixture
@@ -98,9 +108,9 @@ def point_at(tab: Any, row: int, column: int, canvas: str = "#map", click: bool 
 
 
 def assert_predicts(tab: Any, *logits: torch.Tensor) -> None:
-    """Check the seven most likely characters and their probabilities, with and without edits. The
-    last is the most likely one without edits, if that is no longer among the first."""
-    best = logits[0].argsort(descending=True, stable=True)[:7]
+    """Check the most likely characters and their probabilities, with and without edits. The last is
+    the most likely one without edits, if that is no longer among the first."""
+    best = logits[0].argsort(descending=True, stable=True)[: 8 - len(logits)]
     best[-1] = before if (before := logits[-1].argmax()) not in best else best[-1]
     assert tab.locator("#next .write").all_inner_texts() == [*shown(text_of(best))]
     expected = torch.stack([logits_V.softmax(0)[best] for logits_V in logits], dim=1)
@@ -728,9 +738,13 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
     act(tab, "#step button >> nth=1")
     assert read(tab, "#change")[2] == pytest.approx(changes[worst[0]], abs=6e-4)
     tab.set_viewport_size({"width": 1280, "height": 720})
-    for key in "12345":
+    for key in "12345":  # one screen, on which an ablation moves nothing
         press(tab, key)
-        assert tab.evaluate("document.querySelector('#more').getBoundingClientRect().bottom") <= 720
+        places = tab.evaluate(PLACES)
+        assert places[-1]["bottom"] <= 720
+        press(tab, "x")
+        assert tab.evaluate(PLACES) == places
+        press(tab, "x")
 
 
 def test_guided_steps_are_true_of_an_edited_model(show: Show) -> None:
@@ -764,6 +778,34 @@ def test_selected_head_shows_its_ablation(tab: Any, report: Report) -> None:
     tab.set_viewport_size({"width": 1280, "height": 720})
     fits = "frame => frame.scrollHeight <= frame.clientHeight"
     assert tab.eval_on_selector("#network-section .scroll", fits)
+
+
+def test_big_letters_show_one_part_alone(show: Show) -> None:
+    tab = show()
+    parts = {"head": ["head"], "network": ["network"], "text": ["text", "next"], "bar": ["bar"]}
+    for part, alone in parts.items():
+        press(tab, "b")
+        wait_for_address(tab, f"big={part}")
+        seen = tab.evaluate(f"{SECTIONS}.filter(each => each.checkVisibility()).map(each => each.id)")
+        assert [name.removesuffix("-section") for name in seen] == alone
+        assert tab.evaluate(SMALLEST) >= 20
+    press(tab, "Escape")
+    assert tab.is_visible("#live") and tab.is_visible("#bar") and tab.is_visible("#more")
+
+
+def test_big_letters_step_through_a_map_that_does_not_fit(show: Show, report: Report) -> None:
+    tab = show(address=f"#big=head&head=L1H1&text={TEXT.replace(' ', '+')}")
+    tab.set_viewport_size({"width": 700, "height": 400})
+    weights = capture(report.models[3], ids_of(TEXT)).layers[1].weights_BHTS[0, 1]
+    side = float(tab.get_attribute("#map", "data-side"))
+    assert 0.85 * side >= 20 and side * len(TEXT) > tab.evaluate("map.clientHeight")
+    for up in range(1, len(TEXT)):
+        press(tab, "ArrowUp")
+        q = len(TEXT) - 1 - up
+        assert f"q {q} " in tab.inner_text("#readout")
+        assert read(tab, "#readout") == pytest.approx([float(weights[q].max())], abs=6e-4)
+    point_at(tab, 3, 2)  # the part on show begins with the first query now
+    assert read(tab, "#readout")[0] == pytest.approx(float(weights[3, 2]), abs=6e-4)
 
 
 def test_keyboard_selects_edits_and_plays(tab: Any) -> None:
@@ -859,7 +901,7 @@ def test_hostile_text_is_shown_literally_on_a_narrow_screen(show: Show, report: 
     data["run"]["name"] = data["run"]["config"]["data"]["source"] = HOSTILE * 4
     data["checks"][0]["where"] = HOSTILE
     tab = show(make_html(data, report.weights[-1:]))
-    assert tab.inner_text("#name") == HOSTILE * 4 and HOSTILE in tab.inner_text("#source")
+    assert tab.inner_text("#name") == HOSTILE * 4 and HOSTILE in tab.text_content("#lead")
     assert not tab.is_visible("#slider") and "1 of 3 snapshots" in tab.inner_text("#omitted")
     assert tab.input_value("#typed") == TEXT
     act(tab, "#typed", HOSTILE)
