@@ -1,5 +1,6 @@
 // The model in the browser's console.
 
+import { triangle } from "./engine/numbers.js";
 import { generate } from "./engine/sampling.js";
 import { config, engineFor, last, rowOf, snapshots, tokenizer, vocab } from "./run.js";
 
@@ -33,7 +34,7 @@ globalThis.glassgpt = Object.freeze({
     const { engine, ids } = read(text, options);
     engine.run(ids);
     const weights = engine.attention(layer, head);
-    return ids.map((_, t) => [...weights.slice((t * (t + 1)) / 2, ((t + 1) * (t + 2)) / 2)]);
+    return ids.map((_, t) => [...weights.slice(triangle(t), triangle(t + 1))]);
   },
 
   /** Generate `count` tokens after a text of any length, and return them as a string. */

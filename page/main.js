@@ -61,7 +61,6 @@ react(update, {
 $("reset").onclick = reset;
 addEventListener("hashchange", () => restart(readAddress()));
 darkness.addEventListener("change", () => {
-  if (!state.view) return;
   update();
   drawPatches();
 });

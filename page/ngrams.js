@@ -6,9 +6,8 @@ import { bytesOf } from "./engine/weights.js";
 import { data, sizes } from "./run.js";
 import { change, state } from "./state.js";
 
-export const CAN_OPEN = "DecompressionStream" in globalThis;
 export const ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
-let begun = !data.text || !CAN_OPEN;
+let begun = !data.text;
 
 /** Count the n-grams once, while the browser handles events; call it when the page is drawn. */
 export async function openNgrams() {

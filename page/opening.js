@@ -1,7 +1,6 @@
 // What the page shows first: the default text and head, and the second text for patching.
 
-import { indexOfLargest, ranked } from "./engine/numbers.js";
-import { triangle } from "./engine/pass.js";
+import { indexOfLargest, ranked, triangle } from "./engine/numbers.js";
 import { COPIES, data, last, rowOf, sizes, snapshots, tokenizer, vocab } from "./run.js";
 
 // Without a repeated letter, and cut where the next letter can be copied from the first word.

@@ -21,6 +21,7 @@ export const UNIT = `nats/${data.run.unit}`;
 export const tokenizer = new Tokenizer(data.tokenizer, vocab);
 export const editing = new Edits(sizes, config);
 
+export const layerAndHead = (head) => [Math.floor(head / sizes.H), head % sizes.H];
 export const headName = (head) => `L${Math.floor(head / sizes.H)}H${head % sizes.H}`;
 
 /** Row t of numbers (T, V). */

@@ -1,7 +1,6 @@
 // What the state selects: a query, a key, a row of attention weights, the heads that are ablated.
 
-import { indexOfLargest } from "./engine/numbers.js";
-import { triangle } from "./engine/pass.js";
+import { indexOfLargest, triangle } from "./engine/numbers.js";
 import { headName, sizes, vocab } from "./run.js";
 import { initial, state } from "./state.js";
 import { quoted } from "./views/format.js";

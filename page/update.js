@@ -44,7 +44,7 @@ export async function update() {
   const verdict = await check(view.snapshot);
   if (!isCurrent()) return;
   showEquality(verdict);
-  if (await goOn()) document.body.dataset.busy = "no";
+  await goOn();
 }
 
 /** Return the model's pass over the end of the text, with and without the edits; nothing if it is

@@ -6,26 +6,26 @@
 
 import { CHUNK, Engine } from "./engine.js";
 import { activateBack, arena, fours } from "./kernels.js";
+import { triangle } from "./numbers.js";
 
 export class Learner extends Engine {
   /** See Engine. */
   constructor(config, shapes) {
     super(config, shapes);
-    const { L, B, C, V, hidden, at } = this;
-    const place = (name, size) => { at[name] = arena.reserve(size); };
+    const { L, B, C, V, hidden } = this;
     // What an engine overwrites in the next layer is kept for the backward pass.
     for (let l = 0; l < L; l++) {
       const name = `blocks.${l}`;
-      for (const each of ["up", "active"]) place(each + l, B * hidden);
-      for (const each of ["attn_norm", "mlp_norm"]) place(`${name}.${each} output`, B * C);
-      for (const each of ["q", "k"]) place(`${name}.attn.${each}_norm input`, B * C);
+      for (const each of ["up", "active"]) this.place(each + l, B * hidden);
+      for (const each of ["attn_norm", "mlp_norm"]) this.place(`${name}.${each} output`, B * C);
+      for (const each of ["q", "k"]) this.place(`${name}.attn.${each}_norm input`, B * C);
     }
-    for (const name of ["final_norm output", "between"]) place(name, B * C);
-    for (const name of ["x", "normed", "q", "k", "v", "z", "raw"]) place(`d${name}`, B * C);
-    place("dup", B * hidden);
-    place("dlogits", B * fours(V));
-    place("dscores", CHUNK * fours(B));
-    place("gradients", this.weightCount);
+    for (const name of ["final_norm output", "between"]) this.place(name, B * C);
+    for (const name of ["x", "normed", "q", "k", "v", "z", "raw"]) this.place(`d${name}`, B * C);
+    this.place("dup", B * hidden);
+    this.place("dlogits", B * fours(V));
+    this.place("dscores", CHUNK * fours(B));
+    this.place("gradients", this.weightCount);
   }
 
   /** Views of all weights, and of their gradients in the same order. Do not keep them. */
@@ -154,7 +154,7 @@ export class Learner extends Engine {
 
   /** From the gradient of what heads write to those of queries, keys and values. */
   attendBack(l, T) {
-    const { memory, at, C, D, H, triangle } = this;
+    const { memory, at, C, D, H } = this;
     const { [`q${l}`]: q, [`k${l}`]: k, [`v${l}`]: v, scores, dscores, dq, dk, dv, dz } = at;
     for (const each of [dq, dk, dv]) memory.fill(0, each, each + T * C);
     const scale = 1 / Math.sqrt(D);
@@ -165,7 +165,7 @@ export class Learner extends Engine {
         const [some, dsome] = [q + first * C + d, dz + first * C + d];
         arena.multiply(dsome, v + d, dscores, rows, D, keys, C, C, width);
         for (let t = first, at = 0; t < keys; t++, at += width) {
-          const weights = this.at[`weights${l}`] + h * triangle + (t * (t + 1)) / 2;
+          const weights = this.at[`weights${l}`] + h * this.pairs + triangle(t);
           memory.copyWithin(scores + at, weights, weights + t + 1);
           memory.fill(0, scores + at + t + 1, scores + at + keys);
           let mean = 0;

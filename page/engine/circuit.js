@@ -8,34 +8,29 @@
 // the goal, over all paths.
 
 import { product } from "./kernels.js";
+import { range, sum, triangle } from "./numbers.js";
 
 /** A token's logit, perhaps minus another's, as what a circuit traces. */
-export function logitGoal(engine, position, plus, minus = null) {
-  const { C, V, L, memory, at } = engine;
-  const relative = (number) => number(plus) - (minus === null ? 0 : number(minus));
-  const [weight, bias] = ["weight", "bias"].map((each) => at[`${engine.unembedding}.${each}`]);
-  const row = Float64Array.from({ length: C }, (_, c) =>
-    relative((token) => memory[weight + token * C + c]));
-  const now = (of) => relative((token) => of.memory[of.at.logits + position * V + token]);
-  return {
-    rank: 2 * L, position, now, value: now(engine), direction: engine.before("final_norm", row),
-    bias: engine.biased("final_norm", row) + relative((token) => memory[bias + token] || 0),
-    times: { [position]: engine.normScale(at[`x${L}`] + position * C) },
-  };
+export function logitGoal(engine, position, plus, minus) {
+  const { direction, scale, bias } = engine.toLogit(position, plus, minus);
+  const logit = ({ memory, at, V }, token) => memory[at.logits + position * V + token];
+  const now = (of) => logit(of, plus) - (minus === null ? 0 : logit(of, minus));
+  return { rank: 2 * engine.L, position, now, value: now(engine), direction, bias,
+    times: { [position]: scale } };
 }
 
 /** The score of query q with key k in a head, the query held fixed: it is linear in the key. */
 export function scoreGoal(engine, l, h, q, k) {
-  const { memory, at, C, D, config } = engine, half = D / 2, name = `blocks.${l}.attn`;
+  const { memory, at, C, D, config } = engine, name = `blocks.${l}.attn`;
   const row = ({ memory, at }, letter, t) =>
     Float64Array.from({ length: D }, (_, i) => memory[at[letter + l] + t * C + h * D + i]);
   const now = (of) => product(row(of, "q", q), row(of, "k", k)) / Math.sqrt(D);
   const x = at[`x${l}`] + k * C;
   let direction = row(engine, "q", q).map((each) => each / Math.sqrt(D));
   if (config.positions === "rotary") { // as seen before the key's rotation
-    const ofTable = (table, i) => memory[table + k * half + (i % half)];
-    direction = direction.map((each, i) => each * ofTable(at.cos, i) +
-      (i < half ? direction[i + half] : -direction[i - half]) * ofTable(at.sin, i));
+    memory.set(direction, at.up);
+    engine.rotateOne(at.up, k, -1);
+    direction = Float64Array.from(memory.subarray(at.up, at.up + D));
   }
   engine.norm(`${name}_norm`, x, 1);
   const first = engine.shared(h);
@@ -58,8 +53,8 @@ export function scoreGoal(engine, l, h, q, k) {
 export class Circuit {
   /** Of what a goal says, in the unedited text that the engine has computed. */
   constructor(engine, goal) {
-    const { C, memory, at } = engine, T = goal.position + 1;
-    Object.assign(this, { engine, T, goal, nodes: [], x0: memory.slice(at.x0, at.x0 + T * C) });
+    const { C } = engine, T = goal.position + 1;
+    Object.assign(this, { engine, T, goal, nodes: [], x0: engine.take("x0", C) });
     this.parts = []; // by rank; without MLPs, every other one is missing
     for (let rank = 0; rank < goal.rank; rank += engine.hidden ? 1 : 2) {
       this.parts[rank] = this.keep(rank);
@@ -80,18 +75,15 @@ export class Circuit {
    * attention weights, or gates: what a neuron gives divided by what is linear in its input. */
   keep(rank) {
     const { engine, T } = this, l = rank >> 1, mlp = rank & 1, name = `blocks.${l}`;
-    const { memory, at, C, D, H, hidden, triangle } = engine;
-    const width = mlp ? hidden : C;
-    const from = (what, start, count) => memory.slice(at[what] + start, at[what] + start + count);
+    const { at, C, D, H, hidden } = engine, width = mlp ? hidden : C;
     const part = {
       rank, mlp, width, size: mlp ? 1 : D, // channels of all nodes, and of one
       norm: `${name}.${mlp ? "mlp" : "attn"}_norm`,
       ...(mlp ? { reading: `${name}.mlp.up`, writing: `${name}.mlp.down`, rowOf: (j) => j }
         : { reading: `${name}.attn.value`, writing: `${name}.attn.out`,
           rowOf: (j) => engine.shared(Math.floor(j / D)) + j % D }),
-      given: from(`z${l}`, 0, T * C), to: new Float64Array(T * width), scales: new Float64Array(T),
-      weights: Array.from({ length: H }, (_, h) =>
-        from(`weights${l}`, h * triangle, (T * (T + 1)) / 2)),
+      given: engine.take(`z${l}`, C), weights: range(H).map((h) => engine.attention(l, h)),
+      to: new Float64Array(T * width), scales: new Float64Array(T),
     };
     if (mlp) [part.given, part.gates] = [0, 1].map(() => new Float32Array(T * hidden));
     for (let s = 0; s < T; s++) {
@@ -108,7 +100,7 @@ export class Circuit {
   /** Return the fraction of a channel's input at s that it passes to t. */
   passes({ mlp, gates, weights, width }, channel, s, t) {
     if (mlp) return s === t ? gates[t * width + channel] : 0;
-    return weights[Math.floor(channel / this.engine.D)][(t * (t + 1)) / 2 + s];
+    return weights[Math.floor(channel / this.engine.D)][triangle(t) + s];
   }
 
   /** Map the direction after heads or neurons to the one before them, in place; add their nodes. */
@@ -175,7 +167,7 @@ export class Circuit {
   /** Edges from some nodes to one, and what biases add; over all nodes, the sum is its value. */
   edges(to, nodes) {
     const { direction, times, bias } = this.reads(to);
-    const factors = Object.values(times).reduce((a, b) => a + b, 0);
+    const factors = sum(Object.values(times));
     const below = this.parts.filter(({ rank }) => rank < to.rank);
     const biases = below.reduce((total, { writing }) =>
       total + factors * this.engine.biased(writing, direction), bias);

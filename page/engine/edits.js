@@ -43,11 +43,11 @@ export class Edits {
     return words.flatMap((word) => {
       const { kind, layer, head, position, instead, others, by } = this.read(word);
       if (kind === "patch") {
-        const { memory, at, C, D, tokens } = donor;
+        const { memory, at, C, D } = donor;
         const [from, width] = head === undefined
           ? [at[`x${layer}`], C] : [at[`z${layer}`] + head * D, D];
         const row = memory.slice(from + position * C, from + position * C + width);
-        return position < tokens.length ? [{ layer, head, position, row }] : [];
+        return [{ layer, head, position, row }];
       }
       const each = (edit) => range(this.L * this.H)
         .map((i) => ({ layer: Math.floor(i / this.H), head: i % this.H, ...edit }))

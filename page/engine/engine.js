@@ -6,7 +6,7 @@
 // the matmul. Keys and values that heads share are repeated for each, so that an edit changes one.
 
 import { activate, arena, fours, product } from "./kernels.js";
-import { range, sameAtStart } from "./numbers.js";
+import { mean, range, sameAtStart, triangle } from "./numbers.js";
 import { countOf, NGRAM_ROWS } from "./shapes.js";
 
 const EPS = 1e-5; // of every norm
@@ -30,29 +30,22 @@ export class Engine {
   constructor(config, shapes) {
     Object.assign(this, { config }, sizesOf(config, shapes));
     const { L, H, C, B } = this;
-    this.triangle = (B * (B + 1)) / 2; // weights of a head: row t has t + 1
+    this.pairs = triangle(B); // of a query and a key: the weights of a head
     this.unembedding = config.tie_embeddings ? "token_embedding" : "head";
     this.at = {}; // where each tensor begins
-    let end = 0;
-    const place = (name, size) => {
-      this.at[name] = end;
-      end += size;
-    };
-    for (let l = 0; l <= L; l++) place(`x${l}`, B * C); // the residual stream
+    for (let l = 0; l <= L; l++) this.place(`x${l}`, B * C); // the residual stream
     for (let l = 0; l < L; l++) {
-      for (const name of ["q", "k", "v", "z", "attn", "mlp"]) place(name + l, B * C);
-      place(`weights${l}`, H * this.triangle);
+      for (const name of ["q", "k", "v", "z", "attn", "mlp"]) this.place(name + l, B * C);
+      this.place(`weights${l}`, H * this.pairs);
     }
-    place("normed", CHUNK * C);
+    this.place("normed", CHUNK * C);
     for (const name of ["up", "active"]) { // neurons, before and after; `up` is scratch, too
-      place(name, CHUNK * Math.max(this.hidden, C));
+      this.place(name, CHUNK * Math.max(this.hidden, C));
     }
-    place("scores", CHUNK * fours(B));
-    place("logits", B * this.V);
-    place("lens", CHUNK * this.V);
-    for (const name of ["cos", "sin"]) place(name, (B * this.D) / 2);
-    const start = arena.reserve(end);
-    for (const name of Object.keys(this.at)) this.at[name] += start;
+    this.place("scores", CHUNK * fours(B));
+    this.place("logits", B * this.V);
+    this.place("lens", CHUNK * this.V);
+    for (const name of ["cos", "sin"]) this.place(name, (B * this.D) / 2);
     this.offsets = {}; // of each weight, after the first
     this.weightCount = 0;
     for (const tensor of shapes) {
@@ -65,6 +58,8 @@ export class Engine {
     this.edits = [];
     this.valid = new Array(L + 2).fill(0); // number of valid rows of x0 to xL, and of the logits
   }
+
+  place(name, size) { this.at[name] = arena.reserve(size); }
 
   /** A view of the numbers of all engines. Do not keep it, because the memory may grow. */
   get memory() { return arena.floats; }
@@ -121,21 +116,18 @@ export class Engine {
     this.forget(0, sameAtStart(this.tokens, tokens));
     const all = [...new Set([...this.edits, ...edits])];
     const kept = this.edits.filter((edit) => edits.includes(edit));
-    const still = edits.filter((edit) => this.edits.includes(edit)); // the same, perhaps reordered
-    for (const edit of all) {
-      const stays = kept.includes(edit);
-      if (stays && kept.indexOf(edit) === still.indexOf(edit)) continue;
+    const still = edits.filter((edit) => this.edits.includes(edit));
+    if (kept.some((edit, i) => edit !== still[i])) this.forget(0, 0); // in another order
+    for (const edit of all.filter((each) => !kept.includes(each))) {
       const { layer, position = 0, hide } = edit;
-      if (hide !== undefined) this.forget(layer + 1, hide + 1);
-      else if (!isPatch(edit)) this.forget(layer + 1, position);
-      else {
-        const alone = !stays && all.every((other) => other === edit || !isPatch(other) ||
+      if (isPatch(edit)) {
+        const alone = all.every((other) => other === edit || !isPatch(other) ||
           other.layer !== layer || other.position !== position);
         if (!alone || position >= this.valid[layer]) this.forget(layer, position);
         else if (edits.includes(edit)) this.put(edit);
         else this.memory.set(edit.under, this.at[`x${layer}`] + position * this.C);
-        this.forget(layer + 1, position);
       }
+      this.forget(layer + 1, hide === undefined ? position : hide + 1);
     }
     this.tokens = [...tokens];
     this.edits = [...edits];
@@ -273,14 +265,14 @@ export class Engine {
   /** Compute attention head by head for blocks of queries, with the edits. Scores of later keys are
    * computed too, and then hidden: larger matmuls are faster. */
   attend(l, from, to) {
-    const { memory, at, C, D, H, triangle } = this, window = this.windows[l];
+    const { memory, at, C, D, H, pairs } = this, window = this.windows[l];
     const edits = this.edits.filter(({ layer }) => layer === l);
     const { [`q${l}`]: q, [`k${l}`]: k, [`v${l}`]: v, [`z${l}`]: z, scores } = at;
     const scale = 1 / Math.sqrt(D);
     memory.fill(0, z + from * C, z + to * C);
     for (let h = 0; h < H; h++) {
       const own = edits.filter(({ head }) => head === h);
-      const [d, weights] = [h * D, at[`weights${l}`] + h * triangle];
+      const [d, weights] = [h * D, at[`weights${l}`] + h * pairs];
       for (let first = from; first < to; first += CHUNK) {
         const keys = Math.min(first + CHUNK, to), rows = keys - first, width = fours(keys);
         arena.multiply(q + first * C + d, k + d, scores, rows, D, keys, C, C, width);
@@ -291,7 +283,7 @@ export class Engine {
         }
         arena.softmaxRows(scores, rows, width, scale);
         for (let t = first, row = scores; t < keys; t++, row += width) {
-          memory.copyWithin(weights + (t * (t + 1)) / 2, row, row + t + 1);
+          memory.copyWithin(weights + triangle(t), row, row + t + 1);
         }
         arena.addProduct(scores, v + d, z + first * C + d, rows, keys, D, C, width, C);
       }
@@ -366,7 +358,7 @@ export class Engine {
   /** x W^T + b, from (rows, K) to (rows, N). */
   linear(name, x, y, rows, K, N) {
     const { at } = this;
-    arena.multiply(x, at[`${name}.weight`], y, rows, K, N, K);
+    arena.multiply(x, at[`${name}.weight`], y, rows, K, N);
     const bias = at[`${name}.bias`];
     if (bias === undefined) return;
     for (let r = 0; r < rows; r++) this.add(y + r * N, bias, N);
@@ -381,8 +373,8 @@ export class Engine {
 
   /** Return the attention weights of a head: for t = 0 to T - 1, the t + 1 weights of query t. */
   attention(l, h) {
-    const from = this.at[`weights${l}`] + h * this.triangle;
-    return this.memory.slice(from, from + (this.tokens.length * (this.tokens.length + 1)) / 2);
+    const from = this.at[`weights${l}`] + h * this.pairs;
+    return this.memory.slice(from, from + triangle(this.tokens.length));
   }
 
   /** Return the logit lens: the logits (T, V) of a model that ends after `layers` layers. */
@@ -425,8 +417,8 @@ export class Engine {
   /** Return what a residual vector adds to each logit, before the final norm's scale. */
   logitsOf(x) {
     const { memory, at, C, V } = this, table = at[`${this.unembedding}.weight`];
-    const mean = x.reduce((a, b) => a + b) / C;
-    const y = x.map((each, c) => (each - mean) * memory[at["final_norm.weight"] + c]);
+    const average = mean(x);
+    const y = x.map((each, c) => (each - average) * memory[at["final_norm.weight"] + c]);
     return Float64Array.from({ length: V }, (_, id) => product(y, memory.subarray(table + id * C)));
   }
 
@@ -435,8 +427,8 @@ export class Engine {
     const { memory, at } = this;
     const seen = direction.map((x, c) => x * memory[at[`${name}.weight`] + c]);
     // Subtracting the mean from the input is the same as subtracting it from the direction.
-    const mean = seen.reduce((a, b) => a + b, 0) / seen.length;
-    return seen.map((x) => x - mean);
+    const average = mean(seen);
+    return seen.map((x) => x - average);
   }
 
   /** Return the product of a direction with a bias of the model, or 0. */
@@ -471,22 +463,28 @@ export class Engine {
     return found;
   }
 
-  /** Return the direction of the residual stream at t that adds to a token's logit, with the scale
-   * of the final norm held fixed. */
-  toLogit(t, token) {
-    const { memory, at, C, L } = this, row = at[`${this.unembedding}.weight`] + token * C;
-    const scale = this.normScale(at[`x${L}`] + t * C);
-    return this.before("final_norm", Float64Array.from(memory.subarray(row, row + C)))
-      .map((x) => x * scale);
+  /** Return of a token's logit, perhaps minus another's: the direction in the residual stream at t
+   * that adds to it, before the scale of the final norm; that scale; and what biases add. */
+  toLogit(t, plus, minus = null) {
+    const { memory, at, C, L, unembedding } = this;
+    const relative = (number) => number(plus) - (minus === null ? 0 : number(minus));
+    const [weight, bias] = ["weight", "bias"].map((each) => at[`${unembedding}.${each}`]);
+    const row = Float64Array.from({ length: C }, (_, c) =>
+      relative((token) => memory[weight + token * C + c]));
+    return {
+      direction: this.before("final_norm", row), scale: this.normScale(at[`x${L}`] + t * C),
+      bias: this.biased("final_norm", row) + relative((token) => memory[bias + token] || 0),
+    };
   }
 
-  /** Return what each part adds to a logit, with the scale of the final norm held fixed. */
-  votes(t, token) {
+  /** Return what each part adds to a logit, perhaps minus another, with the scale of the final norm
+   * held fixed. */
+  votes(t, plus, minus) {
     const { memory, at, C, D, L } = this;
     const from = (x, count) => memory.subarray(x, x + count);
-    const direction = this.toLogit(t, token);
-    const along = (y) => product(from(y, C), direction);
-    const found = { embedding: along(at.x0 + t * C), heads: [], mlps: [], biases: 0 };
+    const { direction: before, scale, bias } = this.toLogit(t, plus, minus);
+    const direction = before.map((x) => x * scale), along = (y) => product(from(y, C), direction);
+    const found = { embedding: along(at.x0 + t * C), heads: [], mlps: [], biases: bias };
     for (let l = 0; l < L; l++) {
       const out = `blocks.${l}.attn.out`;
       for (let d = 0; d < C; d += D) {
@@ -496,9 +494,6 @@ export class Engine {
       found.mlps.push(along(at[`mlp${l}`] + t * C));
       found.biases += this.biased(out, direction);
     }
-    if (this.config.head_bias) found.biases += memory[at["head.bias"] + token];
-    const row = from(at[`${this.unembedding}.weight`] + token * C, C);
-    found.biases += this.biased("final_norm", row);
     return found;
   }
 }

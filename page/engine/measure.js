@@ -2,8 +2,8 @@
 // scores of heads that lens/metrics.py defines.
 
 import { Engine } from "./engine.js";
-import { clamp, indexOfLargest, range, sum } from "./numbers.js";
-import { logProbabilities, triangle } from "./pass.js";
+import { clamp, indexOfLargest, mean, range, triangle } from "./numbers.js";
+import { logProbabilities } from "./pass.js";
 import { TASKS } from "./tasks.js";
 
 const TOKENS = 2048; // approximately, that a measurement reads
@@ -25,8 +25,6 @@ const SCORES = [
 const MATCH = { key: "weight_on_match", source: "Olsson et al. 2022",
   formula: "sum of A[q, k] over the keys k that match q, mean over q with such keys" };
 
-const mean = (numbers) => sum(numbers) / numbers.length;
-
 export class Measure {
   constructor(task, config, shapes) {
     const { B, V } = this.engine = new Engine(config, shapes);
@@ -34,7 +32,7 @@ export class Measure {
     this.task = task;
     this.sequences = task.draw(HELD_OUT, count, true);
     this.trained = task.pairs ? task.draw(TRAINED, count) : []; // others hold nothing out
-    const usual = task.periods ? Math.floor(sum(task.periods) / 2) : 32;
+    const usual = task.periods ? Math.floor(mean(task.periods)) : 32;
     const P = this.period = Math.min(usual, V, Math.floor(B / 2));
     const strings = { task_kinds: V, task_length: P };
     this.repeats = P < 2 ? [] : new TASKS.repeat_fixed(strings, 2 * P - 1).draw(REPEATS, 8);
@@ -59,7 +57,7 @@ export class Measure {
 
   /** Yield between sequences, and return what a snapshot of the page has. */
   *of(weights) {
-    const { engine, engine: { L, H, C, V, B, at, triangle: size }, period } = this;
+    const { engine, engine: { L, H, C, V, B, at, pairs }, period } = this;
     engine.load({}, (room) => room.set(weights));
     const scores = Object.fromEntries(this.scores.map(({ key }) => [key, new Array(L * H).fill(0)]));
     const headMeans = new Float32Array(L * C);
@@ -78,7 +76,7 @@ export class Measure {
       for (const { key, found } of this.scores.filter((each) => !each.repeats === !repeats)) {
         const { places, count } = found[i];
         if (count) for (let head = 0; head < L * H; head++) {
-          const from = at[`weights${Math.floor(head / H)}`] + (head % H) * size;
+          const from = at[`weights${Math.floor(head / H)}`] + (head % H) * pairs;
           let weight = 0;
           for (const place of places) weight += engine.memory[from + place];
           scores[key][head] += weight / count;

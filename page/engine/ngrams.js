@@ -188,13 +188,9 @@ export class NgramModel {
   /** The surprisal of each token of a text in nats. The results before the first token that changed
    * are kept. */
   read(ids) {
-    const { kept, V, order } = this;
+    const { kept } = this;
     for (let t = sameAtStart(kept.ids, ids); t < ids.length; t++) {
-      const probability = this.ranges(ids, t, order - 1).reduce((shorter, range, k) => {
-        const terms = this.termsOf(k, range), j = terms.ids.indexOf(ids[t]);
-        return (j < 0 ? 0 : terms.shares[j]) + terms.left * shorter;
-      }, 1 / V);
-      kept.surprisal[t] = -Math.log(probability);
+      kept.surprisal[t] = -Math.log(this.predict(ids, t)[ids[t]]);
     }
     kept.surprisal.length = ids.length;
     kept.ids = [...ids];

@@ -1,4 +1,5 @@
-// The optimizers, schedules and clipping of training/optim.py and training/step.py.
+// The optimizers and the clipping of training/optim.py and training/step.py. Learning rates rise in
+// the warmup, and then stay, because a page may train on.
 
 import { arena } from "./kernels.js";
 import { countOf } from "./shapes.js";
@@ -6,21 +7,6 @@ import { countOf } from "./shapes.js";
 const NEWTON_SCHULZ = [3.4445, -4.775, 2.0315]; // coefficients of Jordan et al. 2024
 const MOMENTUM = 0.95; // of Muon
 const BETA1 = 0.9; // of AdamW: the exponential decay of the first moment
-
-const SCHEDULES = {
-  cosine: (x) => 0.5 * (1 + Math.cos(Math.PI * x)),
-  linear: (x) => 1 - x,
-  constant: () => 1,
-};
-
-/** The learning-rate multiplier for a step, counted from 0: see get_lr_scale. */
-function scaleAt(step, config) {
-  const { warmup_steps, max_steps, decay_fraction, schedule } = config;
-  if (step < warmup_steps) return (step + 1) / warmup_steps;
-  const start = Math.max(warmup_steps, (1 - decay_fraction) * max_steps);
-  const progress = Math.max(0, step - start) / Math.max(1, max_steps - start);
-  return SCHEDULES[schedule](Math.min(1, progress)); // a page may train on
-}
 
 export class Optimizer {
   /** @param learner whose weights are updated
@@ -48,7 +34,7 @@ export class Optimizer {
     memory.set(weights, this.kept);
     const clip = config.grad_clip ? Math.min(1, config.grad_clip / (norm + 1e-6)) : 1;
     if (clip < 1) for (let i = 0; i < gradients.length; i++) gradients[i] *= clip;
-    const scale = scaleAt(this.steps++, config);
+    const scale = Math.min(1, ++this.steps / config.warmup_steps);
     let offset = 0;
     for (const tensor of this.shapes) {
       const [name, shape] = tensor, count = countOf(tensor);
@@ -59,8 +45,8 @@ export class Optimizer {
       } else {
         const decay = shape.length > 1 ? config.weight_decay : 0;
         const own = name.startsWith("ngram") ? config.ngram_decay : null;
-        const rate = config.learning_rate ?? (config.optimizer === "muon" ? 1e-2 : 1e-3);
-        this.adamw(weight, gradient, offset, count, scale * rate, own ?? decay, config.beta2);
+        this.adamw(weight, gradient, offset, count,
+          scale * config.learning_rate, own ?? decay, config.beta2);
       }
       offset += count;
     }
@@ -110,12 +96,12 @@ export class Optimizer {
       if (tall) {
         memory.fill(0, A, A + side * side);
         arena.addTransposed(X, X, A, side, rows, side);
-      } else arena.multiply(X, X, A, side, columns, side, columns);
-      arena.multiply(A, A, B, side, side, side, side); // A is symmetric
+      } else arena.multiply(X, X, A, side, columns, side);
+      arena.multiply(A, A, B, side, side, side); // A is symmetric
       for (let i = 0; i < side * side; i++) memory[B + i] = b * memory[A + i] + c * memory[B + i];
       for (let i = 0; i < count; i++) memory[Y + i] = a * memory[X + i];
       const [left, right] = tall ? [X, B] : [B, X];
-      arena.addProduct(left, right, Y, rows, side, columns, columns);
+      arena.addProduct(left, right, Y, rows, side, columns);
       [X, Y] = [Y, X];
     }
     return X;

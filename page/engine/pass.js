@@ -1,6 +1,6 @@
 // A pass of an engine over a text, with pauses for the browser's events, and its results.
 
-import { largestOf, range, sum } from "./numbers.js";
+import { largestOf, mean, range, sum, triangle } from "./numbers.js";
 
 /** Let the browser handle events. (A timer would wait 4 ms; scheduler.yield starves timers.) */
 const breathe = () => new Promise((resolve) => {
@@ -52,9 +52,6 @@ export function passOf(engine) {
   };
 }
 
-/** The index of a query's first weight among a head's: row t has t + 1. */
-export const triangle = (q) => (q * (q + 1)) / 2;
-
 /** The mean weight of a head on the last occurrence of a token, by its distance from the query; NaN
  * for a distance that no query has. A query may be that token itself, at distance 0. */
 export function weightByDistance(weights, ids, token) {
@@ -63,27 +60,27 @@ export function weightByDistance(weights, ids, token) {
     const k = ids.lastIndexOf(token, q);
     if (k >= 0) found[q - k].push(weights[triangle(q) + k]);
   });
-  return found.map((each) => sum(each) / each.length);
+  return found.map(mean);
 }
 
 /** The mean weight of a head on the token after the previous occurrence of each token. */
 export function inductionOn(weights, ids) {
   const found = ids.map((id, q) => [q, ids.lastIndexOf(id, q - 1)])
     .filter(([q, before]) => q && before >= 0);
-  return sum(found.map(([q, before]) => weights[triangle(q) + before + 1])) / found.length;
+  return mean(found.map(([q, before]) => weights[triangle(q) + before + 1]));
 }
 
 /** What a head adds to the residual stream at q by attending to k (weight, value, W_O), and what
  * this adds to every logit, relative to their mean (final norm with a fixed scale, unembedding). */
 export function copied(engine, head, q, k, weight) {
-  const { memory, at, L, H, C, D, V } = engine;
+  const { memory, at, L, H, C, D } = engine;
   const l = Math.floor(head / H), first = (head % H) * D;
   const value = at[`v${l}`] + k * C + first;
   const added = engine.written(`blocks.${l}.attn.out`, C, first, memory.subarray(value, value + D))
     .map((x) => weight * x);
   const scale = engine.normScale(at[`x${L}`] + q * C);
-  const logits = engine.logitsOf(added), mean = sum(logits) / V;
-  return { added, logits: logits.map((logit) => scale * (logit - mean)) };
+  const logits = engine.logitsOf(added), average = mean(logits);
+  return { added, logits: logits.map((logit) => scale * (logit - average)) };
 }
 
 /** The activations of an MLP's neurons at t, and what each adds to a token's logit by the direct
@@ -91,8 +88,9 @@ export function copied(engine, head, q, k, weight) {
 export function neuronsOf(engine, l, t, token) {
   const { memory, at, hidden } = engine, down = at[`blocks.${l}.mlp.down.weight`];
   const { after: given } = engine.neurons(l, t), added = new Float64Array(hidden);
-  engine.toLogit(t, token).forEach((x, c) => given.forEach((active, j) => {
-    added[j] += x * active * memory[down + c * hidden + j];
+  const { direction, scale } = engine.toLogit(t, token);
+  direction.forEach((x, c) => given.forEach((active, j) => {
+    added[j] += scale * x * active * memory[down + c * hidden + j];
   }));
   return { given, added };
 }

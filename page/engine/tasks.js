@@ -3,7 +3,7 @@
 // A sequence is an array of T + 1 tokens. `make(u, heldOut)` makes one of `numbers` random numbers;
 // `match(tokens)` lists for each query the keys that determine the next token.
 
-import { largestOf, range, sum } from "./numbers.js";
+import { largestOf, mean, range, sum } from "./numbers.js";
 import { Random } from "./random.js";
 
 const OBSERVED = 4096; // sequences that the baseline "chance" is estimated from
@@ -322,9 +322,8 @@ export const TASKS = { repeat: Repeat, repeat_fixed: RepeatFixed, sink: Sink, ma
 
 /** The mean loss if `chance` is the probability of token t of some tokens, after the first. */
 function lossOf(chance, sequences) {
-  const nats = sequences.flatMap((tokens) =>
-    tokens.slice(1).map((_, t) => -Math.log(chance(tokens, t + 1))));
-  return sum(nats) / nats.length;
+  return mean(sequences.flatMap((tokens) =>
+    tokens.slice(1).map((_, t) => -Math.log(chance(tokens, t + 1)))));
 }
 
 /** The index that a random number chooses by weights. */

@@ -4,8 +4,6 @@
 import { range } from "./numbers.js";
 
 // Bytes that are not UTF-8 are kept as U+DC80 to U+DCFF, as with Python's surrogateescape.
-const escaped = (byte) => String.fromCharCode(0xdc00 + byte);
-
 function utf8Of(text) {
   const encoder = new TextEncoder();
   return Array.from(text).flatMap((char) => {
@@ -24,7 +22,7 @@ function textOf(bytes) {
       text += decoder.decode(bytes.subarray(i, i + length));
       i += length;
     } catch { // not UTF-8: one byte is kept as it is
-      text += escaped(lead);
+      text += String.fromCharCode(0xdc00 + lead);
       i += 1;
     }
   }

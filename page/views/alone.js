@@ -2,7 +2,7 @@
 
 import { Alone, unreadable } from "../engine/alone.js";
 import { clamp, indexOfLargest, largestOf, range, ranked } from "../engine/numbers.js";
-import { config, engineFor, headName, sizes, snapshots, vocab } from "../run.js";
+import { config, engineFor, headName, layerAndHead, sizes, snapshots, vocab } from "../run.js";
 import { state } from "../state.js";
 import { cellUnder, drawCells, picture } from "./cells.js";
 import { lineChart } from "./chart.js";
@@ -20,16 +20,14 @@ const sliders = { none: [], rotary: ["distance"], learned: ["query position", "k
   el("span")));
 const averaged = el("input", { type: "checkbox" });
 const allTokens = el("input", { type: "checkbox", id: "alone-all" });
-const ofFirst = el("span", { className: "controls" }, ...sliders, ...(sliders.length
-  ? [el("label", {}, averaged, ` average over ${embedsPositions ? "key positions" : "distances"}`)]
-  : []));
+const ofFirst = el("span", { className: "controls" }, ...sliders,
+  el("label", {}, averaged, ` average over ${embedsPositions ? "key positions" : "distances"}`));
 let writer; // an earlier head, once it is chosen
 const writers = el("select", { oninput: () => { writer = Number(writers.value); } });
 const ofLater = el("label", {}, "key written by ", writers);
 const name = el("b"); // of the head
 const tables = ["scores", "logits"].map((what) => {
-  const canvas = el("canvas", { tabIndex: 0, role: "img" });
-  canvas.id = `alone-${what}`;
+  const canvas = el("canvas", { id: `alone-${what}`, tabIndex: 0, role: "img" });
   const caption = el("figcaption", { className: "small" }, "What the head adds to each logit " +
     "(column) when it attends to a token (row), per unit of weight, by the direct path, without " +
     "the scale of the final norm");
@@ -62,8 +60,6 @@ function positionsAlone() {
   return [[first], averaged.checked ? range(first + 1) : [Math.min(first, second)]];
 }
 
-const placeOf = (head) => [Math.floor(head / H), head % H];
-
 /** The chosen one of the first heads; at first, the one that attends most to the previous token. */
 function writerOf(count) {
   const { previous_token } = snapshots[state.view.snapshot].scores;
@@ -80,17 +76,19 @@ export function showAlone() {
   if (whyNot || !state.view || !$("alone-section").offsetParent) return;
   sliders.forEach((label, i) => { label.lastChild.textContent = chosenPlaces()[i]; });
   const { head, view: { snapshot } } = state, ids = idsAlone(), n = ids.length;
-  const place = placeOf(head), [l, h] = place, through = l > 0 && writerOf(l * H);
+  const place = layerAndHead(head), [l, h] = place, through = l > 0 && writerOf(l * H);
   const alone = new Alone(engineFor("plain", snapshot), ids), [queries, keys] = positionsAlone();
   const logits = alone.logits(place, l ? undefined : keys[0]);
-  const shown = [l ? alone.scoresThrough(placeOf(through), place) : alone.scores(h, queries, keys),
+  const scores = l ? alone.scoresThrough(layerAndHead(through), place)
+    : alone.scores(h, queries, keys);
+  const shown = [scores,
     Float32Array.from({ length: n * n }, (_, i) => logits[Math.floor(i / n) * V + ids[i % n]])];
-  const says = headName(head), most = indexOfLargest(shown[0]), { score } = theme();
+  const says = headName(head), most = indexOfLargest(scores), { score } = theme();
   name.textContent = says;
   const hasPlaces = !l && sliders.length > 0;
   ofFirst.hidden = curve.hidden = !hasPlaces;
   ofLater.hidden = !l;
-  const own = range(n).filter((i) => indexOfLargest(shown[0].subarray(i * n, (i + 1) * n)) === i);
+  const own = range(n).filter((i) => indexOfLargest(scores.subarray(i * n, (i + 1) * n)) === i);
   tables[0].caption.textContent = l
     ? `Attention score of a token's query (row) with the key that ${headName(through)} wrote ` +
       "when it attended to a token (column). Positions, QK-norm and MLPs are left out. The " +
@@ -113,7 +111,7 @@ export function showAlone() {
   const list = (tokens) => tokens.map((id) => `${quoted(vocab[id])} ${signed(effects[id], 2)}`);
   const pair = pairAlone.map((id) => quoted(vocab[id]));
   readAlone.textContent = `${says}, query ${pair[0]}, key ${pair[1]}` +
-    (l ? ` through ${headName(through)}` : "") + `: score ${number(shown[0][q * n + k])}. ` +
+    (l ? ` through ${headName(through)}` : "") + `: score ${number(scores[q * n + k])}. ` +
     `Attending to ${pair[1]} raises ${list(order.slice(0, 3)).join(", ")} and lowers ` +
     `${list(order.slice(-3).reverse()).join(", ")}.` +
     (hasPlaces ? ` Below: the score over ${embedsPositions ? "positions" : "distance"}.` : "");

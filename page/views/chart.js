@@ -52,15 +52,14 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
     chart.append(line("axis", at, at, height - bottom, height - bottom + 3),
       text(at, height - 2, "middle", place ? count(place) : `${unit} 0`));
   }
-  const within = levels.filter(({ value }) => value > low && value < high);
   const front = labels(); // what lines must not cross
-  for (const { at, label } of marks) {
-    const mark = upright(at, "mark");
-    mark.append(svg("title", {}, label));
-    chart.append(mark);
-  }
-  for (const { value, label } of within) {
-    chart.append(svg("g", {}, across(value, "axis"), svg("title", {}, label)));
+  const addTitled = (line, label) => {
+    line.append(svg("title", {}, label));
+    chart.append(line);
+  };
+  for (const { at, label } of marks) addTitled(upright(at, "mark"), label);
+  for (const { value, label } of levels) {
+    if (value > low && value < high) addTitled(across(value, "axis"), label);
   }
   if (Number.isFinite(level)) chart.append(across(level, "uniform"));
   if (here !== null) chart.append(upright(here, "moment"));

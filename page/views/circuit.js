@@ -2,14 +2,14 @@
 
 import { Circuit, logitGoal, scoreGoal } from "../engine/circuit.js";
 import { clamp, indexOfLargest, largestOf, range, ranked, sum } from "../engine/numbers.js";
-import { engineFor, headName, rowOf, sizes, vocab } from "../run.js";
+import { engineFor, headName, layerAndHead, rowOf, sizes, vocab } from "../run.js";
 import { edited, pairOnShow, place, queryOnShow } from "../selection.js";
 import { settled, state } from "../state.js";
 import { colorOf } from "./colors.js";
 import { addPanel, el, rem, showColumn, svg } from "./elements.js";
 import { count, quoted, signed, visible } from "./format.js";
 
-const { L, H, C, D, V, hidden } = sizes;
+const { L, C, D, V, hidden } = sizes;
 const rowOfRank = (rank) => (hidden ? rank : rank >> 1); // without MLPs, ranks are even
 let traced = {}; // {key, circuit, name of the goal, says: what is traced, said: of a node}
 const countChoice = el("select", {}, ...[10, 20, 40, 100].map((n) => el("option", {}, `${n}`)));
@@ -45,7 +45,7 @@ export function showCircuit() {
   const key = [view.turn, ofScore, ...(ofScore ? [state.head, q, k] : [t, plus, minus])].join();
   if (traced.key !== key) {
     const engine = engineFor("plain", snapshot), head = headName(state.head);
-    const goal = ofScore ? scoreGoal(engine, Math.floor(state.head / H), state.head % H, q, k)
+    const goal = ofScore ? scoreGoal(engine, ...layerAndHead(state.head), q, k)
       : logitGoal(engine, t, plus, minus);
     const rival = minus === null ? "" : ` minus logit of ${quoted(vocab[minus])}`;
     traced = { key, circuit: new Circuit(engine, goal), said: "",
@@ -88,9 +88,8 @@ function drawCircuit() {
   const width = left + side * sum(widths);
   const top = rowOfRank(goal.rank), height = (top + 3) * tall;
   const y = (rank) => height - (rowOfRank(rank) + 2) * tall;
-  const centers = new Map(columns.map((t, i) =>
-    [t, left + side * (sum(widths.slice(0, i)) + widths[i] / 2)]));
-  const center = (t) => centers.get(t);
+  const center = (t, i = columns.indexOf(t)) =>
+    left + side * (sum(widths.slice(0, i)) + widths[i] / 2);
   const at = new Map([[goal, [center(T - 1), y(goal.rank)]]]);
   for (const group of cells.values()) {
     group.forEach((node, i) => at.set(node,

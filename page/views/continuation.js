@@ -27,10 +27,11 @@ export function showCopied() {
   markCopied([...$("continuation").children], ahead.map(({ id }) => id));
 }
 
-/** Sample the continuation; return false if it is no longer wanted. */
+/** Sample the continuation; once it is whole, the page is idle. */
 export async function goOn() {
   const mine = ++draws, { turn, view } = state;
   drawnFor = turn;
+  document.body.dataset.busy = "yes";
   const isCurrent = () => mine === draws && turn === state.turn;
   const settings = {
     temperature: Number($("temperature").value),
@@ -40,22 +41,19 @@ export async function goOn() {
   const found = [];
   const ids = view.seen.map(({ id }) => id);
   for (const drawn of generate(engineFor("ahead", view.snapshot), ids, settings, view.edits)) {
-    if (!(await mayGoOn(isCurrent))) return false;
+    if (!(await mayGoOn(isCurrent))) return;
     if (!drawn) continue;
     found.push(tokenizer.known(drawn.id));
     showAhead(found);
     if (found.length < AHEAD) continue;
     showCopied();
-    return true;
+    document.body.dataset.busy = "no";
+    return;
   }
 }
 
 /** Sample again after a change of the settings; an update in progress does so by itself. */
-export async function redraw() {
-  if (drawnFor !== state.turn) return;
-  document.body.dataset.busy = "yes";
-  if (await goOn()) document.body.dataset.busy = "no";
-}
+export const redraw = () => drawnFor === state.turn && goOn();
 
 $("write-one").onclick = () => write(ahead.slice(0, 1));
 $("another").onclick = () => change({ seed: state.seed + 1 });

@@ -1,6 +1,6 @@
 // The panel of the logit lens.
 
-import { clamp, indexOfLargest, largestOf, range, ranked } from "../engine/numbers.js";
+import { clamp, indexOfLargest, range, ranked } from "../engine/numbers.js";
 import { logProbabilities, mayGoOn } from "../engine/pass.js";
 import { data, rowOf, sizes, snapshots, vocab } from "../run.js";
 import { place, queryOnShow } from "../selection.js";
@@ -17,16 +17,17 @@ let lens; // of a view: {view, logPs of each layer, cells}
 const lensNow = () => (lens?.view === state.view ? lens : undefined);
 
 export async function showLens(isCurrent) {
-  const { view } = state, { T, ids } = view.pass;
+  const { view } = state, { T, ids } = view.pass, { weight } = theme();
   const logPs = [], cells = [];
   for (let layer = 0; layer <= L; layer++) {
     const logP = logProbabilities(view.engine.lens(layer), V);
     logPs.push(logP);
     cells.push(range(T).map((t) => {
       const best = indexOfLargest(rowOf(logP, t));
-      const spot = el("td", { className: best === ids[t + 1] ? "came" : "" }, visible(vocab[best]));
+      const spot = el("td", { className: best === ids[t + 1] ? "came" : "",
+        tabIndex: layer + t === 0 ? 0 : -1 }, visible(vocab[best]));
       Object.assign(spot.dataset, { layer, t });
-      spot.tabIndex = layer + t === 0 ? 0 : -1;
+      shade(spot, weight, Math.exp(rowOf(logP, t)[best]));
       return spot;
     }));
     if (!(await mayGoOn(isCurrent))) return false;
@@ -42,9 +43,6 @@ export async function showLens(isCurrent) {
     el("tfoot", {}, row(header("came next"), ...came)));
   $("lens-readout").textContent =
     `Point at a cell. Nats: mean loss on ${data.measured}, no edits.`;
-  const { weight } = theme();
-  cells.forEach((spots, layer) => spots.forEach((spot, t) =>
-    shade(spot, weight, Math.exp(largestOf(rowOf(logPs[layer], t))))));
   markLens();
   showColumn($("lens"), cells[0][queryOnShow()].offsetLeft);
   return true;

@@ -1,8 +1,7 @@
 // Attention maps: a head's scores, and pictures of them with one pixel per pair.
 
-import { largestOf } from "../engine/numbers.js";
+import { largestOf, triangle } from "../engine/numbers.js";
 import { scoresOfPairs } from "../engine/kernels.js";
-import { triangle } from "../engine/pass.js";
 import { sizes } from "../run.js";
 import { maskNow } from "../selection.js";
 import { state } from "../state.js";

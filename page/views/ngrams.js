@@ -1,6 +1,6 @@
 // What n-grams predict: the section about a token, and what the continuation copies.
 
-import { CAN_OPEN, comparing } from "../ngrams.js";
+import { comparing } from "../ngrams.js";
 import { DEPTH } from "../engine/ngrams.js";
 import { range, ranked } from "../engine/numbers.js";
 import { data, rowOf, tokenizer, vocab } from "../run.js";
@@ -22,9 +22,9 @@ export function showNgrams() {
   $("ngrams-section").hidden = !comparing();
   if (!comparing()) return;
   const { ngrams, hover, pin, view } = state, t = (hover ?? pin)?.q ?? view.pass.T;
-  refill($("ngrams"), ...(ngrams && t ? prediction(t) : [p(
-    !CAN_OPEN ? "N-grams require a newer browser." : !ngrams ? "Counting the training text …"
-      : `${place("Token", 0)} is the first: the model does not predict it.`)]));
+  refill($("ngrams"), ...(ngrams && t ? prediction(t) : [p(ngrams
+    ? `${place("Token", 0)} is the first: the model does not predict it.`
+    : "Counting the training text …")]));
 }
 
 function prediction(t) {

@@ -13,12 +13,12 @@ import { count, number, quoted, tokensOf, visible } from "./format.js";
 
 const { L, B, V } = sizes;
 const canvas = document.createElement("canvas"); // one pixel per cell
-// `key` names the texts and the step; `shares` has a number per cell; `look` is [column, row].
+// `key` names texts, step and rows; `shares` has a number per cell; `look` is [column, row].
 const grid = { key: null, byHead: false, tokens: [], shares: null, look: null, said: "" };
 let filling = 0;
 
 const keyOf = ({ snapshot, other, pass: { ids } }) =>
-  JSON.stringify([snapshot, ids, tokenizer.decode(other)]);
+  JSON.stringify([snapshot, ids, tokenizer.decode(other), $("by-head").checked]);
 
 const isCurrentGrid = () => grid.key === keyOf(state.view);
 
@@ -141,10 +141,7 @@ function clickPatch(event) {
 
 $("other").oninput = () =>
   change({ other: $("other").value ? tokenizer.encode($("other").value) : null });
-$("by-head").onchange = () => {
-  grid.key = null;
-  showPatching();
-};
+$("by-head").onchange = showPatching;
 Object.assign($("patches"), {
   onpointermove: (event) => lookAtPatch(cellUnder($("patches"), event)),
   onclick: clickPatch,

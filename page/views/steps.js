@@ -5,12 +5,12 @@ import { indexOfLargest, largestOf, range, ranked, sum } from "../engine/numbers
 import { compute, copied, inductionOn, passOf } from "../engine/pass.js";
 import { HIGH } from "../engine/stages.js";
 import {
-  config, editing, engineFor, headName, HEADS, rowOf, sizes, snapshots, vocab,
+  config, editing, engineFor, headName, HEADS, layerAndHead, rowOf, sizes, snapshots, vocab,
 } from "../run.js";
 import { edited, isHeadOff, maskNow, offWord, pairOnShow, place } from "../selection.js";
 import { change, settled, state } from "../state.js";
-import { channels } from "./channels.js";
-import { $, button, el, header, numeral, p, refill, row, term } from "./elements.js";
+import { colorOf } from "./colors.js";
+import { $, button, el, header, numeral, p, refill, row, svg, term } from "./elements.js";
 import { count, number, quoted, signed, tokensOf, visible } from "./format.js";
 import { UNIFORM_GUESS } from "./legends.js";
 import { scoresOf } from "./maps.js";
@@ -40,10 +40,32 @@ function showAttending() {
 
 /** The query, key or value of the selected head at t, before the rotation. */
 function projected(kind, t) {
-  const { engine } = state.view, { memory, at } = engine, l = Math.floor(state.head / H);
-  const x = at[`x${l}`] + t * C, first = (state.head % H) * D;
-  const isNormed = kind !== "value" && config.qk_norm;
-  return engine.projected(l, kind, [memory.slice(x, x + C)], isNormed).slice(first, first + D);
+  const { engine } = state.view, { memory, at } = engine, [l, h] = layerAndHead(state.head);
+  const x = at[`x${l}`] + t * C, isNormed = kind !== "value" && config.qk_norm;
+  const all = engine.projected(l, kind, [memory.slice(x, x + C)], isNormed);
+  return all.subarray(h * D, (h + 1) * D);
+}
+
+/** Vectors of the head below each other, as rows of bars, one bar per channel, each row to its own
+ * scale. A row is [its name, its numbers, a sum or nothing]; `says` is a function of a channel, for
+ * the numbers under the pointer. */
+function channels(rows, says) {
+  const height = 2 * rows.length;
+  const limits = rows.map(([, numbers]) => largestOf(numbers.map(Math.abs)) || 1);
+  const bar = (value, x, row) => {
+    const tall = (0.9 * Math.abs(value)) / limits[row];
+    return svg("rect", { x: x + 0.1, width: 0.8, y: 2 * row + 1 - (value > 0 ? tall : 0),
+      height: tall, fill: colorOf(value) });
+  };
+  const columns = range(D).map((i) => svg("g", { "data-says": `channel ${i}: ${says(i)}` },
+    svg("rect", { x: i, width: 1, height }), ...rows.map(([, numbers], row) =>
+      bar(numbers[i], i, row))));
+  const drawing = svg("svg", { viewBox: `0 0 ${D} ${height}`, preserveAspectRatio: "none" },
+    ...columns);
+  drawing.style.gridRow = `1 / span ${rows.length}`;
+  drawing.style.height = `${1.25 * rows.length}rem`;
+  return el("div", { className: "channels" }, drawing, ...rows.flatMap(([name, , sum], row) =>
+    [el("b", {}, name), el("span", {}, sum ?? `± ${number(limits[row], 2)}`)]));
 }
 
 const isBefore = el("input", { type: "checkbox", onchange: () => showStep() });
@@ -53,10 +75,10 @@ function showMeeting() {
   if (isBefore.checked && !settled()) return [];
   const { q, k, weights } = pairOnShow(), { T, queries, keys } = state.view.pass;
   const isMasked = maskNow(), name = headName(state.head);
-  const [l, first] = [Math.floor(state.head / H), (state.head % H) * D];
-  const rotated = [[queries, q], [keys, k]].map(([rows, t]) =>
-    rows[l].slice(t * C + first, t * C + first + D));
-  const [Q, K] = isBefore.checked ? [projected("query", q), projected("key", k)] : rotated;
+  const [l, h] = layerAndHead(state.head);
+  const rotated = (rows, t) => rows[l].subarray(t * C + h * D, t * C + (h + 1) * D);
+  const [Q, K] = isBefore.checked ? [projected("query", q), projected("key", k)]
+    : [rotated(queries, q), rotated(keys, k)];
   const products = Q.map((x, i) => x * K[i]);
   const scores = scoresOf(state.head).slice(q * T, (q + 1) * T);
   const open = scores.map((score, k) => (isMasked(q, k) ? -Infinity : score));
@@ -87,7 +109,7 @@ function showCopying() {
   if (!settled()) return [];
   const name = headName(state.head), { q, k, weights } = pairOnShow();
   const { view } = state, id = view.pass.ids[k];
-  if (isReplaced(Math.floor(state.head / H), state.head % H, q)) {
+  if (isReplaced(...layerAndHead(state.head), q)) {
     return [p(`An edit replaces what ${name} adds at ${place("query", q)}.`)];
   }
   const { added, logits } = copied(view.engine, state.head, q, k, weights[k]);
@@ -129,7 +151,7 @@ export async function measureHeads(isCurrent) {
   measured = {};
   const engine = engineFor("try", view.snapshot), losses = [], copying = [], chances = [];
   const last = (pass) => rowOf(pass.logP, ids.length - 1), best = indexOfLargest(last(view.before));
-  const of = copier(), [layer, h] = [Math.floor(of / H), of % H];
+  const of = copier(), [layer, h] = layerAndHead(of);
   for (const head of range(HEADS)) {
     const edits = editing.toEngine([`${headName(head)}=${instead}`], null);
     if (!(await compute(engine, ids, edits, isCurrent))) return false;

@@ -15,7 +15,7 @@ from configs.config import DataConfig
 from data.corpus import load_text
 from data.ngrams import NgramModel, choose_order, count_ngrams
 from page.html import in_base64, make_html
-from tests.page.conftest import Show, altered, wait_for_address
+from tests.page.conftest import Show, wait_for_address
 from tests.page.test_page import act, logits_of, read, shown, text_of
 from tests.page.test_stale import on_show
 from tests.reports import CHARS, TEXT, Report
@@ -184,12 +184,12 @@ def test_continuation_underlines_what_it_copies(show: Show, report: Report) -> N
         assert [i for i, name in enumerate(classes) if "copied" in name] == [*marked]
 
 
-def test_page_without_a_text_or_with_an_old_browser_does_not_count(
-    show: Show, report: Report
-) -> None:
+def test_page_without_a_text_does_not_count(show: Show, report: Report) -> None:
     tab = show(address="#color=ngrams")
     assert "model against n-grams" not in tab.inner_text("#color") and not tab.is_visible("#ngrams")
-    tab = show(altered(counted_page(report, SEED), '"DecompressionStream" in globalThis', "false"))
+
+
+def test_notice_of_a_text_has_its_link(show: Show, report: Report) -> None:
+    tab = show(counted_page(report, SEED))
     tab.select_option("#color", "ngrams")
-    assert tab.inner_text("#ngrams") == "N-grams require a newer browser."
     assert tab.get_attribute("#notice a", "href") == "https://example.org/license"

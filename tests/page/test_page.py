@@ -853,7 +853,7 @@ def test_chart_has_ticks_at_their_steps_and_labels_off_its_curve(
     })"""
     assert tab.eval_on_selector_all("#loss .label", clear) == [True, True]
     assert tab.locator("#loss .label").all_text_contents() == ["below uniform", "below 3-gram"]
-    levels = tab.locator("#loss g > title").all_text_contents()
+    levels = tab.locator("#loss .axis > title").all_text_contents()
     assert levels == ["uniform", "bigram", "3-gram"]  # the 4-gram is out of range
     tab.hover("#loss .label")
     assert tab.inner_text("#term").endswith("uniform guess")
