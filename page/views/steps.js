@@ -90,7 +90,7 @@ function showMeeting() {
       ["query × key", products, `sum ${number(sum(products), 2)}`]],
     (i) => `${number(Q[i])} × ${number(K[i])} = ${number(products[i])}`),
     el("table", { id: "worked" },
-      row(...[`sum/√${D} = score`, "mask", `exp(score ${signed(-largest, 2)})`,
+      row(...[`sum/√${D} = score`, "mask", `exp(score ${largest < 0 ? "+" : "−"} ${number(Math.abs(largest), 2)})`,
         `sum, ${count(open.filter(Number.isFinite).length)} keys`, "weight"].map((title) => header(title))),
       row(...[number(scores[k]), isMasked(q, k) ? "−∞" : "0", number(exps[k]), number(sum(exps)),
         number(weights[k])].map(numeral))),
