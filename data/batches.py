@@ -19,7 +19,7 @@ from torch import Tensor
 from common.errors import UserError, printable
 from configs.config import DataConfig
 from data.corpus import Corpus, Text, find_entry, hash_text, load_text, read_entry
-from data.ngrams import NgramModel, open_ngrams
+from data.ngrams import MAX_TOKENS, NgramModel, count_ngrams, open_baselines
 from data.sources import find_source
 from data.tasks import TASKS
 from data.tokenizer import CharTokenizer, Tokenizer, WordTokenizer
@@ -115,7 +115,7 @@ class TextBatches:
             )
         self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1
-        self.ngrams_path = entry / f"ngrams-{config.val_fraction}-{config.test_fraction}.npz"
+        self.baselines_path = entry / f"baselines-{config.val_fraction}-{config.test_fraction}.json"
         # Call these with a batch size B, and perhaps a limit.
         self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)
         self.test_batches = functools.partial(one_pass, self.test_tokens, block_size)
@@ -154,15 +154,16 @@ class TextBatches:
         return torch.zeros_like(tokens, dtype=torch.bool)
 
     @functools.cached_property
-    def ngrams(self) -> NgramModel:
-        """The n-grams of the training split, and their losses on the validation split."""
-        V = self.tokenizer.vocab_size
-        return open_ngrams(self.ngrams_path, self.train_tokens, self.val_tokens, V)
-
-    @property
     def baselines(self) -> dict[str, float]:
         """The losses of n-grams on the validation split, in nats per token."""
-        return self.ngrams.baselines
+        V = self.tokenizer.vocab_size
+        return open_baselines(self.baselines_path, self.train_tokens, self.val_tokens, V)
+
+    @functools.cached_property
+    def ngrams(self) -> NgramModel:
+        """The n-grams of the training split."""
+        train, order = self.train_tokens[-MAX_TOKENS:], len(self.baselines) - 1
+        return count_ngrams(train, self.tokenizer.vocab_size, order)
 
 
 class TaskBatches:

@@ -12,7 +12,10 @@ occurrences; a shorter one counts the distinct tokens that precede it. A context
 leaves everything to the shorter one.
 """
 
+import itertools
+import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,15 +69,6 @@ class NgramModel(NamedTuple):
     orders: list[Grams]
     """Unigrams, bigrams, ..."""
 
-    losses: list[float]
-    """The validation loss with n-grams of up to each order, in nats per token."""
-
-    @property
-    def baselines(self) -> dict[str, float]:
-        """The validation losses by name, from the uniform distribution to the longest n-grams."""
-        names = ["unigram", "bigram", *(f"{n}-gram" for n in range(3, len(self.orders) + 1))]
-        return {"uniform": math.log(self.V)} | dict(zip(names, self.losses, strict=False))
-
     def read(self, tokens: Array) -> tuple[Array, Array]:
         """Return for each token its surprisal in nats, and how many tokens before it make the
         longest context in the counts."""
@@ -109,103 +103,130 @@ def discounts(counts: Array) -> Array:
     return np.array([0.0, *np.clip(formula, 0.1, (1, 2, 3))])
 
 
-def smooth(keys: Array, counts: Array, contexts: int, V: int) -> Grams:
-    """Return the n-grams with both terms of the formula.
+class Order(NamedTuple):
+    """The n-grams of one order in a text, numbered in the order of their first token, then of their
+    second token, ..."""
 
-    Args:
-        contexts: number of n-grams that are shorter by one token.
-    """
-    context, discount = keys // V, discounts(counts)[np.minimum(counts, 3)]
-    total = np.bincount(context, counts, contexts + 1)
-    left = np.bincount(context, discount, contexts + 1)
-    left = np.divide(left, total, out=np.ones(contexts + 1), where=total > 0)
-    share = np.append((counts - discount) / np.maximum(total[context], 1), 0)
-    return Grams(keys, share.astype(np.float32), left.astype(np.float32))
+    n: int
 
+    contexts: Array
+    """Of each n-gram, the number of its first n - 1 tokens."""
 
-def count_ngrams(
-    train: Array,
-    val: Array,
-    V: int,
-    max_order: int,
-    gain: float = -math.inf,
-    what: str = "counting n-grams",
-) -> NgramModel:
-    """Count the n-grams of `train`, and measure the loss on `val` except its first token.
+    suffixes: Array
+    """Of each n-gram, the number of its last n - 1 tokens."""
 
-    Args:
-        max_order: largest n.
-        gain: stop after an order that improves the loss by less than this.
-        what: the name of the work, for its progress.
-    """
-    found = NgramModel(V, [], [])
-    orders, losses, sizes = found.orders, found.losses, [1]
-    before, val_before = np.zeros(len(train), np.int64), np.zeros(len(val), np.int64)
-    shorter, places, val_places = np.full(len(val), 1 / V), before, val_before
-    for n in progress(range(1, min(max_order, len(train)) + 1), what, len(train) > LONG):
-        start = n - 1  # the first tokens do not end an n-gram
-        keys, first, inverse, counts = np.unique(
-            before[start:] * V + train[start:],
-            return_index=True,
-            return_inverse=True,
-            return_counts=True,
-        )
-        if orders:  # not the longest any more: count the distinct tokens before
-            preceded = np.bincount(places[start:][first], minlength=sizes[-1])
-            orders[-1] = smooth(orders[-1].keys, preceded, sizes[-2], V)
-            shorter = orders[-1].predict(val_places, val_before, shorter)
-            val_before = shift(val_places)
-        orders.append(smooth(keys, counts, sizes[-1], V))
-        sizes.append(len(keys))
-        val_places = orders[-1].find(val_before, val, V)
-        probability = orders[-1].predict(val_places, val_before, shorter)
-        losses.append(float(-np.log(probability[1:]).mean()))
-        if n > 1 and losses[-2] - losses[-1] < gain:
-            break
-        places = np.concatenate((np.full(start, -1), inverse))
-        before = shift(places)
-    return found
+    numbers: Array
+    """The n-gram that starts at each place of the text."""
+
+    shorter: Array
+    """The n-gram that is shorter by one token and starts at each place of the text."""
+
+    def smooth(self, counts: Array, ngrams: Any, contexts: Array) -> tuple[Array, Array]:
+        """Return both terms of the formula for some n-grams and their contexts."""
+        size, discount = self.shorter.max() + 1, discounts(counts)
+        total = np.bincount(self.contexts, counts, size)[contexts]
+        left = np.bincount(self.contexts, discount[np.minimum(counts, 3)], size)[contexts]
+        left = np.divide(left, total, out=np.ones(len(total)), where=total > 0)
+        counts = counts[ngrams]
+        share = (counts - discount[np.minimum(counts, 3)]) / np.maximum(total, 1)
+        return share.astype(np.float32), left.astype(np.float32)
+
+    def predict(self, counts: Array, first: int, end: int, probability: Array) -> Array:
+        """Return the probabilities of the text's tokens from `first` to `end`, given those by the
+        shorter contexts."""
+        places = slice(first - self.n + 1, end - self.n + 1)
+        share, left = self.smooth(counts, self.numbers[places], self.shorter[places])
+        return share + left * probability
 
 
-def choose_order(train: Array, V: int) -> int:
-    """Return the order up to which every order improves the loss on the last tenth by GAIN."""
-    cut = len(train) - max(1, len(train) // 10)
-    losses = count_ngrams(
-        train[:cut], train[cut - 1 :], V, MAX_ORDER, GAIN, "choosing their length"
-    ).losses
-    return 1 + int((-np.diff(losses) >= GAIN).sum())  # it stopped at the first that did not
+def sort_ngrams(tokens: Array) -> Iterator[Order]:
+    """Yield the unigrams of a text, its bigrams, ..."""
+    places = np.arange(len(tokens) + 1, dtype=np.int32)  # sorted by the n-grams that start there
+    found = numbers = np.zeros_like(places)  # the n-grams, by sorted place and by place
+    for n in range(1, len(tokens) + 1):
+        # The n-grams that follow a token are sorted already, so sort by this token, and keep their
+        # order. NumPy does this in linear time for integers of up to 16 bits.
+        follows = places > 0
+        places, found = places[follows] - 1, found[follows]
+        first = tokens[places]
+        by_first = first.argsort(kind="stable")
+        first = first[by_first]
+        places = places[by_first]
+        found = found[by_first]
+        del follows, by_first  # of a large text, a tenth of the memory
+        is_new = np.ones(len(places), dtype=bool)
+        is_new[1:] = (np.diff(first) != 0) | (np.diff(found) != 0)
+        suffixes, shorter, contexts = found[is_new], numbers, numbers[places[is_new]]
+        found, numbers = np.cumsum(is_new, dtype=np.int32) - 1, np.empty_like(places)
+        numbers[places] = found
+        del first, is_new
+        yield Order(n, contexts, suffixes, numbers, shorter)
 
 
-def open_ngrams(path: Path, train: Array, val: Array, V: int) -> NgramModel:
-    """Return the n-grams from the file, or count them and write it.
+def count_ngrams(train: Array, V: int, max_order: int) -> NgramModel:
+    """Count the n-grams of up to `max_order` tokens."""
+    model, orders = NgramModel(V, []), itertools.islice(sort_ngrams(train), max_order)
+    for order, longer in itertools.pairwise(itertools.chain(orders, [None])):
+        contexts, size = order.contexts, len(order.contexts)
+        # Only the longest count their occurrences.
+        counts = np.bincount(longer.suffixes if longer else order.numbers, minlength=size)
+        share, terms = order.smooth(counts, slice(None), contexts)
+        left = np.ones(order.shorter.max() + 2, np.float32)
+        left[contexts] = terms
+        keys = np.empty(size, np.int64)
+        keys[order.numbers] = V * order.shorter[:-1].astype(np.int64) + train[order.n - 1 :]
+        model.orders.append(Grams(keys, np.append(share, np.float32(0)), left))
+    return model
+
+
+def measure_ngrams(train: Array, val: Array, V: int) -> list[float]:
+    """Return the losses on `val` except its first token, in nats per token, with n-grams of up to
+    1, 2, ... tokens of `train`, while the order improves the loss on the last tenth of `train` by
+    GAIN when the other tokens are counted."""
+    cut, size = len(train) - max(1, len(train) // 10), len(train)
+    # V separates the splits. An n-gram that contains it was not counted.
+    smallest = np.min_scalar_type(V)
+    tokens = np.concatenate((train, [V], val), dtype=smallest, casting="unsafe")
+    # Of both measurements: the number of tokens to count, and which ones to predict.
+    parts = [(cut, cut, size), (size, size + 2, len(tokens))]
+    losses: list[list[float]] = [[], []]
+    shorter = [np.full(end - first, 1 / V) for _, first, end in parts]
+    orders = itertools.islice(sort_ngrams(tokens), min(MAX_ORDER, cut))
+    pairs = itertools.pairwise(itertools.chain([None], orders))
+    for last, order in progress(pairs, "counting n-grams", size > LONG):
+        for i, (counted, first, end) in enumerate(parts):
+            numbers = order.numbers[: counted - order.n + 1]
+            counts = np.bincount(numbers, minlength=len(order.contexts))
+            if last:  # not the longest any more: count the tokens before
+                preceded = np.bincount(order.suffixes[counts > 0], minlength=len(last.contexts))
+                shorter[i] = last.predict(preceded, first, end, shorter[i])
+                del preceded
+            probability = order.predict(counts, first, end, shorter[i])
+            losses[i].append(float(-np.log(probability).mean()))
+            del counts
+            if last and losses[0][-2] - losses[0][-1] < GAIN:
+                return losses[1]
+    return losses[1]
+
+
+def open_baselines(path: Path, train: Array, val: Array, V: int) -> dict[str, float]:
+    """Return the losses on `val` by name, from the uniform distribution to the longest n-grams,
+    from the file, or measure them and write it.
 
     Raises:
         UserError: for a damaged file.
     """
-    train = train[-MAX_TOKENS:]
     if len(val) > MAX_VAL_TOKENS:
         parts = np.array_split(val, 100)
         val = np.concatenate([part[: MAX_VAL_TOKENS // 100] for part in parts])
-    if not path.exists():
-        with FileLock(f"{path}.lock"):
-            if not path.exists():  # another process may have just made it
-                write_ngrams(path, count_ngrams(train, val, V, choose_order(train, V)))
-    with reading(path, "is damaged; delete it"), open(path, "rb") as file, np.load(file) as arrays:
-        losses = arrays["losses"].tolist()
-        orders = [
-            Grams(*(arrays[f"{name}.{n}"] for name in Grams._fields)) for n in range(len(losses))
-        ]
-        return NgramModel(V, orders, losses)
-
-
-def write_ngrams(path: Path, ngrams: NgramModel) -> None:
-    """Write what `open_ngrams` reads, atomically."""
-    arrays = {
-        f"{name}.{n}": array
-        for n, grams in enumerate(ngrams.orders)
-        for name, array in grams._asdict().items()
-    }
-    write_atomically(path, lambda file: np.savez(file, losses=np.array(ngrams.losses), **arrays))
+    with FileLock(f"{path}.lock"):  # another process may be making it
+        if not path.exists():
+            losses = measure_ngrams(train[-MAX_TOKENS:], val, V)
+            names = ["unigram", "bigram", *(f"{n}-gram" for n in range(3, len(losses) + 1))]
+            baselines = {"uniform": math.log(V)} | dict(zip(names, losses, strict=False))
+            write_atomically(path, json.dumps(baselines).encode())
+    with reading(path, "is damaged; delete it"):
+        return dict(json.loads(path.read_text()))
 
 
 def longest_copy(tokens: Array, train: Array) -> tuple[int, int]:

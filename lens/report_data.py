@@ -131,7 +131,7 @@ def training_text(subject: Subject) -> dict[str, Any]:
         raise UserError("--with_text needs the text that the run was trained on; omit it")
     tokens = batches.train_tokens[-MAX_TOKENS:]
     return {
-        "order": len(batches.ngrams.orders),
+        "order": len(batches.baselines) - 1,  # without the uniform distribution
         "bytes_per_token": tokens.itemsize,
         "deflated": in_base64(zlib.compress(tokens.astype(f"<u{tokens.itemsize}").tobytes(), 9)),
         "notice": NOTICES.get(str(subject.config.data.source)),

@@ -27,7 +27,7 @@ import train
 from configs.config import TrainConfig
 from configs.load import SECTIONS, read_command_line, read_config
 from data.batches import open_batches
-from data.ngrams import NgramModel, open_ngrams
+from data.ngrams import open_baselines
 from model.generate import Sampling, generate
 from model.gpt import GPT
 from tests.conftest import DEBUG, ROOT, make_run, posix
@@ -201,14 +201,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         now[0] += 1 / 3
         update(*args)
 
-    def slow_ngrams(*args: Any) -> NgramModel:
+    def slow_baselines(*args: Any) -> dict[str, float]:
         now[0] += 100
-        return open_ngrams(*args)
+        return open_baselines(*args)
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(GPT, "forward", slow_forward)
     monkeypatch.setattr(Muon, "step", slow_update)
-    monkeypatch.setattr("data.batches.open_ngrams", slow_ngrams)
+    monkeypatch.setattr("data.batches.open_baselines", slow_baselines)
     return now
 
 

@@ -16,7 +16,7 @@ from common.errors import UserError
 from configs.config import DataConfig
 from data.batches import TextBatches, one_pass, open_batches
 from data.corpus import Corpus, Text
-from data.ngrams import count_ngrams
+from data.ngrams import measure_ngrams
 from data.tokenizer import ByteTokenizer, CharTokenizer
 
 CORPUS = Corpus("numbers", 0)
@@ -132,6 +132,6 @@ def test_ngrams_of_each_division_of_a_text_are_its_own(tmp_path: Path) -> None:
     ends = {(0.2, 0.1): (700, 900), (0.1, 0.2): (700, 800), (0.1, 0.1): (800, 900)}
     for (val, test), (train_end, val_end) in [*ends.items()] * 2:
         config = DataConfig(val_fraction=val, test_fraction=test)
-        found = TextBatches(text, config, 8, 0).ngrams
+        found = TextBatches(text, config, 8, 0).baselines
         splits = tokens[:train_end], tokens[train_end:val_end]
-        assert found.losses == count_ngrams(*splits, 5, len(found.orders)).losses
+        assert [*found.values()][1:] == measure_ngrams(*splits, 5)

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 import data.ngrams
 from common.errors import UserError
-from data.ngrams import choose_order, count_ngrams, longest_copy, mixed_losses, open_ngrams
+from data.ngrams import (
+    count_ngrams,
+    longest_copy,
+    measure_ngrams,
+    mixed_losses,
+    open_baselines,
+)
 
 Text = tuple[int, ...]
 V = 5
@@ -68,7 +74,7 @@ def numbers(tokens: Any) -> Any:
 def test_ngrams_equal_their_definition(
     train: list[int], val: list[int], order: int, at_once: int
 ) -> None:
-    found = count_ngrams(numbers(train), numbers(val), V, order)
+    found = count_ngrams(numbers(train), V, order)
     order = min(order, len(train))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data.ngrams, "READ_AT_ONCE", at_once)
@@ -76,9 +82,31 @@ def test_ngrams_equal_their_definition(
     nats, expected = Dictionary((*train,), order).read((*val,))
     assert surprisal == pytest.approx(nats, rel=1e-5)
     assert lengths.tolist() == expected
-    losses = [Dictionary((*train,), n).read((*val,))[0][1:] for n in range(1, order + 1)]
-    assert found.losses == pytest.approx([np.mean(each) for each in losses], rel=1e-5)
-    assert list(found.baselines.values()) == [math.log(V), *found.losses]
+
+
+@given(texts, texts, st.integers(1, 6))
+@example([0, 0], [1, 1], 2)
+def test_losses_are_those_of_ngrams_up_to_each_order(
+    train: list[int], val: list[int], order: int
+) -> None:
+    """The tokens of the validation split are neither counted nor preceded by training tokens."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data.ngrams, "MAX_ORDER", order)
+        patch.setattr(data.ngrams, "GAIN", -math.inf)
+        found = measure_ngrams(numbers(train), numbers(val), V)
+    assert len(found) == min(order, len(train) - max(1, len(train) // 10))
+    for n, loss in enumerate(found, start=1):
+        nats = Dictionary((*train,), n).read((*val,))[0][1:]
+        assert loss == pytest.approx(np.mean(nats), rel=1e-5)
+
+
+@pytest.mark.parametrize("V", [256, 65_536])
+def test_last_token_of_an_integer_type_is_not_the_end_of_the_split(V: int) -> None:
+    train, val = (
+        np.random.default_rng(0).integers(V - 2, V, (2, 300)).astype(f"u{V.bit_length() // 8}")
+    )
+    (unigram, *_), counted = measure_ngrams(train, val, V), count_ngrams(train, V, 1)
+    assert unigram == pytest.approx(counted.read(val)[0][1:].mean())
 
 
 def test_the_order_rises_while_it_improves_on_tokens_that_are_not_counted() -> None:
@@ -86,12 +114,11 @@ def test_the_order_rises_while_it_improves_on_tokens_that_are_not_counted() -> N
     string = random.integers(0, V, 30).tolist() * 40
     for train in (numbers(string), random.integers(0, V, 1000).astype(np.uint8)):
         cut = len(train) - len(train) // 10
-        losses = count_ngrams(train[:cut], train[cut - 1 :], V, 9).losses
+        losses = [count_ngrams(train[:cut], V, n).read(train)[0][cut:].mean() for n in range(1, 10)]
         gains = [shorter - longer for shorter, longer in pairwise(losses)]
         order = next(n for n, gain in enumerate(gains, start=1) if gain < 0.0005)
-        assert choose_order(train, V) == order
+        assert len(measure_ngrams(train, train, V)) == order
     assert order == 1
-    assert [*count_ngrams(train, train, V, 1).baselines] == ["uniform", "unigram"]
 
 
 def test_ngrams_are_those_of_the_last_tokens_and_a_damaged_file_is_named(
@@ -99,17 +126,15 @@ def test_ngrams_are_those_of_the_last_tokens_and_a_damaged_file_is_named(
 ) -> None:
     tokens = np.random.default_rng(0).integers(0, 3, 900).cumsum().astype(np.uint8) % V
     monkeypatch.setattr(data.ngrams, "MAX_TOKENS", 500)
-    path, train, val = tmp_path / "ngrams", tokens[:700], tokens[700:]
-    made = open_ngrams(path, train, val, V)
-    again = open_ngrams(path, train[:0], val[:0], V)  # from the file alone
-    best = choose_order(tokens[200:700], V)
-    want = count_ngrams(tokens[200:700], val, V, best)
-    for found in (made, again):
-        assert found.losses == want.losses
-        assert (found.read(val)[0] == want.read(val)[0]).all()
+    path, train, val = tmp_path / "baselines", tokens[:700], tokens[700:]
+    made = open_baselines(path, train, val, V)
+    again = open_baselines(path, train[:0], val[:0], V)  # from the file alone
+    want = measure_ngrams(tokens[200:700], val, V)
+    names = ["uniform", "unigram", "bigram", "3-gram", "4-gram"]
+    assert made == again == dict(zip(names, [math.log(V), *want], strict=False))
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError, match=f"{path} is damaged; delete it"):
-        open_ngrams(path, train, val, V)
+        open_baselines(path, train, val, V)
 
 
 def test_long_validation_split_is_measured_on_evenly_spaced_parts(
@@ -118,8 +143,8 @@ def test_long_validation_split_is_measured_on_evenly_spaced_parts(
     tokens = np.arange(40_000, dtype=np.uint16) % V
     tokens[10_000:] = np.random.default_rng(0).integers(0, V, 30_000)
     monkeypatch.setattr(data.ngrams, "MAX_VAL_TOKENS", 4000)
-    loss = open_ngrams(tmp_path / "ngrams", tokens[:5000], tokens, V).losses[1]
-    whole = count_ngrams(tokens[:5000], tokens, V, 2).losses[1]
+    loss = open_baselines(tmp_path / "baselines", tokens[:5000], tokens, V)["bigram"]
+    whole = measure_ngrams(tokens[:5000], tokens, V)[1]
     assert loss == pytest.approx(whole, rel=0.05)
 
 

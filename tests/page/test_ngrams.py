@@ -13,7 +13,7 @@ import torch
 
 from configs.config import DataConfig
 from data.corpus import load_text
-from data.ngrams import NgramModel, choose_order, count_ngrams
+from data.ngrams import NgramModel, count_ngrams, measure_ngrams
 from page.html import in_base64, make_html
 from tests.page.conftest import Show, wait_for_address
 from tests.page.test_page import act, logits_of, read, shown, text_of
@@ -58,7 +58,7 @@ def check(
     tab: Any, train: list[int], V: int, order: int, ids: list[int], places: list[int]
 ) -> None:
     surprisal, seen = json.loads(tab.evaluate(COUNT, [train, V, order, ids, places]))
-    ngrams = count_ngrams(np.array(train), np.array(train), V, order)
+    ngrams = count_ngrams(np.array(train), V, order)
     expected = ngrams.read(np.array(ids))[0]
     assert surprisal == pytest.approx(expected.tolist(), abs=1e-6)
     for t, (row, length, found, followed) in zip(places, seen, strict=True):
@@ -91,7 +91,7 @@ def test_ngrams_equals_python_on_the_manual(engine: Any) -> None:
     text = load_text(DataConfig())
     tokens = text.tokens[:90_000].tolist()
     train, V = tokens[:80_000], text.tokenizer.vocab_size
-    order = choose_order(np.array(train), V)
+    order = len(measure_ngrams(np.array(train), np.array(train), V))
     assert order > 5
     check(engine, train, V, order, tokens[85_000:85_300], [0, 1, 77, 200, 300])
 
@@ -125,7 +125,7 @@ def compare(tab: Any) -> None:
 def assert_counts(tab: Any, text: str, logits_TV: torch.Tensor, t: int) -> None:
     """Check all that the page shows of n-grams, with token t selected."""
     train, ids = numbers_of(SEED), numbers_of(text)
-    ngrams = count_ngrams(np.array(train), np.array(train), len(CHARS), ORDER)
+    ngrams = count_ngrams(np.array(train), len(CHARS), ORDER)
     nats = ngrams.read(np.array(ids))[0]
     model_TV = logits_TV.log_softmax(-1)
     own = np.array([-float(model_TV[i, ids[i + 1]]) for i in range(len(ids) - 1)])
