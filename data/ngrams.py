@@ -219,12 +219,13 @@ def open_baselines(path: Path, train: Array, val: Array, V: int) -> dict[str, fl
     if len(val) > MAX_VAL_TOKENS:
         parts = np.array_split(val, 100)
         val = np.concatenate([part[: MAX_VAL_TOKENS // 100] for part in parts])
-    with FileLock(f"{path}.lock"):  # another process may be making it
-        if not path.exists():
-            losses = measure_ngrams(train[-MAX_TOKENS:], val, V)
-            names = ["unigram", "bigram", *(f"{n}-gram" for n in range(3, len(losses) + 1))]
-            baselines = {"uniform": math.log(V)} | dict(zip(names, losses, strict=False))
-            write_atomically(path, json.dumps(baselines).encode())
+    if not path.exists():
+        with FileLock(f"{path}.lock"):
+            if not path.exists():  # another process may have just made it
+                losses = measure_ngrams(train[-MAX_TOKENS:], val, V)
+                names = ["unigram", "bigram", *(f"{n}-gram" for n in range(3, len(losses) + 1))]
+                baselines = {"uniform": math.log(V)} | dict(zip(names, losses, strict=False))
+                write_atomically(path, json.dumps(baselines).encode())
     with reading(path, "is damaged; delete it"):
         return dict(json.loads(path.read_text()))
 
