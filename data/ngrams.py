@@ -166,7 +166,9 @@ def sort_ngrams(tokens: Array) -> Iterator[Order]:
 def count_ngrams(train: Array, V: int, max_order: int) -> NgramModel:
     """Count the n-grams of up to `max_order` tokens."""
     model, orders = NgramModel(V, []), itertools.islice(sort_ngrams(train), max_order)
-    for order, longer in itertools.pairwise(itertools.chain(orders, [None])):
+    order: Order | None = next(orders)
+    while order:
+        longer = next(orders, None)
         contexts, size = order.contexts, len(order.contexts)
         # Only the longest count their occurrences.
         counts = np.bincount(longer.suffixes if longer else order.numbers, minlength=size)
@@ -176,6 +178,7 @@ def count_ngrams(train: Array, V: int, max_order: int) -> NgramModel:
         keys = np.empty(size, np.int64)
         keys[order.numbers] = V * order.shorter[:-1].astype(np.int64) + train[order.n - 1 :]
         model.orders.append(Grams(keys, np.append(share, np.float32(0)), left))
+        order = longer
     return model
 
 
@@ -192,8 +195,8 @@ def measure_ngrams(train: Array, val: Array, V: int) -> list[float]:
     losses: list[list[float]] = [[], []]
     shorter = [np.full(end - first, 1 / V) for _, first, end in parts]
     orders = itertools.islice(sort_ngrams(tokens), min(MAX_ORDER, cut))
-    pairs = itertools.pairwise(itertools.chain([None], orders))
-    for last, order in progress(pairs, "counting n-grams", size > LONG):
+    last: Order | None = None
+    for order in progress(orders, "counting n-grams", size > LONG):
         for i, (counted, first, end) in enumerate(parts):
             numbers = order.numbers[: counted - order.n + 1]
             counts = np.bincount(numbers, minlength=len(order.contexts))
@@ -206,6 +209,7 @@ def measure_ngrams(train: Array, val: Array, V: int) -> list[float]:
             del counts
             if last and losses[0][-2] - losses[0][-1] < GAIN:
                 return losses[1]
+        last = order
     return losses[1]
 
 
