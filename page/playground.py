@@ -7,17 +7,26 @@ from typing import Any
 import yaml
 
 from common.errors import UserError
-from configs.config import Config
-from configs.load import Loader, read_config
+from configs.config import Config, ModelConfig, TrainConfig
+from configs.load import Loader, fields_of, read_config
 
 PAGE = Path(__file__).parent
 SETTINGS = yaml.load((PAGE / "playground.yaml").read_bytes(), Loader)
 
 
 def playground_data() -> dict[str, Any]:
-    """Return the defaults of train.py, and the config and the description of each task."""
-    tasks = {task: {"about": SETTINGS[task]["about"], **config_of(task)} for task in SETTINGS}
-    return {"defaults": dataclasses.asdict(Config()), "tasks": tasks}
+    """Return the defaults of train.py, the first sentence of the help of each field of a model and
+    its training, and the config and the description of each task."""
+    fields = fields_of(ModelConfig) | fields_of(TrainConfig)
+    sentences = {name: " ".join(each.description.split()) for name, each in fields.items()}
+    return {
+        "defaults": dataclasses.asdict(Config()),
+        "help": {name: text.partition(". ")[0].rstrip(".") for name, text in sentences.items()},
+        "tasks": {
+            task: {key: SETTINGS[task][key] for key in ("about", "watch")} | config_of(task)
+            for task in SETTINGS
+        },
+    }
 
 
 def config_of(task: str) -> dict[str, Any]:

@@ -7,13 +7,13 @@ import { highOf } from "./engine/stages.js";
 import { Trainer } from "./engine/trainer.js";
 import { measures } from "./measures.js";
 import { data, last, sizes, snapshots } from "./run.js";
-import { config, described, measure, script, setting, task } from "./setting.js";
+import { config, described, measure, opened, script, setting, task } from "./setting.js";
 import { change, state } from "./state.js";
 
 const MEMORY = 64e6; // bytes of the weights of all snapshots
 const MOST = 100; // snapshots
 const AHEAD = 3; // steps that workers have to do while the page draws
-const { shapes, run: { parameters } } = data;
+const { shapes, run: { parameters } } = data, first = snapshots[0];
 
 let trainer; // once training begins
 let running = Promise.resolve(); // the last call of `train`
@@ -29,7 +29,7 @@ export const train = (count, pace = () => Infinity) =>
 export const pause = () => change({ training: false });
 
 async function go(count, pace) {
-  trainer ??= new Trainer(config.model, config.train, sizes.V, setting.workers, script);
+  trainer ??= new Trainer(config.model, config.train, sizes.V, setting.workers, script, first);
   const end = trainer.steps + count, sent = [];
   let keeping = null, free = 0; // the promise of a snapshot, and when the next may follow
   change({ training: true, stopped: null });
@@ -101,16 +101,17 @@ function thinOut() {
   return moved;
 }
 
-/** The bytes of last.safetensors, of a snapshot: with it alone, a folder is a run. */
-export function savedRun({ step, weights, lens_loss }) {
+/** The bytes of last.safetensors, of a snapshot: with it alone, a folder is a run. A snapshot that was
+ * opened keeps its header. */
+export function savedRun({ step, weights, lens_loss, header }) {
   const loss = lens_loss.at(-1);
-  return checkpoint({
+  return checkpoint(header ?? JSON.stringify({
     config, tokenizer: data.tokenizer,
-    corpus: { source: config.data.source, start_token: 0 },
+    corpus: opened?.header.corpus ?? { source: config.data.source, start_token: 0 },
     machine: { device: "cpu", processor: "a browser", threads: setting.workers, processes: 1,
       precision: "float32", torch: "" },
     state: { step, last_eval_step: step, val_loss: loss, best_val_loss: loss },
-  }, shapes, weights);
+  }), shapes, weights);
 }
 
 /** The config file that trains the same in PyTorch. */

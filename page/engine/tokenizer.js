@@ -4,6 +4,8 @@
 import { range } from "./numbers.js";
 
 // Bytes that are not UTF-8 are kept as U+DC80 to U+DCFF, as with Python's surrogateescape.
+const escaped = (byte) => String.fromCharCode(0xdc00 + byte);
+
 function utf8Of(text) {
   const encoder = new TextEncoder();
   return Array.from(text).flatMap((char) => {
@@ -12,7 +14,7 @@ function utf8Of(text) {
   });
 }
 
-function textOf(bytes) {
+function textOf(bytes, keep = escaped) {
   const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
   let text = "";
   for (let i = 0; i < bytes.length;) {
@@ -22,7 +24,7 @@ function textOf(bytes) {
       text += decoder.decode(bytes.subarray(i, i + length));
       i += length;
     } catch { // not UTF-8: one byte is kept as it is
-      text += String.fromCharCode(0xdc00 + lead);
+      text += keep(lead);
       i += 1;
     }
   }
@@ -75,6 +77,17 @@ class Subwords {
       }
     });
   }
+}
+
+/** The label of each token, as in data/tokenizer.py: bytes that are not a character are \\xNN. */
+export function labelsOf(described) {
+  const label = (bytes) =>
+    textOf(Uint8Array.from(bytes), (byte) => `\\x${byte.toString(16).padStart(2, "0")}`);
+  return {
+    char: ({ chars }) => Array.from(chars), word: ({ words }) => words,
+    byte: () => range(256).map((byte) => label([byte])),
+    bpe: () => new Subwords(described).bytes.map(label),
+  }[described.kind](described);
 }
 
 export class Tokenizer {

@@ -1,7 +1,7 @@
 // Training in the page: a replica of the model in each worker, and the steps that all make.
 
 import { range } from "./numbers.js";
-import { initialize, shapesOf } from "./shapes.js";
+import { shapesOf } from "./shapes.js";
 import "./worker.js";
 
 export const defaultWorkers = () => Math.min(4, Math.max(1, navigator.hardwareConcurrency - 1));
@@ -11,12 +11,13 @@ export class Trainer {
    * @param train the fields of configs/config.py
    * @param count number of workers
    * @param script text of the page's script, whose first import is this module, so that the script
-   *     begins with what a worker needs */
-  constructor(config, train, vocabSize, count, script) {
+   *     begins with what a worker needs
+   * @param start {step, weights} to go on from */
+  constructor(config, train, vocabSize, count, script, { step, weights }) {
     if (config.dropout || config.attn_dropout) throw new Error("the page trains without dropout");
     this.train = train;
     this.shapes = shapesOf(config, vocabSize);
-    this.steps = this.next = 0; // steps that are made, and number of the next one to send
+    this.first = this.steps = this.next = step; // steps that are made; the next one to send
     const end = script.indexOf("// The end of worker.js");
     const url = URL.createObjectURL(new Blob([script.slice(0, end)], { type: "text/javascript" }));
     this.workers = range(count).map(() => new Worker(url));
@@ -28,7 +29,6 @@ export class Trainer {
         for (const { reject } of this.due.flat()) reject(this.error);
       };
     });
-    const weights = initialize(config, this.shapes, this.train.seed);
     const ports = range(count).map(() => new Array(count).fill(null)); // between two replicas
     for (const a of range(count)) {
       for (const b of range(a)) {
@@ -58,7 +58,7 @@ export class Trainer {
     const tokens = batch.length * (batch[0].length - 1);
     const cut = (rank) => Math.round((rank * batch.length) / count);
     const [{ loss, gradNorm }] = await this.ask((rank) =>
-      [["step", batch.slice(cut(rank), cut(rank + 1)), tokens, number, train]]);
+      [["step", batch.slice(cut(rank), cut(rank + 1)), tokens, number - this.first, train]]);
     if (loss === undefined) return {};
     const step = number + 1;
     if (!Number.isFinite(loss + gradNorm)) {
@@ -70,10 +70,10 @@ export class Trainer {
   }
 
   /** Return {step, weights} of a replica after all calls so far, in the order of `shapes`. */
-  async weights(rank = 0) { return (await this.ask(() => [["weights"]]))[rank]; }
-
-  /** Replace the weights of all replicas. */
-  load(weights) { return this.ask(() => [["load", weights]]); }
+  async weights(rank = 0) {
+    const { step, weights } = (await this.ask(() => [["weights"]]))[rank];
+    return { step: this.first + step, weights };
+  }
 
   /** End the workers. */
   close() { for (const worker of this.workers) worker.terminate(); }

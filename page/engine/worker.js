@@ -11,7 +11,7 @@ class Replica {
   constructor(config, shapes, weights, rank, ports) {
     this.learner = new Learner(config, shapes);
     this.optimizer = new Optimizer(this.learner, shapes);
-    this.load(weights);
+    this.learner.load(weights, (room) => room.set(weights));
     Object.assign(this, { rank, ports, inbox: [] }); // a port to each other replica, by rank
     ports.forEach((port, from) => {
       if (port) port.onmessage = ({ data }) => {
@@ -20,8 +20,6 @@ class Replica {
       };
     });
   }
-
-  load(weights) { this.learner.load(weights, (room) => room.set(weights)); }
 
   weights() { return { step: this.optimizer.steps, weights: this.learner.weights.slice() }; }
 

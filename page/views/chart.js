@@ -7,10 +7,11 @@ import { count, number } from "./format.js";
 const NEAR = 5; // pixels between a label and a curve
 
 /** Lines of values at `places`, increasing numbers from the left: `lines` have {y, kind, title}, and
- * {share: name} if they have an axis of their own, from 0 to 1; `level` is dashed; `here` is the
- * selected index; `marks` are {at, label}, where the glossary has the label; `levels` are {value,
- * label} of thin lines, drawn if they are in the range of `lines`; `values` adds a vertical axis,
- * `unit` names the places. A press calls `choose` with the index of the nearest place. */
+ * {share: name} if they have an axis of their own, from 0 to 1, and {at} if they have other places;
+ * `level` is dashed; `here` is the selected index; `marks` are {at, label}, where the glossary has the
+ * label; `levels` are {value, label} of thin lines, drawn if they are in the range of `lines`; `values`
+ * adds a vertical axis, `unit` names the places. A press calls `choose` with the index of the nearest
+ * place. */
 export function lineChart(box, lines, { label, places, unit, here = null, choose, values,
   level = null, dots = [], marks = [], levels = [] }) {
   const width = box.clientWidth, height = box.clientHeight;
@@ -21,9 +22,10 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
   const [left, right, top, bottom] = [values ? 2.6 : 0.8, shares ? 4.2 : 1.2, 0.6, 1.1]
     .map((pad) => pad * rem());
   const low = Math.min(...all), high = Math.max(...all, low + 0.02);
-  const last = places.length - 1, end = places[last] || 1, power = powerOf(places);
+  const longest = lines.map(({ at = places }) => at).reduce((a, b) => (b.at(-1) > a.at(-1) ? b : a));
+  const end = longest.at(-1) || 1, power = powerOf(longest);
   const along = (place) => left + (place / end) ** power * (width - left - right);
-  const x = (i) => along(places[i]);
+  const x = (i, at = places) => along(at[i]);
   const y = (value, share = (value - low) / (high - low)) =>
     top + (1 - share) * (height - top - bottom);
   const line = (kind, x1, x2, y1, y2) => svg("line", { class: kind, x1, x2, y1, y2 });
@@ -63,9 +65,9 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
   }
   if (Number.isFinite(level)) chart.append(across(level, "uniform"));
   if (here !== null) chart.append(upright(here, "moment"));
-  for (const { y: values, kind, title, share } of lines) {
-    const points = range(places.length).filter((i) => Number.isFinite(values[i]))
-      .map((i) => `${x(i)},${y(values[i], share && values[i])}`).join(" ");
+  for (const { y: values, kind, title, share, at } of lines) {
+    const points = range(values.length).filter((i) => Number.isFinite(values[i]))
+      .map((i) => `${x(i, at)},${y(values[i], share && values[i])}`).join(" ");
     chart.append(svg("polyline", { class: `line ${kind}`, points }, svg("title", {}, title)));
   }
   chart.append(...front);
@@ -88,9 +90,9 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
   /** The labels of the marks that have room next to it, away from the curves. */
   function labels() {
     const boxes = []; // [left, right, row] of each label
-    const tall = 0.75 * rem(), curve = ({ y: values, share }, at) => {
-      const i = clamp(range(last + 1).findIndex((each) => x(each) >= at), 1, last);
-      const [a, b] = [x(i - 1), x(i)];
+    const tall = 0.75 * rem(), curve = ({ y: values, share, at: own = places }, at) => {
+      const i = Math.max(1, own.findIndex((place) => along(place) >= at));
+      const [a, b] = [x(i - 1, own), x(i, own)];
       const [ya, yb] = [i - 1, i].map((each) => y(values[each], share && values[each]));
       return ya + clamp((at - a) / (b - a || 1), 0, 1) * (yb - ya);
     };

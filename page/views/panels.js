@@ -13,14 +13,14 @@ import { showLens } from "./lens.js";
 import { showPatching } from "./patching.js";
 import { showScores } from "./scores.js";
 
-export const PANELS = [
-  { key: "lens", title: "Logit lens", show: showLens },
-  { key: "patch", title: "Patching", show: showPatching },
-  { key: "scores", title: "Head scores", show: showScores },
-  ...(data.examples ? [{ key: "examples", title: "Head examples", show: showExamples }] : []),
-  { key: "alone", title: "Head from weights", show: showAlone },
-  { key: "circuit", title: "Circuit", show: showCircuit },
-];
+export const PANELS = [];
+
+/** Add a panel, which may be one of the playground alone. */
+export function offer(panel) {
+  const { key, title } = panel, open = () => openPanel(state.panel === key ? null : key);
+  PANELS.push(panel);
+  $("more").append(button(open, { id: `show-${key}` }, title));
+}
 
 /** Show the open panel, and no other. */
 export function showPanel(isCurrent) {
@@ -36,5 +36,9 @@ export function followCircuit() {
   if (state.panel === "circuit") showCircuit();
 }
 
-$("more").append(...PANELS.map(({ key, title }) =>
-  button(() => openPanel(state.panel === key ? null : key), { id: `show-${key}` }, title)));
+offer({ key: "lens", title: "Logit lens", show: showLens });
+offer({ key: "patch", title: "Patching", show: showPatching });
+offer({ key: "scores", title: "Head scores", show: showScores });
+if (data.examples) offer({ key: "examples", title: "Head examples", show: showExamples });
+offer({ key: "alone", title: "Head from weights", show: showAlone });
+offer({ key: "circuit", title: "Circuit", show: showCircuit });

@@ -1,44 +1,59 @@
-// The form of the playground, and the buttons that train.
+// The form of the playground, and the buttons that train, save and open.
 
 import { goTo } from "../actions.js";
-import { last, snapshots } from "../run.js";
+import { readCheckpoint } from "../engine/safetensors.js";
+import { data, last, snapshots, UNIT } from "../run.js";
 import {
-  FIELDS, isShort, keepText, linkTo, pasted, problems, setting, SHORTEST,
+  carried, carry, described, explained, FIELDS, impossible, inWords, isShort, linkTo, opened, problems,
+  setting, SHORTEST, untrainable, valueOf,
 } from "../setting.js";
 import { follow, state } from "../state.js";
 import { configFile, pause, savedRun, train } from "../training.js";
-import { $, button, el, saveFile } from "./elements.js";
-import { count } from "./format.js";
+import { comparison, goToA, keep, other } from "./compare.js";
+import { $, button, el, refill, saveFile } from "./elements.js";
+import { count, number } from "./format.js";
 import { showLoss, showMoment } from "./training.js";
 import { showFormation } from "./scores.js";
 
-const mayReplace = () => !snapshots[last()].step ||
-  confirm("A new model replaces this one. To keep it, first download its weights.");
+const mayReplace = () => last() === 0 || data.kept?.steps?.at(-1) === snapshots[last()].step || confirm(
+  "Another model replaces this one. To keep it, press Cancel, then Download: Open brings it back.");
 
-/** A labeled choice; `choose` gets the value. */
-function choice({ key, label, values }, choose) {
-  const words = { true: "on", false: "off" };
-  const input = el("select", { id: `set-${key}` }, ...values.map((value) =>
-    el("option", { value }, words[value] ?? `${value}`)));
-  input.value = setting[key];
-  input.onchange = () => choose(values[input.selectedIndex], input);
-  return el("label", {}, `${label} `, input);
+const said = el("p", { id: "said", popover: "auto", role: "status" });
+function say(words) {
+  said.textContent = words;
+  said.togglePopover(true);
 }
 
-const newModel = (field) => choice(field, (value, input) => {
-  if (mayReplace()) location.search = linkTo({ [field.key]: value });
-  else input.value = setting[field.key];
+/** A labeled choice, which explains itself; `choose` gets the value. */
+function choice(field, choose) {
+  const { key, label, values } = field, chosen = setting[key];
+  const all = values?.includes(chosen) ? values : [chosen, ...values ?? []];
+  const input = values ? el("select", {}, ...all.map((value) => el("option", {}, inWords(value))))
+    : el("input", { type: "number", step: "any", value: chosen });
+  Object.assign(input, { id: `set-${key}`, disabled: opened !== null && !["task", "pace"].includes(key),
+    selectedIndex: all.indexOf(chosen),
+    onchange: () => choose(values ? `${all[input.selectedIndex]}` : input.value, input) });
+  const labeled = el("label", {}, `${label} `, input);
+  labeled.dataset.says = explained(field);
+  return labeled;
+}
+
+const newModel = (field) => choice(field, (text, input) => {
+  const value = valueOf(field, text);
+  if (value === undefined) say(impossible(field, text));
+  else if (mayReplace()) location.search = linkTo({ [field.key]: value });
+  else if (field.values) input.value = inWords(setting[field.key]);
 });
-const shown = FIELDS.filter(({ label }) => label);
-const said = el("output", { className: "small" });
-const text = el("textarea", { id: "pasted", rows: 3, value: pasted, spellcheck: false,
+const [task, layers, heads, width, ...others] = FIELDS.filter(({ key }) => key !== "pace");
+const steps = FIELDS.find(({ key }) => key === "pace");
+const text = el("textarea", { id: "pasted", rows: 3, value: carried.text ?? "", spellcheck: false,
   placeholder: `Paste a text of ${SHORTEST} characters or more. Until then the model reads this ` +
     "page's script." });
 
 function useText() {
-  if (isShort(text.value)) said.textContent = `The text needs ${SHORTEST} characters or more.`;
+  if (isShort(text.value)) say(`The text needs ${SHORTEST} characters or more.`);
   else if (mayReplace()) {
-    keepText(text.value);
+    carry({ text: text.value });
     location.reload();
   }
 }
@@ -46,28 +61,54 @@ function useText() {
 function download() {
   const snapshot = snapshots[state.snapshot];
   saveFile("last.safetensors", savedRun(snapshot));
-  said.textContent = `The weights of step ${count(snapshot.step)}, which is on show. Put the file ` +
-    "into a folder of its own, as runs/mine/last.safetensors. Then: python sample.py mine";
+  say(`last.safetensors has the weights of step ${count(snapshot.step)}, which is on show. Open, here, ` +
+    "brings them back. For Python, put the file into a folder of its own, as " +
+    "runs/mine/last.safetensors. Then: python sample.py mine");
+}
+
+/** Show another model instead, if the page can compute what is in the file. */
+async function open(file) {
+  try {
+    const { text, weights } = readCheckpoint(new Uint8Array(await file.arrayBuffer()), described.defaults);
+    if (!mayReplace()) return;
+    const url = await new Promise((resolve) => {
+      const reader = Object.assign(new FileReader(), { onload: () => resolve(reader.result) });
+      reader.readAsDataURL(new Blob([weights]));
+    });
+    carry({ file: { name: file.name, text, weights: url.slice(url.indexOf(",") + 1) } });
+    location.href = `?${new URLSearchParams({ file: file.name })}`;
+  } catch ({ message }) {
+    say(`${file.name} cannot be opened: ${message}.`);
+  }
 }
 
 function copy(words, note = "") {
-  said.textContent = words + note;
+  say(words + note);
   navigator.clipboard?.writeText(words).catch(() => {}); // it can be copied by hand
 }
 
 const copyConfig = () =>
   copy(configFile(), "Save this as mine.yaml. Then: python train.py mine.yaml");
-const copyLink = () => copy(new URL(linkTo() + location.hash, location).href, " (" +
-  (setting.task === "text" ? "without the pasted text" : "open it, and press Train") +
-  "; optimizer, learning_rate, seed and others can be set in it, as &seed=2)");
+const copyLink = () => (opened ? say("A link cannot hold an opened model. Hand out its file.")
+  : copy(new URL(linkTo() + location.hash, location).href, ` (${setting.task === "text"
+    ? "without the pasted text" : "open it, and press Train"})`));
 
-const form = el("section", { id: "setting", ariaLabel: "Setting" },
-  el("b", {}, "New model"), ...shown.slice(0, -1).map(newModel),
-  button(download, { title: "last.safetensors, a run for sample.py and study.py" },
-    "Download weights"),
-  button(copyLink, {}, "Copy link"),
-  button(copyConfig, { title: "that trains the same in PyTorch" }, "Copy config"),
-  ...(setting.task === "text" ? [text, button(useText, {}, "Use this text")] : []), said);
+const picked = el("input", { type: "file", accept: ".safetensors", hidden: true,
+  onchange: () => picked.files[0] && open(picked.files[0]), onclick() { this.value = ""; } });
+for (const type of ["dragover", "drop"]) {
+  addEventListener(type, (event) => {
+    if (!event.dataTransfer.types.includes("Files")) return; // but a text
+    event.preventDefault();
+    if (type === "drop") open(event.dataTransfer.files[0]);
+  });
+}
+
+const more = el("details", { id: "more-settings", onkeydown({ key }) {
+  if (key === "Escape" && !said.matches(":popover-open")) this.open = false;
+} }, el("summary", {}, "More settings"), el("div", {},
+  ...(setting.task === "text" ? [text, button(useText, {}, "Use this text")] : []),
+  ...others.map(newModel),
+  button(copyConfig, { title: "that trains the same in PyTorch" }, "Copy config")));
 
 const begin = (count) => {
   goTo(last()); // to watch
@@ -77,32 +118,47 @@ const main = button(() => (state.training ? pause()
   : begin(setting.max_steps - snapshots[last()].step % setting.max_steps)), { id: "train" });
 const one = button(() => begin(1), {}, "Step");
 const pace = () => (setting.pace === "fastest" ? Infinity : setting.pace);
-
-const note = el("p", { id: "training-note", role: "status" });
+const toA = button(() => {
+  if (data.kept && !data.kept.steps) return mayReplace() && goToA();
+  keep();
+  showTraining();
+  showLoss();
+}, { title: "keeps the curve, and the map of the selected head, to compare with the next model" });
 
 function showTraining() {
-  const { step } = snapshots[last()], isDone = step > 0 && step % setting.max_steps === 0;
-  main.textContent = state.training ? "Pause" : "Train";
-  one.disabled = state.training;
-  note.className = state.stopped ? "failed" : "";
-  note.textContent = state.stopped
-    ? `Stopped ${state.stopped}. The weights are the last finite ones; lower a learning rate in the link.`
-    : state.edits.length ? "Edits affect neither training nor the scores of heads."
-      : isDone && !state.training ? `Trained for ${count(step)} steps. Train goes on from there.` : "";
+  const { training, stopped } = state, { step } = snapshots[last()], { kept } = data;
+  const isDone = step > 0 && step % setting.max_steps === 0;
+  main.textContent = training ? "Pause" : isDone ? "Train on" : "Train";
+  main.disabled = untrainable !== "";
+  one.disabled = training || main.disabled;
+  toA.textContent = kept && !kept.steps ? "Go to A" : other() ? "Keep, go to B" : "Keep as A";
+  toA.disabled = training || opened !== null || (last() === 0 && toA.textContent !== "Go to A");
+  const compared = comparison(), watch = data.about || fromFile();
+  $("source").className = stopped ? "failed" : "";
+  refill($("source"), ...(stopped ? [`Stopped ${stopped}. The weights are the last finite ones; lower a ` +
+    "learning rate under More settings."] : compared.length ? compared
+    : [opened ? "" : step ? "Watch: " : "Press Train: ", watch]));
+}
+
+function fromFile() {
+  const { header: { state: { step, val_loss } } } = opened;
+  return `${opened.name}, step ${count(step)}, validation loss ${number(val_loss)} ${UNIT}. ` +
+    (untrainable ? `Train is disabled: ${untrainable}.`
+      : "Train goes on from its weights, with a new state of the optimizer.");
 }
 
 document.querySelector("h1").textContent = "Watch a GPT learn";
-$("source").prepend("Press Train: a small GPT learns in this tab, offline. ");
-$("loss").append("Its loss will be drawn here.");
-$("notices").before(form);
-$("notices").append(...problems.map((problem) =>
-  el("p", { className: "trouble" }, problem)));
-$("bar").firstElementChild.prepend(main,
-  el("div", { className: "controls" }, one, choice(shown.at(-1), (value) => {
-    setting.pace = value;
-    history.replaceState(null, "", linkTo() + location.hash);
-  })));
-$("told").append(note);
+document.querySelector("h1").after(el("section", { id: "setting", ariaLabel: "Setting" },
+  ...[task, layers, heads, width].map(newModel), more));
+if (!untrainable) $("loss").append("The loss will be drawn here.");
+$("notices").append(said, ...problems.map((problem) => el("p", { className: "trouble" }, problem)));
+$("bar").firstElementChild.prepend(main, one, choice(steps, (text) => {
+  setting.pace = valueOf(steps, text);
+  history.replaceState(null, "", linkTo() + location.hash);
+}), $("play"));
+$("play").after(button(copyLink, {}, "Copy link"), button(download, {}, "Download"),
+  button(() => picked.click(), { title: "a .safetensors, which can also be dropped on the page" }, "Open"),
+  picked, toA);
 document.body.classList.add("live");
 follow("newest", showLoss, showMoment, showFormation);
 for (const part of ["training", "stopped", "view"]) follow(part, showTraining);

@@ -11,7 +11,7 @@ import { lineChart } from "./chart.js";
 import { $, refill, term } from "./elements.js";
 import { count, number, percent } from "./format.js";
 
-const [howMany, ofText] = data.measured.split("validation sequences");
+const [howMany, ofText] = data.measured.split("validation sequences"); // or of random strings
 const LEVELS = shownOf(data.baselines).map(([label, value]) => ({ label, value }));
 const stages = () => stagesOf(snapshots, data.baselines, measures[0]);
 export const stepsShown = () => snapshots.map(({ step }) => step);
@@ -26,9 +26,10 @@ export function showMoment() {
     .flatMap(({ label }) => [" · ", term(label)]);
   const right = CURVES.map(({ title, i }) =>
     percent(accuracy[i]) + (i ? ` ${title} (dashed)` : " (right axis)")).join(", ");
-  refill($("moment"), ...(atStep || last() ? [term("step"), ` ${count(step)} · `] : []), term("loss"),
+  const hasStep = atStep || last() || (data.live && step);
+  refill($("moment"), ...(hasStep ? [term("step"), ` ${count(step)} · `] : []), term("loss"),
     `${right && ", all tokens:"} ${number(lens_loss[sizes.L])} ${UNIT} on ${howMany}`,
-    term("validation sequences"), ofText,
+    ...(ofText === undefined ? [] : [term("validation sequences"), ofText]),
     edited() ? " without the edits" : `; ${number(view.pass.loss)} on this text`,
     ...(right ? [" · ", term("accuracy"), `, answers only: ${right}`] : []), ...reached);
   $("slider").ariaValueText = $("moment").textContent;
@@ -38,9 +39,10 @@ let shownFor; // what the chart shows
 
 export function showLoss() {
   $("play").disabled = last() === 0;
-  if (last() === 0 || !state.view) return;
+  const { kept } = data;
+  if ((last() === 0 && !kept?.steps) || !state.view) return;
   const { clientWidth, clientHeight } = $("loss");
-  const looks = [state.view.snapshot, state.newest, clientWidth, clientHeight].join();
+  const looks = [state.view.snapshot, state.newest, clientWidth, clientHeight, kept?.map?.step].join();
   if (looks === shownFor) return; // typing does not change it
   shownFor = looks;
   $("slider").max = last();
@@ -50,7 +52,10 @@ export function showLoss() {
   const title = `validation loss per snapshot, from ${number(y[0], 2)} to ${number(y[last()], 2)}`;
   const curves = CURVES.map(({ title, kind, i }) => (
     { title, kind, share: "accuracy", y: snapshots.map(({ accuracy }) => accuracy[i]) }));
-  lineChart($("loss"), [{ y, kind: "", title }, ...curves],
+  const ofA = !kept?.steps ? [] : [{ y: kept.loss, title: "A: loss" }, ...CURVES.map(({ title, kind, i }) =>
+    ({ title: `A: ${title}`, kind, share: "accuracy", y: kept.accuracy[i] }))];
+  lineChart($("loss"), [{ y, kind: "", title }, ...curves,
+    ...ofA.map((line) => ({ ...line, kind: `${line.kind ?? ""} kept`, at: kept.steps }))],
     { label: title, places: stepsShown(), unit: "step", here: state.view.snapshot, dots: y, marks,
       levels: LEVELS, choose: goTo, values: data.live });
 }

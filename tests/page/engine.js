@@ -11,13 +11,14 @@ import { NgramModel } from "../../page/engine/ngrams.js";
 import { inductionOn } from "../../page/engine/pass.js";
 import { Random } from "../../page/engine/random.js";
 import { generate } from "../../page/engine/sampling.js";
-import { shapesOf } from "../../page/engine/shapes.js";
+import { initialize, shapesOf } from "../../page/engine/shapes.js";
 import { stagesOf } from "../../page/engine/stages.js";
 import { TASKS } from "../../page/engine/tasks.js";
 import { Tokenizer } from "../../page/engine/tokenizer.js";
 import { floatsOf } from "../../page/engine/weights.js";
 
 Object.assign(globalThis, {
-  ACTIVATIONS, Alone, arena, Circuit, Engine, floatsOf, generate, inductionOn, Learner, logitGoal,
-  Measure, NgramModel, Random, scoreGoal, shapesOf, stagesOf, TASKS, Tokenizer, Trainer, windowStart,
+  ACTIVATIONS, Alone, arena, Circuit, Engine, floatsOf, generate, inductionOn, initialize, Learner,
+  logitGoal, Measure, NgramModel, Random, scoreGoal, shapesOf, stagesOf, TASKS, Tokenizer, Trainer,
+  windowStart,
 });

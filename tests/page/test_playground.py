@@ -14,7 +14,9 @@ from common.errors import UserError
 from configs.load import read_config
 from data.batches import TaskBatches
 from data.tasks import TASKS
+from data.tokenizer import BPETokenizer, train_bpe
 from page.html import make_playground
+from tests.conftest import make_run
 from tests.page.conftest import altered, settle, wait_for_address
 from tests.page.test_page import point_at
 from training.checkpoint import open_run
@@ -92,11 +94,9 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
     assert "pace=1" in tab.url
     tab.click("#train")
     tab.wait_for_function("() => glassgpt.steps.length > 1")
-    assert tab.inner_text("#train") == "Pause" and tab.is_disabled("#train + .controls button")
+    assert tab.inner_text("#train") == "Pause" and tab.is_disabled("text=Step >> visible=true")
     tab.click("#ablate")
     tab.wait_for_selector(".pick.off")
-    note = tab.inner_text("#training-note")
-    assert note == "Edits affect neither training nor the scores of heads."
     tab.wait_for_function("() => glassgpt.steps.length > 2")
     assert "ablated" in tab.inner_text("#edit-list")
     tab.click("#train")
@@ -106,8 +106,7 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
     for steps in (3, 6):  # Train ends at max_steps, and goes on from there
         tab.fill("#slider", "0")  # Train shows the newest step again
         settle(tab).click("#train")
-        note = f"Trained for {steps} steps. Train goes on from there."
-        tab.wait_for_selector(f"#training-note:has-text('{note}')")
+        tab.wait_for_selector("text=Train on")
         assert steps_of(tab)[-1] == steps and f"step {steps} " in settle(tab).inner_text("#moment")
 
 
@@ -127,7 +126,9 @@ def test_every_task_can_be_chosen(play: Open) -> None:
     with tab.expect_navigation():
         tab.select_option("#set-task", "modular")
     assert settle(tab).url.endswith("?task=modular&pace=5&workers=2")
-    assert tab.input_value("#set-n_embd") == "96" and "97" in tab.inner_text("#source")
+    assert tab.input_value("#set-n_embd") == "96" and "grokking" in tab.inner_text("#source")
+    tab.focus("#set-task")
+    assert tab.inner_text("#term").startswith("task: Sums modulo 97, ")
     # In a sequence of a few tokens, uniform attention has high scores.
     labels = tab.locator(".pick i").all_inner_texts()
     assert len(labels) == 4 and not any(labels)
@@ -182,14 +183,14 @@ def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
     assert tab.locator("#text .masked").count() == 6 + 2
     assert "sum, 4 keys" in settle(tab).inner_text("#step")
     with settle(tab).expect_download() as download:
-        tab.click("text=Download weights")
+        tab.click('text="Download"')
     download.value.save_as(tmp_path / "last.safetensors")
     saved = open_run(tmp_path)
     ids = torch.from_numpy(saved.tokenizer.encode(text).astype(int))[None]
     expected = saved.model()(ids)[0].detach().numpy()
     assert np.abs(logits(tab, text, 4) - expected).max() < 1e-5
     tab.click("text=Copy link")
-    assert kinds in tab.inner_text("#setting output")
+    assert kinds in tab.inner_text("#said")
 
 
 def test_task_without_norms_has_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +225,7 @@ def test_an_address_is_a_run(play: Open) -> None:
     tab = play(f"?{SETTINGS}&seed=7")
     first = run(tab)
     tab.click("text=Copy link")
-    link = tab.inner_text("#setting output").split()[0]
+    link = tab.inner_text("#said").split()[0]
     assert "seed=7" in link
     again, other = run(play("?" + link.partition("?")[2])), run(play(f"?{SETTINGS}&seed=8"))
     assert first == again and first[0]["loss"] != other[0]["loss"]
@@ -257,9 +258,9 @@ def test_downloads_are_what_is_on_show(play: Open, tmp_path: Path) -> None:
     for step in (3, 0):
         tab.fill("#slider", str(steps_of(tab).index(step)))
         with settle(tab).expect_download() as download:
-            tab.click("text=Download weights")
+            tab.click('text="Download"')
         download.value.save_as(tmp_path / "last.safetensors")
-        assert f"The weights of step {step}, " in tab.inner_text("#setting output")
+        assert f"the weights of step {step}, " in tab.inner_text("#said")
         saved = open_run(tmp_path)
         ids = torch.from_numpy(saved.tokenizer.encode(text).astype(int))[None]
         expected = saved.model()(ids)[0].detach().numpy()
@@ -270,8 +271,9 @@ def test_downloads_are_what_is_on_show(play: Open, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
         saved.check_resume(header.corpus, header.config.train, header.machine)
     assert saved.tokenizer == TaskBatches(header.config.data, 4, 0).tokenizer
+    tab.click("text=More settings")
     tab.click("text=Copy config")
-    config, _, note = tab.inner_text("#setting output").rpartition("\n")
+    config, _, note = tab.inner_text("#said").rpartition("\n")
     assert note.startswith("Save this as mine.yaml")
     (tmp_path / "mine.yaml").write_text(config)
     assert read_config({}, str(tmp_path / "mine.yaml")) == header.config
@@ -310,9 +312,11 @@ def test_pasted_text_is_trained_on(play: Open) -> None:
     tab = play("?task=text&n_layer=1&n_embd=16")
     assert len(tab.evaluate("glassgpt.vocab")) > 60  # of the page's script
     train(tab, 1)
+    tab.click("text=More settings")
     tab.fill("#pasted", "too short")
     tab.click("text=Use this text")
-    assert tab.inner_text("#setting output") == "The text needs 50 characters or more."
+    assert tab.inner_text("#said") == "The text needs 50 characters or more."
+    tab.keyboard.press("Escape")
     for text in ("\U0001f408\u0301" * 30, "the cat sat on the mat. " * 30):
         tab.fill("#pasted", text)
         tab.evaluate("window.confirm = () => false")
@@ -321,6 +325,7 @@ def test_pasted_text_is_trained_on(play: Open) -> None:
         tab.evaluate("window.confirm = () => true")
         with tab.expect_navigation():
             tab.click("text=Use this text")
+        tab.click("text=More settings")
         assert settle(tab).input_value("#pasted") == text
         assert np.isfinite(train(tab, 1)["loss"])
     assert "".join(tab.evaluate("glassgpt.vocab")) == " .acehmnost"
@@ -335,7 +340,7 @@ def test_loss_that_is_not_finite_stops(play: Open) -> None:
     tab = play(TINY + "&workers=2&muon_learning_rate=1e30&learning_rate=1e30")
     for _ in range(2):
         found = train(tab, 20)
-        note = settle(tab).inner_text("#training-note")
+        note = settle(tab).inner_text("#source")
         assert note.startswith(f"Stopped at step {found['step'] + 1}: loss ")
     assert np.isfinite(logits(tab, "abc", found["step"])).all()
 
@@ -357,3 +362,227 @@ def test_snapshots_thin_out(play: Open, file: Path, tmp_path: Path) -> None:
     assert gaps[:5].sum() < gaps[-5:].sum()  # closer together at the beginning
     assert "step 18" in settle(tab).inner_text("#moment")  # which stays on show
     assert int(tab.input_value("#slider")) == steps.index(18) < 18
+
+
+# --- the top of the page -------------------------------------------------------------------------
+
+TOPS = {(1280, 720): 120, (1280, 650): 120, (390, 844): None}
+TOP = """[document.querySelector("#bar").offsetHeight,
+  document.querySelector("#live").getBoundingClientRect().top + scrollY]"""
+
+
+@pytest.mark.parametrize("size", TOPS, ids=str)
+def test_top_is_low_and_nothing_moves(play: Open, size: tuple[int, int]) -> None:
+    tab = play(TINY)
+    tab.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
+
+    def tops() -> tuple[float, float]:
+        bar, live = settle(tab).evaluate(TOP)
+        return bar, live
+
+    before = tops()
+    train(tab, 2)
+    tab.click("#ablate")
+    assert tops() == before
+    assert before[0] <= 120 and (TOPS[size] is None or before[1] <= 120)
+
+
+def test_every_setting_explains_itself(play: Open) -> None:
+    """By focus, with its field's name and help, and its lesson. It makes a new model."""
+    tab = play(TINY)
+    tab.click("text=More settings")
+    for key in tab.evaluate(
+        "Object.keys(JSON.parse(document.getElementById('data').textContent).help)"
+    ):
+        if tab.locator(f"#set-{key}").count():
+            tab.focus(f"#set-{key}")
+            assert tab.inner_text("#term").startswith(f"{key}: ") and tab.is_visible("#term")
+    tab.focus("#set-positions")
+    assert "Position encoding" in tab.inner_text("#term") and "Lesson 6." in tab.inner_text("#term")
+    field = tab.locator("#set-weight_decay")
+    field.fill("-1")
+    field.press("Enter")
+    assert tab.inner_text("#said") == "weight_decay cannot be -1, but 0 to 1e+30."
+    tab.keyboard.press("Escape")
+    assert not tab.is_visible("#said")
+    field.fill("0.25")
+    with tab.expect_navigation():
+        field.press("Enter")
+    assert "weight_decay=0.25" in settle(tab).url
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def open_file(tab: Any, path: Path) -> Any:
+    with tab.expect_navigation():
+        tab.set_input_files("input[type=file]", path)
+    return settle(tab)
+
+
+def download(tab: Any, path: Path) -> bytes:
+    with settle(tab).expect_download() as file:
+        tab.click('text="Download"')
+    file.value.save_as(path)
+    tab.keyboard.press("Escape")
+    return path.read_bytes()
+
+
+def test_opened_file_is_what_was_saved(play: Open, tmp_path: Path) -> None:
+    """Bitwise. Training goes on from there, with the sequences that come next."""
+    tab = play("?task=wrap&n_embd=32&n_kv_head=2&seed=5")
+    train(tab, 4)
+    content = download(tab, tmp_path / "a.safetensors")
+    tab = open_file(play(TINY), tmp_path / "a.safetensors")
+    assert tab.input_value("#set-n_embd") == "32" and tab.is_disabled("#set-n_embd")
+    assert "a.safetensors, step 4, validation loss " in tab.inner_text("#source")
+    assert "step 4 " in tab.inner_text("#moment")
+    assert download(tab, tmp_path / "b.safetensors") == content
+    found = train(tab, 2)
+    download(tab, tmp_path / "last.safetensors")
+    saved = open_run(tmp_path)
+    assert found["step"] == saved.header.state.step == 6
+    assert saved.header.state.val_loss == found["loss"]
+    assert steps_of(tab)[0] == 4
+    tab.reload()  # the file outlives it
+    assert steps_of(settle(tab)) == [4]
+    with tab.expect_navigation():
+        tab.select_option("#set-task", "modular")
+    assert settle(tab).url.endswith("?task=modular") and steps_of(tab) == [0]
+
+
+TEXT = "the cat sat on the mat; ünï \n" * 9
+BPE = BPETokenizer(train_bpe([TEXT], 270).merges, ("<|endoftext|>",), 3)
+RUNS: list[dict[str, Any]] = [
+    {"chars": "".join(sorted(set(TEXT)))},
+    {"chars": None, "bias": True, "positions": "learned", "activation": "gelu", "dropout": 0.1},
+    {"tokenizer": BPE, "tie_embeddings": True, "window": [0, 3, 5], "n_kv_head": 1},
+    {"tokenizer": BPE, "mlp_ratio": 0, "ngrams": 2, "qk_norm": False, "n_embd": 24},
+]
+
+
+@pytest.mark.parametrize("choices", RUNS, ids=("char", "byte", "bpe", "attention only"))
+def test_run_of_python_opens(play: Open, tmp_path: Path, choices: dict[str, Any]) -> None:
+    """The page has PyTorch's logits and labels, shows all views, and says why it does not train."""
+    saved = open_run(make_run(tmp_path / "run", **choices), "last")
+    tab = open_file(play(TINY), saved.path)
+    text = "the mat; ün"[: saved.config.model.block_size]
+    ids = saved.tokenizer.encode(text).astype(int)[: saved.config.model.block_size]
+    expected = saved.model()(torch.from_numpy(ids)[None])[0].detach().numpy()
+    call = f"JSON.stringify(glassgpt.logits({ids.tolist()}))"
+    assert np.abs(np.array(json.loads(tab.evaluate(call))) - expected).max() < 1e-4
+    assert tab.evaluate("glassgpt.vocab") == saved.tokenizer.labels
+    tab.fill("#typed", text)
+    assert settle(tab).locator("#text .token").count() == len(saved.tokenizer.encode(text))
+    for key in ("lens", "patch", "scores", "alone", "circuit", "compare"):
+        tab.click(f"#show-{key}")
+        assert settle(tab).is_visible(f"#{key}-section")
+    assert tab.is_disabled("#train") and "random strings" in tab.inner_text("#moment")
+    assert "Train is disabled: the file does not hold the text" in tab.inner_text("#source")
+    download(tab, tmp_path / "last.safetensors")
+    again = open_run(tmp_path)
+    assert again.header == saved.header
+    assert all(torch.equal(again.tensors[name], saved.tensors[name]) for name in again.tensors)
+
+
+def test_run_of_a_task_goes_on(play: Open, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", "wri01", source="flipflop", n_kv_head=1, window=[0, 3, 5])
+    tab = open_file(play(TINY), run / "last.safetensors")
+    assert "new state of the optimizer" in tab.inner_text("#source") and tab.is_enabled("#train")
+    assert tab.locator(".pick").count() == 6  # three layers, two heads
+    before = logits(tab, "w0r0", 3)
+    assert train(tab, 2)["step"] == 5
+    assert not np.array_equal(logits(tab, "w0r0", 5), before)
+
+
+def test_wrong_file_is_one_line_and_replaces_nothing(play: Open, tmp_path: Path) -> None:
+    tab = play(TINY)
+    train(tab, 1)
+    right = download(tab, tmp_path / "right.safetensors")
+    state = open_run(make_run(tmp_path / "run", norm="none")).path.read_bytes()
+    flipped = right[:-9] + bytes([right[-9] ^ 1]) + right[-8:]
+    older = right.replace(b"glassgpt 1", b"glassgpt 0")
+    wrong = (
+        (b"", "it is not a safetensors file, or not all of it"),
+        (b"some words of a text", "it is not a safetensors file, or not all of it"),
+        (right[:200], "it is not a safetensors file, or not all of it"),
+        (right[: len(right) // 2], "its checksum is wrong: the file is damaged, or not all of it"),
+        (flipped, "its checksum is wrong: the file is damaged, or not all of it"),
+        (older, "it is not a checkpoint of this version (glassgpt 1)"),
+        (state, "the page does not know model.norm none"),
+    )
+    for i, (content, reason) in enumerate(wrong):
+        (tmp_path / f"{i}.safetensors").write_bytes(content)
+        tab.set_input_files("input[type=file]", tmp_path / f"{i}.safetensors")
+        tab.wait_for_selector(f"#said:has-text('{reason}')")
+        assert tab.inner_text("#said") == f"{i}.safetensors cannot be opened: {reason}."
+        tab.keyboard.press("Escape")
+        assert steps_of(tab) == [0, 1] and tab.url.endswith(TINY)
+    tab.evaluate("""() => {
+      const dataTransfer = new DataTransfer();
+      dataTransfer.items.add(new File(["x"], "dropped.txt"));
+      document.body.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true }));
+    }""")
+    tab.wait_for_selector("#said:has-text('dropped.txt cannot be opened: it is not a safetensors')")
+    tab = play("?file=gone.safetensors")
+    assert "does not have the file gone.safetensors" in tab.inner_text("#notices")
+
+
+# --- two runs ------------------------------------------------------------------------------------
+
+SAVED = "JSON.parse(window.name.slice(9)).A"
+
+
+def test_two_runs_are_compared(play: Open) -> None:
+    """A outlives the change of a setting, and B is trained on the same sequences."""
+    tab = play("?task=flipflop&n_embd=16&n_head=2&batch_size=4&workers=1")
+    losses = [train(tab, 1)["loss"] for _ in range(5)]
+    steps = steps_of(settle(tab))
+    tab.click("text=Keep as A")
+    kept = tab.evaluate(SAVED)
+    assert kept["steps"] == steps and kept["loss"][-5:] == losses
+    shown = tab.locator("#text .token").all_inner_texts()
+    _, layer, _, head = tab.inner_text("#head-title")[:4]
+    ids = [tab.evaluate("glassgpt.vocab").index(token) for token in shown]
+    weights = tab.evaluate(f"glassgpt.attention({ids}, {layer}, {head})")
+    assert kept["map"]["weights"] == [weight for row in weights for weight in row]
+    tab.click("text=More settings")
+    tab.fill("#set-max_steps", "3")  # which changes no step
+    with tab.expect_navigation():
+        tab.press("#set-max_steps", "Enter")
+    assert "A.max_steps=200" in settle(tab).url
+    assert [train(tab, 1)["loss"] for _ in range(5)] == losses  # so A and B had the same sequences
+    assert tab.evaluate(SAVED) == kept
+    title = tab.locator("#loss .kept title").all_text_contents()
+    assert title == ["A: loss", "A: on validation sequences"]
+    source = tab.inner_text("#source")
+    assert source == "A: steps 200, kept at step 5. B: steps 3, on the same sequences."
+    tab.click("#show-compare")
+    captions = settle(tab).locator("#compare-section figcaption").all_inner_texts()
+    assert captions[0].startswith("A: steps 200. L1H") and f"loss {losses[-1]:.3f}." in captions[0]
+    assert captions[1].startswith("B: steps 3. L1H") and captions[0][14:] == captions[1][12:]
+    wait_for_address(tab, "panel=compare")
+    tab.click("text=Copy link")
+    link = tab.inner_text("#said").split()[0]
+    assert "max_steps=3" in link and "A.max_steps=200" in link and "panel=compare" in link
+
+
+def test_a_link_of_two_runs_trains_both(play: Open) -> None:
+    tab = play("?task=flipflop&n_embd=16&positions=none&A.positions=rotary&A.seed=2&A.task=sink")
+    assert tab.inner_text("#notices .trouble").endswith("A.task is not a setting of this page.")
+    assert "A: positions rotary, seed 2" in tab.inner_text("#source")
+    assert train(tab, 1)["step"] == 1  # also without A
+    tab.evaluate("window.confirm = () => true")
+    with tab.expect_navigation():
+        tab.click("button:text('Go to A')")
+    assert settle(tab).url.endswith("?task=flipflop&n_embd=16&seed=2")
+    loss = train(tab, 2)["loss"]
+    with tab.expect_navigation():
+        tab.click("text=Keep, go to B")
+    assert settle(tab).url.endswith("&positions=none&A.positions=rotary&A.seed=2")
+    assert "B: positions none, seed 1337, on other sequences" in tab.inner_text("#source")
+    assert tab.locator("#loss .kept").count() == 2
+    assert tab.evaluate(SAVED)["loss"][-1] == loss
+    with tab.expect_navigation():  # of another task, nothing is compared
+        tab.select_option("#set-task", "sink")
+    assert not settle(tab).locator("#loss .kept").count() and "A." not in tab.url

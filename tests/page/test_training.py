@@ -31,8 +31,9 @@ function gradients(config, vocabSize, packed, batch) {
   return [loss, base64(learner.gradients)];
 }
 async function train(config, vocabSize, packed, batches, train, workers) {
-  const trainer = new Trainer(config, train, vocabSize, workers, script);
-  if (packed) trainer.load(floatsOf(packed));
+  const start = { step: 0, weights: packed ? floatsOf(packed)
+    : initialize(config, shapesOf(config, vocabSize), train.seed) };
+  const trainer = new Trainer(config, train, vocabSize, workers, script, start);
   const steps = [], weights = [];
   for (const batch of batches) steps.push(await trainer.step(batch));
   for (let rank = 0; rank < workers; rank++) {
@@ -208,7 +209,8 @@ def test_initial_weights_are_distributed_as_those_of_gpt(tab: Any, mlp_ratio: in
 
 
 def test_error_in_a_worker_is_heard(tab: Any) -> None:
-    call = "(config) => new Trainer(config, {}, 5, 2, script).step([[1, 2], null])"
+    call = """(config) => new Trainer(config, {}, 5, 2, script, { step: 0, weights:
+      initialize(config, shapesOf(config, 5), 1) }).step([[1, 2], null])"""
     with pytest.raises(Exception, match="null"):
         tab.evaluate(call, dataclasses.asdict(MODERN))
 
@@ -217,7 +219,7 @@ def test_dropout_is_one_line(tab: Any) -> None:
     for config in (replace(MODERN, dropout=0.1), replace(MODERN, attn_dropout=0.1)):
         with pytest.raises(Exception, match="the page trains without dropout"):
             tab.evaluate(
-                '(config) => new Trainer(config, {}, 5, 1, "")', dataclasses.asdict(config)
+                '(config) => new Trainer(config, {}, 5, 1, "", {})', dataclasses.asdict(config)
             )
 
 

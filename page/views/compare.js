@@ -1,0 +1,78 @@
+// Two runs of the playground: A, which was kept, and B, which is on show. Their curves are in one
+// chart; the panel shows the map of the selected head of each.
+
+import { range } from "../engine/numbers.js";
+import { triangle } from "../engine/pass.js";
+import { data, headName, last, sizes, snapshots } from "../run.js";
+import { addressOf, carried, carry, linkTo, namesOf, setting } from "../setting.js";
+import { state } from "../state.js";
+import { drawCells, picture } from "./cells.js";
+import { theme } from "./colors.js";
+import { addPanel, el } from "./elements.js";
+import { count, number, visible } from "./format.js";
+import { offer } from "./panels.js";
+
+const figures = [0, 1].map(() => ({ canvas: el("canvas"), caption: el("figcaption"), source: el("canvas") }));
+addPanel("compare-section", "The selected head of A, when it was kept, and of B, this run.",
+  el("div", { className: "pair" }, ...figures.map(({ canvas, caption }) =>
+    el("figure", {}, caption, canvas))));
+offer({ key: "compare", title: "A and B", show: showMaps });
+
+/** The selected head of this run, and where the run is. */
+function shown() {
+  const { head, measure, view: { tokens, pass, snapshot } } = state;
+  const { step, lens_loss } = snapshots[snapshot];
+  return { step, loss: lens_loss[sizes.L], tokens: tokens.map(visible), weights: [...pass.attention[head]],
+    head: `${headName(head)}, ${measure.name} ${measure.text(measure.at(snapshot)[head])}` };
+}
+
+function showMaps() {
+  const { kept } = data, names = kept ? namesOf(kept) : ["", "this setting"];
+  [kept?.map, shown()].forEach((each, i) => {
+    const { canvas, caption, source } = figures[i];
+    canvas.hidden = !each;
+    caption.textContent = !each ? "A: none is kept." : `${"AB"[i]}: ${names[i]}. ${each.head}. ` +
+      `Step ${count(each.step)}, loss ${number(each.loss)}.`;
+    if (!each) return;
+    const { tokens, weights } = each, T = tokens.length, name = (t) => tokens[t];
+    picture(source, T, T, (pixels) => range(T).forEach((q) => range(q + 1).forEach((k) => {
+      pixels[q * T + k] = theme().weight.pixels[Math.round(255 * Math.sqrt(weights[triangle(q) + k]))];
+    })));
+    drawCells(canvas, source, { across: name, down: name });
+  });
+}
+
+/** Keep this run as A: its curve and the map of its selected head. If a link compares it with
+ * another one, go on to that. */
+export function keep() {
+  const each = (part) => snapshots.map(part);
+  data.kept = { setting, steps: each(({ step }) => step), loss: each(({ lens_loss }) => lens_loss[sizes.L]),
+    accuracy: [0, 1].map((i) => each(({ accuracy }) => accuracy[i])), map: shown() };
+  carry({ A: data.kept });
+  if (other()) return location.assign(other() + location.hash);
+  history.replaceState(null, "", linkTo() + location.hash);
+  if (state.panel === "compare") showMaps();
+}
+
+/** The address of B, if a link to it led here, to A. */
+export const other = () =>
+  (carried.next && location.search === new URL(carried.next.from, location).search
+    ? carried.next.to : null);
+
+export function goToA() {
+  const from = addressOf(data.kept.setting);
+  carry({ next: { from, to: linkTo() } });
+  location.search = from;
+}
+
+/** A line about A and B, if there is an A. */
+export function comparison() {
+  const { kept } = data;
+  if (!kept) return [];
+  const [a, b] = namesOf(kept), isSame = ["seed", "batch_size"].every((key) => kept.setting[key] === setting[key]);
+  const A = el("b", { className: "kept" }, `A: ${a}`), B = el("b", {}, `B: ${b}`);
+  if (!kept.steps) return ["This link compares ", A, " with ", B, ". Press Go to A, and train it first."];
+  const at = `, kept at step ${count(kept.map.step)}. `;
+  if (a === b) return [A, at, "Now change one setting, to train B on the same sequences."];
+  return [A, at, B, `, on ${isSame ? "the same" : "other"} sequences${last() ? "." : ": press Train."}`];
+}
