@@ -1,8 +1,7 @@
 // Two runs of the playground: A, which was kept, and B, which is on show. Their curves are in one
 // chart; the panel shows the map of the selected head of each.
 
-import { range } from "../engine/numbers.js";
-import { triangle } from "../engine/pass.js";
+import { range, triangle } from "../engine/numbers.js";
 import { data, headName, last, sizes, snapshots } from "../run.js";
 import { addressOf, carried, carry, linkTo, namesOf, setting } from "../setting.js";
 import { state } from "../state.js";
