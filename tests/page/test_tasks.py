@@ -93,7 +93,7 @@ def test_page_of_a_task_shows_its_match_and_accuracy(workplace: Path, show: Show
     shown = re.findall(r"([\d.]+)% \(right axis\), ([\d.]+)% in", moment)[0]
     assert [float(each) / 100 for each in shown] == pytest.approx(accuracy, abs=6e-4)
     assert tab.inner_text("#text").splitlines()[-1] == tab.input_value("#typed")
-    assert "sums modulo 7, " in tab.inner_text("#source")
+    assert "sums modulo 7" in tab.inner_text("#lead")
     lines = tab.eval_on_selector_all(
         "#loss .accuracy", "(all) => all.map((line) => line.points[line.points.length - 1].y)"
     )
