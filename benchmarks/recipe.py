@@ -53,7 +53,7 @@ class Options:
     """Measure a config over seeds"""
 
     seeds: Count = 3
-    """Number of runs of each row, with seeds 1337, 1338 and so on."""
+    """Number of runs of each row, with --train.seed, the next one and so on."""
 
     changes: bool = False
     """Also measure each change of the recipe on its own."""
@@ -85,12 +85,12 @@ def mean_and_deviation(values: Sequence[float]) -> str:
 @command
 def main(argv: list[str]) -> int:
     """Train every row with every seed."""
-    options, file, _, flags = frame.read_training(Options, argv)
+    options, file, config, flags = frame.read_training(Options, argv)
     flags = ["--train.minutes=0"] * (not file) + flags  # the default: the same steps in each run
     changes = {Path(file).stem or "the default": ""} | (CHANGES if options.changes else {})
     describe = partial(frame.in_fresh_process, halves)
     rivals = {
-        name: partial(frame.train, file, flags + change.split(), count(1337), describe)
+        name: partial(frame.train, file, flags + change.split(), count(config.train.seed), describe)
         for name, change in changes.items()
     }
     rows = frame.alternate(rivals, options.seeds)

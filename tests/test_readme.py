@@ -38,7 +38,7 @@ COMMANDS = {
 
 
 # Benchmarks that also take the flags of train.py
-TRAINING = ("attention", "line_end", "recipe", "time_to_loss")
+TRAINING = ("attention", "line_end", "overnight", "recipe", "time_to_loss")
 
 
 @pytest.mark.parametrize(

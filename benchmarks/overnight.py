@@ -1,0 +1,242 @@
+"""Try a folder of changes while you sleep: which of them lower the loss in the same time?
+
+python -m benchmarks.overnight --trials night --train.max_steps 640
+python -m benchmarks.overnight configs/shakespeare_1min.yaml --trials night
+
+Each NAME.yaml in the folder has the config fields that change, each NAME.patch is a diff of git,
+which is applied to a copy of the code. A change trains for as many steps as fit into the time of
+the base's steps, with the base's seeds, until `verdict` decides. Then a row is added to
+docs/trials.csv; what has a row is not tried again. The losses are those of the last weights on the
+first half of the validation split. docs/overnight.md explains the rule.
+"""
+
+import csv
+import functools
+import json
+import os
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from benchmarks import common as frame
+from benchmarks.recipe import mean_and_deviation
+from common.errors import UserError, command
+from configs.config import STRICT
+from configs.load import read_config, read_yaml
+from training.log import read_metrics
+
+MEMORY = frame.ROOT / "docs/trials.csv"
+GAIN = 0.008  # by which a change must lower the loss
+BURSTS = 3  # by which base and change are timed, alternating
+BURST = 30  # steps
+# Other programs that use the cores change the wall-clock time of a step, but hardly its CPU time.
+CPU_TIME = """
+import runpy, sys, time
+time.perf_counter = time.process_time
+sys.argv = ["train.py", *sys.argv[1:]]
+runpy.run_path("train.py", run_name="__main__")
+"""
+SHORT = {"max_steps": BURST, "log_every": 1, "eval_tokens": 1, "sample_tokens": 0, "snapshots": 0}
+
+
+@dataclass(frozen=True, config=STRICT)
+class Options:
+    """Try changes, each against the base in the same time"""
+
+    trials: str = "night"
+    """Folder of the changes: NAME.yaml has the fields that change, NAME.patch is a diff of git."""
+
+    setting: str = ""
+    """Name of the base in the table of trials; if omitted, that of the config."""
+
+    seeds: Annotated[int, Field(ge=2)] = 3
+    """Number of seeds of a change that is not clearly worse, from --train.seed on."""
+
+    again: bool = False
+    """Also try the changes that the table has for this setting."""
+
+
+def verdict(differences: Sequence[float], seeds: int) -> str | None:
+    """Return whether a change is kept, "yes" or "no", or None if another seed is needed. A change
+    that is worse is dropped early; one seed must show it by more than seeds differ.
+
+    Args:
+        differences: the loss with the change minus the base's, of each seed so far.
+    """
+    if differences and statistics.mean(differences) > (GAIN if len(differences) == 1 else 0):
+        return "no"
+    if len(differences) < seeds:
+        return None
+    gain = -statistics.mean(differences)
+    return "yes" if gain >= GAIN and gain > statistics.stdev(differences) else "no"
+
+
+def kept_by_chance(spread: float, seeds: int) -> float:
+    """Return how often the rule keeps a change without effect, if paired differences have this
+    standard deviation."""
+    nights = np.random.default_rng(0).normal(0, spread, (10_000, seeds)).tolist()
+    return statistics.mean(
+        next(filter(None, (verdict(night[:n], seeds) for n in range(1, seeds + 1)))) == "yes"
+        for night in nights
+    )
+
+
+class Trial(NamedTuple):
+    """The base, or a change of it."""
+
+    name: str
+    tree: Path
+    """A copy of the code, with the patch."""
+
+    words: list[str]
+    """The arguments of train.py."""
+
+    change: list[str]
+    """Further flags."""
+
+    def train(self, steps: int, seed: int) -> frame.Row:
+        """Train for a number of steps, and return the row of benchmarks.recipe."""
+        last = [f"--train.max_steps={steps}", f"--train.seed={seed}", "--seeds=1"]
+        recipe = ["-m", "benchmarks.recipe", *self.words, *self.change, *last]
+        _, printed = frame.run_command(recipe, self.tree)
+        (row,) = json.loads(printed.splitlines()[-1])["rows"]
+        print(f"{self.name}, seed {seed}: {row}", file=sys.stderr)
+        return row
+
+    def burst(self) -> float:
+        """Train a few steps; return the mean of their seconds of CPU time, without the first."""
+        short = [f"--train.{name}={value}" for name, value in SHORT.items()]
+        words = [*self.words, *self.change, *short, "--run=burst"]
+        frame.run_command(["-c", CPU_TIME, *words], self.tree)
+        metrics = read_metrics(self.tree / "runs/burst")
+        shutil.rmtree(self.tree / "runs")
+        seconds = [line["seconds"] for line in metrics if "grad_norm" in line]
+        return (seconds[-1] - seconds[0]) / (len(seconds) - 1)
+
+
+def copy_code(tree: Path) -> None:
+    """Copy the code, without runs, texts and the history."""
+    shutil.copytree(frame.ROOT, tree, ignore=shutil.ignore_patterns(".*", "runs", "cache"))
+
+
+def read_trials(folder: Path, base: Trial) -> list[Trial]:
+    """Return the changes in a folder, with each patch applied to a copy of the base's code.
+
+    Raises:
+        UserError: for a patch that does not apply, and for a file that is not a config.
+    """
+    trials = []
+    for path in sorted(folder.iterdir()):
+        name = path.stem.replace("_", " ")
+        if path.suffix == ".patch":
+            tree = base.tree.with_name(path.stem)
+            shutil.copytree(base.tree, tree)
+            # In a repository of its own; inside another one, git would skip the files in silence.
+            for words in (["init", "--quiet"], ["apply", str(path.resolve())]):
+                done = subprocess.run(["git", *words], cwd=tree, capture_output=True, text=True)
+                if done.returncode:
+                    raise UserError(f"{path} does not apply: {' '.join(done.stderr.split())}")
+            trials.append(base._replace(name=name, tree=tree))
+        elif path.suffix == ".yaml":
+            read_config({}, str(path))
+            sections = read_yaml(str(path)).items()
+            change = [f"--{part}.{key}={x}" for part, given in sections for key, x in given.items()]
+            trials.append(base._replace(name=name, change=change))
+    return trials
+
+
+def same_time(base: Trial, trial: Trial, steps: int) -> int:
+    """Return how many steps of a change take as long as these of the base."""
+    return round(steps * statistics.median(base.burst() / trial.burst() for _ in range(BURSTS)))
+
+
+def compare(
+    trial: Trial, steps: int, train_base: Callable[[int], frame.Row], seed: int, seeds: int
+) -> frame.Row:
+    """Train a change with one seed after another until `verdict` decides.
+
+    Args:
+        train_base: returns the base's row of a seed.
+        seed: the first.
+    """
+    row: frame.Row = {"by": trial.name, "kept": None, "steps": steps}
+    row |= {key: [] for key in ("loss", "base_loss", "difference", "second_half")}
+    while row["kept"] is None:
+        of_base, found = (
+            {key: row[key][0] for key in ("first_half", "second_half")}
+            for row in (train_base(seed), trial.train(steps, seed))
+        )
+        row["loss"].append(found["first_half"])
+        row["base_loss"].append(of_base["first_half"])
+        row["difference"].append(found["first_half"] - of_base["first_half"])
+        row["second_half"].append(found["second_half"] - of_base["second_half"])
+        row["kept"], seed = verdict(row["difference"], seeds), seed + 1
+    return row
+
+
+def remember(setting: str, trial: Trial, row: frame.Row, steps: int) -> None:
+    """Add a row to the table of trials, in one write."""
+    flags, time = shlex.join(trial.change), f"{row['steps']:,} steps instead of {steps:,}"
+    losses = [", ".join(f"{loss:.4f}" for loss in row[key]) for key in ("loss", "base_loss")]
+    with MEMORY.open("a", newline="", encoding="utf-8") as table:
+        csv.writer(table, lineterminator="\n").writerow(
+            [setting, trial.name, flags, len(row["loss"]), *losses, time, row["kept"]]
+        )
+
+
+@command
+def main(argv: list[str]) -> int:
+    """Try each change that the table does not have."""
+    options, file, config, flags = frame.read_training(Options, argv)
+    setting, seed = options.setting or Path(file).stem or "the default", config.train.seed
+    with tempfile.TemporaryDirectory() as scratch:
+        tree = Path(scratch, "base")  # a copy, which does not change while you work
+        copy_code(tree)
+        file = file.removeprefix(f"{frame.ROOT}{os.sep}")  # of the copy that trains
+        # With one thread, CPU time is the time that training needs.
+        base = Trial("base", tree, [*[file] * bool(file), *flags, "--train.threads=1"], [])
+        trials = read_trials(Path(options.trials), base)
+        steps = config.train.max_steps
+        if config.train.minutes:
+            seconds = statistics.median(base.burst() for _ in range(BURSTS))
+            steps = int(60 * config.train.minutes / seconds)
+        train_base = functools.cache(functools.partial(base.train, steps))
+        rows = []
+        for trial in trials:
+            with MEMORY.open(encoding="utf-8") as table:
+                known = [(row["setting"], row["change"]) for row in csv.DictReader(table)]
+            if (setting, trial.name) in known and not options.again:
+                print(f"{trial.name}: tried before; --again tries it again", file=sys.stderr)
+                continue
+            try:
+                fitting = same_time(base, trial, steps)
+                rows.append(compare(trial, fitting, train_base, seed, options.seeds))
+            except UserError as error:  # the night goes on
+                print(f"{trial.name}: {error}", file=sys.stderr)
+            else:
+                remember(setting, trial, rows[-1], steps)
+    if rows:
+        frame.report("overnight", rows, mean_and_deviation)
+    variances = [statistics.variance(r["difference"]) for r in rows if len(r["difference"]) > 1]
+    if variances:
+        spread = statistics.mean(variances) ** 0.5
+        chance = kept_by_chance(spread, options.seeds)
+        print(
+            f"paired differences have a standard deviation of {spread:.4f}, with which the rule "
+            f"keeps {chance:.1%} of changes without effect"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The rule of benchmarks.overnight on made-up losses; what it trains, remembers, and rejects."""
+
+import csv
+import math
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import common, overnight
+from benchmarks.overnight import Trial, kept_by_chance, main, verdict
+from common.errors import UserError
+from tests.conftest import DEBUG, ROOT
+
+BEFORE = (ROOT / "training/optim.py").read_text("utf-8").splitlines(keepends=True)
+AFTER = [line.replace("MOMENTUM = 0.95", "MOMENTUM = 0.5") for line in BEFORE]
+PATCH = "".join(unified_diff(BEFORE, AFTER, "a/training/optim.py", "b/training/optim.py"))
+
+
+def test_rule() -> None:
+    assert verdict([], 3) is None
+    assert verdict([0.009], 3) == "no"
+    assert verdict([0.007], 3) is None
+    assert verdict([-0.02, 0.01], 3) is None
+    assert verdict([-0.01, 0.02], 3) == "no"
+    assert verdict([-0.010, -0.012, -0.011], 3) == "yes"
+    assert verdict([-0.007, -0.007, -0.007], 3) == "no"  # too little
+    assert verdict([-0.040, -0.001, 0.001], 3) == "no"  # within the spread
+
+
+@given(st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=6))
+def test_kept_changes_improve_by_more_than_both_limits(differences: list[float]) -> None:
+    found = verdict(differences, len(differences))
+    gain, spread = -np.mean(differences), np.std(differences, ddof=1)
+    assert (found == "yes") == (gain >= 0.008 and gain > spread)
+
+
+def test_chance_is_that_of_differences_around_zero() -> None:
+    """Two differences are a point of the plane. If 0.008 is little, those points are kept whose
+    angle to the diagonal of two gains is less than atan(1 / sqrt(2))."""
+    assert kept_by_chance(0.0001, 3) == 0
+    angle = math.atan(1 / math.sqrt(2))
+    assert kept_by_chance(1000.0, 2) == pytest.approx(angle / math.pi, abs=0.02)
+
+
+@pytest.fixture
+def night(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the folder of changes. The base's loss is the seed; a change to a momentum of 0.5
+    lowers it by 0.1 and takes twice as long, a change of the weight decay raises it by 1."""
+    memory = workplace / "trials.csv"
+    memory.write_text("setting,change,flags,seeds,loss,base loss,time,kept\nold,a b,,1,2,2,,no\n")
+    monkeypatch.setattr(overnight, "MEMORY", memory)
+
+    def is_patched(trial: Trial) -> bool:
+        return "MOMENTUM = 0.5 " in (trial.tree / "training/optim.py").read_text("utf-8")
+
+    def train(trial: Trial, steps: int, seed: int) -> common.Row:
+        if "--train.beta2=0.5" in trial.change:
+            raise UserError("train.py: loss nan")
+        worse = ("--train.weight_decay=9" in trial.change) - 0.1 * is_patched(trial)
+        assert trial.words == ["configs/debug.yaml", "--train.max_steps=80", "--train.threads=1"]
+        assert steps == (40 if is_patched(trial) else 80)
+        return {"first_half": [seed + worse], "second_half": [2 * (seed + worse)]}
+
+    monkeypatch.setattr(Trial, "burst", lambda trial: 2.0 + 2 * is_patched(trial))
+    monkeypatch.setattr(Trial, "train", train)
+    monkeypatch.setattr(common, "describe_machine", dict)
+    monkeypatch.setattr(common, "in_fresh_process", lambda function, *args: function(*args))
+    folder = workplace / "night"
+    folder.mkdir()
+    return folder
+
+
+FLAGS = [DEBUG, "--train.max_steps=80", "--seeds=2"]
+
+
+def rows() -> list[list[str]]:
+    with overnight.MEMORY.open() as table:
+        return [*csv.reader(table)][2:]
+
+
+def test_each_change_is_tried_once_and_the_tree_is_untouched(night: Path) -> None:
+    (night / "a_b.patch").write_text(PATCH)
+    (night / "c.yaml").write_text("train: {weight_decay: 9}")
+    (night / "notes.txt").write_text("not a change")
+    assert main(FLAGS) == 0
+    assert (ROOT / "training/optim.py").read_text("utf-8") == "".join(BEFORE)
+    losses = ["1336.9000, 1337.9000", "1337.0000, 1338.0000"]
+    patched = ["debug", "a b", "", "2", *losses, "40 steps instead of 80", "yes"]
+    flag = "--train.weight_decay=9"
+    config = ["debug", "c", flag, "1", "1338.0000", "1337.0000", "80 steps instead of 80", "no"]
+    assert rows() == [patched, config]
+    assert main(FLAGS) == 0
+    assert rows() == [patched, config]
+    assert main([*FLAGS, "--setting=old"]) == 0  # which has a b, and not c
+    assert rows()[2:] == [["old", *config[1:]]]
+    assert main([*FLAGS, "--again"]) == 0
+    assert rows()[3:] == [patched, config]
+
+
+def test_change_that_fails_does_not_end_the_night(
+    night: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (night / "a.yaml").write_text("train: {beta2: 0.5}")
+    (night / "b.yaml").write_text("train: {weight_decay: 9}")
+    assert main(FLAGS) == 0
+    assert [row[1] for row in rows()] == ["b"]
+    assert "a: train.py: loss nan\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "z.patch",
+            PATCH.replace("MOMENTUM", "MOMENT"),
+            "night/z.patch does not apply: error: patch ",
+        ),
+        ("z.patch", "", "night/z.patch does not apply: error: "),
+        ("z.yaml", "train: {weight_decoy: 9}", "z.yaml: train.weight_decoy is unknown"),
+    ],
+)
+def test_wrong_change_is_one_line_before_anything_is_trained(
+    night: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, message: str
+) -> None:
+    (night / "a.yaml").write_text("train: {weight_decay: 9}")
+    (night / name).write_text(text)
+    assert main(FLAGS) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert rows() == []
+
+
+@pytest.mark.slow
+def test_patched_copy_trains_with_its_own_code(workplace: Path) -> None:
+    (workplace / "t.txt").write_text("to be or not to be " * 300 + "not " * 75)
+    (workplace / "a.patch").write_text(PATCH)
+    overnight.copy_code(tree := workplace / "code" / "base")
+    words = [DEBUG, f"--data.source={workplace / 't.txt'}"]
+    base = Trial("base", tree, words, [])
+    (trial,) = overnight.read_trials(workplace, base)
+    losses = [each.train(3, 5)["first_half"] for each in (base, base, trial)]
+    assert losses[0] == losses[1] != losses[2]
+    assert trial.burst() > 0
