@@ -51,9 +51,11 @@ def take_stills(browser: Any, page: Path, scores: list[float]) -> None:
     tab.evaluate("live.style.gridTemplateColumns = '1fr 1fr'")
     tab.set_viewport_size({"width": 1200, "height": 812})
     show(tab, max(i for i, score in enumerate(scores) if score <= NONE_YET))
-    tab.screenshot(path=FOLDER / "induction_before.png")
+    bottom = tab.evaluate("live.getBoundingClientRect().bottom + 8")
+    part = {"x": 0, "y": 0, "width": 1200, "height": bottom}
+    tab.screenshot(path=FOLDER / "induction_before.png", clip=part)
     show(tab, min(i for i, score in enumerate(scores) if score >= FORMED))
-    tab.screenshot(path=FOLDER / "induction_after.png")
+    tab.screenshot(path=FOLDER / "induction_after.png", clip=part)
     tab = open_report(browser, page, "#panel=alone", viewport={"width": 1440, "height": 900})
     tab.locator("#alone-section figure").first.screenshot(path=FOLDER / "induction_weights.png")
 

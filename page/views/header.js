@@ -14,6 +14,7 @@ export function showHeader() {
   document.title = `${run.name} · glassgpt`;
   $("name").textContent = run.name;
   $("lead").textContent = `${L} layer${L > 1 ? "s" : ""} of ${H} head${H > 1 ? "s" : ""}, ${count(run.parameters)} parameters${on}`;
+  $("lead").parentElement.title = $("lead").textContent;
   $("source").textContent = data.about ?? "";
   $("result").textContent =
     `${L} layer${L > 1 ? "s" : ""} x ${C} wide, ${H} heads, context ${B} · ` +
