@@ -62,7 +62,7 @@ def take_stills(browser: Any, page: Path, scores: list[float]) -> None:
 
 def film(browser: Any, page: Path, scores: list[float], image: Any) -> None:
     """Record a GIF of the training, with a text that repeats a word."""
-    size, scale = {"width": 1100, "height": 640}, 900 / 1100
+    size, scale = {"width": 1100, "height": 720}, 900 / 1100
     tab = open_report(browser, page, viewport=size, device_scale_factor=scale)
     tab.evaluate(HIDE, ["header", "#steps-section", "#more"])
     tab.evaluate(ACT, ["snapshot", "typed", 2 * WORD])
