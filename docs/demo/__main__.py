@@ -10,8 +10,8 @@ python train.py --model.n_layer 2 --model.n_embd 64 --train.max_steps 1500 --tra
 python study.py report demo-manual --max_mb 3 --with_text --out docs/demo/manual.html --prompt \\
     "$(python -c 'from docs.pictures import LINES; print(LINES)')"
 
-The license of the manual allows --with_text, with the notice that the page shows. induction.html is
-made by .github/workflows/pages.yml when it publishes the pages.
+The license of the manual allows --with_text, with the notice that the page shows. induction.html
+and stories.html are made by .github/workflows/pages.yml when it publishes the pages.
 """
 
 import sys
