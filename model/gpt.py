@@ -98,6 +98,8 @@ class NgramEmbeddings(nn.ModuleList):
             x_BTC: the last T positions.
             history_BS: all tokens so far; those before the first one count as token 0.
         """
+        if not self:
+            return x_BTC
         T, N = x_BTC.size(1), len(self)  # N tokens before the first position are all that is needed
         tokens = F.pad(history_BS, (N, 0))
         tokens = tokens[:, tokens.size(1) - T - N :]

@@ -83,10 +83,11 @@ static void finish(enum activation how, const float *restrict x, float *restrict
     }
 }
 
-/* y = finish(x W^T + b) for each row. p: panels, each with b, then W; returns the address after them. */
+/* y = finish(x W^T + b) for each row, without a barrier at the end. p: panels, each with b, then W;
+returns the address after them. */
 static const char *linear(const char *p, const float *x, float *y, int rows, int in, int out,
                           enum activation how) {
-#pragma omp for
+#pragma omp for nowait
     for (int i = 0; i < panels(out); i++) {
         const char *panel = p + (long)i * (in + 1) * WEIGHT;
         for (int row = 0, n; row < rows; row += n) {
@@ -207,6 +208,7 @@ int forward(const Shape *m, const char *weights, float *x, float *logits, float 
             p = linear(p, normed, queries, rows, C, C, STORE);
             p = linear(p, normed, k_rows, rows, C, kv, STORE);
             p = linear(p, normed, v_rows, rows, C, kv, STORE);
+#pragma omp barrier
             const float *norms = (const float *)(p + (long)panels(C) * (C + 1) * WEIGHT);
 #pragma omp for
             for (int i = 0; i < B * G; i++) /* a head of keys and values */
@@ -229,11 +231,14 @@ int forward(const Shape *m, const char *weights, float *x, float *logits, float 
                     }
                 }
             p = linear(p, z, x, rows, C, C, ADD);
+#pragma omp barrier
             p += m->qk_norm ? 4 * 4 * D : 0;
             if (!hidden) continue; /* attention only */
             p = normalize_rows(p, x, normed, rows, C);
             p = linear(p, normed, neurons, rows, C, hidden, m->activation);
+#pragma omp barrier
             p = linear(p, neurons, x, rows, hidden, C, ADD);
+#pragma omp barrier
         }
         p = normalize_rows(p, x, normed, rows, C);
         linear(p, normed, logits, rows, C, m->V, STORE);
