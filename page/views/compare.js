@@ -30,7 +30,7 @@ function showMaps() {
   [kept?.map, shown()].forEach((each, i) => {
     const { canvas, caption, source } = figures[i];
     canvas.hidden = !each;
-    caption.textContent = !each ? "A: none is kept." : `${"AB"[i]}: ${names[i]}. ${each.head}. ` +
+    caption.textContent = !each ? "A: Keep as A, above, keeps a run to compare with." : `${"AB"[i]}: ${names[i]}. ${each.head}. ` +
       `Step ${count(each.step)}, loss ${number(each.loss)}.`;
     if (!each) return;
     const { tokens, weights } = each, T = tokens.length, name = (t) => tokens[t];

@@ -35,8 +35,8 @@ const GLOSSARY = {
 
 function explain(event) {
   const term = event.target.closest?.("[data-term], [data-says]");
+  $("term").hidden = !term || /out$/.test(event.type);
   if (!term) return;
-  $("term").hidden = /out$/.test(event.type);
   if (event.type === "click") event.preventDefault(); // a label would move the focus
   const { says, term: named } = term.dataset;
   const name = named?.replace(/(below( in-context)?) .*gram$/, "$1 n-gram")

@@ -7,7 +7,7 @@ import { clamp, largestOf } from "../engine/numbers.js";
 import { labelOf } from "../measures.js";
 import { config, editing, headName, sizes } from "../run.js";
 import {
-  editableKey, isHeadOff, isOff, looking, maskNow, offWord, place, weightsOf, windowOf,
+  editableKey, edited, isHeadOff, isOff, looking, maskNow, offWord, place, weightsOf, windowOf,
 } from "../selection.js";
 import { state } from "../state.js";
 import { cellUnder, drawCells } from "./cells.js";
@@ -22,7 +22,7 @@ let corner = [0, 0]; // the first key and query on show
 
 export function showHead() {
   const { head, stage, view } = state, name = headName(head);
-  const label = labelOf(head, view.snapshot), off = offWord(head) !== undefined;
+  const label = edited() ? "" : labelOf(head, view.snapshot), off = offWord(head) !== undefined;
   $("map").classList.toggle("off", isHeadOff(head));
   $("head-title").textContent = `${name}${label && ` ${label}`}`;
   $("ablate").textContent = `${off ? "Restore" : "Ablate"} ${name}`;
@@ -100,9 +100,10 @@ $("key-by").max = Math.min(32, sizes.B - 1);
 $("key-by").min = -$("key-by").max;
 $("key-by").oninput = () => moveKey(keyPlace(), Number($("key-by").value));
 $("hide-key").onclick = () => hideKey(keyPlace());
-$("key-note").hidden = editing.canMove;
-$("key-note").textContent = `Keys cannot be moved: positions are ${config.positions}, and only ` +
-  "rotary ones are in the keys.";
+if (!editing.canMove) {
+  $("key-name").dataset.says = `Keys cannot be moved: positions are ${config.positions}, and only ` +
+    "rotary ones are in the keys.";
+}
 // A press on a button moves the focus; if this replaced the button, the click would be lost.
 for (const moved of ["focus", "blur"]) $("typed").addEventListener(moved, drawMap);
 

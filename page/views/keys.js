@@ -6,7 +6,6 @@ import { showNextBig } from "./big.js";
 import { $, ARROWS, cell, el, row } from "./elements.js";
 import { moveInGrid } from "./network.js";
 import { goToStep, STEPS } from "./steps.js";
-import { play } from "./training.js";
 
 const STAGES = ["scores", "masked", "weights"];
 const KEYS = [
@@ -16,7 +15,7 @@ const KEYS = [
   ["1 … 5", "go to a step"],
   ["[", "previous snapshot", () => goTo(state.snapshot - 1)],
   ["]", "next snapshot", () => goTo(state.snapshot + 1)],
-  ["p", "play or stop the training", play],
+  ["p", "train or play, or stop", () => ($("train") ?? $("play")).click()],
   ["x", "ablate the selected head", () => toggleHead(state.head)],
   ["h", "hide the key of the selected token, or show it", () => $("hide-key").click()],
   ["u", "undo all edits", undo],

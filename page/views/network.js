@@ -56,7 +56,7 @@ export function showNetwork() {
   const most = measure.error ? largestOf(values.map(Math.abs)) || 1 : 1;
   tiles.forEach((pick, head) => {
     const value = measure.text(values[head]), isSelected = mlp === null && head === state.head;
-    const label = isHeadOff(head) ? "ablated" : labelOf(head, snapshot);
+    const label = isHeadOff(head) ? "ablated" : edits.length ? "" : labelOf(head, snapshot);
     pick.lastChild.replaceChildren(el("b", {}, headName(head)), el("span", {}, value),
       el("i", { title: `a score of at least ${HIGH}` }, label));
     pick.lastChild.style.backgroundSize = `${(100 * Math.max(0, values[head])) / most}% 3px`;

@@ -60,10 +60,11 @@ function useText() {
 
 function download() {
   const snapshot = snapshots[state.snapshot];
-  saveFile("last.safetensors", savedRun(snapshot));
-  say(`last.safetensors has the weights of step ${count(snapshot.step)}, which is on show. Open, here, ` +
-    "brings them back. For Python, put the file into a folder of its own, as " +
-    "runs/mine/last.safetensors. Then: python sample.py mine");
+  const name = `${setting.task}-${snapshot.step}.safetensors`;
+  saveFile(name, savedRun(snapshot));
+  say(`${name} has the weights of step ${count(snapshot.step)}, which is on show. Open, here, brings ` +
+    "them back. For Python, put the file into a folder of its own, as runs/mine/last.safetensors. " +
+    "Then: python sample.py mine");
 }
 
 /** Show another model instead, if the page can compute what is in the file. */
@@ -91,7 +92,8 @@ const copyConfig = () =>
   copy(configFile(), "Save this as mine.yaml. Then: python train.py mine.yaml");
 const copyLink = () => (opened ? say("A link cannot hold an opened model. Hand out its file.")
   : copy(new URL(linkTo() + location.hash, location).href, ` (${setting.task === "text"
-    ? "without the pasted text" : "open it, and press Train"})`));
+    ? "without the pasted text" : "open it, and press Train"}${location.protocol === "file:"
+    ? "; this page is a file of yours, so hand that out, too" : ""})`));
 
 const picked = el("input", { type: "file", accept: ".safetensors", hidden: true,
   onchange: () => picked.files[0] && open(picked.files[0]), onclick() { this.value = ""; } });

@@ -63,7 +63,7 @@ export function showLoss() {
 const PLAY = data.live ? "Replay" : "Play";
 let playing = null; // a timer
 
-export function play() {
+function play() {
   if (last() === 0) return;
   if (playing === null && state.snapshot === last()) goTo(0);
   const on = () => (state.snapshot === last() ? play() : goTo(state.snapshot + 1));

@@ -140,8 +140,8 @@ def test_keys_move_only_with_rotary_positions(play: Open) -> None:
         tab = play(f"{TINY}&task=wrap&positions={positions}")
         tab.click("#text .token >> nth=0")
         assert settle(tab).is_disabled("#key-by") == bool(reason)
-        assert tab.is_visible("#key-note") == bool(reason)
-        assert reason in tab.inner_text("#head-section")
+        tab.hover("#key-name")
+        assert tab.is_visible("#term") == bool(reason) and reason in tab.inner_text("#term")
         tab.click("#steps button >> nth=2")
         assert settle(tab).locator("#step input").count() == (not reason)  # before the rotation
         tab.click("#hide-key")
