@@ -86,6 +86,7 @@ def test_ngrams_equal_their_definition(
 
 @given(texts, texts, st.integers(1, 6))
 @example([0, 0], [1, 1], 2)
+@example([0, 1, 2, 3, 0, 1, 2, 4] * 2, [1, 2, 3], 3)  # the first two follow a 0, there
 def test_losses_are_those_of_ngrams_up_to_each_order(
     train: list[int], val: list[int], order: int
 ) -> None:
