@@ -139,7 +139,8 @@ function showTraining() {
   $("source").className = stopped ? "failed" : "";
   refill($("source"), ...(stopped ? [`Stopped ${stopped}. The weights are the last finite ones; lower a ` +
     "learning rate under More settings."] : compared.length ? compared
-    : [opened ? "" : step ? "Watch: " : "Press Train: ", watch]));
+    : other() ? [`This is A: ${step ? "" : "train it, then "}press Keep, go to B.`]
+      : [opened ? "" : step ? "Watch: " : "Press Train: ", watch]));
 }
 
 function fromFile() {

@@ -576,9 +576,10 @@ def test_a_link_of_two_runs_trains_both(play: Open) -> None:
     with tab.expect_navigation():
         tab.click("button:text('Go to A')")
     assert settle(tab).url.endswith("?task=flipflop&n_embd=16&seed=2")
+    assert tab.inner_text("#source") == "This is A: train it, then press Keep, go to B."
     loss = train(tab, 2)["loss"]
     with tab.expect_navigation():
-        tab.click("text=Keep, go to B")
+        tab.click("button:text('Keep, go to B')")
     assert settle(tab).url.endswith("&positions=none&A.positions=rotary&A.seed=2")
     assert "B: positions none, seed 1337, on other sequences" in tab.inner_text("#source")
     assert tab.locator("#loss .kept").count() == 2
