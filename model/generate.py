@@ -135,16 +135,18 @@ class Window:
 
     def __init__(self, model: Any) -> None:
         self.model, self.cache = model, model.new_cache()
-        self.start = 0  # in the text, of the tokens that the model sees
+        self.start = self.end = 0  # in the text, of the tokens that the model sees
+        self.parts: list[Tensor] = []  # these tokens
 
     @torch.inference_mode()
     def read(self, tokens_BT: Tensor) -> Tensor:
         """Read the next T tokens, (B, T); return the logits (B, V) of the one after them."""
-        end = self.start + self.cache.length + tokens_BT.size(1)
-        start = window_start(end - 1, self.model.config.block_size)
+        self.parts.append(tokens_BT)
+        self.end += tokens_BT.size(1)
+        start = window_start(self.end - 1, self.model.config.block_size)
         if start != self.start:  # the cache has no room: read the new window from its start
-            tokens_BT = self.cache.append(tokens_BT)[:, start - self.start :]
-            self.start, self.cache = start, self.model.new_cache()
+            tokens_BT = torch.cat(self.parts, dim=1)[:, start - self.start :]
+            self.parts, self.cache, self.start = [tokens_BT], self.model.new_cache(), start
         # Not compiled, if the model is: its shapes change at every token.
         return self.model.forward(tokens_BT, self.cache)[:, -1]
 

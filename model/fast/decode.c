@@ -2,12 +2,19 @@
 computes in float32, and reads all weights once, in their order in memory. With -DBFLOAT16=1, the
 weights of matrices are bfloat16.
 
-A matrix is stored in panels of 16 outputs: for each input, the 16 weights that multiply it, so that
-no product needs a sum across a vector. Letters as in model/attention.py; rows are B times T. */
+A matrix is stored in panels of 16 outputs: their biases, and for each input, the 16 weights that
+multiply it, so that no product needs a sum across a vector. In bfloat16, two inputs share 16 words
+of 32 bits, which a shift or a mask makes float32. Letters as in model/attention.py; rows are B
+times T. */
 
 #include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #if defined __x86_64__ && defined __GLIBC_PREREQ
 #if __GLIBC_PREREQ(2, 35) /* its libmvec has these for vectors, too */
@@ -22,25 +29,38 @@ float tanhf(float);
 
 enum { LANES = 16, TILE = 8 };
 typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint32_t Bits __attribute__((vector_size(4 * LANES)));
-typedef uint16_t Half __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-enum { WEIGHT = BFLOAT16 ? sizeof(Half) : sizeof(Vector) }; /* bytes of 16 weights of a matrix */
+typedef uint32_t Bits __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+enum { WEIGHT = 4 * LANES / (BFLOAT16 ? 2 : 1) }; /* bytes of 16 weights of a matrix */
 
 enum activation { RELU, RELU2, GELU, GELU_TANH, STORE, ADD };
 
 typedef struct { /* in the order of `GPTInC.shape` in model/fast/decode.py */
-    int layers, C, H, G, hidden, V, positions, qk_norm, rotary, activation;
+    int layers, C, H, G, hidden, V, positions, qk_norm, rotary, activation, learned, ngrams;
+    int ngram_rows;
     int window[]; /* of each layer; 0: none */
 } Shape;
 
+/* Wait for the other threads. The barrier of GCC's OpenMP makes a system call each time. */
+static void meet(atomic_int *arrived) {
+#ifdef _OPENMP
+    int threads = omp_get_num_threads(), before = atomic_fetch_add(arrived, 1);
+    for (int i = 0; atomic_load(arrived) < before / threads * threads + threads; i++)
+        if (i > 10000) sched_yield(); /* another program may have the core */
+#endif
+}
+
 static int panels(int n) { return (n + LANES - 1) / LANES; }
+
+/* The size of a panel: biases, and weights of an even number of inputs. */
+static int64_t panel_bytes(int in) { return sizeof(Vector) + (in + in % 2) * (int64_t)WEIGHT; }
 
 static int min(int a, int b) { return a < b ? a : b; }
 
-/* Sixteen numbers; a bfloat16 is the upper half of a float32. */
+/* The weights of input i; a bfloat16 is the upper half of a float32. */
 static inline Vector load(const char *panel, long i, int bytes) {
     if (bytes == sizeof(Vector)) return ((const Vector *)panel)[i];
-    return (Vector)(__builtin_convertvector(((const Half *)panel)[i], Bits) << 16);
+    Bits pair = ((const Bits *)panel)[i / 2];
+    return i % 2 ? (Vector)(pair & 0xffff0000) : (Vector)(pair << 16);
 }
 
 /* sums[r] += the panel, with `bytes` per input, times row r of x. The sum has `steps` independent
@@ -83,27 +103,27 @@ static void finish(enum activation how, const float *restrict x, float *restrict
     }
 }
 
-/* y = finish(x W^T + b) for each row, without a barrier at the end. p: panels, each with b, then W;
-returns the address after them. */
+/* y = finish(x W^T + b) for each row, without a barrier at the end. p: panels; returns the address
+after them. */
 static const char *linear(const char *p, const float *x, float *y, int rows, int in, int out,
                           enum activation how) {
 #pragma omp for nowait
     for (int i = 0; i < panels(out); i++) {
-        const char *panel = p + (long)i * (in + 1) * WEIGHT;
+        const char *panel = p + i * panel_bytes(in);
         for (int row = 0, n; row < rows; row += n) {
             const float *from = x + (long)row * in;
             Vector sums[TILE];
-            for (int r = 0; r < TILE; r++) sums[r] = load(panel, 0, WEIGHT);
+            for (int r = 0; r < TILE; r++) sums[r] = *(const Vector *)panel;
             n = rows - row < TILE ? 1 : TILE;
-            if (n == 1) multiply(sums, panel + WEIGHT, WEIGHT, from, in, 1, TILE);
-            else multiply(sums, panel + WEIGHT, WEIGHT, from, in, TILE, 1);
+            if (n == 1) multiply(sums, panel + sizeof(Vector), WEIGHT, from, in, 1, TILE);
+            else multiply(sums, panel + sizeof(Vector), WEIGHT, from, in, TILE, 1);
             for (int r = 0; r < n; r++) {
                 finish(how, (float *)&sums[r], y + (long)(row + r) * out + i * LANES,
                        min(LANES, out - i * LANES));
             }
         }
     }
-    return p + (long)panels(out) * (in + 1) * WEIGHT;
+    return p + panels(out) * panel_bytes(in);
 }
 
 /* LayerNorm of n numbers. p: weights, then biases. */
@@ -120,7 +140,7 @@ static void normalize(const float *p, const float *x, float *y, int n) {
 }
 
 static const char *normalize_rows(const char *p, const float *x, float *y, int rows, int n) {
-#pragma omp for
+#pragma omp for nowait
     for (int r = 0; r < rows; r++) normalize((const float *)p, x + (long)r * n, y + (long)r * n, n);
     return p + 4L * 2 * n;
 }
@@ -166,51 +186,77 @@ static void attend(const float *q, float *z, const float *keys, const float *val
     }
 }
 
+/* x = the sum of the embeddings of the token at position `at`, of the position, and of n-grams.
+tables: of tokens, of positions or NULL, of 2-grams, of 3-grams, ... */
+static void embed(const Shape *m, const float *const *tables, const int64_t *tokens, int at, float *x) {
+    for (int i = 0; i < m->C; i++) {
+        x[i] = tables[0][tokens[at] * m->C + i];
+        if (m->learned) x[i] += tables[1][(long)at * m->C + i];
+    }
+    for (int n = 2; n <= m->ngrams; n++) {
+        int64_t row = 0; /* as in `NgramEmbeddings` */
+        for (int s = at + 1 - n; s <= at; s++)
+            row = (row * m->V + (s < 0 ? 0 : tokens[s])) % m->ngram_rows;
+        for (int i = 0; i < m->C; i++) x[i] += tables[n][row * m->C + i];
+    }
+}
+
 /* The size of the keys, or the values, of a head in numbers: (positions, D), both rounded up to 16. */
 static int64_t count_kept(const Shape *m) {
     return (int64_t)panels(m->positions) * panels(m->C / m->H) * LANES * LANES;
 }
 
-/* The number of numbers that `forward` keeps for a sequence. */
-int64_t count_cache(const Shape *m) { return 2 * m->layers * m->G * count_kept(m); }
+/* The number of bytes that `forward` keeps for a sequence: keys, values and tokens. */
+int64_t count_cache(const Shape *m) {
+    return 4 * 2 * m->layers * m->G * count_kept(m) + 8L * m->positions;
+}
 
 /* The number of bytes of weights that `forward` reads. */
 int64_t count_weights(const Shape *m) {
     int64_t C = m->C, D = C / m->H, inputs = 2 * panels(C) + 2 * panels(m->G * D);
-    int64_t layer = inputs * (C + 1), norms = 2 * C + (m->qk_norm ? 4 * D : 0);
+    int64_t layer = inputs * panel_bytes(C), norms = 2 * C + (m->qk_norm ? 4 * D : 0);
     if (m->hidden) {
-        layer += panels(m->hidden) * (C + 1) + panels(C) * (m->hidden + 1L);
+        layer += panels(m->hidden) * panel_bytes(C) + panels(C) * panel_bytes(m->hidden);
         norms += 2 * C;
     }
     int64_t vectors = m->layers * norms + 2 * C + (m->rotary ? 2 * m->positions * D : 0);
-    return 4 * vectors + WEIGHT * (m->layers * layer + panels(m->V) * (C + 1));
+    return 4 * vectors + m->layers * layer + panels(m->V) * panel_bytes(C);
 }
 
-/* Compute the logits (B, T, V) of x (B, T, C), at the positions from `start`; x is overwritten.
+/* Compute the logits (B, T, V) of the tokens (B, T), at the positions from `start`.
 
-weights: see `laid_out` in model/fast/decode.py. cache: keys, then values, of each layer, sequence and head,
-filled up to `start`. Returns 0 if there is not enough memory. */
-int forward(const Shape *m, const char *weights, float *x, float *logits, float *cache, int B,
-            int T, int start, int threads) {
+weights: see `laid_out` in model/fast/decode.py. tables: see `embed`. cache: keys, then values, of each
+layer, sequence and head, then the tokens, filled up to `start`. Returns 0 if there is not enough memory. */
+int forward(const Shape *m, const char *weights, const float *const *tables, const int64_t *tokens,
+            float *logits, float *cache, int B, int T, int start, int threads) {
     int C = m->C, H = m->H, G = m->G, D = C / H, kv = G * D, hidden = m->hidden, rows = B * T;
     long n = rows, positions = (long)panels(m->positions) * LANES;
     float *keys = cache, *values = keys + (long)m->layers * B * G * count_kept(m);
-    float *scratch = malloc(4 * (n * (3L * C + 2 * kv + hidden) + B * G * positions));
+    int64_t *history = (int64_t *)(values + (long)m->layers * B * G * count_kept(m));
+    float *scratch = malloc(4 * (n * (4L * C + 2 * kv + hidden) + B * G * positions));
     if (!scratch) return 0;
-    float *normed = scratch, *queries = normed + n * C, *k_rows = queries + n * C;
+    float *x = scratch, *normed = x + n * C, *queries = normed + n * C, *k_rows = queries + n * C;
     float *v_rows = k_rows + n * kv, *z = v_rows + n * kv, *neurons = z + n * C;
     float *scores = neurons + n * hidden;
+    for (int row = 0; row < rows; row++) {
+        int64_t *read = history + (long)(row / T) * m->positions;
+        int at = start + row % T;
+        read[at] = tokens[row];
+        embed(m, tables, read, at, x + (long)row * C);
+    }
+    atomic_int arrived = 0;
 #pragma omp parallel num_threads(threads)
     {
         const char *p = weights + (m->rotary ? 4 * 2L * m->positions * D : 0);
         for (int layer = 0; layer < m->layers; layer++) {
             p = normalize_rows(p, x, normed, rows, C);
+            meet(&arrived);
             p = linear(p, normed, queries, rows, C, C, STORE);
             p = linear(p, normed, k_rows, rows, C, kv, STORE);
             p = linear(p, normed, v_rows, rows, C, kv, STORE);
-#pragma omp barrier
-            const float *norms = (const float *)(p + (long)panels(C) * (C + 1) * WEIGHT);
-#pragma omp for
+            meet(&arrived);
+            const float *norms = (const float *)(p + panels(C) * panel_bytes(C));
+#pragma omp for nowait
             for (int i = 0; i < B * G; i++) /* a head of keys and values */
                 for (int t = 0; t < T; t++) {
                     long row = (long)(i / G) * T + t, kept = ((long)layer * B * G + i) * count_kept(m);
@@ -230,17 +276,20 @@ int forward(const Shape *m, const char *weights, float *x, float *logits, float 
                                positions, first, at);
                     }
                 }
+            meet(&arrived);
             p = linear(p, z, x, rows, C, C, ADD);
-#pragma omp barrier
+            meet(&arrived);
             p += m->qk_norm ? 4 * 4 * D : 0;
             if (!hidden) continue; /* attention only */
             p = normalize_rows(p, x, normed, rows, C);
+            meet(&arrived);
             p = linear(p, normed, neurons, rows, C, hidden, m->activation);
-#pragma omp barrier
+            meet(&arrived);
             p = linear(p, neurons, x, rows, hidden, C, ADD);
-#pragma omp barrier
+            meet(&arrived);
         }
         p = normalize_rows(p, x, normed, rows, C);
+        meet(&arrived);
         linear(p, normed, logits, rows, C, m->V, STORE);
     }
     free(scratch);

@@ -25,9 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from common.errors import printable
-from model.attention import Cache
 from model.generate import choose_decoder, decoding_error
-from model.gpt import GPT
+from model.gpt import GPT, NGRAM_ROWS
 
 ACTIVATIONS = ["relu", "relu2", "gelu", "gelu_tanh"]  # numbered as in decode.c
 LANES = 16
@@ -62,16 +61,17 @@ def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> Any
         return choose_decoder(model)
 
 
-class CacheInC(Cache):
+class CacheInC:
     """The state of decoding in C."""
 
-    kept: Tensor  # the bytes in which `decode.c` keeps keys and values
+    length = 0
+    kept: Tensor  # the bytes in which `decode.c` keeps tokens, keys and values
 
 
-class GPTInC(GPT):
+class GPTInC(nn.Module):
     """A GPT whose `forward` calls `decode.c` on a copy of the weights.
 
-    It shares the model's embeddings, and has none of its other modules. It has no gradients.
+    It shares the model's embeddings, and has none of its modules. It has no gradients.
     """
 
     def __init__(self, model: GPT, dtype: torch.dtype = torch.float32) -> None:
@@ -83,10 +83,7 @@ class GPTInC(GPT):
         Raises:
             ValueError: for a model that `decode.c` does not support.
         """
-        nn.Module.__init__(self)
-        self.token_embedding = model.token_embedding
-        self.position_embedding = model.position_embedding
-        self.ngram_embeddings = model.ngram_embeddings
+        super().__init__()
         self.config = config = model.config
         self.vocab_size = model.token_embedding.num_embeddings
         if config.norm != "layer":
@@ -96,37 +93,44 @@ class GPTInC(GPT):
         shape = [len(model.blocks), config.n_embd, config.n_head, config.kv_heads]
         shape += [config.mlp_ratio * config.n_embd, self.vocab_size, config.block_size]
         shape += [config.qk_norm, config.positions == "rotary"]
-        shape += [ACTIVATIONS.index(config.activation), *config.windows]
+        shape += [ACTIVATIONS.index(config.activation), config.positions == "learned"]
+        shape += [config.ngrams, NGRAM_ROWS, *config.windows]
         self.shape = (ctypes.c_int * len(shape))(*shape)
         self.choose_threads = fastest_threads()
         self.threads = next(self.choose_threads)
         self.library = compile_library(dtype)
+        self.library.forward.argtypes = [*[ctypes.c_void_p] * 6, *[ctypes.c_int] * 4]
         count_weights, count_cache = self.library.count_weights, self.library.count_cache
         count_weights.restype = count_cache.restype = ctypes.c_int64
         self.cache_size = count_cache(self.shape)
         parts = [part.flatten().view(torch.uint8) for part in laid_out(model, dtype)]
         self.weights = huge(count_weights(self.shape))
-        if sum(map(len, parts)) != len(self.weights):
+        modules = model.token_embedding, model.position_embedding, *model.ngram_embeddings
+        self.tables = [each.weight if each else torch.empty(0, config.n_embd) for each in modules]
+        widths = {table.size(1) for table in self.tables}
+        if sum(map(len, parts)) != len(self.weights) or widths != {config.n_embd}:
             raise ValueError("the weights do not have the shapes that decode.c reads")
         torch.cat(parts, out=self.weights)
+        tables = (ctypes.c_void_p * len(modules))(*[each.data_ptr() for each in self.tables])
+        self.addresses = self.shape, self.weights.data_ptr(), tables
 
-    def forward(  # type: ignore[override]
-        self, tokens_BT: Tensor, cache: CacheInC | None = None
-    ) -> Tensor:
+    def forward(self, tokens_BT: Tensor, cache: CacheInC | None = None) -> Tensor:
         """See `GPT.forward`."""
         cache = cache or self.new_cache()
         B, T = tokens_BT.shape
-        start = cache.length
-        x_BTC = self.embed(tokens_BT, cache).float().contiguous()
+        start, end = cache.length, cache.length + T
+        if end > self.config.block_size:
+            raise ValueError(f"{end} positions, but block_size is {self.config.block_size}")
+        cache.length = end
         if start == 0:
-            cache.kept = huge(4 * B * self.cache_size)
-        logits_BTV = x_BTC.new_empty(B, T, self.vocab_size)
-        buffers = self.weights, x_BTC, logits_BTV, cache.kept
-        addresses = [ctypes.c_void_p(buffer.data_ptr()) for buffer in buffers]
+            cache.kept = huge(B * self.cache_size)
+        tokens_BT = tokens_BT.contiguous()
+        logits_BTV = torch.empty(B, T, self.vocab_size)
+        buffers = (each.data_ptr() for each in (tokens_BT, logits_BTV, cache.kept))
         # On a long prompt, threads work for longer than they wait for each other.
         threads = self.threads if T <= 64 else torch.get_num_threads()
         began = perf_counter()
-        if not self.library.forward(self.shape, *addresses, B, T, start, threads):
+        if not self.library.forward(*self.addresses, *buffers, B, T, start, threads):
             raise MemoryError
         if T == 1:
             self.threads = self.choose_threads.send(perf_counter() - began)
@@ -134,7 +138,7 @@ class GPTInC(GPT):
 
     def new_cache(self) -> CacheInC:
         """Return an empty cache for decoding."""
-        return CacheInC(0, 0)
+        return CacheInC()
 
 
 def fastest_threads() -> Generator[int, float, None]:
@@ -163,7 +167,7 @@ def fastest_threads() -> Generator[int, float, None]:
 def laid_out(model: GPT, dtype: torch.dtype) -> Iterator[Tensor]:
     """Yield the weights as `decode.c` reads them, in the order of the modules: for a norm, its
     weights, then its biases; for a linear layer, panels of 16 outputs, each with the biases and
-    then the weights of each input, as `dtype`."""
+    then the weights of each input, as `dtype`. In bfloat16, the inputs are in pairs."""
     if model.rotary:
         yield from model.rotary.buffers()
     for module in (*model.blocks.modules(), model.final_norm, model.head or model.token_embedding):
@@ -173,9 +177,12 @@ def laid_out(model: GPT, dtype: torch.dtype) -> Iterator[Tensor]:
         bias = torch.zeros(len(weight)) if bias is None else bias
         if weight.dim() == 1:
             yield torch.cat((weight, bias))
-        else:
-            padded = F.pad(torch.cat((bias[:, None], weight), 1), (0, 0, 0, -len(bias) % LANES))
-            yield padded.unflatten(0, (-1, LANES)).transpose(1, 2).to(dtype)
+            continue
+        rows = -len(bias) % LANES
+        padded = F.pad(weight, (0, weight.size(1) % 2, 0, rows)).to(dtype)
+        inputs = padded.unflatten(0, (-1, LANES)).unflatten(2, (-1, 4 // dtype.itemsize))
+        parts = F.pad(bias, (0, rows)).view(-1, LANES), inputs.transpose(1, 2).flatten(1)
+        yield torch.cat([part.view(torch.uint8) for part in parts], dim=1)
 
 
 def huge(size: int) -> Tensor:

@@ -50,6 +50,8 @@ FIELDS = [
     {"positions": "learned", "activation": "relu", "head_bias": True},
     {"qk_norm": False, "activation": "gelu_tanh"},
     {"positions": "none", "n_embd": 14},  # odd head width, sizes that are no multiple of 4
+    {"positions": "learned", "n_embd": 15, "n_head": 1},  # an odd number of inputs
+    {"ngrams": 5, "positions": "learned", "block_size": 6},  # some n-grams begin before the text
     {"n_embd": 72},  # more than one SIMD vector, with a remainder
     {"block_size": 1},
     *({"n_head": 4, **options} for options in VARIANTS if "norm" not in options),
@@ -151,12 +153,26 @@ def narrow(gpt: GPT) -> None:
     mlp.up, mlp.down = nn.Linear(16, 32, bias=False), nn.Linear(32, 16, bias=False)
 
 
+def double(module: Any) -> None:
+    """Double the outputs of a module."""
+    module.register_forward_hook(lambda *call: 2 * call[2])
+
+
+def factorize(gpt: Any) -> None:
+    """Let a matrix widen narrow embeddings."""
+    gpt.token_embedding = nn.Embedding(11, 4)
+    widen = nn.Linear(4, 16)
+    gpt.token_embedding.register_forward_hook(lambda *call: widen(call[2]))
+
+
 NO_NORM = ModelConfig(block_size=48, n_layer=2, n_head=2, n_embd=16, norm="none")
 Edit = Callable[[pytest.MonkeyPatch, Any], None]
 EDITS = [
     ("different logits", lambda patch, gpt: patch.setattr(Attend, "forward", sliding_window)),
     ("different logits", lambda patch, gpt: clamp(gpt, gpt(torch.arange(96).view(2, 48) % 11))),
     ("the shapes", lambda patch, gpt: narrow(gpt)),
+    ("the shapes", lambda patch, gpt: factorize(gpt)),
+    ("different logits", lambda patch, gpt: double(gpt.token_embedding)),
     ("not support model.activation relu2", lambda patch, gpt: patch.setattr(SUPPORTED, [])),
     ("not support model.norm none", lambda patch, gpt: setattr(gpt, "config", NO_NORM)),
 ]
