@@ -64,8 +64,8 @@ def causal_mask(T: int, S: int, window: int = 0, device: torch.device | None = N
 
 
 class Attend(nn.Module):
-    """`attention` with PyTorch's "fused" kernel (in bfloat16 on a CPU, `fast.attention`) or with
-    the "explicit" formula. They agree up to rounding.
+    """`attention` with PyTorch's "fused" kernel or with the "explicit" formula, which agree up to
+    rounding. In bfloat16 or with dropout on a CPU, the fused kernel is `fast.attention`.
 
     This is a module, so that with any kernel a forward hook can read the queries, keys, values and
     mask, and replace the output (see `lens/capture.py`).
@@ -83,7 +83,7 @@ class Attend(nn.Module):
         p = self.dropout_p if self.training else 0.0
         if self.kernel == "explicit":
             return attention(q_BHTD, k_BHSD, v_BHSD, mask, p)
-        if is_causal and fast.attention_pays(q_BHTD):
+        if is_causal and fast.attention_pays(q_BHTD, p):
             return fast.attention(q_BHTD, k_BHSD, v_BHSD, mask, p)
         is_causal = is_causal and not self.window  # which PyTorch's kernel does not know
         return F.scaled_dot_product_attention(

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from configs.config import ModelConfig
 from model.attention import Cache, KVCache, MultiHeadAttention, Rotary
-from model.layers import ACTIVATIONS, LayerNorm, Linear
+from model.layers import ACTIVATIONS, Dropout, LayerNorm, Linear
 
 NGRAM_ROWS = 16_381  # a prime, so that n-grams that share a row rarely share tokens
 
@@ -68,7 +68,7 @@ class Block(nn.Module):
         if self.has_mlp:
             self.mlp_norm = make_norm(config)
             self.mlp = MLP(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x_BTC: Tensor, cache: KVCache | None = None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
@@ -129,7 +129,7 @@ class GPT(nn.Module):
         self.position_embedding = nn.Embedding(T, C) if config.positions == "learned" else None
         self.ngram_embeddings = NgramEmbeddings(config.ngrams, vocab_size, C)
         self.rotary = Rotary(config.head_width, T) if config.positions == "rotary" else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, self.rotary, each) for each in config.windows)
         self.final_norm = make_norm(config)
         self.head = None if config.tie_embeddings else Linear(C, vocab_size, config.head_bias)

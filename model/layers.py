@@ -11,6 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from model.fast.dropout import dropout
+
 
 class Linear(nn.Linear):
     """x W^T + b, W and b cast to the type of x."""
@@ -28,6 +30,14 @@ class LayerNorm(nn.LayerNorm):
         return F.layer_norm(
             x, self.normalized_shape, cast(self.weight, x), cast(self.bias, x), self.eps
         )
+
+
+class Dropout(nn.Dropout):
+    """`nn.Dropout`, with `fast.dropout`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same shape."""
+        return dropout(x, self.p, self.training)
 
 
 def cast(weight: Tensor | None, x: Tensor) -> Any:
