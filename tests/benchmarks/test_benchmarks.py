@@ -5,7 +5,7 @@ import time
 from contextlib import chdir, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from benchmarks import (
     page,
     recipe,
     sampling,
+    step,
     throughput,
     time_to_loss,
     zoo,
@@ -84,6 +85,24 @@ def test_speeds_are_those_of_a_clock_that_advances_two_seconds(
     rows = results(sampling.main, "--tokens=20", "--repetitions=2")
     speeds = {row["batch"]: row["tokens_per_second"] for row in rows}
     assert speeds == {"1": [9.5, 9.5], "16": [152, 152]}  # without the first of 20 tokens
+
+
+def test_step_tells_operations_from_overhead(results: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a simulated clock, a step takes a second, nearly all of which is overhead."""
+    monkeypatch.setattr(common, "seconds_of", lambda step, device, count: [step() or 1.0] * count)
+    dropped = replace(TINY, dropout=0.1, attn_dropout=0.1)
+    adamw, muon = (TrainConfig(optimizer=name, device="cpu") for name in ("adamw", "muon"))
+    known = {"adamw": (dropped, adamw), "muon": (TINY, muon)}
+    absent = {"adamw": set[str](), "muon": {"dropout"}}
+    monkeypatch.setattr(step, "rows_known", lambda contexts: known)
+    monkeypatch.setattr(step, "CONFIGS", ())
+    rows = results(step.main, "--steps=2")
+    assert [(row["name"], row["by"]) for row in rows] == [*product(known, ("1", "all"))]
+    for row in rows:
+        assert row["ms_per_step"] == [1000] and 50 < row["overhead"][0] < 100
+        kinds = {*step.KINDS, "elementwise", "muon"}
+        assert {kind for kind in kinds if row[kind] == [0]} == absent[row["name"]]
+        assert sum(row[kind][0] for kind in (*kinds, "overhead")) == pytest.approx(100)
 
 
 SHAPES = [
