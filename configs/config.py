@@ -167,8 +167,9 @@ class ModelConfig:
     """Dropout probability of the attention weights."""
 
     attention: Kernel = "fused"
-    """fused uses PyTorch's fused kernel, or, in bfloat16 on a CPU, two matmuls, which are faster.
-    explicit computes the formula step by step. They agree up to rounding."""
+    """fused uses PyTorch's fused kernel, or, in bfloat16 or with attn_dropout on a CPU, two
+    matmuls, which are faster. explicit computes the formula step by step. They agree up to
+    rounding."""
 
     def __post_init__(self) -> None:
         unpack(self, "window")
