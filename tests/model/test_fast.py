@@ -32,6 +32,7 @@ def test_attention_equals_the_formula(
         torch.manual_seed(1)
         z = attention(q, k, v, mask, dropout_p)
         results.append([z, *torch.autograd.grad(z, (q, k, v), direction)])
+    assert all(gradient.is_contiguous() for gradient in results[0][1:])
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05}[dtype]
     for got, want in zip(*results, strict=True):
         assert got.dtype == dtype
