@@ -22,8 +22,8 @@ def attention(
     """
     B, T, S = q_BHTD.size(0), q_BHTD.size(2), k_BHSD.size(2)
     q, k, v = (x.flatten(0, 1) for x in (q_BHTD, k_BHSD, v_BHSD))  # bmm has one batch dimension
-    # The gradient of a transposed matrix is transposed. The backward of `chunk` copies it in order, so
-    # that what follows, such as rotary positions, is faster: 3% of a step of the default config.
+    # The gradient of a transposed matrix is transposed. The backward of `chunk` copies it in order,
+    # so that what follows, such as rotary positions, is faster: 3% of a step of the default.
     (k,) = k.chunk(1)
     added_TS = q.new_zeros(T, S)  # -inf hides, 0 does not
     if mask is not None:

@@ -103,6 +103,9 @@ def test_step_tells_operations_from_overhead(results: Any, monkeypatch: pytest.M
         kinds = {*step.KINDS, "elementwise", "muon"}
         assert {kind for kind in kinds if row[kind] == [0]} == absent[row["name"]]
         assert sum(row[kind][0] for kind in (*kinds, "overhead")) == pytest.approx(100)
+    with torch.profiler.profile() as profiler:
+        torch.empty(6).view(2, 3).transpose(0, 1)
+    assert {step.kind_of(event) for event in profiler.events() or ()} == {""}
 
 
 SHAPES = [
