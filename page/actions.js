@@ -48,7 +48,7 @@ export const hideKey = (where) => setKey(where, isOff(`hide${where}`) ? [] : [`h
 /** Restore the initial state of the page, except for some changes. */
 export function restart(changes = {}) {
   const instead = changes.edits?.map((word) => editing.read(word).instead).find(Boolean) ?? "zero";
-  const all = { ...initial(), hover: null, bar: null, instead, ...changes };
+  const all = { ...initial(), hover: null, instead, ...changes };
   fillField(all.text);
   change(all);
 }

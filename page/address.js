@@ -1,28 +1,50 @@
 // The address of the page, which describes its state.
 
 import { range } from "./engine/numbers.js";
-import { data, editing, headName, HEADS, sizes, snapshots, tokenizer, vocab } from "./run.js";
-import { initial, state } from "./state.js";
+import { measures } from "./measures.js";
+import { data, editing, headName, HEADS, sizes, snapshots, tokenizer } from "./run.js";
+import { initial, STAGES, state } from "./state.js";
 import { BIG } from "./views/big.js";
 import { PANELS } from "./views/panels.js";
 
+const oneOf = (values, write = (value) => `${value}`) =>
+  [write, (word) => values().find((value) => write(value) === word)];
+const text = [(tokens) => tokenizer.toAddress(tokens), (word) => tokenizer.fromAddress(word)];
+const token = oneOf(() => range(sizes.V));
+
+function readPair(word) {
+  const [, q, k] = /^(\d+)(?:\.(\d+))?$/.exec(word) ?? [];
+  return q && { q: Number(q), k: k ? Number(k) : null };
+}
+
+/** Of each part of the state: its name in the address, and how its value is written and read. What
+ * cannot be read is undefined. */
+const PARTS = {
+  text: ["text", ...text],
+  snapshot: ["step", ...oneOf(() => range(snapshots.length), (i) => `${snapshots[i].step}`)],
+  head: ["head", ...oneOf(() => range(HEADS), headName)],
+  mlp: ["mlp", ...oneOf(() => range(sizes.hidden && sizes.L))],
+  note: ["note", String, String],
+  step: ["guide", ...oneOf(() => range(5), (i) => `${i + 1}`)], // "step" is of training
+  pin: ["at", ({ q, k }) => [q, k ?? []].flat().join("."), readPair], // in the text, or ignored
+  other: ["other", ...text],
+  panel: ["panel", ...oneOf(() => PANELS.map(({ key }) => key))],
+  big: ["big", ...oneOf(() => BIG.slice(1))],
+  stage: ["stage", ...oneOf(() => STAGES)],
+  measure: ["score", ...oneOf(() => measures, ({ key }) => key)],
+  color: ["color", ...oneOf(() => ["surprisal", "probability", ...(data.text ? ["ngrams"] : [])])],
+  token: ["token", ...token],
+  bar: ["logit", ...token],
+};
+
 /** The part of the address after #: what differs from the initial state. */
-function address() {
+export function address() {
   const first = initial(), parts = new URLSearchParams();
-  const [text, old] = [state.text, first.text].map((each) => tokenizer.toAddress(each));
-  if (text !== old) parts.set("text", text);
-  if (state.snapshot !== first.snapshot) parts.set("step", snapshots[state.snapshot].step);
-  if (state.head !== first.head) parts.set("head", headName(state.head));
-  if (state.mlp !== null) parts.set("mlp", state.mlp);
-  if (state.note) parts.set("note", state.note);
-  if (state.step) parts.set("guide", state.step + 1); // "step" is of training
+  for (const [part, [name, write]] of Object.entries(PARTS)) {
+    const [now, then] = [state[part], first[part]].map((value) => (value === null ? "" : write(value)));
+    if (now !== then && (part !== "token" || state.color === "probability")) parts.set(name, now);
+  }
   for (const word of state.edits) parts.append("edit", word);
-  if (state.pin) parts.set("at", [state.pin.q, state.pin.k ?? []].flat().join("."));
-  if (state.other) parts.set("other", tokenizer.toAddress(state.other));
-  if (state.panel) parts.set("panel", state.panel);
-  if (state.big) parts.set("big", state.big);
-  if (state.color !== first.color) parts.set("color", state.color);
-  if (state.color === "probability") parts.set("token", state.token);
   return parts.size ? `#${parts}` : "";
 }
 
@@ -43,30 +65,16 @@ export function keepAddress() {
   }, 300);
 }
 
-/** The changes that the address describes; anything invalid keeps its initial value. */
+/** The changes that the address describes, and in `lacking`, what of it the page does not have. */
 export function readAddress() {
-  const parts = new URLSearchParams(location.hash.slice(1)), changes = {};
-  if (parts.has("text")) changes.text = tokenizer.fromAddress(parts.get("text"));
-  if (parts.get("other")) changes.other = tokenizer.fromAddress(parts.get("other"));
-  if (PANELS.some(({ key }) => key === parts.get("panel"))) changes.panel = parts.get("panel");
-  if (BIG.includes(parts.get("big"))) changes.big = parts.get("big");
-  const colors = ["probability", ...(data.text ? ["ngrams"] : [])];
-  if (colors.includes(parts.get("color"))) changes.color = parts.get("color");
-  const token = vocab.findIndex((_, id) => `${id}` === parts.get("token"));
-  if (token >= 0) changes.token = token;
-  changes.note = parts.get("note") ?? "";
-  const snapshot = snapshots.findIndex(({ step }) => `${step}` === parts.get("step"));
-  if (snapshot >= 0) changes.snapshot = snapshot;
-  const head = range(HEADS).find((each) => headName(each) === parts.get("head"));
-  if (head !== undefined) changes.head = head;
+  const changes = { edits: [], lacking: [] };
   const ofHead = (word) => word.replace(/=.*/, ""); // one edit of a head
-  const mlp = range(sizes.hidden && sizes.L).find((each) => `${each}` === parts.get("mlp"));
-  if (mlp !== undefined) changes.mlp = mlp;
-  const step = range(5).find((each) => `${each + 1}` === parts.get("guide"));
-  if (step) changes.step = step;
-  const [, q, k] = /^(\d+)(?:\.(\d+))?$/.exec(parts.get("at")) ?? []; // in the text, or ignored
-  if (q) changes.pin = { q: Number(q), k: k ? Number(k) : null };
-  changes.edits = parts.getAll("edit").filter((word, i, words) =>
-    editing.read(word) && words.findIndex((each) => ofHead(each) === ofHead(word)) === i);
+  for (const [name, word] of new URLSearchParams(location.hash.slice(1))) {
+    const [part, [, , read]] = Object.entries(PARTS).find(([, [each]]) => each === name) ?? [name, []];
+    const value = name === "edit" ? editing.read(word) && word : read?.(word);
+    if (value === undefined || value === null) changes.lacking.push(`${name}=${word}`);
+    else if (name !== "edit") changes[part] = value;
+    else if (!changes.edits.some((each) => ofHead(each) === ofHead(word))) changes.edits.push(word);
+  }
   return changes;
 }

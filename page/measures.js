@@ -2,7 +2,7 @@
 
 import { atStep, COPIES, data, snapshots } from "./run.js";
 import { highOf } from "./engine/stages.js";
-import { number, signed } from "./views/format.js";
+import { number } from "./views/format.js";
 
 const FIRST = (COPIES ? ["induction"] : ["weight_on_match", "previous_token"])
   .find((key) => data.scores.some((score) => score.key === key));
@@ -25,7 +25,7 @@ const ablations = (data.ablation ? ["zero", "mean"] : []).map((kind) => ({
   source: `measured${atStep}`,
   at: () => data.ablation[kind],
   error: data.ablation[`${kind}_error`],
-  text: (value) => signed(value),
+  text: (value) => number(value),
 }));
 
 export const measures = [...scores, ...ablations];

@@ -5,6 +5,8 @@ import { measures } from "./measures.js";
 import { HEAD, opening } from "./opening.js";
 import { last, tokenizer } from "./run.js";
 
+export const STAGES = ["scores", "masked", "weights"]; // of attention
+
 /** What the address can describe, and Reset restores. */
 export const initial = () => ({
   text: opening.map((id) => tokenizer.known(id)),
@@ -12,23 +14,24 @@ export const initial = () => ({
   head: HEAD,
   mlp: null, // layer of the MLP that is open, or null if the head is
   step: 0, // of the five
+  lacking: [], // what the address asks for, and the page does not have
   note: "", // what a link says of what it shows, instead of the first step
   edits: [], // words
   pin: null, // {q, k} that was clicked; k is null if only a query is selected
   other: null, // the text that patches come from, or null for one made from the text
   panel: null, // key of the open panel
   big: null, // the part that is alone on the screen, of BIG
-  stage: "weights", // or "scores", "masked"
+  stage: "weights", // one of STAGES
+  measure: measures[0],
+  bar: null, // id of the token whose logit contributions are shown
   color: "surprisal", // of the text, or "ngrams", "probability"
   token: tokenizer.idOf.get("\n") ?? opening.at(-1), // id, whose probability the text shows
 });
 
 const current = {
   ...initial(),
-  measure: measures[0],
   instead: "zero", // or "mean": what replaces a head's output
   hover: null, // {q, k} under the pointer
-  bar: null, // id of the token whose logit contributions are shown
   relative: false, // to the runner-up
   opened: null, // panel to scroll to once it is shown
   seed: 1337, // of the continuation

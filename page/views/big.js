@@ -18,7 +18,9 @@ export function showBig() {
   if (big) dataset.big = big;
   else delete dataset.big;
   $("big").textContent = big ? NAMES[next()] ?? "Everything" : "Big letters";
+  $("small").hidden = !big || !next();
   if (big) document.querySelector(FOCUS[big]).focus({ preventScroll: true });
 }
 
 $("big").onclick = showNextBig;
+$("small").onclick = () => change({ big: null });

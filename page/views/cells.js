@@ -18,7 +18,7 @@ const drawn = new WeakMap(); // of each canvas: how to draw its cells with a con
 export const redrawCells = (canvas, context, sharp) => drawn.get(canvas)(context, sharp);
 
 /** Enlarge `source`, a canvas with one pixel per cell, with names along it: `across` and `down` are
- * functions of an index. Cells are square unless `tall` is set; `look`: [column, row] to frame. */
+ * functions of an index. Cells are square, as many down as across, unless `tall` is set; `look`: [column, row] to frame. */
 export function drawCells(canvas, source, { across, down, tall, look, margin }) {
   const sharp = devicePixelRatio;
   const { width: columns, height: rows } = source;
@@ -26,7 +26,7 @@ export function drawCells(canvas, source, { across, down, tall, look, margin }) 
   let side = (canvas.clientWidth - left - 2) / columns;
   if (side > 4) side = Math.floor(side * sharp) / sharp; // cells of equal size
   const step = [side, tall ?? side];
-  const height = Math.ceil(top + rows * step[1] + 2);
+  const height = Math.ceil(top + (tall ? rows * tall : canvas.clientWidth - left - 2) + 2);
   Object.assign(canvas.dataset, { left, top, side, tall: step[1] });
   canvas.style.height = `${height}px`;
   canvas.width = Math.round(canvas.clientWidth * sharp);

@@ -36,7 +36,7 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
 
   if (values) {
     const digits = high - low < 0.2 ? 3 : 2;
-    for (const value of roundNumbers(low, high)) {
+    for (const value of roundNumbers(low, high, height > 6 * rem() ? 5 : 3)) {
       const words = text(left - 6, y(value) + 4, "end", number(value, digits));
       chart.append(across(value, "axis"), words);
     }
@@ -124,9 +124,9 @@ function powerOf(places) {
   return part > 0 && part < 1 ? clamp(Math.log(m / last) / Math.log(part), 0.2, 1) : 1;
 }
 
-// A few round numbers between low and high.
-function roundNumbers(low, high) {
-  const power = 10 ** Math.floor(Math.log10((high - low) / 5));
-  const step = power * [1, 2, 5, 10].find((n) => (high - low) / (n * power) <= 5);
+// Round numbers between low and high, about `most`.
+function roundNumbers(low, high, most = 5) {
+  const power = 10 ** Math.floor(Math.log10((high - low) / most));
+  const step = power * [1, 2, 5, 10].find((n) => (high - low) / (n * power) <= most);
   return range(7).map((i) => (Math.ceil(low / step) + i) * step).filter((value) => value <= high);
 }

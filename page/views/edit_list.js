@@ -36,6 +36,7 @@ export function showEdits() {
     return p(says, button(() => toggleEdit(word), { ariaLabel: `undo: ${says}` }, "Undo"));
   }));
   const [now, before] = [view.pass.loss, view.before.loss];
+  $("undo").textContent = edits.length > 1 ? `Undo all ${edits.length}` : "Undo";
   $("change").textContent =
     `this text: ${number(before)} → ${number(now)} (${signed(now - before, 3)})`;
 }

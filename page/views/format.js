@@ -1,8 +1,9 @@
 // Numbers and tokens as text.
 
-export const number = (value, digits = 3) => (Number.isFinite(value) ? value.toFixed(digits) : "–");
+export const number = (value, digits = 3) =>
+  (Number.isFinite(value) ? value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1") : "–");
 export const signed = (value, digits = 4) =>
-  (Number.isFinite(value) && value >= 0 ? "+" : "") + number(value, digits);
+  number(value, digits).replace(/^(?=\d)/, "+");
 export const power = (value) => (Number.isFinite(value) ? value.toExponential(1) : "–");
 export const percent = (value) => `${number(100 * value, 1)}%`;
 export const count = (value) => value.toLocaleString("en");

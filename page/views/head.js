@@ -71,7 +71,8 @@ function inWords({ q, k }) {
 
 export function showReadout() {
   const look = looking();
-  $("readout").textContent = look ? inWords(look) : "Point at a cell, or at a token of the text.";
+  $("readout").textContent = (look ? inWords(look) : "Point at a cell, or at a token of the text.") +
+    (part.width < state.view.pass.T ? ` Of the map, the part around it is shown.` : "");
 }
 
 /** A key in the selected head, in all others, or in all, as in a word of the edits. */
@@ -118,7 +119,8 @@ Object.assign($("map"), {
   onclick: (event) => pin(pairAt(event)),
   onkeydown: withArrows((_, across, down) => {
     const last = state.view.pass.T - 1;
-    const { q, k } = looking() ?? { q: last, k: null };
-    pin({ q: clamp(q + down, 0, last), k: across || k ? clamp((k ?? q) + across, 0, last) : k });
+    const { q, k } = looking() ?? { q: last, k: null }, to = clamp(q + down, 0, last);
+    const most = state.stage === "scores" ? last : to; // later keys are masked
+    pin({ q: to, k: across || k ? clamp((k ?? q) + across, 0, most) : k });
   }),
 });

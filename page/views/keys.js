@@ -1,13 +1,12 @@
 // The keys.
 
 import { goTo, pin, reset, setStage, toggleHead, undo } from "../actions.js";
-import { change, state } from "../state.js";
+import { change, STAGES, state } from "../state.js";
 import { showNextBig } from "./big.js";
 import { $, ARROWS, cell, el, row } from "./elements.js";
 import { moveInGrid } from "./network.js";
 import { goToStep, STEPS } from "./steps.js";
 
-const STAGES = ["scores", "masked", "weights"];
 const KEYS = [
   ["← → ↑ ↓", "select another head; in the text, a map or a table, another token"],
   ["t", "type in the text; Esc leaves it", () => $("typed").focus()],

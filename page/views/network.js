@@ -50,6 +50,7 @@ export function showNetwork() {
   if (choices === shownFor) return; // typing changes only the maps
   shownFor = choices;
   $("network").classList.toggle("edited", edits.length > 0);
+  $("measure").selectedIndex = measures.indexOf(measure);
   $("measure").title = `${measure.formula} (${measure.source})`;
   const values = measure.at(snapshot);
   const focused = document.activeElement.matches?.(".pick");

@@ -1,6 +1,7 @@
 // The form of the playground, and the buttons that train, save and open.
 
 import { goTo } from "../actions.js";
+import { address } from "../address.js";
 import { readCheckpoint } from "../engine/safetensors.js";
 import { data, last, snapshots, UNIT } from "../run.js";
 import {
@@ -91,7 +92,7 @@ function copy(words, note = "") {
 const copyConfig = () =>
   copy(configFile(), "Save this as mine.yaml. Then: python train.py mine.yaml");
 const copyLink = () => (opened ? say("A link cannot hold an opened model. Hand out its file.")
-  : copy(new URL(linkTo() + location.hash, location).href, ` (${setting.task === "text"
+  : copy(new URL(linkTo() + address(), location).href, ` (${setting.task === "text"
     ? "without the pasted text" : "open it, and press Train"}${location.protocol === "file:"
     ? "; this page is a file of yours, so hand that out, too" : ""})`));
 
@@ -114,6 +115,7 @@ const more = el("details", { id: "more-settings", onkeydown({ key }) {
 
 const begin = (count) => {
   goTo(last()); // to watch
+  more.open = false;
   train(count, pace);
 };
 const main = button(() => (state.training ? pause()
@@ -140,7 +142,8 @@ function showTraining() {
   refill($("source"), ...(stopped ? [`Stopped ${stopped}. The weights are the last finite ones; lower a ` +
     "learning rate under More settings."] : compared.length ? compared
     : other() ? [`This is A: ${step ? "" : "train it, then "}press Keep, go to B.`]
-      : [opened ? "" : step ? "Watch: " : "Press Train: ", watch]));
+      : [opened ? "" : isDone && !training ? `Trained for ${count(setting.max_steps)} steps, as set. Train on goes on. `
+        : step ? "Watch: " : "Press Train: ", watch]));
 }
 
 function fromFile() {

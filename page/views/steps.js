@@ -7,11 +7,13 @@ import { HIGH } from "../engine/stages.js";
 import {
   config, editing, engineFor, headName, HEADS, layerAndHead, rowOf, sizes, snapshots, vocab,
 } from "../run.js";
-import { edited, isHeadOff, maskNow, offWord, pairOnShow, place } from "../selection.js";
+import {
+  edited, isHeadOff, maskNow, offWord, pairOnShow, place, weightsOf,
+} from "../selection.js";
 import { change, settled, state } from "../state.js";
 import { colorOf } from "./colors.js";
-import { $, button, el, header, numeral, p, refill, row, svg, term } from "./elements.js";
-import { count, number, quoted, signed, tokensOf, visible } from "./format.js";
+import { $, button, cell, el, header, numeral, p, refill, row, svg, term } from "./elements.js";
+import { count, number, quoted, signed, tokensOf } from "./format.js";
 import { UNIFORM_GUESS } from "./legends.js";
 import { scoresOf } from "./maps.js";
 
@@ -28,6 +30,14 @@ function showTyping() {
     `${number(UNIFORM_GUESS)}.`)];
 }
 
+/** What the key at k can tell of the token before it: an earlier head that attends to that. */
+function ofPrevious(k) {
+  const weights = range(layerAndHead(state.head)[0] * H).map((each) => weightsOf(each, k)[k - 1] ?? 0);
+  const head = indexOfLargest(weights);
+  return !(weights[head] >= HIGH) ? "" : ` ${headName(head)} attends from ${place("token", k)} to ` +
+    `the one before, ${quoted(state.view.tokens[k - 1])}: so key ${k} can tell what came before it.`;
+}
+
 function showAttending() {
   const { q, k, weights } = pairOnShow(), isMasked = maskNow();
   const open = range(q + 1).filter((each) => !isMasked(q, each)).length;
@@ -35,7 +45,8 @@ function showAttending() {
     "head attends from it. In the map, its row is the ", term("query"), ", the columns are ",
   term("key", "keys"), "."),
   p(`${headName(state.head)} attends from ${place("query", q)} to ${place("key", k)} with weight ` +
-    `${number(weights[k])}. The weights of the ${tokensOf(open)} it can attend to sum to 1.`)];
+    `${number(weights[k])}. The weights of the ${tokensOf(open)} it can attend to sum to 1.` +
+    ofPrevious(k))];
 }
 
 /** The query, key or value of the selected head at t, before the rotation. */
@@ -85,18 +96,18 @@ function showMeeting() {
   const largest = largestOf(open), exps = open.map((score) => Math.exp(score - largest));
   return [
     p("The ", term("query"), ` encodes what ${name} looks for, the `, term("key"), " what it " +
-      "finds at a token. Where their signs agree, the score rises."),
+      "finds at a token: training found how. Where their signs agree, the score rises."),
     channels([[place("query", q), Q], [place("key", k), K],
       ["query × key", products, `sum ${number(sum(products), 2)}`]],
     (i) => `${number(Q[i])} × ${number(K[i])} = ${number(products[i])}`),
-    el("table", { id: "worked" },
-      row(...[`sum/√${D} = score`, "mask", `exp(score ${largest < 0 ? "+" : "−"} ${number(Math.abs(largest), 2)})`,
-        `sum, ${count(open.filter(Number.isFinite).length)} keys`, "weight"].map((title) => header(title))),
-      row(...[number(scores[k]), isMasked(q, k) ? "−∞" : "0", number(exps[k]), number(sum(exps)),
-        number(weights[k])].map(numeral))),
     ...(config.positions === "rotary" ? [el("label", { className: "quiet small" }, isBefore,
       " before the rotation by position" + (isBefore.checked
         ? `, which makes the sum ${number(scores[k] * Math.sqrt(D), 2)}` : ""))] : []),
+    el("table", { id: "worked" },
+      row(...[`sum/√${D} = score`, "mask", `exp(score ${largest < 0 ? "+" : "−"} ${number(Math.abs(largest))})`,
+        `sum, ${count(open.filter(Number.isFinite).length)} keys`, "weight"].map((title) => header(title))),
+      row(...[number(scores[k]), isMasked(q, k) ? "−∞" : "0", number(exps[k]), number(sum(exps)),
+        number(weights[k])].map(numeral))),
   ];
 }
 
@@ -105,7 +116,8 @@ const isReplaced = (l, h, q) => state.view.edits.some(({ layer, head, position =
   position === q && (head === undefined ? row && layer > l
     : (row || off) && head === h && layer === l));
 
-function showCopying() {
+/** What a head adds from k to q, through its value. */
+function showWriting() {
   if (!settled()) return [];
   const name = headName(state.head), { q, k, weights } = pairOnShow();
   const { view } = state, id = view.pass.ids[k];
@@ -117,16 +129,17 @@ function showCopying() {
     return [p(`The output weights of ${name} are zero: it adds nothing yet.`)];
   }
   const value = projected("value", k), rank = ranked(logits, V).indexOf(id) + 1;
-  const raised = ranked(logits, 5).map((each) =>
-    el("span", { className: "raised" }, el("b", {}, visible(vocab[each])),
+  const raised = ranked(logits, 4).map((each) =>
+    el("span", { className: "raised" }, el("b", {}, quoted(vocab[each])),
       ` ${signed(logits[each], 2)}`));
   return [
-    p("Query and key set the weight; the ", term("value"), " is copied."),
+    p("Query and key set the weight. The ", term("value"), " is passed on."),
     channels([[`value ${k} ${quoted(view.tokens[k])}`, value]], (i) => number(value[i])),
     p(`Scaled by its weight, ${number(weights[k])}, and through the output weights, it adds a ` +
-      `vector of length ${number(Math.hypot(...added))} at ${place("query", q)}. This changes ` +
+      `vector of length ${number(Math.hypot(...added))} at ${place("query", q)}, and changes ` +
       `the logit of ${quoted(vocab[id])} by `, el("b", {}, signed(logits[id], 2)),
-      `: rank ${rank} of ${count(V)}.`),
+      rank === 1 ? ", more than any other: the token is copied."
+        : `, rank ${count(rank)} of ${count(V)}: ${logits[id] > 0 ? "others gain more" : "it is not copied"}.`),
     el("p", { className: "controls" }, "Raised most:", ...raised),
     el("p", { className: "quiet small" }, "Relative to the mean of all logits, by the direct " +
       "path, with a fixed final norm. Later layers use the value, too."),
@@ -167,37 +180,27 @@ export async function measureHeads(isCurrent) {
 
 function showAblating() {
   const { losses, copying, chances } = measured, name = headName(state.head);
-  const ofHead = (head, says) => button(() => toggleHead(head), { ariaPressed: isHeadOff(head),
-    title: offWord(head) ? "undo" : "ablate" }, `${headName(head)} ${says}`);
   if (!losses) return [p("Measuring each head …")];
   const { view } = state, rise = losses.map((loss) => loss - view.before.loss);
-  const of = copier(), [was, now] = [view.before, view.pass].map(({ attention, ids }) =>
-    inductionOn(attention[of], ids));
-  const [last, after] = [view.before, view.pass].map(({ T, logP }) => rowOf(logP, T - 1));
-  const best = indexOfLargest(last);
-  const below = range(Math.floor(of / H) * H);
-  const lowest = below.sort((a, b) => copying[a] - copying[b]).slice(0, 3);
+  const { T, logP } = view.before, of = copier(), last = rowOf(logP, T - 1);
+  const was = inductionOn(view.before.attention[of], view.before.ids);
+  const copies = was >= HIGH && of >= H, below = range(Math.floor(of / H) * H);
+  const lowest = copies ? below.sort((a, b) => copying[a] - copying[b]).slice(0, 2) : [];
+  const shown = [...new Set([state.head, ...lowest, ...ranked(rise, 3)])].slice(0, 4);
+  const title = copies ? [header(`induction of ${headName(of)}, ${number(was)}`)] : [];
   return [
-    p(`With only ${name} ablated, the probability of ${quoted(vocab[best])} after the text is `,
-      el("b", {}, number(chances[state.head])), ` instead of ${number(Math.exp(last[best]))}` +
-      (edited() ? `; with the edits, ${number(Math.exp(after[best]))}` : "") + ". Press a button " +
-      "below to ", term("ablate"), " that head."),
-    p("Loss change on this text in nats, only that head ablated:"),
-    el("div", { className: "controls" }, ...[...new Set([state.head, ...ranked(rise, 3)])]
-      .map((head) => ofHead(head, signed(rise[head], 2)))),
-    ...(was >= HIGH && lowest.length ? [
-      p(`Induction score of ${headName(of)} on this text ${number(was)}` +
-        (number(now) === number(was) ? "" : `, with the edits ${number(now)}`) +
-        "; only one earlier head ablated:"),
-      el("div", { className: "controls" },
-        ...lowest.map((head) => ofHead(head, number(copying[head]))))] : []),
-    el("p", { className: "quiet small" },
-      "The loss is a mean over the text, without the prediction after it."),
+    p(`Ablated alone, ${name} changes the probability of ${quoted(vocab[indexOfLargest(last)])} after the text ` +
+      `from ${number(Math.exp(Math.max(...last)))} to `, el("b", {}, number(chances[state.head])), "."),
+    el("table", {}, row(header("one head"), header(`loss on the text, ${number(view.before.loss)}`), ...title),
+      ...shown.map((head) => row(cell(button(() => toggleHead(head), { ariaPressed: isHeadOff(head) },
+        `${offWord(head) ? "Restore" : "Ablate"} ${headName(head)}`)),
+      numeral(`${number(losses[head])} (${signed(rise[head], 2)})`),
+      ...(copies ? [numeral(number(copying[head]))] : [])))),
   ];
 }
 
 export const STEPS = [
-  ["Type", showTyping], ["Attend", showAttending], ["Softmax", showMeeting], ["Copy", showCopying],
+  ["Type", showTyping], ["Attend", showAttending], ["Softmax", showMeeting], ["Write", showWriting],
   ["Ablate", showAblating],
 ];
 const buttons = STEPS.map(([name], i) => button(() => goToStep(i), {}, `${i + 1} ${name}`));

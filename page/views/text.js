@@ -42,17 +42,17 @@ export function buildText() {
 export const showPinned = () => state.pin && reveal($("text"), spans[state.pin.q]);
 
 export function showTextState() {
-  const { text, view: { start, same, pass: { T } } } = state, shown = textOnShow() === text;
+  const { lacking, text, view: { start, pass: { T } } } = state, shown = textOnShow() === text;
   const unseen = [...new Set(text.filter(({ id }) => id === null).map(({ token }) => token))];
   $("text-state").textContent = [
-    unseen.length && `The model never saw ${unseen.slice(0, 9).map(quoted).join(" ")} in ` +
-      `training, and skips ${unseen.length > 1 ? "them" : "it"}.`,
+    lacking.length && `The address asks for what this page does not have: ${lacking.join(", ")}.`,
+    unseen.length && `The model never saw ${unseen.slice(0, 9).map(quoted).join(" ")}` +
+      `${unseen.length > 9 ? ` and ${unseen.length - 9} more` : ""} in training, and skips ` +
+      `${unseen.length > 1 ? "them" : "it"}.`,
     !shown && "Type a text; the results are those of the previous one." +
       (text.length ? ` The model knows ${vocab.slice(0, 120).map(visible).join(tokenizer.gap)}` : ""),
     shown && start && `The model reads the last ${T} of ${start + T} tokens: whenever its context of ` +
       `${sizes.B} is full, it drops the first half.`,
-    same > 0 && !start &&
-      `The results for ${tokensOf(same)} did not change: later tokens do not affect earlier ones.`,
   ].filter(Boolean).join(" ");
 }
 
@@ -83,6 +83,8 @@ export function showText() {
       `${place("token", here)}${columnOf(here)}: ${number(chances[here])}.`
     : look ? `Color: attention of ${headName(state.head)} from ` +
       `${place("token", look.q)}${columnOf(look.q)}.`
+    : same > 0 ? `The results for ${tokensOf(same)} did not change: later tokens do not affect ` +
+      "earlier ones."
     : "Color: surprisal. Point at a token, or click to select it.";
   drawArcs();
 }

@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import pytest
@@ -33,7 +33,8 @@ POINTS = "line => [...line.points].map(({ x, y }) => [x, y])"
 HEADS = [f"L{layer}H{head}" for layer in range(L) for head in range(H)]
 SELECTED = ".pick[aria-pressed=true] b"
 SECTIONS = "[...document.querySelectorAll('#live section, #bar, #more')]"
-PLACES = f"{SECTIONS}.map(each => each.getBoundingClientRect().toJSON())"
+PLACES = f"""{SECTIONS}.map(each => each.getBoundingClientRect())
+  .map(({{top, bottom, left, right}}) => [top, bottom, left, right].map(Math.round))"""
 SMALLEST = """() => { // letters in sight, in pixels
   const all = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), sizes = [];
   while (all.nextNode()) {
@@ -580,13 +581,33 @@ def test_selection_lasts_until_escape_and_in_the_address(tab: Any) -> None:
     tab.wait_for_function("() => !location.hash.includes('at=')")
 
 
-def test_malformed_addresses_are_ignored(show: Show) -> None:
+def test_address_says_what_is_on_show(show: Show) -> None:
+    """The stage, the score, and the token whose logit is explained."""
+    tab = show()
+    act(tab, "[data-stage=scores]")
+    tab.select_option("#measure", "ablation mean")
+    act(tab, ".bar-button >> nth=1")
+    before = read(tab, ".pick > span > span, #votes .number")
+    address = wait_for_address(tab, "logit=")
+    tab = show(address=address)
+    assert tab.get_attribute("[data-stage=scores]", "aria-pressed") == "true"
+    assert tab.input_value("#measure") == "ablation mean"
+    assert read(tab, ".pick > span > span, #votes .number") == before
+    press(tab, "r")
+    tab.wait_for_function("() => !location.hash")
+
+
+def test_address_of_what_the_page_lacks_is_named(show: Show) -> None:
     strange = "edit=L9H0%3Dzero&edit=patch@99/L0&edit=hide@1/L0&edit=x&step=77&head=L9H9"
     strange += "&edit=move@1/L0H0%3D12&edit=move@1/L0%3D2&edit=hide@1/!L1&color=x&token=99"
     strange += "&edit=move@1/L0H0%3D0&edit=patch@1/L0%3D3"
     strange += "&at=12&edit=L0H2%3Dzero&edit=L3.mlp&edit=hide@12"  # the first that the model lacks
     tab = show(address=f"#text=%ED%B2%80&{strange}")
     assert not tab.is_visible("#trouble") and not tab.is_visible("#edits")
+    lacking = [f"{name}={word}" for name, word in parse_qsl(strange) if name != "at"]  # of the text
+    assert ", ".join(lacking) in tab.inner_text("#text-state")
+    press(tab, "r")
+    assert "address" not in tab.inner_text("#text-state")
     show(address="#text=so+b&other=to+b&edit=patch%405/L0")  # the text has no position 5
     assert "not in this text" in tab.inner_text("#edit-list") and read(tab, "#change")[-1] == 0
 
@@ -722,10 +743,30 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
     direction_C = (out_C - out_C.mean()) / (x_C.var(correction=0) + 1e-5).sqrt()
     logits_V = weight("head.weight") @ (direction_C * weight("final_norm.weight"))
     logits_V -= logits_V.mean()
-    best = logits_V.argsort(descending=True)[:5]
+    best = logits_V.argsort(descending=True)[:4]
     expected = [attended, out_C.norm(), logits_V[CHARS.index("e")], *logits_V[best]]
     assert read(tab, "#step p") == pytest.approx([*map(float, expected)], abs=6e-3)
-    assert tab.locator("#step .raised b").all_inner_texts() == [*shown(text_of(best))]
+    assert tab.locator("#step .raised b").all_inner_texts() == [
+        f"'{c}'" for c in shown(text_of(best))
+    ]
+    says = []
+    for k in range(10):  # the logit of the token itself rises most, rises, or falls
+        added_C = weight("blocks.2.attn.out.weight")[:, 8:] @ layer.v_BHSD[0, 1, k]
+        logits_V = weight("head.weight") @ (
+            (added_C - added_C.mean()) * weight("final_norm.weight")
+        )
+        change = logits_V[CHARS.index(text[k])] - logits_V
+        says.append(
+            "the token is copied"
+            if (change >= 0).all()
+            else "others gain more"
+            if change.mean() > 0
+            else "it is not copied"
+        )
+        point_at(tab, 9, k)
+        assert tab.inner_text("#step p >> nth=1").endswith(f": {says[-1]}.")
+    assert len({*says}) > 1
+    tab.mouse.move(0, 0)
 
     act(tab, "#steps button >> nth=4")
     changes, before = {}, loss_of(logits_of(model, text), text)
@@ -733,18 +774,35 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
         zeros = {"layer": i // H, "head": i % H, "off": "zero"}
         changes[name] = loss_of(logits_of(model, text, zeros), text) - before
     worst = sorted(changes, key=lambda name: -changes[name])[:3]
-    labels = [f"{name} {changes[name]:+.2f}" for name in dict.fromkeys(["L2H1", *worst])]
-    assert tab.locator("#step button").all_inner_texts()[: len(labels)] == labels
+    rows = [
+        f"Ablate {name}\t{before + changes[name]:.3f} ({changes[name]:+.2f})"
+        for name in dict.fromkeys(["L2H1", *worst])
+    ]
+    assert tab.locator("#step tr").all_inner_texts()[1 : 1 + len(rows)] == rows
     act(tab, "#step button >> nth=1")
     assert read(tab, "#change")[2] == pytest.approx(changes[worst[0]], abs=6e-4)
+    assert tab.inner_text("#step button >> nth=1") == f"Restore {worst[0]}"
     tab.set_viewport_size({"width": 1280, "height": 720})
-    for key in "12345":  # one screen, on which an ablation moves nothing
+    act(tab, "#undo")
+    places = tab.evaluate(PLACES)
+    assert places[-1][1] <= 720
+    for key in "12345":  # one screen, on which nothing moves
         press(tab, key)
-        places = tab.evaluate(PLACES)
-        assert places[-1]["bottom"] <= 720
         press(tab, "x")
         assert tab.evaluate(PLACES) == places
         press(tab, "x")
+        point_at(tab, 5, 3)
+        assert tab.evaluate(PLACES) == places
+        tab.mouse.move(0, 0)
+        assert settle(tab).evaluate(PLACES) == places
+    act(tab, ".cutter >> nth=0")
+    act(tab, ".cutter >> nth=1")
+    tab.select_option("#measure", "ablation zero")
+    tab.focus("#typed")
+    tab.keyboard.press("End")
+    for key in ("r", "Backspace"):
+        tab.keyboard.press(key)
+        assert settle(tab).evaluate(PLACES) == places
 
 
 def test_guided_steps_are_true_of_an_edited_model(show: Show) -> None:
@@ -774,7 +832,7 @@ def test_selected_head_shows_its_ablation(tab: Any, report: Report) -> None:
     assert read(tab, "#scores .number")[-4:] == pytest.approx(expected, abs=6e-4)
     tab.select_option("#measure", "ablation mean")
     assert "only at the last snapshot" in tab.inner_text("#formation-note")
-    assert read(tab, ".pick > span > span") == pytest.approx(ablation["mean"], abs=6e-5)
+    assert read(tab, ".pick > span > span") == pytest.approx(ablation["mean"], abs=6e-4)
     tab.set_viewport_size({"width": 1280, "height": 720})
     fits = "frame => frame.scrollHeight <= frame.clientHeight"
     assert tab.eval_on_selector("#network-section .scroll", fits)
