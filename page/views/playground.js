@@ -142,8 +142,7 @@ function showTraining() {
   refill($("source"), ...(stopped ? [`Stopped ${stopped}. The weights are the last finite ones; lower a ` +
     "learning rate under More settings."] : compared.length ? compared
     : other() ? [`This is A: ${step ? "" : "train it, then "}press Keep, go to B.`]
-      : [opened ? "" : isDone && !training ? `Trained for ${count(setting.max_steps)} steps, as set. Train on goes on. `
-        : step ? "Watch: " : "Press Train: ", watch]));
+      : [opened ? "" : step ? "Watch: " : "Press Train: ", watch]));
 }
 
 function fromFile() {

@@ -26,8 +26,9 @@ export function showMoment() {
     .flatMap(({ label }) => [" · ", term(label)]);
   const right = CURVES.map(({ title, i }) =>
     percent(accuracy[i]) + (i ? ` ${title} (dashed)` : " (right axis)")).join(", ");
-  const hasStep = atStep || last() || (data.live && step);
-  refill($("moment"), ...(hasStep ? [term("step"), ` ${count(step)} · `] : []), term("loss"),
+  const hasStep = atStep || last() || (data.live && step), { max_steps } = data.run.config.train;
+  const end = data.live ? ` of ${count(Math.ceil(step / max_steps) * max_steps)}` : "";
+  refill($("moment"), ...(hasStep ? [term("step"), ` ${count(step)}${end} · `] : []), term("loss"),
     `${right && ", all tokens:"} ${number(lens_loss[sizes.L])} ${UNIT} on ${howMany}`,
     ...(ofText === undefined ? [] : [term("validation sequences"), ofText]),
     edited() ? " without the edits" : `; ${number(view.pass.loss)} on this text`,
