@@ -71,7 +71,7 @@ def test_a_model_learns_while_one_watches(play: Open) -> None:
     assert found["step"] == 70 and found["loss"] < np.log(32) - 0.1
     assert 0.05 < found["accuracy"] < 1
     moment = settle(tab).inner_text("#moment")
-    assert f"step 70 · loss, all tokens: {found['loss']:.3f}" in moment
+    assert f"step 70 of 200 · loss, all tokens: {found['loss']:.3f}" in moment
     assert "below " in tab.locator("#loss").inner_html()
     steps = steps_of(tab)
     assert steps[0] == 0 and steps[-1] == 70 and tab.locator("#loss .dot").count() == len(steps)
