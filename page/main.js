@@ -50,7 +50,7 @@ react(update, {
   relative: [showNext, showContributions],
   mlp: [showNetwork, showMlp, drawMap, keepAddress],
   stage: [showHead, ...SELECTED_PAIR, keepAddress],
-  big: [showBig, drawMap, keepAddress],
+  big: [showBig, drawMap, refreshPanel, keepAddress],
   measure: [showNetwork, refreshPanel, keepAddress],
   seed: [redraw],
   color: [showText, showLegends, showNgrams, showChosen, keepAddress],

@@ -32,7 +32,7 @@ const current = {
   ...initial(),
   instead: "zero", // or "mean": what replaces a head's output
   hover: null, // {q, k} under the pointer
-  relative: false, // to the runner-up
+  relative: false, // to the most likely other token
   opened: null, // panel to scroll to once it is shown
   seed: 1337, // of the continuation
   ngrams: null, // the model of the training text, once it is counted

@@ -78,10 +78,11 @@ async function keep() {
 
 let followed = state.head;
 
-/** The head with the highest first score, unless the reader selected another. */
+/** The first head with a high first score, as long as it is high, unless the reader selected another. */
 function headToFollow() {
   const [{ at, uniform }] = measures, scores = at(last()), best = indexOfLargest(scores);
-  if (state.head !== followed || !(scores[best] >= highOf(uniform))) return {};
+  const isHigh = (head) => scores[head] >= highOf(uniform);
+  if (state.head !== followed || isHigh(followed) || !isHigh(best)) return {};
   followed = best;
   return { head: best };
 }

@@ -4,13 +4,19 @@ import { data, last } from "../run.js";
 import { change, state } from "../state.js";
 import { $ } from "./elements.js";
 
-export const BIG = [null, "head", "network", "text", ...(last() || data.live ? ["bar"] : [])];
-const NAMES = { head: "Map", network: "Network", text: "Text", bar: "Training" };
-const FOCUS = { head: "#map", network: ".pick[tabindex='0']", text: ".here", bar: "#slider" };
+export const BIG = [null, "head", "network", "text", ...(last() || data.live ? ["bar"] : []),
+  ...(data.live ? ["compare"] : [])];
+const NAMES = { head: "Map", network: "Network", text: "Text", bar: "Training", compare: "A and B" };
+const FOCUS = { head: "#map", network: ".pick[tabindex='0']", text: ".here", bar: "#slider",
+  compare: "#big" };
 
-const next = () => BIG[(BIG.indexOf(state.big) + 1) % BIG.length];
+function next() {
+  const all = BIG.filter((part) => part !== "compare" || data.kept?.steps);
+  return all[(all.indexOf(state.big) + 1) % all.length];
+}
 
-export const showNextBig = () => change({ big: next() });
+export const showNextBig = () =>
+  change({ ...(next() === "compare" ? { panel: "compare" } : {}), big: next() });
 
 export function showBig() {
   const { big } = state, { dataset } = document.body;

@@ -22,7 +22,7 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
   const [left, right, top, bottom] = [values ? 2.6 : 0.8, shares ? 4.2 : 1.2, 0.6, 1.1]
     .map((pad) => pad * rem());
   const low = Math.min(...all), high = Math.max(...all, low + 0.02);
-  const longest = lines.map(({ at = places }) => at).reduce((a, b) => (b.at(-1) > a.at(-1) ? b : a));
+  const longest = lines.map(({ at = places }) => at).reduce((a, b) => (b.at(-1) >= a.at(-1) ? b : a));
   const end = longest.at(-1) || 1, power = powerOf(longest);
   const along = (place) => left + (place / end) ** power * (width - left - right);
   const x = (i, at = places) => along(at[i]);

@@ -8,7 +8,7 @@ import { state } from "../state.js";
 import { drawCells, picture } from "./cells.js";
 import { theme } from "./colors.js";
 import { addPanel, el } from "./elements.js";
-import { count, number, visible } from "./format.js";
+import { count, number, percent, visible } from "./format.js";
 import { offer } from "./panels.js";
 
 const figures = [0, 1].map(() => ({ canvas: el("canvas"), caption: el("figcaption"), source: el("canvas") }));
@@ -20,8 +20,8 @@ offer({ key: "compare", title: "A and B", show: showMaps });
 /** The selected head of this run, and where the run is. */
 function shown() {
   const { head, measure, view: { tokens, pass, snapshot } } = state;
-  const { step, lens_loss } = snapshots[snapshot];
-  return { step, loss: lens_loss[sizes.L], tokens: tokens.map(visible), weights: [...pass.attention[head]],
+  const { step, lens_loss, accuracy: [accuracy] } = snapshots[snapshot];
+  return { step, loss: lens_loss[sizes.L], accuracy, tokens: tokens.map(visible), weights: [...pass.attention[head]],
     head: `${headName(head)}, ${measure.name} ${measure.text(measure.at(snapshot)[head])}` };
 }
 
@@ -31,7 +31,8 @@ function showMaps() {
     const { canvas, caption, source } = figures[i];
     canvas.hidden = !each;
     caption.textContent = !each ? "A: Keep as A, above, keeps a run to compare with." : `${"AB"[i]}: ${names[i]}. ${each.head}. ` +
-      `Step ${count(each.step)}, loss ${number(each.loss)}.`;
+      `Step ${count(each.step)}, loss ${number(each.loss)}` +
+      (Number.isFinite(each.accuracy) ? `, accuracy ${percent(each.accuracy)}.` : ".");
     if (!each) return;
     const { tokens, weights } = each, T = tokens.length, name = (t) => tokens[t];
     picture(source, T, T, (pixels) => range(T).forEach((q) => range(q + 1).forEach((k) => {

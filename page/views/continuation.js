@@ -33,6 +33,14 @@ export async function goOn() {
   drawnFor = turn;
   document.body.dataset.busy = "yes";
   const isCurrent = () => mine === draws && turn === state.turn;
+  const wrong = ["temperature", "top-k"].map($)
+    .find(({ validity: { rangeUnderflow, rangeOverflow } }) => rangeUnderflow || rangeOverflow);
+  if (wrong) {
+    showAhead([]);
+    $("continuation").textContent = `${wrong.id}: ${wrong.validationMessage}`;
+    document.body.dataset.busy = "no";
+    return;
+  }
   const settings = {
     temperature: Number($("temperature").value),
     topK: Math.max(0, Math.trunc(Number($("top-k").value))),

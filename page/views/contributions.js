@@ -1,5 +1,5 @@
 // The logit contributions: what each part of the model adds to a logit, or to its difference from
-// the runner-up's.
+// that of the most likely other token.
 
 import { selectHead, vote } from "../actions.js";
 import { largestOf, range, ranked, sum } from "../engine/numbers.js";
@@ -32,7 +32,7 @@ export function showContributions() {
   const names = (relative ? [bar, rival] : [bar]).map((id) => quoted(vocab[id])).join(" minus ");
   refill($("votes"),
     el("div", { className: "controls" }, el("b", {}, `Logit contributions to ${names}`),
-      el("label", {}, choice, " minus runner-up"),
+      el("label", {}, choice, ` minus ${quoted(vocab[rival])}`),
       button(() => vote(bar), { ariaLabel: "Close" }, "×")),
     el("div", { className: "scroll" }, el("table", {},
       row(header(""), ...range(H).map((h) => header(`H${h}`)), ...(hidden ? [header("MLP")] : [])),

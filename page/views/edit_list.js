@@ -1,11 +1,12 @@
 // The edits, and their effect on the loss of the text.
 
 import { toggleEdit, undo } from "../actions.js";
-import { editing } from "../run.js";
+import { indexOfLargest } from "../engine/numbers.js";
+import { editing, rowOf, vocab } from "../run.js";
 import { place } from "../selection.js";
 import { state } from "../state.js";
 import { $, button, p, refill } from "./elements.js";
-import { number, signed } from "./format.js";
+import { number, quoted, signed } from "./format.js";
 
 /** Whether the position is in the text. A patch needs a second text of the same length. */
 export const hasEffect = ({ kind, position }, { start, other, pass: { T } }) =>
@@ -35,10 +36,13 @@ export function showEdits() {
     const says = inPlainWords(editing.read(word));
     return p(says, button(() => toggleEdit(word), { ariaLabel: `undo: ${says}` }, "Undo"));
   }));
-  const [now, before] = [view.pass.loss, view.before.loss];
-  $("undo").textContent = edits.length > 1 ? `Undo all ${edits.length}` : "Undo";
+  const { pass, before: { T, logP, loss } } = view, last = rowOf(logP, T - 1), best = indexOfLargest(last);
+  const [was, now] = [last, rowOf(pass.logP, T - 1)].map((row) => number(Math.exp(row[best])));
+  $("undo").hidden = edits.length < 2;
+  $("undo").textContent = `Undo all ${edits.length}`;
   $("change").textContent =
-    `this text: ${number(before)} → ${number(now)} (${signed(now - before, 3)})`;
+    `this text: ${number(loss)} → ${number(pass.loss)} (${signed(pass.loss - loss, 3)}); then ` +
+    `${quoted(vocab[best])}: ${was} → ${now}`;
 }
 
 $("undo").onclick = undo;

@@ -48,7 +48,7 @@ export function drawMap() {
   const inPart = [look?.k, look?.q].map((t, i) => (Number.isInteger(t) ? t - corner[i] : null));
   const context = drawCells($("map"), part, { across, down, look: inPart });
   const { left, top, side } = $("map").dataset;
-  if (view.same > 0 && document.activeElement === $("typed")) { // mark the unchanged rows
+  if (view.same > 0 && !look && document.activeElement === $("typed")) { // mark the unchanged rows
     context.fillStyle = theme().kept;
     context.fillRect(0, Number(top), 4, view.same * side);
   }
@@ -82,7 +82,7 @@ const keyPlace = (name = headName(state.head)) =>
 export function showKeyEdits() {
   const key = editableKey(), isNone = key === null, hidden = isOff(`hide${keyPlace()}`);
   const moved = state.edits.find((word) => word.startsWith(`move${keyPlace()}=`));
-  $("key-name").textContent = !isNone ? place("key", key)
+  $("key-name").textContent = !isNone ? `move ${place("key", key)}`
     : state.view.start ? "Text too long" : "Select a token";
   $("key-heads").options[0].text = `in ${headName(state.head)}`;
   Object.assign($("key-by"), { value: moved?.split("=")[1] ?? 0, disabled: isNone || !editing.canMove });

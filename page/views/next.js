@@ -24,7 +24,8 @@ export function showNext() {
       ariaLabel: `logit contributions to ${token}`, ariaPressed: id === state.bar, tabIndex },
     gauge("", likely), ...(edited() ? [gauge("ghost", was)] : []));
     return el("tr", { className: id === next ? "came" : "" },
-      cell(button(() => choose(id), { className: "write", title: "append", tabIndex }, token)),
+      cell(button(() => choose(id), { className: "write", tabIndex,
+        title: t + 1 < T ? "write it here, instead of what follows" : "append" }, token)),
       numeral(number(likely)), ...(edited() ? [numeral(number(was))] : []), cell(bar));
   });
   const own = surprisal[t], after = surprisal[t + 1];

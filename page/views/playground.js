@@ -3,7 +3,9 @@
 import { goTo } from "../actions.js";
 import { address } from "../address.js";
 import { readCheckpoint } from "../engine/safetensors.js";
-import { data, last, snapshots, UNIT } from "../run.js";
+import { highOf } from "../engine/stages.js";
+import { measures } from "../measures.js";
+import { COPIES, data, last, sizes, snapshots, UNIT } from "../run.js";
 import {
   carried, carry, described, explained, FIELDS, impossible, inWords, isShort, linkTo, opened, problems,
   setting, SHORTEST, untrainable, valueOf,
@@ -94,7 +96,7 @@ const copyConfig = () =>
 const copyLink = () => (opened ? say("A link cannot hold an opened model. Hand out its file.")
   : copy(new URL(linkTo() + address(), location).href, ` (${setting.task === "text"
     ? "without the pasted text" : "open it, and press Train"}${location.protocol === "file:"
-    ? "; this page is a file of yours, so hand that out, too" : ""})`));
+    ? "; on another machine, open a copy of this page, and add what follows .html" : ""})`));
 
 const picked = el("input", { type: "file", accept: ".safetensors", hidden: true,
   onchange: () => picked.files[0] && open(picked.files[0]), onclick() { this.value = ""; } });
@@ -142,7 +144,14 @@ function showTraining() {
   refill($("source"), ...(stopped ? [`Stopped ${stopped}. The weights are the last finite ones; lower a ` +
     "learning rate under More settings."] : compared.length ? compared
     : other() ? [`This is A: ${step ? "" : "train it, then "}press Keep, go to B.`]
-      : [opened ? "" : step ? "Watch: " : "Press Train: ", watch]));
+      : [opened ? "" : isDone && isLate() ? "Not yet? Press Train on. Watch: "
+        : step ? "Watch: " : "Press Train: ", watch]));
+}
+
+/** Whether an induction head can form, but has not. */
+function isLate() {
+  const [{ at, uniform }] = measures;
+  return COPIES && sizes.L > 1 && at(last()).every((score) => score < highOf(uniform));
 }
 
 function fromFile() {

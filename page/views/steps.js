@@ -8,7 +8,7 @@ import {
   config, editing, engineFor, headName, HEADS, layerAndHead, rowOf, sizes, snapshots, vocab,
 } from "../run.js";
 import {
-  edited, isHeadOff, maskNow, offWord, pairOnShow, place, weightsOf,
+  edited, isHeadOff, looking, maskNow, offWord, pairOnShow, place, weightsOf,
 } from "../selection.js";
 import { change, settled, state } from "../state.js";
 import { colorOf } from "./colors.js";
@@ -32,7 +32,8 @@ function showTyping() {
 
 /** What the key at k can tell of the token before it: an earlier head that attends to that. */
 function ofPrevious(k) {
-  const weights = range(layerAndHead(state.head)[0] * H).map((each) => weightsOf(each, k)[k - 1] ?? 0);
+  const weights = range(layerAndHead(state.head)[0] * H).map((each) =>
+    (isReplaced(...layerAndHead(each), k) ? 0 : weightsOf(each, k)[k - 1] ?? 0));
   const head = indexOfLargest(weights);
   return !(weights[head] >= HIGH) ? "" : ` ${headName(head)} attends from ${place("token", k)} to ` +
     `the one before, ${quoted(state.view.tokens[k - 1])}: so key ${k} can tell what came before it.`;
@@ -84,7 +85,8 @@ const isBefore = el("input", { type: "checkbox", onchange: () => showStep() });
 /** How a query meets a key: their products, the score, the mask and the softmax over the row. */
 function showMeeting() {
   if (isBefore.checked && !settled()) return [];
-  const { q, k, weights } = pairOnShow(), { T, queries, keys } = state.view.pass;
+  const { q, k: attended, weights } = pairOnShow(), { T, queries, keys } = state.view.pass;
+  const k = looking()?.k ?? attended; // perhaps a later one
   const isMasked = maskNow(), name = headName(state.head);
   const [l, h] = layerAndHead(state.head);
   const rotated = (rows, t) => rows[l].subarray(t * C + h * D, t * C + (h + 1) * D);
@@ -104,10 +106,10 @@ function showMeeting() {
       " before the rotation by position" + (isBefore.checked
         ? `, which makes the sum ${number(scores[k] * Math.sqrt(D), 2)}` : ""))] : []),
     el("table", { id: "worked" },
-      row(...[`sum/√${D} = score`, "mask", `exp(score ${largest < 0 ? "+" : "−"} ${number(Math.abs(largest))})`,
+      row(...[isBefore.checked ? "score" : `sum/√${D} = score`, "mask", `exp(score ${largest < 0 ? "+" : "−"} ${number(Math.abs(largest))})`,
         `sum, ${count(open.filter(Number.isFinite).length)} keys`, "weight"].map((title) => header(title))),
       row(...[number(scores[k]), isMasked(q, k) ? "−∞" : "0", number(exps[k]), number(sum(exps)),
-        number(weights[k])].map(numeral))),
+        number(weights[k] ?? 0)].map(numeral))),
   ];
 }
 
@@ -136,18 +138,19 @@ function showWriting() {
     p("Query and key set the weight. The ", term("value"), " is passed on."),
     channels([[`value ${k} ${quoted(view.tokens[k])}`, value]], (i) => number(value[i])),
     p(`Scaled by its weight, ${number(weights[k])}, and through the output weights, it adds a ` +
-      `vector of length ${number(Math.hypot(...added))} at ${place("query", q)}, and changes ` +
+      `vector of length ${number(Math.hypot(...added))} at ${place("query", q)}, and directly changes ` +
       `the logit of ${quoted(vocab[id])} by `, el("b", {}, signed(logits[id], 2)),
-      rank === 1 ? ", more than any other: the token is copied."
-        : `, rank ${count(rank)} of ${count(V)}: ${logits[id] > 0 ? "others gain more" : "it is not copied"}.`),
+      rank === 1 ? ", more than any other." : `, rank ${count(rank)} of ${count(V)}.`),
     el("p", { className: "controls" }, "Raised most:", ...raised),
-    el("p", { className: "quiet small" }, "Relative to the mean of all logits, by the direct " +
-      "path, with a fixed final norm. Later layers use the value, too."),
+    el("p", { className: "quiet small" }, "Relative to the mean of all logits, with a fixed final " +
+      "norm. What MLPs and later layers make of it, step 5 includes."),
   ];
 }
 
-// The effect of ablating each head on the text: {made, losses, copying, chances of the prediction}
+// The effect of ablating each head on a text: {made, of: the copier, before, losses, copying, chances
+// of the prediction}. While one trains, it is of a snapshot before the one on show.
 let measured = {};
+const measuredFor = () => [state.view.pass.ids, state.instead, state.head].join();
 
 /** The selected head if it does induction on the text; otherwise, the head that does it most. */
 function copier() {
@@ -158,10 +161,9 @@ function copier() {
 
 /** Ablate each head alone, and keep the losses and induction scores. */
 export async function measureHeads(isCurrent) {
-  const { view, instead } = state, { ids } = view.pass;
-  const made = [snapshots[view.snapshot].step, ids, instead, state.head].join();
-  if (measured.made === made) return true;
-  measured = {};
+  const { view, instead } = state, { ids } = view.pass, made = measuredFor();
+  const { step } = snapshots[view.snapshot];
+  if (measured.made === made && measured.step === step) return true;
   const engine = engineFor("try", view.snapshot), losses = [], copying = [], chances = [];
   const last = (pass) => rowOf(pass.logP, ids.length - 1), best = indexOfLargest(last(view.before));
   const of = copier(), [layer, h] = layerAndHead(of);
@@ -173,25 +175,25 @@ export async function measureHeads(isCurrent) {
     chances.push(Math.exp(last(pass)[best]));
     copying.push(inductionOn(engine.attention(layer, h), ids));
   }
-  measured = { made, losses, copying, chances };
+  measured = { made, step, of, before: view.before, losses, copying, chances };
   showStep();
   return true;
 }
 
 function showAblating() {
-  const { losses, copying, chances } = measured, name = headName(state.head);
-  if (!losses) return [p("Measuring each head …")];
-  const { view } = state, rise = losses.map((loss) => loss - view.before.loss);
-  const { T, logP } = view.before, of = copier(), last = rowOf(logP, T - 1);
-  const was = inductionOn(view.before.attention[of], view.before.ids);
+  const { made, of, before, losses, copying, chances } = measured, name = headName(state.head);
+  if (made !== measuredFor()) return [p("Measuring each head …")];
+  const rise = losses.map((loss) => loss - before.loss), last = rowOf(before.logP, before.T - 1);
+  const was = inductionOn(before.attention[of], before.ids);
   const copies = was >= HIGH && of >= H, below = range(Math.floor(of / H) * H);
   const lowest = copies ? below.sort((a, b) => copying[a] - copying[b]).slice(0, 2) : [];
-  const shown = [...new Set([state.head, ...lowest, ...ranked(rise, 3)])].slice(0, 4);
-  const title = copies ? [header(`induction of ${headName(of)}, ${number(was)}`)] : [];
+  const shown = [...new Set([state.head, ...lowest, ...ranked(rise, HEADS)])].slice(0, 4)
+    .sort((a, b) => rise[b] - rise[a]);
+  const title = copies ? [header(`induction of ${headName(of)} ${number(was)}`)] : [];
   return [
-    p(`Ablated alone, ${name} changes the probability of ${quoted(vocab[indexOfLargest(last)])} after the text ` +
+    p(`On this text, ablating only ${name} changes the probability of ${quoted(vocab[indexOfLargest(last)])} after it ` +
       `from ${number(Math.exp(Math.max(...last)))} to `, el("b", {}, number(chances[state.head])), "."),
-    el("table", {}, row(header("one head"), header(`loss on the text, ${number(view.before.loss)}`), ...title),
+    el("table", {}, row(header("one head"), header(`loss ${number(before.loss)}`), ...title),
       ...shown.map((head) => row(cell(button(() => toggleHead(head), { ariaPressed: isHeadOff(head) },
         `${offWord(head) ? "Restore" : "Ablate"} ${headName(head)}`)),
       numeral(`${number(losses[head])} (${signed(rise[head], 2)})`),

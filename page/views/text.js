@@ -14,6 +14,7 @@ import { $, el, refill, reveal, svg, withArrows } from "./elements.js";
 import { number, quoted, tokensOf, visible } from "./format.js";
 import { MOST_AHEAD, UNIFORM_GUESS } from "./legends.js";
 
+const KNOWN = `The model knows ${vocab.slice(0, 120).map(visible).join(tokenizer.gap || " ")}`;
 let spans = []; // an element a token of the window
 
 /** Show the text: its end, which the model reads, the tokens before, and those it never saw. */
@@ -50,7 +51,7 @@ export function showTextState() {
       `${unseen.length > 9 ? ` and ${unseen.length - 9} more` : ""} in training, and skips ` +
       `${unseen.length > 1 ? "them" : "it"}.`,
     !shown && "Type a text; the results are those of the previous one." +
-      (text.length ? ` The model knows ${vocab.slice(0, 120).map(visible).join(tokenizer.gap)}` : ""),
+      (text.length ? ` ${KNOWN}` : ""),
     shown && start && `The model reads the last ${T} of ${start + T} tokens: whenever its context of ` +
       `${sizes.B} is full, it drops the first half.`,
   ].filter(Boolean).join(" ");
@@ -67,7 +68,7 @@ export function showText() {
     span.classList.toggle("masked", masked);
     span.classList.toggle("here", t === here);
     span.classList.toggle("pinned", t === (state.pin?.k ?? state.pin?.q));
-    span.classList.toggle("kept", t < same); // visible while one types
+    span.classList.toggle("kept", t < same && !looking()); // visible while one types
     if (masked) shade(span, weight, NaN);
     else if (look) shade(span, weight, Math.sqrt(weights[t]));
     else if (chances) shade(span, weight, Math.sqrt(chances[t]));
@@ -83,8 +84,7 @@ export function showText() {
       `${place("token", here)}${columnOf(here)}: ${number(chances[here])}.`
     : look ? `Color: attention of ${headName(state.head)} from ` +
       `${place("token", look.q)}${columnOf(look.q)}.`
-    : same > 0 ? `The results for ${tokensOf(same)} did not change: later tokens do not affect ` +
-      "earlier ones."
+    : same > 0 ? `The results of ${tokensOf(same)} stay: no token affects earlier ones.`
     : "Color: surprisal. Point at a token, or click to select it.";
   drawArcs();
 }
@@ -125,4 +125,5 @@ $("text").addEventListener("focusin", (event) =>
 // Wait until the focus has moved, because drawing may replace its target.
 $("text").addEventListener("focusout", () => setTimeout(() =>
   $("text").contains(document.activeElement) || pointAt(null)));
+$("typed").title = KNOWN;
 $("text").classList.toggle("subwords", tokenizer.kind !== "char");

@@ -28,11 +28,12 @@ export function showMoment() {
     percent(accuracy[i]) + (i ? ` ${title} (dashed)` : " (right axis)")).join(", ");
   const hasStep = atStep || last() || (data.live && step), { max_steps } = data.run.config.train;
   const end = data.live ? ` of ${count(Math.ceil(step / max_steps) * max_steps)}` : "";
-  refill($("moment"), ...(hasStep ? [term("step"), ` ${count(step)}${end} · `] : []), term("loss"),
+  refill($("moment"), ...(hasStep ? [term("step"), ` ${count(step)}${end} · `] : []),
+    ...(right ? [term("accuracy"), `, answers only: ${right} · `] : []), term("loss"),
     `${right && ", all tokens:"} ${number(lens_loss[sizes.L])} ${UNIT} on ${howMany}`,
     ...(ofText === undefined ? [] : [term("validation sequences"), ofText]),
     edited() ? " without the edits" : `; ${number(view.pass.loss)} on this text`,
-    ...(right ? [" · ", term("accuracy"), `, answers only: ${right}`] : []), ...reached);
+    ...reached);
   $("slider").ariaValueText = $("moment").textContent;
 }
 

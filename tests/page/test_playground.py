@@ -71,7 +71,7 @@ def test_a_model_learns_while_one_watches(play: Open) -> None:
     assert found["step"] == 70 and found["loss"] < np.log(32) - 0.1
     assert 0.05 < found["accuracy"] < 1
     moment = settle(tab).inner_text("#moment")
-    assert f"step 70 of 200 · loss, all tokens: {found['loss']:.3f}" in moment
+    assert f"loss, all tokens: {found['loss']:.3f}" in moment and "step 70 of 200 ·" in moment
     assert "below " in tab.locator("#loss").inner_html()
     steps = steps_of(tab)
     assert steps[0] == 0 and steps[-1] == 70 and tab.locator("#loss .dot").count() == len(steps)
@@ -102,7 +102,7 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
     tab.click("#train")
     tab.wait_for_selector("text=Train >> visible=true")
     tab.select_option("#set-pace", "fastest")
-    settle(tab).click("#undo")
+    settle(tab).keyboard.press("u")
     for steps in (3, 6):  # Train ends at max_steps, and goes on from there
         tab.fill("#slider", "0")  # Train shows the newest step again
         settle(tab).click("#train")
@@ -559,12 +559,25 @@ def test_two_runs_are_compared(play: Open) -> None:
     assert source == "A: steps 200, kept at step 5. B: steps 3, on the same sequences."
     tab.click("#show-compare")
     captions = settle(tab).locator("#compare-section figcaption").all_inner_texts()
-    assert captions[0].startswith("A: steps 200. L1H") and f"loss {losses[-1]:.3f}." in captions[0]
+    assert (
+        captions[0].startswith("A: steps 200. L1H") and f"loss {losses[-1]:.3f}, acc" in captions[0]
+    )
     assert captions[1].startswith("B: steps 3. L1H") and captions[0][14:] == captions[1][12:]
     wait_for_address(tab, "panel=compare")
     tab.click("text=Copy link")
     link = tab.inner_text("#said").split()[0]
     assert "max_steps=3" in link and "A.max_steps=200" in link and "panel=compare" in link
+    tab.keyboard.press("Escape")
+    for _ in range(5):  # after the map, the network, the text and the training
+        tab.keyboard.press("b")
+    assert settle(tab).locator("#compare-section canvas").count() == 2
+    inside = """canvas => {
+      const { left, right, bottom } = canvas.getBoundingClientRect();
+      return left >= 0 && right <= innerWidth && bottom <= innerHeight;
+    }"""
+    assert all(each.evaluate(inside) for each in tab.locator("#compare-section canvas").all())
+    tab.click("text=Everything")
+    assert tab.is_visible("#live")
 
 
 def test_a_link_of_two_runs_trains_both(play: Open) -> None:
