@@ -226,13 +226,16 @@ int64_t count_weights(const Shape *m) {
 /* Compute the logits (B, T, V) of the tokens (B, T), at the positions from `start`.
 
 weights: see `laid_out` in model/fast/decode.py. tables: see `embed`. cache: keys, then values, of each
-layer, sequence and head, then the tokens, filled up to `start`. Returns 0 if there is not enough memory. */
+layer, sequence and head, then the tokens, filled up to `start`. Returns 0 if there is not enough memory,
+and -1 if a token is not in the vocabulary. */
 int forward(const Shape *m, const char *weights, const float *const *tables, const int64_t *tokens,
             float *logits, float *cache, int B, int T, int start, int threads) {
     int C = m->C, H = m->H, G = m->G, D = C / H, kv = G * D, hidden = m->hidden, rows = B * T;
     long n = rows, positions = (long)panels(m->positions) * LANES;
     float *keys = cache, *values = keys + (long)m->layers * B * G * count_kept(m);
     int64_t *history = (int64_t *)(values + (long)m->layers * B * G * count_kept(m));
+    for (int row = 0; row < rows; row++)
+        if (tokens[row] < 0 || tokens[row] >= m->V) return -1;
     float *scratch = malloc(4 * (n * (4L * C + 2 * kv + hidden) + B * G * positions));
     if (!scratch) return 0;
     float *x = scratch, *normed = x + n * C, *queries = normed + n * C, *k_rows = queries + n * C;

@@ -106,7 +106,10 @@ class GPTInC(nn.Module):
         parts = [part.flatten().view(torch.uint8) for part in laid_out(model, dtype)]
         self.weights = huge(count_weights(self.shape))
         modules = model.token_embedding, model.position_embedding, *model.ngram_embeddings
-        self.tables = [each.weight if each else torch.empty(0, config.n_embd) for each in modules]
+        self.tables = [
+            each.weight.float().contiguous() if each else torch.empty(0, config.n_embd)
+            for each in modules
+        ]
         widths = {table.size(1) for table in self.tables}
         if sum(map(len, parts)) != len(self.weights) or widths != {config.n_embd}:
             raise ValueError("the weights do not have the shapes that decode.c reads")
@@ -130,8 +133,9 @@ class GPTInC(nn.Module):
         # On a long prompt, threads work for longer than they wait for each other.
         threads = self.threads if T <= 64 else torch.get_num_threads()
         began = perf_counter()
-        if not self.library.forward(*self.addresses, *buffers, B, T, start, threads):
-            raise MemoryError
+        done = self.library.forward(*self.addresses, *buffers, B, T, start, threads)
+        if done != 1:
+            raise IndexError("a token is not in the vocabulary") if done else MemoryError
         if T == 1:
             self.threads = self.choose_threads.send(perf_counter() - began)
         return logits_BTV

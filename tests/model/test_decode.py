@@ -247,3 +247,11 @@ def test_model_decodes_without_a_working_compiler(
         assert optimize_for_decoding(gpt, dtype) is gpt
         assert "not compiled, and therefore slower and in float32" in capsys.readouterr().err
     assert gpt.token_embedding.weight.equal(weight)
+
+
+@needs_cc
+def test_token_beyond_the_vocabulary_is_an_error() -> None:
+    decoder = optimize_for_decoding(make())
+    for token in (-1, 11):
+        with pytest.raises(IndexError):
+            decoder(torch.tensor([[3, token]]))
