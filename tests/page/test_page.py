@@ -230,8 +230,8 @@ def test_edited_model_of_an_earlier_step_matches_pytorch(tab: Any, report: Repor
     lens_TV = [model.unembed(x_BTC)[0] for x_BTC in depths]
     assert_predicts(tab, lens_TV[-1][-1], before_TV[-1])
     before, after = loss_of(before_TV, text), loss_of(lens_TV[-1], text)
-    best = before_TV[-1].argmax()
-    chances = [float(each[-1].softmax(-1)[best]) for each in (before_TV, lens_TV[-1])]
+    likeliest = before_TV[-1].argmax()
+    chances = [float(each[-1].softmax(-1)[likeliest]) for each in (before_TV, lens_TV[-1])]
     expected = [before, after, after - before, *chances]
     assert read(tab, "#change") == pytest.approx(expected, abs=6e-4)
     assert tab.text_content("#continuation")[0] == tab.inner_text(".write >> nth=0")
