@@ -16,7 +16,7 @@ import { showEdits } from "./views/edit_list.js";
 import { showBig } from "./views/big.js";
 import { $ } from "./views/elements.js";
 import "./views/glossary.js";
-import { drawMap, showHead, showKeyEdits, showReadout } from "./views/head.js";
+import { drawMap, showHead, showKeyEdits } from "./views/head.js";
 import { showHeader } from "./views/header.js";
 import "./views/keys.js";
 import { showLegends } from "./views/legends.js";
@@ -33,7 +33,7 @@ import { buildText, drawArcs, showPinned, showText, showTextState } from "./view
 import { showLoss, showMoment } from "./views/training.js";
 
 // The map is smaller below a step that draws vectors.
-const SELECTED_PAIR = [showStep, drawMap, showReadout, showLegends, showKeyEdits, markLens];
+const SELECTED_PAIR = [showStep, drawMap, showLegends, showKeyEdits, markLens];
 const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp, showNgrams,
   showChosen];
 

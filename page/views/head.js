@@ -46,6 +46,8 @@ export function drawMap() {
   part.getContext("2d").drawImage(map, -corner[0], -corner[1]);
   const [across, down] = corner.map((from) => (i) => visible(view.tokens[from + i]));
   const inPart = [look?.k, look?.q].map((t, i) => (Number.isInteger(t) ? t - corner[i] : null));
+  $("readout").textContent = (look ? inWords(look) : "Point at a cell, or at a token of the text.") +
+    (part.width < T ? " Only a part of the map fits." : "");
   const context = drawCells($("map"), part, { across, down, look: inPart });
   const { left, top, side } = $("map").dataset;
   if (view.same > 0 && !look && document.activeElement === $("typed")) { // mark the unchanged rows
@@ -67,12 +69,6 @@ function inWords({ q, k }) {
     parts.push(`attention score ${number(scoresOf(state.head)[q * state.view.pass.T + k])}`);
   }
   return `${place("q", q)} → ${place("k", k)}: ${parts.join(", ")}`;
-}
-
-export function showReadout() {
-  const look = looking();
-  $("readout").textContent = (look ? inWords(look) : "Point at a cell, or at a token of the text.") +
-    (part.width < state.view.pass.T ? ` Of the map, the part around it is shown.` : "");
 }
 
 /** A key in the selected head, in all others, or in all, as in a word of the edits. */
