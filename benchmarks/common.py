@@ -169,7 +169,8 @@ def run_command(arguments: list[str], folder: Path) -> tuple[float, str]:
     )
     seconds = time.perf_counter() - began
     if ended.returncode:
-        raise UserError(f"{arguments[0]}: {ended.stderr.strip().splitlines()[-1:]}")
+        *_, last = ["", *ended.stderr.strip().splitlines()]
+        raise UserError(last.removeprefix("error: ") or f"exit status {ended.returncode}")
     return seconds, ended.stdout
 
 

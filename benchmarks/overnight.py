@@ -110,16 +110,15 @@ class Trial(NamedTuple):
         recipe = ["-m", "benchmarks.recipe", *self.words, *self.change, *last]
         _, printed = frame.run_command(recipe, self.tree)
         (row,) = json.loads(printed.splitlines()[-1])["rows"]
-        print(f"{self.name}, seed {seed}: {row}", file=sys.stderr)
         return row
 
     def burst(self) -> float:
         """Train a few steps; return the mean of their seconds of CPU time, without the first."""
         short = [f"--train.{name}={value}" for name, value in SHORT.items()]
         words = [*self.words, *self.change, *short, "--run=burst"]
+        shutil.rmtree(self.tree / "runs", ignore_errors=True)  # of the last burst
         frame.run_command(["-c", CPU_TIME, *words], self.tree)
         metrics = read_metrics(self.tree / "runs/burst")
-        shutil.rmtree(self.tree / "runs")
         seconds = [line["seconds"] for line in metrics if "grad_norm" in line]
         return (seconds[-1] - seconds[0]) / (len(seconds) - 1)
 
@@ -180,6 +179,8 @@ def compare(
         row["base_loss"].append(of_base["first_half"])
         row["difference"].append(found["first_half"] - of_base["first_half"])
         row["second_half"].append(found["second_half"] - of_base["second_half"])
+        losses = f"{found['first_half']:.4f} instead of {of_base['first_half']:.4f}"
+        print(f"{trial.name}, seed {seed}: {losses}", file=sys.stderr)
         row["kept"], seed = verdict(row["difference"], seeds), seed + 1
     return row
 
@@ -220,6 +221,7 @@ def main(argv: list[str]) -> int:
                 continue
             try:
                 fitting = same_time(base, trial, steps)
+                print(f"{trial.name}: {fitting} steps instead of {steps}", file=sys.stderr)
                 rows.append(compare(trial, fitting, train_base, seed, options.seeds))
             except UserError as error:  # the night goes on
                 print(f"{trial.name}: {error}", file=sys.stderr)
