@@ -12,6 +12,7 @@ first half of the validation split. docs/overnight.md explains the rule.
 
 import csv
 import functools
+import itertools
 import json
 import os
 import shlex
@@ -20,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -37,9 +38,9 @@ from training.log import read_metrics
 
 MEMORY = frame.ROOT / "docs/trials.csv"
 GAIN = 0.008  # by which a change must lower the loss
-BURSTS = 3  # by which base and change are timed, alternating
+BURSTS = 5  # by which base and change are timed, alternating
 BURST = 30  # steps
-# Other programs that use the cores change the wall-clock time of a step, but hardly its CPU time.
+# Other programs that use the cores change the wall-clock time of a step, its CPU time much less.
 CPU_TIME = """
 import runpy, sys, time
 time.perf_counter = time.process_time
@@ -112,15 +113,15 @@ class Trial(NamedTuple):
         (row,) = json.loads(printed.splitlines()[-1])["rows"]
         return row
 
-    def burst(self) -> float:
-        """Train a few steps; return the mean of their seconds of CPU time, without the first."""
+    def burst(self) -> list[float]:
+        """Train a few steps; return the seconds of CPU time of each but the first."""
         short = [f"--train.{name}={value}" for name, value in SHORT.items()]
         words = [*self.words, *self.change, *short, "--run=burst"]
         shutil.rmtree(self.tree / "runs", ignore_errors=True)  # of the last burst
         frame.run_command(["-c", CPU_TIME, *words], self.tree)
         metrics = read_metrics(self.tree / "runs/burst")
         seconds = [line["seconds"] for line in metrics if "grad_norm" in line]
-        return (seconds[-1] - seconds[0]) / (len(seconds) - 1)
+        return [b - a for a, b in itertools.pairwise(seconds)]
 
 
 def copy_code(tree: Path) -> None:
@@ -154,9 +155,17 @@ def read_trials(folder: Path, base: Trial) -> list[Trial]:
     return trials
 
 
+def fastest(bursts: Iterable[Sequence[float]]) -> float:
+    """Return the mean seconds of a step, each the fastest of all bursts: a program on the other
+    half of a core can double the CPU time of a step, and nothing can make it shorter."""
+    return statistics.mean(map(min, zip(*bursts, strict=True)))
+
+
 def same_time(base: Trial, trial: Trial, steps: int) -> int:
     """Return how many steps of a change take as long as these of the base."""
-    return round(steps * statistics.median(base.burst() / trial.burst() for _ in range(BURSTS)))
+    bursts = [(base.burst(), trial.burst()) for _ in range(BURSTS)]
+    of_base, of_trial = map(fastest, zip(*bursts, strict=True))
+    return round(steps * of_base / of_trial)
 
 
 def compare(
@@ -195,6 +204,20 @@ def remember(setting: str, trial: Trial, row: frame.Row, steps: int) -> None:
         )
 
 
+def report(rows: list[frame.Row], seeds: int) -> None:
+    """Print what was decided, and how often chance decides."""
+    if rows:
+        frame.report("overnight", rows, mean_and_deviation)
+    variances = [statistics.variance(r["difference"]) for r in rows if len(r["difference"]) > 1]
+    if variances:
+        spread = statistics.mean(variances) ** 0.5
+        chance = kept_by_chance(spread, seeds)
+        print(
+            f"paired differences have a standard deviation of {spread:.4f}, with which the rule "
+            f"keeps {chance:.1%} of changes without effect"
+        )
+
+
 @command
 def main(argv: list[str]) -> int:
     """Try each change that the table does not have."""
@@ -209,34 +232,27 @@ def main(argv: list[str]) -> int:
         trials = read_trials(Path(options.trials), base)
         steps = config.train.max_steps
         if config.train.minutes:
-            seconds = statistics.median(base.burst() for _ in range(BURSTS))
+            seconds = fastest(base.burst() for _ in range(BURSTS))
             steps = int(60 * config.train.minutes / seconds)
         train_base = functools.cache(functools.partial(base.train, steps))
-        rows = []
-        for trial in trials:
-            with MEMORY.open(encoding="utf-8") as table:
-                known = [(row["setting"], row["change"]) for row in csv.DictReader(table)]
-            if (setting, trial.name) in known and not options.again:
-                print(f"{trial.name}: tried before; --again tries it again", file=sys.stderr)
-                continue
-            try:
-                fitting = same_time(base, trial, steps)
-                print(f"{trial.name}: {fitting} steps instead of {steps}", file=sys.stderr)
-                rows.append(compare(trial, fitting, train_base, seed, options.seeds))
-            except UserError as error:  # the night goes on
-                print(f"{trial.name}: {error}", file=sys.stderr)
-            else:
-                remember(setting, trial, rows[-1], steps)
-    if rows:
-        frame.report("overnight", rows, mean_and_deviation)
-    variances = [statistics.variance(r["difference"]) for r in rows if len(r["difference"]) > 1]
-    if variances:
-        spread = statistics.mean(variances) ** 0.5
-        chance = kept_by_chance(spread, options.seeds)
-        print(
-            f"paired differences have a standard deviation of {spread:.4f}, with which the rule "
-            f"keeps {chance:.1%} of changes without effect"
-        )
+        rows: list[frame.Row] = []
+        try:
+            for trial in trials:
+                with MEMORY.open(encoding="utf-8") as table:
+                    known = [(row["setting"], row["change"]) for row in csv.DictReader(table)]
+                if (setting, trial.name) in known and not options.again:
+                    print(f"{trial.name}: tried before; --again tries it again", file=sys.stderr)
+                    continue
+                try:
+                    fitting = same_time(base, trial, steps)
+                    print(f"{trial.name}: {fitting} steps instead of {steps}", file=sys.stderr)
+                    rows.append(compare(trial, fitting, train_base, seed, options.seeds))
+                except UserError as error:  # the night goes on
+                    print(f"{trial.name}: {error}", file=sys.stderr)
+                else:
+                    remember(setting, trial, rows[-1], steps)
+        finally:  # also after Ctrl-C, in the morning
+            report(rows, options.seeds)
     return 0
 
 

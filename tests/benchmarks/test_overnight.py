@@ -1,6 +1,8 @@
 """The rule of benchmarks.overnight on made-up losses; what it trains, remembers, and rejects."""
 
 import csv
+import itertools
+import json
 import math
 from difflib import unified_diff
 from pathlib import Path
@@ -60,13 +62,20 @@ def night(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def train(trial: Trial, steps: int, seed: int) -> common.Row:
         if "--train.beta2=0.5" in trial.change:
-            raise UserError("train.py: loss nan")
+            raise UserError("loss nan")
+        if "--train.beta2=0.25" in trial.change:
+            raise KeyboardInterrupt
         worse = ("--train.weight_decay=9" in trial.change) - 0.1 * is_patched(trial)
         assert trial.words == ["configs/debug.yaml", "--train.max_steps=80", "--train.threads=1"]
         assert steps == (40 if is_patched(trial) else 80)
         return {"first_half": [seed + worse], "second_half": [2 * (seed + worse)]}
 
-    monkeypatch.setattr(Trial, "burst", lambda trial: 2.0 + 2 * is_patched(trial))
+    slow = itertools.cycle([0.0, 5.0, 1.0, 0.0, 0.0])  # another program, during some of the steps
+
+    def burst(trial: Trial) -> list[float]:
+        return [(1 + is_patched(trial)) * second + next(slow) for second in (2.0, 4.0, 3.0)]
+
+    monkeypatch.setattr(Trial, "burst", burst)
     monkeypatch.setattr(Trial, "train", train)
     monkeypatch.setattr(common, "describe_machine", dict)
     monkeypatch.setattr(common, "in_fresh_process", lambda function, *args: function(*args))
@@ -109,7 +118,26 @@ def test_change_that_fails_does_not_end_the_night(
     (night / "b.yaml").write_text("train: {weight_decay: 9}")
     assert main(FLAGS) == 0
     assert [row[1] for row in rows()] == ["b"]
-    assert "a: train.py: loss nan\n" in capsys.readouterr().err
+    assert "a: loss nan\n" in capsys.readouterr().err
+
+
+def test_interrupted_night_shows_what_was_decided(
+    night: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (night / "a_b.patch").write_text(PATCH)
+    (night / "c.yaml").write_text("train: {beta2: 0.25}")
+    assert main(FLAGS) == 130
+    printed = capsys.readouterr()
+    assert printed.err == (
+        "a b: 40 steps instead of 80\n"
+        "a b, seed 1337: 1336.9000 instead of 1337.0000\n"
+        "a b, seed 1338: 1337.9000 instead of 1338.0000\n"
+        "c: 80 steps instead of 80\n\ninterrupted\n"
+    )
+    (row,) = json.loads(printed.out.splitlines()[-2])["rows"]
+    assert row["by"] == "a b" and row["kept"] == "yes"
+    assert printed.out.endswith("keeps 0.0% of changes without effect\n")
+    assert [row[1] for row in rows()] == ["a b"]
 
 
 @pytest.mark.parametrize(
@@ -145,4 +173,5 @@ def test_patched_copy_trains_with_its_own_code(workplace: Path) -> None:
     (trial,) = overnight.read_trials(workplace, base)
     losses = [each.train(3, 5)["first_half"] for each in (base, base, trial)]
     assert losses[0] == losses[1] != losses[2]
-    assert trial.burst() > 0
+    (trial.tree / "runs/burst").mkdir(parents=True)  # of a burst that failed
+    assert len(steps := trial.burst()) == overnight.BURST - 1 and min(steps) > 0
