@@ -47,7 +47,8 @@ time.perf_counter = time.process_time
 sys.argv = ["train.py", *sys.argv[1:]]
 runpy.run_path("train.py", run_name="__main__")
 """
-SHORT = {"max_steps": BURST, "log_every": 1, "eval_tokens": 1, "sample_tokens": 0, "snapshots": 0}
+# Only the last weights are evaluated, by benchmarks.recipe.
+ONLY_STEPS = ["--train.eval_tokens=1", "--train.sample_tokens=0", "--train.snapshots=0"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -107,7 +108,7 @@ class Trial(NamedTuple):
 
     def train(self, steps: int, seed: int) -> frame.Row:
         """Train for a number of steps, and return the row of benchmarks.recipe."""
-        last = [f"--train.max_steps={steps}", f"--train.seed={seed}", "--seeds=1"]
+        last = [*ONLY_STEPS, f"--train.max_steps={steps}", f"--train.seed={seed}", "--seeds=1"]
         recipe = ["-m", "benchmarks.recipe", *self.words, *self.change, *last]
         _, printed = frame.run_command(recipe, self.tree)
         (row,) = json.loads(printed.splitlines()[-1])["rows"]
@@ -115,8 +116,8 @@ class Trial(NamedTuple):
 
     def burst(self) -> list[float]:
         """Train a few steps; return the seconds of CPU time of each but the first."""
-        short = [f"--train.{name}={value}" for name, value in SHORT.items()]
-        words = [*self.words, *self.change, *short, "--run=burst"]
+        short = [*ONLY_STEPS, f"--train.max_steps={BURST}", "--train.log_every=1", "--run=burst"]
+        words = [*self.words, *self.change, *short]
         shutil.rmtree(self.tree / "runs", ignore_errors=True)  # of the last burst
         frame.run_command(["-c", CPU_TIME, *words], self.tree)
         metrics = read_metrics(self.tree / "runs/burst")
