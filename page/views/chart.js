@@ -36,7 +36,7 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
 
   if (values) {
     const digits = high - low < 0.2 ? 3 : 2;
-    for (const value of roundNumbers(low, high, height > 6 * rem() ? 5 : 3)) {
+    for (const value of roundNumbers(low, high, clamp(Math.floor(height / 1.8 / rem()), 2, 5))) {
       const words = text(left - 6, y(value) + 4, "end", number(value, digits));
       chart.append(across(value, "axis"), words);
     }
