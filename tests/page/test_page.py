@@ -33,8 +33,9 @@ POINTS = "line => [...line.points].map(({ x, y }) => [x, y])"
 HEADS = [f"L{layer}H{head}" for layer in range(L) for head in range(H)]
 SELECTED = ".pick[aria-pressed=true] b"
 SECTIONS = "[...document.querySelectorAll('#live section, #bar, #more')]"
-PLACES = f"""{SECTIONS}.map(each => each.getBoundingClientRect())
-  .map(({{top, bottom, left, right}}) => [top, bottom, left, right].map(Math.round))"""
+PLACES = """[...document.querySelectorAll("#live section, .pick, #bar, #more")]
+  .map(each => each.getBoundingClientRect())
+  .map(({top, bottom, left, right}) => [top, bottom, left, right].map(Math.round))"""
 SMALLEST = """() => { // letters in sight, in pixels
   const all = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), sizes = [];
   while (all.nextNode()) {
@@ -586,6 +587,21 @@ def test_selection_lasts_until_escape_and_in_the_address(tab: Any) -> None:
     tab.wait_for_function("() => !location.hash.includes('at=')")
 
 
+def test_arrows_in_a_map_reach_later_keys_only_before_the_mask(tab: Any) -> None:
+    for stage, reached in (("weights", 4), ("scores", 5)):
+        act(tab, f"[data-stage={stage}]")
+        point_at(tab, 4, 3, click=True)
+        tab.focus("#map")
+        press(tab, "ArrowRight", "ArrowRight")
+        assert f"k {reached} " in tab.inner_text("#readout")
+    press(tab, "ArrowUp")
+    assert "q 3 " in tab.inner_text("#readout") and "k 5 " in tab.inner_text("#readout")
+    act(tab, "[data-stage=weights]")
+    tab.focus("#map")
+    press(tab, "ArrowUp")
+    assert "q 2 " in tab.inner_text("#readout") and "k 2 " in tab.inner_text("#readout")
+
+
 def test_address_says_what_is_on_show(show: Show) -> None:
     """The stage, the score, and the token whose logit is explained."""
     tab = show()
@@ -738,6 +754,31 @@ def test_query_meets_key_as_in_trace(tab: Any, report: Report) -> None:
 
 
 @torch.no_grad()
+def test_key_that_can_tell_what_came_before_names_the_head(tab: Any, report: Report) -> None:
+    """An earlier head that attends from the key to the token before it, unless it is ablated."""
+    act(tab, "#typed", "to be to be")
+    seen = capture(report.models[3], ids_of("to be to be"))
+    weights_HTS = torch.cat([layer.weights_BHTS[0] for layer in seen.layers[:2]])
+    select(tab, 5)
+    press(tab, "2")
+    named = set()
+    for k in range(1, 10):
+        weight_H = weights_HTS[:, k, k - 1]
+        best = int(weight_H.argmax())
+        point_at(tab, 9, k)
+        says = f"{HEADS[best]} attends from token {k} " in tab.inner_text("#step")
+        assert says == bool(weight_H[best] >= 0.3)
+        named |= {best} if says else set()
+    assert named and len(named) < 9
+    best = int(weights_HTS[:, 1, 0].argmax())
+    select(tab, best)
+    press(tab, "x")
+    select(tab, 5)
+    point_at(tab, 9, 1)
+    assert f"{HEADS[best]} attends from token" not in tab.inner_text("#step")
+
+
+@torch.no_grad()
 def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
     model, text = report.models[3], "to be to be"
     act(tab, "#typed", text)
@@ -804,9 +845,10 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
     tab.select_option("#measure", "ablation zero")
     tab.focus("#typed")
     tab.keyboard.press("End")
-    for key in ("r", "Backspace"):
-        tab.keyboard.press(key)
+    for letter in "ré":  # the model never saw the second
+        tab.keyboard.insert_text(letter)
         assert settle(tab).evaluate(PLACES) == places
+    assert "never saw 'é'" in tab.inner_text("#text-state")
 
 
 def test_guided_steps_are_true_of_an_edited_model(show: Show) -> None:
