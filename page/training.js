@@ -3,9 +3,8 @@
 import { checkpoint } from "./engine/safetensors.js";
 import { clamp, indexOfLargest, range } from "./engine/numbers.js";
 import { mayGoOn } from "./engine/pass.js";
-import { highOf } from "./engine/stages.js";
 import { Trainer } from "./engine/trainer.js";
-import { measures } from "./measures.js";
+import { isHigh, measures } from "./measures.js";
 import { data, last, sizes, snapshots } from "./run.js";
 import { config, described, measure, opened, script, setting, task } from "./setting.js";
 import { change, state } from "./state.js";
@@ -80,8 +79,7 @@ let followed = state.head;
 
 /** The first head with a high first score, as long as it is high, unless the reader selected another. */
 function headToFollow() {
-  const [{ at, uniform }] = measures, scores = at(last()), best = indexOfLargest(scores);
-  const isHigh = (head) => scores[head] >= highOf(uniform);
+  const best = indexOfLargest(measures[0].at(last()));
   if (state.head !== followed || isHigh(followed) || !isHigh(best)) return {};
   followed = best;
   return { head: best };

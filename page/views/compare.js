@@ -12,7 +12,8 @@ import { count, number, percent, visible } from "./format.js";
 import { offer } from "./panels.js";
 
 const figures = [0, 1].map(() => ({ canvas: el("canvas"), caption: el("figcaption"), source: el("canvas") }));
-addPanel("compare-section", "The selected head of A, when it was kept, and of B, this run.",
+addPanel("compare-section", "The selected head of A, when it was kept, and of B, this run. " +
+  "Loss and accuracy are those on validation sequences.",
   el("div", { className: "pair" }, ...figures.map(({ canvas, caption }) =>
     el("figure", {}, caption, canvas))));
 offer({ key: "compare", title: "A and B", show: showMaps });

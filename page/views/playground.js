@@ -2,10 +2,10 @@
 
 import { goTo } from "../actions.js";
 import { address } from "../address.js";
+import { range } from "../engine/numbers.js";
 import { readCheckpoint } from "../engine/safetensors.js";
-import { highOf } from "../engine/stages.js";
-import { measures } from "../measures.js";
-import { COPIES, data, last, sizes, snapshots, UNIT } from "../run.js";
+import { isHigh } from "../measures.js";
+import { COPIES, data, HEADS, last, sizes, snapshots, UNIT } from "../run.js";
 import {
   carried, carry, described, explained, FIELDS, impossible, inWords, isShort, linkTo, opened, problems,
   setting, SHORTEST, untrainable, valueOf,
@@ -149,10 +149,7 @@ function showTraining() {
 }
 
 /** Whether an induction head can form, but has not. */
-function isLate() {
-  const [{ at, uniform }] = measures;
-  return COPIES && sizes.L > 1 && at(last()).every((score) => score < highOf(uniform));
-}
+const isLate = () => COPIES && sizes.L > 1 && !range(HEADS).some(isHigh);
 
 function fromFile() {
   const { header: { state: { step, val_loss } } } = opened;

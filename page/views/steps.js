@@ -3,9 +3,9 @@
 import { toggleHead } from "../actions.js";
 import { indexOfLargest, largestOf, range, ranked, sum } from "../engine/numbers.js";
 import { compute, copied, inductionOn, passOf } from "../engine/pass.js";
-import { HIGH } from "../engine/stages.js";
+import { HIGH, highOf } from "../engine/stages.js";
 import {
-  config, editing, engineFor, headName, HEADS, layerAndHead, rowOf, sizes, snapshots, vocab,
+  config, editing, engineFor, headName, HEADS, last, layerAndHead, rowOf, sizes, snapshots, vocab,
 } from "../run.js";
 import {
   edited, isHeadOff, looking, maskNow, offWord, pairOnShow, place, weightsOf,
@@ -30,12 +30,13 @@ function showTyping() {
     `${number(UNIFORM_GUESS)}.`)];
 }
 
-/** What the key at k can tell of the token before it: an earlier head that attends to that. */
+/** What the key at k can tell of the token before it: an earlier head that attends to that, more than
+ * a uniform head does. */
 function ofPrevious(k) {
   const weights = range(layerAndHead(state.head)[0] * H).map((each) =>
     (isReplaced(...layerAndHead(each), k) ? 0 : weightsOf(each, k)[k - 1] ?? 0));
   const head = indexOfLargest(weights);
-  return !(weights[head] >= HIGH) ? "" : ` ${headName(head)} attends from ${place("token", k)} to ` +
+  return !(weights[head] >= highOf(1 / (k + 1))) ? "" : ` ${headName(head)} attends from ${place("token", k)} to ` +
     `the one before, ${quoted(state.view.tokens[k - 1])}: so key ${k} can tell what came before it.`;
 }
 
@@ -106,7 +107,8 @@ function showMeeting() {
       " before the rotation by position" + (isBefore.checked
         ? `, which makes the sum ${number(scores[k] * Math.sqrt(D), 2)}` : ""))] : []),
     el("table", { id: "worked" },
-      row(...[isBefore.checked ? "score" : `sum/√${D} = score`, "mask", `exp(score ${largest < 0 ? "+" : "−"} ${number(Math.abs(largest))})`,
+      row(...[isBefore.checked ? "score" : `sum/√${D} = score`, "mask",
+        `exp(score ${largest < 0 ? "+" : "−"} ${number(Math.abs(largest))})`,
         `sum, ${count(open.filter(Number.isFinite).length)} keys`, "weight"].map((title) => header(title))),
       row(...[number(scores[k]), isMasked(q, k) ? "−∞" : "0", number(exps[k]), number(sum(exps)),
         number(weights[k] ?? 0)].map(numeral))),
@@ -147,8 +149,8 @@ function showWriting() {
   ];
 }
 
-// The effect of ablating each head on a text: {made, of: the copier, before, losses, copying, chances
-// of the prediction}. While one trains, it is of a snapshot before the one on show.
+// The effect of ablating each head on a text: {made, step, of: the copier, before, losses, copying,
+// chances of the prediction}. Until it is measured again, it is of an earlier view's step.
 let measured = {};
 const measuredFor = () => [state.view.pass.ids, state.instead, state.head].join();
 
@@ -165,14 +167,14 @@ export async function measureHeads(isCurrent) {
   const { step } = snapshots[view.snapshot];
   if (measured.made === made && measured.step === step) return true;
   const engine = engineFor("try", view.snapshot), losses = [], copying = [], chances = [];
-  const last = (pass) => rowOf(pass.logP, ids.length - 1), best = indexOfLargest(last(view.before));
+  const end = (pass) => rowOf(pass.logP, ids.length - 1), best = indexOfLargest(end(view.before));
   const of = copier(), [layer, h] = layerAndHead(of);
   for (const head of range(HEADS)) {
     const edits = editing.toEngine([`${headName(head)}=${instead}`], null);
     if (!(await compute(engine, ids, edits, isCurrent))) return false;
     const pass = passOf(engine);
     losses.push(pass.loss);
-    chances.push(Math.exp(last(pass)[best]));
+    chances.push(Math.exp(end(pass)[best]));
     copying.push(inductionOn(engine.attention(layer, h), ids));
   }
   measured = { made, step, of, before: view.before, losses, copying, chances };
@@ -181,9 +183,9 @@ export async function measureHeads(isCurrent) {
 }
 
 function showAblating() {
-  const { made, of, before, losses, copying, chances } = measured, name = headName(state.head);
+  const { made, step, of, before, losses, copying, chances } = measured, name = headName(state.head);
   if (made !== measuredFor()) return [p("Measuring each head …")];
-  const rise = losses.map((loss) => loss - before.loss), last = rowOf(before.logP, before.T - 1);
+  const rise = losses.map((loss) => loss - before.loss), end = rowOf(before.logP, before.T - 1);
   const was = inductionOn(before.attention[of], before.ids);
   const copies = was >= HIGH && of >= H, below = range(Math.floor(of / H) * H);
   const lowest = copies ? below.sort((a, b) => copying[a] - copying[b]).slice(0, 2) : [];
@@ -191,8 +193,9 @@ function showAblating() {
     .sort((a, b) => rise[b] - rise[a]);
   const title = copies ? [header(`induction of ${headName(of)} ${number(was)}`)] : [];
   return [
-    p(`On this text, ablating only ${name} changes the probability of ${quoted(vocab[indexOfLargest(last)])} after it ` +
-      `from ${number(Math.exp(Math.max(...last)))} to `, el("b", {}, number(chances[state.head])), "."),
+    p(`On this text, ablating only ${name} changes the probability of ` +
+      `${quoted(vocab[indexOfLargest(end)])} after it from ${number(Math.exp(largestOf(end)))} to `,
+    el("b", {}, number(chances[state.head])), last() ? ` (step ${count(step)}).` : "."),
     el("table", {}, row(header("one head"), header(`loss ${number(before.loss)}`), ...title),
       ...shown.map((head) => row(cell(button(() => toggleHead(head), { ariaPressed: isHeadOff(head) },
         `${offWord(head) ? "Restore" : "Ablate"} ${headName(head)}`)),

@@ -16,7 +16,7 @@ const LEVELS = shownOf(data.baselines).map(([label, value]) => ({ label, value }
 const stages = () => stagesOf(snapshots, data.baselines, measures[0]);
 export const stepsShown = () => snapshots.map(({ step }) => step);
 
-const CURVES = [["on validation sequences", "accuracy"], ["in training", "accuracy uniform"]]
+const CURVES = [["in validation", "accuracy"], ["in training", "accuracy uniform"]]
   .map(([title, kind], i) => ({ title, kind, i }))
   .filter(({ i }) => Number.isFinite(snapshots[last()].accuracy[i])); // a text has no answers
 
@@ -25,10 +25,10 @@ export function showMoment() {
   const reached = stages().filter(({ at }) => at === view.snapshot)
     .flatMap(({ label }) => [" · ", term(label)]);
   const right = CURVES.map(({ title, i }) =>
-    percent(accuracy[i]) + (i ? ` ${title} (dashed)` : " (right axis)")).join(", ");
+    `${percent(accuracy[i])} ${title} (${i ? "dashed" : "right axis"})`).join(", ");
   const hasStep = atStep || last() || (data.live && step), { max_steps } = data.run.config.train;
-  const end = data.live ? ` of ${count(Math.ceil(step / max_steps) * max_steps)}` : "";
-  refill($("moment"), ...(hasStep ? [term("step"), ` ${count(step)}${end} · `] : []),
+  const end = Math.ceil(snapshots[last()].step / max_steps) * max_steps;
+  refill($("moment"), ...(hasStep ? [term("step"), ` ${count(step)}${data.live ? ` of ${count(end)}` : ""} · `] : []),
     ...(right ? [term("accuracy"), `, answers only: ${right} · `] : []), term("loss"),
     `${right && ", all tokens:"} ${number(lens_loss[sizes.L])} ${UNIT} on ${howMany}`,
     ...(ofText === undefined ? [] : [term("validation sequences"), ofText]),
