@@ -81,7 +81,7 @@ def test_a_model_learns_while_one_watches(play: Open) -> None:
     assert np.array_equal(read[0], before) and not np.array_equal(read[middle], read[70])
     assert np.array_equal(logits(tab, "abcabc", middle), read[middle])
     tab.fill("#slider", "0")
-    assert "step 0" in settle(tab).inner_text("#moment")
+    assert "step 0 of 200 ·" in settle(tab).inner_text("#moment")
     tab.click("#show-scores")
     scores = settle(tab).inner_text("#scores")
     assert "weight on match" in scores and "ablation" not in scores
@@ -554,7 +554,7 @@ def test_two_runs_are_compared(play: Open) -> None:
     assert [train(tab, 1)["loss"] for _ in range(5)] == losses  # so A and B had the same sequences
     assert tab.evaluate(SAVED) == kept
     title = tab.locator("#loss .kept title").all_text_contents()
-    assert title == ["A: loss", "A: on validation sequences"]
+    assert title == ["A: loss", "A: in validation"]
     source = tab.inner_text("#source")
     assert source == "A: steps 200, kept at step 5. B: steps 3, on the same sequences."
     tab.click("#show-compare")

@@ -90,7 +90,7 @@ def test_page_of_a_task_shows_its_match_and_accuracy(workplace: Path, show: Show
     assert tab.inner_text(".pick[aria-pressed=true] b") == f"L{best // 2}H{best % 2}"
     moment = tab.inner_text("#moment")
     assert "loss, all tokens: " in moment and "accuracy, answers only: " in moment
-    shown = re.findall(r"([\d.]+)% \(right axis\), ([\d.]+)% in", moment)[0]
+    shown = re.findall(r"([\d.]+)% in validation \(right axis\), ([\d.]+)% in", moment)[0]
     assert [float(each) / 100 for each in shown] == pytest.approx(accuracy, abs=6e-4)
     assert tab.inner_text("#text").splitlines()[-1] == tab.input_value("#typed")
     assert "sums modulo 7" in tab.inner_text("#lead")
