@@ -32,11 +32,11 @@ from common.errors import command
 from configs.config import STRICT, Count, Natural
 from data.batches import TextBatches
 from data.corpus import load_text
-from data.ngrams import NgramModel
 from lens.capture import capture, head_replaced, key_hidden, key_moved
 from lens.composition import Head
 from lens.heads import names_of
 from lens.measure import log_probabilities, mean_outputs, micro_batches, spread
+from lens.ngram_model import NgramModel, ngrams_of
 from lens.probe import auc, probe_r2
 from model.gpt import GPT
 from training.checkpoint import open_run
@@ -240,7 +240,7 @@ def measure_choice(
     found: frame.Row = {"ends": len(forced), "forced": int(forced.sum())}
     for name, choice in {
         "": (newline, space),
-        "_ngrams": by_ngrams(batches.ngrams, split, ends.position),
+        "_ngrams": by_ngrams(ngrams_of(batches), split, ends.position),
         "_column": by_column(ends_of_words(training, width), ends.column),
     }.items():
         found[f"AUC{name}"] = auc(choice[0] - choice[1], ends.breaks)

@@ -25,8 +25,8 @@ from benchmarks import common as frame
 from common.errors import command
 from configs.config import STRICT, Count
 from data.batches import TextBatches, open_batches
-from data.ngrams import mixed_losses
 from lens.measure import token_losses
+from lens.ngram_model import mixed_losses, ngrams_of
 from training.checkpoint import open_run
 from training.machine import pick_device
 
@@ -71,7 +71,7 @@ def halves(run: Path) -> frame.Row:
     first, second = np.array_split(whole, 2)
     parts = {"first_half": first, "second_half": second, "whole": whole}
     if isinstance(batches, TextBatches):
-        counted = batches.ngrams.read(batches.val_tokens)[0][1:]
+        counted = ngrams_of(batches).read(batches.val_tokens)[0][1:]
         parts |= {"n-grams": counted, "mixed": mixed_losses(whole, counted)}
     return {name: float(part.mean()) for name, part in parts.items()}
 

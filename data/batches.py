@@ -19,7 +19,7 @@ from torch import Tensor
 from common.errors import UserError, printable
 from configs.config import DataConfig
 from data.corpus import Corpus, Text, find_entry, hash_text, load_text, read_entry
-from data.ngrams import MAX_TOKENS, NgramModel, count_ngrams, open_baselines
+from data.ngrams import open_baselines
 from data.sources import find_source
 from data.tasks import TASKS
 from data.tokenizer import CharTokenizer, Tokenizer, WordTokenizer
@@ -158,12 +158,6 @@ class TextBatches:
         """The losses of n-grams on the validation split, in nats per token."""
         V = self.tokenizer.vocab_size
         return open_baselines(self.baselines_path, self.train_tokens, self.val_tokens, V)
-
-    @functools.cached_property
-    def ngrams(self) -> NgramModel:
-        """The n-grams of the training split."""
-        train, order = self.train_tokens[-MAX_TOKENS:], len(self.baselines) - 1
-        return count_ngrams(train, self.tokenizer.vocab_size, order)
 
 
 class TaskBatches:

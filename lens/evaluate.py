@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from configs.config import STRICT, Fraction
 from data.batches import TextBatches
-from data.ngrams import mixed_losses
+from lens.ngram_model import mixed_losses, ngrams_of
 from lens.subject import JsonOptions, RunOptions, open_text, other_text
 from lens.tables import Table
 from training.checkpoint import open_run
@@ -64,9 +64,9 @@ def evaluate_splits(word: str | None, options: Evaluate) -> Iterator[str | Table
         nats = {"model": result.nats}
         if isinstance(batches, TextBatches):
             tokens = batches.val_tokens if name == "validation" else batches.test_tokens
-            counted = batches.ngrams.read(tokens)[0][1:]
+            counted = ngrams_of(batches).read(tokens)[0][1:]
             mixed = mixed_losses(result.surprisal.double().numpy(), counted)
-            order = len(batches.ngrams.orders)
+            order = len(ngrams_of(batches).orders)
             nats |= {f"{order}-gram": float(counted.sum()), "both mixed": float(mixed.sum())}
         for by, total in nats.items():
             loss = dataclasses.replace(result, nats=total)

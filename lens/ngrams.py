@@ -13,10 +13,11 @@ from common.errors import UserError
 from common.progress import progress
 from configs.config import STRICT
 from data.batches import TextBatches
-from data.ngrams import Array, mixed_losses
+from data.ngrams import Array
 from lens.capture import head_replaced
 from lens.heads import names_of
 from lens.measure import mean_and_error, token_losses
+from lens.ngram_model import mixed_losses, ngrams_of
 from lens.subject import JsonOptions, SplitOptions, Subject, SubjectOptions, spread_places
 from lens.tables import Table, visible
 from model.gpt import GPT
@@ -47,7 +48,7 @@ def ngrams(word: str | None, options: Ngrams) -> Iterator[str | Table]:
     counted_BT, lengths_BT = read_ngrams(batches, len(tokens_BT))
     model_BT = surprisal(subject.model, tokens_BT)
     yield (
-        f"n-grams of up to {len(batches.ngrams.orders)} tokens of the training split;\n"
+        f"n-grams of up to {len(ngrams_of(batches).orders)} tokens of the training split;\n"
         f"{subject.unit} on {subject.describe(tokens_BT)}"
     )
     yield table_of_lengths(model_BT, counted_BT, lengths_BT)
@@ -67,10 +68,10 @@ def surprisal(model: GPT, tokens_BT: Tensor) -> Array:
 def read_ngrams(batches: TextBatches, count: int) -> tuple[Array, Array]:
     """Return the surprisal of each token that `count` sequences predict, and the length of its
     longest counted context, (count, T) each. The n-grams also read the tokens before a sequence."""
-    T, known, parts = batches.block_size, len(batches.ngrams.orders) - 1, []
+    T, known, parts = batches.block_size, len(ngrams_of(batches).orders) - 1, []
     for place in spread_places(batches, count):
         start = place * T + 1  # the first token that is predicted
-        read = batches.ngrams.read(batches.val_tokens[max(0, start - known) : start + T])
+        read = ngrams_of(batches).read(batches.val_tokens[max(0, start - known) : start + T])
         parts.append([array[-T:] for array in read])
     nats, lengths = zip(*parts, strict=True)
     return np.stack(nats), np.stack(lengths)

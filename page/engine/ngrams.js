@@ -1,4 +1,4 @@
-// What n-grams predict: the probabilities of data/ngrams.py, from a sorted index of the training
+// What n-grams predict: the probabilities of lens/ngram_model.py, from a sorted index of the training
 // text.
 //
 // The context of a place is the tokens before it, the nearest first. `sorted` has all places in the

@@ -32,6 +32,7 @@ from configs.config import DataConfig, ModelConfig
 from data.batches import TextBatches
 from data.corpus import load_text
 from lens.capture import blocks_of
+from lens.ngram_model import ngrams_of
 from lens.probe import auc
 from model.gpt import GPT
 
@@ -151,12 +152,12 @@ def test_ngrams_and_a_table_of_columns_predict_both_continuations(batches: TextB
     split = Validation(batches)
     ends = ends_of_words(split.text, 70)
     position = ends.position[split.known(ends.position)][:20]
-    found = by_ngrams(batches.ngrams, split, position)
+    found = by_ngrams(ngrams_of(batches), split, position)
     for token, log_p in zip((split.newline, split.space), found, strict=True):
         for place, each in zip(position, log_p, strict=True):
             tokens = split.tokens.numpy().copy()
             tokens[place] = token
-            assert each == pytest.approx(-batches.ngrams.read(tokens)[0][place], abs=1e-6)
+            assert each == pytest.approx(-ngrams_of(batches).read(tokens)[0][place], abs=1e-6)
     newline, space = by_column(ends, np.array([20, 70, 10**6]))
     assert newline[0] < space[0] and newline[1] > space[1] and newline[2] > space[2]
     breaks = int(ends.breaks[ends.column == 70].sum())

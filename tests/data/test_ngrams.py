@@ -13,13 +13,8 @@ from hypothesis import strategies as st
 
 import data.ngrams
 from common.errors import UserError
-from data.ngrams import (
-    count_ngrams,
-    longest_copy,
-    measure_ngrams,
-    mixed_losses,
-    open_baselines,
-)
+from data.ngrams import longest_copy, measure_ngrams, open_baselines
+from lens.ngram_model import count_ngrams
 
 Text = tuple[int, ...]
 V = 5
@@ -67,21 +62,6 @@ class Dictionary:
 def numbers(tokens: Any) -> Any:
     """Return tokens as small integers, which must not overflow."""
     return np.array(tokens, dtype=np.uint8)
-
-
-@given(texts, texts, st.integers(1, 6), st.sampled_from([1, 3, 1000]))
-@example([0, 0], [1, 1], 2, 1000)
-def test_ngrams_equal_their_definition(
-    train: list[int], val: list[int], order: int, at_once: int
-) -> None:
-    found = count_ngrams(numbers(train), V, order)
-    order = min(order, len(train))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data.ngrams, "READ_AT_ONCE", at_once)
-        surprisal, lengths = found.read(numbers(val))
-    nats, expected = Dictionary((*train,), order).read((*val,))
-    assert surprisal == pytest.approx(nats, rel=1e-5)
-    assert lengths.tolist() == expected
 
 
 @given(texts, texts, st.integers(1, 6))
@@ -158,32 +138,3 @@ def test_longest_copy_is_found(train: list[int], tokens: list[int], offset: int)
     length, start = max(copied, default=(0, 0))
     arrays = [np.array(each, dtype=np.uint16) + offset for each in (tokens, train)]
     assert longest_copy(*arrays) == (-start, length)
-
-
-@given(st.floats(0.05, 0.95), st.integers(0, 9))
-def test_mixture_recovers_the_weight_of_two_sources(weight: float, seed: int) -> None:
-    """Tokens are drawn from the mixture of two distributions over 0 and 1."""
-    random, p = np.random.default_rng(seed), np.array([[0.9, 0.1], [0.2, 0.8]])
-    mixture = weight * p[0] + (1 - weight) * p[1]
-    drawn = (random.random(20_000) < mixture[1]).astype(int)
-    one, other = -np.log(p[:, drawn])
-    best = -np.log(mixture[drawn])
-    assert mixed_losses(one, other).mean() == pytest.approx(best.mean(), abs=1e-3)
-
-
-def test_mixture_is_no_worse_than_one_part_if_both_agree_on_most_tokens() -> None:
-    """Where both are equally sure, a token says nothing about the weight."""
-    random = np.random.default_rng(0)
-    one = np.where(random.random(2000) < 0.05, 3.0, 0.01)
-    assert mixed_losses(one, 0.9 * one).mean() == pytest.approx(0.9 * one.mean(), abs=1e-4)
-    assert mixed_losses(0.9 * one, one).mean() == pytest.approx(0.9 * one.mean(), abs=1e-4)
-
-
-def test_each_half_is_mixed_with_the_weight_of_the_other() -> None:
-    """In the first half only one model is right, in the second the other."""
-    right, wrong = np.full(50, 0.1), np.full(50, 5.0)
-    mixed = mixed_losses(np.concatenate((right, wrong)), np.concatenate((wrong, right)))
-    assert mixed == pytest.approx(4.9, abs=0.11)
-    never = np.full(2, 999.0)
-    assert mixed_losses(never, right[:2]) == pytest.approx(0.1, abs=1e-4)
-    assert mixed_losses(right[:1], never[:1]) == pytest.approx(0.1 + math.log(2))

@@ -12,7 +12,7 @@ import torch
 import study
 from configs.config import DataConfig
 from data.batches import TextBatches, open_batches
-from data.ngrams import mixed_losses
+from lens.ngram_model import mixed_losses, ngrams_of
 from tests.conftest import make_run
 from training.checkpoint import load_checkpoint, open_run, save_checkpoint
 
@@ -45,7 +45,7 @@ def test_losses_of_the_held_out_splits(workplace: Path) -> None:
         assert isinstance(batches, TextBatches)
         (table,) = tables(f"--source={source}", f"--checkpoint={which}")
         assert table[0] == ["split", "by", "nats/byte", "bits/char", "bits/byte"]
-        expected, order = [], len(batches.ngrams.orders)
+        expected, order = [], len(ngrams_of(batches).orders)
         for name, tokens in (("validation", batches.val_tokens), ("test", batches.test_tokens)):
             losses = []
             for place in range(0, len(tokens) - 1, 12):
@@ -53,7 +53,7 @@ def test_losses_of_the_held_out_splits(workplace: Path) -> None:
                 log_p = saved.model()(part[None, :-1])[0].log_softmax(-1)
                 losses.append(-log_p.gather(-1, part[1:, None])[:, 0])
             one = torch.cat(losses).double().numpy()
-            counted = batches.ngrams.read(tokens)[0][1:]
+            counted = ngrams_of(batches).read(tokens)[0][1:]
             characters = len(bytes(tokens[1:].tolist()).decode(errors="ignore"))
             for by, nats in {
                 "model": one,

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 import study
 from configs.config import DataConfig
 from data.batches import TextBatches, open_batches
-from data.ngrams import mixed_losses
 from lens.capture import blocks_of
+from lens.ngram_model import mixed_losses, ngrams_of
 from model.gpt import GPT
 from tests.conftest import make_run
 from training.checkpoint import open_run
@@ -55,7 +55,7 @@ def counted(batches: TextBatches, starts: Any) -> Any:
     """Return the surprisals and context lengths, (B, T) each, one token at a time: count in the
     whole split up to it."""
     places = (starts[:, None] + 1 + np.arange(T)).ravel()
-    read = [batches.ngrams.read(batches.val_tokens[: place + 1]) for place in places]
+    read = [ngrams_of(batches).read(batches.val_tokens[: place + 1]) for place in places]
     return (np.array([part[i][-1] for part in read]).reshape(B, T) for i in (0, 1))
 
 

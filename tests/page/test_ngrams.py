@@ -1,4 +1,4 @@
-"""N-grams in the page, in a browser, against data/ngrams.py and plain searches of the text."""
+"""N-grams in the page, in a browser, against lens/ngram_model.py and plain searches of the text."""
 
 import json
 import re
@@ -13,7 +13,8 @@ import torch
 
 from configs.config import DataConfig
 from data.corpus import load_text
-from data.ngrams import NgramModel, count_ngrams, measure_ngrams
+from data.ngrams import measure_ngrams
+from lens.ngram_model import NgramModel, count_ngrams
 from page.html import in_base64, make_html
 from tests.page.conftest import Show, wait_for_address
 from tests.page.test_page import act, logits_of, read, shown, text_of

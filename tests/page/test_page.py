@@ -768,7 +768,7 @@ def test_key_that_can_tell_what_came_before_names_the_head(
     weights_HTS = torch.cat([layer.weights_BHTS[0] for layer in seen.layers[:2]])
     select(tab, 5)
     press(tab, "2")
-    named = {}
+    named: dict[int, int] = {}
     for k in range(1, 11):
         weight_H = weights_HTS[:, k, k - 1]
         best = int(weight_H.argmax())
