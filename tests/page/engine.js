@@ -16,9 +16,10 @@ import { stagesOf } from "../../page/engine/stages.js";
 import { TASKS } from "../../page/engine/tasks.js";
 import { Tokenizer } from "../../page/engine/tokenizer.js";
 import { floatsOf } from "../../page/engine/weights.js";
+import { number, signed } from "../../page/views/format.js";
 
 Object.assign(globalThis, {
   ACTIVATIONS, Alone, arena, Circuit, Engine, floatsOf, generate, inductionOn, initialize, Learner,
-  logitGoal, Measure, NgramModel, Random, scoreGoal, shapesOf, stagesOf, TASKS, Tokenizer, Trainer,
-  windowStart,
+  logitGoal, Measure, NgramModel, number, Random, scoreGoal, shapesOf, signed, stagesOf, TASKS,
+  Tokenizer, Trainer, windowStart,
 });

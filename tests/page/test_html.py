@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 
@@ -41,3 +42,11 @@ def test_colors_meet_contrast_ratios_in_both_schemes() -> None:
             for behind in ("page", "panel"):
                 dark, bright = sorted((light[name], light[behind]))
                 assert bright / dark >= ratio, name
+
+
+def test_numbers_are_rounded_and_zero_has_no_sign(engine: Any) -> None:
+    values = [-0.0004, 0, 0.0004, -0.0006, 12.34, None]
+    read = "all => all.map((value) => [number(value ?? NaN), signed(value ?? NaN, 2)])"
+    zero = ["0.000", "+0.00"]
+    rounded = [zero, zero, zero, ["-0.001", "+0.00"], ["12.340", "+12.34"], ["\u2013"] * 2]
+    assert engine.evaluate(read, values) == rounded

@@ -18,11 +18,12 @@ from data.tokenizer import BPETokenizer, train_bpe
 from page.html import make_playground
 from tests.conftest import make_run
 from tests.page.conftest import altered, settle, wait_for_address
-from tests.page.test_page import point_at
+from tests.page.test_page import SELECTED, point_at, read
 from training.checkpoint import open_run
 
 Open = Callable[..., Any]
 TINY = "?n_layer=1&n_embd=16&batch_size=4"
+SCORES = ".pick > span > span"
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +109,24 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
         settle(tab).click("#train")
         tab.wait_for_selector("text=Train on")
         assert steps_of(tab)[-1] == steps and f"step {steps} " in settle(tab).inner_text("#moment")
+
+
+def test_head_that_forms_is_selected_unless_the_reader_selects_another(play: Open) -> None:
+    tab = play("?max_steps=20#head=L0H1")
+    tab.click("#train")
+    tab.wait_for_selector("text=Train on")
+    assert max(read(tab, SCORES)) < 0.3 and tab.inner_text(SELECTED) == "L0H1"
+    assert settle(tab).inner_text("#source").startswith("Not yet? Press Train on.")
+    tab.locator(".pick", has_text="L0H0").click()
+    while max(read(tab, SCORES)) < 0.35:
+        train(tab, 5)
+        settle(tab)
+    assert tab.inner_text(SELECTED) == "L0H0"
+    assert not tab.inner_text("#source").startswith("Not yet?")
+    tab.locator(".pick", has_text="L0H1").click()
+    train(tab, 1)
+    formed = settle(tab).inner_text(SELECTED)
+    assert formed == f"L1H{np.argmax(read(tab, SCORES)[2:])}"
 
 
 def test_every_task_can_be_chosen(play: Open) -> None:
@@ -563,6 +582,22 @@ def test_two_runs_are_compared(play: Open) -> None:
         captions[0].startswith("A: steps 200. L1H") and f"loss {losses[-1]:.3f}, acc" in captions[0]
     )
     assert captions[1].startswith("B: steps 3. L1H") and captions[0][14:] == captions[1][12:]
+    tab.evaluate("""() => {
+      const { prototype } = CanvasRenderingContext2D, { fillText } = prototype;
+      globalThis.drawn = [];
+      prototype.fillText = function (words, ...at) {
+        drawn.push(words);
+        fillText.call(this, words, ...at);
+      };
+    }""")
+    with tab.expect_download() as download:
+        tab.click("#save")
+    assert [words for words in tab.evaluate("drawn") if len(words) > 5] == captions
+    boxes = [each.bounding_box() for each in tab.locator("#compare-section canvas").all()]
+    content = Path(download.value.path()).read_bytes()
+    edges, lines = 10 + 2 * 10, 2 * 20  # between and around the maps, and for the captions
+    height = 3 * (sum(box["height"] for box in boxes) + edges + lines)
+    assert int.from_bytes(content[20:24], "big") == pytest.approx(height, abs=3)  # of a PNG
     wait_for_address(tab, "panel=compare")
     tab.click("text=Copy link")
     link = tab.inner_text("#said").split()[0]
