@@ -193,10 +193,8 @@ export const measure = new Measure(task, config.model, shapes);
 function firstSnapshot() {
   const weights = opened ? floatsOf(opened.weights)
     : initialize(config.model, shapes, setting.seed);
-  const measuring = measure.of(weights);
-  let result = measuring.next();
-  while (!result.done) result = measuring.next();
-  return { step: opened?.header.state.step ?? 0, header: opened?.text, weights, ...result.value };
+  const measured = [...measure.of(weights)].at(-1);
+  return { step: opened?.header.state.step ?? 0, header: opened?.text, weights, ...measured };
 }
 
 /** The text that is shown first: the beginning of a sequence, up to a match. */

@@ -64,12 +64,12 @@ async function go(count, pace) {
 /** Add a snapshot of the weights of now, and show it if the one on show was the last. It replaces
  * one of the same step, whose weights were not finite. */
 async function keep() {
-  const { step, weights } = await trainer.weights(), measuring = measure.of(weights);
-  let result = measuring.next();
-  for (; !result.done; result = measuring.next()) await mayGoOn(() => true);
+  const { step, weights } = await trainer.weights();
+  let measured;
+  for (measured of measure.of(weights)) await mayGoOn(() => true);
   const follows = state.snapshot === last();
   const end = snapshots[last()].step === step ? last() : snapshots.length;
-  snapshots[end] = { step, weights, ...result.value };
+  snapshots[end] = { step, weights, ...measured };
   const moved = thinOut();
   await change({ newest: step, ...(follows ? { snapshot: last(), ...headToFollow() } : {}),
     ...(moved && !follows ? { snapshot: state.snapshot - moved } : {}) });
