@@ -3,7 +3,7 @@
 
 import { restart } from "../actions.js";
 import { bytesOf } from "../engine/weights.js";
-import { ARRAYS } from "../ngrams.js";
+import { ARRAYS } from "./ngrams.js";
 import { data, headName, tokenizer, vocab } from "../run.js";
 import { state } from "../state.js";
 import { addPanel, button, cell, el, header, numeral, row } from "./elements.js";
