@@ -16,8 +16,6 @@ export function selectHead(head) {
   if (state.view) change({ head, mlp: null });
 }
 
-export const openMlp = (mlp) => change({ mlp });
-
 export function moveHead([across, down]) {
   const { H } = sizes, to = state.head + across + down * H;
   const leavesLayer = !down && Math.floor(to / H) !== Math.floor(state.head / H);
