@@ -67,12 +67,13 @@ async function keep() {
   const { step, weights } = await trainer.weights();
   let measured;
   for (measured of measure.of(weights)) await mayGoOn(() => true);
-  const follows = state.snapshot === last();
+  const shown = snapshots[state.snapshot], follows = state.snapshot === last();
   const end = snapshots[last()].step === step ? last() : snapshots.length;
   snapshots[end] = { step, weights, ...measured };
-  const moved = thinOut();
-  await change({ newest: step, ...(follows ? { snapshot: last(), ...headToFollow() } : {}),
-    ...(moved && !follows ? { snapshot: state.snapshot - moved } : {}) });
+  thinOut(shown);
+  const at = follows ? last() : snapshots.indexOf(shown);
+  await change({ newest: step, ...(follows ? headToFollow() : {}),
+    ...(follows || at !== state.snapshot ? { snapshot: at } : {}) });
 }
 
 let followed = state.head;
@@ -85,19 +86,16 @@ function headToFollow() {
   return { head: best };
 }
 
-/** Remove snapshots until they fit, from where they are closest relative to their steps. Return
- * by how many places the one on show moves. */
-function thinOut() {
+/** Remove snapshots until they fit, but not the one on show, from where they are closest relative to
+ * their steps. */
+function thinOut(shown) {
   const room = clamp(MEMORY / parameters / 4, 8, MOST);
-  let moved = 0;
   while (snapshots.length > room) {
     const gap = (i) => (snapshots[i + 1].step + 20) / (snapshots[i - 1].step + 20);
-    const removed = range(last()).slice(1).filter((i) => i !== state.snapshot - moved)
+    const removed = range(last()).slice(1).filter((i) => snapshots[i] !== shown)
       .reduce((a, b) => (gap(b) < gap(a) ? b : a));
     snapshots.splice(removed, 1);
-    moved += removed < state.snapshot - moved;
   }
-  return moved;
 }
 
 /** The bytes of last.safetensors, of a snapshot: with it alone, a folder is a run. A snapshot that was
