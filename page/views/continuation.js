@@ -53,11 +53,10 @@ export async function goOn() {
     if (!drawn) continue;
     found.push(tokenizer.known(drawn.id));
     showAhead(found);
-    if (found.length < AHEAD) continue;
-    showCopied();
-    document.body.dataset.busy = "no";
-    return;
+    if (found.length === AHEAD) break;
   }
+  showCopied();
+  document.body.dataset.busy = "no";
 }
 
 /** Sample again after a change of the settings; an update in progress does so by itself. */
