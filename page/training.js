@@ -20,12 +20,10 @@ let running = Promise.resolve(); // the last call of `train`
 /** The sequences of a step: the same whenever it is made. */
 const batchOf = (step) => task.draw(2 ** 32 * (step + 1) + config.train.seed, config.train.batch_size);
 
-/** Train for a number of steps, at most `pace()` a second, unless `pause` ends it; resolves to the
- * last snapshot. */
+/** Train for a number of steps, at most `pace()` a second, unless the state's `training` ends; resolves
+ * to the last snapshot. */
 export const train = (count, pace = () => Infinity) =>
   (running = running.then(() => go(count, pace)));
-
-export const pause = () => change({ training: false });
 
 async function go(count, pace) {
   trainer ??= new Trainer(config.model, config.train, sizes.V, setting.workers, script, first);

@@ -1,7 +1,7 @@
 // The picture of the network: the residual stream from the tokens to the logits, and what reads it
 // and adds to it. In each layer these are the heads, then the MLP if there is one, each after a norm.
 
-import { moveHead, openPanel, selectHead, toggleEdit, vote } from "../actions.js";
+import { openPanel, selectHead, toggleEdit, vote } from "../actions.js";
 import { indexOfLargest, largestOf, range } from "../engine/numbers.js";
 import { HIGH } from "../engine/stages.js";
 import { labelOf, measures } from "../measures.js";
@@ -130,10 +130,12 @@ export function drawWires() {
 }
 
 /** Select another head with an arrow key, unless it scrolls the page; return whether it did. */
-export function moveInGrid(way) {
+export function moveInGrid([across, down]) {
   const { top, bottom } = $("network").getBoundingClientRect();
-  if (way[1] && (bottom < 0 || top > innerHeight)) return false;
-  moveHead(way);
+  if (down && (bottom < 0 || top > innerHeight)) return false;
+  const to = state.head + across + down * H;
+  const leavesLayer = !down && Math.floor(to / H) !== Math.floor(state.head / H);
+  if (to >= 0 && to < HEADS && !leavesLayer) selectHead(to);
   return true;
 }
 
