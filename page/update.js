@@ -36,7 +36,8 @@ export async function update() {
   change({ view, pin: inText(state.pin), hover: inText(state.hover) });
   document.body.dataset.snapshot = view.snapshot;
   keepAddress();
-  if ((await showPanel(isCurrent)) === false && !isCurrent()) return;
+  await showPanel(isCurrent);
+  if (!isCurrent()) return;
   if (state.opened) $(`${state.opened}-section`).scrollIntoView({ block: "nearest" });
   change({ opened: null });
   if (ablating() && !(await measureHeads(isCurrent))) return;

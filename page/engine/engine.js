@@ -68,6 +68,7 @@ export class Engine {
    * over zeros, only if no engine has them yet. The key is an object that stands for these weights
    * alone, so that two models never share by a number or a name that both have. */
   load(key, fill, means = null) {
+    if (this.shelf?.key === key) return;
     const count = this.weightCount;
     this.shelf?.users.delete(this);
     this.shelf = shelves.find((shelf) => shelf.key === key && shelf.count === count) ??
