@@ -48,12 +48,11 @@ export async function goOn() {
   };
   const found = [];
   const ids = view.seen.map(({ id }) => id);
-  for (const drawn of generate(engineFor("ahead", view.snapshot), ids, settings, view.edits)) {
+  for (const drawn of generate(engineFor("ahead", view.snapshot), ids, AHEAD, settings, view.edits)) {
     if (!(await mayGoOn(isCurrent))) return;
     if (!drawn) continue;
     found.push(tokenizer.known(drawn.id));
     showAhead(found);
-    if (found.length === AHEAD) break;
   }
   showCopied();
   document.body.dataset.busy = "no";
