@@ -1,7 +1,7 @@
 // What a reader can do, as changes of the state.
 
 import { clamp } from "./engine/numbers.js";
-import { editing, headName, HEADS, last, sizes } from "./run.js";
+import { editing, headName, last } from "./run.js";
 import { isOff, offWord } from "./selection.js";
 import { change, initial, state } from "./state.js";
 import { fillField } from "./views/typing.js";
@@ -14,14 +14,6 @@ export const goTo = (index) => change({ snapshot: clamp(index, 0, last()) });
 
 export function selectHead(head) {
   if (state.view) change({ head, mlp: null });
-}
-
-export const openMlp = (mlp) => change({ mlp });
-
-export function moveHead([across, down]) {
-  const { H } = sizes, to = state.head + across + down * H;
-  const leavesLayer = !down && Math.floor(to / H) !== Math.floor(state.head / H);
-  if (to >= 0 && to < HEADS && !leavesLayer) selectHead(to);
 }
 
 export function toggleEdit(word, changes = {}) {

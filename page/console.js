@@ -39,12 +39,8 @@ globalThis.glassgpt = Object.freeze({
 
   /** Generate `count` tokens after a text of any length, and return them as a string. */
   generate(text, count, { temperature = 0, topK = 0, seed = 1337, ...options } = {}) {
-    const { engine, ids } = read(text, options), found = [];
-    const drawn = generate(engine, ids, { temperature, topK, seed });
-    while (found.length < count) {
-      const { value } = drawn.next();
-      if (value) found.push(tokenizer.known(value.id));
-    }
-    return tokenizer.decode(found);
+    const { engine, ids } = read(text, options);
+    const drawn = [...generate(engine, ids, count, { temperature, topK, seed })].filter(Boolean);
+    return tokenizer.decode(drawn.map(({ id }) => tokenizer.known(id)));
   },
 });

@@ -33,15 +33,13 @@ const engines = {};
 export function engineFor(purpose, index) {
   const engine = (engines[purpose] ??= new Engine(config, data.shapes));
   const snapshot = snapshots[index], { eight_bits, weights } = snapshot;
-  if (engine.snapshot !== snapshot) {
-    if (!weights) { // they are in the page, where the last comes first
-      const packed = document.getElementsByClassName("weights")[(index + 1) % snapshots.length];
-      snapshot.packed ??= bytesOf(packed.textContent);
-      snapshot.headMeans ??= floatsOf(snapshot.means);
-    }
-    engine.load(snapshot, (room) => (weights ? room.set(weights)
-      : unpackWeights(snapshot.packed, eight_bits, data.shapes, room)), snapshot.headMeans);
-    engine.snapshot = snapshot;
-  }
+  snapshot.headMeans ??= floatsOf(snapshot.means);
+  engine.load(snapshot, (room) => {
+    if (weights) return room.set(weights);
+    // They are in the page, where the last comes first.
+    const packed = document.getElementsByClassName("weights")[(index + 1) % snapshots.length];
+    snapshot.packed ??= bytesOf(packed.textContent);
+    unpackWeights(snapshot.packed, eight_bits, data.shapes, room);
+  }, snapshot.headMeans);
   return engine;
 }

@@ -193,10 +193,8 @@ export const measure = new Measure(task, config.model, shapes);
 function firstSnapshot() {
   const weights = opened ? floatsOf(opened.weights)
     : initialize(config.model, shapes, setting.seed);
-  const measuring = measure.of(weights);
-  let result = measuring.next();
-  while (!result.done) result = measuring.next();
-  return { step: opened?.header.state.step ?? 0, header: opened?.text, weights, ...result.value };
+  const measured = [...measure.of(weights)].at(-1);
+  return { step: opened?.header.state.step ?? 0, header: opened?.text, weights, ...measured };
 }
 
 /** The text that is shown first: the beginning of a sequence, up to a match. */
@@ -208,13 +206,9 @@ function opening([tokens]) {
 
 /** A text by the model itself. */
 function written() {
-  const ids = [opened.header.corpus.start_token];
-  const drawn = generate(measure.engine, ids, { temperature: 0.8, topK: 0, seed: 1337 });
-  while (ids.length < Math.min(40, B)) {
-    const { value } = drawn.next();
-    if (value) ids.push(value.id);
-  }
-  return ids;
+  const ids = [opened.header.corpus.start_token], settings = { temperature: 0.8, topK: 0, seed: 1337 };
+  const drawn = [...generate(measure.engine, ids, Math.min(40, B) - 1, settings)].filter(Boolean);
+  return [...ids, ...drawn.map(({ id }) => id)];
 }
 
 const first = firstSnapshot(), { n_layer, n_head } = config.model;

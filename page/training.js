@@ -20,12 +20,10 @@ let running = Promise.resolve(); // the last call of `train`
 /** The sequences of a step: the same whenever it is made. */
 const batchOf = (step) => task.draw(2 ** 32 * (step + 1) + config.train.seed, config.train.batch_size);
 
-/** Train for a number of steps, at most `pace()` a second, unless `pause` ends it; resolves to the
- * last snapshot. */
+/** Train for a number of steps, at most `pace()` a second, unless the state's `training` ends; resolves
+ * to the last snapshot. */
 export const train = (count, pace = () => Infinity) =>
   (running = running.then(() => go(count, pace)));
-
-export const pause = () => change({ training: false });
 
 async function go(count, pace) {
   trainer ??= new Trainer(config.model, config.train, sizes.V, setting.workers, script, first);
@@ -64,15 +62,16 @@ async function go(count, pace) {
 /** Add a snapshot of the weights of now, and show it if the one on show was the last. It replaces
  * one of the same step, whose weights were not finite. */
 async function keep() {
-  const { step, weights } = await trainer.weights(), measuring = measure.of(weights);
-  let result = measuring.next();
-  for (; !result.done; result = measuring.next()) await mayGoOn(() => true);
-  const follows = state.snapshot === last();
+  const { step, weights } = await trainer.weights();
+  let measured;
+  for (measured of measure.of(weights)) await mayGoOn(() => true);
+  const shown = snapshots[state.snapshot], follows = state.snapshot === last();
   const end = snapshots[last()].step === step ? last() : snapshots.length;
-  snapshots[end] = { step, weights, ...result.value };
-  const moved = thinOut();
-  await change({ newest: step, ...(follows ? { snapshot: last(), ...headToFollow() } : {}),
-    ...(moved && !follows ? { snapshot: state.snapshot - moved } : {}) });
+  snapshots[end] = { step, weights, ...measured };
+  thinOut(shown);
+  const at = follows ? last() : snapshots.indexOf(shown);
+  await change({ newest: step, ...(follows ? headToFollow() : {}),
+    ...(follows || at !== state.snapshot ? { snapshot: at } : {}) });
 }
 
 let followed = state.head;
@@ -85,19 +84,16 @@ function headToFollow() {
   return { head: best };
 }
 
-/** Remove snapshots until they fit, from where they are closest relative to their steps. Return
- * by how many places the one on show moves. */
-function thinOut() {
+/** Remove snapshots until they fit, but not the one on show, from where they are closest relative to
+ * their steps. */
+function thinOut(shown) {
   const room = clamp(MEMORY / parameters / 4, 8, MOST);
-  let moved = 0;
   while (snapshots.length > room) {
     const gap = (i) => (snapshots[i + 1].step + 20) / (snapshots[i - 1].step + 20);
-    const removed = range(last()).slice(1).filter((i) => i !== state.snapshot - moved)
+    const removed = range(last()).slice(1).filter((i) => snapshots[i] !== shown)
       .reduce((a, b) => (gap(b) < gap(a) ? b : a));
     snapshots.splice(removed, 1);
-    moved += removed < state.snapshot - moved;
   }
-  return moved;
 }
 
 /** The bytes of last.safetensors, of a snapshot: with it alone, a folder is a run. A snapshot that was

@@ -15,10 +15,9 @@ import { $ } from "./views/elements.js";
 import { showEquality } from "./views/header.js";
 import { showPanel } from "./views/panels.js";
 import { ablating, measureHeads, showStepButtons } from "./views/steps.js";
+import { loaded } from "./views/trouble.js";
 
 const ofOther = (word) => word.startsWith("patch"); // needs the other text
-const loaded = new Promise((resolve) => (document.readyState === "loading"
-  ? addEventListener("DOMContentLoaded", resolve) : resolve()));
 
 /** Compute the view that the state requires, and show it; stop if the state changes meanwhile. */
 export async function update() {
@@ -37,7 +36,8 @@ export async function update() {
   change({ view, pin: inText(state.pin), hover: inText(state.hover) });
   document.body.dataset.snapshot = view.snapshot;
   keepAddress();
-  if ((await showPanel(isCurrent)) === false && !isCurrent()) return;
+  await showPanel(isCurrent);
+  if (!isCurrent()) return;
   if (state.opened) $(`${state.opened}-section`).scrollIntoView({ block: "nearest" });
   change({ opened: null });
   if (ablating() && !(await measureHeads(isCurrent))) return;

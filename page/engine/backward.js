@@ -99,7 +99,6 @@ export class Learner extends Engine {
   unembedBack(T) {
     const { memory, at, C, V, L } = this;
     memory.fill(0, at.dx, at.dx + T * C);
-    memory.fill(0, at.dnormed, at.dnormed + T * C);
     this.linearBack(this.unembedding, at["final_norm output"], at.dlogits, at.dnormed, T, C, V);
     this.normBack("final_norm", at[`x${L}`], at.dnormed, at.dx, T, C);
   }
@@ -107,36 +106,31 @@ export class Learner extends Engine {
   blockBack(l, T) {
     const { memory, at, config, C, D, H, G, hidden } = this;
     const name = `blocks.${l}`, x = at[`x${l}`], { between, dx, dup, dnormed, dz, draw } = at;
-    const clear = (from, width = C) => memory.fill(0, from, from + T * width);
 
     if (hidden) { // the MLP, which reads the stream between attention and itself
       memory.copyWithin(between, x, x + T * C);
       this.add(between, at[`attn${l}`], T * C);
-      clear(dup, hidden);
       this.linearBack(`${name}.mlp.down`, at[`active${l}`], dx, dup, T, hidden, C);
       activateBack(config.activation, memory, at[`up${l}`], dup, T * hidden);
-      clear(dnormed);
       this.linearBack(`${name}.mlp.up`, at[`${name}.mlp_norm output`], dup, dnormed, T, C, hidden);
       this.normBack(`${name}.mlp_norm`, between, dnormed, dx, T, C);
     }
 
     // Attention.
-    clear(dz);
     this.linearBack(`${name}.attn.out`, at[`z${l}`], dx, dz, T, C, C);
     this.attendBack(l, T);
-    clear(dnormed);
     for (const [kind, letter, heads] of [["query", "q", H], ["key", "k", G], ["value", "v", G]]) {
       let dy = at[`d${letter}`];
       this.repeatBack(dy, T, heads);
       if (letter !== "v" && config.positions === "rotary") this.rotate(dy, 0, T, heads, -1);
       if (letter !== "v" && config.qk_norm) {
         const norm = `${name}.attn.${letter}_norm`;
-        clear(draw);
+        memory.fill(0, draw, draw + T * C);
         this.normBack(norm, at[`${norm} input`], dy, draw, T * heads, D);
         dy = draw;
       }
       const input = at[`${name}.attn_norm output`];
-      this.linearBack(`${name}.attn.${kind}`, input, dy, dnormed, T, C, heads * D);
+      this.linearBack(`${name}.attn.${kind}`, input, dy, dnormed, T, C, heads * D, letter !== "q");
     }
     this.normBack(`${name}.attn_norm`, x, dnormed, dx, T, C);
   }
@@ -190,10 +184,12 @@ export class Learner extends Engine {
     }
   }
 
-  /** Of y = x W^T + b, add the gradients of W and b, and dy W to dx. */
-  linearBack(name, x, dy, dx, rows, K, N) {
-    const { at, offsets } = this, weight = `${name}.weight`, bias = offsets[`${name}.bias`];
+  /** Of y = x W^T + b, add the gradients of W and b. Set dx to dy W, or add that if others read x. */
+  linearBack(name, x, dy, dx, rows, K, N, isAdded = false) {
+    const { memory, at, offsets } = this;
+    const weight = `${name}.weight`, bias = offsets[`${name}.bias`];
     const stride = dy === at.dlogits ? fours(N) : N;
+    if (!isAdded) memory.fill(0, dx, dx + rows * K);
     arena.addProduct(dy, at[weight], dx, rows, N, K, K, stride);
     arena.addTransposed(dy, x, at.gradients + offsets[weight], N, rows, K, K, stride);
     if (bias === undefined) return;

@@ -68,6 +68,7 @@ export class Engine {
    * over zeros, only if no engine has them yet. The key is an object that stands for these weights
    * alone, so that two models never share by a number or a name that both have. */
   load(key, fill, means = null) {
+    if (this.shelf?.key === key) return;
     const count = this.weightCount;
     this.shelf?.users.delete(this);
     this.shelf = shelves.find((shelf) => shelf.key === key && shelf.count === count) ??
@@ -114,16 +115,13 @@ export class Engine {
   set(tokens, edits = []) {
     if (tokens.length > this.B) throw new Error(`${tokens.length} tokens, block_size ${this.B}`);
     this.forget(0, sameAtStart(this.tokens, tokens));
-    const all = [...new Set([...this.edits, ...edits])];
-    const kept = this.edits.filter((edit) => edits.includes(edit));
-    const still = edits.filter((edit) => this.edits.includes(edit));
-    if (kept.some((edit, i) => edit !== still[i])) this.forget(0, 0); // in another order
-    for (const edit of all.filter((each) => !kept.includes(each))) {
+    const all = [...this.edits, ...edits], same = sameAtStart(this.edits, edits);
+    for (const edit of [...this.edits.slice(same), ...edits.slice(same)]) {
       const { layer, position = 0, hide } = edit;
       if (isPatch(edit)) {
-        const alone = all.every((other) => other === edit || !isPatch(other) ||
-          other.layer !== layer || other.position !== position);
-        if (!alone || position >= this.valid[layer]) this.forget(layer, position);
+        const there = all.filter((other) =>
+          isPatch(other) && other.layer === layer && other.position === position);
+        if (there.length > 1 || position >= this.valid[layer]) this.forget(layer, position);
         else if (edits.includes(edit)) this.put(edit);
         else this.memory.set(edit.under, this.at[`x${layer}`] + position * this.C);
       }

@@ -55,7 +55,7 @@ export class Measure {
     });
   }
 
-  /** Yield between sequences, and return what a snapshot of the page has. */
+  /** Yield between sequences, and at the end what a snapshot of the page has. */
   *of(weights) {
     const { engine, engine: { L, H, C, V, B, at, pairs }, period } = this;
     engine.load({}, (room) => room.set(weights));
@@ -110,6 +110,6 @@ export class Measure {
     }
     const copying = first.length ? { period, first: mean(first), second: mean(second) } : null;
     const lens_loss = [...new Array(L).fill(NaN), mean(losses)];
-    return { scores, copying, headMeans, lens_loss, accuracy: [mean(right), mean(known)] };
+    yield { scores, copying, headMeans, lens_loss, accuracy: [mean(right), mean(known)] };
   }
 }

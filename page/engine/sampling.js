@@ -17,12 +17,12 @@ function draw(logits, { temperature, topK }, random) {
   return order[likelihood.findIndex((p) => (left -= p) < 0)] ?? order[0];
 }
 
-/** Token after token, each as {id}; null while it computes. What the model sees of a long text
- * moves on by half a window, as in model/generate.py; edits of positions stay behind. */
-export function* generate(engine, ids, settings, edits = []) {
+/** Token after token, `count` of them, each as {id}; null while it computes. What the model sees of a
+ * long text moves on by half a window, as in model/generate.py; edits of positions stay behind. */
+export function* generate(engine, ids, count, settings, edits = []) {
   const { B, V } = engine, text = [...ids];
   const first = windowStart(text.length - 1, B);
-  for (;;) {
+  while (text.length < ids.length + count) {
     const start = windowStart(text.length - 1, B);
     const there = edits.filter((edit) => start === first || !("hide" in edit || "position" in edit));
     engine.set(text.slice(start), there);

@@ -50,10 +50,7 @@ class Repeat extends Task {
   static usual = [64, 32];
   vocab = VISIBLE.slice(0, this.n);
   numbers = 1 + this.n;
-  periods = this.choosePeriods();
-
-  /** The shortest and the longest period. */
-  choosePeriods() { return [Math.max(1, Math.floor(this.size / 4)), this.size]; }
+  periods = [Math.max(1, Math.floor(this.size / 4)), this.size]; // the shortest and the longest
 
   make(u) {
     const [low, high] = this.periods, string = order(u.subarray(1));
@@ -67,7 +64,7 @@ class Repeat extends Task {
 }
 
 class RepeatFixed extends Repeat {
-  choosePeriods() { return [this.size, this.size]; }
+  periods = [this.size, this.size];
 }
 
 class Sink extends Task {

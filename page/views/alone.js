@@ -63,8 +63,7 @@ function positionsAlone() {
 /** The chosen one of the first heads; at first, the one that attends most to the previous token. */
 function writerOf(count) {
   const { previous_token } = snapshots[state.view.snapshot].scores;
-  writers.replaceChildren(...range(count).map((head) =>
-    el("option", { value: head }, headName(head))));
+  writers.replaceChildren(...range(count).map((head) => new Option(headName(head), head)));
   writers.value = writer < count ? writer : indexOfLargest(previous_token.slice(0, count));
   return Number(writers.value);
 }

@@ -32,51 +32,45 @@ export function drawCells(canvas, source, { across, down, tall, look, margin }) 
   canvas.width = Math.round(canvas.clientWidth * sharp);
   canvas.height = Math.round(height * sharp);
 
-  const names = { across, down, tall, look };
-  const sizes = { left, top, side, step, width: canvas.clientWidth, height };
-  drawn.set(canvas, (context, sharp) => paintCells(context, source, names, { ...sizes, sharp }));
-  return redrawCells(canvas, canvas.getContext("2d"), sharp);
-}
+  drawn.set(canvas, (context, sharp) => {
+    const { panel, text, mark } = theme();
+    const area = [left, top, columns * side, rows * step[1]];
+    context.scale(sharp, sharp);
+    context.fillStyle = panel;
+    context.fillRect(0, 0, canvas.clientWidth, height);
+    context.clearRect(...area); // what is masked shows the hatching of the background
+    context.imageSmoothingEnabled = side * sharp < 1; // enlarged, a cell keeps its one color
+    context.drawImage(source, ...area);
 
-function paintCells(context, source, { across, down, tall, look },
-  { left, top, side, step, sharp, width, height }) {
-  const { width: columns, height: rows } = source, { panel, text, mark } = theme();
-  const area = [left, top, columns * side, rows * step[1]];
-  context.scale(sharp, sharp);
-  context.fillStyle = panel;
-  context.fillRect(0, 0, width, height);
-  context.clearRect(...area); // what is masked shows the hatching of the background
-  context.imageSmoothingEnabled = side * sharp < 1; // enlarged, a cell keeps its one color
-  context.drawImage(source, ...area);
-
-  const fitting = Math.min(side, 1.1 * rem());
-  const letters = side >= 0.5 * rem();
-  const enough = [5, 10, 20, 50, 100, 200, 500].find((n) => n * side > 2.2 * rem()) ?? columns;
-  const name = (words, x, y, align, room, here) => {
-    context.textAlign = align;
-    context.fillStyle = here ? mark : text;
-    context.fillText(words, x, y, room);
-  };
-  context.textBaseline = "middle";
-  context.font = letters
-    ? `${0.85 * fitting}px ui-monospace, "DejaVu Sans Mono", monospace`
-    : `${0.65 * rem()}px system-ui, sans-serif`;
-  for (let i = 0; i < columns; i += letters ? 1 : enough) {
-    name(letters ? across(i) : `${i}`, left + (i + 0.5) * side, top * 0.6, "center",
-      letters ? side : 3 * rem(), look?.[0] === i);
-  }
-  if (tall) context.font = `${0.75 * rem()}px system-ui, sans-serif`;
-  for (let i = 0; i < rows; i += letters || tall ? 1 : enough) {
-    name(letters || tall ? down(i) : `${i}`, left * 0.9, top + (i + 0.5) * step[1], "right",
-      left * 0.85, look?.[1] === i);
-  }
-  if (!look) return context;
-  const [x, y] = look.map((at, i) => (at === null ? null : [left, top][i] + at * step[i] - 1));
-  context.strokeStyle = mark;
-  if (y !== null) context.strokeRect(left - 1, y, columns * side + 2, step[1] + 2);
-  context.lineWidth = 2.5;
-  if (x !== null && y !== null) context.strokeRect(x, y, side + 2, step[1] + 2);
-  return context;
+    const fitting = Math.min(side, 1.1 * rem());
+    const letters = side >= 0.5 * rem();
+    const enough = [5, 10, 20, 50, 100, 200, 500].find((n) => n * side > 2.2 * rem()) ?? columns;
+    const name = (words, x, y, align, room, here) => {
+      context.textAlign = align;
+      context.fillStyle = here ? mark : text;
+      context.fillText(words, x, y, room);
+    };
+    context.textBaseline = "middle";
+    context.font = letters
+      ? `${0.85 * fitting}px ui-monospace, "DejaVu Sans Mono", monospace`
+      : `${0.65 * rem()}px system-ui, sans-serif`;
+    for (let i = 0; i < columns; i += letters ? 1 : enough) {
+      name(letters ? across(i) : `${i}`, left + (i + 0.5) * side, top * 0.6, "center",
+        letters ? side : 3 * rem(), look?.[0] === i);
+    }
+    if (tall) context.font = `${0.75 * rem()}px system-ui, sans-serif`;
+    for (let i = 0; i < rows; i += letters || tall ? 1 : enough) {
+      name(letters || tall ? down(i) : `${i}`, left * 0.9, top + (i + 0.5) * step[1], "right",
+        left * 0.85, look?.[1] === i);
+    }
+    if (!look) return;
+    const [x, y] = look.map((at, i) => (at === null ? null : [left, top][i] + at * step[i] - 1));
+    context.strokeStyle = mark;
+    if (y !== null) context.strokeRect(left - 1, y, columns * side + 2, step[1] + 2);
+    context.lineWidth = 2.5;
+    if (x !== null && y !== null) context.strokeRect(x, y, side + 2, step[1] + 2);
+  });
+  redrawCells(canvas, canvas.getContext("2d"), sharp);
 }
 
 /** [column, row] under a pointer, or null. */

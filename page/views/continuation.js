@@ -48,16 +48,14 @@ export async function goOn() {
   };
   const found = [];
   const ids = view.seen.map(({ id }) => id);
-  for (const drawn of generate(engineFor("ahead", view.snapshot), ids, settings, view.edits)) {
+  for (const drawn of generate(engineFor("ahead", view.snapshot), ids, AHEAD, settings, view.edits)) {
     if (!(await mayGoOn(isCurrent))) return;
     if (!drawn) continue;
     found.push(tokenizer.known(drawn.id));
     showAhead(found);
-    if (found.length < AHEAD) continue;
-    showCopied();
-    document.body.dataset.busy = "no";
-    return;
   }
+  showCopied();
+  document.body.dataset.busy = "no";
 }
 
 /** Sample again after a change of the settings; an update in progress does so by itself. */

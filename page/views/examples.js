@@ -2,8 +2,9 @@
 // loss most, and at which it attends most. The playground has none.
 
 import { restart } from "../actions.js";
+import { range } from "../engine/numbers.js";
 import { bytesOf } from "../engine/weights.js";
-import { ARRAYS } from "../ngrams.js";
+import { ARRAYS } from "./ngrams.js";
 import { data, headName, tokenizer, vocab } from "../run.js";
 import { state } from "../state.js";
 import { addPanel, button, cell, el, header, numeral, row } from "./elements.js";
@@ -33,12 +34,8 @@ function example([n, q, k, weight, change]) {
   const ids = [...sequences.subarray(n * length, n * length + q + 2)];
   const shown = ids.map((id) => visible(vocab[id]));
   const next = shown.pop();
-  let first = q; // of the last tokens that fit
-  for (let room = BEFORE - shown[q].length; first > 0; first--) {
-    room -= shown[first - 1].length;
-    if (room < 0) break;
-  }
   const part = (from, to) => shown.slice(from, to).join("");
+  const first = range(q).find((t) => part(t, q + 1).length <= BEFORE) ?? q; // of those that fit
   const mark = el("b", {}, shown[k]);
   const content = k < first
     ? [part(0, k).slice(-AROUND), mark, `${part(k + 1, first).slice(0, AROUND)} … `, part(first, q + 1)]

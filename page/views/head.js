@@ -48,8 +48,8 @@ export function drawMap() {
   const inPart = [look?.k, look?.q].map((t, i) => (Number.isInteger(t) ? t - corner[i] : null));
   $("readout").textContent = (look ? inWords(look) : "Point at a cell, or at a token of the text.") +
     (part.width < T ? " Only a part of the map fits." : "");
-  const context = drawCells($("map"), part, { across, down, look: inPart });
-  const { left, top, side } = $("map").dataset;
+  drawCells($("map"), part, { across, down, look: inPart });
+  const { top, side } = $("map").dataset, context = $("map").getContext("2d");
   if (view.same > 0 && !look && document.activeElement === $("typed")) { // mark the unchanged rows
     context.fillStyle = theme().kept;
     context.fillRect(0, Number(top), 4, view.same * side);

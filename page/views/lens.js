@@ -30,7 +30,7 @@ export async function showLens(isCurrent) {
       shade(spot, weight, Math.exp(rowOf(logP, t)[best]));
       return spot;
     }));
-    if (!(await mayGoOn(isCurrent))) return false;
+    if (!(await mayGoOn(isCurrent))) return;
   }
   lens = { view, logPs, cells };
   const loss = snapshots[view.snapshot].lens_loss;
@@ -45,7 +45,6 @@ export async function showLens(isCurrent) {
     `Point at a cell. Nats: mean loss on ${data.measured}, no edits.`;
   markLens();
   showColumn($("lens"), cells[0][queryOnShow()].offsetLeft);
-  return true;
 }
 
 export function markLens() {

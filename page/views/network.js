@@ -1,7 +1,7 @@
 // The picture of the network: the residual stream from the tokens to the logits, and what reads it
 // and adds to it. In each layer these are the heads, then the MLP if there is one, each after a norm.
 
-import { moveHead, openMlp, openPanel, selectHead, toggleEdit, vote } from "../actions.js";
+import { openPanel, selectHead, toggleEdit, vote } from "../actions.js";
 import { indexOfLargest, largestOf, range } from "../engine/numbers.js";
 import { HIGH } from "../engine/stages.js";
 import { labelOf, measures } from "../measures.js";
@@ -23,7 +23,7 @@ const layers = range(L).map((l) => ({
   side: side(el("b", {}, `L${l}`), ablating(`L${l}.attn`)),
   tiles: tiles.slice(l * H, (l + 1) * H),
   mlpSide: side(),
-  mlp: el("div", { className: "mlp" }, button(() => openMlp(l), { className: "opens" },
+  mlp: el("div", { className: "mlp" }, button(() => change({ mlp: l }), { className: "opens" },
     el("b", {}, "MLP"), ` ${count(hidden)} neurons`), ablating(`L${l}.mlp`)),
 }));
 const tokens = button(() => $("typed").focus(), { className: "first end opens" });
@@ -130,10 +130,12 @@ export function drawWires() {
 }
 
 /** Select another head with an arrow key, unless it scrolls the page; return whether it did. */
-export function moveInGrid(way) {
+export function moveInGrid([across, down]) {
   const { top, bottom } = $("network").getBoundingClientRect();
-  if (way[1] && (bottom < 0 || top > innerHeight)) return false;
-  moveHead(way);
+  if (down && (bottom < 0 || top > innerHeight)) return false;
+  const to = state.head + across + down * H;
+  const leavesLayer = !down && Math.floor(to / H) !== Math.floor(state.head / H);
+  if (to >= 0 && to < HEADS && !leavesLayer) selectHead(to);
   return true;
 }
 

@@ -11,7 +11,6 @@ import {
 import { number, quoted, visible } from "./format.js";
 import { choose } from "./typing.js";
 
-
 export function showNext() {
   const { view } = state, t = queryOnShow(), { T, ids, surprisal } = view.pass;
   const [now, before] = [view.pass, view.before].map((pass) => rowOf(pass.logP, t));

@@ -1,11 +1,13 @@
-// What n-grams predict: the section about a token, and what the continuation copies.
+// What n-grams of the training text predict, if the page was made with --with_text: the section about
+// a token, and what the continuation copies.
 
-import { comparing } from "../ngrams.js";
-import { DEPTH } from "../engine/ngrams.js";
+import { DEPTH, NgramModel } from "../engine/ngrams.js";
 import { range, ranked } from "../engine/numbers.js";
-import { data, rowOf, tokenizer, vocab } from "../run.js";
+import { mayGoOn } from "../engine/pass.js";
+import { bytesOf } from "../engine/weights.js";
+import { data, rowOf, sizes, tokenizer, vocab } from "../run.js";
 import { place } from "../selection.js";
-import { state } from "../state.js";
+import { change, state } from "../state.js";
 import { $, cell, el, gauge, header, numeral, p, refill, row } from "./elements.js";
 import { count, number, tokensOf, visible } from "./format.js";
 
@@ -13,6 +15,31 @@ const SHOWN = 5; // tokens
 const PASSAGES = 3, TRIED = 12; // places for them
 const COPIED = 20; // characters of the shortest stretch that is underlined
 const WIDTH = 30; // characters of a passage before a place, and after it
+
+export const ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
+let begun = !data.text;
+
+/** Count the n-grams once, while the browser handles events; call it when the page is drawn. */
+export async function openNgrams() {
+  if (begun) return;
+  begun = true;
+  const { deflated, bytes_per_token: width, order } = data.text;
+  const bytes = new Blob([bytesOf(deflated)]).stream()
+    .pipeThrough(new DecompressionStream("deflate"));
+  const tokens = new ARRAYS[width](await new Response(bytes).arrayBuffer());
+  const ngrams = new NgramModel(tokens, sizes.V, order);
+  for (const _ of ngrams.build()) await mayGoOn(() => true);
+  change({ ngrams });
+}
+
+/** Whether the colors of the text compare the model with n-grams. */
+export const comparing = () => state.color === "ngrams";
+
+/** How much less surprising each token was to the model than to n-grams, in nats; or undefined. */
+export function advantage() {
+  const { ids, surprisal } = state.view.pass;
+  return state.ngrams?.read(ids).map((nats, t) => nats - surprisal[t]);
+}
 
 const decode = (ids) => tokenizer.decode(Array.from(ids, (id) => tokenizer.known(id)));
 const inLine = (text) => visible(text).replaceAll("␣", " ");

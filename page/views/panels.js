@@ -1,6 +1,6 @@
 // The panels under "More", in order; one is open at a time, and the address names it by `key`.
-// `show(isCurrent)` fills its section, `${key}-section`, while it is open, and may be async; it
-// returns false if it gave up because `isCurrent()` became false.
+// `show(isCurrent)` fills its section, `${key}-section`, while it is open, and may be async; it gives up
+// if `isCurrent()` becomes false.
 
 import { openPanel } from "../actions.js";
 import { data } from "../run.js";

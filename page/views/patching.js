@@ -15,7 +15,6 @@ const { L, B, V } = sizes;
 const canvas = document.createElement("canvas"); // one pixel per cell
 // `key` names texts, step and rows; `shares` has a number per cell; `look` is [column, row].
 const grid = { key: null, byHead: false, tokens: [], shares: null, look: null, said: "" };
-let filling = 0;
 
 const keyOf = ({ snapshot, other, pass: { ids } }) =>
   JSON.stringify([snapshot, ids, tokenizer.decode(other), $("by-head").checked]);
@@ -57,11 +56,10 @@ const wordOf = (r, position) =>
 
 /** Patch every cell from the other text, and measure the last prediction. */
 async function fillPatches() {
-  const mine = ++filling;
   delete document.body.dataset.filled;
   const { snapshot, other, tokens, pass: { T, ids } } = state.view;
   const byHead = $("by-head").checked;
-  const isCurrent = () => mine === filling && grid.shares === shares;
+  const isCurrent = () => grid.shares === shares;
   const otherIds = other.map(({ id }) => id);
   const first = sameAtStart(otherIds, ids); // before it, the activations of both texts are the same
   const shares = range(rowsOf(byHead) * T).map((i) => (i % T < first ? 0 : NaN));

@@ -10,8 +10,8 @@ import {
   carried, carry, described, explained, FIELDS, impossible, inWords, isShort, linkTo, opened, problems,
   setting, SHORTEST, untrainable, valueOf,
 } from "../setting.js";
-import { follow, state } from "../state.js";
-import { configFile, pause, savedRun, train } from "../training.js";
+import { change, follow, state } from "../state.js";
+import { configFile, savedRun, train } from "../training.js";
 import { comparison, goToA, keep, other } from "./compare.js";
 import { $, button, el, refill, saveFile } from "./elements.js";
 import { count, number } from "./format.js";
@@ -120,7 +120,7 @@ const begin = (count) => {
   more.open = false;
   train(count, pace);
 };
-const main = button(() => (state.training ? pause()
+const main = button(() => (state.training ? change({ training: false })
   : begin(setting.max_steps - snapshots[last()].step % setting.max_steps)), { id: "train" });
 const one = button(() => begin(1), {}, "Step");
 const pace = () => (setting.pace === "fastest" ? Infinity : setting.pace);

@@ -1,7 +1,7 @@
 // The text that the model reads, an element per token, with arcs of attention.
 
 import { pin, pointAt } from "../actions.js";
-import { advantage, comparing } from "../ngrams.js";
+import { advantage, comparing } from "./ngrams.js";
 import { chancesOf } from "./chosen.js";
 import { clamp, ranked, sum } from "../engine/numbers.js";
 import { headName, sizes, tokenizer, vocab } from "../run.js";

@@ -66,7 +66,6 @@ const PLAY = data.live ? "Replay" : "Play";
 let playing = null; // a timer
 
 function play() {
-  if (last() === 0) return;
   if (playing === null && state.snapshot === last()) goTo(0);
   const on = () => (state.snapshot === last() ? play() : goTo(state.snapshot + 1));
   clearInterval(playing);

@@ -14,7 +14,7 @@ const broken = (reason) =>
 addEventListener("error", (event) => broken(event.message));
 addEventListener("unhandledrejection", (event) => broken(event.reason));
 
-const checkEnd = () => document.getElementById("end") ??
-  trouble("This file is incomplete: snapshots are missing at its end. Download it again.");
-if (document.readyState === "loading") addEventListener("DOMContentLoaded", checkEnd);
-else checkEnd();
+export const loaded = new Promise((resolve) => (document.readyState === "loading"
+  ? addEventListener("DOMContentLoaded", resolve) : resolve()));
+loaded.then(() => document.getElementById("end") ??
+  trouble("This file is incomplete: snapshots are missing at its end. Download it again."));

@@ -416,7 +416,7 @@ def test_top_k_keeps_ties_as_python_does(tab: Any, top_k: int) -> None:
       const engine = { B: 9, V: logits.length, at: { logits: 0 }, memory: logits, set() {},
         *compute() {} };
       engine.memory.subarray = engine.memory.slice;
-      return generate(engine, [0], { temperature: 2, topK, seed }).next().value.id;
+      return generate(engine, [0], 1, { temperature: 2, topK, seed }).next().value.id;
     })"""
     p_V = Sampling(temperature=2, top_k=top_k).probabilities(torch.tensor([logits]))[0]
     found = tab.evaluate(call, [logits, top_k])

@@ -17,13 +17,11 @@ from tests.page.test_training import packed, random_model
 
 ASK = """([data, config, shapes, packed]) => {
   const measure = new Measure(new TASKS[data.source](data, config.block_size), config, shapes);
-  const measuring = measure.of(floatsOf(packed));
-  let result = measuring.next();
-  while (!result.done) result = measuring.next();
+  const result = [...measure.of(floatsOf(packed))].at(-1);
   const { sequences, trained, repeats, scores } = measure;
   const uniform = Object.fromEntries(scores.map(({ key, uniform }) => [key, uniform]));
-  const headMeans = [...result.value.headMeans];
-  return { ...result.value, headMeans, sequences, trained, repeats, uniform };
+  const headMeans = [...result.headMeans];
+  return { ...result, headMeans, sequences, trained, repeats, uniform };
 }"""
 
 
