@@ -139,7 +139,10 @@ def test_lesson_commands_print_the_shown_output(
     for kind, block in FENCED.findall(text):
         if kind == "python":  # a script; its first line is its name
             script = block.splitlines()[0].removeprefix("# ")
-            for long, short in {"steps, C, H = 120": "steps, C, H = 2", "256, seed": "64, seed"}.items():
+            for long, short in {
+                "steps, C, H = 120": "steps, C, H = 2",
+                "256, seed": "64, seed",
+            }.items():
                 block = block.replace(long, short)
             Path(script).write_text(block, "utf-8")
         elif kind == "py":  # quoted from model/attention.py
