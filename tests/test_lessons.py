@@ -7,7 +7,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -56,11 +55,10 @@ def run_name(words: list[str]) -> str:
     return words[words.index("--run") + 1]
 
 
-def run(words: list[str], short: Sequence[str] = SHORT, block_size: int = 64) -> None:
+def run(words: list[str], block_size: int = 64) -> None:
     """Do what the command does, in shortened form.
 
     Args:
-        short: flags that shorten training.
         block_size: replaces the default's, and not that of a config file.
     """
     script, *argv = words
@@ -68,7 +66,7 @@ def run(words: list[str], short: Sequence[str] = SHORT, block_size: int = 64) ->
         if Path("runs", run_name(words)).exists():
             return  # already trained for another command
         sizes = [f"--model.block_size={block_size}"] if argv[0].startswith("--") else []
-        assert train.main([*argv, *sizes, *short]) == 0
+        assert train.main([*argv, *sizes, *SHORT]) == 0
     elif script == "study.py":
         if "never_masked" in argv and "--steps" not in argv:
             argv += ["--steps", "2"]
@@ -150,7 +148,7 @@ def test_lesson_commands_print_the_shown_output(
         for words in commands(lesson.read_text(encoding="utf-8")):
             new = words[0] == "train.py" and "--run" in words
             if new and any(run_name(words) in other for other in (*typed, named)):
-                run(words, block_size=size)
-    for words in typed:  # debug's samples and losses are shown
-        run(words, [] if words[-2:] == ["--run", "debug"] else SHORT, size)
+                run(words, size)
+    for words in typed:
+        run(words, size)
     assert_shown_output_is_printed(text, capsys.readouterr().out)
