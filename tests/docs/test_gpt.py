@@ -44,6 +44,5 @@ def test_page_of_code_trains_like_configs_gpt2(monkeypatch: Any, capsys: Any) ->
         batch = page["train"][torch.randint(len(page["train"]), (2,))]
         train_step(model, optimizer, batch, config.train, step)
     torch.testing.assert_close(page["weights"], [*model.parameters()])
-    assert (
-        len(capsys.readouterr().out) == 131
-    )  # characters: 120, 10 samples, which exceed a context, a newline
+    # 120 characters, 10 samples, with which they exceed a context, and a newline
+    assert len(capsys.readouterr().out) == 131
