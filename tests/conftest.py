@@ -22,7 +22,7 @@ os.environ.pop("COLUMNS", None)
 os.environ.pop("GLASSGPT_CACHE", None)
 
 # Files of tests need not survive a power failure.
-os.fsync = lambda file: None
+os.fsync = lambda fd: None
 
 # Background jobs of a shell ignore Ctrl-C. The commands that tests interrupt must not inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
