@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,9 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # Print --help at its default width, and keep tokens in the folder of each test.
 os.environ.pop("COLUMNS", None)
 os.environ.pop("GLASSGPT_CACHE", None)
+
+# Files of tests need not survive a power failure.
+os.fsync = lambda fd: None
 
 # Background jobs of a shell ignore Ctrl-C. The commands that tests interrupt must not inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -52,17 +54,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Change to an empty folder and return it."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture(scope="session")
-def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a finished run of the debug config: runs/debug in a separate folder."""
-    import train
-
-    folder = tmp_path_factory.mktemp("debug")
-    with chdir(folder):
-        assert train.main([DEBUG, "--run", "debug"]) == 0
-    return folder / "runs" / "debug"
 
 
 @pytest.fixture(scope="session")

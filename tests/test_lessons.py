@@ -31,8 +31,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def share_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count the n-grams of the manual once for all lessons."""
+    """Count the n-grams of the manual once for all lessons; evaluate few sequences of a task."""
     monkeypatch.setenv("GLASSGPT_CACHE", str(cache))
+    monkeypatch.setattr("data.batches.HELD_OUT", 64)
 
 
 def read(page: Path) -> str:
@@ -54,18 +55,23 @@ def run_name(words: list[str]) -> str:
     return words[words.index("--run") + 1]
 
 
-def run(words: list[str]) -> None:
+def run(words: list[str], block_size: int = 64) -> None:
+    """Do what the command does, in shortened form.
+
+    Args:
+        block_size: replaces the default's, and not that of a config file.
+    """
     script, *argv = words
     if script == "train.py":
         if Path("runs", run_name(words)).exists():
             return  # already trained for another command
-        short = SHORT if run_name(words) != "debug" else []  # debug's samples and losses are shown
-        assert train.main([*argv, *short]) == 0
+        sizes = [f"--model.block_size={block_size}"] if argv[0].startswith("--") else []
+        assert train.main([*argv, *sizes, *SHORT]) == 0
     elif script == "study.py":
         if "never_masked" in argv and "--steps" not in argv:
             argv += ["--steps", "2"]
         if argv[0] in ("heads", "report"):
-            argv += ["--sequences", "2"]
+            argv += ["--sequences", "2" if argv[0] == "heads" else "8"]
         argv = [run for word in argv for run in sorted(glob.glob(word)) or [word]]
         assert study.main([word if word != "50" else "2" for word in argv]) == 0
     else:  # a script of the lesson
@@ -131,15 +137,18 @@ def test_lesson_commands_print_the_shown_output(
     for kind, block in FENCED.findall(text):
         if kind == "python":  # a script; its first line is its name
             script = block.splitlines()[0].removeprefix("# ")
-            Path(script).write_text(block.replace("steps, C, H = 120", "steps, C, H = 2"), "utf-8")
+            block = block.replace("steps, C, H = 120", "steps, C, H = 2")
+            block = block.replace("data, 256, seed", "data, 64, seed")
+            Path(script).write_text(block, "utf-8")
         elif kind == "py":  # quoted from model/attention.py
             assert block in (ROOT / "model/attention.py").read_text(encoding="utf-8")
+    size = 256 if page.stem == "16_line_end" else 64  # its script reads a text of 231 characters
     typed, named = commands(text), re.findall(r'"(.*?)"', text)
-    for lesson in PAGES:  # train the runs of other lessons that this one uses
+    for lesson in (each for each in PAGES if each != page):  # train their runs that this one uses
         for words in commands(lesson.read_text(encoding="utf-8")):
             new = words[0] == "train.py" and "--run" in words
             if new and any(run_name(words) in other for other in (*typed, named)):
-                run(words)
+                run(words, size)
     for words in typed:
-        run(words)
+        run(words, size)
     assert_shown_output_is_printed(text, capsys.readouterr().out)

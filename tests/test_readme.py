@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import study
+import train
 from configs.load import SECTIONS, build, read_command_line, read_config
 from formats.__main__ import COMMANDS as CONVERSIONS
 from formats.__main__ import main
-from tests.conftest import ROOT, make_run
+from tests.conftest import DEBUG, ROOT, make_run
 from tests.test_layout import ROOMS
 from tests.test_lessons import FENCED
 
@@ -67,14 +68,13 @@ def test_documented_command_parses(words: list[str], monkeypatch: pytest.MonkeyP
         read_config(values, next(iter(words), None))
 
 
-def test_documented_python_runs(
-    workplace: Path, debug_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_documented_python_runs(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gpt2 = make_run(Path("runs/gpt2"), positions="learned", qk_norm=False, block_size=24)
     pytest.importorskip("transformer_lens")
     assert main(["export", str(gpt2), "my-folder"]) == 0
     shutil.rmtree(gpt2)
-    shutil.copytree(debug_run, workplace / "runs" / "my-run")
+    few = ["--train.max_steps=2", "--train.eval_tokens=999", "--train.sample_tokens=0"]
+    assert train.main([DEBUG, "--run=my-run", *few]) == 0
     for file, page in zip(FILES, PAGES, strict=True):
         for kind, block in FENCED.findall(page):
             if kind == "python" and "learn" not in file.parts:

@@ -106,7 +106,7 @@ def test_json_has_the_numbers_of_the_tables_in_full_precision(
 
 
 def test_compare_prints_every_comparison(run_study: RunStudy, run: Path) -> None:
-    flags = ["--sequences=4", "--steps=40", f"--prompt={PROMPT}"]
+    flags = ["--sequences=4", "--steps=20", f"--prompt={PROMPT}"]
     output = run_study("compare", *flags)
     assert re.findall(r"^(\w+)\n-", output, re.MULTILINE) == [*COMPARISONS]
     model, _, sequences = open_model(run, 4)

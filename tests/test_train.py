@@ -232,6 +232,7 @@ def test_minutes_limit_every_session_and_add_to_the_steps_of_a_run(
     """A new run, the run resumed, and another one that starts from it."""
     flags = [flag for flag in SHORT[:-1] if "max_steps" not in flag] + source
     flags += ["--train.batch_size=1", "--train.eval_every=9", "--train.save_every=50"]
+    flags += ["--model.n_layer=1", "--model.n_embd=8"]
     for run, minutes, words in (
         ("a", 1, [*flags, "--run=a"]),
         ("a", 0.75, ["--resume=a"]),

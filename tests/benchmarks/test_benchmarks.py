@@ -145,9 +145,9 @@ def test_classical_model_has_nanogpts_size() -> None:
 @pytest.mark.slow
 def test_time_to_loss_fails_if_a_run_ends_above_the_loss(text: str, results: Any) -> None:
     """Of the fixed number of steps, which is the config's."""
-    flags = [DEBUG, text, "--train.max_steps=9", "--repetitions=2"]
+    flags = [DEBUG, text, "--train.max_steps=3", "--train.sample_tokens=1", "--repetitions=2"]
     (row,) = results(time_to_loss.main, "--loss=9", *flags)
-    assert row["steps"] == [9, 9]
+    assert row["steps"] == [3, 3]
     least, most = sorted(row["validation_loss"])  # of two seeds
     assert time_to_loss.main([*flags, f"--loss={(least + most) / 2}"]) == 2
     assert time_to_loss.main([*flags, f"--loss={most}"]) == 0

@@ -220,6 +220,7 @@ def flags(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(common, "run_command", run_here)
     monkeypatch.setattr(common, "in_fresh_process", lambda function, *args: function(*args))
     monkeypatch.setattr(common, "matmul_gflops", lambda device, dtype: 0.5)
+    monkeypatch.setattr(line_end, "LINES", 10)
     for benchmark in (attention, line_end):
         monkeypatch.setattr(benchmark, "ThreadPoolExecutor", lambda count: nullcontext(Now()))
     Path("text.txt").write_text(write(70, 60), newline="\n")

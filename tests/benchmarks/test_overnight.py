@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import common, overnight
+import train
+from benchmarks import common, overnight, recipe
 from benchmarks.overnight import Trial, kept_by_chance, main, verdict
 from common.errors import UserError
 from tests.conftest import DEBUG, ROOT
+from training import optim
 
 BEFORE = (ROOT / "training/optim.py").read_text("utf-8").splitlines(keepends=True)
 AFTER = [line.replace("MOMENTUM = 0.95", "MOMENTUM = 0.5") for line in BEFORE]
@@ -164,14 +166,26 @@ def test_wrong_change_is_one_line_before_anything_is_trained(
 
 
 @pytest.mark.slow
-def test_patched_copy_trains_with_its_own_code(workplace: Path) -> None:
+def test_patched_copy_trains_with_its_own_code(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As this process does with the same change, and not as it does without."""
     (workplace / "t.txt").write_text("to be or not to be " * 300 + "not " * 75)
     (workplace / "a.patch").write_text(PATCH)
     overnight.copy_code(tree := workplace / "code" / "base")
+    frame = tree / "benchmarks/common.py"
+    measure = "in_fresh_process(describe_machine)"  # takes as long as the training
+    frame.write_text(frame.read_text("utf-8").replace(measure, "{}"), "utf-8")
     words = [DEBUG, f"--data.source={workplace / 't.txt'}"]
-    base = Trial("base", tree, words, [])
-    (trial,) = overnight.read_trials(workplace, base)
-    losses = [each.train(3, 5)["first_half"] for each in (base, base, trial)]
-    assert losses[0] == losses[1] != losses[2]
-    (trial.tree / "runs/burst").mkdir(parents=True)  # of a burst that failed
+    (trial,) = overnight.read_trials(workplace, Trial("base", tree, words, []))
+    row, losses = trial.train(3, 5), []
+    for momentum in (0.5, 0.95):
+        monkeypatch.setattr(optim, "MOMENTUM", momentum)
+        run = f"--run={momentum}"
+        assert train.main([*words, "--train.max_steps=3", "--train.seed=5", run]) == 0
+        losses.append(recipe.halves(Path(f"runs/{momentum}"))["first_half"])
+    assert row["first_half"] == losses[:1] != losses[1:]
+    failed = trial.tree / "runs/burst/last.safetensors"  # of another burst
+    failed.parent.mkdir(parents=True)
+    failed.touch()
     assert len(steps := trial.burst()) == overnight.BURST - 1 and min(steps) > 0

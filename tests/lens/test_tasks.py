@@ -23,8 +23,9 @@ def train_on(task: str, block_size: int, *flags: str) -> None:
     """Train a small model for a few steps."""
     shape = ["--model.n_layer=2", "--model.n_head=2", "--model.n_embd=16", "--train.batch_size=8"]
     steps = ["--train.max_steps=4", "--train.eval_every=2", "--train.sample_tokens=0"]
+    few = ["--train.snapshots=2", "--train.eval_tokens=99"]
     words = [f"--data.source={task}", f"--model.block_size={block_size}", f"--run={task}"]
-    assert train.main([*words, *shape, *steps, "--train.snapshots=2", *flags]) == 0
+    assert train.main([*words, *shape, *steps, *few, *flags]) == 0
 
 
 def tables(*words: str) -> list[list[list[Any]]]:

@@ -19,6 +19,7 @@ from data.corpus import Corpus
 from data.tokenizer import CharTokenizer
 from model.gpt import GPT
 from tests.configs.test_load import unusual
+from tests.conftest import make_run
 from training.checkpoint import (
     FORMAT,
     Header,
@@ -226,8 +227,8 @@ def test_opened_model_computes_the_same_logits(path: Path) -> None:
             open_run(path.parent, "last").model()
 
 
-def test_validation_loss_of_an_earlier_step_names_that_step(debug_run: Path) -> None:
-    saved = open_run(debug_run, "last")
+def test_validation_loss_of_an_earlier_step_names_that_step(tmp_path: Path) -> None:
+    saved = open_run(make_run(tmp_path), "last")
     state = dataclasses.replace(saved.header.state, step=70, val_loss=2.0, last_eval_step=60)
     for step, said in ((70, " at step 60"), (60, "")):
         header = dataclasses.replace(saved.header, state=dataclasses.replace(state, step=step))
