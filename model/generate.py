@@ -67,8 +67,8 @@ def generate(
     Raises:
         FloatingPointError: if the logits are not finite.
     """
-    was_training = model.training
-    model.eval()
+    if was_training := model.training:
+        model.eval()
     try:
         window, tokens_BT = Window(model), prompt_BT
         for _ in range(max_new_tokens):
@@ -80,10 +80,11 @@ def generate(
             probability_BV = sampling.probabilities(logits_BV)
             random_BV = torch.empty_like(probability_BV).exponential_(generator=generator)
             next_B1 = (probability_BV / random_BV).argmax(-1, keepdim=True)
-            yield next_B1[:, 0]
+            yield next_B1.squeeze(1)
             tokens_BT = next_B1.to(prompt_BT.device)
     finally:
-        model.train(was_training)
+        if was_training:
+            model.train()
 
 
 class Recomputed(nn.Module):
@@ -92,6 +93,7 @@ class Recomputed(nn.Module):
     def __init__(self, model: GPT) -> None:
         super().__init__()
         self.model, self.config = model, model.config
+        self.training = model.training  # as it was, when `generate` ends
 
     def forward(self, tokens_BT: Tensor, cache: Cache) -> Tensor:
         """Return the logits at the positions so far."""
@@ -148,7 +150,7 @@ class Window:
             tokens_BT = torch.cat(self.parts, dim=1)[:, start - self.start :]
             self.parts, self.cache, self.start = [tokens_BT], self.model.new_cache(), start
         # Not compiled, if the model is: its shapes change at every token.
-        return self.model.forward(tokens_BT, self.cache)[:, -1]
+        return self.model.forward(tokens_BT, self.cache).select(1, -1)
 
 
 def window_start(position: int, block_size: int) -> int:

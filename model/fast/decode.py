@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from common.errors import printable
@@ -68,11 +68,13 @@ class CacheInC:
     kept: Tensor  # the bytes in which `decode.c` keeps tokens, keys and values
 
 
-class GPTInC(nn.Module):
+class GPTInC:
     """A GPT whose `forward` calls `decode.c` on a copy of the weights.
 
     It shares the model's embeddings, and has none of its modules. It has no gradients.
     """
+
+    training = False  # as of a module
 
     def __init__(self, model: GPT, dtype: torch.dtype = torch.float32) -> None:
         """
@@ -83,7 +85,6 @@ class GPTInC(nn.Module):
         Raises:
             ValueError: for a model that `decode.c` does not support.
         """
-        super().__init__()
         self.config = config = model.config
         self.vocab_size = model.token_embedding.num_embeddings
         if config.norm != "layer":
@@ -129,7 +130,7 @@ class GPTInC(nn.Module):
             cache.kept = huge(B * self.cache_size)
         tokens_BT = tokens_BT.contiguous()
         logits_BTV = torch.empty(B, T, self.vocab_size)
-        buffers = (each.data_ptr() for each in (tokens_BT, logits_BTV, cache.kept))
+        buffers = tokens_BT.data_ptr(), logits_BTV.data_ptr(), cache.kept.data_ptr()
         # On a long prompt, threads work for longer than they wait for each other.
         threads = self.threads if T <= 64 else torch.get_num_threads()
         began = perf_counter()
@@ -156,7 +157,7 @@ def fastest_threads() -> Generator[int, float, None]:
     rest = 0.0
     while True:
         tokens, seconds = 0, 0.0
-        while tokens < 16 or seconds < rest:
+        while tokens < 8 or seconds < rest:
             seconds += yield 1
             tokens += 1
         one, lost, rest = seconds / tokens, 0.0, 0.0

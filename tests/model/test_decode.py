@@ -195,7 +195,7 @@ def test_edited_model_decodes_in_pytorch(
 def test_activation_propagates_nan(activation: str) -> None:
     gpt = make(activation=activation)
     nn.init.constant_(gpt.get_parameter("blocks.0.mlp.up.weight"), torch.nan)
-    assert GPTInC(gpt)(torch.zeros(1, 1, dtype=torch.long)).isnan().all()
+    assert GPTInC(gpt).forward(torch.zeros(1, 1, dtype=torch.long)).isnan().all()
 
 
 # --- the compiled file ----------------------------------------------------------------------------
@@ -254,4 +254,4 @@ def test_token_beyond_the_vocabulary_is_an_error() -> None:
     decoder = optimize_for_decoding(make())
     for token in (-1, 11):
         with pytest.raises(IndexError):
-            decoder(torch.tensor([[3, token]]))
+            decoder.forward(torch.tensor([[3, token]]))
