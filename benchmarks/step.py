@@ -7,6 +7,7 @@ The percentages are of the time of a step without the profiler. `overhead` is wh
 PyTorch's dispatcher, and operations that compute nothing, such as views. `muon` includes clipping.
 """
 
+import os
 import statistics
 import sys
 from collections import Counter
@@ -92,6 +93,7 @@ def measure(config: Config, steps: int) -> frame.Row:
 def main(argv: list[str]) -> int:
     """Measure each row."""
     options, *_ = frame.read_options(Options, argv)
+    os.environ["KINETO_LOG_LEVEL"] = "99"  # PyTorch 2.13 reports each start and end of a profile
     values: Values = {section: {} for section in SECTIONS}
     known = {
         name: Config(model=model, train=train)
