@@ -93,7 +93,8 @@ def measure(config: Config, steps: int) -> frame.Row:
 def main(argv: list[str]) -> int:
     """Measure each row."""
     options, *_ = frame.read_options(Options, argv)
-    os.environ["KINETO_LOG_LEVEL"] = "99"  # PyTorch 2.13 reports each start and end of a profile
+    # PyTorch 2.13 reports each start and end of a profile.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     values: Values = {section: {} for section in SECTIONS}
     known = {
         name: Config(model=model, train=train)

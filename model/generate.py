@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from common.errors import printable
@@ -67,8 +67,8 @@ def generate(
     Raises:
         FloatingPointError: if the logits are not finite.
     """
-    if was_training := model.training:
-        model.eval()
+    was_training = model.training
+    model.eval()
     try:
         window, tokens_BT = Window(model), prompt_BT
         for _ in range(max_new_tokens):
@@ -87,13 +87,15 @@ def generate(
             model.train()
 
 
-class Recomputed(nn.Module):
+class Recomputed:
     """A model without a KV cache: it computes all positions again for each token."""
 
     def __init__(self, model: GPT) -> None:
-        super().__init__()
-        self.model, self.config = model, model.config
-        self.training = model.training  # as it was, when `generate` ends
+        self.model = model
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the model has, such as its config and its mode."""
+        return getattr(self.model, name)
 
     def forward(self, tokens_BT: Tensor, cache: Cache) -> Tensor:
         """Return the logits at the positions so far."""

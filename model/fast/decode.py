@@ -74,7 +74,7 @@ class GPTInC:
     It shares the model's embeddings, and has none of its modules. It has no gradients.
     """
 
-    training = False  # as of a module
+    training = False  # `generate` asks
 
     def __init__(self, model: GPT, dtype: torch.dtype = torch.float32) -> None:
         """
@@ -140,6 +140,9 @@ class GPTInC:
         if T == 1:
             self.threads = self.choose_threads.send(perf_counter() - began)
         return logits_BTV
+
+    def eval(self) -> None:
+        """Do nothing: there is no dropout."""
 
     def new_cache(self) -> CacheInC:
         """Return an empty cache for decoding."""
