@@ -10,24 +10,27 @@ python train.py --help                                explain every field
 import common.start
 
 import dataclasses
+import math
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 from common.errors import UserError, command, printable, shell_word
-from configs.config import STRICT, Config
+from configs.config import STRICT, Config, TrainConfig
 from configs.load import SECTIONS, Values, build, read_command_line, read_config, read_yaml
 from data.batches import Batches, check_named_text, open_batches
 from model.generate import Sampling, choose_decoder, generate
 from model.gpt import GPT
-from training.budget import fit_steps
+from training.budget import expect_steps, set_end
 from training.checkpoint import (
     Header,
     SavedRun,
@@ -38,7 +41,8 @@ from training.checkpoint import (
     save_in_run,
     snapshot_steps,
 )
-from training.folder import check_changes, find_run, lock_run, make_folder, save_config
+from training.evaluate import evaluate_splits, evaluation_steps
+from training.folder import check_changes, find_run, lock_run, make_folder, rewind, save_config
 from training.log import Log
 from training.machine import (
     Machine,
@@ -48,17 +52,11 @@ from training.machine import (
     prepare_machine,
     read_processes,
 )
-from training.optim import Optimizer
-from training.step import (
-    Evaluation,
-    TrainState,
-    check_results,
-    compute_gradients,
-    evaluate,
-    make_model,
-    update_weights,
-)
+from training.optim import Optimizer, get_lr_scale, gradient_of, update_weights
+from training.state import TrainState
+from training.step import compute_gradients, dropout_rate, make_model
 
+EXIT = 1.0  # seconds for the last checkpoint and the end of the command
 SIGPIPE = 13  # a closed pipe or terminal; Windows does not have this signal
 
 
@@ -89,13 +87,17 @@ def train(
     optimizer: Optimizer,
     machine: Machine,
     processes: Processes,
+    deadline: float = math.inf,
+    about: str = "",
 ) -> int:
-    """Train until `max_steps` or a signal to stop; return the signal, or 0.
+    """Train to the last step, or to a signal to stop; return the signal, or 0.
 
-    All that changes is in `model`, `optimizer` and `state`.
+    All that changes is in `model`, `optimizer` and `state`, and `max_steps` is set if it is not.
 
     Args:
         folder: of the run; None in a process that neither writes nor prints.
+        deadline: the time at which a run without `max_steps` has to end, by `time.perf_counter`.
+        about: the comments of config.yaml.
 
     Raises:
         FloatingPointError: naming the step whose loss or gradient is not finite.
@@ -105,15 +107,31 @@ def train(
     snapshots = snapshot_steps(plan, model.num_parameters())
     read_every = 1 if machine.device == "cpu" else plan.log_every  # reading waits for a GPU
     pending: list[tuple[Tensor, Tensor]] = []  # losses and gradient norms, on the device
+    readings = [(state.step, 0.0)]  # numbers of steps, and the seconds they took in this session
     busy, stopped = 0.0, 0  # seconds of the steps in this session; the signal to stop
+    evaluation = -evaluation_steps(config, batches)  # seconds, or before the first, steps
     began, first = time.perf_counter() - state.seconds, state.step
-    unit = batches.tokenizer.unit
-    with StopSignal() as stop, Log(folder, config, state, batches.baselines, unit) as log:
+    with StopSignal() as stop, Log(folder, config, state, batches) as log:
+        if plan.max_steps is not None:
+            log.print(describe_end(config, batches, model))
         while True:
-            # 1. Evaluate and save what is due. Return if training is over or told to stop.
-            ended = state.step >= plan.max_steps
-            evaluating = ended or state.step % plan.eval_every == 0
-            if evaluating and state.step > state.last_eval_step and not stopped:
+            # 1. Set the end of the run, if the learning rates have to decay from here on.
+            if plan.max_steps is None and len(readings) > 1:
+                left = deadline - time.perf_counter()
+                (expected,) = processes.mean(expect_steps(plan, readings, evaluation, left))
+                log.steps = int(expected)
+                if ended := set_end(plan, state.step, expected):
+                    plan, config = ended, dataclasses.replace(config, train=ended)
+                    header = dataclasses.replace(header, config=config)
+                    snapshots = snapshot_steps(plan, model.num_parameters())
+                    log.print(describe_end(config, batches, model))
+                    if folder:
+                        save_config(folder, config, about)
+
+            # 2. Evaluate and save what is due. Return if training is over or told to stop.
+            due = due_at(state.step, plan, snapshots)
+            if "evaluation" in due and state.step > state.last_eval_step and not stopped:
+                started = time.perf_counter()
                 evaluations = evaluate_splits(model, batches, config, processes, stop)
                 if evaluations is None:
                     stopped = processes.max(stop.number)
@@ -123,17 +141,20 @@ def train(
                     log.evaluation(evaluations)
                     if folder:
                         log.sample(sample(model, batches, config))
+                    evaluation = time.perf_counter() - started
                 state.seconds = time.perf_counter() - began
             # The first is saved at once, so that a run that is killed early can be resumed.
-            if ended or stopped or state.step == first or state.step % plan.save_every == 0:
+            if "checkpoint" in due or stopped or state.step == first:
                 tensors = model_tensors(model) | optimizer_tensors(optimizer)
+                if "decay" in due:  # a longer run can go on from here
+                    save_in_run(folder, "before_decay", tensors, header)
                 save_in_run(folder, "last", tensors, header)
-            if state.step in snapshots:
+            if "snapshot" in due:
                 save_in_run(folder, f"snapshots/{state.step:08d}", half_precision(model), header)
-            if ended or stopped:
+            if "end" in due or stopped:
                 return stopped
 
-            # 2. Compute a step's gradients. Its batch and its dropout follow from the seed and its
+            # 3. Compute a step's gradients. Its batch and its dropout follow from the seed and its
             # index.
             started = time.perf_counter()
             index, state.step = state.step, state.step + 1
@@ -141,17 +162,13 @@ def train(
             shard = batch.chunk(processes.world_size)[processes.rank]
             rng = np.random.default_rng([plan.seed, index, processes.rank])
             torch.manual_seed(int(rng.integers(2**63)))
+            if config.model.dropout is None:
+                model.set_dropout(dropout_rate(model, batches.passes(index, plan.batch_size)))
             loss, norm = compute_gradients(ddp_model, optimizer.weights, shard, plan)
             pending.append((loss, norm))
 
-            # 3. Read the results, if something needs them, before the weights are updated.
-            reading = (
-                state.step % read_every == 0
-                or state.step % plan.eval_every == 0
-                or state.step % plan.save_every == 0
-                or state.step in snapshots
-                or state.step >= plan.max_steps
-            )
+            # 4. Read the results, if something needs them, before the weights are updated.
+            reading = state.step % read_every == 0 or due_at(state.step, plan, snapshots)
             if reading:
                 losses, norms = (
                     processes.mean(*torch.stack(each).tolist())
@@ -161,27 +178,56 @@ def train(
             update_weights(optimizer, norm, plan, index)
             busy += time.perf_counter() - started
             if reading:
+                readings.append((state.step, busy))
                 state.train_loss, state.seconds = losses[-1], time.perf_counter() - began
-                log.training(busy, norms[-1])
+                log.training(busy, norms[-1], get_lr_scale(index, plan))
                 pending = []
                 stopped = processes.max(stop.number or (0 if log.is_open else SIGPIPE))
 
 
-def evaluate_splits(
-    model: GPT, batches: Batches, config: Config, processes: Processes, stop: StopSignal
-) -> dict[str, Evaluation] | None:
-    """Evaluate the model on each split that is evaluated in training; return None if training is
-    told to stop meanwhile, so that the resumed run evaluates again."""
-    evaluations = {}
-    for name, split in batches.evaluated.items():
-        sequences = split(
-            config.train.micro_batch_size // processes.world_size, config.train.eval_tokens
-        )
-        evaluation = evaluate(model, sequences, batches, processes, stop)
-        if evaluation is None:
-            return None
-        evaluations[name] = evaluation
-    return evaluations
+def due_at(step: int, plan: TrainConfig, snapshots: set[int]) -> set[str]:
+    """Return what is due after this many steps, for which their results have to be read."""
+    ended, decays = step >= plan.end, step == plan.decay_start
+    is_due = {
+        "end": ended,
+        "decay": decays,
+        "evaluation": ended or step % plan.eval_every == 0,
+        "checkpoint": ended or decays or step % plan.save_every == 0,
+        "snapshot": step in snapshots,
+        # To know early how long a step takes
+        "estimate": plan.max_steps is None and step <= plan.warmup_steps,
+    }
+    return {name for name, due in is_due.items() if due}
+
+
+def describe_end(config: Config, batches: Batches, model: GPT) -> str:
+    """Return in one line how long the run is, how often it reads its text, and what follows."""
+    steps, dropout = config.train.max_steps or 0, config.model.dropout
+    passes = batches.passes(steps, config.train.batch_size)
+    reads = f"reads the text {passes:.1f} times" if passes else "draws new sequences in each step"
+    rate = dropout_rate(model, passes) if dropout is None else dropout
+    said = f"dropout {'rises to ' * (dropout is None)}{rate:.2g}" if rate else "no dropout"
+    return f"--train.max_steps {steps} {reads}; {said}"
+
+
+def check_results(
+    losses: list[float], norms: list[float], step: int, weights: dict[str, nn.Parameter]
+) -> None:
+    """Check the results of the last steps before the weights are updated with the last gradient.
+
+    Args:
+        step: the number of the last step.
+
+    Raises:
+        FloatingPointError: naming the first step that is not finite and, if it is the last one, the
+            first weight whose gradient is not finite.
+    """
+    first = step - len(losses) + 1
+    for i, (loss, norm) in enumerate(zip(losses, norms, strict=True), start=first):
+        if not math.isfinite(loss + norm):
+            bad = [n for n, w in weights.items() if not gradient_of(w).isfinite().all()]
+            named = f", first in {bad[0]}" if bad and i == step else ""
+            raise FloatingPointError(f"at step {i}: loss {loss}, gradient norm {norm}{named}")
 
 
 def sample(model: GPT, batches: Batches, config: Config) -> str:
@@ -199,74 +245,178 @@ def sample(model: GPT, batches: Batches, config: Config) -> str:
     return text
 
 
+def describe_best(state: TrainState, before: float | None) -> str:
+    """Return what to know if the last weights are not the best ones.
+
+    Args:
+        before: the best loss when the session began.
+    """
+    if state.best_step == state.step:
+        return ""
+    if state.best_val_loss == before or state.best_step == 0:
+        what = f"this session gained nothing, and ended at {state.val_loss:.4f}"
+    else:
+        what = f"it is overfit: the steps after that raised the loss to {state.val_loss:.4f}"
+    return (
+        f" at step {state.best_step}, whose weights are used\n{what}; "
+        f"train on more text, for fewer steps, or with more --model.dropout"
+    )
+
+
+class Start(NamedTuple):
+    """What a run starts from: a config alone, its own checkpoint, or the weights of another run."""
+
+    config: Config
+    state: TrainState
+    machine: Machine
+    batches: Batches
+
+    restore: Callable[[GPT, Optimizer], None]
+    """Copies what was saved into the model and the optimizer."""
+
+    weights: str = ""
+    """The origin of the weights, in lines of config.yaml."""
+
+    notes: tuple[str, ...] = ()
+    """Lines to print."""
+
+
+def start_new(file: str | None, values: Values, processes: Processes) -> Start:
+    """Start a run from the config."""
+    config = read_config(values, file)
+    machine = prepare_machine(config.train, processes)
+    batches = open_batches(config.data, config.model.block_size, config.train.seed)
+    return Start(config, TrainState(), machine, batches, lambda model, optimizer: None)
+
+
+def start_from(saved: SavedRun, file: str | None, values: Values, processes: Processes) -> Start:
+    """Start a run from the weights of another one, which are evaluated before the first step."""
+    config = change_config(saved, "--init_from", file, values)
+    machine = prepare_machine(config.train, processes)
+    batches = open_batches(
+        config.data, config.model.block_size, config.train.seed, saved.tokenizer, extend=True
+    )
+    weights = saved.origin + saved.new_characters(batches.tokenizer)
+    state = TrainState(last_eval_step=-1)
+    return Start(
+        config, state, machine, batches, lambda model, optimizer: saved.restore(model), weights
+    )
+
+
+def start_again(saved: SavedRun, file: str | None, values: Values, processes: Processes) -> Start:
+    """Continue a run from its last checkpoint. If its learning rates have begun to decay and its
+    end changes, continue from the checkpoint before that, as if this end had been planned."""
+    config = change_config(saved, "--resume", file, values)
+    plan, planned, state = config.train, saved.config.train, saved.header.state
+    folder, notes = shell_word(saved.path.parent), []
+    decay_start = min(plan.decay_start, planned.decay_start)
+    if plan.end == state.step:
+        notes.append(
+            f"{folder} is finished; to train on, raise --train.max_steps or --train.minutes"
+        )
+    elif plan.end != planned.end and state.step > decay_start:
+        earlier = open_run(saved.path.parent, "before_decay")
+        if state.step <= plan.end and earlier.header.state.step <= decay_start:
+            best, best_step = state.best_val_loss, state.best_step
+            saved, state = earlier, earlier.header.state
+            state.best_val_loss, state.best_step = best, best_step
+            notes.append(f"back to step {state.step}, before the learning rates decayed")
+        else:
+            notes.append("note: the result differs from a run that was planned with this end")
+    if plan.max_steps is None and "minutes" in given(file, values, "train"):
+        plan = dataclasses.replace(plan, minutes=plan.minutes + state.seconds / 60)
+        config = dataclasses.replace(config, train=plan)
+    machine = prepare_machine(plan, processes, saved.header.machine)
+    if saved.header.machine != machine:
+        before = printable(str(saved.header.machine))
+        notes.append(f"note: rounding may differ from the previous session: {before}")
+    batches = open_batches(config.data, config.model.block_size, plan.seed, saved.tokenizer)
+    saved.check_resume(batches.corpus, plan)
+    return Start(config, state, machine, batches, saved.restore, saved.origin, tuple(notes))
+
+
+def change_config(saved: SavedRun, flag: str, file: str | None, values: Values) -> Config:
+    """Return the config of a saved run with the given changes.
+
+    Raises:
+        UserError: for a change that `flag` does not allow, or a text that only the saved run names.
+    """
+    config = read_config(values, file, saved.config)
+    check_changes(saved.config, config, flag)
+    if "source" not in given(file, values, "data"):
+        check_named_text(config.data, saved.tokenizer, saved.header.corpus)
+    return config
+
+
+def given(file: str | None, values: Values, section: str) -> dict[str, Any]:
+    """Return what the file and the flags give in a section of the config."""
+    return read_yaml(file).get(section, {}) | values[section]
+
+
 @command
 def main(argv: list[str]) -> int:
-    """The life of a run: command line, text, number of steps, model, training."""
+    """The life of a run: command line, text, model, training, and what to do next."""
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
     sections = {"": Options} | SECTIONS
     words, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
     options, file = build(Options, values[""]), words[0] if words else None
-    processes, folder = read_processes(), None
+    processes, folder, name = read_processes(), None, Path(file).stem if file else "default"
     with ExitStack() as stack:  # the run's lock, and the group of processes
-        # What the run starts from: a new run, --resume and --init_from differ here.
-        if options.resume is not None and processes.is_main:
-            folder = stack.enter_context(lock_run(find_run(options.resume)))
-        config, saved = read_start(options, file, values)
-        resumed = saved.header if saved and options.resume is not None else None
-        state = resumed.state if resumed else TrainState()
+        # What the run starts from. What follows is the same for each.
+        if options.resume is not None:
+            resumed = find_run(options.resume)
+            folder = stack.enter_context(lock_run(resumed)) if processes.is_main else None
+            start = start_again(open_run(resumed, "last"), file, values, processes)
+        elif options.init_from is not None:
+            saved = open_run(options.init_from)
+            name = name if file else f"from-{saved.path.parent.name}"
+            start = start_from(saved, file, values, processes)
+            del saved  # the model gets copies of its tensors
+        else:
+            start = start_new(file, values, processes)
+        config, state, machine, batches = start[:4]
         if config.train.tensorboard and find_spec("tensorboard") is None:
             raise UserError(
                 "tensorboard is not installed; install it, or --train.tensorboard false"
             )
-
-        # The machine and the text
-        machine = prepare_machine(config.train, processes, resumed.machine if resumed else None)
-        batches = open_batches(
-            config.data,
-            config.model.block_size,
-            config.train.seed,
-            saved.tokenizer if saved else None,
-            extend=options.init_from is not None,
-        )
         stack.enter_context(join_processes(processes, config.train, machine.device))
         about = f"{machine}\ntext: {batches}"
         if config.train.eval_tokens < batches.validation_tokens:
             about += f"; evaluations use {config.train.eval_tokens:,} of the validation tokens"
-        if saved:
-            about += f"\nweights: {saved}, trained on {printable(saved.header.corpus.source)}"
-            about += saved.new_characters(batches.tokenizer)
-        print(about)
-        if saved and resumed:
-            saved.check_resume(batches.corpus, config.train, machine)
-        start = time.perf_counter()
-        _ = batches.baselines  # counts n-grams, before the clock of --train.minutes starts
-        began = common.start.BEGAN + time.perf_counter() - start
+        about += start.weights
+        print(about, *start.notes, sep="\n")
+        counting = time.perf_counter()
+        _ = batches.baselines  # counts n-grams, which --train.minutes does not include
+        counting = time.perf_counter() - counting
 
-        # The folder and the number of steps
-        if folder is None and processes.is_main:
-            origin = f"from-{saved.path.parent.name}" if saved else "default"
-            made = make_folder(options.run, Path(file).stem if file else origin)
-            folder = stack.enter_context(lock_run(made))
-        if config.train.minutes:  # 0 in a saved run, unless they are given again
-            steps, every = fit_steps(config, batches, machine, processes, began, state.step)
-            fitted = dataclasses.replace(
-                config.train, max_steps=steps, eval_every=every, minutes=0.0
-            )
-            config = dataclasses.replace(config, train=fitted)
-
-        # The model and its optimizer
+        # The model, its optimizer and the folder
         model, optimizer = make_model(config, batches.tokenizer.vocab_size, machine)
         print(f"model: {model.describe()}")
-        if saved:
-            saved.restore(model, optimizer if resumed else None)
-            del saved  # the model and the optimizer have copies of its tensors
+        start.restore(model, optimizer)
+        del start
+        if folder is None and processes.is_main:
+            folder = stack.enter_context(lock_run(make_folder(options.run, name)))
         if folder:
+            rewind(folder, state)
             save_config(folder, config, about)
 
         # Training, and what to do next
         run = shell_word(folder) if folder else "the run"
+        deadline = common.start.BEGAN + counting + 60 * config.train.minutes - state.seconds - EXIT
+        best_before = state.best_val_loss
         try:
-            stopped = train(folder, config, state, batches, model, optimizer, machine, processes)
+            stopped = train(
+                folder,
+                config,
+                state,
+                batches,
+                model,
+                optimizer,
+                machine,
+                processes,
+                deadline,
+                about,
+            )
         except FloatingPointError as error:
             raise UserError(
                 f"{error}; {run} keeps its last checkpoint. Start again with a lower "
@@ -280,28 +430,10 @@ def main(argv: list[str]) -> int:
     study = "report" if config.model.norm == "layer" else "heads"  # what the page supports
     print(
         f"done: {run}, {state.step} steps in {state.seconds:.0f} s, "
-        f"best validation loss {state.best_val_loss:.4f}\n"
+        f"best validation loss {state.best_val_loss:.4f}{describe_best(state, best_before)}\n"
         f"next:\n  python sample.py {run}\n  python study.py {study} {run}"
     )
     return 0
-
-
-def read_start(
-    options: Options, file: str | None, values: Values
-) -> tuple[Config, SavedRun | None]:
-    """Return the config of the run, and the checkpoint that it starts from, if there is one."""
-    if options.resume is not None:
-        flag, saved = "--resume", open_run(options.resume, "last")
-    elif options.init_from is not None:
-        flag, saved = "--init_from", open_run(options.init_from, "best")
-    else:
-        return read_config(values, file), None
-    config = read_config(values, file, saved.config)
-    check_changes(saved.config, config, flag)
-    given = read_yaml(file).get("data", {}) | values["data"]
-    if "source" not in given:  # only the saved run names the text
-        check_named_text(config.data, saved.tokenizer, saved.header.corpus)
-    return config, saved
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from configs.config import STRICT, Count, Natural
 from lens.heads import names_of
 from lens.measure import score_heads
 from lens.subject import Subject, SubjectOptions
-from training.log import read_metrics
+from training.folder import read_metrics
 
 CONFIGS = {"default": ""} | {
     path.stem: str(path) for path in sorted((frame.ROOT / "configs/attention").glob("*.yaml"))

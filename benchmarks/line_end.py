@@ -349,7 +349,7 @@ def main(argv: list[str]) -> int:
     names = frame.containing(options.only, KINDS)
     plain = load_text(config.data)
     text = plain.tokenizer.decode(plain.tokens.tolist())
-    flags = ["--train.minutes=0"] * (not file) + [*QUICK, *flags]
+    flags = ["--train.max_steps=600"] * (not file) + [*QUICK, *flags]
     elsewhere = [flag for flag in flags if not flag.startswith("--data.source=")]
     rows = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:

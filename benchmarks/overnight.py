@@ -34,7 +34,7 @@ from benchmarks.recipe import mean_and_deviation
 from common.errors import UserError, command
 from configs.config import STRICT
 from configs.load import read_config, read_yaml
-from training.log import read_metrics
+from training.folder import read_metrics
 
 MEMORY = frame.ROOT / "docs/trials.csv"
 GAIN = 0.008  # by which a change must lower the loss
@@ -232,7 +232,7 @@ def main(argv: list[str]) -> int:
         base = Trial("base", tree, [*[file] * bool(file), *flags, "--train.threads=1"], [])
         trials = read_trials(Path(options.trials), base)
         steps = config.train.max_steps
-        if config.train.minutes:
+        if steps is None:
             seconds = fastest(base.burst() for _ in range(BURSTS))
             steps = int(60 * config.train.minutes / seconds)
         train_base = functools.cache(functools.partial(base.train, steps))

@@ -86,7 +86,7 @@ def mean_and_deviation(values: Sequence[float]) -> str:
 def main(argv: list[str]) -> int:
     """Train every row with every seed."""
     options, file, config, flags = frame.read_training(Options, argv)
-    flags = ["--train.minutes=0"] * (not file) + flags  # the default: the same steps in each run
+    flags = ["--train.max_steps=600"] * (not file) + flags  # the same steps in each run
     changes = {Path(file).stem or "the default": ""} | (CHANGES if options.changes else {})
     describe = partial(frame.in_fresh_process, halves)
     rivals = {

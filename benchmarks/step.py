@@ -25,7 +25,8 @@ from common.errors import command
 from configs.config import STRICT, Config, Count
 from configs.load import SECTIONS, Values, read_config
 from training.machine import Processes, prepare_machine
-from training.step import compute_gradients, make_model, update_weights
+from training.optim import update_weights
+from training.step import compute_gradients, make_model
 
 CONFIGS = ("shakespeare_1min", "shakespeare_3min")
 KINDS = {  # the beginnings of the names of PyTorch's operations

@@ -26,7 +26,7 @@ from benchmarks import common as frame
 from common.errors import UserError, command
 from configs.config import STRICT, NonNegative
 from data.corpus import Text, load_text
-from training.log import read_metrics
+from training.folder import read_metrics
 
 # From nanoGPT's README, "I only have a macbook", on the CPU.
 NANOGPT_RECIPE = shlex.split(

@@ -33,9 +33,9 @@ from lens.measure import measure_copying, score_heads, score_match, strongest_fr
 from lens.metrics import MATCH
 from lens.subject import Subject, SubjectOptions
 from model.gpt import GPT
-from training.log import read_metrics
+from training.evaluate import evaluate
+from training.folder import read_metrics
 from training.machine import Processes
-from training.step import evaluate
 
 LONG = "addition brackets induction modular"  # 20 seconds or more: at most three seeds
 Test = Callable[[frame.Row], bool]

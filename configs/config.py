@@ -5,6 +5,7 @@ a field names an entry of a table, as `activation` does of ACTIVATIONS in model/
 choices are spelled out here, and a test compares them with the table.
 """
 
+import math
 import reprlib
 from typing import Annotated, Literal
 
@@ -160,8 +161,10 @@ class ModelConfig:
     head_bias: bool = False
     """Use a bias in the output head; requires tie_embeddings false."""
 
-    dropout: Fraction = 0.0
-    """Dropout probability of the embedding and of each sublayer's output."""
+    dropout: Fraction | None = None
+    """Dropout probability of the embedding and of each sublayer's output. If omitted, it is 0 at
+    first, and rises with the number of times that the text has been read, so that the model does
+    not memorize it (docs/training.md)."""
 
     attn_dropout: Fraction = 0.0
     """Dropout probability of the attention weights."""
@@ -210,13 +213,13 @@ class TrainConfig:
     seed: Natural = 1337
     """Seed of the initial weights, the order of the sequences, and dropout."""
 
-    minutes: Annotated[float, Field(ge=0, le=1e6)] = 1.0
-    """Approximate duration of the whole run, including startup and evaluations, but not counting
-    n-grams. A few steps are timed, and max_steps is set accordingly. 0 uses max_steps; setting
-    max_steps implies 0."""
+    max_steps: Count | None = None
+    """Number of training steps. If omitted, as many as fit into `minutes`."""
 
-    max_steps: Count = 600
-    """Number of training steps."""
+    minutes: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    """Without max_steps: duration of this command, including startup and evaluations, but not
+    counting n-grams. Before the learning rates decay, nothing depends on the end of the run, so
+    max_steps is set when they must begin to decay, from the time that the steps so far took."""
 
     batch_size: Annotated[int, Field(ge=1, le=10**6)] = 8
     """Number of sequences in a step."""
@@ -269,9 +272,9 @@ class TrainConfig:
     """Number of steps between checkpoints."""
 
     snapshots: Annotated[int, Field(ge=0, le=1000)] = 24
-    """Number of snapshots of the weights, in half precision and closest together at the beginning,
-    from which `study.py report` shows how heads form. There are fewer if they would exceed 64 MB.
-    0 disables snapshots."""
+    """Number of snapshots of the weights in a run of 600 steps, in half precision and closest
+    together at the beginning, from which `study.py report` shows how heads form. A longer run has a
+    few more, and a large model fewer: about 64 MB in all. 0 disables snapshots."""
 
     log_every: Count = 10
     """Number of steps between lines of metrics. Training waits for a GPU only at these steps, and
@@ -293,6 +296,8 @@ class TrainConfig:
     """Compile the model with torch.compile, which starts slowly and then trains faster."""
 
     def __post_init__(self) -> None:
+        if self.max_steps is None and not self.minutes:
+            raise ValueError("minutes must be more than 0 without max_steps")
         if self.batch_size % self.gradient_accumulation_steps:
             raise ValueError(
                 f"batch_size {self.batch_size} must be divisible by "
@@ -303,6 +308,18 @@ class TrainConfig:
     def micro_batch_size(self) -> int:
         """Number of sequences in a forward and backward pass, over all processes."""
         return self.batch_size // self.gradient_accumulation_steps
+
+    @property
+    def end(self) -> float:
+        """The number of steps, infinite while it is unknown."""
+        return self.max_steps or math.inf
+
+    @property
+    def decay_start(self) -> float:
+        """The number of steps before the learning rates decay, infinite while it is unknown."""
+        if self.max_steps is None or self.schedule == "constant":
+            return self.end
+        return max(self.warmup_steps, round((1 - self.decay_fraction) * self.max_steps))
 
     @property
     def adamw_learning_rate(self) -> float:

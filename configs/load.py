@@ -209,15 +209,14 @@ def read_config(values: Values, file: str | None, config: Config = Config()) -> 
     """
     for prefix, sections in [(f"{file}: ", read_yaml(file)), ("--", values)]:
         plain = dataclasses.asdict(config)
+        if "minutes" in sections.get("train", {}):
+            plain["train"]["max_steps"] = None
         config = Config(
             **{
                 name: build(kind, plain[name] | sections.get(name, {}), f"{prefix}{name}.")
                 for name, kind in SECTIONS.items()
             }
         )
-        if "max_steps" in sections.get("train", {}):
-            train = dataclasses.replace(config.train, minutes=0.0)
-            config = dataclasses.replace(config, train=train)
     return config
 
 

@@ -144,6 +144,10 @@ class TextBatches:
         ]
         return gather(self.train_tokens, np.array(starts), T + 1)
 
+    def passes(self, steps: int, batch_size: int) -> float:
+        """Return how often these training steps read the text."""
+        return steps * batch_size * self.block_size / len(self.train_tokens)
+
     def validation_sequences(self, places: list[int]) -> Tensor:
         """Return the adjacent sequences of the validation split with these numbers, (B, T + 1)."""
         return gather(self.val_tokens, self.block_size * np.array(places), self.block_size + 1)
@@ -184,6 +188,10 @@ class TaskBatches:
         """Return the sequences of a training step, (B, T + 1), as 64-bit integers."""
         # The 1 differs from every `part` of `fixed`, so that no evaluation repeats a batch.
         return torch.from_numpy(self.task.draw([self.seed, 1, step], batch_size, held_out=False))
+
+    def passes(self, steps: int, batch_size: int) -> float:
+        """Return 0: no sequence comes twice, except by chance."""
+        return 0.0
 
     def fixed(self, part: int, batch_size: int, limit: int = sys.maxsize) -> Iterator[Tensor]:
         """Yield a fixed set of sequences, which does not depend on the seed, of what is held out

@@ -18,7 +18,7 @@ from model.compare import largest_error
 from model.gpt import GPT
 from training.checkpoint import Header, SavedRun, model_tensors
 from training.machine import Machine
-from training.step import TrainState
+from training.state import TrainState
 
 TOLERANCE = 1e-4  # of the largest logit; rounding in float32 is below 1e-5
 
@@ -48,7 +48,7 @@ class Imported:
         if tokenizer["kind"] == "bpe":
             values["vocab_size"] = self.tokenizer.vocab_size
         data = build(DataConfig, values, "--data.")
-        config = Config(data, self.model.config, TrainConfig(minutes=0.0))
+        config = Config(data, self.model.config, TrainConfig(max_steps=1))
         corpus = Corpus(f"{word}, imported", self.start_token)
         machine = Machine(
             "cpu", "unknown", torch.get_num_threads(), 1, "float32", torch.__version__

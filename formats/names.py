@@ -102,6 +102,7 @@ class Format:
                     f"{str(value).lower()}"
                 )
         values = vars(config) | {"activation": activations[config.activation]}
+        values["dropout"] = config.dropout or 0.0
         plain = {name: values[ours] for name, ours in self.fields.items()}
         return plain | self.constants | {"intermediate_size": 4 * config.n_embd}
 

@@ -14,8 +14,8 @@ from lens.ngram_model import mixed_losses, ngrams_of
 from lens.subject import JsonOptions, RunOptions, open_text, other_text
 from lens.tables import Table
 from training.checkpoint import open_run
+from training.evaluate import evaluate
 from training.machine import Processes, pick_device
-from training.step import evaluate
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -37,9 +37,10 @@ from lens.verify import check_model
 from model.gpt import GPT
 from page.html import ACTIVATIONS, TOKENIZERS, in_base64, make_html, pack, to_json
 from page.weights import pack_weights
-from training.checkpoint import find_snapshots, load_snapshot
+from training.checkpoint import load_snapshot
+from training.evaluate import evaluate
+from training.folder import find_snapshots
 from training.machine import Processes
-from training.step import evaluate
 
 REFERENCE = 2**12  # approximate number of PyTorch's logits per snapshot
 BASE64 = 4 / 3  # characters per byte

@@ -16,8 +16,7 @@ from lens.subject import JsonOptions
 from lens.tables import Table
 from model.gpt import GPT
 from training.checkpoint import open_run
-from training.folder import RUNS, find_run
-from training.log import read_metrics
+from training.folder import RUNS, find_run, read_metrics
 
 TEXT = "text"  # the key of a run's corpus
 

@@ -68,7 +68,7 @@ class Block(nn.Module):
         if self.has_mlp:
             self.mlp_norm = make_norm(config)
             self.mlp = MLP(config)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout or 0.0)
 
     def forward(self, x_BTC: Tensor, cache: KVCache | None = None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
@@ -129,7 +129,7 @@ class GPT(nn.Module):
         self.position_embedding = nn.Embedding(T, C) if config.positions == "learned" else None
         self.ngram_embeddings = NgramEmbeddings(config.ngrams, vocab_size, C)
         self.rotary = Rotary(config.head_width, T) if config.positions == "rotary" else None
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout or 0.0)
         self.blocks = nn.ModuleList(Block(config, self.rotary, each) for each in config.windows)
         self.final_norm = make_norm(config)
         self.head = None if config.tie_embeddings else Linear(C, vocab_size, config.head_bias)
@@ -195,6 +195,12 @@ class GPT(nn.Module):
     def new_cache(self) -> Cache:
         """Return an empty cache for decoding."""
         return Cache(self.config.n_layer, self.config.block_size)
+
+    def set_dropout(self, p: float) -> None:
+        """Set the dropout probability of the embedding and of each sublayer's output."""
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.p = p
 
     def num_parameters(self) -> int:
         """Return the number of parameters."""

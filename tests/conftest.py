@@ -100,12 +100,12 @@ def make_run(
     from training.checkpoint import Header, model_tensors, optimizer_tensors, save_checkpoint
     from training.machine import Machine
     from training.optim import make_optimizer
-    from training.step import TrainState
+    from training.state import TrainState
 
     tokenizer = tokenizer or (CharTokenizer(chars) if chars else ByteTokenizer())
     data = DataConfig(source=source, tokenizer=tokenizer.to_dict()["kind"])
     model = ModelConfig(**{"n_layer": 3, "n_head": 2, "n_embd": 16, "block_size": 12} | choices)
-    config = Config(data, model, TrainConfig(minutes=0.0, max_steps=4, eval_every=2, batch_size=2))
+    config = Config(data, model, TrainConfig(max_steps=4, eval_every=2, batch_size=2))
     run.mkdir(parents=True, exist_ok=True)
     for which, step in (("best", 2), ("last", 3)):
         torch.manual_seed(step)

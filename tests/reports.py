@@ -17,7 +17,7 @@ from model.gpt import GPT
 from page.weights import pack_weights
 from tests.conftest import make_run
 from training.checkpoint import Header, half_precision, load_snapshot, open_run, save_checkpoint
-from training.step import TrainState
+from training.state import TrainState
 
 CHARS = "\n abcdefghijklmnopqrstuvwxyz"
 TEXT = "to be or not"  # as long as the run's block_size

@@ -36,7 +36,7 @@ from model.gpt import GPT
 from training.folder import find_run
 from training.machine import Machine
 from training.optim import Optimizer
-from training.step import TrainState
+from training.state import TrainState
 
 FORMAT = "glassgpt 1"
 SNAPSHOT_BYTES = 64e6  # maximum size of all snapshots of a run
@@ -186,13 +186,25 @@ def copy_into(expected: dict[str, Tensor], tensors: dict[str, Tensor], path: Pat
 
 
 def snapshot_steps(config: TrainConfig, parameters: int) -> set[int]:
-    """Return the steps of the snapshots: the i-th of n at (i / (n - 1))^3 of the run.
+    """Return the steps of the snapshots. Those before the decay do not depend on the run's end.
 
-    They are close together at the beginning, because heads form early and quickly and then change
-    slowly. There are `snapshots` of them, or fewer if they would exceed 64 MB.
+    Heads form early and quickly and then change slowly, so two thirds of the snapshots grow by a
+    constant factor, up to step 256. Longer runs continue them. A third is spread over the decay.
+    There are `snapshots` in a run of 600 steps, or fewer if they would exceed 64 MB.
     """
     count = int(min(config.snapshots, SNAPSHOT_BYTES / (2 * parameters)))
-    return {round(config.max_steps * x**3) for x in np.linspace(1, 0, count)}
+    if not count:
+        return set()
+    in_decay = math.ceil(count / 3)
+    steps, start = {0}, min(config.decay_start, 2.0**40)
+    factor = 2 ** (8 / (count - in_decay)) if count > 1 else math.inf
+    step = factor
+    while step < start:
+        steps.add(round(step))
+        step *= factor
+    if config.max_steps is not None:
+        steps |= {round(x) for x in np.linspace(config.max_steps, start, in_decay, endpoint=False)}
+    return steps
 
 
 def half_precision(model: nn.Module) -> dict[str, Tensor]:
@@ -200,12 +212,6 @@ def half_precision(model: nn.Module) -> dict[str, Tensor]:
     limit = torch.finfo(torch.float16).max
     weights = model_tensors(model)
     return {name: weight.clamp(-limit, limit).half() for name, weight in weights.items()}
-
-
-def find_snapshots(folder: Path) -> dict[int, Path]:
-    """Return the snapshots of a run by their steps, in order."""
-    paths = sorted(folder.glob("snapshots/*.safetensors"))
-    return {int(path.stem): path for path in paths if path.stem.isdecimal()}
 
 
 def load_snapshot(model: nn.Module, path: Path) -> None:
@@ -252,8 +258,13 @@ class SavedRun:
                 loss += f" at step {state.last_eval_step}"
         return printable(f"{self.path}, step {state.step}, {loss}")
 
-    def check_resume(self, corpus: Corpus, config: TrainConfig, machine: Machine) -> None:
-        """Check that the run can be continued, and print a note if `machine` rounds differently.
+    @property
+    def origin(self) -> str:
+        """A line about the weights for a run that starts from them."""
+        return f"\nweights: {self}, trained on {printable(self.header.corpus.source)}"
+
+    def check_resume(self, corpus: Corpus, config: TrainConfig) -> None:
+        """Check that the run can be continued.
 
         Raises:
             UserError: for another text, for fewer steps than it has, or for weights alone, as the
@@ -267,13 +278,8 @@ class SavedRun:
             raise UserError(
                 f"{folder} was trained on another text, {self.header.corpus.source}; {instead}"
             )
-        if config.max_steps < state.step:
+        if config.end < state.step:
             raise UserError(f"{folder} has {state.step} steps; raise --train.max_steps")
-        if config.max_steps == state.step and not config.minutes:
-            print(f"{folder} is finished; to train on, raise --train.max_steps or --train.minutes")
-        if self.header.machine != machine:
-            before = printable(str(self.header.machine))
-            print(f"note: rounding may differ from the previous session: {before}")
 
     def new_characters(self, tokenizer: Tokenizer) -> str:
         """Return a line with what a tokenizer adds to this run's vocabulary, or an empty text.

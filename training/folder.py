@@ -5,16 +5,19 @@ metrics.jsonl       one JSON object per line
 events.out.*        the same metrics for TensorBoard
 last.safetensors    the state that training resumes from
 best.safetensors    the weights with the lowest validation loss
+before_decay.safetensors  the state before the learning rates decay, from which a longer run goes on
 snapshots/          weights during training, in half precision
 .lock               held by the process that trains
 """
 
 import dataclasses
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
@@ -23,8 +26,10 @@ from common.atomic import write_atomically
 from common.errors import UserError, shell_word
 from configs.config import Config
 from configs.load import nearest
+from training.state import TrainState
 
 RUNS = Path("runs")
+Numbers = dict[str, Any]  # by name; `step` is one of them
 
 
 def make_folder(name: str | None, stem: str) -> Path:
@@ -111,6 +116,40 @@ def find_run(name: str | Path | None) -> Path:
             return folder
     hint = nearest(Path(name).name, [path.parent.name for path in saved])
     raise UserError(f"there is no run {name} (a folder with last.safetensors){hint}")
+
+
+# --- what training wrote --------------------------------------------------------------------------
+
+
+def read_metrics(folder: Path) -> list[Numbers]:
+    """Read metrics.jsonl, one dictionary per line; skip a line that is not a measurement."""
+    path, numbers = folder / "metrics.jsonl", list[Numbers]()
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        with suppress(ValueError):
+            read = json.loads(line)
+            if isinstance(read, dict) and isinstance(read.get("step"), int):
+                numbers.append(read)
+    return numbers
+
+
+def find_snapshots(folder: Path) -> dict[int, Path]:
+    """Return the snapshots of a run by their steps, in order."""
+    paths = sorted(folder.glob("snapshots/*.safetensors"))
+    return {int(path.stem): path for path in paths if path.stem.isdecimal()}
+
+
+def rewind(folder: Path, state: TrainState) -> None:
+    """Remove the metrics and the snapshots of later steps than `state`, which will be repeated, or,
+    in a new run, those of a run that left no checkpoint."""
+    for step, snapshot in find_snapshots(folder).items():
+        if step > state.step:
+            snapshot.unlink()
+    lines = [
+        json.dumps(line) + "\n"
+        for line in read_metrics(folder)
+        if line["step"] <= (state.last_eval_step if "val_loss" in line else state.step)
+    ]
+    write_atomically(folder / "metrics.jsonl", "".join(lines if state.step else []).encode())
 
 
 # --- the config fields that may change -----------------------------------------------------------

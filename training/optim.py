@@ -36,8 +36,8 @@ class Optimizer:
     """The tensors of each weight, made in `__init__`: a checkpoint saves and restores them in
     place. They cannot start from the weights, which --init_from loads later."""
 
-    def step(self, step: int) -> None:
-        """Update the weights with their gradients. `step` is the index of the step, from 0."""
+    def step(self, lr_scale: float) -> None:
+        """Update the weights with their gradients, at this fraction of the learning rates."""
         raise NotImplementedError
 
 
@@ -61,9 +61,9 @@ class AdamW(Optimizer):
             }
 
     @torch.no_grad()
-    def step(self, step: int) -> None:
+    def step(self, lr_scale: float) -> None:
         """See `Optimizer`. Uses PyTorch's fused kernel if the device has one."""
-        rate = get_lr_scale(step, self.config) * self.config.adamw_learning_rate
+        rate = lr_scale * self.config.adamw_learning_rate
         for weight_decay, names in self.groups.items():
             weights = [self.weights[name] for name in names]
             states = [self.state[name] for name in names]
@@ -120,9 +120,9 @@ class Muon(Optimizer):
                 self.state[name] = {"momentum": momentum}
 
     @torch.no_grad()
-    def step(self, step: int) -> None:
+    def step(self, lr_scale: float) -> None:
         """See `Optimizer`."""
-        rate = get_lr_scale(step, self.config) * self.config.muon_learning_rate
+        rate = lr_scale * self.config.muon_learning_rate
         for names, stack, momenta in self.stacks:
             gradients = torch.stack([gradient_of(self.weights[name]) for name in names])
             momenta.lerp_(gradients, 1 - MOMENTUM)
@@ -132,7 +132,7 @@ class Muon(Optimizer):
             scaled = rate * math.sqrt(max(1, rows / columns))
             orthogonal = orthogonalize(updates.to(self.precision))
             stack.mul_(1 - rate * self.config.weight_decay).add_(orthogonal, alpha=-scaled)
-        self.adamw.step(step)
+        self.adamw.step(lr_scale)
 
 
 OPTIMIZERS = {"adamw": AdamW, "muon": Muon}
@@ -143,6 +143,18 @@ def make_optimizer(
 ) -> Optimizer:
     """Make the optimizer that the config names."""
     return OPTIMIZERS[config.optimizer](dict(model.named_parameters()), config, precision)
+
+
+def update_weights(optimizer: Optimizer, norm: Tensor, config: TrainConfig, step: int) -> None:
+    """Clip the gradients, whose norm is given, and let the optimizer use them.
+
+    Args:
+        step: the index of the step, from 0.
+    """
+    if config.grad_clip:
+        weights = optimizer.weights.values()
+        torch.nn.utils.clip_grads_with_norm_(weights, config.grad_clip, norm)
+    optimizer.step(get_lr_scale(step, config))
 
 
 def gradient_of(weight: Tensor) -> Tensor:
@@ -176,11 +188,12 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 def get_lr_scale(step: int, config: TrainConfig) -> float:
     """Return the learning-rate multiplier for `step` (counted from 0), in [0, 1].
 
-    It rises linearly during the warmup, reaches 1 at its last step, and stays at 1. Over the last
-    `decay_fraction` of the run, it falls with the schedule to 0 at `max_steps`.
+    It rises linearly during the warmup, reaches 1 at its last step, and stays at 1 until
+    `decay_start`. Then it falls with the schedule to 0 at the end of the run.
     """
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
-    start = max(config.warmup_steps, (1 - config.decay_fraction) * config.max_steps)
-    progress = max(0.0, step - start) / max(1.0, config.max_steps - start)
+    if step <= config.decay_start:
+        return 1.0
+    progress = (step - config.decay_start) / max(1.0, config.end - config.decay_start)
     return SCHEDULES[config.schedule](progress)

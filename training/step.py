@@ -1,57 +1,18 @@
-"""A training step, an evaluation, and the progress of a run that they advance."""
+"""A training step: dropout, the gradients of a batch, and the update of the weights."""
 
-import dataclasses
-import itertools
 import math
-from collections.abc import Iterator
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from configs.config import STRICT, Config, Natural, NonNegative, TrainConfig
-from data.batches import Batches
+from configs.config import Config, TrainConfig
 from model.gpt import GPT, next_token_loss
-from training.machine import Machine, Processes, StopSignal
-from training.optim import Optimizer, gradient_of, make_optimizer
+from training.machine import Machine
+from training.optim import Optimizer, gradient_of, make_optimizer, update_weights
 
-
-@dataclass(config=STRICT)
-class TrainState:
-    """The progress of a run."""
-
-    step: Natural = 0
-    """Number of training steps so far, which is the index of the next one."""
-
-    seconds: NonNegative = 0.0
-    """Wall-clock time of the loop, including evaluations, over all sessions."""
-
-    train_loss: NonNegative | None = None
-    """Loss of the last step that was read, in nats per token."""
-
-    last_eval_step: Natural = 0
-    """Step of the last evaluation; 0 before the first."""
-
-    val_loss: NonNegative | None = None
-    """Loss of the last evaluation, in nats per token."""
-
-    best_val_loss: NonNegative | None = None
-    """Lowest loss of all evaluations."""
-
-    def record(self, val_loss: float) -> bool:
-        """Record an evaluation, and return whether it is the best so far.
-
-        Raises:
-            FloatingPointError: if the loss is not finite.
-        """
-        if not math.isfinite(val_loss):
-            raise FloatingPointError(f"at step {self.step}: validation loss {val_loss}")
-        self.last_eval_step, self.val_loss = self.step, val_loss
-        best = self.best_val_loss is None or val_loss < self.best_val_loss
-        if best:
-            self.best_val_loss = val_loss
-        return best
+# What `dropout_rate` was fitted on: the default model on Python's manual and on Tiny Shakespeare
+FIRST_PASSES, PER_DOUBLING, MOST_DROPOUT, SIZE = 3.0, 0.1, 0.5, 787_712
 
 
 def make_model(config: Config, vocab_size: int, machine: Machine) -> tuple[GPT, Optimizer]:
@@ -93,14 +54,6 @@ def compute_gradients(
     return total, torch.nn.utils.get_total_norm([*map(gradient_of, weights.values())])
 
 
-def update_weights(optimizer: Optimizer, norm: Tensor, config: TrainConfig, step: int) -> None:
-    """Clip the gradients, whose norm is given, and let the optimizer use them."""
-    if config.grad_clip:
-        weights = optimizer.weights.values()
-        torch.nn.utils.clip_grads_with_norm_(weights, config.grad_clip, norm)
-    optimizer.step(step)
-
-
 def train_step(
     model: nn.Module, optimizer: Optimizer, batch: Tensor, config: TrainConfig, step: int
 ) -> tuple[Tensor, Tensor]:
@@ -111,96 +64,12 @@ def train_step(
     return loss, norm
 
 
-def check_results(
-    losses: list[float], norms: list[float], step: int, weights: dict[str, nn.Parameter]
-) -> None:
-    """Check the results of the last steps before the weights are updated with the last gradient.
+def dropout_rate(model: GPT, passes: float) -> float:
+    """Return the dropout probability of a model that has read its text this often.
 
-    Args:
-        step: the number of the last step.
-
-    Raises:
-        FloatingPointError: naming the first step that is not finite and, if it is the last one, the
-            first weight whose gradient is not finite.
+    What is read often can be memorized, the earlier the larger the model is, so the probability
+    rises with each doubling of the passes. It does not depend on the end of the run.
     """
-    first = step - len(losses) + 1
-    for i, (loss, norm) in enumerate(zip(losses, norms, strict=True), start=first):
-        if not math.isfinite(loss + norm):
-            bad = [n for n, w in weights.items() if not gradient_of(w).isfinite().all()]
-            named = f", first in {bad[0]}" if bad and i == step else ""
-            raise FloatingPointError(f"at step {i}: loss {loss}, gradient norm {norm}{named}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-    """The loss over a split."""
-
-    surprisal: Tensor
-    """The loss of each token that this process predicted, in nats, on the CPU."""
-
-    nats: float
-    tokens: float
-    characters: float
-
-    right: float = 0.0
-    """Number of a task's answers that have the highest logit."""
-
-    answers: float = 0.0
-
-    @property
-    def accuracy(self) -> float | None:
-        """The fraction of a task's answers that are right, if there are any."""
-        return self.right / self.answers if self.answers else None
-
-    @property
-    def loss(self) -> float:
-        """Nats per token."""
-        return self.nats / self.tokens
-
-    @property
-    def bits_per_char(self) -> float:
-        return self.nats / math.log(2) / (self.characters or 1)  # bytes may have no character
-
-    def in_units(self, unit: str) -> str:
-        """Return both losses with their units, and for byte tokens also bits per byte."""
-        per_byte = f"{self.loss / math.log(2):.3f} bits/byte  " if unit == "byte" else ""
-        return f"{self.loss:.4f} nats/{unit}  {per_byte}{self.bits_per_char:.3f} bits/char"
-
-
-@torch.no_grad()
-def evaluate(
-    model: nn.Module,
-    split: Iterator[Tensor],
-    batches: Batches,
-    processes: Processes,
-    stop: StopSignal | None = None,
-) -> Evaluation | None:
-    """Return the loss over the sequences of a split, in one deterministic pass.
-
-    Each token is predicted from the earlier tokens of its sequence. Several processes take
-    alternating batches and average their sums. If any process is told to stop, the result is None.
-    """
-    model.eval()
-    device = next(model.parameters()).device
-    surprisals = [torch.empty(0)]
-    characters = right = answers = 0
-    for batch in itertools.islice(split, processes.rank, None, processes.world_size):
-        if stop and stop.number:
-            break
-        targets = batch[:, 1:]
-        # Not compiled, if the model is: the last sequences have another shape.
-        logits_BTV = model.forward(batch[:, :-1].to(device))
-        surprisals.append(next_token_loss(logits_BTV, targets.to(device), reduction="none").cpu())
-        in_utf8 = int(batches.tokenizer.characters[targets].sum())
-        characters += in_utf8 if batches.corpus.is_utf8 else targets.numel()
-        is_answer = batches.answers(batch)[:, 1:]
-        if is_answer.any():
-            is_right = (logits_BTV.argmax(-1).cpu() == targets) & is_answer
-            right, answers = right + int(is_right.sum()), answers + int(is_answer.sum())
-    model.train()
-    if processes.max(stop.number if stop else 0):
-        return None
-    surprisal = torch.cat(surprisals)
-    nats = surprisal.sum(dtype=torch.float64).item()
-    means = processes.mean(nats, len(surprisal), characters, right, answers)
-    return Evaluation(surprisal, *means)
+    size = sum(weight.numel() for weight in model.blocks.parameters())
+    doublings = math.log2(max(1.0, passes) / FIRST_PASSES * math.sqrt(max(1, size) / SIZE))
+    return min(MOST_DROPOUT, PER_DOUBLING * max(0.0, doublings))

@@ -192,7 +192,7 @@ def test_zoo_reads_the_maximum_from_the_weights() -> None:
 
 
 def test_each_recipe_change_sets_exactly_its_fields() -> None:
-    base = Config(train=TrainConfig(minutes=0.0, batch_size=16))  # as in docs/recipe.md
+    base = Config(train=TrainConfig(max_steps=600, batch_size=16))  # as in docs/recipe.md
     for name, change in recipe.CHANGES.items():
         _, values = read_command_line(SECTIONS, change.split(), "", "")
         before, after = map(asdict, (base, read_config(values, None, base)))

@@ -54,7 +54,7 @@ DEPENDENT: dict[str, tuple[Any, Any, Any]] = {
     "ngrams": (5, 7, 11),
     "head_bias": (False, True, False),
     "tie_embeddings": (False, True, False),
-    "minutes": (0.0, 0.0625, 0.03125),
+    "max_steps": (11, 22, 33),
     "batch_size": (180, 540, 90),
     "gradient_accumulation_steps": (9, 18, 6),
 }
@@ -101,11 +101,12 @@ def test_every_field_is_read_and_flags_override_the_file(workplace: Path) -> Non
         for config, value in ((from_file, first), (overridden, second)):
             expected = dataclasses.asdict(base)
             assert expected[section][name] != first != second, key
+            if name == "minutes":
+                expected["train"]["max_steps"] = None
             expected[section][name] = value
             assert dataclasses.asdict(config) == expected
-            if not config.train.minutes:  # a file may set only one of minutes and max_steps
-                save_config(workplace, config, "a comment")
-                assert read_config({}, "config.yaml") == config
+            save_config(workplace, config, "a comment")
+            assert read_config({}, "config.yaml") == config
 
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -137,7 +138,7 @@ def test_text_values_are_taken_literally(workplace: Path, text: str) -> None:
     assert parse(f"--data.source={text}", f"--data.separator={text}").data == DataConfig(
         source=text, separator=text
     )
-    config = Config(DataConfig(source=[text, "b"], separator=text), train=TrainConfig(minutes=0.0))
+    config = Config(DataConfig(source=[text, "b"], separator=text), train=TrainConfig(max_steps=9))
     save_config(workplace, config, "")
     assert parse("config.yaml") == config
 
@@ -182,23 +183,21 @@ def test_values_outside_their_range_are_rejected() -> None:
 def test_later_of_minutes_and_max_steps_sets_the_length(workplace: Path) -> None:
     """Flags come after files, and files come after the base config. If one of them sets both,
     max_steps wins."""
-
-    (workplace / "steps.yaml").write_text("train: {minutes: 0.0, max_steps: 7}")
+    (workplace / "steps.yaml").write_text("train: {max_steps: 7}")
     (workplace / "minutes.yaml").write_text("train: {minutes: 3}")
     (workplace / "both.yaml").write_text("train: {minutes: 3, max_steps: 7}")
     for words, minutes, max_steps in (
-        ([], 1, 600),
-        (["--train.minutes=0"], 0, 600),
-        (["steps.yaml"], 0, 7),
-        (["minutes.yaml", "--train.max_steps=7"], 0, 7),
-        (["steps.yaml", "--train.minutes=3"], 3, 7),
-        (["both.yaml"], 0, 7),
-        (["--train.max_steps=7", "--train.minutes=3"], 0, 7),
+        ([], 1, None),
+        (["steps.yaml"], 1, 7),
+        (["minutes.yaml", "--train.max_steps=7"], 3, 7),
+        (["steps.yaml", "--train.minutes=3"], 3, None),
+        (["both.yaml"], 3, 7),
+        (["--train.max_steps=7", "--train.minutes=3"], 3, 7),
     ):
         base = parse(*words)
         assert (base.train.minutes, base.train.max_steps) == (minutes, max_steps)
-        assert parse("--train.max_steps=9", base=base).train.minutes == 0
-        assert parse("minutes.yaml", base=base).train.minutes == 3
+        assert parse("--train.max_steps=9", base=base).train.max_steps == 9
+        assert parse("minutes.yaml", base=base).train.max_steps is None
 
 
 MISTAKES = [  # flags, or the text of a config file, and part of the error

@@ -28,7 +28,7 @@ from lens.subject import MeasureOptions, Subject
 from tests.conftest import DEBUG, make_run
 from tests.reports import CHARS, Report, parse_report, save_snapshot
 from training.checkpoint import open_run
-from training.step import TrainState
+from training.state import TrainState
 
 
 @torch.no_grad()

@@ -288,7 +288,7 @@ def test_downloads_are_what_is_on_show(play: Open, tmp_path: Path) -> None:
         assert (saved.header.state.best_val_loss == loss) == (step == 3)
     header = saved.header
     with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
-        saved.check_resume(header.corpus, header.config.train, header.machine)
+        saved.check_resume(header.corpus, header.config.train)
     assert saved.tokenizer == TaskBatches(header.config.data, 4, 0).tokenizer
     tab.click("text=More settings")
     tab.click("text=Copy config")

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from common.errors import UserError
 from configs.config import Config, ModelConfig, TrainConfig
-from configs.load import read_config
 from data.corpus import Corpus
 from data.tokenizer import CharTokenizer
 from model.gpt import GPT
@@ -25,7 +24,6 @@ from training.checkpoint import (
     Header,
     check_finite,
     checksum,
-    find_snapshots,
     half_precision,
     load_checkpoint,
     load_snapshot,
@@ -34,15 +32,16 @@ from training.checkpoint import (
     save_checkpoint,
     snapshot_steps,
 )
+from training.folder import find_snapshots
 from training.machine import Machine
-from training.step import TrainState
+from training.state import TrainState
 
 CHARS = "aé日de"
 MODEL = ModelConfig(
     n_layer=3, n_head=2, n_embd=12, block_size=7, dropout=0.5, attn_dropout=0.5, zero_init=False
 )
 HEADER = Header(
-    Config(model=MODEL, train=TrainConfig(minutes=0.0, max_steps=50)),
+    Config(model=MODEL, train=TrainConfig(max_steps=50)),
     CharTokenizer(CHARS).to_dict(),
     Corpus("a text", start_token=3, sha256="0"),
     Machine("cpu", "AVX2", threads=2, processes=1, precision="float32", torch="2.13.0"),
@@ -133,7 +132,8 @@ def test_missing_field_gets_its_default_and_unknown_is_rejected(path: Path) -> N
             others = {other: value for other, value in values.items() if other != name}
             save_forged(path, "config", dataclasses.asdict(whole) | {section: others})
             default = getattr(getattr(Config(), section), name)
-            expected = read_config({section: {name: default}}, None, whole)
+            part = dataclasses.replace(getattr(whole, section), **{name: default})
+            expected = dataclasses.replace(whole, **{section: part})
             assert load_checkpoint(path)[0].config == expected
     for place in ("odd", "config.odd", "config.model.odd", "config.train.odd", "state.odd"):
         save_forged(path, place, 1)
@@ -173,14 +173,25 @@ def test_non_finite_number_is_found_anywhere(path: Path) -> None:
 # --- snapshots -----------------------------------------------------------------------------------
 
 
-def test_snapshot_steps_follow_their_count_and_size_limit() -> None:
+def test_snapshots_follow_their_count_and_size_limit_and_do_not_know_the_end() -> None:
+    default = TrainConfig(max_steps=600)
+    assert sorted(snapshot_steps(default, 1)) == [
+        *(0, 1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181),
+        *(285, 330, 375, 420, 465, 510, 555, 600),
+    ]
     for count, parameters, steps in (
-        *((0, 1, set()), (1, 1, {1000}), (2, 1, {0, 1000}), (5, 1, {0, 16, 125, 422, 1000})),
-        (5, 8 * 10**6, {0, 37, 296, 1000}),  # exactly 64 MB
-        (5, 8 * 10**6 + 1, {0, 125, 1000}),
+        *((0, 1, set()), (1, 1, {0, 600}), (2, 1, {0, 600}), (3, 1, {0, 16, 600})),
+        (5, 1, {0, 6, 40, 420, 600}),
+        (5, 32 * 10**6 // 3, {0, 16, 600}),  # exactly 64 MB
+        (5, 32 * 10**6 // 3 + 1, {0, 600}),
         (5, 33 * 10**6, set()),
     ):
-        assert snapshot_steps(TrainConfig(max_steps=1000, snapshots=count), parameters) == steps
+        plan = dataclasses.replace(default, snapshots=count)
+        assert snapshot_steps(plan, parameters) == steps, count
+        longer = snapshot_steps(dataclasses.replace(plan, max_steps=6000), parameters)
+        unknown = snapshot_steps(dataclasses.replace(plan, max_steps=None), parameters)
+        assert {s for s in steps if s < 240} == {s for s in longer if s < 240}
+        assert {s for s in longer if s < 2400} == {s for s in unknown if s < 2400}
 
 
 def test_snapshots_round_trip_in_half_precision(tmp_path: Path) -> None:

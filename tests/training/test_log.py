@@ -4,6 +4,7 @@ import dataclasses
 import math
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from configs.config import Config, ModelConfig, TrainConfig
-from training.log import Log, read_metrics
-from training.step import Evaluation, TrainState
+from training.evaluate import Evaluation
+from training.folder import read_metrics, rewind
+from training.log import Log
+from training.state import TrainState
 
 TRAIN = TrainConfig(
     max_steps=7, batch_size=6, log_every=3, learning_rate=0.5, warmup_steps=8, tensorboard=False
@@ -28,7 +31,9 @@ def evaluation(loss: float) -> Evaluation:
 
 def logger(run: Path, state: TrainState, **options: Any) -> Log:
     config = dataclasses.replace(CONFIG, train=dataclasses.replace(TRAIN, **options))
-    return Log(run, config, state, BASELINES, "char")
+    tokenizer = SimpleNamespace(unit="char")
+    batches: Any = SimpleNamespace(baselines=BASELINES, tokenizer=tokenizer)
+    return Log(run, config, state, batches)
 
 
 def events(run: Path, key: str) -> list[tuple[int, float]]:
@@ -84,6 +89,7 @@ def test_resumed_log_has_no_missing_or_repeated_steps(
     now = time.time() + 2  # TensorBoard orders files by the time in their names, in seconds
     monkeypatch.setattr(time, "time", lambda: now)
     state = TrainState(step=2, last_eval_step=1)
+    rewind(tmp_path, state)
     with logger(tmp_path, state, tensorboard=True) as log:
         log.write({"val_loss": -2})
         for state.step in (3, 4):

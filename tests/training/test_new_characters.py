@@ -14,7 +14,7 @@ from tests.conftest import make_run
 from training.checkpoint import open_run
 
 STILL = ["--train.learning_rate=0", "--train.muon_learning_rate=0", "--train.max_steps=1"]
-STILL += ["--train.sample_tokens=0", "--train.tensorboard=false", "--train.minutes=0"]
+STILL += ["--train.sample_tokens=0", "--train.tensorboard=false"]
 HEADS = [{}, {"tie_embeddings": True}, {"head_bias": True}]
 
 

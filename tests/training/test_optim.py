@@ -50,7 +50,7 @@ def test_bfloat16_muon_is_close_and_keeps_float32_weights() -> None:
         weight = model.get_parameter(name)
         before = weight.detach().clone()
         give_gradients(model, 0)
-        optimizer.step(50)
+        optimizer.step(1.0)
         assert weight.dtype == optimizer.state[name]["momentum"].dtype == torch.float32
         results.append((weight - before).detach().flatten())
     exact, low = results
@@ -95,7 +95,7 @@ def test_steps_match_adamw_of_pytorch_and_the_formula_of_muon(
             give_gradients(model, step)
         for group in reference.param_groups:
             group["lr"] = rate * lr_scale
-        optimizer.step(step)
+        optimizer.step(lr_scale)
         reference.step()
         for name, p in expected.named_parameters():
             if name in momenta and p.grad is not None:
