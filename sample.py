@@ -22,7 +22,7 @@ from configs.load import build, read_command_line
 from data.batches import cached_training_tokens
 from data.ngrams import longest_copy
 from data.tasks import TASKS
-from model.fast.decode import optimize_for_decoding
+from model.fast.choose import optimize_for_decoding
 from model.generate import Sampling, generate
 from training.checkpoint import open_run
 from training.machine import pick_device
@@ -68,14 +68,16 @@ def main(argv: list[str]) -> int:
     options = build(Options, values[""])
     saved = open_run(words[0] if words else None, options.checkpoint)
     device = pick_device(options.device)
-    model = optimize_for_decoding(saved.model(device), getattr(torch, options.dtype))
+    decoder, note = optimize_for_decoding(saved.model(device), getattr(torch, options.dtype))
+    if note:
+        print(f"note: {note}", file=sys.stderr)
     print(f"{saved}, on {device}", file=sys.stderr)
 
     is_task = str(saved.config.data.source) in TASKS
     prompt = saved.tokenizer.encode(options.prompt).tolist() or [saved.start_token]
     shown = prompt if options.prompt or is_task else []
     tokens = generate(
-        model,
+        decoder,
         torch.tensor([prompt] * options.num_samples, device=device),
         options.max_new_tokens,
         options,

@@ -28,7 +28,8 @@ from common.errors import UserError, command, printable, shell_word
 from configs.config import STRICT, Config, TrainConfig
 from configs.load import SECTIONS, Values, build, read_command_line, read_config, read_yaml
 from data.batches import Batches, check_named_text, open_batches
-from model.generate import Sampling, choose_decoder, generate
+from model.fast.choose import choose_decoder
+from model.generate import Sampling, generate
 from model.gpt import GPT
 from training.budget import expect_steps, set_end
 from training.checkpoint import (
@@ -238,7 +239,9 @@ def sample(model: GPT, batches: Batches, config: Config) -> str:
     prompt_BT = torch.tensor([[batches.corpus.start_token]], device=device)
     generator = torch.Generator().manual_seed(config.train.seed)
     model.eval()
-    decoder = choose_decoder(model)
+    decoder, note = choose_decoder(model)
+    if note:
+        print(f"note: {note}", file=sys.stderr)
     tokens = generate(decoder, prompt_BT, config.train.sample_tokens, Sampling(), generator)
     text = batches.tokenizer.decode([*batches.start, *(int(token) for token in tokens)])
     model.train()
@@ -378,6 +381,10 @@ def main(argv: list[str]) -> int:
         if config.train.tensorboard and find_spec("tensorboard") is None:
             raise UserError(
                 "tensorboard is not installed; install it, or --train.tensorboard false"
+            )
+        if config.train.compile and config.model.dropout is None:
+            raise UserError(
+                "--train.compile needs a --model.dropout that does not change, such as 0"
             )
         stack.enter_context(join_processes(processes, config.train, machine.device))
         about = f"{machine}\ntext: {batches}"

@@ -28,7 +28,7 @@ from benchmarks import common as frame
 from benchmarks.throughput import VOCAB, WIDER
 from common.errors import UserError, command
 from configs.config import STRICT, Count, ModelConfig
-from model.fast.decode import optimize_for_decoding
+from model.fast.choose import optimize_for_decoding
 from model.generate import Sampling, generate
 from model.gpt import GPT
 from training.machine import pick_device
@@ -67,7 +67,7 @@ def measure(
     else:
         import common.start
 
-        ours = optimize_for_decoding(GPT(config, VOCAB).to(device).eval(), dtype)
+        ours, _ = optimize_for_decoding(GPT(config, VOCAB).to(device).eval(), dtype)
         sampled = generate(ours, prompt, tokens, Sampling(temperature=0.8))
         next(sampled)
         began = time.perf_counter()

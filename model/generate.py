@@ -1,9 +1,8 @@
 """Generation: how a token is sampled, and which part of a long text the model reads."""
 
 import math
-import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import torch
 from pydantic import Field
@@ -11,11 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as F
 
-from common.errors import printable
-from configs.config import STRICT, Count, NonNegative
-from model.attention import Cache
-from model.compare import largest_error
-from model.gpt import GPT
+from configs.config import STRICT, Count, ModelConfig, NonNegative
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -49,8 +44,27 @@ class Sampling:
         return logits_BV.softmax(-1)
 
 
+class Decoder(Protocol):
+    """What generates: a GPT, or a faster form of it, from model/fast/choose.py."""
+
+    config: ModelConfig
+    training: bool
+
+    def forward(self, tokens_BT: Tensor, cache: Any) -> Tensor:
+        """Return the logits (B, T, V) of tokens that follow those in the cache, and append them."""
+        ...
+
+    def new_cache(self) -> Any:
+        """Return an empty cache."""
+        ...
+
+    def train(self, mode: bool = True) -> Any:
+        """Set the mode: with dropout or without."""
+        ...
+
+
 def generate(
-    model: Any,
+    decoder: Decoder,
     prompt_BT: Tensor,
     max_new_tokens: int,
     sampling: Sampling,
@@ -61,16 +75,13 @@ def generate(
     Dropout is disabled. Tokens are sampled on the CPU, so that `generator` draws the same random
     numbers for every device.
 
-    Args:
-        model: a GPT, or another decoder, from `choose_decoder` or `optimize_for_decoding`.
-
     Raises:
         FloatingPointError: if the logits are not finite.
     """
-    was_training = model.training
-    model.eval()
+    was_training = decoder.training
+    decoder.train(False)
     try:
-        window, tokens_BT = Window(model), prompt_BT
+        window, tokens_BT = Window(decoder), prompt_BT
         for _ in range(max_new_tokens):
             logits_BV = window.read(tokens_BT).cpu().float()
             if not math.isfinite(logits_BV.sum()):  # faster than to test each
@@ -84,61 +95,14 @@ def generate(
             tokens_BT = next_B1.to(prompt_BT.device)
     finally:
         if was_training:
-            model.train()
-
-
-class Recomputed:
-    """A model without a KV cache: it computes all positions again for each token."""
-
-    def __init__(self, model: GPT) -> None:
-        self.model = model
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what the model has, such as its config and its mode."""
-        return getattr(self.model, name)
-
-    def forward(self, tokens_BT: Tensor, cache: Cache) -> Tensor:
-        """Return the logits at the positions so far."""
-        return self.model.forward(cache.append(tokens_BT))
-
-    def new_cache(self) -> Cache:
-        """Return a cache that keeps the tokens alone."""
-        return Cache(0, 0)
-
-
-@torch.inference_mode()
-def decoding_error(model: GPT, decoder: Any) -> float:
-    """Return how far the logits of a decoder are from those of the model's forward pass, relative
-    to the largest logit. It reads a whole context, its last token separately."""
-    T, device = model.config.block_size, model.token_embedding.weight.device
-    tokens_1T = torch.arange(T, device=device)[None] % model.token_embedding.num_embeddings
-    # Predictions are more like text: a changed model may differ on few tokens.
-    tokens_1T = model.forward(tokens_1T).argmax(-1)
-    cache = decoder.new_cache()
-    parts = [decoder.forward(part, cache) for part in tokens_1T.split(max(1, T - 1), dim=1)]
-    return largest_error(torch.cat(parts, dim=1), model.forward(tokens_1T))
-
-
-def choose_decoder(model: GPT) -> Any:
-    """Return the model, or, if its KV cache gives other logits than its forward pass, a
-    `Recomputed` model, and print a note. A changed attention layer may not expect a cache."""
-    try:
-        error = decoding_error(model, model)
-        dtype = model.compute_dtype or model.token_embedding.weight.dtype
-        if error <= (0.1 if dtype == torch.bfloat16 else 1e-3):  # rounding is a tenth of that
-            return model
-        reason = f"the KV cache changes the logits by {error:.0e}"
-    except Exception as failed:  # a changed model may raise anything
-        reason = printable(str(failed))
-    print(f"note: decoding without a KV cache, and therefore slower: {reason}", file=sys.stderr)
-    return Recomputed(model)
+            decoder.train()
 
 
 class Window:
     """The part of a text that the model sees, which moves on as the text is read."""
 
-    def __init__(self, model: Any) -> None:
-        self.model, self.cache = model, model.new_cache()
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder, self.cache = decoder, decoder.new_cache()
         self.start = self.end = 0  # in the text, of the tokens that the model sees
         self.parts: list[Tensor] = []  # these tokens
 
@@ -147,12 +111,12 @@ class Window:
         """Read the next T tokens, (B, T); return the logits (B, V) of the one after them."""
         self.parts.append(tokens_BT)
         self.end += tokens_BT.size(1)
-        start = window_start(self.end - 1, self.model.config.block_size)
+        start = window_start(self.end - 1, self.decoder.config.block_size)
         if start != self.start:  # the cache has no room: read the new window from its start
             tokens_BT = torch.cat(self.parts, dim=1)[:, start - self.start :]
-            self.parts, self.cache, self.start = [tokens_BT], self.model.new_cache(), start
+            self.parts, self.cache, self.start = [tokens_BT], self.decoder.new_cache(), start
         # Not compiled, if the model is: its shapes change at every token.
-        return self.model.forward(tokens_BT, self.cache).select(1, -1)
+        return self.decoder.forward(tokens_BT, self.cache).select(1, -1)
 
 
 def window_start(position: int, block_size: int) -> int:

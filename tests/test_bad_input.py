@@ -25,6 +25,7 @@ MISTAKES = {  # command -> part of the error line
     f"{MODULAR} --data.task_held_out=0": "0.0 leaves no sums for training or for validation",
     "train --data.source=addition --data.task_length=9": "9 must be from 1 to 3 for this task",
     "train --data.source=addition --model.block_size=11": "block_size must be at least 12",
+    "train --train.compile=true": "--train.compile needs a --model.dropout that does not change",
     "train --data.source=flipflop --data.task_kinds=2": "does not use --data.task_kinds",
     "train --data.source=flipflop --data.task_ignored=1": "task_ignored must be less than 1, got 1",
     "train --data.source=recall --data.task_kinds=8": "16 must be at most --data.task_kinds 8",

@@ -17,7 +17,7 @@ from itertools import takewhile
 import torch
 
 from common.errors import command
-from model.fast.decode import optimize_for_decoding
+from model.fast.choose import optimize_for_decoding
 from model.generate import Sampling, generate
 from training.checkpoint import open_run
 
@@ -157,7 +157,7 @@ def main(argv: list[str]) -> int:
         print(*stories, sep="\n")
         return 0
     saved, generator = open_run(argv[0]), torch.Generator().manual_seed(SEED)
-    model, tokenizer = optimize_for_decoding(saved.model()), saved.tokenizer
+    (model, _), tokenizer = optimize_for_decoding(saved.model()), saved.tokenizer
     newline = saved.start_token
 
     def go_on(text: str) -> str:

@@ -1,12 +1,8 @@
 """Decoding in C: on a CPU, the model except its embeddings is one call of a function in `decode.c`,
-which is compiled on first use. Most of the time goes into reading the weights.
-
-If `decode.c` does not support a model, or does not reproduce its logits, `GPT.forward` decodes it
-instead, and a note says so.
-"""
+which is compiled on first use. Most of the time goes into reading the weights. choose.py decides
+whether it is used."""
 
 import contextlib
-import copy
 import ctypes
 import functools
 import hashlib
@@ -18,47 +14,15 @@ import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from common.errors import printable
-from model.generate import choose_decoder, decoding_error
 from model.gpt import GPT, NGRAM_ROWS
 
 ACTIVATIONS = ["relu", "relu2", "gelu", "gelu_tanh"]  # numbered as in decode.c
 LANES = 16
-TOLERANCE = 1e-4  # relative to the largest logit; rounding errors are about 1e-6
-
-
-def optimize_for_decoding(model: GPT, dtype: torch.dtype = torch.float32) -> Any:
-    """Return a faster model for decoding: a `GPTInC` on a CPU, a model in `dtype` on a GPU. If
-    there is no compiler, or `decode.c` computes different logits over a whole context, print a note
-    to stderr and return what `choose_decoder` does. The model is in float32 and is not modified.
-
-    Args:
-        dtype: type of the weights and, on a GPU, of the activations. bfloat16 halves the memory to
-            read.
-    """
-    on_cpu = model.token_embedding.weight.device.type == "cpu"
-    try:
-        rounded = model
-        if dtype != torch.float32:
-            rounded = copy.deepcopy(model)
-            for parameter in rounded.parameters():  # decode.c reads some weights as float32
-                parameter.data = parameter.to(dtype).to(torch.float32 if on_cpu else dtype)
-        if not on_cpu:
-            return choose_decoder(rounded)
-        compiled = GPTInC(rounded, dtype)
-        if (error := decoding_error(rounded, compiled)) > TOLERANCE:
-            raise ValueError(f"decode.c computes different logits, by {error:.0e}")
-        return compiled
-    except Exception as error:  # an edited model may raise anything
-        note = "decoding is not compiled, and therefore slower and in float32"
-        print(f"note: {note}: {printable(str(error))}", file=sys.stderr)
-        return choose_decoder(model)
 
 
 class CacheInC:
@@ -141,7 +105,7 @@ class GPTInC:
             self.threads = self.choose_threads.send(perf_counter() - began)
         return logits_BTV
 
-    def eval(self) -> None:
+    def train(self, mode: bool = True) -> None:
         """Do nothing: there is no dropout."""
 
     def new_cache(self) -> CacheInC:

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from configs.config import ModelConfig
 from model.attention import MultiHeadAttention, causal_mask
-from model.fast.decode import GPTInC, optimize_for_decoding
-from model.generate import Recomputed, Sampling, choose_decoder, decoding_error, generate
+from model.fast.choose import Recomputed, choose_decoder, decoding_error, optimize_for_decoding
+from model.fast.decode import GPTInC
+from model.generate import Sampling, generate
 from model.gpt import GPT, Block
 
 
@@ -49,28 +50,28 @@ def greedy(model: GPT, decoder: Any) -> None:
     assert not any(module.training for module in model.modules())
 
 
-def test_unchanged_model_is_its_own_decoder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unchanged_model_is_its_own_decoder() -> None:
     model = make()
-    assert choose_decoder(model) is model
-    assert isinstance(optimize_for_decoding(model), GPTInC)
-    assert capsys.readouterr().err == ""
+    assert choose_decoder(model) == (model, None)
+    decoder, note = optimize_for_decoding(model)
+    assert isinstance(decoder, GPTInC) and note is None
 
 
 def test_mask_without_the_cached_keys_is_an_error_and_decoding_recomputes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Block, "forward", block_with(lambda T, S: window(T, T)))
     model = make()
     with pytest.raises(ValueError, match=r"^the mask has 1 columns, but there are 96 keys$"):
         decoding_error(model, model)
-    decoder = optimize_for_decoding(model)
+    decoder, note = optimize_for_decoding(model)
     assert isinstance(decoder, Recomputed)
-    assert "without a KV cache, and therefore slower: the mask has 1" in capsys.readouterr().err
+    assert note and "without a KV cache, and therefore slower: the mask has 1" in note
     greedy(model, decoder)
 
 
 def test_attention_that_ignores_the_cache_recomputes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     forward = MultiHeadAttention.forward
     monkeypatch.setattr(
@@ -79,7 +80,7 @@ def test_attention_that_ignores_the_cache_recomputes(
         lambda self, x, cache=None, **flags: forward(self, x, **flags),
     )
     model = make()
-    decoder = choose_decoder(model)
+    decoder, note = choose_decoder(model)
     assert isinstance(decoder, Recomputed)
-    assert "the KV cache changes the logits by" in capsys.readouterr().err
+    assert note and "the KV cache changes the logits by" in note
     greedy(model, decoder)

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 import model.fast.decode
 from configs.config import ModelConfig
 from model.attention import Attend, attention, causal_mask
+from model.fast.choose import optimize_for_decoding
 from model.fast.decode import (
     ACTIVATIONS,
     GPTInC,
     compile_library,
     fastest_threads,
-    optimize_for_decoding,
 )
 from model.generate import Window
 from model.gpt import GPT
@@ -65,7 +65,7 @@ def test_compiled_logits_match_the_model(fields: dict[str, Any], dtype: torch.dt
     """The model itself is not rounded."""
     plain = make(**fields)
     before = copy.deepcopy(plain.state_dict())
-    compiled = optimize_for_decoding(plain, dtype)
+    compiled, _ = optimize_for_decoding(plain, dtype)
     assert isinstance(compiled, GPTInC)
     assert all(before[name].equal(weight) for name, weight in plain.state_dict().items())
     rounded = copy.deepcopy(plain)
@@ -101,7 +101,7 @@ def test_scores_far_below_zero_are_supported() -> None:
     for i in range(2):
         gpt.get_parameter(f"blocks.{i}.attn.query.bias").data += 40
         gpt.get_parameter(f"blocks.{i}.attn.key.bias").data -= 40
-    assert isinstance(optimize_for_decoding(gpt), GPTInC)
+    assert isinstance(optimize_for_decoding(gpt)[0], GPTInC)
 
 
 SPEEDS = [*product((0.002, 0.01), repeat=2)]  # seconds per token of one thread, and of three
@@ -127,12 +127,12 @@ def test_number_of_threads_follows_the_load(
 
 def test_on_a_gpu_a_copy_computes_in_the_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's meta device, which holds no numbers to compare, is also no CPU."""
-    monkeypatch.setattr("model.fast.decode.choose_decoder", lambda model: model)
+    monkeypatch.setattr("model.fast.choose.choose_decoder", lambda model: (model, None))
     gpt, tokens = make(), torch.randint(11, (2, 9))
     on_meta = copy.deepcopy(gpt).to("meta")
-    assert optimize_for_decoding(on_meta) is on_meta
-    copied = optimize_for_decoding(on_meta, torch.bfloat16)
-    assert copied(tokens.to("meta")).dtype == torch.bfloat16
+    assert optimize_for_decoding(on_meta)[0] is on_meta
+    copied, _ = optimize_for_decoding(on_meta, torch.bfloat16)
+    assert isinstance(copied, GPT) and copied(tokens.to("meta")).dtype == torch.bfloat16
     assert {weight.dtype for weight in on_meta.parameters()} == {torch.float32}
 
 
@@ -181,13 +181,13 @@ EDITS = [
 @needs_cc
 @pytest.mark.parametrize(("why", "edit"), EDITS)
 def test_edited_model_decodes_in_pytorch(
-    why: str, edit: Edit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    why: str, edit: Edit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpt = make(block_size=48)
     edit(monkeypatch, gpt)
-    assert optimize_for_decoding(gpt) is gpt
-    note = capsys.readouterr().err
-    assert note.startswith("note: decoding is not compiled") and why in note
+    decoder, note = optimize_for_decoding(gpt)
+    assert decoder is gpt
+    assert note and note.startswith("decoding is not compiled") and why in note
 
 
 @needs_cc
@@ -236,7 +236,7 @@ def test_cached_library_is_reused_only_if_current_and_valid(
 
 
 def test_model_decodes_without_a_working_compiler(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "cc").write_text("#!/bin/sh\nexit 1\n")
     (folder / "cc").chmod(0o755)
@@ -244,14 +244,15 @@ def test_model_decodes_without_a_working_compiler(
     gpt = make()
     weight = gpt.token_embedding.weight.detach().clone()
     for dtype in (torch.float32, torch.bfloat16):
-        assert optimize_for_decoding(gpt, dtype) is gpt
-        assert "not compiled, and therefore slower and in float32" in capsys.readouterr().err
+        decoder, note = optimize_for_decoding(gpt, dtype)
+        assert decoder is gpt
+        assert note and "not compiled, and therefore slower and in float32" in note
     assert gpt.token_embedding.weight.equal(weight)
 
 
 @needs_cc
 def test_token_beyond_the_vocabulary_is_an_error() -> None:
-    decoder = optimize_for_decoding(make())
+    decoder, _ = optimize_for_decoding(make())
     for token in (-1, 11):
         with pytest.raises(IndexError):
-            decoder.forward(torch.tensor([[3, token]]))
+            decoder.forward(torch.tensor([[3, token]]), decoder.new_cache())

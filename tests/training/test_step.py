@@ -12,7 +12,7 @@ from configs.config import Config, ModelConfig, TrainConfig
 from model.gpt import GPT
 from training.machine import Machine
 from training.optim import Optimizer, gradient_of, make_optimizer
-from training.step import make_model, train_step
+from training.step import dropout_rate, make_model, train_step
 
 V = 7
 SMALL = ModelConfig(block_size=6, n_layer=3, n_head=2, n_embd=12, zero_init=False)
@@ -101,3 +101,27 @@ def test_compiled_model_gives_the_same_step(monkeypatch: pytest.MonkeyPatch) -> 
         found.append(train_step(model, optimizer, batch_of(4), config, 0))
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=0)
     assert "linear(" in "".join(graphs) and "embedding(" not in "".join(graphs)
+
+
+# --- dropout -------------------------------------------------------------------------------------
+
+
+def test_dropout_rises_with_each_doubling_of_the_passes() -> None:
+    """A model with four times the weights in its blocks begins after half the passes."""
+    config = ModelConfig(block_size=8, n_layer=4, n_embd=128)
+    default, larger = GPT(config, V), GPT(dataclasses.replace(config, n_layer=16), V)
+    for passes, rate in ((0, 0), (1, 0), (3, 0), (6, 0.1), (12, 0.2), (24, 0.3), (10**6, 0.5)):
+        assert dropout_rate(default, passes) == pytest.approx(rate, abs=1e-4)
+        assert dropout_rate(larger, passes / 2) == pytest.approx(rate, abs=1e-2)
+    assert dropout_rate(GPT(dataclasses.replace(config, n_embd=4), V), 12) == 0
+
+
+def test_set_dropout_is_dropout_of_the_config() -> None:
+    omitted, given, none = make(), make(dropout=0.3), make(dropout=0.0)
+    logits = []
+    for model in (omitted, given, none):
+        torch.manual_seed(1)
+        if model is omitted:
+            model.set_dropout(0.3)
+        logits.append(model(batch_of(2, 6)))
+    assert torch.equal(logits[0], logits[1]) and not torch.equal(logits[0], logits[2])
