@@ -110,16 +110,18 @@ def train(
     pending: list[tuple[Tensor, Tensor]] = []  # losses and gradient norms, on the device
     readings = [(state.step, 0.0)]  # numbers of steps, and the seconds they took in this session
     busy, stopped = 0.0, 0  # seconds of the steps in this session; the signal to stop
-    evaluation = -evaluation_steps(config, batches)  # seconds, or before the first, steps
+    evaluation: float | None = None  # seconds of the last one
     began, first = time.perf_counter() - state.seconds, state.step
     with StopSignal() as stop, Log(folder, config, state, batches) as log:
         if plan.max_steps is not None:
             log.print(describe_end(config, batches, model))
         while True:
             # 1. Set the end of the run, if the learning rates have to decay from here on.
-            if plan.max_steps is None and len(readings) > 1:
-                left = deadline - time.perf_counter()
-                (expected,) = processes.mean(expect_steps(plan, readings, evaluation, left))
+            if plan.max_steps is None and state.step == readings[-1][0] > first:
+                in_steps, left = evaluation_steps(config, batches), deadline - time.perf_counter()
+                (expected,) = processes.mean(
+                    expect_steps(plan, readings, evaluation, in_steps, left)
+                )
                 log.steps = int(expected)
                 if ended := set_end(plan, state.step, expected):
                     plan, config = ended, dataclasses.replace(config, train=ended)
@@ -277,6 +279,9 @@ class Start(NamedTuple):
     restore: Callable[[GPT, Optimizer], None]
     """Copies what was saved into the model and the optimizer."""
 
+    name: str
+    """The beginning of a new run's name."""
+
     weights: str = ""
     """The origin of the weights, in lines of config.yaml."""
 
@@ -289,7 +294,8 @@ def start_new(file: str | None, values: Values, processes: Processes) -> Start:
     config = read_config(values, file)
     machine = prepare_machine(config.train, processes)
     batches = open_batches(config.data, config.model.block_size, config.train.seed)
-    return Start(config, TrainState(), machine, batches, lambda model, optimizer: None)
+    name = Path(file).stem if file else "default"
+    return Start(config, TrainState(), machine, batches, lambda model, optimizer: None, name)
 
 
 def start_from(saved: SavedRun, file: str | None, values: Values, processes: Processes) -> Start:
@@ -299,10 +305,14 @@ def start_from(saved: SavedRun, file: str | None, values: Values, processes: Pro
     batches = open_batches(
         config.data, config.model.block_size, config.train.seed, saved.tokenizer, extend=True
     )
-    weights = saved.origin + saved.new_characters(batches.tokenizer)
-    state = TrainState(last_eval_step=-1)
     return Start(
-        config, state, machine, batches, lambda model, optimizer: saved.restore(model), weights
+        config,
+        TrainState(last_eval_step=-1),
+        machine,
+        batches,
+        lambda model, optimizer: saved.restore(model),
+        Path(file).stem if file else f"from-{saved.path.parent.name}",
+        saved.origin + saved.new_characters(batches.tokenizer),
     )
 
 
@@ -335,7 +345,7 @@ def start_again(saved: SavedRun, file: str | None, values: Values, processes: Pr
         notes.append(f"note: rounding may differ from the previous session: {before}")
     batches = open_batches(config.data, config.model.block_size, plan.seed, saved.tokenizer)
     saved.check_resume(batches.corpus, plan)
-    return Start(config, state, machine, batches, saved.restore, saved.origin, tuple(notes))
+    return Start(config, state, machine, batches, saved.restore, "", saved.origin, tuple(notes))
 
 
 def change_config(saved: SavedRun, flag: str, file: str | None, values: Values) -> Config:
@@ -363,7 +373,7 @@ def main(argv: list[str]) -> int:
     sections = {"": Options} | SECTIONS
     words, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
     options, file = build(Options, values[""]), words[0] if words else None
-    processes, folder, name = read_processes(), None, Path(file).stem if file else "default"
+    processes, folder = read_processes(), None
     with ExitStack() as stack:  # the run's lock, and the group of processes
         # What the run starts from. What follows is the same for each.
         if options.resume is not None:
@@ -371,10 +381,7 @@ def main(argv: list[str]) -> int:
             folder = stack.enter_context(lock_run(resumed)) if processes.is_main else None
             start = start_again(open_run(resumed, "last"), file, values, processes)
         elif options.init_from is not None:
-            saved = open_run(options.init_from)
-            name = name if file else f"from-{saved.path.parent.name}"
-            start = start_from(saved, file, values, processes)
-            del saved  # the model gets copies of its tensors
+            start = start_from(open_run(options.init_from), file, values, processes)
         else:
             start = start_new(file, values, processes)
         config, state, machine, batches = start[:4]
@@ -400,9 +407,9 @@ def main(argv: list[str]) -> int:
         model, optimizer = make_model(config, batches.tokenizer.vocab_size, machine)
         print(f"model: {model.describe()}")
         start.restore(model, optimizer)
-        del start
         if folder is None and processes.is_main:
-            folder = stack.enter_context(lock_run(make_folder(options.run, name)))
+            folder = stack.enter_context(lock_run(make_folder(options.run, start.name)))
+        del start  # the model and the optimizer have copies of its tensors
         if folder:
             rewind(folder, state)
             save_config(folder, config, about)
