@@ -53,9 +53,17 @@ from training.machine import (
     prepare_machine,
     read_processes,
 )
-from training.optim import Optimizer, get_lr_scale, gradient_of, update_weights
+from training.optim import (
+    Optimizer,
+    count_doublings,
+    dropout_at,
+    get_lr_scale,
+    gradient_of,
+    update_weights,
+    weight_decay_at,
+)
 from training.state import TrainState
-from training.step import compute_gradients, dropout_rate, make_model
+from training.step import compute_gradients, make_model
 
 EXIT = 1.0  # seconds for the last checkpoint and the end of the command
 SIGPIPE = 13  # a closed pipe or terminal; Windows does not have this signal
@@ -165,8 +173,10 @@ def train(
             shard = batch.chunk(processes.world_size)[processes.rank]
             rng = np.random.default_rng([plan.seed, index, processes.rank])
             torch.manual_seed(int(rng.integers(2**63)))
-            if config.model.dropout is None:
-                model.set_dropout(dropout_rate(model, batches.passes(index, plan.batch_size)))
+            passes = batches.passes(index, plan.batch_size)
+            doublings = count_doublings(optimizer.weights, passes)
+            if config.model.dropout is None:  # else it is constant, also for compiled code
+                model.set_dropout(dropout_at(doublings, config.model))
             loss, norm = compute_gradients(ddp_model, optimizer.weights, shard, plan)
             pending.append((loss, norm))
 
@@ -178,7 +188,7 @@ def train(
                     for each in zip(*pending, strict=True)
                 )
                 check_results(losses, norms, state.step, optimizer.weights)
-            update_weights(optimizer, norm, plan, index)
+            update_weights(optimizer, norm, plan, index, doublings)
             busy += time.perf_counter() - started
             if reading:
                 readings.append((state.step, busy))
@@ -205,12 +215,19 @@ def due_at(step: int, plan: TrainConfig, snapshots: set[int]) -> set[str]:
 
 def describe_end(config: Config, batches: Batches, model: GPT) -> str:
     """Return in one line how long the run is, how often it reads its text, and what follows."""
-    steps, dropout = config.train.max_steps or 0, config.model.dropout
+    steps = config.train.max_steps or 0
     passes = batches.passes(steps, config.train.batch_size)
+    doublings = count_doublings(dict(model.named_parameters()), passes)
     reads = f"reads the text {passes:.1f} times" if passes else "draws new sequences in each step"
-    rate = dropout_rate(model, passes) if dropout is None else dropout
-    said = f"dropout {'rises to ' * (dropout is None)}{rate:.2g}" if rate else "no dropout"
-    return f"--train.max_steps {steps} {reads}; {said}"
+    first, last = (
+        {
+            "dropout": dropout_at(each, config.model),
+            "weight decay": weight_decay_at(each, config.train),
+        }
+        for each in (0.0, doublings)
+    )
+    rates = [f"{key} {'rises to ' * (first[key] < rate)}{rate:.2g}" for key, rate in last.items()]
+    return ", ".join([f"--train.max_steps {steps} {reads}", *rates])
 
 
 def check_results(

@@ -246,8 +246,9 @@ class TrainConfig:
     decay_fraction: Annotated[float, Field(ge=0, le=1)] = 0.6
     """Final fraction of the run over which the learning rates decay."""
 
-    weight_decay: NonNegative = 0.1
-    """Decoupled weight decay of matrices and embeddings, multiplied by the learning rate."""
+    weight_decay: NonNegative | None = None
+    """Decoupled weight decay of matrices and embeddings, multiplied by the learning rate. If
+    omitted, it is 0.1 at first, and rises as model.dropout does."""
 
     ngram_decay: NonNegative | None = None
     """Weight decay of the n-gram embeddings. If omitted, weight_decay."""

@@ -9,6 +9,7 @@ import yaml
 from common.errors import UserError
 from configs.config import Config, ModelConfig, TrainConfig
 from configs.load import Loader, fields_of, read_config
+from training.optim import weight_decay_at
 
 PAGE = Path(__file__).parent
 SETTINGS = yaml.load((PAGE / "playground.yaml").read_bytes(), Loader)
@@ -38,6 +39,9 @@ def config_of(task: str) -> dict[str, Any]:
     if config.model.norm != "layer":
         raise UserError(f"the page does not support model.norm {config.model.norm} of task {task}")
     train = dataclasses.replace(
-        config.train, learning_rate=config.train.adamw_learning_rate, schedule="constant"
+        config.train,
+        learning_rate=config.train.adamw_learning_rate,
+        schedule="constant",
+        weight_decay=weight_decay_at(0.0, config.train),
     )
     return dataclasses.asdict(dataclasses.replace(config, train=train))
