@@ -48,6 +48,8 @@ class Source:
     parts: list[Part]
     """One for each file; each is split into training, validation and test text."""
 
+    has_columns: bool = False
+
     is_local: bool = True
     """Whether reading it downloads nothing."""
 
@@ -67,16 +69,18 @@ def find_source(config: DataConfig) -> Source:
         UserError: for a source that is missing.
     """
     name, version = str(config.source), sys.version.split()[0]
+    identity: list[Any]
     if name == "pydocs":  # the manual behind Python's `help()`, which comes with CPython
         return Source(f"the manual of Python {version}", [name, version], [read_pydocs])
     if name.startswith("hub:") and name != "hub:":
         options = [config.hub_config, config.hub_split, config.column]
         hub: list[Part] = [functools.partial(read_hub, config)]
-        return Source(name, [name, *options, config.separator], hub, is_local=False, is_long=True)
+        identity = [name, *options, config.separator]
+        return Source(name, identity, hub, True, is_local=False, is_long=True)
     names = [config.source] if isinstance(config.source, str) else config.source
     # A file that is named twice is read once.
     paths = {path.resolve(): path for name in names for path in find_files(name)}
-    identity: list[Any] = [config.separator]
+    identity = [config.separator]
     parts: list[Part] = []
     for absolute, path in paths.items():
         status = path.stat()
@@ -90,10 +94,24 @@ def find_source(config: DataConfig) -> Source:
         end = config.separator or "\n" * is_table if len(parts) < len(paths) - 1 else ""
         parts.append(functools.partial(read, path, end))
     is_long = sum(path.stat().st_size for path in paths) > LONG
-    name = ", ".join(map(str, paths.values()))
-    if any(path.suffix.lower() in TABLES for path in paths):
+    shown = [*map(str, paths.values())]
+    if len(shown) > 9:
+        shown[3:-1] = ["..."]
+    name = ", ".join(shown)
+    has_columns = any(path.suffix.lower() in TABLES for path in paths)
+    if has_columns:
         name += f" (column {' and '.join(columns_of(config))})"
-    return Source(name, identity, parts, is_long=is_long)
+    return Source(name, identity, parts, has_columns, is_long=is_long)
+
+
+def check_column(config: DataConfig) -> None:
+    """Check that the text has columns, because one was named.
+
+    Raises:
+        UserError: if it has none.
+    """
+    if str(config.source) in TASKS or not find_source(config).has_columns:
+        raise UserError(f"--data.column is for tables ({', '.join(TABLES)}) and hub:; omit it")
 
 
 def find_files(name: str) -> list[Path]:
