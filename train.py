@@ -25,6 +25,7 @@ from common.errors import UserError, command, printable, shell_word
 from configs.config import STRICT, Config
 from configs.load import SECTIONS, Values, build, read_command_line, read_config, read_yaml
 from data.batches import Batches, check_named_text, open_batches
+from data.sources import check_column
 from model.generate import Sampling, choose_decoder, generate
 from model.gpt import GPT
 from training.budget import fit_steps
@@ -212,6 +213,8 @@ def main(argv: list[str]) -> int:
         if options.resume is not None and processes.is_main:
             folder = stack.enter_context(lock_run(find_run(options.resume)))
         config, saved = read_start(options, file, values)
+        if "column" in values["data"]:
+            check_column(config.data)
         resumed = saved.header if saved and options.resume is not None else None
         state = resumed.state if resumed else TrainState()
         if config.train.tensorboard and find_spec("tensorboard") is None:
@@ -227,6 +230,7 @@ def main(argv: list[str]) -> int:
             config.train.seed,
             saved.tokenizer if saved else None,
             extend=options.init_from is not None,
+            saved=saved.header.corpus if saved else None,
         )
         stack.enter_context(join_processes(processes, config.train, machine.device))
         about = f"{machine}\ntext: {batches}"
