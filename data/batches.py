@@ -116,7 +116,7 @@ class TextBatches:
         if not self.corpus.is_utf8:
             self.note = "; the text is not UTF-8, so each byte counts as a character"
         fractions = config.val_fraction, config.test_fraction
-        splits, files = split_parts(tokens, self.corpus, *fractions)
+        splits, whole = split_parts(tokens, self.corpus, *fractions)
         sizes = list(map(len, splits))
         if min(sizes[: 3 if config.test_fraction else 2]) <= block_size:
             raise UserError(
@@ -126,9 +126,9 @@ class TextBatches:
             )
         self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1
-        division = "-".join(map(str, [*fractions, *[self.corpus.shortest_end] * (files > 0)]))
-        self.baselines_path = entry / f"baselines-{division}.json"
-        self.whole = f" ({files} of {len(self.corpus.parts)} files held out whole)" * (files > 0)
+        self.whole = f" ({whole} of {len(corpus.parts)} files held out whole)" * (whole > 0)
+        names = map(str, [*fractions, shortest_end * (whole > 0)])
+        self.baselines_path = entry / f"baselines-{'-'.join(names)}.json"
         # Call these with a batch size B, and perhaps a limit.
         self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)
         self.test_batches = functools.partial(one_pass, self.test_tokens, block_size)

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -143,14 +144,15 @@ def open_text(path: Path, errors: str) -> Iterator[TextIO]:
     Raises:
         UserError: when a text that is not UTF-8 is read.
     """
-    try:
-        with open(path, encoding="utf-8-sig", errors=errors) as file:
-            yield file
-    except UnicodeDecodeError:
-        raise UserError(
-            f"{path} is not UTF-8 text at byte {first_bad_byte(path):,}; convert it, or use "
-            f"--data.tokenizer byte"
-        ) from None
+    with open(path, "rb") as file:
+        try:
+            yield TextIOWrapper(file, "utf-8-sig", errors)
+        except UnicodeDecodeError as error:
+            position = file.tell() - len(error.object) + error.start
+            raise UserError(
+                f"{path} is not UTF-8 text at byte {position:,}; convert it, or use "
+                f"--data.tokenizer byte"
+            ) from None
 
 
 def read_file(path: Path, end: str, errors: str) -> Iterator[str]:
@@ -159,19 +161,6 @@ def read_file(path: Path, end: str, errors: str) -> Iterator[str]:
         while text := file.read(CHUNK):
             yield text + file.readline(CHUNK)  # to its end, so that no word is cut
     yield end
-
-
-def first_bad_byte(path: Path) -> int:
-    """Return the position of the first byte of a file that is not UTF-8."""
-    position = 0
-    with open(path, "rb") as file:
-        for line in file:  # which ends between characters
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                return position + error.start
-            position += len(line)
-    return position
 
 
 def read_pydocs(errors: str) -> Iterator[str]:
@@ -216,7 +205,7 @@ def read_csv(file: TextIO, columns: list[str], delimiter: str = ",") -> Iterator
     yield {}
     for cells in lines:
         if cells and len(cells) != len(header):
-            raise ValueError(
+            raise csv.Error(
                 f"the header has {len(header)} cells, but this row {len(cells)}; put a cell that "
                 f"contains {delimiter!r} in quotes"
             )
@@ -268,10 +257,9 @@ def number_rows(rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
             yield row
             number += 1
-    except UnicodeDecodeError:
-        raise
-    except (csv.Error, ValueError) as error:
-        raise ValueError(f"row {number}: {error}") from error
+    except (csv.Error, json.JSONDecodeError) as error:
+        where = f"row {number}: " * (number > 1)  # an error in a document names its line
+        raise ValueError(f"{where}{error}") from error
 
 
 def read_parquet(file: TextIO, columns: list[str]) -> Iterator[Row]:

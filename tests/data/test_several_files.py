@@ -1,15 +1,12 @@
-"""Several files, their order and their splits; tables; newlines; texts that change."""
+"""Several files, their order and their splits; texts that change."""
 
-import json
 import os
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,37 +69,6 @@ def test_byte_order_mark_is_not_part_of_a_text(workplace: Path) -> None:
     for kind in ("char", "byte"):
         one, other = (load_text(DataConfig(source=f"{n}.txt", tokenizer=kind)) for n in "ab")
         assert one.corpus.sha256 == other.corpus.sha256 and one.corpus.parts == other.corpus.parts
-
-
-MESSAGES = ["it's é\r\n", None, "two\nlines", "", "plain"]
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "JSONL", "csv", "parquet"])
-def test_column_of_a_table_is_the_text(workplace: Path, kind: str) -> None:
-    """Escapes, quotes and nulls are those of the format."""
-    rows = [{"who": f"p{i}", "said": said} for i, said in enumerate(MESSAGES * 30)]
-    path = f"my [chat].{kind}"
-    table = Dataset.from_list(rows)
-    if kind.lower() == "jsonl":
-        Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif kind == "csv":
-        table.to_csv(path)
-    else:
-        table.to_parquet(path)
-    loaded = load_text(DataConfig(source=path, column="said"))
-    text = loaded.tokenizer.decode(loaded.tokens.tolist())
-    said = [(said or "").replace("\r", "") for said in MESSAGES * 30]
-    assert text == "\n".join(said) and loaded.corpus.source == f"{path} (column said)"
-    loaded = load_text(DataConfig(source=path, column=["who", "said"]))
-    text = loaded.tokenizer.decode(loaded.tokens.tolist())
-    assert text == "\n".join(f"p{i}: {each}" if each else f"p{i}" for i, each in enumerate(said))
-    shutil.copy(path, f"more.{kind}")
-    loaded = load_text(DataConfig(source=[path, f"more.{kind}"], column="said"))
-    assert loaded.tokenizer.decode(loaded.tokens.tolist()) == "\n".join(said + said)
-    with pytest.raises(
-        UserError, match=r"has no column text; pass --data.column, one of: who, said"
-    ):
-        load_text(DataConfig(source=path))
 
 
 def test_text_of_the_same_size_and_time_is_another_text(workplace: Path) -> None:
