@@ -1,5 +1,6 @@
 """Several files, their order and their splits; texts that change."""
 
+import dataclasses
 import os
 import random
 from pathlib import Path
@@ -13,7 +14,12 @@ from hypothesis import strategies as st
 import data.sources
 from common.errors import UserError
 from configs.config import DataConfig
-from data.batches import TextBatches, check_named_text, open_batches
+from data.batches import (
+    TextBatches,
+    cached_training_tokens,
+    check_named_text,
+    open_batches,
+)
 from data.corpus import load_text
 from data.sources import find_files
 
@@ -31,9 +37,9 @@ def write(**texts: str) -> list[str]:
     return [f"{name}.txt" for name in texts]
 
 
-def split(source: Any, **options: Any) -> tuple[str, str, str]:
+def split(source: Any, block_size: int = 4, **options: Any) -> tuple[str, str, str]:
     """Return the training, validation and test text."""
-    batches = open_batches(DataConfig(source=source, **options), 4, 0)
+    batches = open_batches(DataConfig(source=source, **options), block_size, 0)
     assert isinstance(batches, TextBatches)
     tokens = (batches.train_tokens, batches.val_tokens, batches.test_tokens)
     train, val, test = (batches.tokenizer.decode(part.tolist()) for part in tokens)
@@ -53,6 +59,62 @@ def test_each_file_gives_its_own_end(workplace: Path, lengths: list[int], test: 
         for i, part in enumerate(np.split([*text], ends)):
             expected[i] += "".join(part)
     assert split(names, val_fraction=0.2, test_fraction=test) == tuple(expected)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 30), min_size=24, max_size=30),
+    long=st.sampled_from([0, 300]),
+    fractions=st.sampled_from([(0.1, 0.0), (0.25, 0.0), (0.1, 0.2)]),
+)
+def test_many_short_files_are_held_out_whole(
+    workplace: Path, lengths: list[int], long: int, fractions: tuple[float, float]
+) -> None:
+    """Files that are long enough give their ends, as before. No text is in two splits or lost."""
+    val, test = fractions
+    letters = [chr(0x100 + i) for i in range(len(lengths))]
+    texts = [letter * (n + 5) for letter, n in zip(letters, lengths, strict=True)]
+    names = write(**{f"s{i}": text for i, text in enumerate(["-" * long, *texts]) if text})
+    splits = split(names, val_fraction=val, test_fraction=test, block_size=12)
+    sizes = [round(long * (1 - val - test)), round(long * val), round(long * test)]
+    for text in texts:
+        assert [text in part for part in splits].count(True) == 1
+    for part, size in zip(splits, sizes, strict=True):
+        assert part.count("-") == size
+    held_out, tested = ([text for text in texts if text in part] for part in splits[1:])
+    assert len(texts) * val <= len(held_out) < len(texts) * val + 2
+    assert len(tested) == round(len(texts) * test)
+    assert splits[1] == "-" * sizes[1] + "".join(held_out)
+
+
+def test_runs_of_a_text_hold_out_the_same_files_and_say_so(workplace: Path) -> None:
+    """Two files are too few. A run keeps the split that it began with, of the same text only."""
+    names = write(**{f"p{i}": f"{chr(0x100 + i)}" * 19 + "\n" for i in range(60)})
+    config = DataConfig(source=names, val_fraction=0.2)
+    first, other = (open_batches(config, 16, seed) for seed in (0, 1))
+    assert isinstance(first, TextBatches) and isinstance(other, TextBatches)
+    assert str(first).endswith(", 240 held out for validation (12 of 60 files held out whole)")
+    assert np.array_equal(first.val_tokens, other.val_tokens)
+    assert first.corpus.source == "p0.txt, p1.txt, p2.txt, ..., p59.txt"
+    again = open_batches(config, 8, 0, first.tokenizer, saved=first.corpus)
+    earlier = dataclasses.replace(first.corpus, shortest_end=0)  # of a version without this field
+    ends = open_batches(config, 16, 0, first.tokenizer, saved=earlier)
+    assert isinstance(again, TextBatches) and isinstance(ends, TextBatches)
+    assert np.array_equal(first.val_tokens, again.val_tokens)
+    assert str(ends).endswith(" 240 held out for validation")
+    assert (
+        first.tokenizer.decode(ends.val_tokens[:8].tolist())
+        == "\u0100" * 3 + "\n" + "\u0101" * 3 + "\n"
+    )
+    assert len({batches.baselines_path for batches in (first, again, ends)}) == 2
+    for saved in (first, ends):
+        found = cached_training_tokens(config, saved.corpus, first.tokenizer)
+        assert found is not None and np.array_equal(found, saved.train_tokens)
+    another = dataclasses.replace(earlier, sha256="0")
+    assert "files held out whole" in str(
+        open_batches(config, 16, 0, first.tokenizer, saved=another)
+    )
+    few = open_batches(dataclasses.replace(config, source=names[:4]), 15, 0)
+    assert str(few).endswith(" 16 held out for validation")
 
 
 def test_files_of_a_glob_are_in_natural_order_and_read_once(workplace: Path) -> None:
