@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import data.sources
+import train
 from common.errors import UserError
 from configs.config import DataConfig
 from data.batches import (
@@ -22,6 +24,9 @@ from data.batches import (
 )
 from data.corpus import load_text
 from data.sources import find_files
+from lens.subject import RunOptions, open_text
+from tests.conftest import DEBUG
+from training.checkpoint import load_checkpoint, open_run, save_checkpoint
 
 
 def prose(length: int, seed: int) -> str:
@@ -94,6 +99,9 @@ def test_runs_of_a_text_hold_out_the_same_files_and_say_so(workplace: Path) -> N
     assert isinstance(first, TextBatches) and isinstance(other, TextBatches)
     assert str(first).endswith(", 240 held out for validation (12 of 60 files held out whole)")
     assert np.array_equal(first.val_tokens, other.val_tokens)
+    held_out = {*first.tokenizer.decode(first.val_tokens.tolist())} - {"\n"}
+    drawn = {5, 14, 15, 29, 31, 33, 39, 41, 45, 49, 56, 59}  # never change them: runs keep them
+    assert {ord(char) - 0x100 for char in held_out} == drawn
     assert first.corpus.source == "p0.txt, p1.txt, p2.txt, ..., p59.txt"
     again = open_batches(config, 8, 0, first.tokenizer, saved=first.corpus)
     earlier = dataclasses.replace(first.corpus, shortest_end=0)  # of a version without this field
@@ -115,6 +123,24 @@ def test_runs_of_a_text_hold_out_the_same_files_and_say_so(workplace: Path) -> N
     )
     few = open_batches(dataclasses.replace(config, source=names[:4]), 15, 0)
     assert str(few).endswith(" 16 held out for validation")
+
+
+def test_resumed_or_studied_run_keeps_its_split(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here, one that began with an earlier version, also if the flag names its text."""
+    write(**{f"p{i}": prose(80, i) for i in range(60)})
+    assert train.main([DEBUG, "--data.source=p*.txt", "--train.max_steps=1", "--run=a"]) == 0
+    assert "(6 of 60 files held out whole)" in capsys.readouterr().out
+    path = Path("runs/a/last.safetensors")
+    header, tensors = load_checkpoint(path)
+    corpus = dataclasses.replace(header.corpus, shortest_end=0)
+    save_checkpoint(path, tensors, dataclasses.replace(header, corpus=corpus))
+    shutil.copy(path, "runs/a/best.safetensors")
+    for more in ([], ["--data.source=p*.txt"]):
+        assert train.main(["--resume=a", "--train.max_steps=2", *more]) == 0
+        assert "held out whole" not in capsys.readouterr().out
+    assert "held out whole" not in str(open_text(open_run("a"), RunOptions(), 32))
 
 
 def test_files_of_a_glob_are_in_natural_order_and_read_once(workplace: Path) -> None:

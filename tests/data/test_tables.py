@@ -93,8 +93,8 @@ def test_same_rows_are_the_same_text_in_every_format(
 TELEGRAM = ["see ", {"type": "link", "text": "x.org"}, "!"]
 TEXTS: dict[str, tuple[str, str]] = {  # name: content, text
     "numbers.json": (
-        '[{"text": 1.50}, {"text": 1e400}, {"text": true}, "b"]',
-        "1.50\n1e400\ntrue\nb",
+        '[{"text": 70}, {"text": 1.50}, {"text": 1e400}, {"text": true}, "b"]',
+        "70\n1.50\n1e400\ntrue\nb",
     ),
     "absent.jsonl": ('{"text": "a"}\n\n{"who": "b"}\n{"text": null}\n', "a\n\n"),
     "one.jsonl": ('{"text": "a", "more": [{"text": "b"}]}', "a"),
