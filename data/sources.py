@@ -121,8 +121,8 @@ def find_files(name: str) -> list[Path]:
     files = [path for path in map(Path, paths) if path.is_file()]
     if not files:
         raise UserError(
-            f"no text at {name}: --data.source takes files, globs, pydocs, hub:OWNER/NAME, or a "
-            f"task: {', '.join(TASKS)}"
+            f"no text at {name}: --data.source takes files, globs such as 'poems/*.txt', pydocs, "
+            f"hub:OWNER/NAME, or a task: {', '.join(TASKS)}"
         )
     return files
 
@@ -207,7 +207,7 @@ def read_csv(file: TextIO, columns: list[str], delimiter: str = ",") -> Iterator
         if cells and len(cells) != len(header):
             raise csv.Error(
                 f"the header has {len(header)} cells, but this row {len(cells)}; put a cell that "
-                f"contains {delimiter!r} in quotes"
+                f"contains {delimiter!r} or a newline in quotes"
             )
         yield dict(zip(header, cells or [""] * (len(header) == 1), strict=False))
 

@@ -122,7 +122,7 @@ MISTAKES: dict[str, tuple[str, str]] = {  # name: content, error
     "first.csv": ("who,text\na,b,\na,b\n", "row 2: the header has 2 cells, but this row 3; put"),
     "later.tsv": (
         "who\ttext\na\tb\n\na\n",
-        r"row 4: .* 2 cells, but this row 1; .*'\\t' in quotes",
+        r"row 4: .* 2 cells, but this row 1; .*'\\t' or a newline in quotes",
     ),
     "quote.csv": (f'{MANY}"a"b,c\n', "row 5: ',' expected after"),
     "open.csv": (f'{MANY}"a,b\n', "row 5: unexpected end of data"),
