@@ -232,23 +232,24 @@ def split_parts(
         The tokens of each split, and the number of files that are validation as a whole.
     """
 
-    def ends(count: int) -> tuple[int, int]:
+    def cut(items: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         # Round first, because 100 million times 0.9 must not be 89,999,999.99999999.
-        train_end = int(round(count * (1 - val_fraction - test_fraction), 3))
-        return train_end, count - round(count * test_fraction)
+        train_end = int(round(len(items) * (1 - val_fraction - test_fraction), 3))
+        return np.split(items, [train_end, len(items) - round(len(items) * test_fraction)])
 
     files, held_out = np.split(tokens, np.cumsum(corpus.parts)[:-1]), 0
-    cuts = [ends(len(file)) for file in files]
-    short = [i for i, (first, end) in enumerate(cuts) if end - first < corpus.shortest_end]
+    splits = [cut(file) for file in files]
+    short = [i for i, (_, val, _) in enumerate(splits) if len(val) < corpus.shortest_end]
     if len(short) * min(val_fraction, test_fraction or 1) >= 1:
         # All runs of a text hold out the same files, so that their losses can be compared.
-        drawn = np.split(np.random.default_rng(0).permutation(short), ends(len(short)))
-        size, held_out = len(tokens), len(drawn[1])
-        for numbers, cut in zip(drawn, [(size, size), (0, size), (0, 0)], strict=True):
+        drawn = cut(np.random.default_rng(0).permutation(short))
+        held_out = len(drawn[1])
+        for which, numbers in enumerate(drawn):
             for i in numbers:
-                cuts[i] = cut
-    splits = zip(*map(np.split, files, cuts), strict=True)
-    return [each[0] if len(each) == 1 else np.concatenate(each) for each in splits], held_out
+                splits[i] = [files[i] if k == which else files[i][:0] for k in range(3)]
+    return [
+        each[0] if len(each) == 1 else np.concatenate(each) for each in zip(*splits, strict=True)
+    ], held_out
 
 
 @functools.lru_cache(maxsize=2)  # a batch may end one epoch and begin the next
