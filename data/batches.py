@@ -241,7 +241,7 @@ def split_parts(
     splits = [cut(file) for file in files]
     short = [i for i, (_, val, _) in enumerate(splits) if len(val) < corpus.shortest_end]
     if len(short) * min(val_fraction, test_fraction or 1) >= 1:
-        # All runs of a text hold out the same files, so that their losses can be compared.
+        # Every seed holds out the same files, so that the losses of runs can be compared.
         drawn = cut(np.random.default_rng(0).permutation(short))
         held_out = len(drawn[1])
         for which, numbers in enumerate(drawn):
