@@ -28,6 +28,7 @@ from common.errors import UserError, command, printable, shell_word
 from configs.config import STRICT, Config, TrainConfig
 from configs.load import SECTIONS, Values, build, read_command_line, read_config, read_yaml
 from data.batches import Batches, check_named_text, open_batches
+from data.sources import check_column
 from model.fast.choose import choose_decoder
 from model.generate import Sampling, generate
 from model.gpt import GPT
@@ -320,7 +321,12 @@ def start_from(saved: SavedRun, file: str | None, values: Values, processes: Pro
     config = change_config(saved, "--init_from", file, values)
     machine = prepare_machine(config.train, processes)
     batches = open_batches(
-        config.data, config.model.block_size, config.train.seed, saved.tokenizer, extend=True
+        config.data,
+        config.model.block_size,
+        config.train.seed,
+        saved.tokenizer,
+        extend=True,
+        saved=saved.header.corpus,
     )
     return Start(
         config,
@@ -360,7 +366,8 @@ def start_again(saved: SavedRun, file: str | None, values: Values, processes: Pr
     if saved.header.machine != machine:
         before = printable(str(saved.header.machine))
         notes.append(f"note: rounding may differ from the previous session: {before}")
-    batches = open_batches(config.data, config.model.block_size, plan.seed, saved.tokenizer)
+    corpus, block_size = saved.header.corpus, config.model.block_size
+    batches = open_batches(config.data, block_size, plan.seed, saved.tokenizer, saved=corpus)
     saved.check_resume(batches.corpus, plan)
     return Start(config, state, machine, batches, saved.restore, "", saved.origin, tuple(notes))
 
@@ -402,6 +409,8 @@ def main(argv: list[str]) -> int:
         else:
             start = start_new(file, values, processes)
         config, state, machine, batches = start[:4]
+        if "column" in values["data"]:
+            check_column(config.data)
         if config.train.tensorboard and find_spec("tensorboard") is None:
             raise UserError(
                 "tensorboard is not installed; install it, or --train.tensorboard false"
