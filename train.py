@@ -309,7 +309,7 @@ class Start(NamedTuple):
 
 def start_new(file: str | None, values: Values, processes: Processes) -> Start:
     """Start a run from the config."""
-    config = read_config(values, file)
+    config = read_flags(values, file)
     machine = prepare_machine(config.train, processes)
     batches = open_batches(config.data, config.model.block_size, config.train.seed)
     name = Path(file).stem if file else "default"
@@ -378,10 +378,18 @@ def change_config(saved: SavedRun, flag: str, file: str | None, values: Values) 
     Raises:
         UserError: for a change that `flag` does not allow, or a text that only the saved run names.
     """
-    config = read_config(values, file, saved.config)
+    config = read_flags(values, file, saved.config)
     check_changes(saved.config, config, flag)
     if "source" not in given(file, values, "data"):
         check_named_text(config.data, saved.tokenizer, saved.header.corpus)
+    return config
+
+
+def read_flags(values: Values, file: str | None, config: Config = Config()) -> Config:  # noqa: B008
+    """Read the config, and reject a column that its text does not have."""
+    config = read_config(values, file, config)
+    if "column" in values["data"]:
+        check_column(config.data)
     return config
 
 
@@ -409,8 +417,6 @@ def main(argv: list[str]) -> int:
         else:
             start = start_new(file, values, processes)
         config, state, machine, batches = start[:4]
-        if "column" in values["data"]:
-            check_column(config.data)
         if config.train.tensorboard and find_spec("tensorboard") is None:
             raise UserError(
                 "tensorboard is not installed; install it, or --train.tensorboard false"
