@@ -115,7 +115,7 @@ class TextBatches:
             )
         self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1
-        self.baselines_path = entry / f"baselines-{config.val_fraction}-{config.test_fraction}.json"
+        self.baselines_path = entry / f"ngrams-{config.val_fraction}-{config.test_fraction}.json"
         # Call these with a batch size B, and perhaps a limit.
         self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)
         self.test_batches = functools.partial(one_pass, self.test_tokens, block_size)
