@@ -89,13 +89,16 @@ class Format:
             UserError: naming the first field of `ModelConfig` that it cannot express.
         """
         only = vars(type(config)()) | self.required
+        # Fields that may say what the default does: no shared keys, no window
+        shared = config.kv_heads if config.kv_heads < config.n_head else None
+        given = vars(config) | {"n_kv_head": shared, "window": max(config.windows)}
         activations = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
         if config.activation not in activations:
             raise UserError(
                 f"ACTIVATIONS in formats/names.py lacks {config.activation}; add its name in "
                 f"transformers"
             )
-        for name, value in vars(config).items():
+        for name, value in given.items():
             if value != only[name] and name not in FREE | {*self.fields.values()}:
                 raise UserError(
                     f"{self.name} of transformers does not support model.{name} "

@@ -12,13 +12,16 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from model.attention import causal_mask
 
 SINK = 0.3  # a head above this first-token score is called a sink (Gu et al. 2024)
 
 
-def uniform_attention(T: int) -> Tensor:
-    """Return (T, T) weights: each query attends equally to itself and to all earlier positions."""
-    return torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
+def uniform_attention(T: int, window: int = 0) -> Tensor:
+    """Return (T, T) weights: each query attends equally to all positions that it may attend to."""
+    return F.normalize(causal_mask(T, T, window).float(), p=1, dim=-1)
 
 
 def entropy(A: Tensor) -> Tensor:
@@ -118,9 +121,9 @@ class Score:
         self.name = self.key.replace("_", " ")
         self.formula, *_, self.source = (inspect.getdoc(measure) or "").splitlines()
 
-    def uniform(self, T: int, *match: Tensor) -> float:
+    def uniform(self, T: int, *match: Tensor, window: int = 0) -> float:
         """Return the score of uniform causal attention over T positions."""
-        return float(self.measure(uniform_attention(T), *match).mean())
+        return float(self.measure(uniform_attention(T, window), *match).mean())
 
 
 SCORES = [
@@ -131,16 +134,19 @@ SCORES = [
 MATCH = Score(weight_on_match)
 
 
-def uniform_scores(T: int, period: int | None, *match: Tensor) -> dict[Score, float]:
+def uniform_scores(
+    T: int, period: int | None, *match: Tensor, window: int = 0
+) -> dict[Score, float]:
     """Return the scores that have a value, with that of uniform attention.
 
     Args:
         T: length of the text.
         period: length of the repeated strings; None if there are none.
         match: the matches in the text, if there are some.
+        window: see `causal_mask`.
     """
     lengths = {False: T, True: 2 * (period or 0)}
-    uniform = {score: score.uniform(lengths[score.repeats]) for score in SCORES}
+    uniform = {score: score.uniform(lengths[score.repeats], window=window) for score in SCORES}
     if match:
-        uniform[MATCH] = MATCH.uniform(T, *match)
+        uniform[MATCH] = MATCH.uniform(T, *match, window=window)
     return {score: value for score, value in uniform.items() if not math.isnan(value)}

@@ -70,10 +70,10 @@ def paths(word: str | None, options: Paths) -> Iterator[str | Table]:
         raise UserError(f"the paths do not give the model's logits (error {error:.1e})")
     losses, counts_V = measure(subject)
     counted = " (bigrams are counted in the training split)" if "counted bigrams" in losses else ""
+    count, total = int(counts_V.sum()), subject.batches.validation_tokens
     yield (
         f"the tables alone give the model's logits: largest relative error {error:.1e}\n"
-        f"losses{counted} on {int(counts_V.sum()):,} of {subject.batches.validation_tokens:,} tokens "
-        f"of the validation split of {subject.text}"
+        f"losses{counted} on {count:,} of {total:,} validation tokens of {subject.text}"
     )
     yield Table([["path", subject.unit], *losses.items()])
 
@@ -87,8 +87,8 @@ def paths(word: str | None, options: Paths) -> Iterator[str | Table]:
     yield table_of_bigrams(tables.raised(tables.E_VC, tokens_K), names, options.rows)
     yield (
         "best first by weight x logit; weight: of the first query on the source, at the distance\n"
-        "(back) where it is highest, if each other key but the query's own has the mean exp(score)\n"
-        "of the text's tokens"
+        "(back) where it is highest, if exp(score) of each other key, except the query's own, is\n"
+        "the mean over the tokens of the text"
     )
     weight_HKK, distance_HKK = tables.highest_weights(tokens_K, frequency_V)
     for h, written_VC in enumerate(tables.written_HVC):
