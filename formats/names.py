@@ -158,7 +158,8 @@ class Format:
             bias = plain.get("bias") or any(
                 n.endswith(".bias") and t.any() for n, t in left.items()
             )
-            biases = {"bias": bool(bias), "head_bias": "lm_head.bias" in left}
+            head = [*self.tensors][-1]
+            biases = {"bias": bool(bias), "head_bias": f"{head}.bias" in left}
             plain = self.tied(self.defaults | plain, left, where)
             config = self.import_config(plain, biases, where)
             with_bias = {layer_of(n) for n in left if n.endswith(".bias")}
@@ -209,11 +210,11 @@ class Format:
             UserError: if the config ties them, and they are not equal.
         """
         name = next(name for name, ours in self.fields.items() if ours == "tie_embeddings")
-        first = next(iter(self.tensors))
-        embedding, head = (tensors.get(f"{short(n)}.weight") for n in (first, "lm_head"))
+        first, *_, last = self.tensors
+        embedding, head = (tensors.get(f"{short(n)}.weight") for n in (first, last))
         equal = head is None or (embedding is not None and torch.equal(head, embedding))
         if plain.get(name) and not equal:
-            raise UserError(f"{where}: {name} is true, but lm_head.weight is not {first}.weight")
+            raise UserError(f"{where}: {name} is true, but {last}.weight is not {first}.weight")
         return {name: equal} | plain
 
     def import_config(
@@ -295,31 +296,13 @@ NANOGPT = Format(
     required=GPT2.required,
     defaults={"activation": "gelu"},
 )
-# https://github.com/karpathy/minGPT
-MINGPT = replace(NANOGPT, name="minGPT's GPT")
-# A module of transformers, whose config is not read.
-TRANSFORMERS = replace(NANOGPT, name=GPT2.name, transposed=GPT2.transposed)
-
-# https://github.com/karpathy/ng-video-lecture: the GPT of Karpathy's lecture. Each head has
-# queries, keys and values of its own; `*` stands for all heads in order.
-LECTURE = replace(
+# A module with the weights of a GPT under other names, from formats/own.py.
+OWN = replace(
     NANOGPT,
-    name="the lecture's GPT",
-    tensors={
-        "token_embedding_table": ("token_embedding",),
-        "position_embedding_table": ("position_embedding",),
-        "blocks.{}.ln1": ("blocks.{}.attn_norm",),
-        "blocks.{}.sa.heads.*.query": ("blocks.{}.attn.query",),
-        "blocks.{}.sa.heads.*.key": ("blocks.{}.attn.key",),
-        "blocks.{}.sa.heads.*.value": ("blocks.{}.attn.value",),
-        "blocks.{}.sa.proj": ("blocks.{}.attn.out",),
-        "blocks.{}.ln2": ("blocks.{}.mlp_norm",),
-        "blocks.{}.ffwd.net.0": ("blocks.{}.mlp.up",),
-        "blocks.{}.ffwd.net.2": ("blocks.{}.mlp.down",),
-        "ln_f": ("final_norm",),
-        "lm_head": ("head",),
-    },
-    scores=SCORES,  # D**-0.5 is in its code, C**-0.5 was typed in the video
+    name="your GPT",
+    tensors={name: (name,) for names in GPT2.tensors.values() for name in names},
+    fields=NANOGPT.fields | {"mlp_ratio": "mlp_ratio"},
+    scores=SCORES,  # of Karpathy's lecture, D**-0.5 is in its code, C**-0.5 was typed in the video
 )
 
 # Elsen et al. 2023: rotary positions, QK-norm, squared ReLU.
