@@ -132,21 +132,15 @@ def scores_and_ablation(
     yield title
     if matching := subject.matching(text_BT):
         scores |= score_match(model, *matching)
-    uniform = {
-        f"uniform, window {window}" if window else "uniform": uniform_scores(
-            text_BT.size(1), period, *matching[1:], window=window
-        )
-        for window in sorted({*model.config.windows})
-    }
-    known = [*next(iter(uniform.values()))]
+    uniform = uniform_scores(text_BT.size(1), period, *matching[1:])
     changes, kinds = ablate(model, sequences_BT), ("zero", "mean")
     rows: list[list[Any]] = [
-        ["head", *(s.name for s in known), *(f"loss change ({kind} ablation)" for kind in kinds)],
-        *([name, *of_scores.values(), None, None] for name, of_scores in uniform.items()),
+        ["head", *(s.name for s in uniform), *(f"loss change ({kind} ablation)" for kind in kinds)],
+        ["uniform", *uniform.values(), None, None],
     ]
     for name, at in names_of(model).items():
         sink = " sink" if scores["first_token"][at] > SINK else ""
-        cells = [scores[score.key][at].item() for score in known]
+        cells = [scores[score.key][at].item() for score in uniform]
         both = [(changes[kind][at].item(), changes[f"{kind}_error"][at].item()) for kind in kinds]
         rows.append([name + sink, *cells, *both])
     yield Table(rows)

@@ -121,9 +121,9 @@ class Score:
         self.name = self.key.replace("_", " ")
         self.formula, *_, self.source = (inspect.getdoc(measure) or "").splitlines()
 
-    def uniform(self, T: int, *match: Tensor, window: int = 0) -> float:
+    def uniform(self, T: int, *match: Tensor) -> float:
         """Return the score of uniform causal attention over T positions."""
-        return float(self.measure(uniform_attention(T, window), *match).mean())
+        return float(self.measure(uniform_attention(T), *match).mean())
 
 
 SCORES = [
@@ -134,19 +134,16 @@ SCORES = [
 MATCH = Score(weight_on_match)
 
 
-def uniform_scores(
-    T: int, period: int | None, *match: Tensor, window: int = 0
-) -> dict[Score, float]:
+def uniform_scores(T: int, period: int | None, *match: Tensor) -> dict[Score, float]:
     """Return the scores that have a value, with that of uniform attention.
 
     Args:
         T: length of the text.
         period: length of the repeated strings; None if there are none.
         match: the matches in the text, if there are some.
-        window: see `causal_mask`.
     """
     lengths = {False: T, True: 2 * (period or 0)}
-    uniform = {score: score.uniform(lengths[score.repeats], window=window) for score in SCORES}
+    uniform = {score: score.uniform(lengths[score.repeats]) for score in SCORES}
     if match:
-        uniform[MATCH] = MATCH.uniform(T, *match, window=window)
+        uniform[MATCH] = MATCH.uniform(T, *match)
     return {score: value for score, value in uniform.items() if not math.isnan(value)}
