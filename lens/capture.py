@@ -170,7 +170,8 @@ def key_moved(
     model: GPT, layer: int, heads: Iterable[int], position: int, by: int
 ) -> Iterator[None]:
     """Rotate the key at a position (see `key_at`) in some heads of a layer, as if its token stood
-    `by` positions X
+    `by` positions later, inside the `with` block. Queries attend to it as at that distance; its
+    value, and what other layers and heads see, stay the same.
 
     Raises:
         UserError: for a model without rotary positions, or a rotation by more than its context.
