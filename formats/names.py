@@ -71,11 +71,6 @@ class Format:
     by_head: bool = False
     """Whether queries, keys and values are joined head by head."""
 
-    def unknown(self, tensors: Iterable[str]) -> list[str]:
-        """Return the tensors that it does not have."""
-        own = {short(name) for name in self.tensors}
-        return [n for n in tensors if layer_of(n).rpartition(".")[0] not in own]
-
     def rows(self, n_layer: int) -> Iterator[tuple[str, list[str]]]:
         """Yield the rows of `tensors` for each layer."""
         for pattern, ours in self.tensors.items():

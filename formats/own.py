@@ -120,9 +120,8 @@ def layouts(module: nn.Module) -> list[dict[str, Tensor]]:
     made = []
     for tables, qkv, norms in product(((0, 1), (1, 0)), orders, ((0, 1), (1, 0))):
         parts = name_outer(outer, tables)
-        if "head" in parts and len(parts["head"]["weight"]) != len(
-            parts["token_embedding"]["weight"]
-        ):
+        token = parts["token_embedding"]
+        if parts.get("head", token)["weight"].shape != token["weight"].shape:
             continue
         for i, layer in enumerate(layers):
             named = name_layer(layer, qkv, norms)
@@ -130,6 +129,8 @@ def layouts(module: nn.Module) -> list[dict[str, Tensor]]:
         made.append(
             {f"{name}.{kind}": x for name, part in parts.items() for kind, x in part.items()}
         )
+    if not (layers and made):
+        raise unexpected(outer, "outside the layers")
     return made
 
 
@@ -142,12 +143,11 @@ def parts_of(module: nn.Module) -> list[Parts]:
     }
     C = next((weight.size(-1) for weight in weights.values() if weight.dim() > 1), 0)
     places = {name: re.fullmatch(r"(.*?)\.(\d+)\.(.*)", name) for name in weights}
-    lists = Counter(place[1] for place in places.values() if place)
-    layers = max(lists, key=lists.__getitem__, default=None)
+    lists = Counter(place[1] for place in places.values() if place).most_common(1)
     joined: dict[tuple[str, str], list[tuple[str, Tensor]]] = {}
     for name, weight in weights.items():
         place = places[name]
-        i, rest = (place[2], place[3]) if place and place[1] == layers else ("", name)
+        i, rest = (place[2], place[3]) if place and place[1] == lists[0][0] else ("", name)
         joined.setdefault((i, re.sub(r"\b\d+\b", "*", rest)), []).append((rest, weight))
     found: dict[str, Parts] = {"": {}}
     for (i, name), each in joined.items():

@@ -166,6 +166,7 @@ CHANGES: list[tuple[str, Change]] = [
         lambda m: m.lm_head.add_module("ln3", nn.LayerNorm(9)),
     ),
     (r"a norm \(C\) .* outside the layers, it has", lambda m: setattr(m, "ln_f", nn.Identity())),
+    (r"outside the layers, it has", lambda m: setattr(m, "blocks", nn.Identity())),
     ("return the logits of each position", lambda m: setattr(m, "forward", lambda *args: args[0])),
     ("is not in float32; call model", lambda m: m.bfloat16()),
 ]
