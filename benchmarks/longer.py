@@ -40,7 +40,7 @@ class Options:
     first 60,000 are measured as well."""
 
     only: str = ""
-    """Measure only the rows whose text and change, such as "manual, nothing rises", contain this."""
+    """Measure only the rows with this in their text and change, as in "manual, nothing rises"."""
 
     seeds: Count = 3
     """Number of runs of up to 1,300 steps; longer ones have at most two."""

@@ -128,7 +128,7 @@ class TextBatches:
         self.validation_tokens = len(self.val_tokens) - 1
         self.whole = f" ({whole} of {len(corpus.parts)} files held out whole)" * (whole > 0)
         names = map(str, [*fractions, shortest_end * (whole > 0)])
-        self.baselines_path = entry / f"baselines-{'-'.join(names)}.json"
+        self.baselines_path = entry / f"ngrams-{'-'.join(names)}.json"
         # Call these with a batch size B, and perhaps a limit.
         self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)
         self.test_batches = functools.partial(one_pass, self.test_tokens, block_size)

@@ -7,8 +7,8 @@ import { readCheckpoint } from "../engine/safetensors.js";
 import { isHigh } from "../measures.js";
 import { COPIES, data, HEADS, last, sizes, snapshots, UNIT } from "../run.js";
 import {
-  carried, carry, described, explained, FIELDS, impossible, inWords, isShort, linkTo, opened, problems,
-  setting, SHORTEST, untrainable, valueOf,
+  carried, carry, described, explained, FIELDS, impossible, inWords, isShared, isShort, linkTo,
+  opened, problems, setting, SHORTEST, untrainable, valueOf,
 } from "../setting.js";
 import { change, follow, state } from "../state.js";
 import { configFile, savedRun, train } from "../training.js";
@@ -41,7 +41,9 @@ function choice(field, choose) {
   return labeled;
 }
 
-const newModel = (field) => choice(field, (text, input) => {
+const possible = (field) => (field.key !== "n_kv_head" ? field : { ...field,
+  values: field.values.filter((n_kv_head) => isShared({ ...setting, n_kv_head })) });
+const newModel = (field) => choice(possible(field), (text, input) => {
   const value = valueOf(field, text);
   if (value === undefined) say(impossible(field, text));
   else if (mayReplace()) location.search = linkTo({ [field.key]: value });
