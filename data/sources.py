@@ -201,6 +201,8 @@ def read_csv(file: TextIO, columns: list[str], delimiter: str = ",") -> Iterator
     csv.field_size_limit(2**31 - 1)
     lines = csv.reader(file, delimiter=delimiter, strict=True)
     header = next(filter(None, lines), columns)
+    if len(header) == 1 and set(header[0]) & set(";\t"):
+        raise csv.Error("its cells have other separators; save it with commas, or tabs as .tsv")
     check_columns(file, columns, header)
     yield {}
     for cells in lines:

@@ -124,6 +124,7 @@ MISTAKES: dict[str, tuple[str, str]] = {  # name: content, error
         "who\ttext\na\tb\n\na\n",
         r"row 4: .* 2 cells, but this row 1; .*'\\t' or a newline in quotes",
     ),
+    "semicolons.csv": ("who;text\na;b\n", "save it with commas, or tabs as .tsv"),
     "quote.csv": (f'{MANY}"a"b,c\n', "row 5: ',' expected after"),
     "open.csv": (f'{MANY}"a,b\n', "row 5: unexpected end of data"),
     "header.csv": ("who,text\n", r"\(column text\) is empty"),
