@@ -29,6 +29,9 @@ from data.tokenizer import CharTokenizer, Tokenizer, WordTokenizer
 SMALLER_CONTEXT = ", a larger --data.val_fraction or, in a new run, a smaller --model.block_size"
 SAME_TEXT = "; --resume takes the same text only, --init_from any"
 HELD_OUT = 256  # sequences of a task, for validation and for a test
+# Tokens. It does not depend on the context, so that the losses of all runs of a text are of the same
+# validation split.
+SHORTEST_END = 256
 
 
 def open_batches(
@@ -51,7 +54,7 @@ def open_batches(
     """
     if str(config.source) not in TASKS:
         text = load_text(config, tokenizer, extend)
-        shortest_end = block_size
+        shortest_end = SHORTEST_END
         if saved and saved.sha256 == text.corpus.sha256:
             shortest_end = saved.shortest_end
         return TextBatches(text, config, block_size, seed, shortest_end)
