@@ -269,6 +269,26 @@ def test_minutes_limit_every_session_and_repeat_as_steps(
         assert_same_run(Path("runs", run), Path("runs", repeated[-1][6:]))
 
 
+@pytest.mark.parametrize("stop", [3, 25])
+def test_run_of_minutes_that_is_stopped_repeats_as_steps(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, clock: list[float], stop: int
+) -> None:
+    """Stopped before its end is set, the resumed run sets it within the time that is left. Stopped
+    after that, it keeps it."""
+    monkeypatch.setattr(common.start, "BEGAN", clock[0])
+    flags = [flag for flag in DROPOUT if "max_steps" not in flag]
+    flags += ["--train.batch_size=2", "--train.warmup_steps=2", "--train.sample_tokens=0"]
+    with at_step(stop, ctrl_c):
+        assert train.main([*flags, "--train.minutes=1", "--run=a"]) == 130
+    assert (open_run("a", "last").config.train.max_steps is None) == (stop == 3)
+    monkeypatch.setattr(common.start, "BEGAN", clock[0])
+    assert train.main(["--resume=a"]) == 0
+    state = state_of("a")
+    assert 54 < state.seconds <= 60
+    assert train.main([*flags, f"--train.max_steps={state.step}", "--run=b"]) == 0
+    assert_same_run(Path("runs/a"), Path("runs/b"))
+
+
 def test_minutes_are_kept_if_the_first_steps_are_slow(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, clock: list[float]
 ) -> None:
