@@ -35,7 +35,8 @@ from lens.metrics import MATCH, uniform_scores
 from lens.subject import Subject
 from lens.verify import check_model
 from model.gpt import GPT
-from page.html import ACTIVATIONS, TOKENIZERS, in_base64, make_html, pack, to_json
+from page.constants import SUPPORTED, TOKENIZERS, WORDS
+from page.html import in_base64, make_html, pack, to_json
 from page.weights import pack_weights
 from training.checkpoint import load_snapshot
 from training.evaluate import evaluate
@@ -57,14 +58,11 @@ def check_supported(subject: Subject) -> None:
     Raises:
         UserError: if it cannot.
     """
-    norm, activation = subject.model.config.norm, subject.model.config.activation
-    kind = subject.tokenizer.kind
-    if norm != "layer":
-        raise UserError(f"the page does not support model.norm {norm}")
-    if activation not in ACTIVATIONS:
-        raise UserError(f"page/engine/kernels.js lacks {activation}; add it")
-    if kind not in TOKENIZERS:
-        raise UserError(f"page/engine/tokenizer.js lacks {kind}; add it")
+    for field, choices in SUPPORTED.items():
+        if (choice := getattr(subject.model.config, field)) not in choices:
+            raise UserError(f"the page does not support model.{field} {choice}")
+    if (kind := subject.tokenizer.kind) not in TOKENIZERS:
+        raise UserError(f"the page does not support the tokenizer {kind}")
     check_reference(subject.model, "the page")
 
 
@@ -162,13 +160,11 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             "unit": subject.tokenizer.unit,
             "parameters": model.num_parameters(),
             "config": config,
-            "made": time.strftime("%Y-%m-%d"),
-            "torch": subject.header.machine.torch,
+            "made": f"{time.strftime('%Y-%m-%d')} · PyTorch {subject.header.machine.torch}",
         },
         "shapes": [[name, list(weight.shape)] for name, weight in model.state_dict().items()],
         "vocab": subject.tokenizer.labels,
         "tokenizer": subject.tokenizer.to_dict(),
-        "prompted": subject.options.prompt is not None,
         "periods": [*subject.trained_periods[:1], *subject.trained_periods[-1:]],
         "opening": choose_opening(subject, sequences_BT, matching),
         "reference": reference(subject).tolist(),
@@ -195,20 +191,28 @@ def choose_opening(
     subject: Subject, sequences_BT: Tensor, matching: Sequence[Tensor] = ()
 ) -> dict[str, Any]:
     """Choose the text and the head that the page shows first: the prompt, or a stretch of the
-    validation text that begins at a word, after which the head copies a token. In a task, choose
-    the beginning of a sequence, up to a match, and the head with the highest weight on the match.
+    validation text that begins at a word, after which the head copies a token. For a model of
+    repeated strings, choose a word that they could repeat, cut where the next letter can be copied,
+    and the head with the highest induction score. In another task, choose the beginning of a
+    sequence, up to a match, and the head with the highest weight on the match.
 
     Of all heads, and of the ends of the stretches that are tried, the head adds most to the logit
     of a token that it attends to, by the direct path, times the probability of that token.
     """
     model, texts_NT, first = subject.model, subject.prompt_T[None], len(subject.prompt_T) - 1
     T, prompted = min(32, subject.window * 3 // 4 + 1), subject.options.prompt is not None
-    if matching and not subject.trained_periods:
+    if subject.trained_periods and (period := subject.period()):
+        words = [word for word in WORDS if {*word} <= {*subject.tokenizer.labels}]
+        fits = words and not prompted and len(words[0]) in subject.trained_periods
+        text_T = subject.tokenizer.encode(2 * words[0])[:22] if fits else texts_NT[0]
+        score_LH = measure_copying(model, period)[2]["induction"]
+        return {"text": text_T.tolist(), "head": int(score_LH.argmax())}
+    if matching:
         ends = matching[1][0, 0, :T].any(-1).nonzero().flatten().tolist()
         text_T = texts_NT[0] if prompted else matching[0][0, : max(ends, default=T) + 1]
         weight_LH = score_match(model, *matching)[MATCH.key]
         return {"text": text_T.tolist(), "head": int(weight_LH.argmax())}
-    if not prompted and not subject.trained_periods:
+    if not prompted:
         first = T // 2
         blank_V = torch.tensor([label.isspace() for label in subject.tokenizer.labels])
         blank_BT, texts_BNT = blank_V[sequences_BT], sequences_BT[:, 1:].unfold(1, T, 1)

@@ -14,8 +14,6 @@ from page.bundle import bundle
 from page.playground import playground_data
 
 PARTS = Path(__file__).parent
-ACTIVATIONS = ["gelu", "gelu_tanh", "relu", "relu2"]  # those of page/engine/kernels.js
-TOKENIZERS = ["char", "byte", "bpe", "word"]  # those of page/engine/tokenizer.js
 
 
 def make_html(data: dict[str, Any], weights: Sequence[bytes]) -> str:
@@ -24,12 +22,12 @@ def make_html(data: dict[str, Any], weights: Sequence[bytes]) -> str:
     Style and script are inline, and the policy lets the browser run only content with their hashes:
     text from a run cannot become a program, even through a bug.
     """
-    return fill_page("main.js", to_json(data), weights)
+    return fill_page("report/main.js", to_json(data), weights)
 
 
 def make_playground() -> str:
     """Return the HTML of the page that trains a model by itself."""
-    return fill_page("play.js", to_json(playground_data()), [])
+    return fill_page("playground/main.js", to_json(playground_data()), [])
 
 
 def fill_page(door: str, data: str, weights: Sequence[bytes]) -> str:

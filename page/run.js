@@ -1,13 +1,12 @@
 // The run that the page shows: its data, its tokenizer, and engines with the weights of a snapshot.
-// In the playground, setting.js makes the data, and training.js adds snapshots.
+// In the playground, training.js adds snapshots.
 
+import { data } from "./data.js";
 import { Edits } from "./engine/edits.js";
 import { Engine, sizesOf } from "./engine/engine.js";
 import { Tokenizer } from "./engine/tokenizer.js";
 import { bytesOf, floatsOf, unpackWeights } from "./engine/weights.js";
 
-const place = document.getElementById("data");
-export const data = place.made ?? JSON.parse(place.textContent);
 export const vocab = data.vocab;
 export const snapshots = data.snapshots;
 export const last = () => snapshots.length - 1;

@@ -3,7 +3,8 @@
 
 import { selectHead, vote } from "../actions.js";
 import { largestOf, range, ranked, sum } from "../engine/numbers.js";
-import { data, headName, rowOf, sizes, vocab } from "../run.js";
+import { data } from "../data.js";
+import { headName, rowOf, sizes, vocab } from "../run.js";
 import { queryOnShow } from "../selection.js";
 import { change, settled, state } from "../state.js";
 import { shadeScore } from "./colors.js";

@@ -35,6 +35,8 @@ export function showHead() {
   paintMap(map, head, stage);
 }
 
+export const showInstead = () => { $("instead").value = state.instead; };
+
 export function drawMap() {
   const { view } = state;
   if (!view || !$("map").clientWidth) return; // before the first view, or while an MLP is open

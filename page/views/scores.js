@@ -3,7 +3,8 @@
 import { goTo, selectHead } from "../actions.js";
 import { range, ranked } from "../engine/numbers.js";
 import { measures } from "../measures.js";
-import { data, headName, HEADS, last, snapshots, UNIT } from "../run.js";
+import { data } from "../data.js";
+import { headName, HEADS, last, snapshots, UNIT } from "../run.js";
 import { state } from "../state.js";
 import { lineChart } from "./chart.js";
 import { $, button, cell, el, header, numeral, row, term } from "./elements.js";

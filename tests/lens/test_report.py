@@ -124,9 +124,9 @@ def test_page_keeps_to_max_mb(
         subject = Subject("a", MeasureOptions(source="word.txt", checkpoint=which))
         text = choose_opening(subject, subject.sequences(9))["text"]
         assert "word word w".startswith("".join(CHARS[i] for i in text))
-    monkeypatch.setattr(report_data, "ACTIVATIONS", ["relu"])
+    monkeypatch.setitem(report_data.SUPPORTED, "activation", ["relu"])
     assert study.main(report) == 2
-    assert "error: page/engine/kernels.js lacks relu2; add it" in capsys.readouterr().err
+    assert "error: the page does not support model.activation relu2" in capsys.readouterr().err
 
 
 def test_model_without_norms_has_no_page(

@@ -40,7 +40,8 @@ def test_measurements_are_those_of_lens(
     task, config = TASKS[data.source](data, T), replace(config, block_size=T)
     model = random_model(config, len(task.vocab), 1)
     shapes = [[name, list(weight.shape)] for name, weight in model.state_dict().items()]
-    given = [dataclasses.asdict(data), dataclasses.asdict(config), shapes, packed(model)]
+    sizes = {"task_kinds": task.n, "task_length": task.size}
+    given = [dataclasses.asdict(data) | sizes, dataclasses.asdict(config), shapes, packed(model)]
     found = engine.evaluate(ASK, given)
 
     sequences, trained, repeats = (

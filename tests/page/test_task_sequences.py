@@ -57,7 +57,8 @@ def test_sequences_are_those_of_python(engine: Any, T: int, settings: dict[str, 
         u[:2] = [[0.0], [1 - 2.0**-32]]  # the smallest and the largest in the page
         sequences = task.make(u, held_out)
         typed = random.permuted(sequences[:, : T // 2 + 2], axis=1)
-        given = [dataclasses.asdict(data), T, u.tolist(), held_out, typed.tolist()]
+        sizes = {"task_kinds": task.n, "task_length": task.size}
+        given = [dataclasses.asdict(data) | sizes, T, u.tolist(), held_out, typed.tolist()]
         found = engine.evaluate(ASK, given)
         assert found["vocab"] == [*task.vocab] and found["numbers"] == task.numbers
         assert (found["words"] is None) == isinstance(task.vocab, str)

@@ -5,10 +5,11 @@ import { restart } from "../actions.js";
 import { range } from "../engine/numbers.js";
 import { bytesOf } from "../engine/weights.js";
 import { ARRAYS } from "./ngrams.js";
-import { data, headName, tokenizer, vocab } from "../run.js";
+import { data } from "../data.js";
+import { headName, tokenizer, vocab } from "../run.js";
 import { state } from "../state.js";
-import { addPanel, button, cell, el, header, numeral, row } from "./elements.js";
-import { number, signed, visible } from "./format.js";
+import { addPanel, button, cell, el, header, numeral, row } from "../views/elements.js";
+import { number, signed, visible } from "../views/format.js";
 
 const { measured, tokens, bytes_per_token: width, length, heads } = data.examples ?? {};
 const sequences = tokens && new ARRAYS[width](bytesOf(tokens).buffer);
