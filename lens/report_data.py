@@ -78,7 +78,7 @@ def make_page(
 
     Args:
         sequences_BT: block_size + 1 tokens each, for scores and losses.
-        snapshots: steps and models in order, the subject's model last.
+        snapshots: steps and models in order; the subject's model has its own step.
         with_text: put the training split into the page.
 
     Raises:
@@ -92,26 +92,27 @@ def make_page(
         raise too_small(max_bytes, least + 1e6)
     data = describe(subject, sequences_BT) | {"text": text}
     taken = len(make_html(data, []).encode())
-    # What a snapshot adds to the page: its measurements, and its weights in base64. No snapshot is
-    # larger than the last.
+    # What a snapshot adds to the page: its measurements, and its weights in base64. The initial
+    # weights, many of them zero, have fewer bytes.
     numbers = 1.1 * len(to_json(measure(subject, sequences_BT, model, False)[0])) + 100
     size = {bits: numbers + BASE64 * len(packed) for bits, packed in packs.items()}
     room, models = max_bytes - taken, [*snapshots]
     if size[8] > room:
         raise too_small(max_bytes, taken + size[8])
-    last = 16 if size[16] <= room else 8
+    own = 16 if size[16] <= room else 8
     others = 16 if size[16] * len(models) <= room else 8
     losses = [
         mean_loss(snapshot, sequences_BT) for _, snapshot in progress(models, "comparing snapshots")
     ]
-    chosen = choose(losses, 1 + (room - size[last]) / size[others])
+    shown = [step for step, _ in models].index(subject.header.state.step)
+    chosen = choose(losses, 1 + (room - size[own]) / size[others], shown)
     data["saved"], data["snapshots"], weights = len(models), [], []
     for i in progress(chosen, "measuring snapshots"):
         step, snapshot = models[i]
-        bits = last if i == chosen[-1] else others
+        bits = own if i == shown else others
         measured, packed = measure(subject, sequences_BT, snapshot, bits == 8)
         data["snapshots"].append({"step": step, **measured})
-        weights.append(packed)
+        weights.insert(0 if i == shown else len(weights), packed)
     print(
         f"{len(chosen)} of {len(models)} snapshots fit --max_mb {max_bytes / 1e6:g}",
         file=sys.stderr,
@@ -234,28 +235,28 @@ def choose_opening(
 
 
 def through_training(subject: Subject) -> Iterator[tuple[int, GPT]]:
-    """Yield the step and the weights of each snapshot, then the final weights. Leave out a damaged
+    """Yield the step and the weights of each snapshot and of the subject. Leave out a damaged
     snapshot, and say so."""
-    last = subject.header.state.step
-    for step, file in find_snapshots(subject.run).items():
-        if step < last:
-            model = GPT(subject.config.model, subject.V).eval()
-            try:
-                load_snapshot(model, file)
-                yield step, model
-            except UserError as error:
-                print(printable(f"left out: {error}"), file=sys.stderr)
-    yield last, subject.model
+    files, own = find_snapshots(subject.run), subject.header.state.step
+    for step in sorted({*files, own}):
+        model = subject.model if step == own else GPT(subject.config.model, subject.V).eval()
+        try:
+            if step != own:
+                load_snapshot(model, files[step])
+            yield step, model
+        except UserError as error:
+            print(printable(f"left out: {error}"), file=sys.stderr)
 
 
-def choose(losses: Sequence[float], count: float) -> list[int]:
-    """Choose at most `count` snapshots, among them the last. Until they are so few, the one across
-    which the loss changes least is removed, and the first one only when it and the last are left.
-    """
+def choose(losses: Sequence[float], count: float, shown: int) -> list[int]:
+    """Choose at most `count` snapshots, among them `shown`. Until they are so few, the one across
+    which the loss changes least is removed; the first and the last only when no other is left."""
     kept = list(range(len(losses)))
     while len(kept) > count:
-        changes = [abs(losses[a] - losses[b]) for a, b in zip(kept, kept[2:], strict=False)]
-        kept.pop(changes.index(min(changes)) + 1 if changes else 0)
+        around = zip(kept, kept[1:], kept[2:], strict=False)
+        changes = {b: abs(losses[a] - losses[c]) for a, b, c in around if b != shown}
+        ends = [i for i in kept if i != shown]
+        kept.remove(min(changes, key=changes.__getitem__) if changes else ends[0])
     return kept
 
 

@@ -2,9 +2,9 @@
 
 import { triangle } from "./engine/numbers.js";
 import { generate } from "./engine/sampling.js";
-import { config, engineFor, last, rowOf, snapshots, tokenizer, vocab } from "./run.js";
+import { config, engineFor, own, rowOf, snapshots, tokenizer, vocab } from "./run.js";
 
-function read(text, { step = snapshots[last()].step } = {}) {
+function read(text, { step = snapshots[own()].step } = {}) {
   const snapshot = snapshots.findIndex((each) => each.step === step);
   if (snapshot >= 0) return { engine: engineFor("console", snapshot), ids: idsOf(text) };
   throw new RangeError(`step ${step} must be one of ${snapshots.map((s) => s.step).join(", ")}`);

@@ -17,7 +17,8 @@ PARTS = Path(__file__).parent
 
 
 def make_html(data: dict[str, Any], weights: Sequence[bytes]) -> str:
-    """Return the HTML that shows `data` and computes with the packed weights of each snapshot.
+    """Return the HTML that shows `data` and computes with the packed weights of each snapshot:
+    those that the page opens with, then the others in order.
 
     Style and script are inline, and the policy lets the browser run only content with their hashes:
     text from a run cannot become a program, even through a bug.
@@ -41,10 +42,10 @@ def fill_page(door: str, data: str, weights: Sequence[bytes]) -> str:
         "script": script,
         "script_hash": content_hash(script),
         "data": data,
-        # The last snapshot is shown first: it stands before the script, which need not wait for
-        # the browser to have read the others.
-        "last_weights": "".join(inert.format(in_base64(each)) for each in weights[-1:]),
-        "weights": "\n".join(inert.format(in_base64(each)) for each in weights[:-1]),
+        # The first stand before the script, which need not wait for the browser to have read the
+        # others.
+        "first_weights": "".join(inert.format(in_base64(each)) for each in weights[:1]),
+        "weights": "\n".join(inert.format(in_base64(each)) for each in weights[1:]),
     }
     template = (PARTS / "page.html").read_text(encoding="utf-8")
     # In one pass, so that no text inside the data is treated as a placeholder.

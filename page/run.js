@@ -10,6 +10,11 @@ import { bytesOf, floatsOf, unpackWeights } from "./engine/weights.js";
 export const vocab = data.vocab;
 export const snapshots = data.snapshots;
 export const last = () => snapshots.length - 1;
+/** The snapshot that the page opens with: the run's weights or, in the playground, the newest. */
+export function own() {
+  const at = snapshots.findIndex(({ step }) => step === data.run.step);
+  return at < 0 ? last() : at;
+}
 /** When it was measured, unless the model never was a run. */
 export const atStep = data.run.step ? ` at step ${data.run.step.toLocaleString("en")}` : "";
 export const COPIES = data.periods.length > 0; // trained on repeated strings
@@ -35,8 +40,9 @@ export function engineFor(purpose, index) {
   snapshot.headMeans ??= floatsOf(snapshot.means);
   engine.load(snapshot, (room) => {
     if (weights) return room.set(weights);
-    // They are in the page, where the last comes first.
-    const packed = document.getElementsByClassName("weights")[(index + 1) % snapshots.length];
+    // They are in the page, where its own come first.
+    const place = index === own() ? 0 : index + (index < own());
+    const packed = document.getElementsByClassName("weights")[place];
     snapshot.packed ??= bytesOf(packed.textContent);
     unpackWeights(snapshot.packed, eight_bits, data.shapes, room);
   }, snapshot.headMeans);

@@ -3,14 +3,14 @@
 
 import { data } from "./data.js";
 import { measures } from "./measures.js";
-import { last, tokenizer } from "./run.js";
+import { own, tokenizer } from "./run.js";
 
 export const STAGES = ["scores", "masked", "weights"]; // of attention
 
 /** What the address can describe, and Reset restores. */
 export const initial = () => ({
   text: data.opening.text.map((id) => tokenizer.known(id)),
-  snapshot: last(),
+  snapshot: own(),
   head: data.opening.head,
   mlp: null, // layer of the MLP that is open, or null if the head is
   guide: 0, // of the five steps

@@ -8,7 +8,7 @@ import { compute, inductionOn, mayGoOn, passOf } from "./engine/pass.js";
 import { generate } from "./engine/sampling.js";
 import { HIGH } from "./engine/stages.js";
 import {
-  COPIES, editing, engineFor, headName, HEADS, last, layerAndHead, rowOf, sizes, snapshots, tokenizer,
+  COPIES, editing, engineFor, headName, HEADS, layerAndHead, own, rowOf, sizes, snapshots, tokenizer,
   vocab,
 } from "./run.js";
 import { hasEffect, readable, textOnShow } from "./selection.js";
@@ -26,7 +26,7 @@ export async function update() {
   const turn = state.turn + 1;
   const isCurrent = () => turn === state.turn;
   change({ turn, busy: true });
-  if (state.snapshot !== last() && !(await loaded.then(isCurrent))) return;
+  if (state.snapshot !== own() && !(await loaded.then(isCurrent))) return;
   const view = await computeView(turn, readable(textOnShow()), isCurrent);
   if (!view) return;
   const inText = (at) => (at && Math.max(at.q, at.k ?? 0) < view.pass.T ? at : null);

@@ -230,7 +230,7 @@ Object.assign(data, {
   text: null,
   about: opened ? "" : tooFew ? "with one layer, no induction head can form." : tasks[setting.task].watch,
   periods: (known && task.periods) ?? [],
-  run: { name: setting.task, task: null, step: 0, val_loss: null, config,
+  run: { name: setting.task, task: null, step: null, val_loss: null, config,
     made: "trained in this page",
     unit: ["char", "byte"].find((kind) => kind === tokenizer.kind) ?? "token",
     parameters: sum(shapes.map(countOf)) },

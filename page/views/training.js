@@ -5,7 +5,7 @@ import { data } from "../data.js";
 import { clamp } from "../engine/numbers.js";
 import { shownOf, stagesOf } from "../engine/stages.js";
 import { measures } from "../measures.js";
-import { atStep, last, sizes, snapshots, UNIT } from "../run.js";
+import { atStep, last, own, sizes, snapshots, UNIT } from "../run.js";
 import { edited } from "../selection.js";
 import { change, state } from "../state.js";
 import { lineChart } from "./chart.js";
@@ -14,7 +14,8 @@ import { count, number, percent } from "./format.js";
 
 const [howMany, ofText] = data.measured.split("validation sequences"); // or of random strings
 const LEVELS = shownOf(data.baselines).map(([label, value]) => ({ label, value }));
-const stages = () => stagesOf(snapshots, data.baselines, measures[0]);
+const stages = () => [...stagesOf(snapshots, data.baselines, measures[0]),
+  ...(own() < last() ? [{ at: own(), label: "best step" }] : [])];
 export const stepsShown = () => snapshots.map(({ step }) => step);
 
 export const CURVES = [["in validation", "accuracy"], ["in training", "accuracy uniform"]]

@@ -158,9 +158,9 @@ def assert_disabled(tab: Any, reason: str) -> None:
 
 
 def test_page_that_differs_from_pytorch_is_disabled(show: Show, report: Report) -> None:
-    weight = bytearray(report.weights[-1])
+    weight = bytearray(report.weights[0])
     weight[-3] ^= 0x40  # in the output head
-    tab = show(make_html(report.data, [*report.weights[:-1], bytes(weight)]))
+    tab = show(make_html(report.data, [bytes(weight), *report.weights[1:]]))
     assert_disabled(tab, "a logit differs by")
     act(tab, "#slider", "0")  # the other snapshots are intact
     assert tab.is_visible("#live") and tab.get_attribute("#equality", "class") == "quiet"
@@ -889,7 +889,7 @@ def test_selected_head_shows_its_ablation(tab: Any, report: Report) -> None:
     act(tab, "#show-scores")
     assert read(tab, "#scores .number")[-4:] == pytest.approx(expected, abs=6e-4)
     tab.select_option("#measure", "ablation mean")
-    assert "only at the last snapshot" in tab.inner_text("#formation-note")
+    assert "only at step 3;" in tab.inner_text("#formation-note")
     assert read(tab, ".pick > span > span") == pytest.approx(ablation["mean"], abs=6e-4)
     tab.set_viewport_size({"width": 1280, "height": 720})
     fits = "frame => frame.scrollHeight <= frame.clientHeight"
@@ -983,6 +983,31 @@ def test_chart_has_ticks_at_their_steps_and_labels_off_its_curve(
     assert tab.inner_text("#term").endswith("uniform guess")
 
 
+def test_page_opens_with_the_best_step_and_later_ones_can_be_visited(
+    show: Show, report: Report
+) -> None:
+    data = json.loads(json.dumps(report.data))
+    data["run"]["step"] = 1
+    last, first, best = report.weights
+    tab = show(make_html(data, [best, first, last]))
+    opened = tab.input_value("#typed"), tab.inner_text("#moment"), read(tab, "#next .number")
+    assert opened[1].startswith("step 1 ·") and "best step" in opened[1]
+    assert tab.locator("#loss .mark title").all_text_contents()[-1] == "best step"
+    assert tab.locator("#loss .dot").count() == 3 and tab.input_value("#slider") == "1"
+    for index, step in enumerate((0, 1, 3)):
+        act(tab, "#slider", str(index))
+        assert tab.inner_text("#moment").startswith(f"step {step} ·")
+        assert_predicts(tab, logits_of(report.models[step], TEXT)[-1])
+        assert "matches PyTorch" in tab.text_content("#equality")
+    assert "step=3" in wait_for_address(tab, "step=3")
+    press(tab, "r")
+    assert opened == (
+        tab.input_value("#typed"),
+        tab.inner_text("#moment"),
+        read(tab, "#next .number"),
+    )
+
+
 def test_picture_is_of_the_open_panel_or_the_selected_head(tab: Any, tmp_path: Path) -> None:
     """The cells of a saved map have the colors of the page; a table has no picture."""
     picture = """async (base64) => {
@@ -1016,7 +1041,7 @@ def test_picture_is_of_the_open_panel_or_the_selected_head(tab: Any, tmp_path: P
 def test_model_that_never_was_a_run_has_no_step(show: Show, report: Report) -> None:
     data = {**report.data, "snapshots": report.data["snapshots"][-1:], "saved": 1}
     data["run"] = {**data["run"], "step": 0}
-    tab = show(make_html(data, report.weights[-1:]))
+    tab = show(make_html(data, report.weights[:1]))
     assert not re.search("step [0-9]|--train", tab.inner_text("body"))
 
 
@@ -1024,7 +1049,7 @@ def test_hostile_text_is_shown_literally_on_a_narrow_screen(show: Show, report: 
     data = json.loads(json.dumps({**report.data, "snapshots": report.data["snapshots"][-1:]}))
     data["run"]["name"] = data["run"]["config"]["data"]["source"] = HOSTILE * 4
     data["checks"][0]["where"] = HOSTILE
-    tab = show(make_html(data, report.weights[-1:]))
+    tab = show(make_html(data, report.weights[:1]))
     assert tab.inner_text("#name") == HOSTILE * 4 and HOSTILE in tab.text_content("#lead")
     assert not tab.is_visible("#slider") and "1 of 3 snapshots" in tab.inner_text("#omitted")
     assert tab.input_value("#typed") == TEXT

@@ -1,6 +1,9 @@
 """Nothing on show is stale: after a change, a page shows what a new page in that state shows."""
 
+from random import Random
 from typing import Any
+
+import pytest
 
 from page.html import make_html
 from tests.page.conftest import Show, altered, settle, wait_for_address
@@ -100,6 +103,53 @@ def test_page_after_a_change_shows_what_a_new_page_shows(show: Show, report: Rep
         for panel in panels:
             open_panel(tab, panel)
             assert found[panel, i] == on_show(tab), (selector, panel)
+
+
+# What the address holds: fields with values to set, and what is clicked.
+FIELDS = {
+    "#slider": ("0", "1", "2"),
+    "#typed": ("so be it", "to be or not", "or be by it so be", "b\u00e9 so"),
+    "#other": ("not to be or", "to be so it"),
+    "#measure": ("induction", "previous_token", "ablation mean"),
+    "#color": ("surprisal", "probability"),
+    "#chosen": ("e", "t"),
+}
+CLICKED = (
+    ".pick, [data-stage], .bar-button, .cutter, .mlp .opens, .end, .stream, #ablate, #hide-key, "
+)
+CLICKED += "#steps button, #text [data-t], #more button, #edit-list button, #undo, #reset, #big"
+CHOOSE = f"""(chance) => {{
+  const all = [...document.querySelectorAll("{CLICKED}")];
+  const there = all.filter((each) => each.checkVisibility() && !each.disabled);
+  there[Math.floor(chance * there.length)].click();
+}}"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_page_after_random_actions_shows_what_its_address_shows(
+    show: Show, report: Report, seed: int
+) -> None:
+    """Half of the actions do not wait for the results of those before. A panel comes last, after
+    which typing no longer marks what stayed; `alone` and `patch` keep what was chosen or filled."""
+    random = Random(seed)
+    html = altered(make_html(report.data, report.weights), "AHEAD = 80", "AHEAD = 5")
+    tab = show(html)
+    for _ in range(30):
+        if random.random() < 0.4:
+            field = random.choice([*FIELDS])
+            tab.evaluate(AT_ONCE, [(field, random.choice(FIELDS[field]))])
+        else:
+            tab.evaluate(CHOOSE, random.random())
+        if random.random() < 0.5:
+            settle(tab)
+    for panel in random.sample(("lens", "scores", "examples", "circuit"), 2):
+        if settle(tab).get_attribute(f"#show-{panel}", "aria-pressed") == "false":
+            perform(tab, f"#show-{panel}")
+    tab.evaluate("document.activeElement.blur()")
+    address = wait_for_address(tab, f"panel={panel}")
+    found, new = on_show(tab), on_show(show(html, address))
+    apart = [(a, b) for a, b in zip(found, new, strict=False) if a != b]
+    assert not apart and len(found) == len(new), (address, apart[:3])
 
 
 def test_interrupted_computations_leave_nothing_stale(show: Show, report: Report) -> None:
