@@ -56,9 +56,9 @@ COMPUTE = """([text, step]) => {
 # within 0.01 of in-context bigrams; or `level` of the answers are right, and, for `sink`, the only
 # head has 0.8 of its weight on the match and half of it on the first token.
 TRAIN = """async ([task, level, most]) => {
-  const { baselines } = glassgpt, frames = [], step = () => glassgpt.newest.step;
+  const { baselines } = glassgpt, frames = [], step = () => glassgpt.newest().step;
   const isLearned = () => {
-    const { copying, lens_loss, accuracy, scores } = glassgpt.newest;
+    const { copying, lens_loss, accuracy, scores } = glassgpt.newest();
     if (task === "repeat") return copying.second < 0.3 * copying.first;
     if (task === "markov") return lens_loss.at(-1) < baselines["in-context bigram"] + 0.01;
     return accuracy[0] >= level && (task !== "sink" ||

@@ -35,8 +35,7 @@ from lens.metrics import MATCH, uniform_scores
 from lens.subject import Subject
 from lens.verify import check_model
 from model.gpt import GPT
-from page.constants import SUPPORTED, TOKENIZERS, WORDS
-from page.html import in_base64, make_html, pack, to_json
+from page.html import SUPPORTED, WORD, in_base64, make_html, pack, to_json
 from page.weights import pack_weights
 from training.checkpoint import load_snapshot
 from training.evaluate import evaluate
@@ -58,11 +57,10 @@ def check_supported(subject: Subject) -> None:
     Raises:
         UserError: if it cannot.
     """
+    given = vars(subject.model.config) | {"tokenizer": subject.tokenizer.kind}
     for field, choices in SUPPORTED.items():
-        if (choice := getattr(subject.model.config, field)) not in choices:
-            raise UserError(f"the page does not support model.{field} {choice}")
-    if (kind := subject.tokenizer.kind) not in TOKENIZERS:
-        raise UserError(f"the page does not support the tokenizer {kind}")
+        if given[field] not in choices:
+            raise UserError(f"the page does not support {field} {given[field]}")
     check_reference(subject.model, "the page")
 
 
@@ -106,7 +104,8 @@ def make_page(
     ]
     shown = [step for step, _ in models].index(subject.header.state.step)
     chosen = choose(losses, 1 + (room - size[own]) / size[others], shown)
-    data["saved"], data["snapshots"], weights = len(models), [], []
+    data["saved"], data["snapshots"] = len(models), []
+    weights: list[bytes] = []
     for i in progress(chosen, "measuring snapshots"):
         step, snapshot = models[i]
         bits = own if i == shown else others
@@ -197,16 +196,15 @@ def choose_opening(
     and the head with the highest induction score. In another task, choose the beginning of a
     sequence, up to a match, and the head with the highest weight on the match.
 
-    Of all heads, and of the ends of the stretches that are tried, the head adds most to the logit
-    of a token that it attends to, by the direct path, times the probability of that token.
+    A head copies if, by the direct path, it adds to the logit of a token that it attends to. Choose
+    the stretch and the head for which that, times the probability of the token, is largest.
     """
     model, texts_NT, first = subject.model, subject.prompt_T[None], len(subject.prompt_T) - 1
     T, prompted = min(32, subject.window * 3 // 4 + 1), subject.options.prompt is not None
     if subject.trained_periods and (period := subject.period()):
-        words = [word for word in WORDS if {*word} <= {*subject.tokenizer.labels}]
-        fits = words and not prompted and len(words[0]) in subject.trained_periods
-        text_T = subject.tokenizer.encode(2 * words[0])[:22] if fits else texts_NT[0]
         score_LH = measure_copying(model, period)[2]["induction"]
+        fits = len(WORD) in subject.trained_periods and {*WORD} <= {*subject.tokenizer.labels}
+        text_T = subject.tokenizer.encode(2 * WORD)[:22] if fits and not prompted else texts_NT[0]
         return {"text": text_T.tolist(), "head": int(score_LH.argmax())}
     if matching:
         ends = matching[1][0, 0, :T].any(-1).nonzero().flatten().tolist()

@@ -6,7 +6,7 @@ import { isOff, offWord } from "./selection.js";
 import { change, initial, state } from "./state.js";
 import { fillField } from "./views/typing.js";
 
-export const vote = (id) => change({ bar: state.bar === id ? null : id, token: id });
+export const selectLogit = (id) => change({ bar: state.bar === id ? null : id, token: id });
 export const setStage = (stage) => change({ stage });
 export const undo = () => change({ edits: [] });
 export const openPanel = (key) => change({ panel: key, opened: key });

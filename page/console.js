@@ -18,8 +18,8 @@ function idsOf(text) {
   return tokens.map(({ id }) => id);
 }
 
-/** The page's only global. A text is a string, or at most block_size ids; `step`, a snapshot. */
-globalThis.glassgpt = Object.freeze({
+/** The page's only global, to which the playground adds. A text is a string, or at most block_size ids; `step`, a snapshot. */
+globalThis.glassgpt = {
   config, vocab,
   get steps() { return snapshots.map(({ step }) => step); },
 
@@ -43,4 +43,4 @@ globalThis.glassgpt = Object.freeze({
     const drawn = [...generate(engine, ids, count, { temperature, topK, seed })].filter(Boolean);
     return tokenizer.decode(drawn.map(({ id }) => tokenizer.known(id)));
   },
-});
+};

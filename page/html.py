@@ -1,4 +1,4 @@
-"""Assemble the report page: one file that opens from disk and fetches nothing."""
+"""Assemble a page: one file that opens from disk and fetches nothing."""
 
 import base64
 import hashlib
@@ -11,9 +11,15 @@ from typing import Any
 from torch import Tensor
 
 from page.bundle import bundle
-from page.playground import playground_data
 
 PARTS = Path(__file__).parent
+SUPPORTED = {  # by page/engine/engine.js, kernels.js and tokenizer.js
+    "norm": ["layer"],
+    "positions": ["learned", "rotary", "none"],
+    "activation": ["gelu", "gelu_tanh", "relu", "relu2"],
+    "tokenizer": ["char", "byte", "bpe", "word"],
+}
+WORD = "uncopyrightable"  # no letter twice: what a repeated string could be
 
 
 def make_html(data: dict[str, Any], weights: Sequence[bytes]) -> str:
@@ -24,11 +30,6 @@ def make_html(data: dict[str, Any], weights: Sequence[bytes]) -> str:
     text from a run cannot become a program, even through a bug.
     """
     return fill_page("report/main.js", to_json(data), weights)
-
-
-def make_playground() -> str:
-    """Return the HTML of the page that trains a model by itself."""
-    return fill_page("playground/main.js", to_json(playground_data()), [])
 
 
 def fill_page(door: str, data: str, weights: Sequence[bytes]) -> str:

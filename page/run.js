@@ -11,10 +11,7 @@ export const vocab = data.vocab;
 export const snapshots = data.snapshots;
 export const last = () => snapshots.length - 1;
 /** The snapshot that the page opens with: the run's weights or, in the playground, the newest. */
-export function own() {
-  const at = snapshots.findIndex(({ step }) => step === data.run.step);
-  return at < 0 ? last() : at;
-}
+export const own = () => snapshots.findLastIndex(({ step }) => step === (data.run.step ?? step));
 /** When it was measured, unless the model never was a run. */
 export const atStep = data.run.step ? ` at step ${data.run.step.toLocaleString("en")}` : "";
 export const COPIES = data.periods.length > 0; // trained on repeated strings

@@ -8,12 +8,13 @@ import { ablating, redraw, refreshPanel, update } from "./update.js";
 import { darkness } from "./views/colors.js";
 import { showAhead } from "./views/continuation.js";
 import { showChosen } from "./views/chosen.js";
+import { showCircuit } from "./views/circuit.js";
 import { showContributions } from "./views/contributions.js";
 import { showEdits } from "./views/edit_list.js";
 import { showBig } from "./views/big.js";
 import { $ } from "./views/elements.js";
 import "./views/glossary.js";
-import { drawMap, showHead, showInstead, showKeyEdits } from "./views/head.js";
+import { drawMap, showHead, showKeyEdits } from "./views/head.js";
 import { showHeader } from "./views/header.js";
 import "./views/keys.js";
 import { showLegends } from "./views/legends.js";
@@ -21,15 +22,14 @@ import { markLens } from "./views/lens.js";
 import { showMlp } from "./views/mlp.js";
 import { drawWires, showEnds, showNetwork, showThumbnails } from "./views/network.js";
 import { showNext } from "./views/next.js";
-import { followCircuit, offerPanels } from "./views/panels.js";
+import { offerPanels } from "./views/panels.js";
 import { dimPatches, drawPatches } from "./views/patching.js";
 import "./views/save.js";
 import { showFormation } from "./views/scores.js";
-import { showStep, showStepButtons } from "./views/steps.js";
+import { showStep } from "./views/steps.js";
 import { buildText, drawArcs, showPinned, showText, showTextState } from "./views/text.js";
-import { showPlaying, showSlider } from "./views/training.js";
+import { showPlaying } from "./views/training.js";
 
-const showBusy = () => { document.body.dataset.busy = state.busy ? "yes" : "no"; };
 const showSnapshot = () => { document.body.dataset.snapshot = state.view.snapshot; };
 
 /** Show what depends on the selected head, and is computed only while it is open. */
@@ -39,8 +39,7 @@ const followHead = () => (ablating() ? update() : refreshPanel());
 const SELECTED_PAIR = [showStep, drawMap, showLegends, showKeyEdits, markLens];
 const SELECTED_TOKEN = [showText, showNext, showContributions, showEnds, showMlp, showChosen];
 const SHOWS = {
-  turn: [showSlider, showInstead, showStepButtons, showBusy],
-  busy: [showBusy],
+  busy: [() => { document.body.dataset.busy = state.busy ? "yes" : "no"; }],
   playing: [showPlaying],
   view: [
     dimPatches, buildText, showTextState, showThumbnails, showNetwork, showHead,
@@ -50,8 +49,8 @@ const SHOWS = {
   ahead: [showAhead],
   head: [showMlp, showNetwork, showHead, ...SELECTED_PAIR, ...SELECTED_TOKEN, followHead, keepAddress],
   hover: [...SELECTED_PAIR, ...SELECTED_TOKEN],
-  pin: [...SELECTED_PAIR, ...SELECTED_TOKEN, followCircuit, showPinned, keepAddress],
-  bar: [showNext, showContributions, showMlp, followCircuit, keepAddress],
+  pin: [...SELECTED_PAIR, ...SELECTED_TOKEN, showCircuit, showPinned, keepAddress],
+  bar: [showNext, showContributions, showMlp, showCircuit, keepAddress],
   relative: [showNext, showContributions],
   mlp: [showNetwork, showMlp, drawMap, keepAddress],
   stage: [showHead, ...SELECTED_PAIR, keepAddress],
@@ -78,10 +77,9 @@ export function start(shows) {
   });
   const sizes = new ResizeObserver(() => {
     document.documentElement.style.setProperty("--bar", `${$("bar").offsetHeight}px`);
-    for (const draw of SHOWS.size) requestAnimationFrame(draw); // not here: drawing changes sizes
+    for (const draw of SHOWS.size) requestAnimationFrame(() => draw()); // not here: drawing changes sizes
   });
   for (const id of ["map", "text", "network", "bar", "panels"]) sizes.observe($(id));
   showHeader();
-  showPlaying();
   restart(readAddress());
 }

@@ -57,7 +57,7 @@ export const state = Object.freeze(Object.create(current));
 export const settled = () => state.view?.turn === state.turn;
 
 const COMPUTED = ["text", "snapshot", "edits", "other", "instead", "panel", "guide"];
-const WITHOUT_VIEW = ["turn", "busy", "playing"]; // drawn also before the first view
+const WITHOUT_VIEW = ["busy", "playing"]; // drawn also before the first view
 const reactions = {};
 
 /** Say what follows a change: `update` computes a new view after a change of one of COMPUTED;

@@ -23,9 +23,8 @@ export const LATER = [showPanel, measureHeads, goOn];
 
 /** Compute what the state requires; stop if the state changes meanwhile. */
 export async function update() {
-  const turn = state.turn + 1;
-  const isCurrent = () => turn === state.turn;
-  change({ turn, busy: true });
+  change({ turn: state.turn + 1, busy: true });
+  const { turn } = state, isCurrent = () => turn === state.turn;
   if (state.snapshot !== own() && !(await loaded.then(isCurrent))) return;
   const view = await computeView(turn, readable(textOnShow()), isCurrent);
   if (!view) return;
@@ -86,7 +85,6 @@ export function refreshPanel() {
   if (settled()) showPanel(() => turn === state.turn);
 }
 
-// ---------------------------------------------------------------- the effect of ablating each head
 /** Whether the step on show needs `measureHeads`. */
 export const ablating = () => state.guide === 4;
 
@@ -122,7 +120,6 @@ export async function measureHeads(isCurrent) {
   change({ effects: { made, step, of, before: view.before, losses, copying, chances } });
 }
 
-// --------------------------------------------------------------------------------- the continuation
 export const AHEAD = 80; // tokens
 let draws = 0;
 let drawnFor; // the turn whose text it continues
@@ -142,8 +139,7 @@ export async function goOn() {
     found.push(tokenizer.known(drawn.id));
     change({ ahead: found });
   }
-  if (sampling.wrong) change({ ahead: [] });
-  change({ busy: false });
+  change(sampling.wrong ? { ahead: [], busy: false } : { busy: false });
 }
 
 /** Sample again after a change of the settings; an update in progress does so by itself. */

@@ -479,7 +479,7 @@ export class Engine {
 
   /** Return what each part adds to a logit, perhaps minus another, with the scale of the final norm
    * held fixed. */
-  votes(t, plus, minus) {
+  contributions(t, plus, minus) {
     const { memory, at, C, D, L } = this;
     const from = (x, count) => memory.subarray(x, x + count);
     const { direction: before, scale, bias } = this.toLogit(t, plus, minus);

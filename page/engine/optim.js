@@ -18,9 +18,8 @@ export class Optimizer {
     this.steps = 0; // since the start, for the bias of the moments
   }
 
-  /** Update the weights, and return the norm of the gradient before clipping. `config` are the fields of
-   * configs/config.py, and the constants of Muon. If the loss or the
-   * norm is not finite, restore the last weights whose loss was. */
+  /** Update the weights, and return the norm of the gradient before clipping. `config` is `train` of
+   * Trainer. If the loss or the norm is not finite, restore the last weights whose loss was. */
   step(loss, config) {
     const { memory, weights, gradients, shelf: { start }, at } = this.learner;
     let squares = 0;

@@ -29,7 +29,7 @@ export function checkpoint(text, shapes, weights) {
 
 /** Read the bytes of a file, and check that the page can compute the model in it.
  *
- * @param known {defaults, supported, ngram_rows} of page/constants.py
+ * @param known {defaults, supported, ngram_rows} of page/playground/__init__.py
  * @returns {text, weights}, of the header and of the model alone
  * @throws Error that says why it cannot be opened */
 export function readCheckpoint(file, known) {

@@ -6,8 +6,7 @@ import { Random } from "./random.js";
 /** Number of weights in a tensor. */
 export const countOf = ([, shape]) => shape.reduce((a, b) => a * b, 1);
 
-/** [name, shape] of each weight, in the order of a GPT's state_dict; `ngramRows` are the rows of a table
- * of n-grams, at most. */
+/** [name, shape] of each weight, in the order of a GPT's state_dict. */
 export function shapesOf(config, vocabSize, ngramRows) {
   const { n_layer: L, n_head: H, n_kv_head: G, n_embd: C, block_size: B, bias } = config;
   const D = C / H, hidden = config.mlp_ratio * C;

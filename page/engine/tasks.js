@@ -14,9 +14,9 @@ const PUNCTUATION = chars(33, 94).filter((char) => !/[a-z0-9]/i.test(char));
 const VISIBLE = [...LETTERS, ...DIGITS, ...PUNCTUATION, ...chars(0x100, 0x1000)];
 
 class Task {
-  /** @param data the fields of configs/config.py, none omitted */
-  constructor(data, T) {
-    Object.assign(this, { data, T, n: data.task_kinds, size: data.task_length });
+  /** `data` are the fields of configs/config.py; `kinds` and `length` are for those that it omits. */
+  constructor(data, T, [kinds, length] = []) {
+    Object.assign(this, { data, T, n: data.task_kinds ?? kinds, size: data.task_length ?? length });
     this.numbers = T + 1;
   }
 

@@ -73,7 +73,4 @@ export class Trainer {
     const { step, weights } = (await this.ask(() => [["weights"]]))[rank];
     return { step: this.first + step, weights };
   }
-
-  /** End the workers. */
-  close() { for (const worker of this.workers) worker.terminate(); }
 }

@@ -9,7 +9,7 @@ import { drawCells, picture } from "../views/cells.js";
 import { theme } from "../views/colors.js";
 import { addPanel, el } from "../views/elements.js";
 import { count, number, percent, visible } from "../views/format.js";
-import { CURVES, drawLoss } from "../views/training.js";
+import { CURVES, showLoss } from "../views/training.js";
 
 const figures = [0, 1].map(() => ({ canvas: el("canvas"), caption: el("figcaption"), source: el("canvas") }));
 addPanel("compare-section", "The selected head of A, when it was kept, and of B, this run. " +
@@ -18,10 +18,10 @@ addPanel("compare-section", "The selected head of A, when it was kept, and of B,
     el("figure", {}, caption, canvas))));
 
 /** The loss and the accuracy, with those of A, if it was trained. */
-export function showLoss() {
+export function showLosses() {
   const { kept } = state, line = (y, title, kind = "", share = undefined) =>
     ({ y, title: `A: ${title}`, kind: `${kind} kept`, share, at: kept.steps });
-  drawLoss(!kept?.steps ? [] : [line(kept.loss, "loss"), ...CURVES.map(({ title, kind, i }) =>
+  showLoss(!kept?.steps ? [] : [line(kept.loss, "loss"), ...CURVES.map(({ title, kind, i }) =>
     line(kept.accuracy[i], title, kind, "accuracy"))], true);
 }
 

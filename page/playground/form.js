@@ -15,7 +15,7 @@ import { configFile, isHigh, savedRun, train } from "./training.js";
 import { comparison, goToA, keep, other } from "./compare.js";
 import { $, button, el, refill, saveFile } from "../views/elements.js";
 import { count, number } from "../views/format.js";
-import { drawMoment } from "../views/training.js";
+import { showMoment } from "../views/training.js";
 
 const mayReplace = () => last() === 0 || state.kept?.steps?.at(-1) === snapshots[last()].step || confirm(
   "Another model replaces this one. To keep it, press Cancel, then Download: Open brings it back.");
@@ -146,10 +146,8 @@ export function showTraining() {
 }
 
 /** Show the moment, of as many steps as the presses on Train will make. */
-export function showMoment() {
-  const times = Math.ceil(snapshots[last()].step / setting.max_steps);
-  drawMoment(` of ${count(times * setting.max_steps)}`);
-}
+export const showMomentOf = () => showMoment(` of ${
+  count(Math.ceil(snapshots[last()].step / setting.max_steps) * setting.max_steps)}`);
 
 /** Whether an induction head can form, but has not. */
 const isLate = () => COPIES && sizes.L > 1 && !range(HEADS).some(isHigh);
@@ -173,6 +171,6 @@ $("bar").firstElementChild.prepend(main, one, choice(steps, (text) => {
 $("play").after(button(copyLink, {}, "Copy link"), button(download, {}, "Download"),
   button(() => picked.click(), { title: "a .safetensors, which can also be dropped on the page" }, "Open"),
   picked, toA);
-$("play").value = "Replay";
+$("play").value = $("play").textContent = "Replay";
 $("equality").textContent = "This page trains and computes by itself, without PyTorch.";
 document.body.classList.add("live");

@@ -13,7 +13,7 @@ import { floatsOf } from "../engine/weights.js";
 
 export const script = document.querySelector("script[type=module]").textContent;
 
-const { tasks, help, words, sizes, supported } = data; // by __init__.py
+const { tasks, help, usual, supported } = data; // by __init__.py
 
 /** What the form and the address can set: `values` to choose from, or a number from `low` to `high`;
  * and the lesson that is about it. */
@@ -122,7 +122,6 @@ function keptRun() {
   return Object.keys(ofA).length ? { setting: other } : null;
 }
 
-/** The run to compare with at first. */
 export const kept = keptRun();
 
 /** The address of a setting, and of what differs in another one, A. */
@@ -170,20 +169,15 @@ function newConfig() {
 export const config = opened?.config ?? newConfig();
 const B = config.model.block_size;
 
-/** The config of a task, with its usual sizes where they are omitted. */
-const sized = (config) => ({ ...config,
-  task_kinds: config.task_kinds ?? sizes[config.source].task_kinds,
-  task_length: config.task_length ?? sizes[config.source].task_length });
-
 /** The task of an opened model, if its sequences can be made here. */
 function taskOf({ vocab, config: { data } }) {
   if (data.source === "text" || !Object.hasOwn(TASKS, data.source)) return null;
-  const task = new TASKS[data.source](sized(data), B);
+  const task = new TASKS[data.source](data, B, usual[data.source]);
   return `${task.vocab}` === `${vocab}` ? task : null;
 }
 
 const known = opened ? taskOf(opened)
-  : new TASKS[setting.task](setting.task === "text" ? { text } : sized(config.data), B);
+  : new TASKS[setting.task](setting.task === "text" ? { text } : config.data, B, usual[setting.task]);
 const V = (opened ?? known).vocab.length;
 /** Without its text, a model is measured on random strings. */
 export const task = known ??
@@ -206,10 +200,9 @@ function firstSnapshot() {
 /** The text that is shown first: a word that could be repeated, cut where the next letter can be
  * copied, or the beginning of a sequence, up to a match. */
 function opening([tokens]) {
-  const [low, high] = task.periods ?? [];
-  const word = words.find((each) => low <= each.length && each.length <= high &&
-    [...each].every((letter) => vocab.includes(letter)));
-  if (word) return [...word + word].slice(0, 22).map((letter) => vocab.indexOf(letter));
+  const { periods: [low, high] = [] } = task, { word } = data;
+  const ids = [...word + word].slice(0, 22).map((letter) => vocab.indexOf(letter));
+  if (low <= word.length && word.length <= high && !ids.includes(-1)) return ids;
   const shown = tokens.slice(0, Math.min(32, Math.floor(B * 3 / 4) + 1));
   const end = task.match(shown).findLastIndex((keys) => keys.length);
   return shown.slice(0, end < 0 ? shown.length : end + 1);

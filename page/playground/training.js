@@ -29,7 +29,7 @@ export const train = (count, pace = () => Infinity) =>
   (running = running.then(() => go(count, pace)));
 
 async function go(count, pace) {
-  trainer ??= new Trainer(config.model, { ...config.train, ...data.optimizer }, shapes, setting.workers, script, first);
+  trainer ??= new Trainer(config.model, { ...config.train, ...data.muon }, shapes, setting.workers, script, first);
   const end = trainer.steps + count, sent = [];
   let keeping = null, free = 0; // the promise of a snapshot, and when the next may follow
   change({ training: true, stopped: null });
@@ -125,13 +125,11 @@ export function configFile() {
   }).join("");
 }
 
-const { freeze, create } = Object;
-/** The page's global, which can now train, at full pace. */
-globalThis.glassgpt = freeze(create(globalThis.glassgpt, {
-  baselines: { value: data.baselines },
-  newest: { get: () => snapshots[last()] },
-  train: { enumerable: true, async value(steps) {
+Object.assign(globalThis.glassgpt, {
+  baselines: data.baselines,
+  newest: () => snapshots[last()],
+  async train(steps) { // at full pace
     const { step, lens_loss, accuracy: [accuracy] } = await train(steps);
     return { step, loss: lens_loss.at(-1), accuracy: Number.isNaN(accuracy) ? null : accuracy };
-  } },
-}));
+  },
+});

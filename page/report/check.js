@@ -14,9 +14,7 @@ const TOLERANCE = 1e-4; // of a logit, relative to the largest if that is above 
 /** The engine's logits of the reference text against PyTorch's, after another text and an edit, so
  * that a row that should have been computed again would show: {error, allowed, agrees}. */
 async function checkAgainstPyTorch(snapshot) {
-  const engine = engineFor("check", snapshot);
-  const { V } = sizes;
-  const { reference } = data;
+  const engine = engineFor("check", snapshot), { V } = sizes, { reference } = data;
   const middle = Math.floor(reference.length / 2);
   const other = reference.map((id, t) => (t < middle ? id : (id + 1) % V));
   const edits = editing.toEngine(["L0H0=zero", `hide@${middle}`]);

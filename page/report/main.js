@@ -7,12 +7,10 @@ import { LATER } from "../update.js";
 import { BIG } from "../views/big.js";
 import { $ } from "../views/elements.js";
 import { PANELS } from "../views/panels.js";
-import { drawLoss, drawMoment } from "../views/training.js";
+import { showLoss, showMoment } from "../views/training.js";
 import { check, showChecks, showEquality } from "./check.js";
 import { showExamples } from "./examples.js";
 import { openNgrams, showCopied, showNgrams } from "./ngrams.js";
-
-const showMoment = () => drawMoment(), showLoss = () => drawLoss();
 
 PANELS.splice(3, 0, { key: "examples", title: "Head examples", show: showExamples });
 LATER.splice(2, 0, check);

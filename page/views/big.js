@@ -3,8 +3,7 @@
 import { change, state } from "../state.js";
 import { $ } from "./elements.js";
 
-/** The parts by their keys: a name, what gets the focus, the panel that shows it, if it is one, and
- * whether it is there, if it need not be. */
+/** The parts by their keys: a name, what gets the focus, perhaps a panel, and whether it is there. */
 export const BIG = {
   head: { name: "Map", focus: "#map" },
   network: { name: "Network", focus: ".pick[tabindex='0']" },

@@ -27,6 +27,7 @@ export function showHead() {
   $("head-title").textContent = `${name}${label && ` ${label}`}`;
   $("ablate").textContent = `${off ? "Restore" : "Ablate"} ${name}`;
   $("ablate").ariaPressed = off;
+  $("instead").value = state.instead;
   $("ablate").disabled = isOff(`L${Math.floor(head / sizes.H)}.attn`);
   for (const button of document.querySelectorAll("[data-stage]")) {
     button.ariaPressed = button.dataset.stage === stage;
@@ -34,8 +35,6 @@ export function showHead() {
   $("map").ariaLabel = `Attention map of ${name}; arrow keys move in it`;
   paintMap(map, head, stage);
 }
-
-export const showInstead = () => { $("instead").value = state.instead; };
 
 export function drawMap() {
   const { view } = state;

@@ -33,8 +33,3 @@ export async function showPanel(isCurrent) {
   $(`${state.opened}-section`).scrollIntoView({ block: "nearest" });
   change({ opened: null });
 }
-
-/** Trace the circuit of what is selected now. */
-export function followCircuit() {
-  if (state.panel === "circuit") showCircuit();
-}

@@ -176,14 +176,14 @@ export const STEPS = [
 ];
 const buttons = STEPS.map(([name], i) => button(() => goToStep(i), {}, `${i + 1} ${name}`));
 
-export const showStep = () => refill($("step"), ...STEPS[state.guide][1]());
+export function showStep() {
+  buttons.forEach((button, i) => { button.ariaPressed = i === state.guide; });
+  refill($("step"), ...STEPS[state.guide][1]());
+}
 
 export function goToStep(i) {
   change({ guide: i });
   buttons[i].focus({ preventScroll: true });
 }
-
-export const showStepButtons = () =>
-  buttons.forEach((button, i) => { button.ariaPressed = i === state.guide; });
 
 $("steps").append(...buttons);

@@ -23,7 +23,7 @@ export const CURVES = [["in validation", "accuracy"], ["in training", "accuracy 
   .filter(({ i }) => Number.isFinite(snapshots[last()].accuracy[i])); // a text has no answers
 
 /** Show what was measured of the snapshot on show, after its step and how many there will be. */
-export function drawMoment(of = "") {
+export function showMoment(of = "") {
   const { view } = state, { step, lens_loss, accuracy } = snapshots[view.snapshot];
   const reached = stages().filter(({ at }) => at === view.snapshot)
     .flatMap(({ label }) => [" · ", term(label)]);
@@ -39,18 +39,12 @@ export function drawMoment(of = "") {
   $("slider").ariaValueText = $("moment").textContent;
 }
 
-let shownFor; // what the chart shows
-
 /** Draw the loss and the accuracy of all snapshots, with other lines; `values` adds a vertical axis. */
-export function drawLoss(others = [], values = false) {
+export function showLoss(others = [], values = false) {
   $("play").disabled = last() === 0;
   if ((last() === 0 && !others.length) || !state.view) return;
-  const { clientWidth, clientHeight } = $("loss");
-  const looks = [state.view.snapshot, state.newest, clientWidth, clientHeight,
-    ...others.map(({ at }) => at.at(-1))].join();
-  if (looks === shownFor) return; // typing does not change it
-  shownFor = looks;
-  showSlider();
+  $("slider").max = last();
+  $("slider").value = state.snapshot;
   const marks = stages();
   const y = snapshots.map(({ lens_loss }) => lens_loss[sizes.L]);
   const title = `validation loss per snapshot, from ${number(y[0], 2)} to ${number(y[last()], 2)}`;
@@ -59,11 +53,6 @@ export function drawLoss(others = [], values = false) {
   lineChart($("loss"), [{ y, kind: "", title }, ...curves, ...others],
     { label: title, places: stepsShown(), unit: "step", here: state.view.snapshot, dots: y, marks,
       levels: LEVELS, choose: goTo, values });
-}
-
-export function showSlider() {
-  $("slider").max = last();
-  $("slider").value = state.snapshot;
 }
 
 let timer; // while the page plays

@@ -131,7 +131,7 @@ def test_page_keeps_to_max_mb(
         assert "word word w".startswith("".join(CHARS[i] for i in text))
     monkeypatch.setitem(report_data.SUPPORTED, "activation", ["relu"])
     assert study.main(report) == 2
-    assert "error: the page does not support model.activation relu2" in capsys.readouterr().err
+    assert "error: the page does not support activation relu2" in capsys.readouterr().err
 
 
 def test_model_without_norms_has_no_page(
@@ -143,8 +143,8 @@ def test_model_without_norms_has_no_page(
     monkeypatch.setattr(Subject, "sequences", None)
     assert study.main(["report", "--source=text.txt"]) == 2
     *_, line = capsys.readouterr().err.splitlines()
-    assert line == "error: the page does not support model.norm none"
-    with pytest.raises(UserError, match=r"^the page does not support model.norm none$"):
+    assert line == "error: the page does not support norm none"
+    with pytest.raises(UserError, match=r"^the page does not support norm none$"):
         show("a")
 
 

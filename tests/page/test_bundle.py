@@ -16,7 +16,6 @@ ROOMS = ("engine", "report", "playground")  # and what both pages share
     ("line", "reason"),
     [
         ('import { two } from "./other.js";', "imports two: not an export of other.js"),
-        ('import { one, one } from "./other.js";', "imports one twice"),
         ('import "./absent.js";', "absent.js, which does not exist"),
         ('import "./circle.js";', "main.js imports circle.js imports main.js"),
         ('import one from "./other.js";', "is not a form of import"),

@@ -19,8 +19,7 @@ from lens.measure import repeated
 from lens.metrics import induction
 from model.generate import Sampling, window_start
 from model.gpt import GPT
-from page.constants import SUPPORTED
-from page.html import pack
+from page.html import SUPPORTED, pack
 from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_tokens
 from tests.page.conftest import ATTENTIONS, open_engine
 
@@ -202,7 +201,7 @@ def test_logits_match_pytorch_for_random_models_and_edits(
         logits = np.array(found).reshape(expected.shape)
         assert np.abs(logits - expected).max() < 1e-4 * max(1.0, np.abs(expected).max())
     t, token = random.randrange(len(text)), random.randrange(V)
-    parts = tab.evaluate("(a) => engine.votes(...a)", [t, token])
+    parts = tab.evaluate("(a) => engine.contributions(...a)", [t, token])
     assert len(parts["heads"]) == config.n_layer * config.n_head
     total = parts["embedding"] + parts["biases"] + sum(parts["heads"]) + sum(parts["mlps"])
     assert total == pytest.approx(logits[t, token], abs=1e-4)

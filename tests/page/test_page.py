@@ -239,7 +239,7 @@ def test_edited_model_of_an_earlier_step_matches_pytorch(tab: Any, report: Repor
     assert "step 1 ·" in tab.inner_text("#moment")
     assert read(tab, "#moment") == pytest.approx([data["lens_loss"][-1]], abs=6e-4)
     act(tab, ".bar-button >> nth=2")
-    *parts, logit = read(tab, "#votes table")
+    *parts, logit = read(tab, "#contributions table")
     assert len(parts) == (H + 1) * L + 1 and parts[H] == 0  # no biases; layer 0's MLP is ablated
     assert sum(parts) == pytest.approx(logit, abs=0.06)
     assert logit == pytest.approx(float(lens_TV[-1][-1].sort().values[-3]), abs=6e-3)
@@ -455,7 +455,7 @@ def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, repor
     says = f"'{shown(CHARS[int(best.argmax())])}' {best.max():.2f}"
     assert tab.inner_text(".end >> nth=1").endswith(says)
     act(tab, ".end >> nth=1")
-    contribution = read(tab, "#votes td:last-child")[1]
+    contribution = read(tab, "#contributions td:last-child")[1]
     act(tab, ".mlp .opens >> nth=1")
     assert read(tab, "#mlp-note") == [pytest.approx(contribution, abs=0.01)]
     assert tab.locator("#neurons tr").count() == 13
@@ -608,12 +608,12 @@ def test_address_says_what_is_on_show(show: Show) -> None:
     act(tab, "[data-stage=scores]")
     tab.select_option("#measure", "ablation mean")
     act(tab, ".bar-button >> nth=1")
-    before = read(tab, ".pick > span > span, #votes .number")
+    before = read(tab, ".pick > span > span, #contributions .number")
     address = wait_for_address(tab, "logit=")
     tab = show(address=address)
     assert tab.get_attribute("[data-stage=scores]", "aria-pressed") == "true"
     assert tab.input_value("#measure") == "ablation mean"
-    assert read(tab, ".pick > span > span, #votes .number") == before
+    assert read(tab, ".pick > span > span, #contributions .number") == before
     press(tab, "r")
     tab.wait_for_function("() => !location.hash")
 
@@ -934,12 +934,15 @@ def test_big_letters_step_through_a_map_that_does_not_fit(show: Show, report: Re
 
 def test_keyboard_selects_edits_and_plays(tab: Any) -> None:
     act(tab, ".bar-button >> nth=1")
-    before = read(tab, "#votes .number")
-    act(tab, "#votes td button >> nth=0")
+    before = read(tab, "#contributions .number")
+    act(tab, "#contributions td button >> nth=0")
     assert tab.inner_text(SELECTED) == "L0H0"
-    tab.check("#votes input")  # relative to the runner-up
+    tab.check("#contributions input")  # relative to the runner-up
     name = tab.inner_text(".write >> nth=0")
-    assert f"minus '{name}'" in tab.inner_text("#votes") and read(tab, "#votes .number") != before
+    assert (
+        f"minus '{name}'" in tab.inner_text("#contributions")
+        and read(tab, "#contributions .number") != before
+    )
     for key, head in (("Right", 1), ("Down", 3), ("Left", 2), ("Left", 2), ("Up", 0)):
         press(tab, f"Arrow{key}")
         assert tab.inner_text(SELECTED) == HEADS[head]
@@ -1041,6 +1044,7 @@ def test_picture_is_of_the_open_panel_or_the_selected_head(tab: Any, tmp_path: P
 def test_model_that_never_was_a_run_has_no_step(show: Show, report: Report) -> None:
     data = {**report.data, "snapshots": report.data["snapshots"][-1:], "saved": 1}
     data["run"] = {**data["run"], "step": 0}
+    data["snapshots"] = [{**data["snapshots"][0], "step": 0}]
     tab = show(make_html(data, report.weights[:1]))
     assert not re.search("step [0-9]|--train", tab.inner_text("body"))
 

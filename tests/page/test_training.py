@@ -14,8 +14,8 @@ from torch import Tensor
 
 from configs.config import ModelConfig, TrainConfig
 from model.gpt import GPT, NGRAM_ROWS, next_token_loss
-from page.constants import FOR_TRAINING
 from page.html import pack
+from page.playground import playground_data
 from tests.lens.models import CLASSICAL, MODERN, VOCAB
 from tests.page.conftest import ATTENTIONS
 from training.optim import make_optimizer
@@ -42,7 +42,7 @@ async function train(config, vocabSize, packed, batches, train, workers) {
   for (let rank = 0; rank < workers; rank++) {
     weights.push(base64((await trainer.weights(rank)).weights));
   }
-  trainer.close();
+  for (const worker of trainer.workers) worker.terminate();
   return { steps, weights, shapes };
 }
 """
@@ -146,7 +146,7 @@ def train(
     given = dataclasses.asdict(config), VOCAB, packed(model) if model else None
     rest = (
         [each.tolist() for each in batches],
-        dataclasses.asdict(choices) | FOR_TRAINING["optimizer"],
+        dataclasses.asdict(choices) | playground_data()["muon"],
         workers,
     )
     result = tab.evaluate("(a) => train(...a)", [*given, *rest])
