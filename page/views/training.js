@@ -42,9 +42,9 @@ export function showMoment(of = "") {
 /** Draw the loss and the accuracy of all snapshots, with other lines; `values` adds a vertical axis. */
 export function showLoss(others = [], values = false) {
   $("play").disabled = last() === 0;
-  if ((last() === 0 && !others.length) || !state.view) return;
   $("slider").max = last();
   $("slider").value = state.snapshot;
+  if ((last() === 0 && !others.length) || !state.view) return;
   const marks = stages();
   const y = snapshots.map(({ lens_loss }) => lens_loss[sizes.L]);
   const title = `validation loss per snapshot, from ${number(y[0], 2)} to ${number(y[last()], 2)}`;
