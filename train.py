@@ -28,6 +28,7 @@ from common.errors import UserError, command, printable, shell_word
 from configs.config import STRICT, Config, TrainConfig
 from configs.load import SECTIONS, Values, build, read_command_line, read_config, read_yaml
 from data.batches import Batches, check_named_text, open_batches
+from data.sources import check_column
 from model.fast.choose import choose_decoder
 from model.generate import Sampling, generate
 from model.gpt import GPT
@@ -53,9 +54,17 @@ from training.machine import (
     prepare_machine,
     read_processes,
 )
-from training.optim import Optimizer, get_lr_scale, gradient_of, update_weights
+from training.optim import (
+    Optimizer,
+    count_doublings,
+    dropout_at,
+    get_lr_scale,
+    gradient_of,
+    update_weights,
+    weight_decay_at,
+)
 from training.state import TrainState
-from training.step import compute_gradients, dropout_rate, make_model
+from training.step import compute_gradients, make_model
 
 EXIT = 1.0  # seconds for the last checkpoint and the end of the command
 SIGPIPE = 13  # a closed pipe or terminal; Windows does not have this signal
@@ -110,16 +119,18 @@ def train(
     pending: list[tuple[Tensor, Tensor]] = []  # losses and gradient norms, on the device
     readings = [(state.step, 0.0)]  # numbers of steps, and the seconds they took in this session
     busy, stopped = 0.0, 0  # seconds of the steps in this session; the signal to stop
-    evaluation = -evaluation_steps(config, batches)  # seconds, or before the first, steps
+    evaluation: float | None = None  # seconds of the last one
     began, first = time.perf_counter() - state.seconds, state.step
     with StopSignal() as stop, Log(folder, config, state, batches) as log:
         if plan.max_steps is not None:
             log.print(describe_end(config, batches, model))
         while True:
             # 1. Set the end of the run, if the learning rates have to decay from here on.
-            if plan.max_steps is None and len(readings) > 1:
-                left = deadline - time.perf_counter()
-                (expected,) = processes.mean(expect_steps(plan, readings, evaluation, left))
+            if plan.max_steps is None and state.step == readings[-1][0] > first:
+                in_steps, left = evaluation_steps(config, batches), deadline - time.perf_counter()
+                (expected,) = processes.mean(
+                    expect_steps(plan, readings, evaluation, in_steps, left)
+                )
                 log.steps = int(expected)
                 if ended := set_end(plan, state.step, expected):
                     plan, config = ended, dataclasses.replace(config, train=ended)
@@ -163,8 +174,10 @@ def train(
             shard = batch.chunk(processes.world_size)[processes.rank]
             rng = np.random.default_rng([plan.seed, index, processes.rank])
             torch.manual_seed(int(rng.integers(2**63)))
-            if config.model.dropout is None:
-                model.set_dropout(dropout_rate(model, batches.passes(index, plan.batch_size)))
+            passes = batches.passes(index, plan.batch_size)
+            doublings = count_doublings(optimizer.weights, passes)
+            if config.model.dropout is None:  # else it is constant, also for compiled code
+                model.set_dropout(dropout_at(doublings, config.model))
             loss, norm = compute_gradients(ddp_model, optimizer.weights, shard, plan)
             pending.append((loss, norm))
 
@@ -176,7 +189,7 @@ def train(
                     for each in zip(*pending, strict=True)
                 )
                 check_results(losses, norms, state.step, optimizer.weights)
-            update_weights(optimizer, norm, plan, index)
+            update_weights(optimizer, norm, plan, index, doublings)
             busy += time.perf_counter() - started
             if reading:
                 readings.append((state.step, busy))
@@ -203,12 +216,19 @@ def due_at(step: int, plan: TrainConfig, snapshots: set[int]) -> set[str]:
 
 def describe_end(config: Config, batches: Batches, model: GPT) -> str:
     """Return in one line how long the run is, how often it reads its text, and what follows."""
-    steps, dropout = config.train.max_steps or 0, config.model.dropout
+    steps = config.train.max_steps or 0
     passes = batches.passes(steps, config.train.batch_size)
+    doublings = count_doublings(dict(model.named_parameters()), passes)
     reads = f"reads the text {passes:.1f} times" if passes else "draws new sequences in each step"
-    rate = dropout_rate(model, passes) if dropout is None else dropout
-    said = f"dropout {'rises to ' * (dropout is None)}{rate:.2g}" if rate else "no dropout"
-    return f"--train.max_steps {steps} {reads}; {said}"
+    first, last = (
+        {
+            "dropout": dropout_at(each, config.model),
+            "weight decay": weight_decay_at(each, config.train),
+        }
+        for each in (0.0, doublings)
+    )
+    rates = [f"{key} {'rises to ' * (first[key] < rate)}{rate:.2g}" for key, rate in last.items()]
+    return ", ".join([f"--train.max_steps {steps} {reads}", *rates])
 
 
 def check_results(
@@ -277,6 +297,9 @@ class Start(NamedTuple):
     restore: Callable[[GPT, Optimizer], None]
     """Copies what was saved into the model and the optimizer."""
 
+    name: str
+    """The beginning of a new run's name."""
+
     weights: str = ""
     """The origin of the weights, in lines of config.yaml."""
 
@@ -286,10 +309,11 @@ class Start(NamedTuple):
 
 def start_new(file: str | None, values: Values, processes: Processes) -> Start:
     """Start a run from the config."""
-    config = read_config(values, file)
+    config = read_flags(values, file)
     machine = prepare_machine(config.train, processes)
     batches = open_batches(config.data, config.model.block_size, config.train.seed)
-    return Start(config, TrainState(), machine, batches, lambda model, optimizer: None)
+    name = Path(file).stem if file else "default"
+    return Start(config, TrainState(), machine, batches, lambda model, optimizer: None, name)
 
 
 def start_from(saved: SavedRun, file: str | None, values: Values, processes: Processes) -> Start:
@@ -297,12 +321,21 @@ def start_from(saved: SavedRun, file: str | None, values: Values, processes: Pro
     config = change_config(saved, "--init_from", file, values)
     machine = prepare_machine(config.train, processes)
     batches = open_batches(
-        config.data, config.model.block_size, config.train.seed, saved.tokenizer, extend=True
+        config.data,
+        config.model.block_size,
+        config.train.seed,
+        saved.tokenizer,
+        extend=True,
+        saved=saved.header.corpus,
     )
-    weights = saved.origin + saved.new_characters(batches.tokenizer)
-    state = TrainState(last_eval_step=-1)
     return Start(
-        config, state, machine, batches, lambda model, optimizer: saved.restore(model), weights
+        config,
+        TrainState(last_eval_step=-1),
+        machine,
+        batches,
+        lambda model, optimizer: saved.restore(model),
+        Path(file).stem if file else f"from-{saved.path.parent.name}",
+        saved.origin + saved.new_characters(batches.tokenizer),
     )
 
 
@@ -333,9 +366,10 @@ def start_again(saved: SavedRun, file: str | None, values: Values, processes: Pr
     if saved.header.machine != machine:
         before = printable(str(saved.header.machine))
         notes.append(f"note: rounding may differ from the previous session: {before}")
-    batches = open_batches(config.data, config.model.block_size, plan.seed, saved.tokenizer)
+    corpus, block_size = saved.header.corpus, config.model.block_size
+    batches = open_batches(config.data, block_size, plan.seed, saved.tokenizer, saved=corpus)
     saved.check_resume(batches.corpus, plan)
-    return Start(config, state, machine, batches, saved.restore, saved.origin, tuple(notes))
+    return Start(config, state, machine, batches, saved.restore, "", saved.origin, tuple(notes))
 
 
 def change_config(saved: SavedRun, flag: str, file: str | None, values: Values) -> Config:
@@ -344,10 +378,18 @@ def change_config(saved: SavedRun, flag: str, file: str | None, values: Values) 
     Raises:
         UserError: for a change that `flag` does not allow, or a text that only the saved run names.
     """
-    config = read_config(values, file, saved.config)
+    config = read_flags(values, file, saved.config)
     check_changes(saved.config, config, flag)
     if "source" not in given(file, values, "data"):
         check_named_text(config.data, saved.tokenizer, saved.header.corpus)
+    return config
+
+
+def read_flags(values: Values, file: str | None, config: Config = Config()) -> Config:  # noqa: B008
+    """Read the config, and reject a column that its text does not have."""
+    config = read_config(values, file, config)
+    if "column" in values["data"]:
+        check_column(config.data)
     return config
 
 
@@ -363,7 +405,7 @@ def main(argv: list[str]) -> int:
     sections = {"": Options} | SECTIONS
     words, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
     options, file = build(Options, values[""]), words[0] if words else None
-    processes, folder, name = read_processes(), None, Path(file).stem if file else "default"
+    processes, folder = read_processes(), None
     with ExitStack() as stack:  # the run's lock, and the group of processes
         # What the run starts from. What follows is the same for each.
         if options.resume is not None:
@@ -371,10 +413,7 @@ def main(argv: list[str]) -> int:
             folder = stack.enter_context(lock_run(resumed)) if processes.is_main else None
             start = start_again(open_run(resumed, "last"), file, values, processes)
         elif options.init_from is not None:
-            saved = open_run(options.init_from)
-            name = name if file else f"from-{saved.path.parent.name}"
-            start = start_from(saved, file, values, processes)
-            del saved  # the model gets copies of its tensors
+            start = start_from(open_run(options.init_from), file, values, processes)
         else:
             start = start_new(file, values, processes)
         config, state, machine, batches = start[:4]
@@ -400,9 +439,9 @@ def main(argv: list[str]) -> int:
         model, optimizer = make_model(config, batches.tokenizer.vocab_size, machine)
         print(f"model: {model.describe()}")
         start.restore(model, optimizer)
-        del start
         if folder is None and processes.is_main:
-            folder = stack.enter_context(lock_run(make_folder(options.run, name)))
+            folder = stack.enter_context(lock_run(make_folder(options.run, start.name)))
+        del start  # the model and the optimizer have copies of its tensors
         if folder:
             rewind(folder, state)
             save_config(folder, config, about)

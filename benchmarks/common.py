@@ -4,6 +4,7 @@ A row of results is a dictionary whose keys are the columns of the table. A list
 number per repetition: the table shows the median (minimum to maximum), the JSON line every number.
 """
 
+import glob
 import json
 import math
 import multiprocessing
@@ -188,16 +189,27 @@ def read_training(
     options, word, values = read_options(kind, argv, "[CONFIG.yaml]", **SECTIONS)
     file = str(Path(word).resolve()) if word else default
     config = read_config(values, file or None)
-    source = config.data.source
-    if isinstance(source, str) and Path(source).exists():
-        values["data"]["source"] = str(Path(source).resolve())
-    flags = [
+    if (source := absolute(config.data.source)) != config.data.source:
+        values["data"]["source"] = source
+    return options, file, config, flags_of({name: values[name] for name in SECTIONS})
+
+
+def absolute(source: list[str] | str) -> Any:
+    """Return the absolute paths of the sources that are files or globs."""
+    if isinstance(source, list):
+        return [absolute(each) for each in source]
+    is_local = Path(source).exists() or glob.glob(source)
+    return str(Path(source).resolve()) if is_local else source
+
+
+def flags_of(values: Values) -> list[str]:
+    """Return values, by section and name, as flags of train.py."""
+    return [
         f"--{section}.{name}={value}"
-        for section in SECTIONS
-        for name, given in values[section].items()
+        for section, fields in values.items()
+        for name, given in fields.items()
         for value in (given if isinstance(given, list) else [given])
     ]
-    return options, file, config, flags
 
 
 def train(

@@ -32,7 +32,7 @@ from pydantic.dataclasses import dataclass
 from benchmarks import common as frame
 from benchmarks.recipe import mean_and_deviation
 from common.errors import UserError, command
-from configs.config import STRICT
+from configs.config import STRICT, Config
 from configs.load import read_config, read_yaml
 from training.folder import read_metrics
 
@@ -83,13 +83,15 @@ def verdict(differences: Sequence[float], seeds: int) -> str | None:
     return "yes" if gain >= GAIN and gain > statistics.stdev(differences) else "no"
 
 
-def kept_by_chance(spread: float, seeds: int) -> float:
+def kept_by_chance(spread: float, seeds: int, error: float = 0.0) -> float:
     """Return how often the rule keeps a change without effect, if paired differences have this
-    standard deviation."""
-    nights = np.random.default_rng(0).normal(0, spread, (10_000, seeds)).tolist()
+    standard deviation, and what all of them share, because its number of steps is measured, has
+    this one."""
+    random = np.random.default_rng(0)
+    nights = random.normal(0, spread, (10_000, seeds)) + random.normal(0, error, (10_000, 1))
     return statistics.mean(
         next(filter(None, (verdict(night[:n], seeds) for n in range(1, seeds + 1)))) == "yes"
-        for night in nights
+        for night in nights.tolist()
     )
 
 
@@ -130,8 +132,9 @@ def copy_code(tree: Path) -> None:
     shutil.copytree(frame.ROOT, tree, ignore=shutil.ignore_patterns(".*", "runs", "cache"))
 
 
-def read_trials(folder: Path, base: Trial) -> list[Trial]:
-    """Return the changes in a folder, with each patch applied to a copy of the base's code.
+def read_trials(folder: Path, base: Trial, config: Config) -> list[Trial]:
+    """Return the changes in a folder: of the base's config, or a patch, which is applied to a copy
+    of the base's code.
 
     Raises:
         UserError: for a patch that does not apply, and for a file that is not a config.
@@ -140,7 +143,7 @@ def read_trials(folder: Path, base: Trial) -> list[Trial]:
     for path in sorted(folder.iterdir()):
         name = path.stem.replace("_", " ")
         if path.suffix == ".patch":
-            tree = base.tree.with_name(path.stem)
+            tree = base.tree.with_name(path.name)
             shutil.copytree(base.tree, tree)
             # In a repository of its own; inside another one, git would skip the files in silence.
             for words in (["init", "--quiet"], ["apply", str(path.resolve())]):
@@ -149,10 +152,14 @@ def read_trials(folder: Path, base: Trial) -> list[Trial]:
                     raise UserError(f"{path} does not apply: {' '.join(done.stderr.split())}")
             trials.append(base._replace(name=name, tree=tree))
         elif path.suffix == ".yaml":
-            read_config({}, str(path))
-            sections = read_yaml(str(path)).items()
-            change = [f"--{part}.{key}={x}" for part, given in sections for key, x in given.items()]
-            trials.append(base._replace(name=name, change=change))
+            read_config({}, str(path), config)
+            values = read_yaml(str(path))
+            if "source" in values.get("data", {}):
+                values["data"]["source"] = frame.absolute(values["data"]["source"])
+            change = frame.flags_of(values)
+            changed = {flag.split("=")[0] for flag in change}  # a list replaces the base's
+            words = [word for word in base.words if word.split("=")[0] not in changed]
+            trials.append(base._replace(name=name, words=words, change=change))
     return trials
 
 
@@ -162,11 +169,14 @@ def fastest(bursts: Iterable[Sequence[float]]) -> float:
     return statistics.mean(map(min, zip(*bursts, strict=True)))
 
 
-def same_time(base: Trial, trial: Trial, steps: int) -> int:
-    """Return how many steps of a change take as long as these of the base."""
-    bursts = [(base.burst(), trial.burst()) for _ in range(BURSTS)]
-    of_base, of_trial = map(fastest, zip(*bursts, strict=True))
-    return round(steps * of_base / of_trial)
+def same_time(base: Trial, trial: Trial, steps: int) -> tuple[float, float]:
+    """Return how many steps of a change take as long as these of the base, and the standard error
+    of this number, from those without one pair of bursts each (the jackknife)."""
+    pairs = [(base.burst(), trial.burst()) for _ in range(BURSTS)]
+    chosen = [pairs, *itertools.combinations(pairs, BURSTS - 1)]
+    both = [[*map(fastest, zip(*some, strict=True))] for some in chosen]
+    fitting, *others = (steps * of_base / of_trial for of_base, of_trial in both)
+    return fitting, statistics.pstdev(others) * (BURSTS - 1) ** 0.5
 
 
 def compare(
@@ -212,10 +222,12 @@ def report(rows: list[frame.Row], seeds: int) -> None:
     variances = [statistics.variance(r["difference"]) for r in rows if len(r["difference"]) > 1]
     if variances:
         spread = statistics.mean(variances) ** 0.5
-        chance = kept_by_chance(spread, seeds)
+        error = statistics.mean(row["error"] ** 2 for row in rows) ** 0.5
+        chance = kept_by_chance(spread, seeds, error)
         print(
-            f"paired differences have a standard deviation of {spread:.4f}, with which the rule "
-            f"keeps {chance:.1%} of changes without effect"
+            f"paired differences have a standard deviation of {spread:.4f}, and the error of the "
+            f"measured steps changes them by {error:.4f}, with which the rule keeps {chance:.1%} "
+            f"of changes without effect"
         )
 
 
@@ -230,12 +242,12 @@ def main(argv: list[str]) -> int:
         file = file.removeprefix(f"{frame.ROOT}{os.sep}")  # of the copy that trains
         # With one thread, CPU time is the time that training needs.
         base = Trial("base", tree, [*[file] * bool(file), *flags, "--train.threads=1"], [])
-        trials = read_trials(Path(options.trials), base)
+        trials = read_trials(Path(options.trials), base, config)
         steps = config.train.max_steps
         if steps is None:
             seconds = fastest(base.burst() for _ in range(BURSTS))
             steps = int(60 * config.train.minutes / seconds)
-        train_base = functools.cache(functools.partial(base.train, steps))
+        train_base, fewer = functools.cache(base.train), max(1, steps * 3 // 4)
         rows: list[frame.Row] = []
         try:
             for trial in trials:
@@ -245,9 +257,14 @@ def main(argv: list[str]) -> int:
                     print(f"{trial.name}: tried before; --again tries it again", file=sys.stderr)
                     continue
                 try:
-                    fitting = same_time(base, trial, steps)
-                    print(f"{trial.name}: {fitting} steps instead of {steps}", file=sys.stderr)
-                    rows.append(compare(trial, fitting, train_base, seed, options.seeds))
+                    fitting, error = same_time(base, trial, steps)
+                    about = f"{fitting:.0f} ± {error:.1f} steps instead of {steps}"
+                    print(f"{trial.name}: {about}", file=sys.stderr)
+                    # What the base loses with fewer steps says what that error changes.
+                    less, whole = (train_base(n, seed)["first_half"][0] for n in (fewer, steps))
+                    train = functools.partial(train_base, steps)
+                    rows.append(compare(trial, round(fitting), train, seed, options.seeds))
+                    rows[-1]["error"] = error * (less - whole) / max(1, steps - fewer)
                 except UserError as error:  # the night goes on
                     print(f"{trial.name}: {error}", file=sys.stderr)
                 else:

@@ -28,13 +28,13 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from benchmarks import common as frame
+from benchmarks.browser import ACT, DONE, open_report, start_browser
 from common.errors import UserError, command
 from configs.config import STRICT, Count, Natural
 from configs.load import read_config
 from model.gpt import GPT
 from page.html import fill_page, to_json
 from page.playground import SETTINGS, playground_data
-from tests.browser import ACT, DONE, open_report, start_browser
 from training.optim import make_optimizer
 from training.step import train_step
 

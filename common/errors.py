@@ -35,7 +35,10 @@ def reading(path: Path | str, what: str = "is damaged") -> Iterator[None]:
     except Exception as error:
         if isinstance(error, FileNotFoundError) and isinstance(path, Path):
             raise UserError(f"there is no {error.filename or path}") from error
-        raise UserError(f"{path} {what}: {' '.join(str(error).split())}") from error
+        reason = " ".join(str(error).split())
+        if isinstance(error, KeyError):  # whose text is the key alone
+            reason = f"unknown or missing: {reason}"
+        raise UserError(f"{path} {what}: {reason}") from error
 
 
 def command(main: Callable[[list[str]], int]) -> Callable[..., int]:

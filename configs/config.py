@@ -59,7 +59,7 @@ class DataConfig:
 
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Fraction of each file for validation. Its splits are training, validation and test, in this
-    order."""
+    order. Of many files whose part would be shorter than a context, whole files are drawn."""
 
     test_fraction: Fraction = 0.0
     """Fraction of each file for the test split, which only study.py evaluate uses."""
@@ -75,8 +75,9 @@ class DataConfig:
     """Split of the Hub dataset; train+validation+test joins three splits."""
 
     column: list[str] | str = "text"
-    """Column with the text, of a Hub dataset or a table: .jsonl, .json, .csv, .parquet. For
-    several, such as author and text, repeat the flag: they are joined with a colon."""
+    """Column with the text, of a Hub dataset or a table: .csv, .tsv, .jsonl, .ndjson, .json,
+    .parquet. For several, such as author and text, repeat the flag: they are joined with a
+    colon."""
 
     task_kinds: Count | None = None
     """For a task: number of tokens (repeat, sink), letters (wrap), states (markov), kinds of
@@ -246,8 +247,9 @@ class TrainConfig:
     decay_fraction: Annotated[float, Field(ge=0, le=1)] = 0.6
     """Final fraction of the run over which the learning rates decay."""
 
-    weight_decay: NonNegative = 0.1
-    """Decoupled weight decay of matrices and embeddings, multiplied by the learning rate."""
+    weight_decay: NonNegative | None = None
+    """Decoupled weight decay of matrices and embeddings, multiplied by the learning rate. If
+    omitted, it is 0.1 at first, and rises as model.dropout does."""
 
     ngram_decay: NonNegative | None = None
     """Weight decay of the n-gram embeddings. If omitted, weight_decay."""

@@ -5,9 +5,10 @@ A sequence has T + 1 tokens, where T is block_size: the model reads the first T 
 last T.
 """
 
+import dataclasses
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -28,6 +29,9 @@ from data.tokenizer import CharTokenizer, Tokenizer, WordTokenizer
 SMALLER_CONTEXT = ", a larger --data.val_fraction or, in a new run, a smaller --model.block_size"
 SAME_TEXT = "; --resume takes the same text only, --init_from any"
 HELD_OUT = 256  # sequences of a task, for validation and for a test
+# Tokens. It does not depend on the context, so that the losses of all runs of a text are of the same
+# validation split.
+SHORTEST_END = 256
 
 
 def open_batches(
@@ -36,18 +40,24 @@ def open_batches(
     seed: int,
     tokenizer: Tokenizer | None = None,
     extend: bool = False,
+    saved: Corpus | None = None,
 ) -> "Batches":
     """Return the sequences that the config names.
 
     Args:
         tokenizer: encode with this tokenizer instead of one made for the text.
         extend: add the characters of a text that this tokenizer lacks.
+        saved: what a saved run recorded of its text; the same text is split in the same way.
 
     Raises:
         UserError: if the text cannot be loaded, or a split is shorter than a sequence.
     """
     if str(config.source) not in TASKS:
-        return TextBatches(load_text(config, tokenizer, extend), config, block_size, seed)
+        text = load_text(config, tokenizer, extend)
+        shortest_end = SHORTEST_END
+        if saved and saved.sha256 == text.corpus.sha256:
+            shortest_end = saved.shortest_end
+        return TextBatches(text, config, block_size, seed, shortest_end)
     batches = TaskBatches(config, block_size, seed)
     V = batches.tokenizer.vocab_size
     # Sequences are ids: a saved run keeps its own tokens.
@@ -90,22 +100,26 @@ def cached_training_tokens(
     with suppress(UserError):  # there is no such file any more, or the cache is damaged
         entry = find_entry(config, source := find_source(config), tokenizer)
         if entry.exists() and (text := read_entry(entry, source)).corpus.sha256 == corpus.sha256:
-            return TextBatches(text, config, block_size=1, seed=0).train_tokens
+            return TextBatches(text, config, 1, 0, corpus.shortest_end).train_tokens
     return None
 
 
 class TextBatches:
     """Sequences of a text, which is split into training, validation and perhaps test."""
 
-    def __init__(self, text: Text, config: DataConfig, block_size: int, seed: int) -> None:
-        tokens, self.tokenizer, self.corpus, entry = text
+    def __init__(
+        self, text: Text, config: DataConfig, block_size: int, seed: int, shortest_end: int = 0
+    ) -> None:
+        tokens, self.tokenizer, corpus, entry = text
+        self.corpus = dataclasses.replace(corpus, shortest_end=shortest_end)
         self.start = list[int]()  # of a printed sample
         self.block_size, self.seed = block_size, seed
         fewer = config.tokenizer == "bpe" and self.tokenizer.vocab_size < config.vocab_size
         self.note = f", fewer than vocab_size {config.vocab_size}" * fewer
         if not self.corpus.is_utf8:
             self.note = "; the text is not UTF-8, so each byte counts as a character"
-        splits = split_parts(tokens, self.corpus.parts, config.val_fraction, config.test_fraction)
+        fractions = config.val_fraction, config.test_fraction
+        splits, whole = split_parts(tokens, self.corpus, *fractions)
         sizes = list(map(len, splits))
         if min(sizes[: 3 if config.test_fraction else 2]) <= block_size:
             raise UserError(
@@ -115,7 +129,9 @@ class TextBatches:
             )
         self.train_tokens, self.val_tokens, self.test_tokens = splits
         self.validation_tokens = len(self.val_tokens) - 1
-        self.baselines_path = entry / f"baselines-{config.val_fraction}-{config.test_fraction}.json"
+        self.whole = f" ({whole} of {len(corpus.parts)} files held out whole)" * (whole > 0)
+        names = map(str, [*fractions, shortest_end * (whole > 0)])
+        self.baselines_path = entry / f"ngrams-{'-'.join(names)}.json"
         # Call these with a batch size B, and perhaps a limit.
         self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)
         self.test_batches = functools.partial(one_pass, self.test_tokens, block_size)
@@ -126,7 +142,7 @@ class TextBatches:
         return (
             f"{printable(self.corpus.source)}, {self.corpus.tokens:,} tokens "
             f"(a vocabulary of {self.tokenizer.vocab_size}{self.note}), "
-            f"{len(self.val_tokens):,} held out for validation"
+            f"{len(self.val_tokens):,} held out for validation{self.whole}"
         )
 
     def train_batch(self, step: int, batch_size: int) -> Tensor:
@@ -217,18 +233,34 @@ Batches = TextBatches | TaskBatches
 
 
 def split_parts(
-    tokens: npt.NDArray[Any], lengths: Sequence[int], val_fraction: float, test_fraction: float
-) -> list[npt.NDArray[Any]]:
+    tokens: npt.NDArray[Any], corpus: Corpus, val_fraction: float, test_fraction: float
+) -> tuple[list[npt.NDArray[Any]], int]:
     """Split each file into training, validation and test tokens, in this order, and join the parts
-    of each split. With a single file, they are views."""
-    splits = []
-    for part in np.split(tokens, np.cumsum(lengths)[:-1]):
+    of each split; with a single file, they are views. Of many files that are too short for it, each
+    belongs to one split as a whole.
+
+    Returns:
+        The tokens of each split, and the number of files that are validation as a whole.
+    """
+
+    def cut(items: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         # Round first, because 100 million times 0.9 must not be 89,999,999.99999999.
-        train_end = int(round(len(part) * (1 - val_fraction - test_fraction), 3))
-        splits.append(np.split(part, [train_end, len(part) - round(len(part) * test_fraction)]))
+        train_end = int(round(len(items) * (1 - val_fraction - test_fraction), 3))
+        return np.split(items, [train_end, len(items) - round(len(items) * test_fraction)])
+
+    files, held_out = np.split(tokens, np.cumsum(corpus.parts)[:-1]), 0
+    splits = [cut(file) for file in files]
+    short = [i for i, (_, val, _) in enumerate(splits) if len(val) < corpus.shortest_end]
+    if len(short) * min(val_fraction, test_fraction or 1) >= 1:
+        # Every seed holds out the same files, so that the losses of runs can be compared.
+        drawn = cut(np.random.default_rng(0).permutation(short))
+        held_out = len(drawn[1])
+        for which, numbers in enumerate(drawn):
+            for i in numbers:
+                splits[i] = [files[i] if k == which else files[i][:0] for k in range(3)]
     return [
         each[0] if len(each) == 1 else np.concatenate(each) for each in zip(*splits, strict=True)
-    ]
+    ], held_out
 
 
 @functools.lru_cache(maxsize=2)  # a batch may end one epoch and begin the next

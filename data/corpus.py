@@ -33,7 +33,7 @@ from data.tokenizer import (
     train_bpe,
 )
 
-ENTRY = 2  # raise it when a text is read in another way, or its entry of the cache holds more
+ENTRY = 3  # raise it when a text is read in another way, or its entry of the cache holds more
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -50,7 +50,11 @@ class Corpus:
     """Hash of the bytes; empty for generated data."""
 
     parts: tuple[Natural, ...] = ()
-    """Number of tokens of each file; the end of each is held out. Empty for generated data."""
+    """Number of tokens of each file. Empty for generated data."""
+
+    shortest_end: Natural = 0
+    """The end of each file is held out. Of the files whose end would have fewer tokens than this,
+    whole files are, if there are enough."""
 
     is_utf8: bool = True
     """Whether the bytes are UTF-8. If not, their characters are unknown, and each byte counts as

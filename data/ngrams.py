@@ -34,6 +34,9 @@ MAX_VAL_TOKENS = 1_000_000  # of a longer split, in a hundred evenly spaced part
 # Nats per token by which an order must improve the loss. With 0.001, the order of Tiny Shakespeare
 # would be 6 instead of 7, whose loss is lower by 0.006.
 GAIN = 0.0005
+# Longer n-grams are counted until this many orders in a row do not: in Python's reference manual,
+# 13-grams are worse than 12-grams, and 16-grams are the best.
+LOOK = 3
 LONG = 2_000_000  # tokens, which take a few seconds to count
 
 
@@ -106,10 +109,9 @@ def sort_ngrams(tokens: Array) -> Iterator[Order]:
         yield Order(n, contexts, suffixes, numbers, shorter)
 
 
-def measure_ngrams(train: Array, val: Array, V: int) -> list[float]:
-    """Return the losses on `val` except its first token, in nats per token, with n-grams of up to
-    1, 2, ... tokens of `train`, while the order improves the loss on the last tenth of `train` by
-    GAIN when the other tokens are counted."""
+def measure_ngrams(train: Array, val: Array, V: int) -> list[list[float]]:
+    """Return losses with n-grams of up to 1, 2, ... tokens, in nats per token: on the last tenth of
+    `train` when its other tokens are counted, and on `val` except its first token when all are."""
     cut, size = len(train) - max(1, len(train) // 10), len(train)
     # V separates the splits. An n-gram that contains it was not counted.
     smallest = np.min_scalar_type(V)
@@ -131,15 +133,16 @@ def measure_ngrams(train: Array, val: Array, V: int) -> list[float]:
             probability = order.predict(counts, first, end, shorter[i])
             losses[i].append(float(-np.log(probability).mean()))
             del counts
-            if last and losses[0][-2] - losses[0][-1] < GAIN:
-                return losses[1]
         last = order
-    return losses[1]
+        gains = -np.diff(losses[0])[-LOOK:]
+        if gains.size == LOOK and gains.max() < GAIN:
+            break
+    return losses
 
 
 def open_baselines(path: Path, train: Array, val: Array, V: int) -> dict[str, float]:
-    """Return the losses on `val` by name, from the uniform distribution to the longest n-grams,
-    from the file, or measure them and write it.
+    """Return the losses on `val` by name, from the uniform distribution to the n-grams of the order
+    that is best on the end of `train`, from the file, or measure them and write it.
 
     Raises:
         UserError: for a damaged file.
@@ -150,8 +153,9 @@ def open_baselines(path: Path, train: Array, val: Array, V: int) -> dict[str, fl
     if not path.exists():
         with FileLock(f"{path}.lock"):
             if not path.exists():  # another process may have just made it
-                losses = measure_ngrams(train[-MAX_TOKENS:], val, V)
-                names = ["unigram", "bigram", *(f"{n}-gram" for n in range(3, len(losses) + 1))]
+                held_out, losses = measure_ngrams(train[-MAX_TOKENS:], val, V)
+                order = 1 + int(np.argmin(held_out))
+                names = ["unigram", "bigram", *(f"{n}-gram" for n in range(3, order + 1))][:order]
                 baselines = {"uniform": math.log(V)} | dict(zip(names, losses, strict=False))
                 write_atomically(path, json.dumps(baselines).encode())
     with reading(path, "is damaged; delete it"):

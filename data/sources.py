@@ -6,17 +6,22 @@ Finding a source does not read its text. Files are identified by path, size and 
 by name and revision. Newlines are read as \\n, whether a file has \\n, \\r\\n or \\r.
 """
 
-import codecs
+import csv
 import functools
 import glob
+import itertools
+import json
 import logging
 import os
 import re
+import reprlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from common.errors import UserError, reading
 from configs.config import DataConfig
@@ -25,9 +30,8 @@ from data.tasks import TASKS
 CHUNK = 1 << 17  # characters, few enough that their tokens fit in the processor's cache
 LONG = 10_000_000  # bytes, which take a few seconds
 ROWS = 100  # rows of a table in a chunk
-# The names of tables, and how `datasets` calls them
-TABLES = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
+Row = dict[str, Any]
 Part = Callable[[str], Iterator[str]]
 """Yields a text in chunks. The argument is the error handler for bytes that are not UTF-8, "strict"
 or "surrogateescape", as for `open`."""
@@ -45,6 +49,8 @@ class Source:
     parts: list[Part]
     """One for each file; each is split into training, validation and test text."""
 
+    has_columns: bool = False
+
     is_local: bool = True
     """Whether reading it downloads nothing."""
 
@@ -57,11 +63,6 @@ def cache_folder() -> Path:
     return Path(os.environ.get("GLASSGPT_CACHE") or "cache")
 
 
-def hub_folder() -> str:
-    """Return the folder of what `datasets` downloads and converts."""
-    return str(cache_folder() / "hub")
-
-
 def find_source(config: DataConfig) -> Source:
     """Find the text that the config names, without reading it.
 
@@ -69,16 +70,18 @@ def find_source(config: DataConfig) -> Source:
         UserError: for a source that is missing.
     """
     name, version = str(config.source), sys.version.split()[0]
+    identity: list[Any]
     if name == "pydocs":  # the manual behind Python's `help()`, which comes with CPython
         return Source(f"the manual of Python {version}", [name, version], [read_pydocs])
     if name.startswith("hub:") and name != "hub:":
         options = [config.hub_config, config.hub_split, config.column]
         hub: list[Part] = [functools.partial(read_hub, config)]
-        return Source(name, [name, *options, config.separator], hub, is_local=False, is_long=True)
+        identity = [name, *options, config.separator]
+        return Source(name, identity, hub, True, is_local=False, is_long=True)
     names = [config.source] if isinstance(config.source, str) else config.source
     # A file that is named twice is read once.
     paths = {path.resolve(): path for name in names for path in find_files(name)}
-    identity: list[Any] = [config.separator]
+    identity = [config.separator]
     parts: list[Part] = []
     for absolute, path in paths.items():
         status = path.stat()
@@ -92,10 +95,24 @@ def find_source(config: DataConfig) -> Source:
         end = config.separator or "\n" * is_table if len(parts) < len(paths) - 1 else ""
         parts.append(functools.partial(read, path, end))
     is_long = sum(path.stat().st_size for path in paths) > LONG
-    name = ", ".join(map(str, paths.values()))
-    if any(path.suffix.lower() in TABLES for path in paths):
+    shown = [*map(str, paths.values())]
+    if len(shown) > 9:
+        shown[3:-1] = ["..."]
+    name = ", ".join(shown)
+    has_columns = any(path.suffix.lower() in TABLES for path in paths)
+    if has_columns:
         name += f" (column {' and '.join(columns_of(config))})"
-    return Source(name, identity, parts, is_long=is_long)
+    return Source(name, identity, parts, has_columns, is_long=is_long)
+
+
+def check_column(config: DataConfig) -> None:
+    """Check that the text has columns, because one was named.
+
+    Raises:
+        UserError: if it has none.
+    """
+    if str(config.source) in TASKS or not find_source(config).has_columns:
+        raise UserError(f"--data.column is for tables ({', '.join(TABLES)}) and hub:; omit it")
 
 
 def find_files(name: str) -> list[Path]:
@@ -104,8 +121,8 @@ def find_files(name: str) -> list[Path]:
     files = [path for path in map(Path, paths) if path.is_file()]
     if not files:
         raise UserError(
-            f"no text at {name}: --data.source takes files, globs, pydocs, hub:OWNER/NAME, or a "
-            f"task: {', '.join(TASKS)}"
+            f"no text at {name}: --data.source takes files, globs such as 'poems/*.txt', pydocs, "
+            f"hub:OWNER/NAME, or a task: {', '.join(TASKS)}"
         )
     return files
 
@@ -120,35 +137,30 @@ def natural(name: str) -> list[Any]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
-def read_file(path: Path, end: str, errors: str) -> Iterator[str]:
-    """Yield the text of a file, and then `end`.
+@contextmanager
+def open_text(path: Path, errors: str) -> Iterator[TextIO]:
+    """Open a file without its byte order mark.
 
     Raises:
-        UserError: for a file that is not UTF-8.
+        UserError: when a text that is not UTF-8 is read.
     """
-    try:
-        with open(path, encoding="utf-8-sig", errors=errors) as file:  # without a byte order mark
-            while text := file.read(CHUNK):
-                yield text + file.readline(CHUNK)  # to its end, so that no word is cut
-    except UnicodeDecodeError:
-        raise UserError(
-            f"{path} is not UTF-8 text at byte {first_bad_byte(path):,}; convert it, or use "
-            f"--data.tokenizer byte"
-        ) from None
-    yield end
-
-
-def first_bad_byte(path: Path) -> int:
-    """Return the position of the first byte of a file that is not UTF-8."""
-    decoder, position = codecs.getincrementaldecoder("utf-8")(), 0
     with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
-            try:
-                decoder.decode(chunk)
-            except UnicodeDecodeError as error:
-                return position + error.start
-            position = file.tell() - len(decoder.getstate()[0])  # a chunk may end in a character
-    return position
+        try:
+            yield TextIOWrapper(file, "utf-8-sig", errors)
+        except UnicodeDecodeError as error:
+            position = file.tell() - len(error.object) + error.start
+            raise UserError(
+                f"{path} is not UTF-8 text at byte {position:,}; convert it, or use "
+                f"--data.tokenizer byte"
+            ) from None
+
+
+def read_file(path: Path, end: str, errors: str) -> Iterator[str]:
+    """Yield the text of a file, and then `end`."""
+    with open_text(path, errors) as file:
+        while text := file.read(CHUNK):
+            yield text + file.readline(CHUNK)  # to its end, so that no word is cut
+    yield end
 
 
 def read_pydocs(errors: str) -> Iterator[str]:
@@ -159,31 +171,117 @@ def read_pydocs(errors: str) -> Iterator[str]:
 
 
 def read_table(config: DataConfig, path: Path, end: str, errors: str) -> Iterator[str]:
-    """Yield a column of a file of JSON lines, CSV or Parquet, and then `end`.
+    """Yield the texts of a table, and then `end`.
 
     Raises:
         UserError: if it cannot be read, or has no such column of text.
     """
-    import datasets  # here, because the import takes a second
-
-    datasets.disable_progress_bars()
-    logging.getLogger("datasets").setLevel("CRITICAL")  # its error is also raised
-    with reading(path, "cannot be read"):
-        files = glob.escape(str(path))
-        try:
-            rows = datasets.load_dataset(
-                TABLES[path.suffix.lower()], data_files=files, split="train", cache_dir=hub_folder()
-            )
-        except Exception as error:  # whose cause says what is wrong
-            raise ValueError(error.__cause__ or str(error) or "it has no rows") from error
-        for column in columns_of(config):
-            if column not in rows.column_names:
-                raise UserError(
-                    f"{path} has no column {column}; pass --data.column, one of: "
-                    f"{', '.join(rows.column_names)}"
-                )
-        yield from join_rows(rows.iter(ROWS), columns_of(config), config.separator or "\n")
+    columns = columns_of(config)
+    with reading(path, "cannot be read"), open_text(path, errors) as file:
+        rows = number_rows(TABLES[path.suffix.lower()](file, columns))
+        for text in join_rows(rows, columns, config.separator or "\n"):
+            text.encode(errors=errors)  # JSON can escape half a character
+            yield text
     yield end
+
+
+def check_columns(file: TextIO, columns: list[str], names: Collection[str]) -> None:
+    """Check that each column is one of a table's columns, which have these names."""
+    for column in columns:
+        if [*names].count(column) != 1:
+            raise UserError(
+                f"{file.name} has {'several columns' if column in names else 'no column'} {column}"
+                f"; pass --data.column, one of: {', '.join(names)}"
+            )
+
+
+def read_csv(file: TextIO, columns: list[str], delimiter: str = ",") -> Iterator[Row]:
+    """Yield the rows of a table, and {} for its header. An empty line is {}, too, or the empty text
+    of a single column."""
+    csv.field_size_limit(2**31 - 1)
+    lines = csv.reader(file, delimiter=delimiter, strict=True)
+    header = next(filter(None, lines), columns)
+    if len(header) == 1 and set(header[0]) & set(";\t"):
+        raise csv.Error("its cells have other separators; save it with commas, or tabs as .tsv")
+    check_columns(file, columns, header)
+    yield {}
+    for cells in lines:
+        if cells and len(cells) != len(header):
+            raise csv.Error(
+                f"the header has {len(header)} cells, but this row {len(cells)}; put a cell that "
+                f"contains {delimiter!r} or a newline in quotes"
+            )
+        yield dict(zip(header, cells or [""] * (len(header) == 1), strict=False))
+
+
+def read_json(file: TextIO, columns: list[str]) -> Iterator[Row]:
+    """Yield the objects of JSON lines, or of a document. Numbers are texts, as they are written."""
+    decode = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str).decode
+    lines, names = filter(None, map(str.strip, file)), dict[str, None]()
+    head = [*itertools.islice(lines, 2)]
+    try:
+        first, second = map(decode, head)
+        rows: Iterable[Any] = itertools.chain([first, second], map(decode, lines))
+    except ValueError:  # a line is not a document
+        rows = find_rows(decode("\n".join([*head, file.read()]) if head else "[]"), columns)
+    for row in map(as_row, rows):
+        names |= dict.fromkeys(row)
+        yield row
+    if names:
+        check_columns(file, columns, names)
+
+
+def find_rows(document: Any, columns: list[str]) -> list[Any]:
+    """Return what a list contains, or what those lists of an object contain that have the columns,
+    such as the messages of a chat."""
+    if isinstance(document, dict) and not any(
+        isinstance(document.get(column), str) for column in columns
+    ):
+        lists = [
+            [row for row in value if isinstance(row, dict)]
+            for value in document.values()
+            if isinstance(value, list)
+        ]
+        found = [rows for rows in lists if any(row.keys() & columns for row in rows)]
+        document = list(itertools.chain(*(found or lists))) or document
+    return document if isinstance(document, list) else [document]
+
+
+def as_row(value: Any) -> Row:
+    """Return an object, or any other value of JSON as an object whose text it is."""
+    return value if isinstance(value, dict) else {"text": value}
+
+
+def number_rows(rows: Iterator[Row]) -> Iterator[Row]:
+    """Yield the rows. An error gets the number of its row."""
+    number = 1
+    try:
+        for row in rows:
+            yield row
+            number += 1
+    except (csv.Error, json.JSONDecodeError) as error:
+        where = f"row {number}: " * (number > 1)  # an error in a document names its line
+        raise ValueError(f"{where}{error}") from error
+
+
+def read_parquet(file: TextIO, columns: list[str]) -> Iterator[Row]:
+    """Yield the rows of a Parquet file, with these columns only."""
+    from pyarrow.parquet import ParquetFile  # here, because the import takes a tenth of a second
+
+    table = ParquetFile(file.name)
+    check_columns(file, columns, table.schema_arrow.names)
+    for batch in table.iter_batches(ROWS, columns=columns):
+        yield from batch.to_pylist()
+
+
+TABLES: dict[str, Callable[[TextIO, list[str]], Iterator[Row]]] = {
+    ".csv": read_csv,
+    ".tsv": functools.partial(read_csv, delimiter="\t"),
+    ".json": read_json,
+    ".jsonl": read_json,
+    ".ndjson": read_json,
+    ".parquet": read_parquet,
+}
 
 
 def read_hub(config: DataConfig, errors: str) -> Iterator[str]:
@@ -206,22 +304,31 @@ def read_hub(config: DataConfig, errors: str) -> Iterator[str]:
             config.hub_config or None,
             split=config.hub_split,
             revision=revision or None,
-            cache_dir=hub_folder(),
-        ).select_columns(columns_of(config))
-        yield from join_rows(rows.iter(ROWS), columns_of(config), config.separator)
+            cache_dir=str(cache_folder() / "hub"),
+        )
+        parts = rows.select_columns(columns_of(config)).with_format("arrow").iter(ROWS)
+        cells = (row for part in parts for row in part.to_pylist())
+        yield from join_rows(cells, columns_of(config), config.separator)
 
 
-def join_rows(
-    parts: Iterable[dict[str, list[Any]]], columns: list[str], separator: str
-) -> Iterator[str]:
+def join_rows(rows: Iterable[Row], columns: list[str], separator: str) -> Iterator[str]:
     """Yield the texts of the rows with the separator between them. The columns of a row are joined
     with a colon; a null is an empty text."""
-    for i, part in enumerate(parts):
-        if i:
-            yield separator
-        for column in columns:
-            if not all(isinstance(text, str | None) for text in part[column]):
-                raise ValueError(f"the column {column} does not contain text")
-        rows = zip(*(part[column] for column in columns), strict=True)
-        text = separator.join(": ".join(filter(None, row)) for row in rows)
-        yield text.replace("\r\n", "\n").replace("\r", "\n")
+    texts, start = ([text_of(row, column) for column in columns] for row in rows if row), ""
+    while part := [": ".join(filter(None, row)) for row in itertools.islice(texts, ROWS)]:
+        yield start + separator.join(part)
+        start = separator
+
+
+def text_of(row: Row, column: str) -> str:
+    """Return the text of a cell."""
+    cell = row.get(column)
+    if isinstance(cell, list):  # perhaps a text with links, as Telegram writes it
+        parts = [*map(as_row, cell)]
+        if any("type" in part for part in parts) and all("text" in part for part in parts):
+            cell = "".join(text_of(part, "text") for part in parts)
+    if isinstance(cell, bool):
+        cell = str(cell).lower()
+    if not isinstance(cell, str | None):
+        raise ValueError(f"the column {column} does not contain text, but {reprlib.repr(cell)}")
+    return (cell or "").replace("\r\n", "\n").replace("\r", "\n")

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from benchmarks.browser import ACT, DONE, open_report, start_browser
 from benchmarks.page import find_report
 from common.errors import UserError, command
-from tests.browser import ACT, DONE, open_report, start_browser
 
 FOLDER = Path(__file__).parent
 WORD = "UNCOPYRIGHTABLE"  # no letter twice

@@ -1,13 +1,14 @@
 """The result of an import, and its comparison with the original's logits."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from common.errors import UserError, reading
 from configs.config import Config, DataConfig, TrainConfig
@@ -92,14 +93,12 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def difference(model: GPT, original: Any) -> float:
-    """Return the largest difference between the logits of two models on random tokens, relative to
-    the largest logit.
+def random_logits(original: Any, V: int, T: int) -> tuple[Tensor, Tensor]:
+    """Return random tokens (2, T), and the logits of a model from another program.
 
     Raises:
-        ValueError: if the original does not return logits for each position.
+        ValueError: if it does not return logits for each position.
     """
-    V, T = model.token_embedding.num_embeddings, min(model.config.block_size, 256)
     tokens_BT = torch.randint(V, (2, T), generator=torch.Generator().manual_seed(0))
     there = tokens_BT.to(next(original.parameters()).device)
     # Logits are returned alone or first in a tuple. nanoGPT needs targets to return all positions.
@@ -109,9 +108,21 @@ def difference(model: GPT, original: Any) -> float:
         found = getattr(found, "logits", found)
         found = found[0] if isinstance(found, tuple) else found
         if found is not None and found.numel() == 2 * T * V:
-            logits_BTV = model(tokens_BT)
-            return largest_error(found.view(2, T, V).cpu(), logits_BTV)
+            return tokens_BT, found.view(2, T, V).cpu()
     raise ValueError("its forward pass does not return the logits of each position")
+
+
+@torch.no_grad()
+def difference(model: GPT, logits_of: Callable[[int, int], tuple[Tensor, Tensor]]) -> float:
+    """Return the largest difference between the logits of two models on random tokens, relative to
+    the largest logit.
+
+    Args:
+        logits_of: `random_logits` of the other one.
+    """
+    V, T = model.token_embedding.num_embeddings, min(model.config.block_size, 256)
+    tokens_BT, logits_BTV = logits_of(V, T)
+    return largest_error(logits_BTV, model(tokens_BT))
 
 
 def compare_logits(model: GPT, original: Any, tried: str = "") -> str:
@@ -125,7 +136,7 @@ def compare_logits(model: GPT, original: Any, tried: str = "") -> str:
     """
     if original is None:
         return "no other program compared the logits: transformers is not installed"
-    apart = difference(model, original)
+    apart = difference(model, partial(random_logits, original))
     found = f"largest difference of the logits, relative to the largest logit: {apart:.1e}"
     if not apart < TOLERANCE:
         raise UserError(

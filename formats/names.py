@@ -71,11 +71,6 @@ class Format:
     by_head: bool = False
     """Whether queries, keys and values are joined head by head."""
 
-    def unknown(self, tensors: Iterable[str]) -> list[str]:
-        """Return the tensors that it does not have."""
-        own = {short(name) for name in self.tensors}
-        return [n for n in tensors if layer_of(n).rpartition(".")[0] not in own]
-
     def rows(self, n_layer: int) -> Iterator[tuple[str, list[str]]]:
         """Yield the rows of `tensors` for each layer."""
         for pattern, ours in self.tensors.items():
@@ -89,13 +84,16 @@ class Format:
             UserError: naming the first field of `ModelConfig` that it cannot express.
         """
         only = vars(type(config)()) | self.required
+        # Fields that may say what the default does: no shared keys, no window
+        shared = config.kv_heads if config.kv_heads < config.n_head else None
+        given = vars(config) | {"n_kv_head": shared, "window": max(config.windows)}
         activations = {ours: name for name, ours in reversed(ACTIVATIONS.items())}
         if config.activation not in activations:
             raise UserError(
                 f"ACTIVATIONS in formats/names.py lacks {config.activation}; add its name in "
                 f"transformers"
             )
-        for name, value in vars(config).items():
+        for name, value in given.items():
             if value != only[name] and name not in FREE | {*self.fields.values()}:
                 raise UserError(
                     f"{self.name} of transformers does not support model.{name} "
@@ -156,7 +154,8 @@ class Format:
             bias = plain.get("bias") or any(
                 n.endswith(".bias") and t.any() for n, t in left.items()
             )
-            biases = {"bias": bool(bias), "head_bias": "lm_head.bias" in left}
+            head = [*self.tensors][-1]
+            biases = {"bias": bool(bias), "head_bias": f"{head}.bias" in left}
             plain = self.tied(self.defaults | plain, left, where)
             config = self.import_config(plain, biases, where)
             with_bias = {layer_of(n) for n in left if n.endswith(".bias")}
@@ -207,11 +206,11 @@ class Format:
             UserError: if the config ties them, and they are not equal.
         """
         name = next(name for name, ours in self.fields.items() if ours == "tie_embeddings")
-        first = next(iter(self.tensors))
-        embedding, head = (tensors.get(f"{short(n)}.weight") for n in (first, "lm_head"))
+        first, *_, last = self.tensors
+        embedding, head = (tensors.get(f"{short(n)}.weight") for n in (first, last))
         equal = head is None or (embedding is not None and torch.equal(head, embedding))
         if plain.get(name) and not equal:
-            raise UserError(f"{where}: {name} is true, but lm_head.weight is not {first}.weight")
+            raise UserError(f"{where}: {name} is true, but {last}.weight is not {first}.weight")
         return {name: equal} | plain
 
     def import_config(
@@ -293,31 +292,13 @@ NANOGPT = Format(
     required=GPT2.required,
     defaults={"activation": "gelu"},
 )
-# https://github.com/karpathy/minGPT
-MINGPT = replace(NANOGPT, name="minGPT's GPT")
-# A module of transformers, whose config is not read.
-TRANSFORMERS = replace(NANOGPT, name=GPT2.name, transposed=GPT2.transposed)
-
-# https://github.com/karpathy/ng-video-lecture: the GPT of Karpathy's lecture. Each head has
-# queries, keys and values of its own; `*` stands for all heads in order.
-LECTURE = replace(
+# A module with the weights of a GPT under other names, from formats/own.py.
+OWN = replace(
     NANOGPT,
-    name="the lecture's GPT",
-    tensors={
-        "token_embedding_table": ("token_embedding",),
-        "position_embedding_table": ("position_embedding",),
-        "blocks.{}.ln1": ("blocks.{}.attn_norm",),
-        "blocks.{}.sa.heads.*.query": ("blocks.{}.attn.query",),
-        "blocks.{}.sa.heads.*.key": ("blocks.{}.attn.key",),
-        "blocks.{}.sa.heads.*.value": ("blocks.{}.attn.value",),
-        "blocks.{}.sa.proj": ("blocks.{}.attn.out",),
-        "blocks.{}.ln2": ("blocks.{}.mlp_norm",),
-        "blocks.{}.ffwd.net.0": ("blocks.{}.mlp.up",),
-        "blocks.{}.ffwd.net.2": ("blocks.{}.mlp.down",),
-        "ln_f": ("final_norm",),
-        "lm_head": ("head",),
-    },
-    scores=SCORES,  # D**-0.5 is in its code, C**-0.5 was typed in the video
+    name="your GPT",
+    tensors={name: (name,) for names in GPT2.tensors.values() for name in names},
+    fields=NANOGPT.fields | {"mlp_ratio": "mlp_ratio"},
+    scores=SCORES,  # of Karpathy's lecture, D**-0.5 is in its code, C**-0.5 was typed in the video
 )
 
 # Elsen et al. 2023: rotary positions, QK-norm, squared ReLU.

@@ -1,9 +1,11 @@
-"""Your own GPT as a module: the GPT of Karpathy's lecture, nanoGPT or minGPT,
-or a GPT-2 of transformers, recognized by the names and shapes of its tensors."""
+"""Your own GPT as a module, recognized by the shapes of its weights and their order. The logits
+decide what these leave open."""
 
+import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from collections import Counter
+from collections.abc import Sequence
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,17 @@ from torch import Tensor, nn
 
 from common.errors import UserError, reading
 from data.tokenizer import CharTokenizer
-from formats.imported import Imported, compare_logits, difference
-from formats.names import LECTURE, MASKS, MINGPT, NANOGPT, TRANSFORMERS, Format, short
+from formats.imported import TOLERANCE, Imported, compare_logits, difference, random_logits
+from formats.names import OWN, short
 from formats.tokenizers import tokenizer_of
 from model.layers import ACTIVATIONS
+
+Parts = dict[str, dict[str, Tensor]]  # weight and perhaps bias, by the name of their module
+EXPECTED = (
+    "expected embeddings of tokens (V, C) and positions (T, C), a list of layers, a norm (C) and, "
+    "if it is not the embedding, a head (V, C); in a layer two norms (C), queries, keys and values "
+    "(C, C), joined or not, or those of each head, their output (C, C), and an MLP (nC, C), (C, nC)"
+)
 
 
 def open_module(modules: Sequence[nn.Module], text: str, tokenizer: Any) -> Imported:
@@ -33,33 +42,35 @@ def open_module(modules: Sequence[nn.Module], text: str, tokenizer: Any) -> Impo
     with reading(where, "is not a supported module"):
         if any(weight.dtype.itemsize < 4 for weight in module.parameters()):
             raise UserError(f"{where} is not in float32; call model.float() first")
-        format, plain, heads, tensors = recognize(module.state_dict(), where)
-        for part in module.modules():
-            told = getattr(part, "n_head", None) or getattr(part, "num_heads", None)
-            heads = [told] if told else heads
-        plain["bias"] = len(modules) > 1  # at step 0, all may be zero
-        plain = min(
-            variants(plain, n_head=heads, activation=ACTIVATIONS, scores=format.scores),
-            key=lambda plain: difference(format.import_model(plain, tensors, where), module),
-        )
-        models = [
-            format.import_model(plain, recognize(each.state_dict(), where)[3], where)
-            for each in modules
-        ]
-        tried = f"; tried {', '.join(ACTIVATIONS)}; scores * {', '.join(format.scores)}"
+        found = [layouts(each) for each in modules]
+        C = found[-1][0]["token_embedding.weight"].size(1)
+        told = count_heads(module)
+        heads = [told] if told else [H for H in range(1, C // 4 + 1) if C % H == 0]
+        bias = len(modules) > 1  # at step 0, all may be zero
+        best, failed = (float("inf"), 0, dict[str, Any]()), None
+        logits_of = functools.cache(functools.partial(random_logits, module))
+        for H, i, scores in product(heads, range(len(found[-1])), OWN.scores):
+            for activation in ACTIVATIONS:  # all, because two of them are similar
+                plain = {"n_head": H, "activation": activation, "scores": scores, "bias": bias}
+                try:
+                    apart = difference(convert(found[-1][i], plain, where), logits_of)
+                except Exception as error:  # of another vocabulary, for example
+                    failed = failed or error
+                    continue
+                best = min(best, (apart, i, plain), key=lambda each: each[0])
+            if best[0] < TOLERANCE:
+                break
+        if failed and not best[2]:
+            raise failed
+        _, i, plain = best
+        models = [convert(each[i], plain, where) for each in found]
+        tried = f"; tried {', '.join(ACTIVATIONS)}; scores * {', '.join(OWN.scores)}"
         *_, compared = [compare_logits(*pair, tried) for pair in zip(models, modules, strict=True)]
-        print(
-            f"{where} is {format.name} with {plain['activation']}, scores * {plain['scores']}; "
-            f"{compared}"
-        )
-        V, encoder = plain["vocab_size"], getattr(tokenizer, "backend_tokenizer", tokenizer)
+        print(f"{where} has {plain['activation']}, scores * {plain['scores']}; {compared}")
+        V = models[-1].token_embedding.num_embeddings
+        encoder = getattr(tokenizer, "backend_tokenizer", tokenizer)
         known = tokenizer_of(encoder, V) if encoder else characters(text, V)
     return Imported(models.pop(), known, known.start_token(), "pydocs", module, models)
-
-
-def variants(plain: dict[str, Any], **options: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return the config with each combination of the options."""
-    return [plain | dict(zip(options, each, strict=True)) for each in product(*options.values())]
 
 
 def characters(text: str, V: int) -> CharTokenizer:
@@ -77,41 +88,130 @@ def characters(text: str, V: int) -> CharTokenizer:
     return CharTokenizer(chars)
 
 
-def recognize(
-    tensors: Mapping[str, Tensor], where: Path
-) -> tuple[Format, dict[str, Any], list[int], dict[str, Tensor]]:
-    """Return the format that has these tensors, the config that follows from their shapes, the
-    possible numbers of heads, and the tensors with all heads of a layer joined.
+def count_heads(module: nn.Module) -> int | None:
+    """Return the number of heads that a part of the module names or lists, if there is one."""
+    for name, part in module.named_modules():
+        if name.endswith("heads") and isinstance(part, nn.ModuleList):
+            return len(part)
+        for key, value in vars(part).items():
+            if re.fullmatch(r"(?i)(n|num)?_?heads?|h", key) and type(value) is int:
+                return value
+    return None
+
+
+def convert(tensors: dict[str, Tensor], plain: dict[str, Any], where: Path) -> Any:
+    """Make a GPT from a layout, whose shapes say the rest of the config."""
+    (V, C), T = tensors["token_embedding.weight"].shape, len(tensors["position_embedding.weight"])
+    plain = plain | {"vocab_size": V, "n_embd": C, "block_size": T}
+    plain["mlp_ratio"] = len(tensors["blocks.0.mlp.up.weight"]) // C
+    plain["n_layer"] = sum(name.endswith("attn_norm.weight") for name in tensors)
+    return OWN.import_model(plain, tensors, where)
+
+
+def layouts(module: nn.Module) -> list[dict[str, Tensor]]:
+    """Return the weights by the names of `GPT`, in each way that their shapes and order allow, the
+    most likely first.
 
     Raises:
-        UserError: naming the first tensor that is unknown or missing.
+        ValueError: if they do not allow any.
     """
-    parts: dict[str, list[Tensor]] = {}
-    # By the numbers in their names: head 10 comes after head 2.
-    for name in sorted(tensors, key=lambda name: [int(i) for i in re.findall(r"\d+", name)]):
-        if not name.endswith(MASKS):
-            joined = re.sub(r"\.heads\.\d+\.", ".heads.*.", short(name))
-            parts.setdefault(joined, []).append(tensors[name].detach().cpu())
-    left = {name: torch.cat(each) for name, each in parts.items()}
-    format = min((LECTURE, NANOGPT), key=lambda format: len(format.unknown(left)))
-    for name in format.unknown(left):
-        raise UserError(
-            f"{where} is not supported, only nanoGPT, minGPT, GPT2LMHeadModel and the lecture's "
-            f"GPT; {format.name}, the closest, has no {name}"
+    outer, *layers = parts_of(module)
+    orders = [*permutations(range(3))]  # of queries, keys and values
+    made = []
+    for tables, qkv, norms in product(((0, 1), (1, 0)), orders, ((0, 1), (1, 0))):
+        parts = name_outer(outer, tables)
+        token = parts["token_embedding"]
+        if parts.get("head", token)["weight"].shape != token["weight"].shape:
+            continue
+        for i, layer in enumerate(layers):
+            named = name_layer(layer, qkv, norms)
+            parts |= {f"blocks.{i}.{name}": part for name, part in named.items()}
+        made.append(
+            {f"{name}.{kind}": x for name, part in parts.items() for kind, x in part.items()}
         )
-    needed = [f"{short(n)}.weight" for n, ours in format.rows(1) if ours != ["head"]]
-    for name in needed:
-        if name not in left:
-            raise UserError(f"{where}: {name} is missing, so it is not {format.name}")
-    embedding, positions = left[needed[0]], left[needed[1]]
-    (V, C), tied = embedding.shape, torch.equal(left.get("lm_head.weight", embedding), embedding)
-    if format is NANOGPT and left["h.0.mlp.c_fc.weight"].size(0) == C:
-        format = TRANSFORMERS
-    elif format is NANOGPT and not tied:
-        format = MINGPT
-    heads = [len(each) for name, each in parts.items() if "*" in name][:1]
-    heads = heads or [H for H in range(1, C // 4 + 1) if C % H == 0]
-    plain = {"n_embd": C, "vocab_size": V, "block_size": len(positions)}
-    layers = {name.split(".")[1] for name in left if re.search(r"\.\d+\.", name)}
-    plain |= {"n_layer": len(layers), "tie_embeddings": tied}
-    return format, plain, heads, left
+    if not (layers and made):
+        raise unexpected(outer, "outside the layers")
+    return made
+
+
+def parts_of(module: nn.Module) -> list[Parts]:
+    """Return the parts outside the layers, and those of each layer, in order. Those of a layer's
+    heads, which have C rows together, are joined."""
+    weights = {
+        short(name): weight.detach().cpu()
+        for name, weight in module.named_parameters(remove_duplicate=False)
+    }
+    C = next((weight.size(-1) for weight in weights.values() if weight.dim() > 1), 0)
+    places = {name: re.fullmatch(r"(.*?)\.(\d+)\.(.*)", name) for name in weights}
+    lists = Counter(place[1] for place in places.values() if place).most_common(1)
+    joined: dict[tuple[str, str], list[tuple[str, Tensor]]] = {}
+    for name, weight in weights.items():
+        place = places[name]
+        i, rest = (place[2], place[3]) if place and place[1] == lists[0][0] else ("", name)
+        joined.setdefault((i, re.sub(r"\b\d+\b", "*", rest)), []).append((rest, weight))
+    found: dict[str, Parts] = {"": {}}
+    for (i, name), each in joined.items():
+        rows = torch.cat([x for _, x in each]) if len({x.shape for _, x in each}) == 1 else None
+        whole = [(name, rows)] if rows is not None and len(rows) == C else each
+        for rest, weight in whole:
+            part = re.sub(r"[._](weight|bias)$", "", rest)
+            kind = "bias" if rest.endswith("bias") else "weight"
+            found.setdefault(i, {}).setdefault(part, {})[kind] = weight
+    return [*found.values()]
+
+
+def name_outer(parts: Parts, order: tuple[int, ...]) -> Parts:
+    """Return the parts outside the layers by the names of `GPT`."""
+    norms, tables = by_dimensions(parts)
+    if len(norms) != 1 or len(tables) not in (2, 3):
+        raise unexpected(parts, "outside the layers")
+    names = [("token_embedding", "position_embedding")[i] for i in order]
+    named = dict(zip([*names, "head"], tables, strict=False))
+    named["position_embedding"] = {"weight": named["position_embedding"]["weight"].flatten(0, -2)}
+    return named | {"final_norm": norms[0]}
+
+
+def name_layer(parts: Parts, qkv: tuple[int, ...], order: tuple[int, ...]) -> Parts:
+    """Return the parts of a layer by the names of `GPT`.
+
+    Args:
+        qkv: the places of queries, keys and values.
+        order: the places of the norms.
+    """
+    norms, matrices = by_dimensions(parts)
+    C = len(norms[0]["weight"]) if norms else 0
+    square = [part for part in matrices if part["weight"].shape == (C, C)]
+    joined = [part for part in matrices if {*part["weight"].shape} == {C, 3 * C}][
+        : len(square) == 1
+    ]
+    mlp = [part for part in matrices if not any(part is other for other in square + joined)]
+    if (len(norms), len(square), len(joined), len(mlp)) not in ((2, 4, 0, 2), (2, 1, 1, 2)):
+        raise unexpected(parts, "in a layer")
+    if len(mlp[0]["weight"]) == C:  # a row for each input, as in GPT-2
+        for part in matrices:
+            part["weight"] = part["weight"].T
+    thirds = [
+        {kind: x.chunk(3)[i] for kind, x in part.items()} for part in joined for i in range(3)
+    ]
+    projections = thirds or square[:3]
+    names = dict(zip(("query", "key", "value"), (projections[i] for i in qkv), strict=True))
+    return {
+        **{f"attn.{name}": part for name, part in names.items()},
+        "attn.out": square[-1],
+        "mlp.up": mlp[0],
+        "mlp.down": mlp[1],
+        "attn_norm": norms[order[0]],
+        "mlp_norm": norms[order[1]],
+    }
+
+
+def by_dimensions(parts: Parts) -> tuple[list[Any], list[Any]]:
+    """Return the parts whose weight is a vector, and the others."""
+    parts = {name: dict(part) for name, part in parts.items()}
+    vectors = [part for part in parts.values() if part["weight"].dim() == 1]
+    return vectors, [part for part in parts.values() if part["weight"].dim() > 1]
+
+
+def unexpected(parts: Parts, where: str) -> ValueError:
+    shapes = {name: (*part["weight"].shape,) for name, part in parts.items()}
+    return ValueError(f"{EXPECTED}; {where}, it has {shapes}")

@@ -10,10 +10,12 @@ import tokenizers
 from common.errors import UserError, reading
 from data.tokenizer import (
     BYTE_OF,
+    WORD,
     BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
     Tokenizer,
+    WordTokenizer,
     byte_level_bpe,
 )
 
@@ -24,13 +26,19 @@ def encoder_of(tokenizer: Tokenizer) -> Any:
     Raises:
         UserError: for a kind of tokens that is not supported.
     """
-    if isinstance(tokenizer, CharTokenizer):
-        ids = {char: i for i, char in enumerate(tokenizer.chars)}
+    if isinstance(tokenizer, CharTokenizer | WordTokenizer):
+        split, decoder = tokenizers.pre_tokenizers.Split, None  # which joins words by spaces
+        if isinstance(tokenizer, CharTokenizer):
+            texts: Iterable[str] = tokenizer.chars
+            each = split(tokenizers.Regex(r"[\s\S]"), "isolated")
+            decoder = tokenizers.decoders.Fuse()
+        else:
+            texts = tokenizer.words
+            each = split(tokenizers.Regex(WORD.pattern), "removed", invert=True)
+        ids = {text: i for i, text in enumerate(texts)}
         # The vocabulary does not have this token, so an unknown character is an error.
         encoder = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unknown>"))
-        each = tokenizers.Regex(r"[\s\S]")
-        encoder.pre_tokenizer = tokenizers.pre_tokenizers.Split(each, "isolated")
-        encoder.decoder = tokenizers.decoders.Fuse()
+        encoder.pre_tokenizer, encoder.decoder = each, decoder
         return encoder
     if isinstance(tokenizer, BPETokenizer):
         encoder = byte_level_bpe(tokenizer.vocabulary, tokenizer.pairs, tokenizer.special)

@@ -13,7 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from common.errors import UserError
-from model.attention import Attend, MultiHeadAttention, Rotary, attention, attention_weights
+from model.attention import (
+    Attend,
+    MultiHeadAttention,
+    Rotary,
+    attention,
+    attention_weights,
+    causal_mask,
+)
 from model.gpt import GPT, Block
 
 Hook = Callable[[nn.Module, Any, Tensor], Tensor | None]
@@ -144,18 +151,27 @@ def head_replaced(model: GPT, layer: int, head: int, value: Tensor | float) -> I
 
 def turned(rotary: Rotary, x: Tensor, by: int) -> Tensor:
     """Rotate (..., D) by this number of positions; back, if it is negative."""
-    cos_D, sin_D = rotary.cos_TD[abs(by)], rotary.sin_TD[abs(by)]
+    cos_D, sin_D = rotary.cos_TD[abs(by)].to(x), rotary.sin_TD[abs(by)].to(x)
     other_half = x.roll(x.size(-1) // 2, dims=-1)
     return x * cos_D + other_half * (sin_D if by > 0 else -sin_D)
+
+
+def key_at(k_BHSD: Tensor, heads: list[int], position: int) -> Tensor:
+    """Return which keys are at a position in some heads, (H, S). A negative position counts back
+    from the last key of the pass. A pass may not have that position yet, as in decoding."""
+    _, H, S, _ = k_BHSD.shape
+    at_HS = k_BHSD.new_zeros(H, S, dtype=torch.bool)
+    at_HS[heads] = torch.arange(S, device=at_HS.device) == position + S * (position < 0)
+    return at_HS
 
 
 @contextmanager
 def key_moved(
     model: GPT, layer: int, heads: Iterable[int], position: int, by: int
 ) -> Iterator[None]:
-    """Rotate the key at a position in some heads of a layer, as if its token stood `by` positions
-    later, inside the `with` block. Queries attend to it as at that distance; its value, and what
-    other layers and heads see, stay the same.
+    """Rotate the key at a position (see `key_at`) in some heads of a layer, as if its token stood
+    `by` positions later, inside the `with` block. Queries attend to it as at that distance; its
+    value, and what other layers and heads see, stay the same.
 
     Raises:
         UserError: for a model without rotary positions, or a rotation by more than its context.
@@ -171,9 +187,8 @@ def key_moved(
 
     def move(module: nn.Module, args: Any) -> Any:
         q_BHTD, k_BHSD, *others = args
-        k_BHSD = k_BHSD.clone()
-        k_BHSD[:, heads, position] = turned(rotary, k_BHSD[:, heads, position], by)
-        return q_BHTD, k_BHSD, *others
+        at_HS1 = key_at(k_BHSD, heads, position)[..., None]
+        return q_BHTD, torch.where(at_HS1, turned(rotary, k_BHSD, by), k_BHSD), *others
 
     with hooked_before(attends_of(model)[layer], move):
         yield
@@ -181,27 +196,35 @@ def key_moved(
 
 @contextmanager
 def key_hidden(model: GPT, layer: int, heads: Iterable[int], position: int) -> Iterator[None]:
-    """Hide the key at a position from later positions, in some heads of a layer, inside the `with`
-    block: attention knockout."""
+    """Hide the key at a position (see `key_at`) from later positions, in some heads of a layer,
+    inside the `with` block: attention knockout."""
     heads = [*heads]
 
     def hide(module: nn.Module, args: Any) -> Any:
         q_BHTD, k_BHSD, v_BHSD, mask, _ = args
-        H, T, S = q_BHTD.size(1), q_BHTD.size(2), k_BHSD.size(2)
-        mask_HTS = torch.ones(T, S, dtype=torch.bool) if mask is None else mask
-        mask_HTS = mask_HTS.expand(H, T, S).clone()
-        mask_HTS[heads, position + 1 :, position] = False
-        return q_BHTD, k_BHSD, v_BHSD, mask_HTS, False
+        T, S = q_BHTD.size(2), k_BHSD.size(2)
+        earlier_TS = causal_mask(T, S, device=k_BHSD.device).tril(S - T - 1)
+        shown_HTS = ~(key_at(k_BHSD, heads, position)[:, None] & earlier_TS)
+        return q_BHTD, k_BHSD, v_BHSD, shown_HTS if mask is None else shown_HTS & mask, False
 
     with hooked_before(attends_of(model)[layer], hide):
         yield
 
 
 @contextmanager
-def without_mask(model: nn.Module) -> Iterator[None]:
-    """Let every position attend to all positions inside the `with` block; gradients flow.
+def without_mask(model: nn.Module, later: bool = True, window: bool = True) -> Iterator[None]:
+    """Let every position attend to later positions, and to those that its window hides, inside the
+    `with` block; gradients flow. While decoding with a cache, there are no later positions.
 
     `capture` still returns the mask of the model there, and the weights with this mask.
     """
-    with hooked(attends_of(model), lambda module, args, z_BHTD: attention(*args[:3])):
+
+    def show(module: nn.Module, args: Any, z_BHTD: Tensor) -> Tensor:
+        q_BHTD, k_BHSD, v_BHSD, mask, _ = args
+        past_TS = causal_mask(q_BHTD.size(2), k_BHSD.size(2), device=k_BHSD.device)
+        if mask is not None:
+            mask = mask | (past_TS & window) | (~past_TS & later)
+        return attention(q_BHTD, k_BHSD, v_BHSD, mask)
+
+    with hooked(attends_of(model), show):
         yield

@@ -27,7 +27,7 @@ from lens.formula import (
     layer_steps,
 )
 from lens.measure import mean_loss
-from lens.metrics import entropy
+from lens.metrics import entropy, uniform_attention
 from lens.subject import JsonOptions, MeasureOptions, Subject, spread_places
 from lens.tables import Table, visible
 from model.attention import MultiHeadAttention, attention_weights, causal_mask
@@ -105,6 +105,11 @@ def defined(entropies: Tensor) -> float | str:
     return "undefined" if entropies.isnan().all() else entropies.mean().item()
 
 
+def uniform_of(layer: LayerPass) -> Tensor:
+    """Return (T, T) weights, equal for all positions that the layer may attend to."""
+    return uniform_attention(layer.x_BTC.size(1), layer.attn.attend.window)
+
+
 def one_head(case: Case) -> Found:
     """one head as wide as the layer and several, on the same queries and keys
 
@@ -117,7 +122,8 @@ def one_head(case: Case) -> Found:
     apart_HH = (many_HTS[:, None] - many_HTS).abs().sum(-1).mean(-1) / 2
     pairs = max(1, len(many_HTS) * (len(many_HTS) - 1))
     return {
-        "entropy of the one head (1 is uniform)": defined(entropy(one_B1TS)),
+        "entropy of uniform attention": defined(entropy(uniform_of(seen))),
+        "entropy of the one head": defined(entropy(one_B1TS)),
         "entropy of the several heads, lowest": defined(entropy(many_HTS).min()),
         "entropy of the several heads, highest": defined(entropy(many_HTS).max()),
         "change of the heads' outputs": change((one_B1TS @ v)[:, 0], merge(seen.z_BHTD)),
@@ -162,7 +168,7 @@ def split(case: Case) -> Found:
 
 
 def cross(case: Case) -> Found:
-    """plain, causal and cross-attention with the same matrices (no rotary, no QK-norm)
+    """plain, causal and cross-attention with the same matrices (no rotary, QK-norm, window)
 
     The last position may attend to every key in both cases. Cross-attention has as many outputs as
     queries, for a source of any length.
@@ -183,14 +189,14 @@ def scale(case: Case) -> Found:
     Scores that are sqrt(D) times as large concentrate each row on one key, and a saturated softmax
     passes little gradient back to its scores.
     """
-    found = Found()
+    found: Found = {"entropy of uniform attention": defined(entropy(uniform_of(case.layer)))}
     for name, scaled in {"with 1/sqrt(D)": True, "without": False}.items():
         steps = layer_steps(case.layer.attn, case.layer.x_BTC, scaled=scaled)
         A, z = steps["weights A"].value, steps["heads z"].value
         loss = (z * torch.randn(z.shape, generator=torch.Generator().manual_seed(0))).sum()
         (gradient,) = torch.autograd.grad(loss, steps["scores"].value)
         found |= {
-            f"{name}: entropy (1 is uniform)": defined(entropy(A)),
+            f"{name}: entropy": defined(entropy(A)),
             f"{name}: largest weight of a row, mean": A.amax(-1).mean().item(),
             f"{name}: gradient of a random loss": gradient.norm().item(),
         }
@@ -239,7 +245,7 @@ def polarity(case: Case) -> Found:
     """the two polarities of a mask: True is visible here, and hidden in nn.MultiheadAttention
 
     With the wrong polarity, a causal mask shows only later tokens, and the last position has
-    nothing to attend to.
+    nothing to attend to. As above, without rotary positions, QK-norm and window.
     """
     attn, x_BTC = classical(case.layer.attn), case.layer.x_BTC
     mask = causal_mask(x_BTC.size(1), x_BTC.size(1))
@@ -257,12 +263,17 @@ def polarity(case: Case) -> Found:
 def unmasked(case: Case) -> Found:
     """the mask removed after training
 
-    The heads never attended to later tokens in training, so these only add noise.
+    The heads never attended to the hidden tokens in training, so these only add noise.
     """
     model, sequences_BT = case.subject.model, case.sequences_BT
     found: Found = {"validation loss, with the mask": mean_loss(model, sequences_BT)}
-    with without_mask(model):
-        return found | {"without it": mean_loss(model, sequences_BT)}
+    hidden = {"later tokens": (True, False)}
+    if any(model.config.windows):
+        hidden |= {"tokens before the window": (False, True), "both": (True, True)}
+    for name, (later, window) in hidden.items():
+        with without_mask(model, later, window):
+            found[f"{name} visible"] = mean_loss(model, sequences_BT)
+    return found
 
 
 def never_masked(case: Case) -> Found:

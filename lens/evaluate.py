@@ -9,7 +9,7 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from configs.config import STRICT, Fraction
-from data.batches import TextBatches
+from data.batches import HELD_OUT, TextBatches
 from lens.ngram_model import mixed_losses, ngrams_of
 from lens.subject import JsonOptions, RunOptions, open_text, other_text
 from lens.tables import Table
@@ -43,10 +43,12 @@ def evaluate_splits(word: str | None, options: Evaluate) -> Iterator[str | Table
     batches = open_text(saved, options, config.model.block_size)
     model = saved.model(device)
     model.compute_dtype = getattr(torch, saved.header.machine.precision)  # as in training
-    about = f"{saved}\non {batches}{other_text(saved, batches)}; each split as a whole"
+    about = f"{saved}\non {batches}{other_text(saved, batches)}; each split "
     if isinstance(batches, TextBatches):
-        about += "\nn-grams are counted on the training split of this text; "
+        about += "as a whole\nn-grams are counted on the training split of this text; "
         about += "a mixture has the weight that is best for the other half of the split"
+    else:
+        about += f"is {HELD_OUT} drawn sequences"
     yield about
     splits = batches.evaluated
     if config.data.test_fraction:

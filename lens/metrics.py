@@ -12,13 +12,16 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from model.attention import causal_mask
 
 SINK = 0.3  # a head above this first-token score is called a sink (Gu et al. 2024)
 
 
-def uniform_attention(T: int) -> Tensor:
-    """Return (T, T) weights: each query attends equally to itself and to all earlier positions."""
-    return torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None]
+def uniform_attention(T: int, window: int = 0) -> Tensor:
+    """Return (T, T) weights: each query attends equally to all positions that it may attend to."""
+    return F.normalize(causal_mask(T, T, window).float(), p=1, dim=-1)
 
 
 def entropy(A: Tensor) -> Tensor:

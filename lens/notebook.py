@@ -60,12 +60,12 @@ def show(
     max_mb: float = 4.0,
     **flags: Any,
 ) -> Page:
-    """Return the report page of a run, or of a GPT module of a known format.
+    """Return the report page of a run, or of a GPT module.
 
     Args:
-        model: a run's name or folder, by default the newest run; or a module: the GPT of Karpathy's
-            lecture, nanoGPT or minGPT, or a GPT2LMHeadModel of transformers; or a list of copies of
-            one module, made during training, in order.
+        model: a run's name or folder, by default the newest run; or a module, such as the GPT of
+            Karpathy's lecture, nanoGPT or minGPT, your own, or a GPT2LMHeadModel of transformers;
+            or a list of copies of one module, made during training, in order.
         text: the text to measure on; for a module, its training text.
         tokenizer: the module's tokenizer; if omitted, tokens are the sorted characters of the text.
         max_mb: maximum size of the page in megabytes; a smaller page has fewer snapshots.

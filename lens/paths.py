@@ -68,14 +68,16 @@ def paths(word: str | None, options: Paths) -> Iterator[str | Table]:
     error = largest_error(logits_BTV, subject.model(sequences_BT))
     if error > TOLERANCE:
         raise UserError(f"the paths do not give the model's logits (error {error:.1e})")
-    losses, frequency_V, count = measure(subject)
+    losses, counts_V = measure(subject)
     counted = " (bigrams are counted in the training split)" if "counted bigrams" in losses else ""
+    count, total = int(counts_V.sum()), subject.batches.validation_tokens
     yield (
         f"the tables alone give the model's logits: largest relative error {error:.1e}\n"
-        f"losses{counted} on {subject.counted(count)}, from the validation split of {subject.text}"
+        f"losses{counted} on {count:,} of {total:,} validation tokens of {subject.text}"
     )
     yield Table([["path", subject.unit], *losses.items()])
 
+    frequency_V = counts_V / counts_V.sum()
     tokens_K = most_frequent(frequency_V)
     names = [visible(subject.tokenizer.labels[token]) for token in tokens_K]
     yield (
@@ -85,9 +87,10 @@ def paths(word: str | None, options: Paths) -> Iterator[str | Table]:
     yield table_of_bigrams(tables.raised(tables.E_VC, tokens_K), names, options.rows)
     yield (
         "best first by weight x logit; weight: of the first query on the source, at the distance\n"
-        "(back) where it is highest, if all other keys are random tokens of the text"
+        "(back) where it is highest, if exp(score) of each other key, except the query's own, is\n"
+        "the mean over the tokens of the text"
     )
-    weight_HKK, distance_HKK = tables.highest_weights(tokens_K, frequency_V[tokens_K])
+    weight_HKK, distance_HKK = tables.highest_weights(tokens_K, frequency_V)
     for h, written_VC in enumerate(tables.written_HVC):
         distance_KK = distance_HKK[h] if tables.rotary else None  # else every distance is the same
         of_head = weight_HKK[h], distance_KK, tables.raised(written_VC, tokens_K)
@@ -146,29 +149,36 @@ class TokenTables:
         to the mean over the vocabulary."""
         return x_VC[tokens_K] @ (self.U_VC[tokens_K] - self.U_VC.mean(0)).T
 
-    def highest_weights(self, tokens_K: Tensor, frequency_K: Tensor) -> tuple[Tensor, Tensor]:
+    def highest_weights(self, tokens_K: Tensor, frequency_V: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weight of each query on each source, (H, K, K), at the distance where it is
-        highest, and this distance, if all other keys of a whole context are random tokens."""
-        k_HKD = self.k_HVD[:, tokens_K]
-        total_HK1 = (self.queries(tokens_K, 0) * k_HKD).sum(-1, keepdim=True)  # the query's own key
-        best_HKK = torch.full((len(k_HKD), len(tokens_K), len(tokens_K)), -math.inf)
-        distance_HKK = torch.zeros(best_HKK.shape, dtype=torch.long)
+        highest, and this distance. The other keys of a whole context are the query's own and, at
+        each other distance, one with the mean exp(score) of tokens of this frequency. Weight and
+        distance are 0 if there is no earlier position."""
+        k_HKD, n = self.k_HVD[:, tokens_K], len(self.distances)
+        keys_nHK = torch.full((n + 1, *k_HKD.shape[:2]), -math.inf)  # of each distance, and none
+        keys_nHK[0] = (self.queries(tokens_K, 0) * k_HKD).sum(-1)
         for distance in progress(self.distances[1:], "scoring each distance"):
-            scores_HKK = self.queries(tokens_K, distance) @ k_HKD.mT
-            random_HK1 = (scores_HKK + frequency_K.log()).logsumexp(-1, keepdim=True)
-            total_HK1 = torch.logaddexp(total_HK1, random_HK1)
-            distance_HKK[scores_HKK > best_HKK] = distance
-            best_HKK = torch.maximum(best_HKK, scores_HKK)
-        return (best_HKK - total_HK1).sigmoid(), distance_HKK
+            both = zip(self.queries(tokens_K, distance), self.k_HVD, strict=True)
+            for h, (q_KD, k_VD) in enumerate(both):  # H x K x V numbers can be too many
+                scores_KV = q_KD @ k_VD.T + frequency_V.log()
+                keys_nHK[distance, h] = scores_KV.logsumexp(-1)
+        before, after = keys_nHK.logcumsumexp(0), keys_nHK.flip(0).logcumsumexp(0).flip(0)
+        best_HKK = torch.full((*k_HKD.shape[:2], len(tokens_K)), -math.inf)
+        distance_HKK = torch.zeros(best_HKK.shape, dtype=torch.long)
+        for distance in self.distances[1:]:
+            others_HK1 = torch.logaddexp(before[distance - 1], after[distance + 1])[..., None]
+            odds_HKK = self.queries(tokens_K, distance) @ k_HKD.mT - others_HK1
+            distance_HKK[odds_HKK > best_HKK] = distance
+            best_HKK = torch.maximum(best_HKK, odds_HKK)
+        return best_HKK.sigmoid(), distance_HKK
 
 
-def measure(subject: Subject) -> tuple[dict[str, float], Tensor, int]:
-    """Return the losses of the direct path, of the model and, of a text, of counted bigrams, the
-    frequency of each token, and the number of validation sequences that these are of."""
-    model, batches, count = subject.model, subject.batches, 0
+def measure(subject: Subject) -> tuple[dict[str, float], Tensor]:
+    """Return the losses of the direct path, of the model and, of a text, of counted bigrams, and
+    how often each token is predicted there."""
+    model, batches = subject.model, subject.batches
     total, counts_V = torch.zeros(2, dtype=torch.float64), torch.zeros(subject.V)
     for tokens_BT in batches.validation_batches(32, MAX_VAL_TOKENS):
-        count += len(tokens_BT)
         for part_BT in micro_batches(model, tokens_BT):
             read_BT, targets_BT = part_BT[:, :-1], part_BT[:, 1:]
             each = model.unembed(model.embed(read_BT)), model(read_BT)
@@ -178,7 +188,7 @@ def measure(subject: Subject) -> tuple[dict[str, float], Tensor, int]:
     losses = {"direct path alone": direct, "direct path and heads": whole}
     if "bigram" in batches.baselines:
         losses["counted bigrams"] = batches.baselines["bigram"]
-    return losses, counts_V / counts_V.sum(), count
+    return losses, counts_V
 
 
 def most_frequent(frequency_V: Tensor) -> Tensor:
@@ -211,6 +221,8 @@ def table_of_head(
     weight_K, logit_K = queries.values[0], raised.values[:, 0]
     table: list[list[Any]] = [[f"{name}: source", "... query", "raises", "back", "weight", "logit"]]
     for source in (weight_K * logit_K).argsort(descending=True)[:rows].tolist():
+        if not weight_K[source]:  # no query sees another position
+            continue
         query = queries.indices[0, source]
         table.append(
             [

@@ -55,11 +55,11 @@ def runs(names: Sequence[str], options: Runs) -> Iterator[str | Table]:
 
 def table_of_runs(rows: list[dict[str, Any]], failed: bool) -> Table:
     """Return the runs on one text, best first, with the fields in which they differ."""
-    run, loss, bits, tokenizer, *known = rows[0]
+    run, loss, bits, tokenizer, below, below_bits, *known = rows[0]
     differ = [name for name in rows[0] if any(row.get(name) != rows[0][name] for row in rows)]
     if tokenizer in differ:  # nats per token are of different tokens
-        loss = bits
-    filled = [name for name in known if any(row.get(name) is not None for row in rows)]
+        loss, below = bits, below_bits
+    filled = [name for name in (below, *known) if any(row.get(name) is not None for row in rows)]
     columns = [run, loss, *(name for name in filled if "." not in name or name in differ)]
     rows.sort(key=lambda row: (row[loss] is None, row[loss]))
     table = [columns, *([row[name] for name in columns] for row in rows)]
@@ -78,20 +78,24 @@ def read_run(folder: Path) -> dict[str, Any]:
             model = GPT(saved.config.model, saved.tokenizer.vocab_size)
         state, config = saved.header.state, dataclasses.asdict(saved.config)
         speeds = [line["tokens_per_second"] for line in metrics if "tokens_per_second" in line]
-        bits = [line["bits_per_char"] for line in metrics if "bits_per_char" in line]
+        bits = min(
+            (line["bits_per_char"] for line in metrics if "bits_per_char" in line), default=None
+        )
         baselines = [line["baselines"] for line in metrics if "baselines" in line]
         ngrams = [min(losses.values()) for losses in baselines if "bigram" in losses]
         evaluations = [line for line in metrics if "val_loss" in line]
         best = min(evaluations, key=lambda line: line["val_loss"], default={})
-        below = None
-        if ngrams and state.best_val_loss is not None:
-            below = ngrams[0] - state.best_val_loss
+        loss, below, below_bits = state.best_val_loss, None, None
+        if ngrams and loss is not None:
+            below = ngrams[0] - loss
+            below_bits = bits and below * bits / loss
         return {
             "run": printable(folder.name),
-            f"loss, nats/{saved.tokenizer.unit}": state.best_val_loss,
-            "loss, bits/char": min(bits, default=None),
+            f"loss, nats/{saved.tokenizer.unit}": loss,
+            "loss, bits/char": bits,
             "tokenizer": saved.header.tokenizer,
             "below n-grams": below,
+            "below n-grams, bits/char": below_bits,
             "accuracy": best.get("accuracy"),
             "minutes": state.seconds / 60,
             "steps": state.step,

@@ -242,7 +242,8 @@ def open_text(saved: SavedRun, options: RunOptions, block_size: int) -> Batches:
             data = dataclasses.replace(data, source=options.source)
         else:
             check_named_text(data, saved.tokenizer, saved.header.corpus)
-        return open_batches(data, block_size, saved.config.train.seed, saved.tokenizer)
+        seed, text = saved.config.train.seed, saved.header.corpus
+        return open_batches(data, block_size, seed, saved.tokenizer, saved=text)
     except (UserError, ValueError) as error:
         # A study has a flag for the text alone.
         message = str(error)

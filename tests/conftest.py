@@ -59,8 +59,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Yield one browser for all tests: Playwright allows only one in a process."""
+    from benchmarks.browser import start_browser
     from common.errors import UserError
-    from tests.browser import start_browser
 
     try:
         with start_browser() as started:

@@ -20,6 +20,8 @@ MISTAKES = {  # command -> part of the error line
     "train configs/debgu.yaml": "No such file or directory: configs/debgu.yaml",
     "train --data.source=hub:": "no text at hub:: --data.source takes files, ",
     "train --data.source=\udcff.txt": "--data.source must be a valid",
+    "train --data.source=text.txt --data.column=text": "--data.column is for tables (.csv, ",
+    "train --data.source=repeat --data.column=text": "--data.column is for tables (.csv, ",
     "train --data.source=modular": "--model.block_size must be 4 for --data.source modular",
     f"{MODULAR} --data.task_kinds=1": "--data.task_kinds 1 must be from 2 to 500 for this task",
     f"{MODULAR} --data.task_held_out=0": "0.0 leaves no sums for training or for validation",

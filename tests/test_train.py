@@ -26,7 +26,7 @@ from torch import Tensor
 import train
 from configs.config import TrainConfig
 from configs.load import SECTIONS, read_command_line, read_config
-from data.batches import open_batches
+from data.batches import TextBatches, open_batches
 from data.ngrams import open_baselines
 from model.generate import Sampling, generate
 from model.gpt import GPT
@@ -42,9 +42,9 @@ from training.checkpoint import (
 from training.evaluate import evaluate
 from training.folder import find_snapshots, read_metrics
 from training.machine import Processes, prepare_machine
-from training.optim import Muon, get_lr_scale, make_optimizer
+from training.optim import Muon, count_doublings, get_lr_scale, make_optimizer, update_weights
 from training.state import TrainState
-from training.step import make_model, train_step
+from training.step import compute_gradients, make_model
 
 TEXT = "a short text to train on, again and again\n" * 60
 SHORT = [DEBUG, "--train.max_steps=24", "--train.eval_every=8", "--train.save_every=5"]
@@ -129,17 +129,25 @@ def contents() -> dict[Path, bytes]:
 # --- results and files ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("rising", [False, True])
 def test_run_matches_a_plain_training_loop(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
+    workplace: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rising: bool,
 ) -> None:
-    """Repeat the loop in plain code: all numbers are bitwise identical."""
+    """Repeat the loop in plain code: all numbers are bitwise identical. Dropout is 0.2, or it rises
+    as in a large model."""
+    monkeypatch.setattr("training.optim.SIZE", 1000)
     flags = ["--train.seed=5", "--train.warmup_steps=3", "--train.gradient_accumulation_steps=2"]
-    flags += ["--model.dropout=0.2", "--train.eval_every=7", "--train.save_every=5"]
+    flags += [] if rising else ["--model.dropout=0.2"]
+    flags += ["--train.eval_every=7", "--train.save_every=5"]
     flags += ["--train.sample_tokens=20", "--train.snapshots=5"]
     assert train.main([*SHORT, *flags, "--run=a"]) == 0
     run = Path("runs/a")
     config = open_run(run).config
     batches = open_batches(config.data, config.model.block_size, 5)
+    assert isinstance(batches, TextBatches)
     torch.manual_seed(5)
     model = GPT(config.model, batches.tokenizer.vocab_size)
     optimizer = make_optimizer(model, config.train)
@@ -150,7 +158,11 @@ def test_run_matches_a_plain_training_loop(
             batch = batches.train_batch(step - 1, 16)
             seed = np.random.default_rng([5, step - 1, 0]).integers(2**63)
             torch.manual_seed(int(seed))
-            loss, norm = train_step(model, optimizer, batch, config.train, step - 1)
+            passes = (step - 1) * 16 * 32 / len(batches.train_tokens)
+            doublings = count_doublings(optimizer.weights, passes)
+            model.set_dropout(0.07 * doublings if rising else 0.2)
+            loss, norm = compute_gradients(model, optimizer.weights, batch, config.train)
+            update_weights(optimizer, norm, config.train, step - 1, doublings)
             numbers["train_loss"][step], numbers["grad_norm"][step] = loss.item(), norm.item()
             numbers["learning_rate"][step] = get_lr_scale(step - 1, config.train) * 1e-2
         weights[step] = {name: tensor.half() for name, tensor in model_tensors(model).items()}
@@ -175,6 +187,11 @@ def test_run_matches_a_plain_training_loop(
     for step, path in snapshots.items():
         assert_same_tensors(load_file(path), weights[step])
     printed = capsys.readouterr().out.splitlines()
+    passes = 24 * 16 * 32 / len(batches.train_tokens)
+    doublings = count_doublings(optimizer.weights, passes)
+    rates = f"dropout rises to {0.07 * doublings:.2g}" if rising else "dropout 0.2"
+    rates += f", weight decay rises to {0.1 + 0.15 * doublings:.2g}"
+    assert f"--train.max_steps 24 reads the text {passes:.1f} times, {rates}" in printed
     assert [line for line in printed if line.startswith("    | ")] == said
 
 
@@ -250,6 +267,26 @@ def test_minutes_limit_every_session_and_repeat_as_steps(
         assert read_config({}, f"runs/{run}/config.yaml").train.max_steps == steps
         assert train.main([*repeated, f"--train.max_steps={steps}"]) == 0
         assert_same_run(Path("runs", run), Path("runs", repeated[-1][6:]))
+
+
+@pytest.mark.parametrize("stop", [3, 25])
+def test_run_of_minutes_that_is_stopped_repeats_as_steps(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, clock: list[float], stop: int
+) -> None:
+    """Stopped before its end is set, the resumed run sets it within the time that is left. Stopped
+    after that, it keeps it."""
+    monkeypatch.setattr(common.start, "BEGAN", clock[0])
+    flags = [flag for flag in DROPOUT if "max_steps" not in flag]
+    flags += ["--train.batch_size=2", "--train.warmup_steps=2", "--train.sample_tokens=0"]
+    with at_step(stop, ctrl_c):
+        assert train.main([*flags, "--train.minutes=1", "--run=a"]) == 130
+    assert (open_run("a", "last").config.train.max_steps is None) == (stop == 3)
+    monkeypatch.setattr(common.start, "BEGAN", clock[0])
+    assert train.main(["--resume=a"]) == 0
+    state = state_of("a")
+    assert 54 < state.seconds <= 60
+    assert train.main([*flags, f"--train.max_steps={state.step}", "--run=b"]) == 0
+    assert_same_run(Path("runs/a"), Path("runs/b"))
 
 
 def test_minutes_are_kept_if_the_first_steps_are_slow(

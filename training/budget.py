@@ -11,7 +11,8 @@ from configs.config import TrainConfig
 def expect_steps(
     plan: TrainConfig,
     readings: Sequence[tuple[int, float]],
-    evaluation: float,
+    evaluation: float | None,
+    evaluation_steps: float,
     left: float,
 ) -> float:
     """Return the number of steps of a run that ends in `left` seconds.
@@ -21,11 +22,12 @@ def expect_steps(
 
     Args:
         readings: at two times or more, the number of steps and the seconds that they took so far.
-        evaluation: seconds of an evaluation, or if negative, the steps that take as long.
+        evaluation: seconds of the last evaluation; None before the first.
+        evaluation_steps: how many steps the first evaluation is expected to take.
     """
     (first, before), (done, seconds) = readings[(len(readings) - 1) // 2], readings[-1]
     step = (seconds - before) / (done - first)
-    evaluation = max(evaluation, -evaluation * step)
+    evaluation = evaluation_steps * step if evaluation is None else evaluation
     return done + max(0.0, left - evaluation) / (step + evaluation / plan.eval_every)
 
 

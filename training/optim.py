@@ -1,4 +1,5 @@
-"""Optimizers and their schedules: Muon for the hidden matrices and AdamW for the rest, or AdamW.
+"""Optimizers, their schedules and regularization: Muon for the hidden matrices and AdamW for the
+rest, or AdamW.
 
 To add an optimizer, write a subclass of `Optimizer`, and name it in `OPTIMIZERS` and in the
 `optimizer` field of configs/config.py.
@@ -12,12 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from configs.config import TrainConfig
+from configs.config import ModelConfig, TrainConfig
 
 # Coefficients of Jordan et al. 2024: five steps map any singular value in [0.0015, 1] to between
 # 0.68 and 1.21, which is close enough to 1, and they are stable in bfloat16.
 NEWTON_SCHULZ = [(3.4445, -4.7750, 2.0315)] * 5
 MOMENTUM = 0.95  # of Muon
+# A model with SIZE weights in its blocks begins to memorize a text in pass number PASSES.
+PASSES, SIZE = 3.0, 787_712
 
 Weights = dict[str, nn.Parameter]  # by name in the model
 
@@ -36,7 +39,7 @@ class Optimizer:
     """The tensors of each weight, made in `__init__`: a checkpoint saves and restores them in
     place. They cannot start from the weights, which --init_from loads later."""
 
-    def step(self, lr_scale: float) -> None:
+    def step(self, lr_scale: float, weight_decay: float) -> None:
         """Update the weights with their gradients, at this fraction of the learning rates."""
         raise NotImplementedError
 
@@ -46,13 +49,12 @@ class AdamW(Optimizer):
 
     def __init__(self, weights: Weights, config: TrainConfig, precision: torch.dtype) -> None:
         self.weights, self.config = weights, config
-        self.groups: dict[float, list[str]] = defaultdict(list)  # names by weight decay
+        # Names by their own weight decay, if they have one
+        self.groups: dict[float | None, list[str]] = defaultdict(list)
         self.state = {}
         for name, weight in weights.items():
-            weight_decay = config.weight_decay if weight.dim() >= 2 else 0.0
-            if name.startswith("ngram") and config.ngram_decay is not None:
-                weight_decay = config.ngram_decay
-            self.groups[weight_decay].append(name)
+            own = config.ngram_decay if name.startswith("ngram") else None
+            self.groups[own if weight.dim() >= 2 else 0.0].append(name)
             zeros = torch.zeros_like(weight.detach())
             self.state[name] = {
                 "step": weight.new_zeros(()),
@@ -61,10 +63,10 @@ class AdamW(Optimizer):
             }
 
     @torch.no_grad()
-    def step(self, lr_scale: float) -> None:
+    def step(self, lr_scale: float, weight_decay: float) -> None:
         """See `Optimizer`. Uses PyTorch's fused kernel if the device has one."""
         rate = lr_scale * self.config.adamw_learning_rate
-        for weight_decay, names in self.groups.items():
+        for own, names in self.groups.items():
             weights = [self.weights[name] for name in names]
             states = [self.state[name] for name in names]
             adamw(
@@ -80,7 +82,7 @@ class AdamW(Optimizer):
                 lr=rate,
                 beta1=0.9,
                 beta2=self.config.beta2,
-                weight_decay=weight_decay,
+                weight_decay=weight_decay if own is None else own,
                 eps=1e-8,
             )
 
@@ -120,7 +122,7 @@ class Muon(Optimizer):
                 self.state[name] = {"momentum": momentum}
 
     @torch.no_grad()
-    def step(self, lr_scale: float) -> None:
+    def step(self, lr_scale: float, weight_decay: float) -> None:
         """See `Optimizer`."""
         rate = lr_scale * self.config.muon_learning_rate
         for names, stack, momenta in self.stacks:
@@ -131,8 +133,8 @@ class Muon(Optimizer):
             # So that a tall matrix changes its outputs as much as a square one does.
             scaled = rate * math.sqrt(max(1, rows / columns))
             orthogonal = orthogonalize(updates.to(self.precision))
-            stack.mul_(1 - rate * self.config.weight_decay).add_(orthogonal, alpha=-scaled)
-        self.adamw.step(lr_scale)
+            stack.mul_(1 - rate * weight_decay).add_(orthogonal, alpha=-scaled)
+        self.adamw.step(lr_scale, weight_decay)
 
 
 OPTIMIZERS = {"adamw": AdamW, "muon": Muon}
@@ -145,16 +147,19 @@ def make_optimizer(
     return OPTIMIZERS[config.optimizer](dict(model.named_parameters()), config, precision)
 
 
-def update_weights(optimizer: Optimizer, norm: Tensor, config: TrainConfig, step: int) -> None:
+def update_weights(
+    optimizer: Optimizer, norm: Tensor, config: TrainConfig, step: int, doublings: float = 0.0
+) -> None:
     """Clip the gradients, whose norm is given, and let the optimizer use them.
 
     Args:
         step: the index of the step, from 0.
+        doublings: see `count_doublings`.
     """
     if config.grad_clip:
         weights = optimizer.weights.values()
         torch.nn.utils.clip_grads_with_norm_(weights, config.grad_clip, norm)
-    optimizer.step(get_lr_scale(step, config))
+    optimizer.step(get_lr_scale(step, config), weight_decay_at(doublings, config))
 
 
 def gradient_of(weight: Tensor) -> Tensor:
@@ -197,3 +202,24 @@ def get_lr_scale(step: int, config: TrainConfig) -> float:
         return 1.0
     progress = (step - config.decay_start) / max(1.0, config.end - config.decay_start)
     return SCHEDULES[config.schedule](progress)
+
+
+# --- regularization that rises with the number of times that the text has been read --------------
+
+
+def count_doublings(weights: Weights, passes: float) -> float:
+    """Return how often the passes over the text have doubled since the model began to memorize it:
+    the default model does in the third pass, and a larger one earlier. docs/training.md has the
+    measurements. It does not depend on the end of the run."""
+    size = sum(weight.numel() for name, weight in weights.items() if name.startswith("blocks."))
+    return max(0.0, math.log2(max(1.0, passes * size) / (PASSES * SIZE)))
+
+
+def dropout_at(doublings: float, config: ModelConfig) -> float:
+    """Return the dropout probability of the config or, if it has none, the one that rises."""
+    return min(0.5, 0.07 * doublings) if config.dropout is None else config.dropout
+
+
+def weight_decay_at(doublings: float, config: TrainConfig) -> float:
+    """Return the weight decay of the config or, if it has none, the one that rises."""
+    return 0.1 + 0.15 * doublings if config.weight_decay is None else config.weight_decay

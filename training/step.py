@@ -1,6 +1,4 @@
-"""A training step: dropout, the gradients of a batch, and the update of the weights."""
-
-import math
+"""A training step: the gradients of a batch, and the update of the weights."""
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +8,6 @@ from configs.config import Config, TrainConfig
 from model.gpt import GPT, next_token_loss
 from training.machine import Machine
 from training.optim import Optimizer, gradient_of, make_optimizer, update_weights
-
-# What `dropout_rate` was fitted on: the default model on Python's manual and on Tiny Shakespeare
-FIRST_PASSES, PER_DOUBLING, MOST_DROPOUT, SIZE = 3.0, 0.1, 0.5, 787_712
 
 
 def make_model(config: Config, vocab_size: int, machine: Machine) -> tuple[GPT, Optimizer]:
@@ -62,14 +57,3 @@ def train_step(
     loss, norm = compute_gradients(model, optimizer.weights, batch, config)
     update_weights(optimizer, norm, config, step)
     return loss, norm
-
-
-def dropout_rate(model: GPT, passes: float) -> float:
-    """Return the dropout probability of a model that has read its text this often.
-
-    What is read often can be memorized, the earlier the larger the model is, so the probability
-    rises with each doubling of the passes. It does not depend on the end of the run.
-    """
-    size = sum(weight.numel() for weight in model.blocks.parameters())
-    doublings = math.log2(max(1.0, passes) / FIRST_PASSES * math.sqrt(max(1, size) / SIZE))
-    return min(MOST_DROPOUT, PER_DOUBLING * max(0.0, doublings))

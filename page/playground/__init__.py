@@ -11,7 +11,7 @@ from configs.load import Loader, fields_of, read_config
 from data.tasks import TASKS
 from model.gpt import NGRAM_ROWS
 from page.html import SUPPORTED, WORD, fill_page, to_json
-from training.optim import MOMENTUM, NEWTON_SCHULZ
+from training.optim import MOMENTUM, NEWTON_SCHULZ, weight_decay_at
 
 PAGE = Path(__file__).parent
 SETTINGS = yaml.load((PAGE / "tasks.yaml").read_bytes(), Loader)
@@ -49,7 +49,10 @@ def config_of(task: str) -> dict[str, Any]:
     start = Config(dataclasses.replace(Config().data, source=task))
     config = read_config(SETTINGS[task], str(file) if file.exists() else None, start)
     train = dataclasses.replace(
-        config.train, learning_rate=config.train.adamw_learning_rate, schedule="constant"
+        config.train,
+        learning_rate=config.train.adamw_learning_rate,
+        schedule="constant",
+        weight_decay=weight_decay_at(0.0, config.train),
     )
     model = dataclasses.replace(config.model, norm="layer")
     return dataclasses.asdict(Config(config.data, model, train))

@@ -7,7 +7,7 @@ import { readCheckpoint } from "../engine/safetensors.js";
 import { data } from "../data.js";
 import { COPIES, HEADS, last, sizes, snapshots, UNIT } from "../run.js";
 import {
-  carried, carry, explained, FIELDS, impossible, inWords, isShort, linkTo, opened, problems,
+  carried, carry, explained, FIELDS, impossible, inWords, isShared, isShort, linkTo, opened, problems,
   setting, SHORTEST, untrainable, valueOf,
 } from "./setting.js";
 import { change, state } from "../state.js";
@@ -40,7 +40,9 @@ function choice(field, choose) {
   return labeled;
 }
 
-const newModel = (field) => choice(field, (text, input) => {
+const possible = (field) => (field.key !== "n_kv_head" ? field : { ...field,
+  values: field.values.filter((n_kv_head) => isShared({ ...setting, n_kv_head })) });
+const newModel = (field) => choice(possible(field), (text, input) => {
   const value = valueOf(field, text);
   if (value === undefined) say(impossible(field, text));
   else if (mayReplace()) location.search = linkTo(state.kept, { [field.key]: value });

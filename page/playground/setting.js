@@ -59,7 +59,10 @@ export function valueOf({ values, low, high, whole }, text) {
 }
 
 export const impossible = ({ key, values, low, high }, text) =>
-  `${key} cannot be ${text}, but ${values?.join(", ") ?? `${low} to ${high}`}.`;
+  `${key} cannot be ${text}, but ${values?.map(String).join(", ") ?? `${low} to ${high}`}.`;
+
+/** Whether each key-value head serves the same number of heads. */
+export const isShared = ({ n_head, n_kv_head }) => n_head % (n_kv_head ?? 1) === 0;
 
 // ------------------------------------------------------- what a tab keeps over a reload
 // A tab's name outlives a reload, also of a file on the disk, and has room for a model.
@@ -94,17 +97,21 @@ function readAddress() {
     const value = field && valueOf(field, text);
     if (value !== undefined) (isOfA ? ofA : found)[key] = value;
     else problems.push("In the address, " + (field
-      ? `${impossible(field, text)} The default is used.` : `${name} is not a setting of this page.`));
+      ? `${impossible({ ...field, key: name }, text)} The default is used.` : `${name} is not a setting of this page.`));
   }
-  if (found.n_head % (found.n_kv_head ?? 1)) {
-    problems.push(`In the address, n_kv_head cannot be ${found.n_kv_head} with n_head ` +
-      `${found.n_head}. The default is used.`);
-    found.n_kv_head = null;
+  if (file !== undefined) {
+    if (file === carried.file?.name) return { ...found, file };
+    problems.push(`This tab does not have the file ${file}: open it again.`);
   }
-  if (file === undefined) return found;
-  if (file === carried.file?.name) return { ...found, file };
-  problems.push(`This tab does not have the file ${file}: open it again.`);
-  return found;
+  return checked(found);
+}
+
+/** The setting of the address, or of A in it, if it is possible; else with the default. */
+function checked(found, A = "") {
+  if (isShared(found)) return found;
+  problems.push(`In the address, ${A}n_kv_head cannot be ${found.n_kv_head} with ${A}n_head ` +
+    `${found.n_head}. The default is used.`);
+  return { ...found, n_kv_head: null };
 }
 
 const asked = readAddress();
@@ -116,7 +123,7 @@ export const setting = opened
 
 /** The run to compare with: {setting}, and if it was trained here, {steps, loss, accuracy, map}. */
 function keptRun() {
-  const other = { ...setting, ...ofA }, { A } = carried;
+  const other = checked({ ...setting, ...ofA }, "A."), { A } = carried;
   const same = ({ key }) => A.setting[key] === other[key];
   if (A && !opened && A.setting.task === setting.task && COMPARED.every(same)) return A;
   return Object.keys(ofA).length ? { setting: other } : null;
@@ -141,7 +148,8 @@ export function linkTo(A, changes = {}) {
   if (task) return addressOf({ ...defaultsOf(task), workers, pace });
   if (opened) return location.search;
   const { learning_rate } = optimizer ? defaultsOf(setting.task, optimizer) : setting;
-  return addressOf({ ...setting, learning_rate, ...changes }, A);
+  const next = { ...setting, learning_rate, ...changes };
+  return addressOf(isShared(next) ? next : { ...next, n_kv_head: null }, A);
 }
 
 /** What differs between A and this run, B, in words: [of A, of B]. */

@@ -11,7 +11,8 @@ const GLOSSARY = {
   key: "the vector of a token that is attended to; a large q·k means a large weight",
   value: "the vector that a head takes from a token, in proportion to its weight",
   "residual stream": "the vector at a token's position that every head and MLP adds to",
-  norm: "scales a vector to a root mean square of 1, and multiplies each number by a weight",
+  norm: "subtracts a vector's mean, scales it to a standard deviation of 1, and multiplies each " +
+    "number by a weight",
   logit: "the number for a possible next token that the softmax turns into its probability",
   nat: "the unit of surprisal: −ln of a probability; 0.69 nats are one bit",
   surprisal: "how unlikely a token was to the model, in nats",

@@ -134,4 +134,4 @@ def test_ngrams_of_each_division_of_a_text_are_its_own(tmp_path: Path) -> None:
         config = DataConfig(val_fraction=val, test_fraction=test)
         found = TextBatches(text, config, 8, 0).baselines
         splits = tokens[:train_end], tokens[train_end:val_end]
-        assert [*found.values()][1:] == measure_ngrams(*splits, 5)
+        assert [*found.values()][1:] == measure_ngrams(*splits, 5)[1][:2]

@@ -75,10 +75,12 @@ def test_losses_are_those_of_ngrams_up_to_each_order(
         patch.setattr(data.ngrams, "MAX_ORDER", order)
         patch.setattr(data.ngrams, "GAIN", -math.inf)
         found = measure_ngrams(numbers(train), numbers(val), V)
-    assert len(found) == min(order, len(train) - max(1, len(train) // 10))
-    for n, loss in enumerate(found, start=1):
+    cut = len(train) - max(1, len(train) // 10)
+    assert {*map(len, found)} == {min(order, cut)}
+    for n, losses in enumerate(zip(*found, strict=True), start=1):
+        held_out = Dictionary((*train[:cut],), n).read((*train,))[0][cut:]
         nats = Dictionary((*train,), n).read((*val,))[0][1:]
-        assert loss == pytest.approx(np.mean(nats), rel=1e-5)
+        assert losses == pytest.approx((np.mean(held_out), np.mean(nats)), rel=1e-5)
 
 
 @pytest.mark.parametrize("V", [256, 65_536])
@@ -86,20 +88,28 @@ def test_last_token_of_an_integer_type_is_not_the_end_of_the_split(V: int) -> No
     train, val = (
         np.random.default_rng(0).integers(V - 2, V, (2, 300)).astype(f"u{V.bit_length() // 8}")
     )
-    (unigram, *_), counted = measure_ngrams(train, val, V), count_ngrams(train, V, 1)
+    (unigram, *_), counted = measure_ngrams(train, val, V)[1], count_ngrams(train, V, 1)
     assert unigram == pytest.approx(counted.read(val)[0][1:].mean())
 
 
-def test_the_order_rises_while_it_improves_on_tokens_that_are_not_counted() -> None:
-    random = np.random.default_rng(0)
-    string = random.integers(0, V, 30).tolist() * 40
-    for train in (numbers(string), random.integers(0, V, 1000).astype(np.uint8)):
+def test_the_order_is_the_best_on_tokens_that_are_not_counted(tmp_path: Path) -> None:
+    """Of a repeated string, of random tokens, and of repeated lines with random tokens between
+    them, where bigrams are no better than unigrams, and trigrams are."""
+    random, orders = np.random.default_rng(4), []
+    string, *lines = (random.integers(0, V, size).tolist() for size in (30, *[8] * 20))
+    chosen = zip(random.integers(0, 20, 100), random.integers(0, V, 100), strict=True)
+    mixed = [x for line, between in chosen for x in (*lines[line], between)]
+    for i, tokens in enumerate((string * 40, random.integers(0, V, 1000), mixed)):
+        train = numbers(tokens)
         cut = len(train) - len(train) // 10
-        losses = [count_ngrams(train[:cut], V, n).read(train)[0][cut:].mean() for n in range(1, 10)]
+        losses = [count_ngrams(train[:cut], V, n).read(train)[0][cut:].mean() for n in range(1, 17)]
         gains = [shorter - longer for shorter, longer in pairwise(losses)]
-        order = next(n for n, gain in enumerate(gains, start=1) if gain < 0.0005)
-        assert len(measure_ngrams(train, train, V)) == order
-    assert order == 1
+        first = next(n for n, gain in enumerate(gains, start=1) if gain < 0.0005)
+        end = next((n for n in range(3, 15) if max(gains[n - 3 : n]) < 0.0005), 15) + 1
+        best = 1 + int(np.argmin(losses[:end]))
+        assert len(open_baselines(tmp_path / f"{i}", train, train, V)) == best + 1
+        orders.append((first, best))
+    assert [first == best for first, best in orders] == [True, True, False], orders
 
 
 def test_ngrams_are_those_of_the_last_tokens_and_a_damaged_file_is_named(
@@ -110,8 +120,8 @@ def test_ngrams_are_those_of_the_last_tokens_and_a_damaged_file_is_named(
     path, train, val = tmp_path / "baselines", tokens[:700], tokens[700:]
     made = open_baselines(path, train, val, V)
     again = open_baselines(path, train[:0], val[:0], V)  # from the file alone
-    want = measure_ngrams(tokens[200:700], val, V)
-    names = ["uniform", "unigram", "bigram", "3-gram", "4-gram"]
+    want = measure_ngrams(tokens[200:700], val, V)[1]
+    names = ["uniform", "unigram", "bigram"]
     assert made == again == dict(zip(names, [math.log(V), *want], strict=False))
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(UserError, match=f"{path} is damaged; delete it"):
@@ -125,7 +135,7 @@ def test_long_validation_split_is_measured_on_evenly_spaced_parts(
     tokens[10_000:] = np.random.default_rng(0).integers(0, V, 30_000)
     monkeypatch.setattr(data.ngrams, "MAX_VAL_TOKENS", 4000)
     loss = open_baselines(tmp_path / "baselines", tokens[:5000], tokens, V)["bigram"]
-    whole = measure_ngrams(tokens[:5000], tokens, V)[1]
+    whole = measure_ngrams(tokens[:5000], tokens, V)[1][1]
     assert loss == pytest.approx(whole, rel=0.05)
 
 

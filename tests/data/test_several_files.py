@@ -1,6 +1,6 @@
-"""Several files, their order and their splits; tables; newlines; texts that change."""
+"""Several files, their order and their splits; texts that change."""
 
-import json
+import dataclasses
 import os
 import random
 import shutil
@@ -9,16 +9,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
 import data.sources
+import train
 from common.errors import UserError
 from configs.config import DataConfig
-from data.batches import TextBatches, check_named_text, open_batches
+from data.batches import (
+    TextBatches,
+    cached_training_tokens,
+    check_named_text,
+    open_batches,
+)
 from data.corpus import load_text
 from data.sources import find_files
+from lens.subject import RunOptions, open_text
+from tests.conftest import DEBUG
+from training.checkpoint import load_checkpoint, open_run, save_checkpoint
 
 
 def prose(length: int, seed: int) -> str:
@@ -34,9 +42,11 @@ def write(**texts: str) -> list[str]:
     return [f"{name}.txt" for name in texts]
 
 
-def split(source: Any, **options: Any) -> tuple[str, str, str]:
+def split(source: Any, block_size: int = 4, **options: Any) -> tuple[str, str, str]:
     """Return the training, validation and test text."""
-    batches = open_batches(DataConfig(source=source, **options), 4, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data.batches.SHORTEST_END", block_size)
+        batches = open_batches(DataConfig(source=source, **options), block_size, 0)
     assert isinstance(batches, TextBatches)
     tokens = (batches.train_tokens, batches.val_tokens, batches.test_tokens)
     train, val, test = (batches.tokenizer.decode(part.tolist()) for part in tokens)
@@ -58,6 +68,83 @@ def test_each_file_gives_its_own_end(workplace: Path, lengths: list[int], test: 
     assert split(names, val_fraction=0.2, test_fraction=test) == tuple(expected)
 
 
+@given(
+    lengths=st.lists(st.integers(0, 30), min_size=24, max_size=30),
+    long=st.sampled_from([0, 300]),
+    fractions=st.sampled_from([(0.1, 0.0), (0.25, 0.0), (0.1, 0.2)]),
+)
+def test_many_short_files_are_held_out_whole(
+    workplace: Path, lengths: list[int], long: int, fractions: tuple[float, float]
+) -> None:
+    """Files that are long enough give their ends, as before. No text is in two splits or lost."""
+    val, test = fractions
+    letters = [chr(0x100 + i) for i in range(len(lengths))]
+    texts = [letter * (n + 5) for letter, n in zip(letters, lengths, strict=True)]
+    names = write(**{f"s{i}": text for i, text in enumerate(["-" * long, *texts]) if text})
+    splits = split(names, val_fraction=val, test_fraction=test, block_size=12)
+    sizes = [round(long * (1 - val - test)), round(long * val), round(long * test)]
+    for text in texts:
+        assert [text in part for part in splits].count(True) == 1
+    for part, size in zip(splits, sizes, strict=True):
+        assert part.count("-") == size
+    held_out, tested = ([text for text in texts if text in part] for part in splits[1:])
+    assert len(texts) * val <= len(held_out) < len(texts) * val + 2
+    assert len(tested) == round(len(texts) * test)
+    assert splits[1] == "-" * sizes[1] + "".join(held_out)
+
+
+def test_runs_of_a_text_hold_out_the_same_files_and_say_so(workplace: Path) -> None:
+    """Two files are too few. A run keeps the split that it began with, of the same text only."""
+    names = write(**{f"p{i}": f"{chr(0x100 + i)}" * 19 + "\n" for i in range(60)})
+    config = DataConfig(source=names, val_fraction=0.2)
+    first, other = (open_batches(config, 16 - seed, seed) for seed in (0, 1))
+    assert isinstance(first, TextBatches) and isinstance(other, TextBatches)
+    assert str(first).endswith(", 240 held out for validation (12 of 60 files held out whole)")
+    assert np.array_equal(first.val_tokens, other.val_tokens)
+    held_out = {*first.tokenizer.decode(first.val_tokens.tolist())} - {"\n"}
+    drawn = {5, 14, 15, 29, 31, 33, 39, 41, 45, 49, 56, 59}  # never change them: runs keep them
+    assert {ord(char) - 0x100 for char in held_out} == drawn
+    assert first.corpus.source == "p0.txt, p1.txt, p2.txt, ..., p59.txt"
+    again = open_batches(config, 8, 0, first.tokenizer, saved=first.corpus)
+    earlier = dataclasses.replace(first.corpus, shortest_end=0)  # of a version without this field
+    ends = open_batches(config, 16, 0, first.tokenizer, saved=earlier)
+    assert isinstance(again, TextBatches) and isinstance(ends, TextBatches)
+    assert np.array_equal(first.val_tokens, again.val_tokens)
+    assert str(ends).endswith(" 240 held out for validation")
+    assert (
+        first.tokenizer.decode(ends.val_tokens[:8].tolist())
+        == "\u0100" * 3 + "\n" + "\u0101" * 3 + "\n"
+    )
+    assert len({batches.baselines_path for batches in (first, again, ends)}) == 2
+    for saved in (first, ends):
+        found = cached_training_tokens(config, saved.corpus, first.tokenizer)
+        assert found is not None and np.array_equal(found, saved.train_tokens)
+    another = dataclasses.replace(earlier, sha256="0")
+    assert "files held out whole" in str(
+        open_batches(config, 16, 0, first.tokenizer, saved=another)
+    )
+    few = open_batches(dataclasses.replace(config, source=names[:4]), 15, 0)
+    assert str(few).endswith(" 16 held out for validation")
+
+
+def test_resumed_or_studied_run_keeps_its_split(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here, one that began with an earlier version, also if the flag names its text."""
+    write(**{f"p{i}": prose(80, i) for i in range(60)})
+    assert train.main([DEBUG, "--data.source=p*.txt", "--train.max_steps=1", "--run=a"]) == 0
+    assert "(6 of 60 files held out whole)" in capsys.readouterr().out
+    path = Path("runs/a/last.safetensors")
+    header, tensors = load_checkpoint(path)
+    corpus = dataclasses.replace(header.corpus, shortest_end=0)
+    save_checkpoint(path, tensors, dataclasses.replace(header, corpus=corpus))
+    shutil.copy(path, "runs/a/best.safetensors")
+    for more in ([], ["--data.source=p*.txt"]):
+        assert train.main(["--resume=a", "--train.max_steps=2", *more]) == 0
+        assert "held out whole" not in capsys.readouterr().out
+    assert "held out whole" not in str(open_text(open_run("a"), RunOptions(), 32))
+
+
 def test_files_of_a_glob_are_in_natural_order_and_read_once(workplace: Path) -> None:
     write(**{f"ch{i}": f"{i} " * 40 for i in (10, 2, 1)})
     assert [path.name for path in find_files("ch*.txt")] == ["ch1.txt", "ch2.txt", "ch10.txt"]
@@ -72,37 +159,6 @@ def test_byte_order_mark_is_not_part_of_a_text(workplace: Path) -> None:
     for kind in ("char", "byte"):
         one, other = (load_text(DataConfig(source=f"{n}.txt", tokenizer=kind)) for n in "ab")
         assert one.corpus.sha256 == other.corpus.sha256 and one.corpus.parts == other.corpus.parts
-
-
-MESSAGES = ["it's é\r\n", None, "two\nlines", "", "plain"]
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "JSONL", "csv", "parquet"])
-def test_column_of_a_table_is_the_text(workplace: Path, kind: str) -> None:
-    """Escapes, quotes and nulls are those of the format."""
-    rows = [{"who": f"p{i}", "said": said} for i, said in enumerate(MESSAGES * 30)]
-    path = f"my [chat].{kind}"
-    table = Dataset.from_list(rows)
-    if kind.lower() == "jsonl":
-        Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif kind == "csv":
-        table.to_csv(path)
-    else:
-        table.to_parquet(path)
-    loaded = load_text(DataConfig(source=path, column="said"))
-    text = loaded.tokenizer.decode(loaded.tokens.tolist())
-    said = [(said or "").replace("\r", "") for said in MESSAGES * 30]
-    assert text == "\n".join(said) and loaded.corpus.source == f"{path} (column said)"
-    loaded = load_text(DataConfig(source=path, column=["who", "said"]))
-    text = loaded.tokenizer.decode(loaded.tokens.tolist())
-    assert text == "\n".join(f"p{i}: {each}" if each else f"p{i}" for i, each in enumerate(said))
-    shutil.copy(path, f"more.{kind}")
-    loaded = load_text(DataConfig(source=[path, f"more.{kind}"], column="said"))
-    assert loaded.tokenizer.decode(loaded.tokens.tolist()) == "\n".join(said + said)
-    with pytest.raises(
-        UserError, match=r"has no column text; pass --data.column, one of: who, said"
-    ):
-        load_text(DataConfig(source=path))
 
 
 def test_text_of_the_same_size_and_time_is_another_text(workplace: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.browser import DONE
 from docs.demo import __main__ as demo
-from tests.browser import DONE
 from tests.conftest import ROOT
 
 DEMO = ROOT / "docs/demo"

@@ -89,6 +89,68 @@ def test_nanogpt_and_mingpt_are_recognized(tied: bool, activation: str) -> None:
     assert imported.model.config.tie_embeddings == tied
 
 
+class Layer(nn.Module):
+    """With names of its own, the MLP before the attention, and values before queries and keys."""
+
+    def __init__(self, C: int, H: int) -> None:
+        super().__init__()
+        self.a, self.up, self.down = nn.LayerNorm(C), nn.Linear(C, 3 * C), nn.Linear(3 * C, C)
+        self.b, self.v, self.k = nn.LayerNorm(C), nn.Linear(C, C), nn.Linear(C, C, bias=False)
+        self.q, self.o, self.heads = nn.Linear(C, C, bias=False), nn.Linear(C, C), H
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed, split = self.b(x), (x.size(0), x.size(1), self.heads, -1)
+        q, k, v = (f(normed).view(split).transpose(1, 2) for f in (self.q, self.k, self.v))
+        z = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(z.transpose(1, 2).flatten(2))
+        return x + self.down(nn.functional.gelu(self.up(self.a(x))))
+
+
+class OwnNames(nn.Module):
+    """Tied, positions first."""
+
+    def __init__(self, V: int, C: int = 24, T: int = 32) -> None:
+        super().__init__()
+        self.where, self.what = nn.Parameter(torch.zeros(1, T, C)), nn.Embedding(V, C)
+        self.layers, self.last = nn.ModuleList(Layer(C, 4) for _ in range(2)), nn.LayerNorm(C)
+
+    def through(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.what(ids) + self.where[:, : ids.size(1)]
+        return self.last(self.through(x)) @ self.what.weight.T
+
+
+class Encoder(OwnNames):
+    """nn.TransformerEncoder, whose queries, keys and values are one parameter."""
+
+    def __init__(self, V: int, C: int = 24) -> None:
+        super().__init__(V)
+        layer = nn.TransformerEncoderLayer(C, 3, 2 * C, norm_first=True, batch_first=True)
+        self.layers: Any = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def through(self, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.size(1))
+        return self.layers(x, mask=mask, is_causal=True)
+
+
+@pytest.mark.parametrize("kind", [OwnNames, Encoder])
+def test_names_and_order_are_free(kind: Callable[[int], nn.Module]) -> None:
+    """Also of the same module at an earlier step."""
+    modules = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        modules.append(kind(len(CHARS)).eval())
+        for weight in modules[-1].parameters():
+            nn.init.normal_(weight, std=0.3)
+    imported = open_module(modules, TEXT, None)
+    for found, module in zip((*imported.earlier, imported.model), modules, strict=True):
+        assert_same(found, module(TOKENS))
+
+
 Change = Callable[[GPTLanguageModel], Any]
 CHANGES: list[tuple[str, Change]] = [
     (
@@ -100,10 +162,11 @@ CHANGES: list[tuple[str, Change]] = [
         lambda m: setattr(m.get_submodule("blocks.0.sa.heads.0"), "factor", "0.3"),
     ),
     (
-        "not supported, .* lecture's GPT, the closest, has no lm_head.ln3",
+        r"expected .* MLP \(nC, C\), \(C, nC\); outside .* 'lm_head.ln3': \(9,\)",
         lambda m: m.lm_head.add_module("ln3", nn.LayerNorm(9)),
     ),
-    ("ln_f.weight is missing", lambda m: setattr(m, "ln_f", nn.Identity())),
+    (r"a norm \(C\) .* outside the layers, it has", lambda m: setattr(m, "ln_f", nn.Identity())),
+    (r"outside the layers, it has", lambda m: setattr(m, "blocks", nn.Identity())),
     ("return the logits of each position", lambda m: setattr(m, "forward", lambda *args: args[0])),
     ("is not in float32; call model", lambda m: m.bfloat16()),
 ]

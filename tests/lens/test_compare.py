@@ -1,6 +1,7 @@
 """The numbers of each comparison of a layer, against their definitions."""
 
 import copy
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ import study
 from configs.config import ModelConfig
 from lens import compare
 from lens.capture import blocks_of, capture
-from lens.compare import COMPARISONS, Case
+from lens.compare import COMPARISONS, Case, Compare
 from lens.metrics import entropy
+from lens.subject import Subject
 from model.attention import MultiHeadAttention
 from model.gpt import GPT
 from tests.conftest import make_run
@@ -76,14 +78,17 @@ def recomputed(case: Case) -> dict[str, list[float]]:
     """Return what `measured` should return, with 0 for rounding errors."""
     layer, attn, other = case.layer, case.layer.attn, case.other_BSC
     x, q, k, v, out = layer.x_BTC, layer.q_BHTD, layer.k_BHSD, layer.v_BHSD, layer.output_BTC
-    scores = q @ k.mT / D**0.5
-    many, merged = softmax(scores), torch.cat(layer.z_BHTD.unbind(1), dim=-1)
+    scores, window = q @ k.mT / D**0.5, attn.attend.window
+    seen = PAST.triu(1 - window) if window else PAST
+    many, merged = softmax(scores, seen), torch.cat(layer.z_BHTD.unbind(1), dim=-1)
     wide_q, wide_k, wide_v = (torch.cat(t.unbind(1), dim=-1) for t in (q, k, v))
-    one = softmax(wide_q @ wide_k.mT / C**0.5)
+    one = softmax(wide_q @ wide_k.mT / C**0.5, seen)
     entropies = [float(entropy(many[0, h])) for h in range(H)]
     moved = float((many[0, 0] - many[0, 1]).clamp(min=0).sum(-1).mean())
     apart = change(one @ wide_v, merged)
-    found = {"one_head": [float(entropy(one)), min(entropies), max(entropies), apart, moved]}
+    uniform = float(entropy(seen / seen.sum(-1, keepdim=True)))
+    of_heads = [float(entropy(one)), min(entropies), max(entropies)]
+    found = {"one_head": [uniform, *of_heads, apart, moved]}
     squares_HDHD = attn.out.weight.square().view(H, D, H, D)
     own = sum(squares_HDHD[h, :, h].sum() for h in range(H))
     found["output"] = [change(merged, out), float(1 - own / squares_HDHD.sum())]
@@ -92,14 +97,17 @@ def recomputed(case: Case) -> dict[str, list[float]]:
     at = [change(causal[:, t], plain[:, t]) for t in (0, -1)]
     crossed = layer_of(attn, x, other, torch.ones(T, 7).bool())
     found["cross"] = [*at, 0.0, change(crossed, plain)]
-    onto, found["scale"] = torch.randn(q.shape, generator=torch.Generator().manual_seed(0)), []
+    onto, found["scale"] = (
+        torch.randn(q.shape, generator=torch.Generator().manual_seed(0)),
+        [uniform],
+    )
     for factor in (1.0, D**0.5):
-        A = softmax(scores * factor)
+        A = softmax(scores * factor, seen)
         gradient = onto @ v.mT  # of the weights; the Jacobian of the softmax comes next
         gradient = A * (gradient - (A * gradient).sum(-1, keepdim=True))
         found["scale"] += [float(entropy(A[0]).mean()), float(A.max(-1).values.mean())]
         found["scale"] += [float(gradient.square().sum().sqrt())]
-    leaked = float((scores - 10_000.0 * ~PAST).softmax(-1)[..., ~PAST].sum())
+    leaked = float((scores - 10_000.0 * ~seen).softmax(-1)[..., ~seen].sum())
     found["finite_mask"] = [leaked, 0.0]
     found["relu"] = [float((out < 0).float().mean()), change(out.clamp(min=0), out)]
     found["polarity"] = [change(layer_of(attn, x, x, ~PAST), causal), 0.0]
@@ -107,7 +115,9 @@ def recomputed(case: Case) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize(
-    ("config", "query"), [(MODERN, 1), (CLASSICAL, 1), (CLASSICAL, 1e5)], ids=str
+    ("config", "query"),
+    [(MODERN, 1), (replace(MODERN, window=4), 1), (CLASSICAL, 1), (CLASSICAL, 1e5)],
+    ids=str,
 )
 def test_numbers_match_their_definitions(config: ModelConfig, query: float) -> None:
     case = make_case(make_model(config), query)
@@ -137,7 +147,33 @@ def test_entropy_in_a_context_of_one_token_is_undefined(
     Path("text.txt").write_text("the value of the object is returned\n" * 60)
     assert study.main(["compare", "a", "--source=text.txt", "--steps=1"]) == 0
     words = capsys.readouterr().out.split()
-    assert words.count("undefined") == 5 and "nan" not in words
+    assert words.count("undefined") == 7 and "nan" not in words
+
+
+@torch.no_grad()
+def test_later_tokens_and_those_before_the_window_are_told_apart(workplace: Path) -> None:
+    """Each visible alone, and both, against a model of one layer with that mask."""
+    make_run(Path("runs/a"), n_layer=1, window=3)
+    Path("text.txt").write_text("the value of the object is returned\n" * 60, newline="\n")
+    flags = ["--source=text.txt", "--only=unmasked", "--sequences=4", "--json=out.json"]
+    assert study.main(["compare", "a", *flags]) == 0
+    (table,) = json.loads(Path("out.json").read_text())["tables"]
+    subject = Subject("a", Compare(source="text.txt"))
+    model, tokens = subject.model, subject.sequences(4)
+    attn = capture(model, tokens[:, :-1]).layers[0]
+    size = tokens.size(1) - 1
+    before, later = (torch.ones(size, size).bool() for _ in range(2))
+    before, later = before.tril(-3), later.triu(1)
+    for row, shown in zip(
+        table[1:], (~before & ~later, ~before, ~later, before | True), strict=True
+    ):
+        z = softmax(attn.q_BHTD @ attn.k_BHSD.mT / attn.q_BHTD.size(-1) ** 0.5, shown) @ attn.v_BHSD
+        block = blocks_of(model)[0]
+        x = model.embed(tokens[:, :-1]) + attn.attn.out(z.transpose(1, 2).flatten(2))
+        logits = model.unembed(x + block.mlp(block.mlp_norm(x)))
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        assert row[1] == pytest.approx(loss.item(), rel=1e-5)
+    assert len({f"{loss:.4f}" for _, loss in table[1:]}) == 4
 
 
 def test_wrong_reference_layer_shows_as_error(monkeypatch: pytest.MonkeyPatch) -> None:

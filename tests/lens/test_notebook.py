@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.browser import DONE
 from common.errors import UserError
 from lens.notebook import show
 from model.gpt import Block
-from tests.browser import DONE
 from tests.conftest import make_run
 from tests.formats.lecture import GPTLanguageModel
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,28 +50,37 @@ def test_the_sum_of_the_paths_is_the_logits(choices: dict[str, Any]) -> None:
     assert torch.allclose(TokenTables(model).logits(tokens_T), model(tokens_T[None])[0], atol=1e-4)
 
 
-@pytest.mark.parametrize("window", [0, 5])
+@pytest.mark.parametrize("window", [0, 5, 2])
 @torch.no_grad()
 def test_highest_weights_are_those_of_a_plain_loop(window: int) -> None:
-    """Over every distance, with one key that is the source, one the query, and others random."""
+    """Over every distance, with one key that is the query, one the source, and others random. With
+    a window of 2, there are no others."""
     paths = TokenTables(make_model(replace(BARE, window=window)))
-    tokens_K = torch.tensor([7, 2, 4])
-    frequency_K = torch.tensor([0.2, 0.5, 0.1])
-    weight_HKK, distance_HKK = paths.highest_weights(tokens_K, frequency_K)
-    far = set()
+    tokens_K, n = torch.tensor([7, 2, 4]), window or T
+    frequency_V = torch.rand(paths.E_VC.size(0), generator=torch.Generator().manual_seed(1))
+    frequency_V[3], frequency_V = 0, frequency_V / frequency_V.sum()
+    weight_HKK, distance_HKK = paths.highest_weights(tokens_K, frequency_V)
     for h in range(H):
         for i, query in enumerate(tokens_K):
-            exp = torch.empty(window or T, 3)  # by distance and source
-            for distance in range(len(exp)):
-                q = rotary_of(paths.q_HVD[h, query], distance)
-                exp[distance] = (paths.k_HVD[h, tokens_K] @ q / math.sqrt(D)).exp()
-            others = exp[0, i] + (exp[1:] * frequency_K).sum()
-            highest = exp[1:].max(0)
-            weight_K = highest.values / (highest.values + others)
-            assert torch.allclose(weight_HKK[h, i], weight_K, rtol=1e-4)
-            assert torch.equal(distance_HKK[h, i], highest.indices + 1)
-            far |= {*distance_HKK[h, i].tolist()}
-    assert max(far) == (window or T) - 1 and len(far) > 2
+            q_nD = torch.stack([rotary_of(paths.q_HVD[h, query], d) for d in range(n)])
+            exp_nV = (q_nD @ paths.k_HVD[h].T / math.sqrt(D)).exp()
+            weights_nK = torch.zeros(n, 3)
+            for distance in range(1, n):
+                random = sum(exp_nV[d] @ frequency_V for d in range(1, n) if d != distance)
+                of_K = exp_nV[distance, tokens_K]
+                weights_nK[distance] = of_K / (of_K + exp_nV[0, query] + random)
+            highest = weights_nK.max(0)
+            assert torch.allclose(weight_HKK[h, i], highest.values, rtol=1e-4)
+            assert torch.equal(distance_HKK[h, i], highest.indices)
+    assert n == 2 or len({*distance_HKK.flatten().tolist()}) > 2
+
+
+def test_without_earlier_positions_there_are_no_sources(workplace: Path) -> None:
+    write_text()
+    for choices in ({"window": 1}, {"block_size": 1}):
+        make_run(Path("runs/a"), CHARS, **ALONE | choices)
+        assert {*map(len, tables("--checkpoint=last")["tables"][2:])} == {1}
+        shutil.rmtree("runs/a")
 
 
 @torch.no_grad()
@@ -113,8 +123,8 @@ def test_known_bigrams_and_skip_trigrams_are_printed(workplace: Path) -> None:
     for (source, asks, raised, score, nats), row in zip(TRIGRAMS, head[1:4], strict=True):
         assert row[0] == source.replace("\n", "↵") and row[3] is None
         assert row[1].startswith(f"... {asks}") and row[2].startswith(f"-> {raised}")
-        # The query's own key, and seven random ones
-        others = 1 + 7 * (counts[source] * math.exp(score) + 119 - counts[source]) / 119
+        # The query's own key, and six random ones
+        others = 1 + 6 * (counts[source] * math.exp(score) + 119 - counts[source]) / 119
         assert row[4] == pytest.approx(1 / (1 + others / math.exp(score)), rel=1e-4)
         assert row[5] == pytest.approx(nats * 5 / 6)
     assert [row[-1] for row in head[4:]] == [0] * 3
@@ -127,7 +137,8 @@ def test_losses_are_those_of_the_validation_split(workplace: Path) -> None:
     make_run(Path("runs/a"), CHARS, **ALONE)
     found = tables("--checkpoint=last")
     error = float(found["titles"][0].split("\n")[0].split()[-1])
-    assert 0 < error < 1e-5 and found["titles"][0].endswith("validation split of text.txt")
+    last = "(bigrams are counted in the training split) on 119 of 119 validation tokens of text.txt"
+    assert 0 < error < 1e-5 and found["titles"][0].endswith(last)
     saved = open_run("a", "last")
     model, batches = saved.model(), open_batches(DataConfig("text.txt"), T, 0)
     losses = []

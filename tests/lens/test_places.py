@@ -4,6 +4,7 @@ import copy
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ import study
 from common.errors import UserError
 from data.tokenizer import ByteTokenizer, CharTokenizer
 from lens import measure
-from lens.capture import LayerPass, blocks_of, capture, key_hidden, key_moved
+from lens.capture import (
+    LayerPass,
+    blocks_of,
+    capture,
+    head_replaced,
+    key_hidden,
+    key_moved,
+    without_mask,
+)
 from lens.measure import weight_by_distance
 from lens.places import find_token, table_at, table_of_distances
 from model.gpt import GPT
@@ -159,7 +168,7 @@ def test_a_token_that_is_absent_or_not_one_token_is_rejected() -> None:
         find_token(ByteTokenizer(), "é", "--at")
 
 
-@given(st.integers(0, T - 1), st.integers(1 - T, T - 1), st.sets(st.integers(0, H - 1)))
+@given(st.integers(-T, T - 1), st.integers(1 - T, T - 1), st.sets(st.integers(0, H - 1)))
 @torch.no_grad()
 def test_moved_key_is_that_key_rotated_at_another_position(
     position: int, by: int, heads: set[int]
@@ -194,7 +203,7 @@ def test_two_moves_in_one_layer_add_up() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["fused", "explicit"])
-@given(position=st.integers(0, T - 1), heads=st.sets(st.integers(0, H - 1)))
+@given(position=st.integers(-T, T - 1), heads=st.sets(st.integers(0, H - 1)))
 @torch.no_grad()
 def test_hidden_key_has_no_weight_for_later_queries(
     kernel: Any, position: int, heads: set[int]
@@ -203,6 +212,7 @@ def test_hidden_key_has_no_weight_for_later_queries(
     before = capture(model, TEXT)
     with key_hidden(model, 1, heads, position):
         after = capture(model, TEXT)
+    position %= T
     hidden = torch.zeros(H, T, T, dtype=torch.bool)
     hidden[[*heads], position + 1 :, position] = True
     expected = layer_weights(before.layers[1], torch.arange(T).repeat(H, 1), hidden)
@@ -213,6 +223,32 @@ def test_hidden_key_has_no_weight_for_later_queries(
         after.logits_BTV[:, : position + 1], before.logits_BTV[:, : position + 1], atol=1e-5
     )
     assert torch.equal(capture(model, TEXT).logits_BTV, before.logits_BTV)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "edit",
+    [
+        *(lambda model, p=p: key_hidden(model, 0, [1], p) for p in (0, 3, 7, -2, -8)),
+        *(lambda model, p=p: key_moved(model, 0, [0, 1], p, 2) for p in (0, 3, 7, -1, -8)),
+        lambda model: head_replaced(model, 0, 1, torch.arange(D) / 2),
+        without_mask,
+        lambda model: without_mask(model, later=False),
+        lambda model: without_mask(model, window=False),
+    ],
+)
+@torch.no_grad()
+def test_an_edit_while_decoding_is_that_of_a_full_pass(edit: Any, dtype: torch.dtype) -> None:
+    """After a prompt of 5 tokens, which ends before some positions, and after each next token."""
+    model = make_model(replace(MODERN, n_layer=1, window=9))
+    model.get_parameter("blocks.0.attn.q_norm.weight").mul_(4)  # keys matter more
+    model.compute_dtype = dtype
+    cache, plain, error = model.new_cache(), model(TEXT), 1e-4 if dtype == torch.float32 else 0.1
+    with edit(model):
+        for start, end in pairwise((0, *range(5, T + 1))):
+            full = model(TEXT[:, :end])
+            assert torch.allclose(model(TEXT[:, start:end], cache)[:, -1], full[:, -1], atol=error)
+    assert (full - plain).abs().max() > 3 * error
 
 
 def test_keys_without_rotation_or_beyond_the_context_do_not_move() -> None:

@@ -63,8 +63,10 @@ def test_runs_are_ordered_and_their_differences_are_shown(
     finished("bytes", 0.1, chars=None)  # of more bits per character than in `best`
     assert study.main(["runs", "bytes", "runs/best"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
-    assert rows[0][1:3] == ["loss,", "bits/char"] and rows[0][-1] == "data.tokenizer"
-    assert [row[:2] for row in rows[2:]] == [["best", "4"], ["bytes", "5"]]
+    assert " ".join(rows[0]).startswith("run loss, bits/char below n-grams, bits/char accuracy")
+    assert rows[0][-1] == "data.tokenizer"
+    below = [f"{(2.5 - loss) * bits / loss:.4f}" for loss, bits in ((1 / 3, 4), (0.1, 5))]
+    assert [row[:3] for row in rows[2:]] == [["best", "4", below[0]], ["bytes", "5", below[1]]]
 
 
 def test_runs_are_ranked_among_those_of_their_text(

@@ -54,7 +54,7 @@ def test_another_text_is_named_beside_its_numbers(
             lines += [
                 line
                 for line in capsys.readouterr().out.splitlines()
-                if not task and ("validation sequences of" in line or "each split as" in line)
+                if not task and ("validation sequences of" in line or "; each split " in line)
             ]
         return lines
 

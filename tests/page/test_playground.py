@@ -212,7 +212,8 @@ def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
 
 
 def test_wrong_address_is_a_line_for_each_mistake(play: Open) -> None:
-    tab = play("?task=nothing&n_layer=9&seed=0.5&n_head=4&n_kv_head=8&dropout=0.1&norm=none")
+    wrong = "n_head=4&n_kv_head=8&dropout=0.1&norm=none&A.n_kv_head=3&A.n_head=1"
+    tab = play(f"?task=nothing&n_layer=9&seed=0.5&{wrong}")
     lines = tab.locator("#notices .trouble").all_inner_texts()
     assert [line.split(" cannot be ")[0] for line in lines[:3]] == [
         f"In the address, {name}" for name in ("task", "n_layer", "seed")
@@ -220,8 +221,29 @@ def test_wrong_address_is_a_line_for_each_mistake(play: Open) -> None:
     assert lines[1].endswith("cannot be 9, but 1, 2, 3, 4. The default is used.")
     for line, name in zip(lines[3:5], ("dropout", "norm"), strict=True):
         assert f"{name} is not a setting of this page" in line
-    assert len(lines) == 6 and "n_kv_head cannot be 8 with n_head 4" in lines[5]
+    assert "A.n_kv_head cannot be 3, but null, 1, 2, 4, 8. The" in lines[5]
+    assert len(lines) == 7 and "n_kv_head cannot be 8 with n_head 4" in lines[6]
     assert tab.locator(".pick").count() == 8
+
+
+def test_shared_keys_fit_the_heads(play: Open) -> None:
+    """Of A, which cannot have the key-value heads of B, and of what the form offers."""
+    tab = play("?task=flipflop&n_embd=16&workers=2&n_head=2&n_kv_head=2&A.n_head=1")
+    (line,) = tab.locator("#notices .trouble").all_inner_texts()
+    assert "A.n_kv_head cannot be 2 with A.n_head 1. The default is used." in line
+    for button in ("Go to A", "Keep, go to B"):
+        with tab.expect_navigation():
+            tab.click(f"button:text('{button}')")
+        assert not settle(tab).locator("#notices .trouble").count()
+        tab.evaluate("window.confirm = () => true")
+        train(tab, 1)
+    assert "A: heads 1, key-value heads as heads, kept at step 1. " in tab.inner_text("#source")
+    tab.click("#more-settings summary")
+    assert tab.locator("#set-n_kv_head option").all_inner_texts() == ["as heads", "1", "2"]
+    with tab.expect_navigation():
+        tab.select_option("#set-n_head", "1")
+    assert not settle(tab).locator("#notices .trouble").count()
+    assert tab.input_value("#set-n_kv_head") == "as heads"
 
 
 SETTINGS = "task=flipflop&n_embd=16&n_head=1&workers=2"

@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from configs.config import ModelConfig, TrainConfig
 from model.gpt import GPT
-from training.optim import get_lr_scale, make_optimizer
+from training.optim import (
+    count_doublings,
+    dropout_at,
+    get_lr_scale,
+    make_optimizer,
+    weight_decay_at,
+)
 
 SMALL = ModelConfig(block_size=6, n_layer=2, n_head=2, n_embd=8, bias=True, ngrams=2)
 
@@ -50,7 +56,7 @@ def test_bfloat16_muon_is_close_and_keeps_float32_weights() -> None:
         weight = model.get_parameter(name)
         before = weight.detach().clone()
         give_gradients(model, 0)
-        optimizer.step(1.0)
+        optimizer.step(1.0, 0.1)
         assert weight.dtype == optimizer.state[name]["momentum"].dtype == torch.float32
         results.append((weight - before).detach().flatten())
     exact, low = results
@@ -95,7 +101,7 @@ def test_steps_match_adamw_of_pytorch_and_the_formula_of_muon(
             give_gradients(model, step)
         for group in reference.param_groups:
             group["lr"] = rate * lr_scale
-        optimizer.step(lr_scale)
+        optimizer.step(lr_scale, decay)
         reference.step()
         for name, p in expected.named_parameters():
             if name in momenta and p.grad is not None:
@@ -130,3 +136,22 @@ def test_lr_schedule_warms_up_then_follows_its_curve(schedule: Any, falling: flo
     assert heights == pytest.approx([0.25, 0.75, 1, 1, 1, falling, end])
     short = TrainConfig(max_steps=4, warmup_steps=4, schedule=schedule, decay_fraction=1.0)
     assert [get_lr_scale(step, short) for step in (3, 4)] == [1, 1]  # warmup takes precedence
+
+
+# --- regularization ------------------------------------------------------------------------------
+
+
+def test_regularization_rises_with_each_doubling_of_the_passes() -> None:
+    """A model with four times the weights in its blocks begins after a quarter of the passes."""
+    omitted = ModelConfig(block_size=8), TrainConfig()
+    given = replace(omitted[0], dropout=0.3), replace(omitted[1], weight_decay=0.0)
+    larger = replace(omitted[0], n_layer=16)
+    default, large = (dict(GPT(config, 7).named_parameters()) for config in (omitted[0], larger))
+    rising = [(0, 0, 0.1), (3, 0, 0.1), (6, 0.07, 0.25), (12, 0.14, 0.4), (3 * 2**8, 0.5, 1.3)]
+    for passes, dropout, decay in rising:
+        for weights, times in ((default, passes), (large, passes / 4)):
+            doublings = count_doublings(weights, times)
+            rates = dropout_at(doublings, omitted[0]), weight_decay_at(doublings, omitted[1])
+            assert rates == pytest.approx((dropout, decay), abs=1e-3)
+        assert (dropout_at(doublings, given[0]), weight_decay_at(doublings, given[1])) == (0.3, 0)
+    assert count_doublings(dict(GPT(SMALL, 7).named_parameters()), 100) == 0

@@ -12,7 +12,7 @@ from configs.config import Config, ModelConfig, TrainConfig
 from model.gpt import GPT
 from training.machine import Machine
 from training.optim import Optimizer, gradient_of, make_optimizer
-from training.step import dropout_rate, make_model, train_step
+from training.step import make_model, train_step
 
 V = 7
 SMALL = ModelConfig(block_size=6, n_layer=3, n_head=2, n_embd=12, zero_init=False)
@@ -43,7 +43,7 @@ class Descent(Optimizer):
         self.weights, self.state = dict(model.named_parameters()), {}
 
     @torch.no_grad()
-    def step(self, lr_scale: float) -> None:
+    def step(self, lr_scale: float, weight_decay: float) -> None:
         for weight in self.weights.values():
             weight.sub_(gradient_of(weight), alpha=lr_scale)
 
@@ -104,16 +104,6 @@ def test_compiled_model_gives_the_same_step(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # --- dropout -------------------------------------------------------------------------------------
-
-
-def test_dropout_rises_with_each_doubling_of_the_passes() -> None:
-    """A model with four times the weights in its blocks begins after half the passes."""
-    config = ModelConfig(block_size=8, n_layer=4, n_embd=128)
-    default, larger = GPT(config, V), GPT(dataclasses.replace(config, n_layer=16), V)
-    for passes, rate in ((0, 0), (1, 0), (3, 0), (6, 0.1), (12, 0.2), (24, 0.3), (10**6, 0.5)):
-        assert dropout_rate(default, passes) == pytest.approx(rate, abs=1e-4)
-        assert dropout_rate(larger, passes / 2) == pytest.approx(rate, abs=1e-2)
-    assert dropout_rate(GPT(dataclasses.replace(config, n_embd=4), V), 12) == 0
 
 
 def test_set_dropout_is_dropout_of_the_config() -> None:
