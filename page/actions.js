@@ -41,8 +41,8 @@ export const hideKey = (where) => setKey(where, isOff(`hide${where}`) ? [] : [`h
 export function restart(changes = {}) {
   const instead = changes.edits?.map((word) => editing.read(word).instead).find(Boolean) ?? "zero";
   const all = { ...initial(), hover: null, instead, ...changes };
-  fillField(all.text);
   change(all);
+  fillField(all.text);
 }
 
 /** Restore the initial state, but keep the text. */

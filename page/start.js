@@ -80,6 +80,6 @@ export function start(shows) {
     for (const draw of SHOWS.size) requestAnimationFrame(() => draw()); // not here: drawing changes sizes
   });
   for (const id of ["map", "text", "network", "bar", "panels"]) sizes.observe($(id));
-  showHeader();
   restart(readAddress());
+  showHeader();
 }

@@ -18,7 +18,6 @@ if (last() === 0) {
   $("bar").className = "still";
   delete BIG.bar;
 }
-showChecks();
 start({
   view: [showMoment, showLoss, showNgrams, openNgrams],
   head: [showNgrams],
@@ -30,3 +29,4 @@ start({
   verdict: [showEquality],
   size: [showLoss],
 });
+showChecks();
