@@ -56,10 +56,9 @@ COMPUTE = """([text, step]) => {
 # within 0.01 of in-context bigrams; or `level` of the answers are right, and, for `sink`, the only
 # head has 0.8 of its weight on the match and half of it on the first token.
 TRAIN = """async ([task, level, most]) => {
-  const { snapshots, baselines } = document.getElementById("data").made, frames = [];
-  const step = () => snapshots.at(-1).step;
+  const { baselines } = glassgpt, frames = [], step = () => glassgpt.newest().step;
   const isLearned = () => {
-    const { copying, lens_loss, accuracy, scores } = snapshots.at(-1);
+    const { copying, lens_loss, accuracy, scores } = glassgpt.newest();
     if (task === "repeat") return copying.second < 0.3 * copying.first;
     if (task === "markov") return lens_loss.at(-1) < baselines["in-context bigram"] + 0.01;
     return accuracy[0] >= level && (task !== "sink" ||
@@ -183,7 +182,7 @@ def write_page(path: Path, changes: dict[str, Any]) -> Path:
     data = playground_data()
     for part, values in changes.items():
         data["tasks"]["repeat"][part] |= values
-    path.write_text(fill_page("play.js", to_json(data), []), encoding="utf-8")
+    path.write_text(fill_page("playground/main.js", to_json(data), []), encoding="utf-8")
     return path
 
 

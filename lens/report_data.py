@@ -35,7 +35,7 @@ from lens.metrics import MATCH, uniform_scores
 from lens.subject import Subject
 from lens.verify import check_model
 from model.gpt import GPT
-from page.html import ACTIVATIONS, TOKENIZERS, in_base64, make_html, pack, to_json
+from page.html import SUPPORTED, WORD, in_base64, make_html, pack, to_json
 from page.weights import pack_weights
 from training.checkpoint import load_snapshot
 from training.evaluate import evaluate
@@ -57,14 +57,10 @@ def check_supported(subject: Subject) -> None:
     Raises:
         UserError: if it cannot.
     """
-    norm, activation = subject.model.config.norm, subject.model.config.activation
-    kind = subject.tokenizer.kind
-    if norm != "layer":
-        raise UserError(f"the page does not support model.norm {norm}")
-    if activation not in ACTIVATIONS:
-        raise UserError(f"page/engine/kernels.js lacks {activation}; add it")
-    if kind not in TOKENIZERS:
-        raise UserError(f"page/engine/tokenizer.js lacks {kind}; add it")
+    given = vars(subject.model.config) | {"tokenizer": subject.tokenizer.kind}
+    for field, choices in SUPPORTED.items():
+        if given[field] not in choices:
+            raise UserError(f"the page does not support {field} {given[field]}")
     check_reference(subject.model, "the page")
 
 
@@ -80,7 +76,7 @@ def make_page(
 
     Args:
         sequences_BT: block_size + 1 tokens each, for scores and losses.
-        snapshots: steps and models in order, the subject's model last.
+        snapshots: steps and models in order; the subject's model has its own step.
         with_text: put the training split into the page.
 
     Raises:
@@ -94,26 +90,28 @@ def make_page(
         raise too_small(max_bytes, least + 1e6)
     data = describe(subject, sequences_BT) | {"text": text}
     taken = len(make_html(data, []).encode())
-    # What a snapshot adds to the page: its measurements, and its weights in base64. No snapshot is
-    # larger than the last.
+    # What a snapshot adds to the page: its measurements, and its weights in base64. The initial
+    # weights, many of them zero, have fewer bytes.
     numbers = 1.1 * len(to_json(measure(subject, sequences_BT, model, False)[0])) + 100
     size = {bits: numbers + BASE64 * len(packed) for bits, packed in packs.items()}
     room, models = max_bytes - taken, [*snapshots]
     if size[8] > room:
         raise too_small(max_bytes, taken + size[8])
-    last = 16 if size[16] <= room else 8
+    own = 16 if size[16] <= room else 8
     others = 16 if size[16] * len(models) <= room else 8
     losses = [
         mean_loss(snapshot, sequences_BT) for _, snapshot in progress(models, "comparing snapshots")
     ]
-    chosen = choose(losses, 1 + (room - size[last]) / size[others])
-    data["saved"], data["snapshots"], weights = len(models), [], []
+    shown = [step for step, _ in models].index(subject.header.state.step)
+    chosen = choose(losses, 1 + (room - size[own]) / size[others], shown)
+    data["saved"], data["snapshots"] = len(models), []
+    weights: list[bytes] = []
     for i in progress(chosen, "measuring snapshots"):
         step, snapshot = models[i]
-        bits = last if i == chosen[-1] else others
+        bits = own if i == shown else others
         measured, packed = measure(subject, sequences_BT, snapshot, bits == 8)
         data["snapshots"].append({"step": step, **measured})
-        weights.append(packed)
+        weights.insert(0 if i == shown else len(weights), packed)
     print(
         f"{len(chosen)} of {len(models)} snapshots fit --max_mb {max_bytes / 1e6:g}",
         file=sys.stderr,
@@ -162,13 +160,11 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             "unit": subject.tokenizer.unit,
             "parameters": model.num_parameters(),
             "config": config,
-            "made": time.strftime("%Y-%m-%d"),
-            "torch": subject.header.machine.torch,
+            "made": f"{time.strftime('%Y-%m-%d')} · PyTorch {subject.header.machine.torch}",
         },
         "shapes": [[name, list(weight.shape)] for name, weight in model.state_dict().items()],
         "vocab": subject.tokenizer.labels,
         "tokenizer": subject.tokenizer.to_dict(),
-        "prompted": subject.options.prompt is not None,
         "periods": [*subject.trained_periods[:1], *subject.trained_periods[-1:]],
         "opening": choose_opening(subject, sequences_BT, matching),
         "reference": reference(subject).tolist(),
@@ -195,20 +191,27 @@ def choose_opening(
     subject: Subject, sequences_BT: Tensor, matching: Sequence[Tensor] = ()
 ) -> dict[str, Any]:
     """Choose the text and the head that the page shows first: the prompt, or a stretch of the
-    validation text that begins at a word, after which the head copies a token. In a task, choose
-    the beginning of a sequence, up to a match, and the head with the highest weight on the match.
+    validation text that begins at a word, after which the head copies a token. For a model of
+    repeated strings, choose a word that they could repeat, cut where the next letter can be copied,
+    and the head with the highest induction score. In another task, choose the beginning of a
+    sequence, up to a match, and the head with the highest weight on the match.
 
-    Of all heads, and of the ends of the stretches that are tried, the head adds most to the logit
-    of a token that it attends to, by the direct path, times the probability of that token.
+    A head copies if, by the direct path, it adds to the logit of a token that it attends to. Choose
+    the stretch and the head for which that, times the probability of the token, is largest.
     """
     model, texts_NT, first = subject.model, subject.prompt_T[None], len(subject.prompt_T) - 1
     T, prompted = min(32, subject.window * 3 // 4 + 1), subject.options.prompt is not None
-    if matching and not subject.trained_periods:
+    if subject.trained_periods and (period := subject.period()):
+        score_LH = measure_copying(model, period)[2]["induction"]
+        fits = len(WORD) in subject.trained_periods and {*WORD} <= {*subject.tokenizer.labels}
+        text_T = subject.tokenizer.encode(2 * WORD)[:22] if fits and not prompted else texts_NT[0]
+        return {"text": text_T.tolist(), "head": int(score_LH.argmax())}
+    if matching:
         ends = matching[1][0, 0, :T].any(-1).nonzero().flatten().tolist()
         text_T = texts_NT[0] if prompted else matching[0][0, : max(ends, default=T) + 1]
         weight_LH = score_match(model, *matching)[MATCH.key]
         return {"text": text_T.tolist(), "head": int(weight_LH.argmax())}
-    if not prompted and not subject.trained_periods:
+    if not prompted:
         first = T // 2
         blank_V = torch.tensor([label.isspace() for label in subject.tokenizer.labels])
         blank_BT, texts_BNT = blank_V[sequences_BT], sequences_BT[:, 1:].unfold(1, T, 1)
@@ -230,28 +233,28 @@ def choose_opening(
 
 
 def through_training(subject: Subject) -> Iterator[tuple[int, GPT]]:
-    """Yield the step and the weights of each snapshot, then the final weights. Leave out a damaged
+    """Yield the step and the weights of each snapshot and of the subject. Leave out a damaged
     snapshot, and say so."""
-    last = subject.header.state.step
-    for step, file in find_snapshots(subject.run).items():
-        if step < last:
-            model = GPT(subject.config.model, subject.V).eval()
-            try:
-                load_snapshot(model, file)
-                yield step, model
-            except UserError as error:
-                print(printable(f"left out: {error}"), file=sys.stderr)
-    yield last, subject.model
+    files, own = find_snapshots(subject.run), subject.header.state.step
+    for step in sorted({*files, own}):
+        model = subject.model if step == own else GPT(subject.config.model, subject.V).eval()
+        try:
+            if step != own:
+                load_snapshot(model, files[step])
+            yield step, model
+        except UserError as error:
+            print(printable(f"left out: {error}"), file=sys.stderr)
 
 
-def choose(losses: Sequence[float], count: float) -> list[int]:
-    """Choose at most `count` snapshots, among them the last. Until they are so few, the one across
-    which the loss changes least is removed, and the first one only when it and the last are left.
-    """
+def choose(losses: Sequence[float], count: float, shown: int) -> list[int]:
+    """Choose at most `count` snapshots, among them `shown`. Until they are so few, the one across
+    which the loss changes least is removed; the first and the last only when no other is left."""
     kept = list(range(len(losses)))
     while len(kept) > count:
-        changes = [abs(losses[a] - losses[b]) for a, b in zip(kept, kept[2:], strict=False)]
-        kept.pop(changes.index(min(changes)) + 1 if changes else 0)
+        around = zip(kept, kept[1:], kept[2:], strict=False)
+        changes = {b: abs(losses[a] - losses[c]) for a, b, c in around if b != shown}
+        ends = [i for i in kept if i != shown]
+        kept.remove(min(changes, key=changes.__getitem__) if changes else ends[0])
     return kept
 
 

@@ -6,7 +6,7 @@ import { isOff, offWord } from "./selection.js";
 import { change, initial, state } from "./state.js";
 import { fillField } from "./views/typing.js";
 
-export const vote = (id) => change({ bar: state.bar === id ? null : id, token: id });
+export const selectLogit = (id) => change({ bar: state.bar === id ? null : id, token: id });
 export const setStage = (stage) => change({ stage });
 export const undo = () => change({ edits: [] });
 export const openPanel = (key) => change({ panel: key, opened: key });
@@ -41,8 +41,8 @@ export const hideKey = (where) => setKey(where, isOff(`hide${where}`) ? [] : [`h
 export function restart(changes = {}) {
   const instead = changes.edits?.map((word) => editing.read(word).instead).find(Boolean) ?? "zero";
   const all = { ...initial(), hover: null, instead, ...changes };
-  fillField(all.text);
   change(all);
+  fillField(all.text);
 }
 
 /** Restore the initial state, but keep the text. */

@@ -2,9 +2,10 @@
 
 import { range } from "./engine/numbers.js";
 import { measures } from "./measures.js";
-import { data, editing, headName, HEADS, sizes, snapshots, tokenizer } from "./run.js";
+import { editing, headName, HEADS, sizes, snapshots, tokenizer } from "./run.js";
 import { initial, STAGES, state } from "./state.js";
 import { BIG } from "./views/big.js";
+import { $ } from "./views/elements.js";
 import { PANELS } from "./views/panels.js";
 
 const oneOf = (values, write = (value) => `${value}`) =>
@@ -25,14 +26,14 @@ const PARTS = {
   head: ["head", ...oneOf(() => range(HEADS), headName)],
   mlp: ["mlp", ...oneOf(() => range(sizes.hidden && sizes.L))],
   note: ["note", String, String],
-  step: ["guide", ...oneOf(() => range(5), (i) => `${i + 1}`)], // "step" is of training
+  guide: ["guide", ...oneOf(() => range(5), (i) => `${i + 1}`)],
   pin: ["at", ({ q, k }) => [q, k ?? []].flat().join("."), readPair], // in the text, or ignored
   other: ["other", ...text],
   panel: ["panel", ...oneOf(() => PANELS.map(({ key }) => key))],
-  big: ["big", ...oneOf(() => BIG.slice(1))],
+  big: ["big", ...oneOf(() => Object.keys(BIG))],
   stage: ["stage", ...oneOf(() => STAGES)],
   measure: ["score", ...oneOf(() => measures, ({ key }) => key)],
-  color: ["color", ...oneOf(() => ["surprisal", "probability", ...(data.text ? ["ngrams"] : [])])],
+  color: ["color", ...oneOf(() => [...$("color").options].map(({ value }) => value))],
   token: ["token", ...token],
   bar: ["logit", ...token],
 };

@@ -17,8 +17,8 @@ def bundle(door: Path) -> str:
     """Return the script of a module and of all that it imports, each in a scope of its own.
 
     Raises:
-        ImportError: if an import names a missing file or export, closes a circle, or repeats a
-            name; or if it has another form than those above.
+        ImportError: if an import names a missing file or export, or closes a circle;
+            or if it has another form than those above.
     """
     scopes: dict[Path, tuple[str, list[str]]] = {}  # the variable of a module, and its exports
     parts: list[str] = []
@@ -31,19 +31,15 @@ def bundle(door: Path) -> str:
             return
         if not path.is_file():
             raise ImportError(f"{importers[-1].name} imports {path}, which does not exist")
-        text, imported = path.read_text(encoding="utf-8"), set[str]()
-        opened = []
+        text, opened = path.read_text(encoding="utf-8"), []
         for found, source in IMPORT.findall(text):
             target = (path.parent / source).resolve()
             add(target, (*importers, path))
             scope, exports = scopes[target]
             names = re.findall(r"[\w$]+", found)
             for name in names:
-                if name in imported:
-                    raise ImportError(f"{path.name} imports {name} twice")
                 if name not in exports:
                     raise ImportError(f"{path.name} imports {name}: not an export of {target.name}")
-                imported.add(name)
             if names:
                 opened.append(f"const {{ {', '.join(names)} }} = {scope};\n")
         body, exports = IMPORT.sub("", text), [name for _, name in EXPORT.findall(text)]

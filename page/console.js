@@ -2,9 +2,9 @@
 
 import { triangle } from "./engine/numbers.js";
 import { generate } from "./engine/sampling.js";
-import { config, engineFor, last, rowOf, snapshots, tokenizer, vocab } from "./run.js";
+import { config, engineFor, own, rowOf, snapshots, tokenizer, vocab } from "./run.js";
 
-function read(text, { step = snapshots[last()].step } = {}) {
+function read(text, { step = snapshots[own()].step } = {}) {
   const snapshot = snapshots.findIndex((each) => each.step === step);
   if (snapshot >= 0) return { engine: engineFor("console", snapshot), ids: idsOf(text) };
   throw new RangeError(`step ${step} must be one of ${snapshots.map((s) => s.step).join(", ")}`);
@@ -18,8 +18,8 @@ function idsOf(text) {
   return tokens.map(({ id }) => id);
 }
 
-/** The page's only global. A text is a string, or at most block_size ids; `step`, a snapshot. */
-globalThis.glassgpt = Object.freeze({
+/** The page's only global, to which the playground adds. A text is a string, or at most block_size ids; `step`, a snapshot. */
+globalThis.glassgpt = {
   config, vocab,
   get steps() { return snapshots.map(({ step }) => step); },
 
@@ -43,4 +43,4 @@ globalThis.glassgpt = Object.freeze({
     const drawn = [...generate(engine, ids, count, { temperature, topK, seed })].filter(Boolean);
     return tokenizer.decode(drawn.map(({ id }) => tokenizer.known(id)));
   },
-});
+};

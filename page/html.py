@@ -1,4 +1,4 @@
-"""Assemble the report page: one file that opens from disk and fetches nothing."""
+"""Assemble a page: one file that opens from disk and fetches nothing."""
 
 import base64
 import hashlib
@@ -11,25 +11,25 @@ from typing import Any
 from torch import Tensor
 
 from page.bundle import bundle
-from page.playground import playground_data
 
 PARTS = Path(__file__).parent
-ACTIVATIONS = ["gelu", "gelu_tanh", "relu", "relu2"]  # those of page/engine/kernels.js
-TOKENIZERS = ["char", "byte", "bpe", "word"]  # those of page/engine/tokenizer.js
+SUPPORTED = {  # by page/engine/engine.js, kernels.js and tokenizer.js
+    "norm": ["layer"],
+    "positions": ["learned", "rotary", "none"],
+    "activation": ["gelu", "gelu_tanh", "relu", "relu2"],
+    "tokenizer": ["char", "byte", "bpe", "word"],
+}
+WORD = "uncopyrightable"  # no letter twice: what a repeated string could be
 
 
 def make_html(data: dict[str, Any], weights: Sequence[bytes]) -> str:
-    """Return the HTML that shows `data` and computes with the packed weights of each snapshot.
+    """Return the HTML that shows `data` and computes with the packed weights of each snapshot:
+    those that the page opens with, then the others in order.
 
     Style and script are inline, and the policy lets the browser run only content with their hashes:
     text from a run cannot become a program, even through a bug.
     """
-    return fill_page("main.js", to_json(data), weights)
-
-
-def make_playground() -> str:
-    """Return the HTML of the page that trains a model by itself."""
-    return fill_page("play.js", to_json(playground_data()), [])
+    return fill_page("report/main.js", to_json(data), weights)
 
 
 def fill_page(door: str, data: str, weights: Sequence[bytes]) -> str:
@@ -43,10 +43,10 @@ def fill_page(door: str, data: str, weights: Sequence[bytes]) -> str:
         "script": script,
         "script_hash": content_hash(script),
         "data": data,
-        # The last snapshot is shown first: it stands before the script, which need not wait for
-        # the browser to have read the others.
-        "last_weights": "".join(inert.format(in_base64(each)) for each in weights[-1:]),
-        "weights": "\n".join(inert.format(in_base64(each)) for each in weights[:-1]),
+        # The first stand before the script, which need not wait for the browser to have read the
+        # others.
+        "first_weights": "".join(inert.format(in_base64(each)) for each in weights[:1]),
+        "weights": "\n".join(inert.format(in_base64(each)) for each in weights[1:]),
     }
     template = (PARTS / "page.html").read_text(encoding="utf-8")
     # In one pass, so that no text inside the data is treated as a placeholder.

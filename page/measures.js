@@ -1,6 +1,7 @@
 // The scores of heads that the page can show, and the labels of heads with a high score.
 
-import { atStep, COPIES, data, last, snapshots } from "./run.js";
+import { data } from "./data.js";
+import { atStep, COPIES, snapshots } from "./run.js";
 import { highOf } from "./engine/stages.js";
 import { number } from "./views/format.js";
 
@@ -29,10 +30,6 @@ const ablations = (data.ablation ? ["zero", "mean"] : []).map((kind) => ({
 }));
 
 export const measures = [...scores, ...ablations];
-
-/** Whether a head has a high first score at the last snapshot. */
-export const isHigh = (head) =>
-  measures[0].at(last())[head] >= highOf(measures[0].uniform);
 
 const LABELS = {
   induction: "induction", duplicate_token: "duplicate", previous_token: "previous",

@@ -1,16 +1,17 @@
 // The run that the page shows: its data, its tokenizer, and engines with the weights of a snapshot.
-// In the playground, setting.js makes the data, and training.js adds snapshots.
+// In the playground, training.js adds snapshots.
 
+import { data } from "./data.js";
 import { Edits } from "./engine/edits.js";
 import { Engine, sizesOf } from "./engine/engine.js";
 import { Tokenizer } from "./engine/tokenizer.js";
 import { bytesOf, floatsOf, unpackWeights } from "./engine/weights.js";
 
-const place = document.getElementById("data");
-export const data = place.made ?? JSON.parse(place.textContent);
 export const vocab = data.vocab;
 export const snapshots = data.snapshots;
 export const last = () => snapshots.length - 1;
+/** The snapshot that the page opens with: the run's weights or, in the playground, the newest. */
+export const own = () => snapshots.findLastIndex(({ step }) => step === (data.run.step ?? step));
 /** When it was measured, unless the model never was a run. */
 export const atStep = data.run.step ? ` at step ${data.run.step.toLocaleString("en")}` : "";
 export const COPIES = data.periods.length > 0; // trained on repeated strings
@@ -36,8 +37,9 @@ export function engineFor(purpose, index) {
   snapshot.headMeans ??= floatsOf(snapshot.means);
   engine.load(snapshot, (room) => {
     if (weights) return room.set(weights);
-    // They are in the page, where the last comes first.
-    const packed = document.getElementsByClassName("weights")[(index + 1) % snapshots.length];
+    // They are in the page, where its own come first.
+    const place = index === own() ? 0 : index + (index < own());
+    const packed = document.getElementsByClassName("weights")[place];
     snapshot.packed ??= bytesOf(packed.textContent);
     unpackWeights(snapshot.packed, eight_bits, data.shapes, room);
   }, snapshot.headMeans);

@@ -27,7 +27,7 @@ export function columnOf(t) {
 /** The selected {q, k}. In the first step the text shows surprisal, in the others attention from
  * its last token. */
 export const looking = () =>
-  state.hover ?? state.pin ?? (state.step ? { q: state.view.pass.T - 1, k: null } : null);
+  state.hover ?? state.pin ?? (state.guide ? { q: state.view.pass.T - 1, k: null } : null);
 
 export const queryOnShow = () => Math.min(looking()?.q ?? Infinity, state.view.pass.T - 1);
 
@@ -49,6 +49,10 @@ export function maskNow(head = state.head) {
   const window = windowOf(head);
   return (q, k) => k > q || q - k >= window || (k < q && hidden.has(k));
 }
+
+/** Whether the position of an edit is in the text. A patch needs a second text of the same length. */
+export const hasEffect = ({ kind, position }, { start, other, pass: { T } }) =>
+  position === undefined || (!start && position < T && (kind !== "patch" || other.length === T));
 
 /** The key to move or hide: that of the selected cell, or of the selected token; or null. */
 export const editableKey = () =>

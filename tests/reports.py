@@ -77,8 +77,8 @@ def rounded(model: GPT, eight_bits: bool) -> GPT:
 
 
 def parse_report(run: Path) -> tuple[dict[str, Any], list[bytes]]:
-    """Return the data and the packed weights of a run's page."""
+    """Return the data and the packed weights of a run's page, those that it opens with first."""
     html = (run / "report.html").read_text(encoding="utf-8")
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
-    last, *others = re.findall(r'class="weights">(.*?)</script>', html)
-    return json.loads(data), [base64.b64decode(each) for each in (*others, last)]
+    packed = re.findall(r'class="weights">(.*?)</script>', html)
+    return json.loads(data), [base64.b64decode(each) for each in packed]

@@ -17,7 +17,7 @@ and stories.html are made by .github/workflows/pages.yml when it publishes the p
 import sys
 from pathlib import Path
 
-from page.html import make_playground
+from page.playground import make_playground
 
 FOLDER = Path(__file__).parent
 

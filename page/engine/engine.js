@@ -7,7 +7,7 @@
 
 import { activate, arena, fours, product } from "./kernels.js";
 import { mean, range, sameAtStart, triangle } from "./numbers.js";
-import { countOf, NGRAM_ROWS } from "./shapes.js";
+import { countOf } from "./shapes.js";
 
 const EPS = 1e-5; // of every norm
 export const CHUNK = 16; // rows between two yields, and queries that attend together: tiles of four
@@ -30,6 +30,7 @@ export class Engine {
   constructor(config, shapes) {
     Object.assign(this, { config }, sizesOf(config, shapes));
     const { L, H, C, B } = this;
+    this.ngramRows = shapes.filter(([name]) => name.startsWith("ngram")).map(([, [rows]]) => rows);
     this.pairs = triangle(B); // of a query and a key: the weights of a head
     this.unembedding = config.tie_embeddings ? "token_embedding" : "head";
     this.at = {}; // where each tensor begins
@@ -185,13 +186,14 @@ export class Engine {
 
   /** Yield the [table, row] of each embedding whose sum is the input at position t. */
   *embeddings(t) {
-    const { tokens, V, config: { positions, ngrams } } = this;
+    const { tokens, V, ngramRows, config: { positions } } = this;
     yield ["token_embedding", tokens[t]];
     if (positions === "learned") yield ["position_embedding", t];
-    for (let i = 1, power = 1, number = tokens[t]; i < ngrams; i++) {
-      power = (power * V) % NGRAM_ROWS;
-      number += (tokens[t - i] ?? 0) * power;
-      yield [`ngram_embeddings.${i - 1}`, number % NGRAM_ROWS];
+    let power = 1, number = tokens[t];
+    for (const [i, rows] of ngramRows.entries()) {
+      power = (power * V) % rows;
+      number += (tokens[t - i - 1] ?? 0) * power;
+      yield [`ngram_embeddings.${i}`, number % rows];
     }
   }
 
@@ -477,7 +479,7 @@ export class Engine {
 
   /** Return what each part adds to a logit, perhaps minus another, with the scale of the final norm
    * held fixed. */
-  votes(t, plus, minus) {
+  contributions(t, plus, minus) {
     const { memory, at, C, D, L } = this;
     const from = (x, count) => memory.subarray(x, x + count);
     const { direction: before, scale, bias } = this.toLogit(t, plus, minus);

@@ -310,9 +310,7 @@ export function scoresOfPairs(Q, K, h, C, D) {
     product(ofHead(Q, Math.floor(i / count)), ofHead(K, i % count)) / Math.sqrt(D));
 }
 
-/** The MLP's nonlinearities: those without a kernel, here and below, are slower. */
-export const ACTIVATIONS = ["gelu", "gelu_tanh", "relu", "relu2"];
-
+/** The MLP's nonlinearities without a kernel, which are slower. */
 const FUNCTIONS = {
   gelu: (u) => u * cumulative(u),
   // GPT-2's approximation of GELU (Hendrycks & Gimpel 2016, section 2)

@@ -4,8 +4,6 @@
 import { arena } from "./kernels.js";
 import { countOf } from "./shapes.js";
 
-const NEWTON_SCHULZ = [3.4445, -4.775, 2.0315]; // coefficients of Jordan et al. 2024
-const MOMENTUM = 0.95; // of Muon
 const BETA1 = 0.9; // of AdamW: the exponential decay of the first moment
 
 export class Optimizer {
@@ -20,8 +18,8 @@ export class Optimizer {
     this.steps = 0; // since the start, for the bias of the moments
   }
 
-  /** Update the weights, and return the norm of the gradient before clipping. If the loss or the
-   * norm is not finite, restore the last weights whose loss was. */
+  /** Update the weights, and return the norm of the gradient before clipping. `config` is `train` of
+   * Trainer. If the loss or the norm is not finite, restore the last weights whose loss was. */
   step(loss, config) {
     const { memory, weights, gradients, shelf: { start }, at } = this.learner;
     let squares = 0;
@@ -41,7 +39,7 @@ export class Optimizer {
       const [weight, gradient] = [start + offset, at.gradients + offset];
       if (config.optimizer === "muon" && isHidden(tensor)) {
         this.muon(weight, gradient, this.first + offset, ...shape,
-          scale * config.muon_learning_rate, config.weight_decay);
+          scale * config.muon_learning_rate, config);
       } else {
         const decay = shape.length > 1 ? config.weight_decay : 0;
         const own = name.startsWith("ngram") ? config.ngram_decay : null;
@@ -68,16 +66,17 @@ export class Optimizer {
   }
 
   /** Muon (Jordan et al. 2024): momentum SGD whose updates have singular values near 1. */
-  muon(weight, gradient, momentum, rows, columns, rate, decay) {
+  muon(weight, gradient, average, rows, columns, rate, config) {
     const { learner: { memory } } = this, count = rows * columns;
+    const { momentum, newton_schulz, weight_decay: decay } = config;
     let squares = 0;
     for (let i = 0; i < count; i++) {
       const g = memory[gradient + i];
-      const mean = memory[momentum + i] += (1 - MOMENTUM) * (g - memory[momentum + i]);
-      const update = memory[gradient + i] = g + MOMENTUM * (mean - g); // Nesterov momentum
+      const mean = memory[average + i] += (1 - momentum) * (g - memory[average + i]);
+      const update = memory[gradient + i] = g + momentum * (mean - g); // Nesterov momentum
       squares += update * update;
     }
-    const X = this.orthogonalize(gradient, rows, columns, Math.sqrt(squares) + 1e-7);
+    const X = this.orthogonalize(gradient, rows, columns, Math.sqrt(squares) + 1e-7, newton_schulz);
     const scaled = rate * Math.sqrt(Math.max(1, rows / columns));
     for (let i = 0; i < count; i++) {
       memory[weight + i] = memory[weight + i] * (1 - rate * decay) - scaled * memory[X + i];
@@ -85,12 +84,12 @@ export class Optimizer {
   }
 
   /** The Newton-Schulz iteration on a matrix divided by its norm; return where the result is. */
-  orthogonalize(matrix, rows, columns, norm) {
+  orthogonalize(matrix, rows, columns, norm, coefficients) {
     const { learner: { memory } } = this, count = rows * columns;
-    const [a, b, c] = NEWTON_SCHULZ, side = Math.min(rows, columns), tall = rows > columns;
+    const side = Math.min(rows, columns), tall = rows > columns;
     let [X, Y, A, B] = this.scratch;
     for (let i = 0; i < count; i++) memory[X + i] = memory[matrix + i] / norm;
-    for (let step = 0; step < 5; step++) {
+    for (const [a, b, c] of coefficients) {
       // X becomes a X + (b A + c A^2) X with A = X X^T. For a tall X, a X + X (b A + c A^2) with
       // A = X^T X is the same, and smaller.
       if (tall) {

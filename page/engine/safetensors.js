@@ -1,7 +1,6 @@
 // A checkpoint of training/checkpoint.py: a safetensors file of the weights, with a header.
 
 import { Engine } from "./engine.js";
-import { ACTIVATIONS } from "./kernels.js";
 import { countOf, shapesOf } from "./shapes.js";
 import { labelsOf } from "./tokenizer.js";
 
@@ -30,10 +29,10 @@ export function checkpoint(text, shapes, weights) {
 
 /** Read the bytes of a file, and check that the page can compute the model in it.
  *
- * @param defaults the fields of configs/config.py
+ * @param known {defaults, supported, ngram_rows} of page/playground/__init__.py
  * @returns {text, weights}, of the header and of the model alone
  * @throws Error that says why it cannot be opened */
-export function readCheckpoint(file, defaults) {
+export function readCheckpoint(file, known) {
   let table, bytes;
   try {
     const start = 8 + Number(new DataView(file.buffer).getBigUint64(0, true));
@@ -47,7 +46,7 @@ export function readCheckpoint(file, defaults) {
   if (checksum(text, table, bytes) !== expected) {
     throw new Error("its checksum is wrong: the file is damaged, or not all of it");
   }
-  const { config: { model }, shapes } = modelOf(text, defaults);
+  const { config: { model }, shapes } = modelOf(text, known);
   const weights = new Float32Array(shapes.reduce((sum, tensor) => sum + countOf(tensor), 0));
   let at = 0;
   for (const tensor of shapes) {
@@ -62,22 +61,20 @@ export function readCheckpoint(file, defaults) {
   return { text, weights };
 }
 
-const KNOWN = { norm: ["layer"], positions: ["learned", "rotary", "none"], activation: ACTIVATIONS };
-
 /** Return the {header, config, vocab, shapes} of a checkpoint's header, if the page knows such models.
  * A missing field has its default. */
-export function modelOf(text, defaults) {
+export function modelOf(text, { defaults, supported, ngram_rows }) {
   const header = JSON.parse(text);
   const config = Object.fromEntries(Object.entries(defaults).map(([section, fields]) =>
     [section, { ...fields, ...header.config[section] }]));
   for (const [key, value] of Object.entries(config.model)) {
-    if (!(key in defaults.model) || !(KNOWN[key]?.includes(value) ?? true)) {
+    if (!(key in defaults.model) || !(supported[key]?.includes(value) ?? true)) {
       throw new Error(`the page does not know model.${key} ${value}`);
     }
   }
   config.train.schedule = "constant"; // a page may train on
   const vocab = labelsOf(header.tokenizer);
-  return { header, config, vocab, shapes: shapesOf(config.model, vocab.length) };
+  return { header, config, vocab, shapes: shapesOf(config.model, vocab.length, ngram_rows) };
 }
 
 const remainders = Uint32Array.from({ length: 256 }, (_, byte) => {

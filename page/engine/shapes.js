@@ -3,13 +3,11 @@
 import { range, sum } from "./numbers.js";
 import { Random } from "./random.js";
 
-export const NGRAM_ROWS = 16381;
-
 /** Number of weights in a tensor. */
 export const countOf = ([, shape]) => shape.reduce((a, b) => a * b, 1);
 
 /** [name, shape] of each weight, in the order of a GPT's state_dict. */
-export function shapesOf(config, vocabSize) {
+export function shapesOf(config, vocabSize, ngramRows) {
   const { n_layer: L, n_head: H, n_kv_head: G, n_embd: C, block_size: B, bias } = config;
   const D = C / H, hidden = config.mlp_ratio * C;
   const norm = (name, biased = bias, width = C) =>
@@ -20,7 +18,7 @@ export function shapesOf(config, vocabSize) {
     ...linear("token_embedding", vocabSize, C, false),
     ...(config.positions === "learned" ? linear("position_embedding", B, C, false) : []),
     ...range(config.ngrams - 1).flatMap((i) => linear(
-      `ngram_embeddings.${i}`, Math.min(vocabSize ** (i + 2), NGRAM_ROWS), C, false)),
+      `ngram_embeddings.${i}`, Math.min(vocabSize ** (i + 2), ngramRows), C, false)),
     ...range(L).map((l) => `blocks.${l}`).flatMap((name) => [
       ...norm(`${name}.attn_norm`),
       ...linear(`${name}.attn.query`, C, C),

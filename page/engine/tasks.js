@@ -14,11 +14,8 @@ const PUNCTUATION = chars(33, 94).filter((char) => !/[a-z0-9]/i.test(char));
 const VISIBLE = [...LETTERS, ...DIGITS, ...PUNCTUATION, ...chars(0x100, 0x1000)];
 
 class Task {
-  static usual = []; // `task_kinds` and `task_length`
-
-  /** @param data the fields of configs/config.py */
-  constructor(data, T) {
-    const [kinds, length] = new.target.usual;
+  /** `data` are the fields of configs/config.py; `kinds` and `length` are for those that it omits. */
+  constructor(data, T, [kinds, length] = []) {
     Object.assign(this, { data, T, n: data.task_kinds ?? kinds, size: data.task_length ?? length });
     this.numbers = T + 1;
   }
@@ -47,7 +44,6 @@ class Task {
 }
 
 class Repeat extends Task {
-  static usual = [64, 32];
   vocab = VISIBLE.slice(0, this.n);
   numbers = 1 + this.n;
   periods = [Math.max(1, Math.floor(this.size / 4)), this.size]; // the shortest and the longest
@@ -68,7 +64,6 @@ class RepeatFixed extends Repeat {
 }
 
 class Sink extends Task {
-  static usual = [32];
   letters = this.n - 3;
   vocab = ["^", ...LETTERS.slice(0, this.letters), ..."012"];
   chain = range(this.n).map((row) =>
@@ -87,7 +82,6 @@ class Sink extends Task {
 }
 
 class Markov extends Task {
-  static usual = [3];
   vocab = LETTERS.slice(0, this.n);
   numbers = this.n ** 2 + this.T + 1;
 
@@ -117,7 +111,6 @@ class Markov extends Task {
 }
 
 class Modular extends Task {
-  static usual = [97];
   vocab = [...range(this.n).map(String), "+", "="];
   words = this.vocab; // not characters
   pairs = splitPairs(this.n, this.data.task_held_out);
@@ -135,7 +128,6 @@ class Modular extends Task {
 }
 
 class Addition extends Task {
-  static usual = [1, 3];
   vocab = [...DIGITS, "+", "=", "\n"];
   places = { // of the answer's digits, in their order; 0 for ones
     highest: range(this.size + 1).reverse(), lowest: range(this.size + 1),
@@ -193,7 +185,6 @@ class FlipFlop extends Task {
 }
 
 class Brackets extends Task {
-  static usual = [4, 6];
   vocab = [..."([{<".slice(0, this.n), ...")]}>".slice(0, this.n)];
 
   make(u) {
@@ -219,7 +210,6 @@ class Brackets extends Task {
 }
 
 class Recall extends Task {
-  static usual = [16, 16];
   vocab = [...LOWER.slice(0, this.n), ...UPPER.slice(0, this.n)];
   numbers = 2 * this.n + this.T + 1;
 
@@ -238,7 +228,6 @@ class Recall extends Task {
 /** Words in lines: a capital letter ends a word, and the first that ends at or beyond a column ends
  * the line. */
 class Wrap extends Task {
-  static usual = [4, 24];
   vocab = ["\n", " ", ...LOWER.slice(0, this.n), ...UPPER.slice(0, this.n)];
   endsWord = (id) => id >= 2 + this.n;
 
@@ -261,7 +250,6 @@ class Wrap extends Task {
 }
 
 class Maximum extends Task {
-  static usual = [32, 6];
   vocab = [...range(this.n).map(String), "="];
   words = this.vocab;
   numbers = 1 + this.size;

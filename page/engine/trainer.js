@@ -1,22 +1,21 @@
 // Training in the page: a replica of the model in each worker, and the steps that all make.
 
 import { range } from "./numbers.js";
-import { shapesOf } from "./shapes.js";
 import "./worker.js";
 
 export const defaultWorkers = () => Math.min(4, Math.max(1, navigator.hardwareConcurrency - 1));
 
 export class Trainer {
   /** @param config the fields of configs/config.py
-   * @param train the fields of configs/config.py
+   * @param train the fields of configs/config.py, and the constants of Muon
+   * @param shapes of the weights
    * @param count number of workers
    * @param script text of the page's script, whose first import is this module, so that the script
    *     begins with what a worker needs
    * @param start {step, weights} to go on from */
-  constructor(config, train, vocabSize, count, script, { step, weights }) {
+  constructor(config, train, shapes, count, script, { step, weights }) {
     if (config.dropout || config.attn_dropout) throw new Error("the page trains without dropout");
     this.train = train;
-    this.shapes = shapesOf(config, vocabSize);
     this.first = this.steps = this.next = step; // steps that are made; the next one to send
     const end = script.indexOf("// The end of worker.js");
     const url = URL.createObjectURL(new Blob([script.slice(0, end)], { type: "text/javascript" }));
@@ -36,7 +35,7 @@ export class Trainer {
       }
     }
     const revoke = () => URL.revokeObjectURL(url);
-    this.ask((rank) => [["start", config, this.shapes, weights, rank, ports[rank]],
+    this.ask((rank) => [["start", config, shapes, weights, rank, ports[rank]],
       ports[rank].filter(Boolean)]).then(revoke, revoke);
   }
 
@@ -74,7 +73,4 @@ export class Trainer {
     const { step, weights } = (await this.ask(() => [["weights"]]))[rank];
     return { step: this.first + step, weights };
   }
-
-  /** End the workers. */
-  close() { for (const worker of this.workers) worker.terminate(); }
 }

@@ -1,31 +1,34 @@
 // Big letters, for a projector: one part of the page alone.
 
-import { data, last } from "../run.js";
 import { change, state } from "../state.js";
 import { $ } from "./elements.js";
 
-export const BIG = [null, "head", "network", "text", ...(last() || data.live ? ["bar"] : []),
-  ...(data.live ? ["compare"] : [])];
-const NAMES = { head: "Map", network: "Network", text: "Text", bar: "Training", compare: "A and B" };
-const FOCUS = { head: "#map", network: ".pick[tabindex='0']", text: ".here", bar: "#slider",
-  compare: "#big" };
+/** The parts by their keys: a name, what gets the focus, perhaps a panel, and whether it is there. */
+export const BIG = {
+  head: { name: "Map", focus: "#map" },
+  network: { name: "Network", focus: ".pick[tabindex='0']" },
+  text: { name: "Text", focus: ".here" },
+  bar: { name: "Training", focus: "#slider" },
+};
 
 function next() {
-  const all = BIG.filter((part) => part !== "compare" || data.kept?.steps);
+  const all = [null, ...Object.keys(BIG).filter((key) => BIG[key].isThere?.() ?? true)];
   return all[(all.indexOf(state.big) + 1) % all.length];
 }
 
-export const showNextBig = () =>
-  change({ ...(next() === "compare" ? { panel: "compare" } : {}), big: next() });
+export function showNextBig() {
+  const big = next(), { panel = state.panel } = BIG[big] ?? {};
+  change(panel === state.panel ? { big } : { panel, big });
+}
 
 export function showBig() {
   const { big } = state, { dataset } = document.body;
   if ((dataset.big ?? null) === big) return;
   if (big) dataset.big = big;
   else delete dataset.big;
-  $("big").textContent = big ? NAMES[next()] ?? "Everything" : "Big letters";
+  $("big").textContent = big ? BIG[next()]?.name ?? "Everything" : "Big letters";
   $("small").hidden = !big || !next();
-  if (big) document.querySelector(FOCUS[big]).focus({ preventScroll: true });
+  if (big) document.querySelector(BIG[big].focus).focus({ preventScroll: true });
 }
 
 $("big").onclick = showNextBig;

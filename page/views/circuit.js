@@ -35,9 +35,9 @@ const nodeName = ({ rank, index, position }) => (rank === traced.circuit.goal.ra
   : `${rank < 0 ? "embedding" : `L${rank >> 1}${rank & 1 ? " neuron " : "H"}${index}`} at ` +
     place("token", position));
 
-/** Trace the selected prediction, or the selected head's score, without edits. */
+/** Trace the selected prediction, or the selected head's score, without edits, if the panel is open. */
 export function showCircuit() {
-  if (!settled()) return;
+  if (!settled() || state.panel !== "circuit") return;
   const { view } = state, t = queryOnShow(), { q, k } = pairOnShow(), { snapshot, before } = view;
   const [ofScore, relative] = [2, 0].map((choice) => goalChoice.selectedIndex === choice);
   const best = ranked(rowOf(before.logits, t), 2), plus = state.bar ?? best[0];

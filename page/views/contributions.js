@@ -1,9 +1,10 @@
 // The logit contributions: what each part of the model adds to a logit, or to its difference from
 // that of the most likely other token.
 
-import { selectHead, vote } from "../actions.js";
+import { selectHead, selectLogit } from "../actions.js";
 import { largestOf, range, ranked, sum } from "../engine/numbers.js";
-import { data, headName, rowOf, sizes, vocab } from "../run.js";
+import { data } from "../data.js";
+import { headName, rowOf, sizes, vocab } from "../run.js";
 import { queryOnShow } from "../selection.js";
 import { change, settled, state } from "../state.js";
 import { shadeScore } from "./colors.js";
@@ -14,11 +15,11 @@ const hasBiases = data.shapes.some(([name]) => /(out|final_norm|head)\.bias$/.te
 
 export function showContributions() {
   const { bar, relative, edits, view } = state, { L, H, hidden } = sizes, t = queryOnShow();
-  $("votes").hidden = bar === null;
+  $("contributions").hidden = bar === null;
   $("writing").hidden = bar !== null;
   if (bar === null || !settled()) return;
   const rival = ranked(rowOf(view.pass.logP, t), 2).find((id) => id !== bar);
-  const { embedding, heads, mlps, biases } = view.engine.votes(t, bar, relative ? rival : null);
+  const { embedding, heads, mlps, biases } = view.engine.contributions(t, bar, relative ? rival : null);
   const logits = rowOf(view.pass.logits, t), logit = logits[bar] - (relative ? logits[rival] : 0);
   const parts = [embedding, biases, ...heads, ...mlps];
   const limit = largestOf(parts.map(Math.abs)) || 1;
@@ -30,10 +31,10 @@ export function showContributions() {
   const choice = el("input", { type: "checkbox", checked: relative,
     onchange: () => change({ relative: choice.checked }) });
   const names = (relative ? [bar, rival] : [bar]).map((id) => quoted(vocab[id])).join(" minus ");
-  refill($("votes"),
+  refill($("contributions"),
     el("div", { className: "controls" }, el("b", {}, `Logit contributions to ${names}`),
       el("label", {}, choice, ` minus ${quoted(vocab[rival])}`),
-      button(() => vote(bar), { ariaLabel: "Close" }, "×")),
+      button(() => selectLogit(bar), { ariaLabel: "Close" }, "×")),
     el("div", { className: "scroll" }, el("table", {},
       row(header(""), ...range(H).map((h) => header(`H${h}`)), ...(hidden ? [header("MLP")] : [])),
       ...range(L).map((l) => row(header(`L${l}`, "row"),

@@ -3,14 +3,10 @@
 import { toggleEdit, undo } from "../actions.js";
 import { indexOfLargest } from "../engine/numbers.js";
 import { editing, rowOf, vocab } from "../run.js";
-import { place } from "../selection.js";
+import { hasEffect, place } from "../selection.js";
 import { state } from "../state.js";
 import { $, button, p, refill } from "./elements.js";
 import { number, quoted, signed } from "./format.js";
-
-/** Whether the position is in the text. A patch needs a second text of the same length. */
-export const hasEffect = ({ kind, position }, { start, other, pass: { T } }) =>
-  position === undefined || (!start && position < T && (kind !== "patch" || other.length === T));
 
 /** Return a sentence about an edit, which its Undo follows. */
 function inPlainWords(edit) {

@@ -30,6 +30,7 @@ const GLOSSARY = {
   "below in-context n-gram": "first snapshot with a loss below that of counting within the sequence",
   "below chance": "first snapshot with a loss below that of each token's frequency at its position",
   "head on the match": "first snapshot in which a head has a score of at least 0.3 for it",
+  "best step": "the step with the lowest loss on the validation split; the page opens with its weights",
   temperature: "divides the logits: below 1 favors likely tokens, 0 selects the most likely one",
   "top-k": "sample only from the k most likely tokens",
 };

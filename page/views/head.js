@@ -27,6 +27,7 @@ export function showHead() {
   $("head-title").textContent = `${name}${label && ` ${label}`}`;
   $("ablate").textContent = `${off ? "Restore" : "Ablate"} ${name}`;
   $("ablate").ariaPressed = off;
+  $("instead").value = state.instead;
   $("ablate").disabled = isOff(`L${Math.floor(head / sizes.H)}.attn`);
   for (const button of document.querySelectorAll("[data-stage]")) {
     button.ariaPressed = button.dataset.stage === stage;

@@ -18,7 +18,7 @@ const KEYS = [
   ["x", "ablate the selected head", () => toggleHead(state.head)],
   ["h", "hide the key of the selected token, or show it", () => $("hide-key").click()],
   ["u", "undo all edits", undo],
-  ["r", "reset: last step, no edits", reset],
+  ["r", "reset everything but the text", reset],
   ["s", "scores, mask, softmax",
     () => setStage(STAGES[(STAGES.indexOf(state.stage) + 1) % STAGES.length])],
   ["b", "big letters: the map alone; again: the network, the text, the training", showNextBig],

@@ -2,7 +2,8 @@
 
 import { clamp, indexOfLargest, range, ranked } from "../engine/numbers.js";
 import { logProbabilities, mayGoOn } from "../engine/pass.js";
-import { data, rowOf, sizes, snapshots, vocab } from "../run.js";
+import { data } from "../data.js";
+import { rowOf, sizes, snapshots, vocab } from "../run.js";
 import { place, queryOnShow } from "../selection.js";
 import { state } from "../state.js";
 import { shade, theme } from "./colors.js";

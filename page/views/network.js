@@ -1,7 +1,7 @@
 // The picture of the network: the residual stream from the tokens to the logits, and what reads it
 // and adds to it. In each layer these are the heads, then the MLP if there is one, each after a norm.
 
-import { openPanel, selectHead, toggleEdit, vote } from "../actions.js";
+import { openPanel, selectHead, selectLogit, toggleEdit } from "../actions.js";
 import { indexOfLargest, largestOf, range } from "../engine/numbers.js";
 import { HIGH } from "../engine/stages.js";
 import { labelOf, measures } from "../measures.js";
@@ -27,7 +27,7 @@ const layers = range(L).map((l) => ({
     el("b", {}, "MLP"), ` ${count(hidden)} neurons`), ablating(`L${l}.mlp`)),
 }));
 const tokens = button(() => $("typed").focus(), { className: "first end opens" });
-const logits = button(() => vote(indexOfLargest(rowOf(state.view.pass.logits, queryOnShow()))),
+const logits = button(() => selectLogit(indexOfLargest(rowOf(state.view.pass.logits, queryOnShow()))),
   { className: "end opens" });
 const lastSide = side();
 const stream = button(() => openPanel("lens"), { className: "stream" });

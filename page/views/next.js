@@ -1,6 +1,6 @@
 // What comes next: the most likely tokens after the selected one.
 
-import { vote } from "../actions.js";
+import { selectLogit } from "../actions.js";
 import { clamp, ranked } from "../engine/numbers.js";
 import { rowOf, vocab } from "../run.js";
 import { edited, place, queryOnShow } from "../selection.js";
@@ -19,7 +19,7 @@ export function showNext() {
   const rows = (shown.includes(best) ? shown : shown.with(-1, best)).map((id, i) => {
     const token = visible(vocab[id]), tabIndex = i ? -1 : 0; // arrows do the rest
     const [likely, was] = [now, before].map((logP) => Math.exp(logP[id]));
-    const bar = button(() => vote(id), { className: "bar-button", title: "logit contributions",
+    const bar = button(() => selectLogit(id), { className: "bar-button", title: "logit contributions",
       ariaLabel: `logit contributions to ${token}`, ariaPressed: id === state.bar, tabIndex },
     gauge("", likely), ...(edited() ? [gauge("ghost", was)] : []));
     return el("tr", { className: id === next ? "came" : "" },

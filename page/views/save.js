@@ -1,6 +1,7 @@
 // Saving a picture: what the open panel draws or, without one, the map of the selected head.
 
-import { data, headName } from "../run.js";
+import { data } from "../data.js";
+import { headName } from "../run.js";
 import { state } from "../state.js";
 import { redrawCells } from "./cells.js";
 import { theme } from "./colors.js";

@@ -3,7 +3,8 @@
 import { goTo, selectHead } from "../actions.js";
 import { range, ranked } from "../engine/numbers.js";
 import { measures } from "../measures.js";
-import { data, headName, HEADS, last, snapshots, UNIT } from "../run.js";
+import { data } from "../data.js";
+import { headName, HEADS, last, own, snapshots, UNIT } from "../run.js";
 import { state } from "../state.js";
 import { lineChart } from "./chart.js";
 import { $, button, cell, el, header, numeral, row, term } from "./elements.js";
@@ -13,7 +14,7 @@ import { stepsShown } from "./training.js";
 
 export function showScores() {
   const { head, measure, view } = state;
-  const withError = ({ at, error }) => `${signed(at(last())[head])} ± ${number(error[head], 4)}`;
+  const withError = ({ at, error }) => `${signed(at()[head])} ± ${number(error[head], 4)}`;
   $("scores-title").textContent =
     `Scores of ${headName(head)} without edits${last() ? ", and how they formed" : ""}`;
   const rows = measures.map((each) => el("tr", { className: each === measure ? "shown" : "" },
@@ -42,7 +43,7 @@ export function showFormation() {
   $("formation").hidden = last() === 0;
   $("formation-chart").hidden = Boolean(measure.error);
   $("formation-note").textContent = measure.error
-    ? "Ablation is measured only at the last snapshot; choose another score."
+    ? `Ablation is measured only at step ${count(snapshots[own()].step)}; choose another score.`
     : `${measure.name} of each head at each snapshot; thick: ${headName(head)}; dashed: uniform ` +
       "attention. Click to go to a snapshot.";
   if (measure.error || last() === 0) return;

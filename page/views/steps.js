@@ -2,15 +2,14 @@
 
 import { toggleHead } from "../actions.js";
 import { indexOfLargest, largestOf, range, ranked, sum } from "../engine/numbers.js";
-import { compute, copied, inductionOn, passOf } from "../engine/pass.js";
+import { copied, inductionOn } from "../engine/pass.js";
 import { HIGH, highOf } from "../engine/stages.js";
-import {
-  config, editing, engineFor, headName, HEADS, last, layerAndHead, rowOf, sizes, snapshots, vocab,
-} from "../run.js";
+import { config, headName, HEADS, last, layerAndHead, rowOf, sizes, vocab } from "../run.js";
 import {
   edited, isHeadOff, looking, maskNow, offWord, pairOnShow, place, weightsOf,
 } from "../selection.js";
 import { change, settled, state } from "../state.js";
+import { areOfText } from "../update.js";
 import { colorOf } from "./colors.js";
 import { $, button, cell, el, header, numeral, p, refill, row, svg, term } from "./elements.js";
 import { count, number, quoted, signed, tokensOf } from "./format.js";
@@ -149,42 +148,9 @@ function showWriting() {
   ];
 }
 
-// The effect of ablating each head on a text: {made, step, of: the copier, before, losses, copying,
-// chances of the prediction}. Until it is measured again, it is of an earlier view's step.
-let measured = {};
-const measuredFor = () => [state.view.pass.ids, state.instead, state.head].join();
-
-/** The selected head if it does induction on the text; otherwise, the head that does it most. */
-function copier() {
-  const { attention, ids } = state.view.before;
-  const scores = attention.map((weights) => inductionOn(weights, ids));
-  return scores[state.head] >= HIGH ? state.head : indexOfLargest(scores);
-}
-
-/** Ablate each head alone, and keep the losses and induction scores. */
-export async function measureHeads(isCurrent) {
-  const { view, instead } = state, { ids } = view.pass, made = measuredFor();
-  const { step } = snapshots[view.snapshot];
-  if (measured.made === made && measured.step === step) return true;
-  const engine = engineFor("try", view.snapshot), losses = [], copying = [], chances = [];
-  const end = (pass) => rowOf(pass.logP, ids.length - 1), best = indexOfLargest(end(view.before));
-  const of = copier(), [layer, h] = layerAndHead(of);
-  for (const head of range(HEADS)) {
-    const edits = editing.toEngine([`${headName(head)}=${instead}`], null);
-    if (!(await compute(engine, ids, edits, isCurrent))) return false;
-    const pass = passOf(engine);
-    losses.push(pass.loss);
-    chances.push(Math.exp(end(pass)[best]));
-    copying.push(inductionOn(engine.attention(layer, h), ids));
-  }
-  measured = { made, step, of, before: view.before, losses, copying, chances };
-  showStep();
-  return true;
-}
-
 function showAblating() {
-  const { made, step, of, before, losses, copying, chances } = measured, name = headName(state.head);
-  if (made !== measuredFor()) return [p("Measuring each head …")];
+  const { step, of, before, losses, copying, chances } = state.effects, name = headName(state.head);
+  if (!areOfText()) return [p("Measuring each head …")];
   const rise = losses.map((loss) => loss - before.loss), end = rowOf(before.logP, before.T - 1);
   const was = inductionOn(before.attention[of], before.ids);
   const copies = was >= HIGH && of >= H, below = range(Math.floor(of / H) * H);
@@ -210,17 +176,14 @@ export const STEPS = [
 ];
 const buttons = STEPS.map(([name], i) => button(() => goToStep(i), {}, `${i + 1} ${name}`));
 
-export const showStep = () => refill($("step"), ...STEPS[state.step][1]());
-
-/** Whether the step on show needs `measureHeads`. */
-export const ablating = () => state.step === STEPS.length - 1;
-
-export function goToStep(i) {
-  change({ step: i });
-  buttons[i].focus({ preventScroll: true });
+export function showStep() {
+  buttons.forEach((button, i) => { button.ariaPressed = i === state.guide; });
+  refill($("step"), ...STEPS[state.guide][1]());
 }
 
-export const showStepButtons = () =>
-  buttons.forEach((button, i) => { button.ariaPressed = i === state.step; });
+export function goToStep(i) {
+  change({ guide: i });
+  buttons[i].focus({ preventScroll: true });
+}
 
 $("steps").append(...buttons);

@@ -82,15 +82,20 @@ def test_opening_has_the_head_that_copies_most(workplace: Path) -> None:
         assert choose_opening(subject, torch.empty(0)) == {"text": text, "head": head}
 
 
-@given(st.lists(st.floats(0, 9), min_size=1, max_size=9), st.floats(1, 10))
-def test_chosen_snapshots_fit_and_keep_first_and_last(losses: list[float], count: float) -> None:
-    chosen = choose(losses, count)
+@given(st.lists(st.floats(0, 9), min_size=1, max_size=9), st.floats(1, 10), st.integers(0, 8))
+def test_chosen_snapshots_fit_and_keep_first_last_and_shown(
+    losses: list[float], count: float, shown: int
+) -> None:
+    shown %= len(losses)
+    chosen = choose(losses, count, shown)
     assert len(chosen) == min(len(losses), int(count)) and chosen == sorted({*chosen})
-    assert chosen[-1] == len(losses) - 1 and (chosen[0] == 0 or len(chosen) == 1)
+    kept = {0, len(losses) - 1} & {*chosen}
+    assert shown in chosen and (len(kept) == len({0, len(losses) - 1}) or len({*chosen} - kept) < 2)
 
 
 def test_choice_prefers_snapshots_where_the_loss_changes() -> None:
-    assert choose([4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0], 5) == [0, 3, 4, 5, 8]
+    losses = [4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0]
+    assert choose(losses, 5, 8) == [0, 3, 4, 5, 8] and choose(losses, 5, 6) == [0, 3, 4, 6, 8]
 
 
 def test_page_keeps_to_max_mb(
@@ -124,9 +129,9 @@ def test_page_keeps_to_max_mb(
         subject = Subject("a", MeasureOptions(source="word.txt", checkpoint=which))
         text = choose_opening(subject, subject.sequences(9))["text"]
         assert "word word w".startswith("".join(CHARS[i] for i in text))
-    monkeypatch.setattr(report_data, "ACTIVATIONS", ["relu"])
+    monkeypatch.setitem(report_data.SUPPORTED, "activation", ["relu"])
     assert study.main(report) == 2
-    assert "error: page/engine/kernels.js lacks relu2; add it" in capsys.readouterr().err
+    assert "error: the page does not support activation relu2" in capsys.readouterr().err
 
 
 def test_model_without_norms_has_no_page(
@@ -138,8 +143,8 @@ def test_model_without_norms_has_no_page(
     monkeypatch.setattr(Subject, "sequences", None)
     assert study.main(["report", "--source=text.txt"]) == 2
     *_, line = capsys.readouterr().err.splitlines()
-    assert line == "error: the page does not support model.norm none"
-    with pytest.raises(UserError, match=r"^the page does not support model.norm none$"):
+    assert line == "error: the page does not support norm none"
+    with pytest.raises(UserError, match=r"^the page does not support norm none$"):
         show("a")
 
 
@@ -180,7 +185,7 @@ def test_training_text_is_in_the_page_only_if_asked_for(
         assert why in capsys.readouterr().err
 
 
-def test_snapshots_that_are_cut_or_later_are_left_out(
+def test_snapshots_of_the_whole_run_are_shown_except_those_that_are_cut(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The best weights are those of step 2."""
@@ -192,7 +197,7 @@ def test_snapshots_that_are_cut_or_later_are_left_out(
     cut = Path("runs/a/snapshots/00000000.safetensors")
     cut.write_bytes(cut.read_bytes()[:-1])
     shown = [step for step, _ in through_training(Subject("a", MeasureOptions()))]
-    assert shown == [1, 2]
+    assert shown == [1, 2, 3]
     assert f"left out: {cut} cannot be opened: " in capsys.readouterr().err
 
 

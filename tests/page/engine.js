@@ -1,11 +1,11 @@
-// What computes in the page, as globals, for the tests. trainer.js comes first: see play.js.
+// What computes in the page, as globals, for the tests. trainer.js comes first: see playground/main.js.
 
 import { Trainer } from "../../page/engine/trainer.js";
 import { Alone } from "../../page/engine/alone.js";
 import { Learner } from "../../page/engine/backward.js";
 import { Circuit, logitGoal, scoreGoal } from "../../page/engine/circuit.js";
 import { Engine, windowStart } from "../../page/engine/engine.js";
-import { ACTIVATIONS, arena } from "../../page/engine/kernels.js";
+import { arena } from "../../page/engine/kernels.js";
 import { Measure } from "../../page/engine/measure.js";
 import { NgramModel } from "../../page/engine/ngrams.js";
 import { inductionOn } from "../../page/engine/pass.js";
@@ -19,7 +19,7 @@ import { floatsOf } from "../../page/engine/weights.js";
 import { number, signed } from "../../page/views/format.js";
 
 Object.assign(globalThis, {
-  ACTIVATIONS, Alone, arena, Circuit, Engine, floatsOf, generate, inductionOn, initialize, Learner,
+  Alone, arena, Circuit, Engine, floatsOf, generate, inductionOn, initialize, Learner,
   logitGoal, Measure, NgramModel, number, Random, scoreGoal, shapesOf, signed, stagesOf, TASKS,
   Tokenizer, Trainer, windowStart,
 });

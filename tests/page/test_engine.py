@@ -19,7 +19,7 @@ from lens.measure import repeated
 from lens.metrics import induction
 from model.generate import Sampling, window_start
 from model.gpt import GPT
-from page.html import ACTIVATIONS, pack
+from page.html import SUPPORTED, pack
 from tests.lens.models import CLASSICAL, MODERN, VOCAB, D, make_model, some_tokens
 from tests.page.conftest import ATTENTIONS, open_engine
 
@@ -160,10 +160,6 @@ def make(tab: Any, model: GPT, *given: Any) -> None:
     model.double()
 
 
-def test_command_and_engine_agree_on_the_supported_activations(tab: Any) -> None:
-    assert sorted(tab.evaluate("ACTIVATIONS")) == sorted(ACTIVATIONS)
-
-
 @pytest.mark.parametrize(
     ("seed", "given"), [*((seed, {}) for seed in range(12)), *enumerate(ATTENTIONS)], ids=str
 )
@@ -178,8 +174,8 @@ def test_logits_match_pytorch_for_random_models_and_edits(
         name: [True, False] for name in ("qk_norm", "tie_embeddings", "bias")
     }
     choices |= {"block_size": range(1, 21), "n_layer": [1, 2, 3], "n_head": [1, 2, 3]}
-    choices |= {"ngrams": [1, 2, 3, 4], "n_embd": [24], "activation": ACTIVATIONS}
-    choices["positions"] = ["learned", "rotary", "none"]
+    choices |= {"ngrams": [1, 2, 3, 4], "n_embd": [24], "activation": SUPPORTED["activation"]}
+    choices["positions"] = SUPPORTED["positions"]
     fields = {name: random.choice(values) for name, values in choices.items()}
     if given:
         fields |= {"block_size": random.randint(7, 20), "n_layer": 3, "n_head": 4} | given
@@ -205,7 +201,7 @@ def test_logits_match_pytorch_for_random_models_and_edits(
         logits = np.array(found).reshape(expected.shape)
         assert np.abs(logits - expected).max() < 1e-4 * max(1.0, np.abs(expected).max())
     t, token = random.randrange(len(text)), random.randrange(V)
-    parts = tab.evaluate("(a) => engine.votes(...a)", [t, token])
+    parts = tab.evaluate("(a) => engine.contributions(...a)", [t, token])
     assert len(parts["heads"]) == config.n_layer * config.n_head
     total = parts["embedding"] + parts["biases"] + sum(parts["heads"]) + sum(parts["mlps"])
     assert total == pytest.approx(logits[t, token], abs=1e-4)

@@ -12,11 +12,13 @@ from configs.config import DataConfig
 from data.tasks import TASKS
 from lens.measure import mean_loss, mean_outputs, score_heads, score_match, token_losses
 from lens.metrics import uniform_scores
+from page.playground import playground_data
 from tests.lens.models import CLASSICAL, MODERN
 from tests.page.test_training import packed, random_model
 
-ASK = """([data, config, shapes, packed]) => {
-  const measure = new Measure(new TASKS[data.source](data, config.block_size), config, shapes);
+ASK = """([data, config, shapes, packed, usual]) => {
+  const task = new TASKS[data.source](data, config.block_size, usual);
+  const measure = new Measure(task, config, shapes);
   const result = [...measure.of(floatsOf(packed))].at(-1);
   const { sequences, trained, repeats, scores } = measure;
   const uniform = Object.fromEntries(scores.map(({ key, uniform }) => [key, uniform]));
@@ -41,6 +43,7 @@ def test_measurements_are_those_of_lens(
     model = random_model(config, len(task.vocab), 1)
     shapes = [[name, list(weight.shape)] for name, weight in model.state_dict().items()]
     given = [dataclasses.asdict(data), dataclasses.asdict(config), shapes, packed(model)]
+    given.append(playground_data()["usual"][data.source])
     found = engine.evaluate(ASK, given)
 
     sequences, trained, repeats = (

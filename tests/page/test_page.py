@@ -158,9 +158,9 @@ def assert_disabled(tab: Any, reason: str) -> None:
 
 
 def test_page_that_differs_from_pytorch_is_disabled(show: Show, report: Report) -> None:
-    weight = bytearray(report.weights[-1])
+    weight = bytearray(report.weights[0])
     weight[-3] ^= 0x40  # in the output head
-    tab = show(make_html(report.data, [*report.weights[:-1], bytes(weight)]))
+    tab = show(make_html(report.data, [bytes(weight), *report.weights[1:]]))
     assert_disabled(tab, "a logit differs by")
     act(tab, "#slider", "0")  # the other snapshots are intact
     assert tab.is_visible("#live") and tab.get_attribute("#equality", "class") == "quiet"
@@ -239,7 +239,7 @@ def test_edited_model_of_an_earlier_step_matches_pytorch(tab: Any, report: Repor
     assert "step 1 ·" in tab.inner_text("#moment")
     assert read(tab, "#moment") == pytest.approx([data["lens_loss"][-1]], abs=6e-4)
     act(tab, ".bar-button >> nth=2")
-    *parts, logit = read(tab, "#votes table")
+    *parts, logit = read(tab, "#contributions table")
     assert len(parts) == (H + 1) * L + 1 and parts[H] == 0  # no biases; layer 0's MLP is ablated
     assert sum(parts) == pytest.approx(logit, abs=0.06)
     assert logit == pytest.approx(float(lens_TV[-1][-1].sort().values[-3]), abs=6e-3)
@@ -455,7 +455,7 @@ def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, repor
     says = f"'{shown(CHARS[int(best.argmax())])}' {best.max():.2f}"
     assert tab.inner_text(".end >> nth=1").endswith(says)
     act(tab, ".end >> nth=1")
-    contribution = read(tab, "#votes td:last-child")[1]
+    contribution = read(tab, "#contributions td:last-child")[1]
     act(tab, ".mlp .opens >> nth=1")
     assert read(tab, "#mlp-note") == [pytest.approx(contribution, abs=0.01)]
     assert tab.locator("#neurons tr").count() == 13
@@ -608,12 +608,12 @@ def test_address_says_what_is_on_show(show: Show) -> None:
     act(tab, "[data-stage=scores]")
     tab.select_option("#measure", "ablation mean")
     act(tab, ".bar-button >> nth=1")
-    before = read(tab, ".pick > span > span, #votes .number")
+    before = read(tab, ".pick > span > span, #contributions .number")
     address = wait_for_address(tab, "logit=")
     tab = show(address=address)
     assert tab.get_attribute("[data-stage=scores]", "aria-pressed") == "true"
     assert tab.input_value("#measure") == "ablation mean"
-    assert read(tab, ".pick > span > span, #votes .number") == before
+    assert read(tab, ".pick > span > span, #contributions .number") == before
     press(tab, "r")
     tab.wait_for_function("() => !location.hash")
 
@@ -889,7 +889,7 @@ def test_selected_head_shows_its_ablation(tab: Any, report: Report) -> None:
     act(tab, "#show-scores")
     assert read(tab, "#scores .number")[-4:] == pytest.approx(expected, abs=6e-4)
     tab.select_option("#measure", "ablation mean")
-    assert "only at the last snapshot" in tab.inner_text("#formation-note")
+    assert "only at step 3;" in tab.inner_text("#formation-note")
     assert read(tab, ".pick > span > span") == pytest.approx(ablation["mean"], abs=6e-4)
     tab.set_viewport_size({"width": 1280, "height": 720})
     fits = "frame => frame.scrollHeight <= frame.clientHeight"
@@ -934,12 +934,15 @@ def test_big_letters_step_through_a_map_that_does_not_fit(show: Show, report: Re
 
 def test_keyboard_selects_edits_and_plays(tab: Any) -> None:
     act(tab, ".bar-button >> nth=1")
-    before = read(tab, "#votes .number")
-    act(tab, "#votes td button >> nth=0")
+    before = read(tab, "#contributions .number")
+    act(tab, "#contributions td button >> nth=0")
     assert tab.inner_text(SELECTED) == "L0H0"
-    tab.check("#votes input")  # relative to the runner-up
+    tab.check("#contributions input")  # relative to the runner-up
     name = tab.inner_text(".write >> nth=0")
-    assert f"minus '{name}'" in tab.inner_text("#votes") and read(tab, "#votes .number") != before
+    assert (
+        f"minus '{name}'" in tab.inner_text("#contributions")
+        and read(tab, "#contributions .number") != before
+    )
     for key, head in (("Right", 1), ("Down", 3), ("Left", 2), ("Left", 2), ("Up", 0)):
         press(tab, f"Arrow{key}")
         assert tab.inner_text(SELECTED) == HEADS[head]
@@ -983,6 +986,31 @@ def test_chart_has_ticks_at_their_steps_and_labels_off_its_curve(
     assert tab.inner_text("#term").endswith("uniform guess")
 
 
+def test_page_opens_with_the_best_step_and_later_ones_can_be_visited(
+    show: Show, report: Report
+) -> None:
+    data = json.loads(json.dumps(report.data))
+    data["run"]["step"] = 1
+    last, first, best = report.weights
+    tab = show(make_html(data, [best, first, last]))
+    opened = tab.input_value("#typed"), tab.inner_text("#moment"), read(tab, "#next .number")
+    assert opened[1].startswith("step 1 ·") and "best step" in opened[1]
+    assert tab.locator("#loss .mark title").all_text_contents()[-1] == "best step"
+    assert tab.locator("#loss .dot").count() == 3 and tab.input_value("#slider") == "1"
+    for index, step in enumerate((0, 1, 3)):
+        act(tab, "#slider", str(index))
+        assert tab.inner_text("#moment").startswith(f"step {step} ·")
+        assert_predicts(tab, logits_of(report.models[step], TEXT)[-1])
+        assert "matches PyTorch" in tab.text_content("#equality")
+    assert "step=3" in wait_for_address(tab, "step=3")
+    press(tab, "r")
+    assert opened == (
+        tab.input_value("#typed"),
+        tab.inner_text("#moment"),
+        read(tab, "#next .number"),
+    )
+
+
 def test_picture_is_of_the_open_panel_or_the_selected_head(tab: Any, tmp_path: Path) -> None:
     """The cells of a saved map have the colors of the page; a table has no picture."""
     picture = """async (base64) => {
@@ -1016,7 +1044,8 @@ def test_picture_is_of_the_open_panel_or_the_selected_head(tab: Any, tmp_path: P
 def test_model_that_never_was_a_run_has_no_step(show: Show, report: Report) -> None:
     data = {**report.data, "snapshots": report.data["snapshots"][-1:], "saved": 1}
     data["run"] = {**data["run"], "step": 0}
-    tab = show(make_html(data, report.weights[-1:]))
+    data["snapshots"] = [{**data["snapshots"][0], "step": 0}]
+    tab = show(make_html(data, report.weights[:1]))
     assert not re.search("step [0-9]|--train", tab.inner_text("body"))
 
 
@@ -1024,7 +1053,7 @@ def test_hostile_text_is_shown_literally_on_a_narrow_screen(show: Show, report: 
     data = json.loads(json.dumps({**report.data, "snapshots": report.data["snapshots"][-1:]}))
     data["run"]["name"] = data["run"]["config"]["data"]["source"] = HOSTILE * 4
     data["checks"][0]["where"] = HOSTILE
-    tab = show(make_html(data, report.weights[-1:]))
+    tab = show(make_html(data, report.weights[:1]))
     assert tab.inner_text("#name") == HOSTILE * 4 and HOSTILE in tab.text_content("#lead")
     assert not tab.is_visible("#slider") and "1 of 3 snapshots" in tab.inner_text("#omitted")
     assert tab.input_value("#typed") == TEXT

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-import page.playground
 from common.errors import UserError
 from configs.load import read_config
 from data.batches import TaskBatches
 from data.tasks import TASKS
 from data.tokenizer import BPETokenizer, train_bpe
-from page.html import make_playground
+from page.playground import make_playground
 from tests.conftest import make_run
 from tests.page.conftest import altered, settle, wait_for_address
 from tests.page.test_page import SELECTED, point_at, read
@@ -179,7 +178,7 @@ def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
     train(tab, 4)
     assert tab.is_visible("#map") and not tab.locator(".mlp, #edit-list p").count()
     settle(tab).click(".end >> nth=1")
-    assert tab.locator("#votes th").all_inner_texts() == [
+    assert tab.locator("#contributions th").all_inner_texts() == [
         *("", "H0", "H1", "L0", "L1", "embedding", "sum")
     ]
     tab.click("#show-circuit")
@@ -210,12 +209,6 @@ def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
     assert np.abs(logits(tab, text, 4) - expected).max() < 1e-5
     tab.click("text=Copy link")
     assert kinds in tab.inner_text("#said")
-
-
-def test_task_without_norms_has_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(page.playground.SETTINGS["repeat"]["model"], "norm", "none")
-    with pytest.raises(UserError, match=r"^the page does not support model.norm none of task rep"):
-        make_playground()
 
 
 def test_wrong_address_is_a_line_for_each_mistake(play: Open) -> None:

@@ -1,6 +1,9 @@
 """Nothing on show is stale: after a change, a page shows what a new page in that state shows."""
 
+from random import Random
 from typing import Any
+
+import pytest
 
 from page.html import make_html
 from tests.page.conftest import Show, altered, settle, wait_for_address
@@ -100,6 +103,60 @@ def test_page_after_a_change_shows_what_a_new_page_shows(show: Show, report: Rep
         for panel in panels:
             open_panel(tab, panel)
             assert found[panel, i] == on_show(tab), (selector, panel)
+
+
+# What the address holds: fields with values to set, and what is clicked.
+FIELDS = {
+    "#slider": ("0", "1", "2"),
+    "#typed": ("so be it", "to be or not", "or be by it so be", "b\u00e9 so"),
+    "#other": ("not to be or", "to be so it"),
+    "#measure": ("induction", "previous_token", "ablation mean"),
+    "#color": ("surprisal", "probability"),
+    "#chosen": ("e", "t"),
+}
+LOOKED_AT = ".pick, [data-stage], .bar-button, .mlp .opens, .end, #text [data-t]"  # not computed
+CLICKED = f"{LOOKED_AT}, .cutter, #ablate, #hide-key, #steps button, #edit-list button, #undo"
+CHOOSE = """([selector, chance]) => {
+  const all = [...document.querySelectorAll(selector)];
+  const there = all.filter((each) => each.checkVisibility() && !each.disabled);
+  there[Math.floor(chance * there.length)].click();
+}"""
+
+
+def act_at_random(tab: Any, random: Random, times: int, fields: list[str], clicked: str) -> None:
+    """Half of the actions do not wait for the results of those before."""
+    for _ in range(times):
+        if random.random() < 0.3:
+            field = random.choice(fields)
+            tab.evaluate(AT_ONCE, [(field, random.choice(FIELDS[field]))])
+        else:
+            tab.evaluate(CHOOSE, [clicked, random.random()])
+        if random.random() < 0.5:
+            settle(tab)
+    settle(tab)
+
+
+@pytest.mark.parametrize("panel", ["lens", "scores", "examples", "circuit"])
+def test_page_after_random_actions_shows_what_its_address_shows(
+    show: Show, report: Report, panel: str
+) -> None:
+    """A panel is open during the last ones, after which nothing is computed again: each draws all
+    that depends on it. The panels `alone` and `patch` keep what was chosen or filled."""
+    random = Random(panel)
+    html = altered(make_html(report.data, report.weights), "AHEAD = 80", "AHEAD = 5")
+    tab = show(html)
+    act_at_random(tab, random, 20, [*FIELDS], f"{CLICKED}, .stream, #more button, #reset, #big")
+    if tab.get_attribute("body", "data-big"):
+        perform(tab, "#small")
+    if tab.get_attribute(f"#show-{panel}", "aria-pressed") == "false":
+        perform(tab, f"#show-{panel}")
+    act_at_random(tab, random, 10, ["#measure", "#color", "#chosen"], LOOKED_AT)
+    tab.evaluate("document.activeElement.blur()")
+    tab.evaluate("new Promise((resolve) => setTimeout(resolve, 400))")
+    address = wait_for_address(tab, f"panel={panel}")
+    found, new = on_show(tab), on_show(show(html, address))
+    apart = [(a, b) for a, b in zip(found, new, strict=False) if a != b]
+    assert not apart and len(found) == len(new), (address, apart[:3])
 
 
 def test_interrupted_computations_leave_nothing_stale(show: Show, report: Report) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from configs.config import DataConfig
 from data.tasks import TASKS
+from page.playground import playground_data
 
 SETTINGS: list[tuple[int, dict[str, Any]]] = [
     (96, {"source": "repeat"}),
@@ -36,8 +37,8 @@ SETTINGS: list[tuple[int, dict[str, Any]]] = [
     (2, {"source": "maximum", "task_kinds": 500, "task_length": 1}),
     (4, {"source": "maximum", "task_kinds": 9, "task_length": 3}),
 ]
-ASK = """([data, T, numbers, heldOut, typed = []]) => {
-  const task = new TASKS[data.source](data, T);
+ASK = """([data, T, numbers, heldOut, typed = [], usual = []]) => {
+  const task = new TASKS[data.source](data, T, usual);
   const sequences = numbers.map((u) => task.make(Float64Array.from(u), heldOut));
   const all = [...sequences, ...typed];
   return { vocab: task.vocab, words: task.words, numbers: task.numbers, sequences,
@@ -50,14 +51,14 @@ ASK = """([data, T, numbers, heldOut, typed = []]) => {
 def test_sequences_are_those_of_python(engine: Any, T: int, settings: dict[str, Any]) -> None:
     """So are the keys and answers of any tokens, as of a typed prompt."""
     data = DataConfig(**settings)
-    task = TASKS[data.source](data, T)
+    task, usual = TASKS[data.source](data, T), playground_data()["usual"][data.source]
     for held_out in (False, True):
         random = np.random.default_rng([3, held_out])
         u = random.random((40, task.numbers))
         u[:2] = [[0.0], [1 - 2.0**-32]]  # the smallest and the largest in the page
         sequences = task.make(u, held_out)
         typed = random.permuted(sequences[:, : T // 2 + 2], axis=1)
-        given = [dataclasses.asdict(data), T, u.tolist(), held_out, typed.tolist()]
+        given = [dataclasses.asdict(data), T, u.tolist(), held_out, typed.tolist(), usual]
         found = engine.evaluate(ASK, given)
         assert found["vocab"] == [*task.vocab] and found["numbers"] == task.numbers
         assert (found["words"] is None) == isinstance(task.vocab, str)

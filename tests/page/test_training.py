@@ -13,34 +13,37 @@ import torch
 from torch import Tensor
 
 from configs.config import ModelConfig, TrainConfig
-from model.gpt import GPT, next_token_loss
+from model.gpt import GPT, NGRAM_ROWS, next_token_loss
 from page.html import pack
+from page.playground import playground_data
 from tests.lens.models import CLASSICAL, MODERN, VOCAB
 from tests.page.conftest import ATTENTIONS
-from training.optim import make_optimizer
+from training.optim import make_optimizer, weight_decay_at
 from training.step import train_step
 
 # JavaScript for the tests. Numbers travel in base64, which playwright transfers faster.
-ASK = """
+ASK = f"const ROWS = {NGRAM_ROWS};"
+ASK += """
 const base64 = (floats) => btoa([...new Uint8Array(floats.buffer, floats.byteOffset, floats.length *
   floats.BYTES_PER_ELEMENT)].map((byte) => String.fromCharCode(byte)).join(""));
 function gradients(config, vocabSize, packed, batch) {
-  const learner = new Learner(config, shapesOf(config, vocabSize));
+  const learner = new Learner(config, shapesOf(config, vocabSize, ROWS));
   learner.load({}, (room) => room.set(floatsOf(packed)));
   const loss = learner.learn(batch, batch.length * (batch[0].length - 1));
   return [loss, base64(learner.gradients)];
 }
 async function train(config, vocabSize, packed, batches, train, workers) {
+  const shapes = shapesOf(config, vocabSize, ROWS);
   const start = { step: 0, weights: packed ? floatsOf(packed)
-    : initialize(config, shapesOf(config, vocabSize), train.seed) };
-  const trainer = new Trainer(config, train, vocabSize, workers, script, start);
+    : initialize(config, shapes, train.seed) };
+  const trainer = new Trainer(config, train, shapes, workers, script, start);
   const steps = [], weights = [];
   for (const batch of batches) steps.push(await trainer.step(batch));
   for (let rank = 0; rank < workers; rank++) {
     weights.push(base64((await trainer.weights(rank)).weights));
   }
-  trainer.close();
-  return { steps, weights, shapes: trainer.shapes };
+  for (const worker of trainer.workers) worker.terminate();
+  return { steps, weights, shapes };
 }
 """
 
@@ -141,7 +144,11 @@ def train(
 ) -> dict[str, Any]:
     """Train in the page; return its results, and the weights of each worker."""
     given = dataclasses.asdict(config), VOCAB, packed(model) if model else None
-    rest = [each.tolist() for each in batches], dataclasses.asdict(choices), workers
+    rest = (
+        [each.tolist() for each in batches],
+        dataclasses.asdict(choices) | playground_data()["muon"],
+        workers,
+    )
     result = tab.evaluate("(a) => train(...a)", [*given, *rest])
     result["weights"] = [floats(each) for each in result["weights"]]
     return dict(result)
@@ -160,8 +167,12 @@ def train(
     ids=["muon", "adamw", "attention only"],
 )
 def test_five_steps_match_train_step(tab: Any, config: ModelConfig, choices: TrainConfig) -> None:
-    rate = choices.adamw_learning_rate  # as in page/playground.py
+    rate, decay = (
+        choices.adamw_learning_rate,
+        weight_decay_at(0.0, choices),
+    )  # as in page/playground
     choices = replace(choices, warmup_steps=2, schedule="constant", learning_rate=rate)
+    choices = replace(choices, weight_decay=decay)
     model = random_model(config, VOCAB, 0)
     batches = random_batches(VOCAB, 5, 4, config.block_size + 1)
     found = train(tab, config, batches, choices, model)
@@ -209,8 +220,8 @@ def test_initial_weights_are_distributed_as_those_of_gpt(tab: Any, mlp_ratio: in
 
 
 def test_error_in_a_worker_is_heard(tab: Any) -> None:
-    call = """(config) => new Trainer(config, {}, 5, 2, script, { step: 0, weights:
-      initialize(config, shapesOf(config, 5), 1) }).step([[1, 2], null])"""
+    call = """(config) => new Trainer(config, {}, shapesOf(config, 5, ROWS), 2, script, { step: 0,
+      weights: initialize(config, shapesOf(config, 5, ROWS), 1) }).step([[1, 2], null])"""
     with pytest.raises(Exception, match="null"):
         tab.evaluate(call, dataclasses.asdict(MODERN))
 
@@ -219,7 +230,7 @@ def test_dropout_is_one_line(tab: Any) -> None:
     for config in (replace(MODERN, dropout=0.1), replace(MODERN, attn_dropout=0.1)):
         with pytest.raises(Exception, match="the page trains without dropout"):
             tab.evaluate(
-                '(config) => new Trainer(config, {}, 5, 1, "", {})', dataclasses.asdict(config)
+                '(config) => new Trainer(config, {}, [], 1, "", {})', dataclasses.asdict(config)
             )
 
 

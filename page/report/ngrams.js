@@ -1,15 +1,17 @@
 // What n-grams of the training text predict, if the page was made with --with_text: the section about
 // a token, and what the continuation copies.
 
+import { data } from "../data.js";
 import { DEPTH, NgramModel } from "../engine/ngrams.js";
 import { range, ranked } from "../engine/numbers.js";
 import { mayGoOn } from "../engine/pass.js";
 import { bytesOf } from "../engine/weights.js";
-import { data, rowOf, sizes, tokenizer, vocab } from "../run.js";
+import { rowOf, sizes, tokenizer, vocab } from "../run.js";
 import { place } from "../selection.js";
 import { change, state } from "../state.js";
-import { $, cell, el, gauge, header, numeral, p, refill, row } from "./elements.js";
-import { count, number, tokensOf, visible } from "./format.js";
+import { AHEAD } from "../update.js";
+import { $, cell, el, gauge, header, numeral, p, refill, row } from "../views/elements.js";
+import { count, number, tokensOf, visible } from "../views/format.js";
 
 const SHOWN = 5; // tokens
 const PASSAGES = 3, TRIED = 12; // places for them
@@ -32,22 +34,13 @@ export async function openNgrams() {
   change({ ngrams });
 }
 
-/** Whether the colors of the text compare the model with n-grams. */
-export const comparing = () => state.color === "ngrams";
-
-/** How much less surprising each token was to the model than to n-grams, in nats; or undefined. */
-export function advantage() {
-  const { ids, surprisal } = state.view.pass;
-  return state.ngrams?.read(ids).map((nats, t) => nats - surprisal[t]);
-}
-
 const decode = (ids) => tokenizer.decode(Array.from(ids, (id) => tokenizer.known(id)));
 const inLine = (text) => visible(text).replaceAll("␣", " ");
 
 /** Show how the selected token was predicted, or else what comes next. */
 export function showNgrams() {
-  $("ngrams-section").hidden = !comparing();
-  if (!comparing()) return;
+  $("ngrams-section").hidden = state.color !== "ngrams";
+  if (state.color !== "ngrams") return;
   const { ngrams, hover, pin, view } = state, t = (hover ?? pin)?.q ?? view.pass.T;
   refill($("ngrams"), ...(ngrams && t ? prediction(t) : [p(ngrams
     ? `${place("Token", 0)} is the first: the model does not predict it.`
@@ -100,16 +93,20 @@ function passage(at, length) {
     el("b", {}, match.join("")), part(at, at + WIDTH).slice(0, WIDTH).join(""));
 }
 
-/** Underline what the tokens, an element each, copy from the training text. */
-export function markCopied(spans, ids) {
+/** Underline what the whole continuation copies from the training text. */
+export function showCopied() {
+  const { ahead, ngrams } = state, ids = ahead.map(({ id }) => id);
+  if (ids.length < AHEAD || !ngrams) return;
+  $("copied-note").hidden = false;
+  const spans = [...$("continuation").children];
   for (let t = 1; t <= ids.length; t++) {
-    const first = t + 1 - state.ngrams.ranges(ids, t).length;
+    const first = t + 1 - ngrams.ranges(ids, t).length;
     if (Array.from(decode(ids.slice(first, t))).length < COPIED) continue;
     for (const span of spans.slice(first, t)) span.classList.add("copied");
   }
 }
 
-if (!data.text) $("color").options[1].remove();
+if (data.text) $("color").options[0].after(new Option("model against n-grams", "ngrams"));
 if (data.text?.notice) {
   const [says, link] = data.text.notice.split(/(?=https:)/);
   $("notice").append(says, el("a", { href: link }, link));

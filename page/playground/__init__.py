@@ -6,21 +6,33 @@ from typing import Any
 
 import yaml
 
-from common.errors import UserError
 from configs.config import Config, ModelConfig, TrainConfig
 from configs.load import Loader, fields_of, read_config
-from training.optim import weight_decay_at
+from data.tasks import TASKS
+from model.gpt import NGRAM_ROWS
+from page.html import SUPPORTED, WORD, fill_page, to_json
+from training.optim import MOMENTUM, NEWTON_SCHULZ, weight_decay_at
 
 PAGE = Path(__file__).parent
-SETTINGS = yaml.load((PAGE / "playground.yaml").read_bytes(), Loader)
+SETTINGS = yaml.load((PAGE / "tasks.yaml").read_bytes(), Loader)
+
+
+def make_playground() -> str:
+    """Return the HTML of the page that trains a model by itself."""
+    return fill_page("playground/main.js", to_json(playground_data()), [])
 
 
 def playground_data() -> dict[str, Any]:
     """Return the defaults of train.py, the first sentence of the help of each field of a model and
-    its training, and the config and the description of each task."""
+    its training, the config and the description of each task, and what both need to know."""
     fields = fields_of(ModelConfig) | fields_of(TrainConfig)
     sentences = {name: " ".join(each.description.split()) for name, each in fields.items()}
     return {
+        "supported": SUPPORTED,
+        "word": WORD,
+        "ngram_rows": NGRAM_ROWS,
+        "muon": {"momentum": MOMENTUM, "newton_schulz": NEWTON_SCHULZ},
+        "usual": {name: [task.kinds[0], task.length[0]] for name, task in TASKS.items()},
         "defaults": dataclasses.asdict(Config()),
         "help": {name: text.partition(". ")[0].rstrip(".") for name, text in sentences.items()},
         "tasks": {
@@ -31,17 +43,16 @@ def playground_data() -> dict[str, Any]:
 
 
 def config_of(task: str) -> dict[str, Any]:
-    """Return the config of a task as plain data. Its learning rates are constant after a warmup,
-    because a page may train on."""
-    file = PAGE.parent / f"configs/tasks/{task}.yaml"
+    """Return the config of a task as plain data. It has LayerNorm, because the page knows no other
+    norm, and its learning rates are constant after a warmup, because a page may train on."""
+    file = PAGE.parent.parent / f"configs/tasks/{task}.yaml"
     start = Config(dataclasses.replace(Config().data, source=task))
     config = read_config(SETTINGS[task], str(file) if file.exists() else None, start)
-    if config.model.norm != "layer":
-        raise UserError(f"the page does not support model.norm {config.model.norm} of task {task}")
     train = dataclasses.replace(
         config.train,
         learning_rate=config.train.adamw_learning_rate,
         schedule="constant",
         weight_decay=weight_decay_at(0.0, config.train),
     )
-    return dataclasses.asdict(dataclasses.replace(config, train=train))
+    model = dataclasses.replace(config.model, norm="layer")
+    return dataclasses.asdict(Config(config.data, model, train))

@@ -5,10 +5,11 @@ import { restart } from "../actions.js";
 import { range } from "../engine/numbers.js";
 import { bytesOf } from "../engine/weights.js";
 import { ARRAYS } from "./ngrams.js";
-import { data, headName, tokenizer, vocab } from "../run.js";
+import { data } from "../data.js";
+import { atStep, headName, tokenizer, vocab } from "../run.js";
 import { state } from "../state.js";
-import { addPanel, button, cell, el, header, numeral, row } from "./elements.js";
-import { number, signed, visible } from "./format.js";
+import { addPanel, button, cell, el, header, numeral, row } from "../views/elements.js";
+import { number, signed, visible } from "../views/format.js";
 
 const { measured, tokens, bytes_per_token: width, length, heads } = data.examples ?? {};
 const sequences = tokens && new ARRAYS[width](bytesOf(tokens).buffer);
@@ -17,8 +18,8 @@ const BEFORE = 40; // characters up to the query
 const AROUND = 6; // characters before the attended token, and after it, if it is further back
 
 const tables = KINDS.map(() => el("table"));
-addPanel("examples-section", `Places of ${measured}, at most one in each sequence, at the ` +
-  "last step and without edits. Underlined: the token that the head attends to most. Loss change: " +
+addPanel("examples-section", `Places of ${measured}, at most one in each sequence${atStep}, ` +
+  "without edits. Underlined: the token that the head attends to most. Loss change: " +
   "that of the next token without the direct path from the head to the logits. Click a text to " +
   "open it.",
 el("div", { className: "pair" }, ...tables.map((table) => el("div", { className: "scroll" }, table))));

@@ -1,21 +1,19 @@
 // The setting of the playground, from the part of the address after ? or from an opened file, and the
-// data of a run that begins with it. play.js imports this before the modules that show a run.
+// data of a run that begins with it. main.js imports this before the modules that show a run.
 
-import { ACTIVATIONS } from "./engine/kernels.js";
-import { Measure } from "./engine/measure.js";
-import { sum } from "./engine/numbers.js";
-import { generate } from "./engine/sampling.js";
-import { modelOf } from "./engine/safetensors.js";
-import { countOf, initialize, shapesOf } from "./engine/shapes.js";
-import { TASKS } from "./engine/tasks.js";
-import { defaultWorkers } from "./engine/trainer.js";
-import { floatsOf } from "./engine/weights.js";
+import { data } from "../data.js";
+import { Measure } from "../engine/measure.js";
+import { sum } from "../engine/numbers.js";
+import { generate } from "../engine/sampling.js";
+import { modelOf } from "../engine/safetensors.js";
+import { countOf, initialize, shapesOf } from "../engine/shapes.js";
+import { TASKS } from "../engine/tasks.js";
+import { defaultWorkers } from "../engine/trainer.js";
+import { floatsOf } from "../engine/weights.js";
 
 export const script = document.querySelector("script[type=module]").textContent;
 
-const place = document.getElementById("data");
-export const described = JSON.parse(place.textContent); // by page/playground.py
-const { tasks, help } = described;
+const { tasks, help, usual, supported } = data; // by __init__.py
 
 /** What the form and the address can set: `values` to choose from, or a number from `low` to `high`;
  * and the lesson that is about it. */
@@ -24,12 +22,12 @@ export const FIELDS = [
   { key: "n_layer", label: "layers", values: [1, 2, 3, 4], lesson: 17 },
   { key: "n_head", label: "heads", values: [1, 2, 4, 8], lesson: 7 },
   { key: "n_embd", label: "width", values: [16, 32, 48, 64, 96, 128], lesson: 4 },
-  { key: "positions", label: "positions", values: ["learned", "rotary", "none"], lesson: 6 },
+  { key: "positions", label: "positions", values: supported.positions, lesson: 6 },
   { key: "qk_norm", label: "QK-norm", values: [true, false], lesson: 4 },
   { key: "n_kv_head", label: "key-value heads", values: [null, 1, 2, 4, 8] },
   { key: "mlp_ratio", label: "MLP ratio", values: [0, 1, 2, 4], lesson: 8 },
   { key: "window", label: "window", low: 0, high: 1e9, whole: true },
-  { key: "activation", label: "activation", values: ACTIVATIONS, lesson: 14 },
+  { key: "activation", label: "activation", values: supported.activation, lesson: 14 },
   { key: "ngrams", label: "n-grams", values: [1, 2, 3], lesson: 15 },
   { key: "optimizer", label: "optimizer", values: ["muon", "adamw"], lesson: 9 },
   { key: "seed", label: "seed", low: 0, high: 2 ** 32 - 1, whole: true, lesson: 14 },
@@ -119,7 +117,7 @@ function checked(found, A = "") {
 const asked = readAddress();
 /** The opened model, instead of a new one: {name, text, weights}, and what `modelOf` returns. */
 export const opened = asked.file === undefined ? null
-  : { ...carried.file, ...modelOf(carried.file.text, described.defaults) };
+  : { ...carried.file, ...modelOf(carried.file.text, data) };
 export const setting = opened
   ? { ...asked, ...opened.config.model, ...opened.config.train, task: opened.name } : asked;
 
@@ -131,6 +129,8 @@ function keptRun() {
   return Object.keys(ofA).length ? { setting: other } : null;
 }
 
+export const kept = keptRun();
+
 /** The address of a setting, and of what differs in another one, A. */
 export function addressOf(all, A = null) {
   const usual = defaultsOf(all.task), own = defaultsOf(all.task, all.optimizer);
@@ -141,15 +141,15 @@ export function addressOf(all, A = null) {
     ...(A ? differing(COMPARED, A.setting, all, "A.") : [])])}`;
 }
 
-/** The address of this setting with a change. Another task or optimizer has its own defaults of the
- * model and its training. */
-export function linkTo(changes = {}) {
+/** The address of this setting with a change, and of A. Another task or optimizer has its own
+ * defaults of the model and its training. */
+export function linkTo(A, changes = {}) {
   const { workers, pace } = setting, { task, optimizer } = changes;
   if (task) return addressOf({ ...defaultsOf(task), workers, pace });
   if (opened) return location.search;
   const { learning_rate } = optimizer ? defaultsOf(setting.task, optimizer) : setting;
   const next = { ...setting, learning_rate, ...changes };
-  return addressOf(isShared(next) ? next : { ...next, n_kv_head: null }, place.made.kept);
+  return addressOf(isShared(next) ? next : { ...next, n_kv_head: null }, A);
 }
 
 /** What differs between A and this run, B, in words: [of A, of B]. */
@@ -180,12 +180,12 @@ const B = config.model.block_size;
 /** The task of an opened model, if its sequences can be made here. */
 function taskOf({ vocab, config: { data } }) {
   if (data.source === "text" || !Object.hasOwn(TASKS, data.source)) return null;
-  const task = new TASKS[data.source](data, B);
+  const task = new TASKS[data.source](data, B, usual[data.source]);
   return `${task.vocab}` === `${vocab}` ? task : null;
 }
 
 const known = opened ? taskOf(opened)
-  : new TASKS[setting.task](setting.task === "text" ? { text } : config.data, B);
+  : new TASKS[setting.task](setting.task === "text" ? { text } : config.data, B, usual[setting.task]);
 const V = (opened ?? known).vocab.length;
 /** Without its text, a model is measured on random strings. */
 export const task = known ??
@@ -195,7 +195,7 @@ const { dropout, attn_dropout } = config.model;
 export const untrainable = !known ? "the file does not hold the text that the model was trained on"
   : dropout || attn_dropout ? "the page trains without dropout" : "";
 
-const { vocab } = opened ?? task, shapes = shapesOf(config.model, V);
+const { vocab } = opened ?? task, shapes = shapesOf(config.model, V, data.ngram_rows);
 export const measure = new Measure(task, config.model, shapes);
 
 function firstSnapshot() {
@@ -205,8 +205,12 @@ function firstSnapshot() {
   return { step: opened?.header.state.step ?? 0, header: opened?.text, weights, ...measured };
 }
 
-/** The text that is shown first: the beginning of a sequence, up to a match. */
+/** The text that is shown first: a word that could be repeated, cut where the next letter can be
+ * copied, or the beginning of a sequence, up to a match. */
 function opening([tokens]) {
+  const { periods: [low, high] = [] } = task, { word } = data;
+  const ids = [...word + word].slice(0, 22).map((letter) => vocab.indexOf(letter));
+  if (low <= word.length && word.length <= high && !ids.includes(-1)) return ids;
   const shown = tokens.slice(0, Math.min(32, Math.floor(B * 3 / 4) + 1));
   const end = task.match(shown).findLastIndex((keys) => keys.length);
   return shown.slice(0, end < 0 ? shown.length : end + 1);
@@ -223,13 +227,12 @@ const first = firstSnapshot(), { n_layer, n_head } = config.model;
 const tooFew = setting.task === "repeat" && n_layer === 1;
 const tokenizer = opened?.header.tokenizer ?? (task.words
   ? { kind: "word", words: task.words } : { kind: "char", chars: task.vocab.join("") });
-place.made = {
-  live: true, saved: 1, prompted: false, checks: [], reference: [], text: null,
+Object.assign(data, {
+  text: null,
   about: opened ? "" : tooFew ? "with one layer, no induction head can form." : tasks[setting.task].watch,
-  kept: keptRun(),
   periods: (known && task.periods) ?? [],
-  run: { name: setting.task, task: null, step: 0, val_loss: null, config,
-    made: opened ? `from ${opened.name}` : "trained in this page",
+  run: { name: setting.task, task: null, step: null, val_loss: null, config,
+    made: "trained in this page",
     unit: ["char", "byte"].find((kind) => kind === tokenizer.kind) ?? "token",
     parameters: sum(shapes.map(countOf)) },
   shapes, vocab, tokenizer,
@@ -238,4 +241,4 @@ place.made = {
   measured: `${measure.sequences.length} ${known ? "validation sequences" : "random strings"} of ` +
     `${B} tokens`,
   snapshots: [first],
-};
+});

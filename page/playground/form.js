@@ -4,21 +4,20 @@ import { goTo } from "../actions.js";
 import { address } from "../address.js";
 import { range } from "../engine/numbers.js";
 import { readCheckpoint } from "../engine/safetensors.js";
-import { isHigh } from "../measures.js";
-import { COPIES, data, HEADS, last, sizes, snapshots, UNIT } from "../run.js";
+import { data } from "../data.js";
+import { COPIES, HEADS, last, sizes, snapshots, UNIT } from "../run.js";
 import {
-  carried, carry, described, explained, FIELDS, impossible, inWords, isShared, isShort, linkTo,
-  opened, problems, setting, SHORTEST, untrainable, valueOf,
-} from "../setting.js";
-import { change, follow, state } from "../state.js";
-import { configFile, savedRun, train } from "../training.js";
+  carried, carry, explained, FIELDS, impossible, inWords, isShared, isShort, linkTo, opened, problems,
+  setting, SHORTEST, untrainable, valueOf,
+} from "./setting.js";
+import { change, state } from "../state.js";
+import { configFile, isHigh, savedRun, train } from "./training.js";
 import { comparison, goToA, keep, other } from "./compare.js";
-import { $, button, el, refill, saveFile } from "./elements.js";
-import { count, number } from "./format.js";
-import { showLoss, showMoment } from "./training.js";
-import { showFormation } from "./scores.js";
+import { $, button, el, refill, saveFile } from "../views/elements.js";
+import { count, number } from "../views/format.js";
+import { showMoment } from "../views/training.js";
 
-const mayReplace = () => last() === 0 || data.kept?.steps?.at(-1) === snapshots[last()].step || confirm(
+const mayReplace = () => last() === 0 || state.kept?.steps?.at(-1) === snapshots[last()].step || confirm(
   "Another model replaces this one. To keep it, press Cancel, then Download: Open brings it back.");
 
 const said = el("p", { id: "said", popover: "auto", role: "status" });
@@ -46,7 +45,7 @@ const possible = (field) => (field.key !== "n_kv_head" ? field : { ...field,
 const newModel = (field) => choice(possible(field), (text, input) => {
   const value = valueOf(field, text);
   if (value === undefined) say(impossible(field, text));
-  else if (mayReplace()) location.search = linkTo({ [field.key]: value });
+  else if (mayReplace()) location.search = linkTo(state.kept, { [field.key]: value });
   else if (field.values) input.value = inWords(setting[field.key]);
 });
 const [task, layers, heads, width, ...others] = FIELDS.filter(({ key }) => key !== "pace");
@@ -75,7 +74,7 @@ function download() {
 /** Show another model instead, if the page can compute what is in the file. */
 async function open(file) {
   try {
-    const { text, weights } = readCheckpoint(new Uint8Array(await file.arrayBuffer()), described.defaults);
+    const { text, weights } = readCheckpoint(new Uint8Array(await file.arrayBuffer()), data);
     if (!mayReplace()) return;
     const url = await new Promise((resolve) => {
       const reader = Object.assign(new FileReader(), { onload: () => resolve(reader.result) });
@@ -96,7 +95,7 @@ function copy(words, note = "") {
 const copyConfig = () =>
   copy(configFile(), "Save this as mine.yaml. Then: python train.py mine.yaml");
 const copyLink = () => (opened ? say("A link cannot hold an opened model. Hand out its file.")
-  : copy(new URL(linkTo() + address(), location).href, ` (${setting.task === "text"
+  : copy(new URL(linkTo(state.kept) + address(), location).href, ` (${setting.task === "text"
     ? "without the pasted text" : "open it, and press Train"}${location.protocol === "file:"
     ? "; on another machine, open a copy of this page, and add what follows .html" : ""})`));
 
@@ -127,14 +126,12 @@ const main = button(() => (state.training ? change({ training: false })
 const one = button(() => begin(1), {}, "Step");
 const pace = () => (setting.pace === "fastest" ? Infinity : setting.pace);
 const toA = button(() => {
-  if (data.kept && !data.kept.steps) return mayReplace() && goToA();
-  keep();
-  showTraining();
-  showLoss();
+  if (!state.kept || state.kept.steps) keep();
+  else if (mayReplace()) goToA();
 }, { title: "keeps the curve, and the map of the selected head, to compare with the next model" });
 
-function showTraining() {
-  const { training, stopped } = state, { step } = snapshots[last()], { kept } = data;
+export function showTraining() {
+  const { training, stopped, kept } = state, { step } = snapshots[last()];
   const isDone = step > 0 && step % setting.max_steps === 0;
   main.textContent = training ? "Pause" : isDone ? "Train on" : "Train";
   main.disabled = untrainable !== "";
@@ -149,6 +146,10 @@ function showTraining() {
       : [opened ? "" : isDone && isLate() ? "Not yet? Press Train on. Watch: "
         : step ? "Watch: " : "Press Train: ", watch]));
 }
+
+/** Show the moment, of as many steps as the presses on Train will make. */
+export const showMomentOf = () => showMoment(` of ${
+  count(Math.ceil(snapshots[last()].step / setting.max_steps) * setting.max_steps)}`);
 
 /** Whether an induction head can form, but has not. */
 const isLate = () => COPIES && sizes.L > 1 && !range(HEADS).some(isHigh);
@@ -167,11 +168,11 @@ if (!untrainable) $("loss").append("The loss will be drawn here.");
 $("notices").append(said, ...problems.map((problem) => el("p", { className: "trouble" }, problem)));
 $("bar").firstElementChild.prepend(main, one, choice(steps, (text) => {
   setting.pace = valueOf(steps, text);
-  history.replaceState(null, "", linkTo() + location.hash);
+  history.replaceState(null, "", linkTo(state.kept) + location.hash);
 }), $("play"));
 $("play").after(button(copyLink, {}, "Copy link"), button(download, {}, "Download"),
   button(() => picked.click(), { title: "a .safetensors, which can also be dropped on the page" }, "Open"),
   picked, toA);
+$("play").value = $("play").textContent = "Replay";
+$("equality").textContent = "This page trains and computes by itself, without PyTorch.";
 document.body.classList.add("live");
-follow("newest", showLoss, showMoment, showFormation);
-for (const part of ["training", "stopped", "view"]) follow(part, showTraining);

@@ -2,21 +2,28 @@
 // chart; the panel shows the map of the selected head of each.
 
 import { range, triangle } from "../engine/numbers.js";
-import { data, headName, last, sizes, snapshots } from "../run.js";
-import { addressOf, carried, carry, linkTo, namesOf, setting } from "../setting.js";
-import { state } from "../state.js";
-import { drawCells, picture } from "./cells.js";
-import { theme } from "./colors.js";
-import { addPanel, el } from "./elements.js";
-import { count, number, percent, visible } from "./format.js";
-import { offer } from "./panels.js";
+import { headName, last, sizes, snapshots } from "../run.js";
+import { addressOf, carried, carry, linkTo, namesOf, setting } from "./setting.js";
+import { change, state } from "../state.js";
+import { drawCells, picture } from "../views/cells.js";
+import { theme } from "../views/colors.js";
+import { addPanel, el } from "../views/elements.js";
+import { count, number, percent, visible } from "../views/format.js";
+import { CURVES, showLoss } from "../views/training.js";
 
 const figures = [0, 1].map(() => ({ canvas: el("canvas"), caption: el("figcaption"), source: el("canvas") }));
 addPanel("compare-section", "The selected head of A, when it was kept, and of B, this run. " +
   "Loss and accuracy are those on validation sequences.",
   el("div", { className: "pair" }, ...figures.map(({ canvas, caption }) =>
     el("figure", {}, caption, canvas))));
-offer({ key: "compare", title: "A and B", show: showMaps });
+
+/** The loss and the accuracy, with those of A, if it was trained. */
+export function showLosses() {
+  const { kept } = state, line = (y, title, kind = "", share = undefined) =>
+    ({ y, title: `A: ${title}`, kind: `${kind} kept`, share, at: kept.steps });
+  showLoss(!kept?.steps ? [] : [line(kept.loss, "loss"), ...CURVES.map(({ title, kind, i }) =>
+    line(kept.accuracy[i], title, kind, "accuracy"))], true);
+}
 
 /** The selected head of this run, and where the run is. */
 function shown() {
@@ -26,8 +33,8 @@ function shown() {
     head: `${headName(head)}, ${measure.name} ${measure.text(measure.at(snapshot)[head])}` };
 }
 
-function showMaps() {
-  const { kept } = data, names = kept ? namesOf(kept) : ["", "this setting"];
+export function showCompared() {
+  const { kept } = state, names = kept ? namesOf(kept) : ["", "this setting"];
   [kept?.map, shown()].forEach((each, i) => {
     const { canvas, caption, source } = figures[i];
     canvas.hidden = !each;
@@ -47,12 +54,12 @@ function showMaps() {
  * another one, go on to that. */
 export function keep() {
   const each = (part) => snapshots.map(part);
-  data.kept = { setting, steps: each(({ step }) => step), loss: each(({ lens_loss }) => lens_loss[sizes.L]),
+  const kept = { setting, steps: each(({ step }) => step), loss: each(({ lens_loss }) => lens_loss[sizes.L]),
     accuracy: [0, 1].map((i) => each(({ accuracy }) => accuracy[i])), map: shown() };
-  carry({ A: data.kept });
+  carry({ A: kept });
   if (other()) return location.assign(other() + location.hash);
-  history.replaceState(null, "", linkTo() + location.hash);
-  if (state.panel === "compare") showMaps();
+  history.replaceState(null, "", linkTo(kept) + location.hash);
+  change({ kept });
 }
 
 /** The address of B, if a link to it led here, to A. */
@@ -61,14 +68,14 @@ export const other = () =>
     ? carried.next.to : null);
 
 export function goToA() {
-  const from = addressOf(data.kept.setting);
-  carry({ next: { from, to: linkTo() } });
+  const { kept } = state, from = addressOf(kept.setting);
+  carry({ next: { from, to: linkTo(kept) } });
   location.search = from;
 }
 
 /** A line about A and B, if there is an A. */
 export function comparison() {
-  const { kept } = data;
+  const { kept } = state;
   if (!kept) return [];
   const [a, b] = namesOf(kept), isSame = ["seed", "batch_size"].every((key) => kept.setting[key] === setting[key]);
   const A = el("b", { className: "kept" }, `A: ${a}`), B = el("b", {}, `B: ${b}`);

@@ -1,13 +1,16 @@
 // Training in the playground: it alone trains, and adds snapshots.
 
-import { checkpoint } from "./engine/safetensors.js";
-import { clamp, indexOfLargest, range } from "./engine/numbers.js";
-import { mayGoOn } from "./engine/pass.js";
-import { Trainer } from "./engine/trainer.js";
-import { isHigh, measures } from "./measures.js";
-import { data, last, sizes, snapshots } from "./run.js";
-import { config, described, measure, opened, script, setting, task } from "./setting.js";
-import { change, state } from "./state.js";
+import { readAddress } from "../address.js";
+import { checkpoint } from "../engine/safetensors.js";
+import { clamp, indexOfLargest, range } from "../engine/numbers.js";
+import { mayGoOn } from "../engine/pass.js";
+import { Trainer } from "../engine/trainer.js";
+import { highOf } from "../engine/stages.js";
+import { measures } from "../measures.js";
+import { data } from "../data.js";
+import { last, snapshots } from "../run.js";
+import { config, measure, opened, script, setting, task } from "./setting.js";
+import { change, state } from "../state.js";
 
 const MEMORY = 64e6; // bytes of the weights of all snapshots
 const MOST = 100; // snapshots
@@ -26,7 +29,7 @@ export const train = (count, pace = () => Infinity) =>
   (running = running.then(() => go(count, pace)));
 
 async function go(count, pace) {
-  trainer ??= new Trainer(config.model, config.train, sizes.V, setting.workers, script, first);
+  trainer ??= new Trainer(config.model, { ...config.train, ...data.muon }, shapes, setting.workers, script, first);
   const end = trainer.steps + count, sent = [];
   let keeping = null, free = 0; // the promise of a snapshot, and when the next may follow
   change({ training: true, stopped: null });
@@ -74,7 +77,11 @@ async function keep() {
     ...(follows || at !== state.snapshot ? { snapshot: at } : {}) });
 }
 
-let followed = state.head;
+/** Whether a head has a high first score at the last snapshot. */
+export const isHigh = (head) =>
+  measures[0].at(last())[head] >= highOf(measures[0].uniform);
+
+let followed = readAddress().head ?? state.head;
 
 /** The first head with a high first score, as long as it is high, unless the reader selected another. */
 function headToFollow() {
@@ -113,16 +120,16 @@ export function savedRun({ step, weights, lens_loss, header }) {
 export function configFile() {
   return Object.entries(config).map(([section, fields]) => {
     const changed = Object.entries(fields)
-      .filter(([key, value]) => value !== described.defaults[section][key]);
+      .filter(([key, value]) => value !== data.defaults[section][key]);
     return `${section}: {${changed.map(([key, value]) => `${key}: ${value}`).join(", ")}}\n`;
   }).join("");
 }
 
-const { freeze, create } = Object;
-/** The page's global, which can now train, at full pace. */
-globalThis.glassgpt = freeze(create(globalThis.glassgpt, {
-  train: { enumerable: true, async value(steps) {
+Object.assign(globalThis.glassgpt, {
+  baselines: data.baselines,
+  newest: () => snapshots[last()],
+  async train(steps) { // at full pace
     const { step, lens_loss, accuracy: [accuracy] } = await train(steps);
     return { step, loss: lens_loss.at(-1), accuracy: Number.isNaN(accuracy) ? null : accuracy };
-  } },
-}));
+  },
+});
