@@ -29,8 +29,8 @@ from data.tokenizer import CharTokenizer, Tokenizer, WordTokenizer
 SMALLER_CONTEXT = ", a larger --data.val_fraction or, in a new run, a smaller --model.block_size"
 SAME_TEXT = "; --resume takes the same text only, --init_from any"
 HELD_OUT = 256  # sequences of a task, for validation and for a test
-# Tokens. It does not depend on the context, so that the losses of all runs of a text are of the same
-# validation split.
+# Tokens of a file that are held out; of shorter ones, whole files are. This does not depend on the
+# context, so that all runs of a text have the same validation split.
 SHORTEST_END = 256
 
 

@@ -25,6 +25,7 @@ from lens.measure import ablate, logit_lens, mean_loss, measure_copying, score_h
 from lens.notebook import show
 from lens.report_data import choose, choose_opening, through_training
 from lens.subject import MeasureOptions, Subject
+from page.html import SUPPORTED
 from tests.conftest import DEBUG, make_run
 from tests.reports import CHARS, Report, parse_report, save_snapshot
 from training.checkpoint import open_run
@@ -129,7 +130,7 @@ def test_page_keeps_to_max_mb(
         subject = Subject("a", MeasureOptions(source="word.txt", checkpoint=which))
         text = choose_opening(subject, subject.sequences(9))["text"]
         assert "word word w".startswith("".join(CHARS[i] for i in text))
-    monkeypatch.setitem(report_data.SUPPORTED, "activation", ["relu"])
+    monkeypatch.setitem(SUPPORTED, "activation", ["relu"])
     assert study.main(report) == 2
     assert "error: the page does not support activation relu2" in capsys.readouterr().err
 
