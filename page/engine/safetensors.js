@@ -63,7 +63,7 @@ export function readCheckpoint(file, known) {
 
 /** Return the {header, config, vocab, shapes} of a checkpoint's header, if the page knows such models.
  * A missing field has its default. */
-export function modelOf(text, { defaults, supported, ngram_rows }) {
+export function modelOf(text, { defaults, omitted, supported, ngram_rows }) {
   const header = JSON.parse(text);
   const config = Object.fromEntries(Object.entries(defaults).map(([section, fields]) =>
     [section, { ...fields, ...header.config[section] }]));
@@ -73,6 +73,7 @@ export function modelOf(text, { defaults, supported, ngram_rows }) {
     }
   }
   config.train.schedule = "constant"; // a page may train on
+  for (const [key, value] of Object.entries(omitted[config.train.optimizer])) config.train[key] ??= value;
   const vocab = labelsOf(header.tokenizer);
   return { header, config, vocab, shapes: shapesOf(config.model, vocab.length, ngram_rows) };
 }

@@ -7,11 +7,11 @@ from typing import Any
 import yaml
 
 from configs.config import Config, ModelConfig, TrainConfig
-from configs.load import Loader, fields_of, read_config
+from configs.load import Loader, build, fields_of, read_config
 from data.tasks import TASKS
 from model.gpt import NGRAM_ROWS
 from page.html import SUPPORTED, WORD, fill_page, to_json
-from training.optim import MOMENTUM, NEWTON_SCHULZ, weight_decay_at
+from training.optim import MOMENTUM, NEWTON_SCHULZ, OPTIMIZERS, weight_decay_at
 
 PAGE = Path(__file__).parent
 SETTINGS = yaml.load((PAGE / "tasks.yaml").read_bytes(), Loader)
@@ -34,6 +34,7 @@ def playground_data() -> dict[str, Any]:
         "muon": {"momentum": MOMENTUM, "newton_schulz": NEWTON_SCHULZ},
         "usual": {name: [task.kinds[0], task.length[0]] for name, task in TASKS.items()},
         "defaults": dataclasses.asdict(Config()),
+        "omitted": {name: rates_of(build(TrainConfig, {"optimizer": name})) for name in OPTIMIZERS},
         "help": {name: text.partition(". ")[0].rstrip(".") for name, text in sentences.items()},
         "tasks": {
             task: {key: SETTINGS[task][key] for key in ("about", "watch")} | config_of(task)
@@ -48,11 +49,14 @@ def config_of(task: str) -> dict[str, Any]:
     file = PAGE.parent.parent / f"configs/tasks/{task}.yaml"
     start = Config(dataclasses.replace(Config().data, source=task))
     config = read_config(SETTINGS[task], str(file) if file.exists() else None, start)
-    train = dataclasses.replace(
-        config.train,
-        learning_rate=config.train.adamw_learning_rate,
-        schedule="constant",
-        weight_decay=weight_decay_at(0.0, config.train),
-    )
+    train = dataclasses.replace(config.train, schedule="constant", **rates_of(config.train))
     model = dataclasses.replace(config.model, norm="layer")
     return dataclasses.asdict(Config(config.data, model, train))
+
+
+def rates_of(train: TrainConfig) -> dict[str, Any]:
+    """Return what a field that is omitted means."""
+    return {
+        "learning_rate": train.adamw_learning_rate,
+        "weight_decay": weight_decay_at(0.0, train),
+    }

@@ -527,6 +527,10 @@ def test_run_of_a_task_goes_on(play: Open, tmp_path: Path) -> None:
     before = logits(tab, "w0r0", 3)
     assert train(tab, 2)["step"] == 5
     assert not np.array_equal(logits(tab, "w0r0", 5), before)
+    download(tab, tmp_path / "last.safetensors")
+    name = "model.token_embedding.weight"  # which AdamW trains, whose learning rate is omitted
+    moved = open_run(tmp_path).tensors[name] - open_run(run, "last").tensors[name]
+    assert moved.abs().median() > 1e-3
 
 
 def test_wrong_file_is_one_line_and_replaces_nothing(play: Open, tmp_path: Path) -> None:
