@@ -353,6 +353,12 @@ def start_again(saved: SavedRun, file: str | None, values: Values, processes: Pr
     elif plan.end != planned.end and state.step > decay_start:
         earlier = open_run(saved.path.parent, "before_decay")
         if state.step <= plan.end and earlier.header.state.step <= decay_start:
+            decay = state.seconds - earlier.header.state.seconds
+            if plan.max_steps is None and 60 * plan.minutes < decay:
+                raise UserError(
+                    f"{folder} repeats its decay, which took {decay:.0f} s, to become longer; give "
+                    f"more --train.minutes"
+                )
             best, best_step = state.best_val_loss, state.best_step
             saved, state = earlier, earlier.header.state
             state.best_val_loss, state.best_step = best, best_step

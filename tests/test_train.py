@@ -728,6 +728,7 @@ REJECTED = [
     (["--resume=a", "--model.n_layer=3"], "--resume cannot change model.n_layer from 2 to 3"),
     (["--resume=a", "--data.source=other.txt"], "runs/a was trained on another text, "),
     (["--resume=a", "--train.max_steps=1"], "runs/a has 2 steps; raise --train.max_steps"),
+    (["--resume=a", "--train.minutes=1e-9"], "runs/a repeats its decay, which took "),
     (["--resume=a", "--run=b"], "--resume excludes --init_from and --run"),
     (["--resume=a", "--init_from=a"], "--resume excludes --init_from and --run"),
     (["--init_from=a", "--model.n_layer=3"], "--init_from cannot change model.n_layer from 2 to 3"),
@@ -737,7 +738,8 @@ REJECTED = [
 def test_rejected_command_leaves_run_unchanged(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train.main([*SHORT, "--train.max_steps=2", "--run=a"]) == 0
+    flags = ["--train.max_steps=2", "--train.warmup_steps=1"]
+    assert train.main([*SHORT, *flags, "--run=a"]) == 0
     (workplace / "other.txt").write_text(TEXT[::-1], newline="\n")
     before = contents()
     capsys.readouterr()
