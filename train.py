@@ -175,7 +175,7 @@ def train(
             rng = np.random.default_rng([plan.seed, index, processes.rank])
             torch.manual_seed(int(rng.integers(2**63)))
             passes = batches.passes(index, plan.batch_size)
-            doublings = count_doublings(optimizer.weights, passes)
+            doublings = count_doublings(optimizer.weights, passes, len(batches.train_tokens))
             if config.model.dropout is None:  # else it is constant, also for compiled code
                 model.set_dropout(dropout_at(doublings, config.model))
             loss, norm = compute_gradients(ddp_model, optimizer.weights, shard, plan)
@@ -218,7 +218,8 @@ def describe_end(config: Config, batches: Batches, model: GPT) -> str:
     """Return in one line how long the run is, how often it reads its text, and what follows."""
     steps = config.train.max_steps or 0
     passes = batches.passes(steps, config.train.batch_size)
-    doublings = count_doublings(dict(model.named_parameters()), passes)
+    weights, tokens = dict(model.named_parameters()), len(batches.train_tokens)
+    doublings = count_doublings(weights, passes, tokens)
     reads = f"reads the text {passes:.1f} times" if passes else "draws new sequences in each step"
     first, last = (
         {

@@ -191,6 +191,7 @@ class TaskBatches:
             CharTokenizer(vocab) if isinstance(vocab, str) else WordTokenizer(vocab)
         )
         self.corpus, self.start = Corpus(str(config.source), start_token=0), [0]
+        self.train_tokens = np.empty(0)  # they have no end
         self.validation_tokens = HELD_OUT * block_size
         self.training_batches = functools.partial(self.fixed, 2)
         self.validation_batches = functools.partial(self.fixed, 0)

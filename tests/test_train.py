@@ -148,6 +148,7 @@ def test_run_matches_a_plain_training_loop(
     config = open_run(run).config
     batches = open_batches(config.data, config.model.block_size, 5)
     assert isinstance(batches, TextBatches)
+    tokens = len(batches.train_tokens)
     torch.manual_seed(5)
     model = GPT(config.model, batches.tokenizer.vocab_size)
     optimizer = make_optimizer(model, config.train)
@@ -159,7 +160,7 @@ def test_run_matches_a_plain_training_loop(
             seed = np.random.default_rng([5, step - 1, 0]).integers(2**63)
             torch.manual_seed(int(seed))
             passes = (step - 1) * 16 * 32 / len(batches.train_tokens)
-            doublings = count_doublings(optimizer.weights, passes)
+            doublings = count_doublings(optimizer.weights, passes, tokens)
             model.set_dropout(0.07 * doublings if rising else 0.2)
             loss, norm = compute_gradients(model, optimizer.weights, batch, config.train)
             update_weights(optimizer, norm, config.train, step - 1, doublings)
@@ -188,7 +189,7 @@ def test_run_matches_a_plain_training_loop(
         assert_same_tensors(load_file(path), weights[step])
     printed = capsys.readouterr().out.splitlines()
     passes = 24 * 16 * 32 / len(batches.train_tokens)
-    doublings = count_doublings(optimizer.weights, passes)
+    doublings = count_doublings(optimizer.weights, passes, tokens)
     rates = f"dropout rises to {0.07 * doublings:.2g}" if rising else "dropout 0.2"
     rates += f", weight decay rises to {0.1 + 0.15 * doublings:.2g}"
     assert f"--train.max_steps 24 reads the text {passes:.1f} times, {rates}" in printed

@@ -19,8 +19,9 @@ from configs.config import ModelConfig, TrainConfig
 # 0.68 and 1.21, which is close enough to 1, and they are stable in bfloat16.
 NEWTON_SCHULZ = [(3.4445, -4.7750, 2.0315)] * 5
 MOMENTUM = 0.95  # of Muon
-# A model with SIZE weights in its blocks begins to memorize a text in pass number PASSES.
-PASSES, SIZE = 3.0, 787_712
+# The default, with SIZE weights in its blocks, begins to memorize the TOKENS of the manual in pass
+# number PASSES.
+PASSES, SIZE, TOKENS = 3.0, 787_712, 418_543
 
 Weights = dict[str, nn.Parameter]  # by name in the model
 
@@ -207,12 +208,13 @@ def get_lr_scale(step: int, config: TrainConfig) -> float:
 # --- regularization that rises with the number of times that the text has been read --------------
 
 
-def count_doublings(weights: Weights, passes: float) -> float:
-    """Return how often the passes over the text have doubled since the model began to memorize it:
-    the default model does in the third pass, and a larger one earlier. docs/training.md has the
-    measurements. It does not depend on the end of the run."""
+def count_doublings(weights: Weights, passes: float, tokens: int) -> float:
+    """Return how often the passes over a text of `tokens` have doubled since the model began to
+    memorize it. It begins earlier if it is larger or if the text is shorter. docs/training.md has
+    the measurements. Nothing here depends on the end of the run."""
     size = sum(weight.numel() for name, weight in weights.items() if name.startswith("blocks."))
-    return max(0.0, math.log2(max(1.0, passes * size) / (PASSES * SIZE)))
+    relative = passes / PASSES * size / SIZE * (TOKENS / max(1, tokens)) ** (1 / 3)
+    return max(0.0, math.log2(max(1.0, relative)))
 
 
 def dropout_at(doublings: float, config: ModelConfig) -> float:
