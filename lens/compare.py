@@ -19,23 +19,10 @@ from torch.nn import functional as F
 from common.errors import UserError
 from configs.config import STRICT, Count, ModelConfig, Natural, TrainConfig
 from lens.capture import LayerPass, capture, without_mask
-from lens.formula import (
-    FINITE,
-    change,
-    layer_by_torch,
-    layer_per_head,
-    layer_steps,
-)
+from lens.formula import FINITE, change, layer_by_torch, layer_per_head, layer_steps
 from lens.measure import mean_loss
 from lens.metrics import entropy, uniform_attention
-from lens.subject import (
-    Checkpoint,
-    Prompt,
-    Sequences,
-    Source,
-    Subject,
-    spread_places,
-)
+from lens.subject import Checkpoint, Prompt, Sequences, Source, Subject, spread_places
 from lens.tables import Table, visible
 from model.attention import MultiHeadAttention, attention_weights, causal_mask
 from model.error import largest_error

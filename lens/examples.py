@@ -46,22 +46,22 @@ class Examples:
     source: Source = None
     checkpoint: Checkpoint = "best"
 
-    sequences: AtLeastTwo | None = None
-    """Maximum number of validation sequences; if omitted 4096, or fewer for a large model."""
+    sequences: AtLeastTwo = MOST
+    """Maximum number of validation sequences; a large model is measured on fewer."""
 
 
 def examples(names: str, word: str | None, options: Examples) -> Iterator[str | Table]:
     """Yield two tables for each head."""
     subject = Subject(word, options)
-    model, heads = subject.model, find_heads(subject.model, names)
-    tokens_BT = some_sequences(subject, heads, options.sequences or MOST)
+    heads = find_heads(subject.model, names)
+    tokens_BT = some_sequences(subject, heads, options.sequences)
     yield (
         f"on {subject.describe(tokens_BT)}\n"
         "«»: attended most; loss change: without the direct path of the head to the logits"
     )
     labels = [visible(label) for label in subject.tokenizer.labels]
-    with ablated(model, options.without):
-        found = find_places(model, tokens_BT, heads.values())
+    with ablated(subject.model, options.without):
+        found = find_places(subject.model, tokens_BT, heads.values())
     for name, head in heads.items():
         kinds = "changes the loss most", "attends most to an earlier token"
         for kind, places in zip(kinds, found[head], strict=True):
@@ -184,8 +184,8 @@ def examples_for_page(subject: Subject, heads: Collection[Head]) -> dict[str, An
     count = max(1, min(EXAMPLES, PAGE_PLACES // (2 * len(heads))))
 
     def rows(places: Places) -> list[list[float]]:
-        chosen = [*best_distinct(places, tokens_BT, subject.tokenizer.labels, count)]
-        return [[n, *(round(each[n].item(), 3) for each in places[1:])] for n in chosen]
+        best = best_distinct(places, tokens_BT, subject.tokenizer.labels, count)
+        return [[n, *(round(each[n].item(), 3) for each in places[1:])] for n in best]
 
     return {
         "measured": subject.counted(len(tokens_BT)),

@@ -18,13 +18,7 @@ from lens.capture import head_replaced
 from lens.heads import names_of
 from lens.measure import mean_and_error, token_losses
 from lens.ngram_model import mixed_losses, ngrams_of
-from lens.subject import (
-    Checkpoint,
-    Sequences,
-    Source,
-    Subject,
-    spread_places,
-)
+from lens.subject import Checkpoint, Sequences, Source, Subject, spread_places
 from lens.tables import Table, visible
 from model.gpt import GPT
 

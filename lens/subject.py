@@ -65,7 +65,7 @@ Without = Annotated[
 class Text:
     """The text that a model is measured on, in sequences."""
 
-    def __init__(self, saved: SavedRun, source: list[str] | str | None) -> None:
+    def __init__(self, saved: SavedRun, source: Source) -> None:
         self.saved, self.source = saved, source
         self.config, self.tokenizer, self.model = saved.config, saved.tokenizer, saved.model()
         self.window = min(self.config.model.block_size, MAX_TOKENS)  # tokens of a sequence
@@ -226,7 +226,7 @@ class Subject(Text):
         return period if period > 1 else None
 
 
-def open_text(saved: SavedRun, source: list[str] | str | None, block_size: int) -> Batches:
+def open_text(saved: SavedRun, source: Source, block_size: int) -> Batches:
     """Open the run's text, or the text of --source, in sequences of `block_size`.
 
     Raises:

@@ -13,14 +13,7 @@ from configs.config import STRICT
 from data.tokenizer import Tokenizer
 from lens.heads import ablated
 from lens.measure import ablations, mean_and_error, mean_outputs, weight_by_distance
-from lens.subject import (
-    Checkpoint,
-    Prompt,
-    Sequences,
-    Source,
-    Subject,
-    Without,
-)
+from lens.subject import Checkpoint, Prompt, Sequences, Source, Subject, Without
 from lens.tables import Table, visible
 from model.gpt import GPT
 
@@ -44,17 +37,17 @@ def token(text: str, word: str | None, options: Token) -> Iterator[str | Table]:
         UserError: if there are none.
     """
     subject = Subject(word, options)
-    model, labels = subject.model, subject.tokenizer.labels
-    sequences_BT, chosen = subject.sequences(options.sequences), find_token(subject.tokenizer, text)
+    sequences_BT, labels = subject.sequences(options.sequences), subject.tokenizer.labels
+    chosen = find_token(subject.tokenizer, text)
     here_BT = sequences_BT == chosen
     if not here_BT.any():
         raise UserError(f"{visible(labels[chosen])} is not in the measured sequences")
     yield f"on {subject.describe(sequences_BT)}"
-    with ablated(model, options.without):
+    with ablated(subject.model, options.without):
         if here_BT[:, :-1].any():
-            yield table_of_distances(model, labels, sequences_BT[:, :-1], chosen)
+            yield table_of_distances(subject.model, labels, sequences_BT[:, :-1], chosen)
         if here_BT[:, 1:].any():
-            yield table_at(model, labels, sequences_BT, chosen)
+            yield table_at(subject.model, labels, sequences_BT, chosen)
 
 
 @dataclass(frozen=True, config=STRICT)

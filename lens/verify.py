@@ -19,12 +19,7 @@ from torch import Tensor, nn
 from common.progress import progress
 from configs.config import STRICT
 from lens.capture import Pass, attends_of, capture, hooked
-from lens.formula import (
-    layer_by_torch,
-    layer_per_head,
-    layer_steps,
-    with_gradients,
-)
+from lens.formula import layer_by_torch, layer_per_head, layer_steps, with_gradients
 from lens.measure import spread
 from lens.subject import Checkpoint, Prompt, Source, Subject
 from lens.tables import Table
