@@ -119,6 +119,9 @@ def test_known_head_is_shown_where_its_source_and_query_are(workplace: Path) -> 
         for _, answer, weight, found in rows[:3]:
             assert answer == "c" and weight > 0.99 and found == pytest.approx(change, rel=0.02)
         assert all(abs(row[3]) < 1e-2 for row in rows[3:])
+    assert study.main(["examples", "L0H1", "a", *flags, "--without=L0H1"]) == 0
+    for _, *rows in json.loads(Path("out.json").read_text())["tables"]:
+        assert {row[-1] for row in rows} == {0}
 
 
 def test_chosen_places_are_the_best_in_distinct_contexts() -> None:
