@@ -22,7 +22,7 @@ from common.errors import UserError, command
 from configs.config import STRICT, Count, Natural
 from lens.heads import names_of
 from lens.measure import score_heads
-from lens.subject import Subject, SubjectOptions
+from lens.subject import MeasureOptions, Subject
 from training.folder import read_metrics
 
 CONFIGS = {"default": ""} | {
@@ -48,7 +48,7 @@ class Options:
 def describe(run: Path) -> frame.Row:
     """Measure a run and its last weights: loss, speed, cache, and two kinds of heads."""
     ends = measure(run, WIDTH)  # first, because it says where the cache is
-    subject = Subject(str(run), SubjectOptions(checkpoint="last"))
+    subject = Subject(str(run), MeasureOptions(checkpoint="last"))
     config, metrics = subject.config.model, read_metrics(run)
     losses = [line["val_loss"] for line in metrics if "val_loss" in line]
     speeds = [line["tokens_per_second"] for line in metrics if "tokens_per_second" in line]

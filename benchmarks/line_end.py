@@ -27,6 +27,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from benchmarks import common as frame
+from benchmarks.probe import auc, probe_r2
 from benchmarks.wrapped import WIDTH, Ends, ends_of_words, joined, paragraphs, rewrap
 from common.errors import command
 from configs.config import STRICT, Count, Natural
@@ -35,9 +36,8 @@ from data.corpus import load_text
 from lens.capture import capture, head_replaced, key_hidden, key_moved
 from lens.composition import Head
 from lens.heads import names_of
-from lens.measure import log_probabilities, mean_outputs, micro_batches, spread
+from lens.measure import mean_outputs, micro_batches, spread
 from lens.ngram_model import NgramModel, ngrams_of
-from lens.probe import auc, probe_r2
 from model.gpt import GPT
 from training.checkpoint import open_run
 
@@ -49,6 +49,14 @@ MOVES = (-20, 20)  # positions by which it is moved
 QUICK = ["--train.snapshots=0", "--train.sample_tokens=0", "--train.eval_every=10000"]
 # The longer runs are compared with those of 600 steps, in which neither rises.
 QUICK += ["--train.tensorboard=false", "--model.dropout=0", "--train.weight_decay=0.1"]
+
+
+@torch.no_grad()
+def log_probabilities(model: GPT, tokens_BT: Tensor, chosen: list[int]) -> Tensor:
+    """Return the log-probability of each chosen token as the next one, (B, T - 1, len(chosen)), of
+    sequences of up to block_size + 1 tokens."""
+    batches = micro_batches(model, tokens_BT)
+    return torch.cat([model(batch[:, :-1]).log_softmax(-1)[..., chosen] for batch in batches])
 
 
 class Validation:

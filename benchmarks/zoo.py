@@ -31,7 +31,7 @@ from lens.capture import blocks_of, capture
 from lens.heads import names_of
 from lens.measure import measure_copying, score_heads, score_match, strongest_frequencies
 from lens.metrics import MATCH
-from lens.subject import Subject, SubjectOptions
+from lens.subject import MeasureOptions, Subject
 from model.gpt import GPT
 from training.evaluate import evaluate
 from training.folder import read_metrics
@@ -98,7 +98,7 @@ class Options:
 
 def describe(run: Path) -> frame.Row:
     """Measure a run and its last weights: all that RESULTS needs."""
-    subject = Subject(str(run), SubjectOptions(checkpoint="last"))
+    subject = Subject(str(run), MeasureOptions(checkpoint="last"))
     batches, model, metrics = subject.batches, subject.model, read_metrics(run)
     sequences_BT = torch.cat([*batches.validation_batches(64)])[:64, :-1]
     matching = subject.matching(sequences_BT)

@@ -112,22 +112,23 @@ def read_command_line(
     """Return the positional arguments and the texts of the given flags.
 
     Args:
-        sections: dataclasses whose fields are flags, by the prefix of the flags.
+        sections: dataclasses whose fields are flags, by the prefix of the flags; "." has none, as
+            the empty one.
         positionals: maximum number of positional arguments.
 
     Raises:
         UserError: for an unknown flag, a flag without a value, and extra arguments.
     """
     fields = {
-        f"{section}.{name}".lstrip("."): field
+        f"{section}.{name}".lstrip("."): (section, name, field)
         for section, kind in sections.items()
         for name, field in fields_of(kind).items()
     }
     parser = Parser(usage=usage, description=description, allow_abbrev=False)
-    for name, field in fields.items():
-        add_flag(parser, name, field)
+    for flag, (*_, field) in fields.items():
+        add_flag(parser, flag, field)
     given, rest = parser.parse_known_args(argv)
-    unknown = [word for word in rest if word.startswith("-")] or rest[positionals:]
+    unknown = [word for word in rest if word[:1] == "-" != word] or rest[positionals:]
     if unknown:
         name = unknown[0].split("=")[0]
         if not name.startswith("-"):
@@ -138,8 +139,8 @@ def read_command_line(
         hint = nearest(name, [f"--{known}" for known in fields])
         raise UserError(f"unknown {name}{hint or '; see --help'}")
     values: Values = {section: {} for section in sections}
-    for key, value in vars(given).items():
-        section, _, name = key.rpartition(".")
+    for flag, value in vars(given).items():
+        section, name, _ = fields[flag]
         values[section][name] = value
     return rest, values
 
@@ -151,16 +152,20 @@ class Command(NamedTuple):
     """The dataclass of its flags, whose docstring describes it."""
 
     do: Callable[..., Any]
-    """Called with the words and the flags."""
+    """Called with the words and the flags: None for a word that is omitted, a list for [ANY...]."""
 
     words: str
-    """Its positional arguments, in the usage line: [OPTIONAL], or [ANY...] number."""
+    """Its positional arguments, in the usage line: NEEDED, [OPTIONAL], or only [ANY...]."""
 
 
 def read_subcommand(
-    commands: dict[str, Command], argv: list[str], program: str
-) -> tuple[str, list[str], Any]:
-    """Return the name of the command, its positional arguments, and its flags.
+    commands: dict[str, Command], argv: list[str], program: str, *shared: type
+) -> tuple[str, list[Any], list[Any]]:
+    """Return the name of the command, its positional arguments as `Command.do` takes them, its
+    flags, and those that it shares.
+
+    Args:
+        shared: a dataclass of flags that all commands have, if there are some.
 
     Raises:
         UserError: for an unknown command, and for too few or too many arguments.
@@ -169,12 +174,14 @@ def read_subcommand(
     if name not in commands:
         raise UserError(f"name a command: {', '.join(commands)}{nearest(name, commands)}")
     flags, _, words = commands[name]
-    usage = f"{program} {name} {words} [--flag VALUE ...]"
+    usage = f"{program} {name} {words} [--flag VALUE ...]".replace("  ", " ")
     most = sys.maxsize if "..." in words else len(words.split())
-    given, values = read_command_line({"": flags}, rest, usage, f"{flags.__doc__}.", most)
+    sections = dict(zip(("", "."), (flags, *shared), strict=False))
+    given, values = read_command_line(sections, rest, usage, f"{flags.__doc__}.", most)
     if len(given) < len(re.sub(r"\[.*\]", "", words).split()):
         raise UserError(f"{name} takes {words}: {usage}")
-    return name, given, build(flags, values[""])
+    padded = [given] if "..." in words else [*given, *[None] * (most - len(given))]
+    return name, padded, [build(kind, values[section]) for section, kind in sections.items()]
 
 
 def build(kind: type[Options], values: dict[str, Any], prefix: str = "--") -> Options:

@@ -85,7 +85,7 @@ def main(argv: list[str]) -> int:
     if argv[:1] in (["--help"], ["-h"]):
         print(__doc__)
         return 0
-    name, words, options = read_subcommand(COMMANDS, argv, "python -m formats")
+    name, words, (options,) = read_subcommand(COMMANDS, argv, "python -m formats")
     COMMANDS[name].do(*words, options)
     return 0
 

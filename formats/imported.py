@@ -15,7 +15,7 @@ from configs.config import Config, DataConfig, TrainConfig
 from configs.load import build
 from data.corpus import Corpus
 from data.tokenizer import Tokenizer
-from model.compare import largest_error
+from model.error import largest_error
 from model.gpt import GPT
 from training.checkpoint import Header, SavedRun, model_tensors
 from training.machine import Machine

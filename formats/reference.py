@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from common.errors import UserError
 from configs.config import ModelConfig
-from model.compare import largest_error
+from model.error import largest_error
 from model.gpt import GPT, NGRAM_ROWS
 from model.layers import ACTIVATIONS
 

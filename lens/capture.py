@@ -149,7 +149,7 @@ def head_replaced(model: GPT, layer: int, head: int, value: Tensor | float) -> I
         yield
 
 
-def turned(rotary: Rotary, x: Tensor, by: int) -> Tensor:
+def rotated(rotary: Rotary, x: Tensor, by: int) -> Tensor:
     """Rotate (..., D) by this number of positions; back, if it is negative."""
     cos_D, sin_D = rotary.cos_TD[abs(by)].to(x), rotary.sin_TD[abs(by)].to(x)
     other_half = x.roll(x.size(-1) // 2, dims=-1)
@@ -188,7 +188,7 @@ def key_moved(
     def move(module: nn.Module, args: Any) -> Any:
         q_BHTD, k_BHSD, *others = args
         at_HS1 = key_at(k_BHSD, heads, position)[..., None]
-        return q_BHTD, torch.where(at_HS1, turned(rotary, k_BHSD, by), k_BHSD), *others
+        return q_BHTD, torch.where(at_HS1, rotated(rotary, k_BHSD, by), k_BHSD), *others
 
     with hooked_before(attends_of(model)[layer], move):
         yield
@@ -219,12 +219,12 @@ def without_mask(model: nn.Module, later: bool = True, window: bool = True) -> I
     `capture` still returns the mask of the model there, and the weights with this mask.
     """
 
-    def show(module: nn.Module, args: Any, z_BHTD: Tensor) -> Tensor:
+    def unmask(module: nn.Module, args: Any, z_BHTD: Tensor) -> Tensor:
         q_BHTD, k_BHSD, v_BHSD, mask, _ = args
         past_TS = causal_mask(q_BHTD.size(2), k_BHSD.size(2), device=k_BHSD.device)
         if mask is not None:
             mask = mask | (past_TS & window) | (~past_TS & later)
         return attention(q_BHTD, k_BHSD, v_BHSD, mask)
 
-    with hooked(attends_of(model), show):
+    with hooked(attends_of(model), unmask):
         yield

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from configs.config import STRICT, Fraction
 from data.batches import HELD_OUT, TextBatches
 from lens.ngram_model import mixed_losses, ngrams_of
-from lens.subject import JsonOptions, RunOptions, open_text, other_text
+from lens.subject import Checkpoint, Source, open_text, other_text
 from lens.tables import Table
 from training.checkpoint import open_run
 from training.evaluate import evaluate
@@ -19,15 +19,18 @@ from training.machine import Processes, pick_device
 
 
 @dataclass(frozen=True, config=STRICT)
-class Evaluate(RunOptions, JsonOptions):
+class Evaluate:
     """Print the loss over the whole validation split, and the test split if there is one"""
 
     task_ignored: Fraction | None = None
     """For flipflop: evaluate with this fraction of the instructions ignored; if omitted, the
     run's."""
 
+    source: Source = None
+    checkpoint: Checkpoint = "best"
 
-def evaluate_splits(word: str | None, options: Evaluate) -> Iterator[str | Table]:
+
+def losses_of_splits(word: str | None, options: Evaluate) -> Iterator[str | Table]:
     """Yield a row for each split and, of a text, for n-grams and both mixed; of a task, a row for
     training sequences, too, and the accuracy.
 
@@ -40,7 +43,7 @@ def evaluate_splits(word: str | None, options: Evaluate) -> Iterator[str | Table
         config = dataclasses.replace(saved.config, data=data)
         saved = dataclasses.replace(saved, header=dataclasses.replace(saved.header, config=config))
     config = saved.config
-    batches = open_text(saved, options, config.model.block_size)
+    batches = open_text(saved, options.source, config.model.block_size)
     model = saved.model(device)
     model.compute_dtype = getattr(torch, saved.header.machine.precision)  # as in training
     about = f"{saved}\non {batches}{other_text(saved, batches)}; each split "

@@ -1,4 +1,4 @@
-"""What a head does over the whole validation split: the places at which it changes the loss most,
+"""The command examples: the places of the validation split at which a head changes the loss most,
 and those at which it attends most to one token.
 
 The loss change is the direct effect: what the head writes is subtracted from the residual stream
@@ -11,17 +11,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from common.errors import UserError
 from common.progress import progress
+from configs.config import STRICT
 from lens.capture import capture
 from lens.composition import Head
+from lens.heads import ablated, find_heads
 from lens.measure import losses_of, micro_batches
-from lens.subject import ENOUGH, Subject
+from lens.subject import ENOUGH, AtLeastTwo, Checkpoint, Source, Subject, Without
 from lens.tables import Table, visible
 from model.attention import attention_weights
-from model.compare import largest_error
+from model.error import largest_error
 from model.gpt import GPT
 from page.html import in_base64
 
@@ -33,6 +36,41 @@ AROUND = 5  # characters before the attended token, and after it, if it is furth
 LONGEST = 9  # characters of a token
 PAGE_BYTES = 48_000  # of tokens, in base64 64 kB
 PAGE_PLACES = 1000  # of all heads together, about 25 bytes each
+
+
+@dataclass(frozen=True, config=STRICT)
+class Examples:
+    """Print the places at which heads, such as L1H2,L0H0, change the loss most, and attend most"""
+
+    without: Without = None
+    source: Source = None
+    checkpoint: Checkpoint = "best"
+
+    sequences: AtLeastTwo = MOST
+    """Maximum number of validation sequences; a large model is measured on fewer."""
+
+
+def examples(names: str, word: str | None, options: Examples) -> Iterator[str | Table]:
+    """Yield two tables for each head."""
+    subject = Subject(word, options)
+    heads = find_heads(subject.model, names)
+    tokens_BT = some_sequences(subject, heads, options.sequences)
+    yield (
+        f"on {subject.describe(tokens_BT)}\n"
+        "«»: attended most; loss change: without the direct path of the head to the logits"
+    )
+    labels = [visible(label) for label in subject.tokenizer.labels]
+    with ablated(subject.model, options.without):
+        found = find_places(subject.model, tokens_BT, heads.values())
+    for name, head in heads.items():
+        kinds = "changes the loss most", "attends most to an earlier token"
+        for kind, places in zip(kinds, found[head], strict=True):
+            rows: list[list[Any]] = [[f"where {name} {kind}", "answer", "weight", "loss change"]]
+            for n in best_distinct(places, tokens_BT, labels):
+                *read, answer = (labels[i] for i in tokens_BT[n, : int(places.query[n]) + 2])
+                numbers = places.weight[n].item(), places.change[n].item()
+                rows.append([quoted(read, int(places.key[n])), answer, *numbers])
+            yield Table(rows, words=0)
 
 
 class Places(NamedTuple):
@@ -117,7 +155,7 @@ def joined(parts: list[Places]) -> Places:
     return Places(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
 
-def choose(
+def best_distinct(
     places: Places, tokens_BT: Tensor, labels: list[str], count: int = EXAMPLES
 ) -> Iterator[int]:
     """Yield the sequences of the `count` best places in distinct contexts."""
@@ -128,30 +166,6 @@ def choose(
         if end not in ends and len(ends) < count:
             ends.add(end)
             yield n
-
-
-def examples(subject: Subject, heads: dict[str, Head], count: int | None) -> Iterator[str | Table]:
-    """Yield two tables for each head.
-
-    Args:
-        count: number of sequences, at most; if omitted, `MOST`.
-    """
-    model, tokens_BT = subject.model, some_sequences(subject, heads, count or MOST)
-    yield (
-        f"on {subject.describe(tokens_BT)}\n"
-        "«»: attended most; loss change: without the direct path of the head to the logits"
-    )
-    labels = [visible(label) for label in subject.tokenizer.labels]
-    found = find_places(model, tokens_BT, heads.values())
-    for name, head in heads.items():
-        kinds = "changes the loss most", "attends most to an earlier token"
-        for kind, places in zip(kinds, found[head], strict=True):
-            rows: list[list[Any]] = [[f"where {name} {kind}", "answer", "weight", "loss change"]]
-            for n in choose(places, tokens_BT, labels):
-                *read, answer = (labels[i] for i in tokens_BT[n, : int(places.query[n]) + 2])
-                numbers = places.weight[n].item(), places.change[n].item()
-                rows.append([quoted(read, int(places.key[n])), answer, *numbers])
-            yield Table(rows, words=0)
 
 
 def some_sequences(subject: Subject, heads: Collection[Any], count: int) -> Tensor:
@@ -170,8 +184,8 @@ def examples_for_page(subject: Subject, heads: Collection[Head]) -> dict[str, An
     count = max(1, min(EXAMPLES, PAGE_PLACES // (2 * len(heads))))
 
     def rows(places: Places) -> list[list[float]]:
-        chosen = [*choose(places, tokens_BT, subject.tokenizer.labels, count)]
-        return [[n, *(round(each[n].item(), 3) for each in places[1:])] for n in chosen]
+        best = best_distinct(places, tokens_BT, subject.tokenizer.labels, count)
+        return [[n, *(round(each[n].item(), 3) for each in places[1:])] for n in best]
 
     return {
         "measured": subject.counted(len(tokens_BT)),

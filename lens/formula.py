@@ -11,7 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from common.errors import reading
+from lens.capture import capture
 from model.attention import MultiHeadAttention, causal_mask
+from model.error import largest_error
+from model.gpt import GPT
 
 FINITE = -10_000.0  # added to hidden scores in the third write-up; all other code uses -inf
 
@@ -98,6 +102,41 @@ def layer_steps(
     formula = f"merged W_O{plus_bias(attn.out, 'O')}"
     add("output", formula, "B,T,C", attn.out(merged_BTC))
     return steps
+
+
+@torch.no_grad()
+def check_attention(model: GPT, numbers: bool) -> None:
+    """Check that each attention layer is the one that `layer_steps` describes. Otherwise, maps,
+    scores and steps would show another model.
+
+    Args:
+        numbers: also compare what each layer computes; False for `verify`, which does so and names
+            the largest difference.
+
+    Raises:
+        UserError: naming the first part that does not match, and the file to update.
+    """
+    V, C, H = model.token_embedding.num_embeddings, model.config.n_embd, model.config.n_head
+    # A whole context, because a sliding window changes only late positions.
+    size, generator = (1, model.config.block_size), torch.Generator().manual_seed(0)
+    with reading("the forward pass", "cannot be read by lens/capture.py"):
+        layers = capture(model, torch.randint(V, size, generator=generator)).layers
+    for i, layer in enumerate(layers):
+        with reading(f"layer {i}", "does not match lens/formula.py; update it"):
+            if layer.attn.n_head != H:
+                raise ValueError(f"{layer.attn.n_head} heads, expected {H}")
+            kv = (model.config.kv_heads * model.config.head_width, C)
+            for name, want in {"query": (C, C), "key": kv, "value": kv, "out": (C, C)}.items():
+                shape = tuple(layer.attn.get_parameter(f"{name}.weight").shape)
+                if shape != want:
+                    raise ValueError(f"{name}.weight is {shape}, expected {want}")
+            steps = layer_steps(layer.attn, layer.x_BTC)
+            found = {"heads z": layer.z_BHTD, "output": layer.output_BTC}
+            wrong = [n for n in found if largest_error(found[n], steps[n].value) > 1e-3]
+            if numbers and wrong:
+                raise ValueError(f"the step '{wrong[0]}' differs; verify shows where")
+            if not wrong and largest_error(layer.weights_BHTS, steps["weights A"].value) > 1e-3:
+                raise ValueError("attention_weights differs from what the kernel computes")
 
 
 def plus_bias(layer: nn.Linear, name: str) -> str:

@@ -4,10 +4,9 @@ lens."""
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -16,7 +15,6 @@ from configs.config import STRICT
 from data.tasks.modular import Modular
 from lens.capture import head_replaced
 from lens.composition import composition, induction_from_weights
-from lens.examples import examples
 from lens.measure import (
     REPEATS,
     ablate,
@@ -28,8 +26,7 @@ from lens.measure import (
     strongest_frequencies,
 )  # fmt: skip
 from lens.metrics import SINK, uniform_scores
-from lens.places import find_token, table_at, table_of_distances
-from lens.subject import JsonOptions, MeasureOptions, Subject
+from lens.subject import AtLeastTwo, Checkpoint, Prompt, Sequences, Source, Subject, Without
 from lens.tables import Table
 from model.gpt import GPT
 
@@ -38,45 +35,26 @@ MOST = 1e12  # FLOPs for induction from weights: ten seconds, on a core
 
 
 @dataclass(frozen=True, config=STRICT)
-class Heads(MeasureOptions, JsonOptions):
+class Heads:
     """Print the scores of every head, and the loss change if it is ablated"""
 
-    without: str | None = None
-    """Heads to ablate in all measurements, such as L0H1,L1H0."""
+    without: Without = None
 
-    to: str | None = None
-    """A token, such as '\\n': also print the weight on its last occurrence, by distance."""
-
-    at: str | None = None
-    """A token, such as '\\n': also print the loss change where this token is the answer."""
-
-    examples: str | None = None
-    """Heads, such as L1H2: print only the places of the validation split at which each changes the
-    loss most, and at which it attends most."""
-
-    period: Annotated[int, Field(ge=2)] | None = None
+    period: AtLeastTwo | None = None
     """Length of the random strings for the copying scores; if omitted, it depends on the run."""
+
+    prompt: Prompt = None
+    source: Source = None
+    checkpoint: Checkpoint = "best"
+    sequences: Sequences = None
 
 
 def heads(word: str | None, options: Heads) -> Iterator[str | Table]:
     """Yield the tables."""
     subject = Subject(word, options)
-    if options.examples is not None:
-        chosen = find_heads(subject.model, options.examples, "--examples")
-        with ablated(subject.model, options.without):
-            yield from examples(subject, chosen, options.sequences)
-        return
-    sequences_BT, labels = subject.sequences(options.sequences), subject.tokenizer.labels
-    to, at = (
-        None if text is None else find_token(subject.tokenizer, text, flag)
-        for text, flag in ((options.to, "--to"), (options.at, "--at"))
-    )
+    sequences_BT = subject.sequences(options.sequences)
     with ablated(subject.model, options.without):
         yield from scores_and_ablation(subject, options, sequences_BT)
-        if to is not None:
-            yield table_of_distances(subject.model, labels, sequences_BT[:, :-1], to)
-        if at is not None:
-            yield table_at(subject.model, labels, sequences_BT, at)
         if subject.periods():
             yield copying(subject)
         yield from pairs_of_heads(subject.model)
@@ -94,8 +72,8 @@ def names_of(model: GPT) -> dict[str, tuple[int, int]]:
     return {f"L{layer}H{head}": (layer, head) for layer, head in places}
 
 
-def find_heads(model: GPT, names: str, flag: str) -> dict[str, tuple[int, int]]:
-    """Return the heads that a flag names.
+def find_heads(model: GPT, names: str) -> dict[str, tuple[int, int]]:
+    """Return the heads that a list of names, such as L0H1,L1H0, has.
 
     Raises:
         UserError: for a name that is not a head of the model.
@@ -103,7 +81,7 @@ def find_heads(model: GPT, names: str, flag: str) -> dict[str, tuple[int, int]]:
     known, found = names_of(model), names.upper().split(",")
     for name in found:
         if name not in known:
-            raise UserError(f"{flag} {name}: name heads from L0H0 to {[*known][-1]}")
+            raise UserError(f"{name} is not a head; name heads from L0H0 to {[*known][-1]}")
     return {name: known[name] for name in found}
 
 
@@ -111,7 +89,7 @@ def find_heads(model: GPT, names: str, flag: str) -> dict[str, tuple[int, int]]:
 def ablated(model: GPT, names: str | None) -> Iterator[None]:
     """Set the output of these heads to zero inside the `with` block."""
     with ExitStack() as stack:
-        for head in find_heads(model, names, "--without").values() if names else ():
+        for head in find_heads(model, names).values() if names else ():
             stack.enter_context(head_replaced(model, *head, 0.0))
         yield
 

@@ -38,14 +38,6 @@ def token_losses(model: GPT, tokens_BT: Tensor) -> Tensor:
     return torch.cat([losses_of(model(batch[:, :-1]), batch[:, 1:]) for batch in batches])
 
 
-@torch.no_grad()
-def log_probabilities(model: GPT, tokens_BT: Tensor, chosen: list[int]) -> Tensor:
-    """Return the log-probability of each chosen token as the next one, (B, T - 1, len(chosen)), of
-    sequences of up to block_size + 1 tokens."""
-    batches = micro_batches(model, tokens_BT)
-    return torch.cat([model(batch[:, :-1]).log_softmax(-1)[..., chosen] for batch in batches])
-
-
 def mean_loss(model: GPT, tokens_BT: Tensor) -> float:
     """Return the mean loss on sequences of up to block_size + 1 tokens."""
     return token_losses(model, tokens_BT).mean().item()

@@ -18,7 +18,7 @@ from lens.capture import head_replaced
 from lens.heads import names_of
 from lens.measure import mean_and_error, token_losses
 from lens.ngram_model import mixed_losses, ngrams_of
-from lens.subject import JsonOptions, SplitOptions, Subject, SubjectOptions, spread_places
+from lens.subject import Checkpoint, Sequences, Source, Subject, spread_places
 from lens.tables import Table, visible
 from model.gpt import GPT
 
@@ -30,8 +30,12 @@ SAME = 3  # of these characters, which with the token differ between any two
 
 
 @dataclass(frozen=True, config=STRICT)
-class Ngrams(SplitOptions, JsonOptions):
+class Ngrams:
     """Compare a run and its heads with the n-grams of its text"""
+
+    source: Source = None
+    checkpoint: Checkpoint = "best"
+    sequences: Sequences = None
 
 
 def ngrams(word: str | None, options: Ngrams) -> Iterator[str | Table]:
@@ -40,7 +44,7 @@ def ngrams(word: str | None, options: Ngrams) -> Iterator[str | Table]:
     Raises:
         UserError: for a run that is not on a text.
     """
-    subject = Subject(word, SubjectOptions(source=options.source, checkpoint=options.checkpoint))
+    subject = Subject(word, options)
     batches = subject.batches
     if not isinstance(batches, TextBatches):
         raise UserError("a task has no n-grams; use a run on a text")

@@ -24,11 +24,11 @@ from common.errors import UserError
 from common.progress import progress
 from configs.config import STRICT, Count, ModelConfig
 from data.ngrams import MAX_VAL_TOKENS
-from lens.capture import blocks_of, turned
+from lens.capture import blocks_of, rotated
 from lens.measure import losses_of, micro_batches
-from lens.subject import JsonOptions, RunOptions, Subject, SubjectOptions
+from lens.subject import Checkpoint, Source, Subject
 from lens.tables import Table, visible
-from model.compare import largest_error
+from model.error import largest_error
 from model.gpt import GPT
 
 NEEDED = {
@@ -47,11 +47,14 @@ BEST = 3  # queries, and raised tokens, in a row
 
 
 @dataclass(frozen=True, config=STRICT)
-class Paths(RunOptions, JsonOptions):
+class Paths:
     """Print the bigrams and skip-trigrams that one layer of attention alone has learned"""
 
     rows: Count = 10
     """Number of rows for the direct path and for each head, the strongest."""
+
+    source: Source = None
+    checkpoint: Checkpoint = "best"
 
 
 @torch.no_grad()
@@ -61,14 +64,14 @@ def paths(word: str | None, options: Paths) -> Iterator[str | Table]:
     Raises:
         UserError: for a model that is not the sum of these paths.
     """
-    subject = Subject(word, SubjectOptions(source=options.source, checkpoint=options.checkpoint))
+    subject = Subject(word, options)
     check_paths(subject.config.model)
     tables, sequences_BT = TokenTables(subject.model), subject.sequences(2)[:, :-1]
     logits_BTV = torch.stack([tables.logits(tokens_T) for tokens_T in sequences_BT])
     error = largest_error(logits_BTV, subject.model(sequences_BT))
     if error > TOLERANCE:
         raise UserError(f"the paths do not give the model's logits (error {error:.1e})")
-    losses, counts_V = measure(subject)
+    losses, counts_V = mean_losses(subject)
     counted = " (bigrams are counted in the training split)" if "counted bigrams" in losses else ""
     count, total = int(counts_V.sum()), subject.batches.validation_tokens
     yield (
@@ -129,7 +132,7 @@ class TokenTables:
     def queries(self, tokens_n: Tensor, distance: int) -> Tensor:
         """Return R(distance) W_Q E / sqrt(D) of tokens, (H, n, D)."""
         q_HnD = self.q_HVD[:, tokens_n] * self.scale
-        return turned(self.rotary, q_HnD, distance) if self.rotary else q_HnD
+        return rotated(self.rotary, q_HnD, distance) if self.rotary else q_HnD
 
     def logits(self, tokens_T: Tensor) -> Tensor:
         """Return the logits after each position, (T, V): the direct path plus the heads."""
@@ -173,7 +176,7 @@ class TokenTables:
         return best_HKK.sigmoid(), distance_HKK
 
 
-def measure(subject: Subject) -> tuple[dict[str, float], Tensor]:
+def mean_losses(subject: Subject) -> tuple[dict[str, float], Tensor]:
     """Return the losses of the direct path, of the model and, of a text, of counted bigrams, and
     how often each token is predicted there."""
     model, batches = subject.model, subject.batches

@@ -12,7 +12,6 @@ from pydantic.dataclasses import dataclass
 
 from common.errors import UserError, printable, reading
 from configs.config import STRICT
-from lens.subject import JsonOptions
 from lens.tables import Table
 from model.gpt import GPT
 from training.checkpoint import open_run
@@ -22,7 +21,7 @@ TEXT = "text"  # the key of a run's corpus
 
 
 @dataclass(frozen=True, config=STRICT)
-class Runs(JsonOptions):
+class Runs:
     """Print a line per run, by text and best first, and the config fields that differ"""
 
 

@@ -1,26 +1,25 @@
-"""The subject of a study: a run's weights and the texts that they read, all on the CPU."""
+"""The subject of a study: a run's weights, and the text that they read, all on the CPU."""
 
 import dataclasses
 import sys
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from common.errors import UserError, printable, reading
+from common.errors import UserError, printable
 from configs.config import STRICT
+from configs.load import fields_of
 from data.batches import SAME_TEXT, SMALLER_CONTEXT, Batches, check_named_text, open_batches
 from data.tasks import TASKS
 from data.tasks.repeat import Repeat
 from data.tasks.task import Task
 from lens.capture import LayerPass, capture
-from lens.formula import layer_steps
+from lens.formula import check_attention
 from lens.measure import repeated, spread
-from model.compare import largest_error
-from model.gpt import GPT
 from training.checkpoint import SavedRun, open_run
 
 PROMPT_TOKENS = 128  # of the validation text, if no prompt is given
@@ -29,10 +28,12 @@ MAX_TOKENS = 256
 SEQUENCES = 32
 ENOUGH = 3e13  # FLOPs for ablating each head once: minutes, on two cores
 
+AtLeastTwo = Annotated[int, Field(ge=2)]
+
 
 @dataclass(frozen=True, config=STRICT)
-class RunOptions:
-    """Flags of every command."""
+class MeasureOptions:
+    """What a `Subject` is made from, and how it is measured: flags that commands share."""
 
     source: list[str] | str | None = None
     """New location of the run's text, or another text to measure on. For several files, repeat the
@@ -41,71 +42,46 @@ class RunOptions:
     checkpoint: Literal["best", "last"] = "best"
     """Use the weights with the lowest validation loss (best) or of the last step (last)."""
 
-
-@dataclass(frozen=True, config=STRICT)
-class SubjectOptions(RunOptions):
-    """Flags of the commands that study a prompt."""
-
     prompt: str | None = None
     """Text to study; if omitted, the beginning of the validation split or, for a run on repeated
     strings or another task, such a sequence."""
 
-
-@dataclass(frozen=True, config=STRICT)
-class JsonOptions:
-    """The flag of commands that print tables."""
-
-    json: str | None = None
-    """Also write the tables to this .json file, in full precision."""
-
-
-@dataclass(frozen=True, config=STRICT)
-class SplitOptions(RunOptions):
-    """Flags of the commands that measure on the validation split."""
-
-    sequences: Annotated[int, Field(ge=2)] | None = None
+    sequences: AtLeastTwo | None = None
     """Number of evenly spaced validation sequences for scores and losses; if omitted 32, or fewer
     for a large model."""
 
 
-@dataclass(frozen=True, config=STRICT)
-class MeasureOptions(SplitOptions, SubjectOptions):
-    """Flags of the commands that do both."""
+# A command has some of these fields, with their help.
+SHARED = fields_of(MeasureOptions)
+Source = Annotated[list[str] | str | None, SHARED["source"]]
+Checkpoint = Annotated[Literal["best", "last"], SHARED["checkpoint"]]
+Prompt = Annotated[str | None, SHARED["prompt"]]
+Sequences = Annotated[AtLeastTwo | None, SHARED["sequences"]]
+Without = Annotated[
+    str | None, Field(description="Heads to ablate in all measurements, such as L0H1,L1H0.")
+]
 
 
-class Subject:
-    """The run that the flags name, or one that is already open."""
+class Text:
+    """The text that a model is measured on, in sequences."""
 
-    def __init__(
-        self,
-        word: str | None,
-        options: SubjectOptions,
-        saved: SavedRun | None = None,
-        numbers: bool = True,
-    ) -> None:
-        """
-        Args:
-            numbers: see `check_attention`.
+    def __init__(self, saved: SavedRun, source: Source) -> None:
+        self.saved, self.source = saved, source
+        self.config, self.tokenizer, self.model = saved.config, saved.tokenizer, saved.model()
+        self.window = min(self.config.model.block_size, MAX_TOKENS)  # tokens of a sequence
 
-        Raises:
-            UserError: for a run that cannot be opened, or that `check_attention` rejects.
-        """
-        self.options = options
-        self.saved = saved or open_run(word, options.checkpoint)
-        self.run = self.saved.path.parent
-        self.config, self.tokenizer = self.saved.config, self.saved.tokenizer
-        self.header, self.V = self.saved.header, self.tokenizer.vocab_size
-        self.model = self.saved.model()
-        # Tokens of a sequence that is measured; the longest string that fits twice into it.
-        self.window = min(self.config.model.block_size, MAX_TOKENS)
-        self.longest_period = min(self.window // 2, self.V)
-        if saved is None:
-            print(self.saved, file=sys.stderr)
-        check_attention(self.model, numbers)
+    def open(self, block_size: int) -> Batches:
+        """Open the text in sequences of `block_size`: see `open_text`."""
+        return open_text(self.saved, self.source, block_size)
+
+    @cached_property
+    def batches(self) -> Batches:
+        """The text in sequences of `window`."""
+        return self.open(self.window)
 
     @cached_property
     def text(self) -> str:
-        """The name of the text that is measured, and whether the run was trained on another one."""
+        """The name of the text, and whether the run was trained on another one."""
         return f"{printable(self.batches.corpus.source)}{other_text(self.saved, self.batches)}"
 
     def describe(self, sequences_BT: Tensor) -> str:
@@ -116,75 +92,6 @@ class Subject:
         """Say how many sequences of the validation split were measured."""
         total = self.batches.validation_tokens // self.window
         return f"{count:,} of {total:,} validation sequences of {self.window} tokens"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type that the run computed in."""
-        return torch.bfloat16 if self.header.machine.precision == "bfloat16" else torch.float32
-
-    @property
-    def unit(self) -> str:
-        """The unit of losses."""
-        return f"nats/{self.tokenizer.unit}"
-
-    @property
-    def trained_periods(self) -> range:
-        """Lengths of the random strings that the run was trained on; empty for other runs."""
-        data = self.config.data
-        kind = TASKS.get(str(data.source), Task)
-        if not issubclass(kind, Repeat):
-            return range(0)
-        return kind(data, self.config.model.block_size).periods
-
-    @cached_property
-    def batches(self) -> Batches:
-        """The text in sequences of `window`."""
-        return self.open(self.window)
-
-    @cached_property
-    def task(self) -> Task | None:
-        """The task that is measured on, if it is one."""
-        return getattr(self.batches, "task", None)
-
-    def matching(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
-        """Return the sequences with matches, and these, (B, 1, T, T); nothing if there are none."""
-        if self.task is None:
-            return ()
-        match_BTS = torch.from_numpy(self.task.match(tokens_BT.numpy()))
-        some_B = match_BTS.any((1, 2))
-        return (tokens_BT[some_B], match_BTS[some_B, None]) if some_B.any() else ()
-
-    def open(self, block_size: int) -> Batches:
-        """Open the text in sequences of `block_size`: see `open_text`."""
-        return open_text(self.saved, self.options, block_size)
-
-    @cached_property
-    def prompt_T(self) -> Tensor:
-        """The tokens to study: at least two, at most `window`.
-
-        Raises:
-            UserError: for a shorter prompt.
-        """
-        if self.options.prompt is not None:
-            tokens = torch.from_numpy(self.tokenizer.encode(self.options.prompt).astype("int64"))
-        elif self.trained_periods and self.options.source is None and (period := self.period()):
-            tokens = repeated(self.V, period, 1)[0]
-        else:
-            batches = self.open(self.config.model.block_size)
-            tokens = next(batches.validation_batches(1))[0, :PROMPT_TOKENS]
-        if len(tokens) < 2:
-            raise UserError("--prompt must have at least 2 tokens")
-        return tokens[: self.window]
-
-    def layer(self, index: int) -> LayerPass:
-        """Return the pass of the layer with this index over the prompt.
-
-        Raises:
-            UserError: if there is no such layer.
-        """
-        layers = capture(self.model, self.prompt_T[None]).layers
-        check_index("layer", index, len(layers))
-        return layers[index]
 
     def sequences(self, count: int | None) -> Tensor:
         """Choose (count, window + 1) or fewer, spread evenly over the validation split.
@@ -203,6 +110,95 @@ class Subject:
         if len(sequences) < 2:
             raise UserError("the validation split needs 2 sequences; use a longer --source")
         return sequences
+
+    @property
+    def unit(self) -> str:
+        """The unit of losses."""
+        return f"nats/{self.tokenizer.unit}"
+
+    @cached_property
+    def task(self) -> Task | None:
+        """The task that is measured on, if it is one."""
+        return getattr(self.batches, "task", None)
+
+    def matching(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
+        """Return the sequences with matches, and these, (B, 1, T, T); nothing if there are none."""
+        if self.task is None:
+            return ()
+        match_BTS = torch.from_numpy(self.task.match(tokens_BT.numpy()))
+        some_B = match_BTS.any((1, 2))
+        return (tokens_BT[some_B], match_BTS[some_B, None]) if some_B.any() else ()
+
+
+class Subject(Text):
+    """A run with its prompt, and the text that it is measured on."""
+
+    def __init__(
+        self,
+        word: str | None,
+        options: Any,
+        saved: SavedRun | None = None,
+        numbers: bool = True,
+    ) -> None:
+        """
+        Args:
+            options: the flags of a command, source and checkpoint and, for `prompt_T`, prompt.
+            saved: a run that is already open, instead of the one that the word names.
+            numbers: see `check_attention`.
+
+        Raises:
+            UserError: for a run that cannot be opened, or that `check_attention` rejects.
+        """
+        super().__init__(saved or open_run(word, options.checkpoint), options.source)
+        self.options, self.run = options, self.saved.path.parent
+        self.header, self.V = self.saved.header, self.tokenizer.vocab_size
+        # The longest string that fits twice into a sequence.
+        self.longest_period = min(self.window // 2, self.V)
+        if saved is None:
+            print(self.saved, file=sys.stderr)
+        check_attention(self.model, numbers)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that the run computed in."""
+        return torch.bfloat16 if self.header.machine.precision == "bfloat16" else torch.float32
+
+    @cached_property
+    def prompt_T(self) -> Tensor:
+        """The tokens to study: at least two, at most `window`.
+
+        Raises:
+            UserError: for a shorter prompt.
+        """
+        if self.options.prompt is not None:
+            tokens = torch.from_numpy(self.tokenizer.encode(self.options.prompt).astype("int64"))
+        elif self.trained_periods and self.source is None and (period := self.period()):
+            tokens = repeated(self.V, period, 1)[0]
+        else:
+            batches = self.open(self.config.model.block_size)
+            tokens = next(batches.validation_batches(1))[0, :PROMPT_TOKENS]
+        if len(tokens) < 2:
+            raise UserError("--prompt must have at least 2 tokens")
+        return tokens[: self.window]
+
+    def layer(self, index: int) -> LayerPass:
+        """Return the pass of the layer with this index over the prompt.
+
+        Raises:
+            UserError: if there is no such layer.
+        """
+        layers = capture(self.model, self.prompt_T[None]).layers
+        check_index("layer", index, len(layers))
+        return layers[index]
+
+    @property
+    def trained_periods(self) -> range:
+        """Lengths of the random strings that the run was trained on; empty for other runs."""
+        data = self.config.data
+        kind = TASKS.get(str(data.source), Task)
+        if not issubclass(kind, Repeat):
+            return range(0)
+        return kind(data, self.config.model.block_size).periods
 
     def periods(self) -> list[int]:
         """Choose lengths of strings to copy: for a run on repeated strings, inside and outside the
@@ -230,7 +226,7 @@ class Subject:
         return period if period > 1 else None
 
 
-def open_text(saved: SavedRun, options: RunOptions, block_size: int) -> Batches:
+def open_text(saved: SavedRun, source: Source, block_size: int) -> Batches:
     """Open the run's text, or the text of --source, in sequences of `block_size`.
 
     Raises:
@@ -238,8 +234,8 @@ def open_text(saved: SavedRun, options: RunOptions, block_size: int) -> Batches:
     """
     data = saved.config.data
     try:
-        if options.source is not None:
-            data = dataclasses.replace(data, source=options.source)
+        if source is not None:
+            data = dataclasses.replace(data, source=source)
         else:
             check_named_text(data, saved.tokenizer, saved.header.corpus)
         seed, text = saved.config.train.seed, saved.header.corpus
@@ -266,41 +262,6 @@ def other_text(saved: SavedRun, batches: Batches) -> str:
     of_task, of_text = own.source == now.source, own.sha256 in ("", now.sha256)
     same = of_task if own.source in TASKS else of_text
     return "" if same else " (not the text that the run was trained on; they may share parts)"
-
-
-@torch.no_grad()
-def check_attention(model: GPT, numbers: bool) -> None:
-    """Check that each attention layer is the one that `layer_steps` describes. Otherwise, maps,
-    scores and steps would show another model.
-
-    Args:
-        numbers: also compare what each layer computes; False for `verify`, which does so and names
-            the largest difference.
-
-    Raises:
-        UserError: naming the first part that does not match, and the file to update.
-    """
-    V, C, H = model.token_embedding.num_embeddings, model.config.n_embd, model.config.n_head
-    # A whole context, because a sliding window changes only late positions.
-    size, generator = (1, model.config.block_size), torch.Generator().manual_seed(0)
-    with reading("the forward pass", "cannot be read by lens/capture.py"):
-        layers = capture(model, torch.randint(V, size, generator=generator)).layers
-    for i, layer in enumerate(layers):
-        with reading(f"layer {i}", "does not match lens/formula.py; update it"):
-            if layer.attn.n_head != H:
-                raise ValueError(f"{layer.attn.n_head} heads, expected {H}")
-            kv = (model.config.kv_heads * model.config.head_width, C)
-            for name, want in {"query": (C, C), "key": kv, "value": kv, "out": (C, C)}.items():
-                shape = tuple(layer.attn.get_parameter(f"{name}.weight").shape)
-                if shape != want:
-                    raise ValueError(f"{name}.weight is {shape}, expected {want}")
-            steps = layer_steps(layer.attn, layer.x_BTC)
-            found = {"heads z": layer.z_BHTD, "output": layer.output_BTC}
-            wrong = [n for n in found if largest_error(found[n], steps[n].value) > 1e-3]
-            if numbers and wrong:
-                raise ValueError(f"the step '{wrong[0]}' differs; verify shows where")
-            if not wrong and largest_error(layer.weights_BHTS, steps["weights A"].value) > 1e-3:
-                raise ValueError("attention_weights differs from what the kernel computes")
 
 
 def check_index(flag: str, index: int, count: int) -> None:

@@ -29,7 +29,7 @@ class Table(NamedTuple):
     """Whether the command exits with code 1."""
 
     def __str__(self) -> str:
-        rows = [[show(cell, self.form) for cell in row] for row in self.rows]
+        rows = [[as_text(cell, self.form) for cell in row] for row in self.rows]
         widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
         rows.insert(1, ["-" * width for width in widths])
         parts = []
@@ -55,7 +55,7 @@ def check_path(flag: str, path: Path, suffix: str) -> None:
         raise UserError(f"{flag} {str(path)!r} must name a {suffix} file in a folder to write to")
 
 
-def show(cell: Any, form: str) -> str:
+def as_text(cell: Any, form: str) -> str:
     """Return a cell as text: None is empty; a pair is a number and its standard error."""
     if isinstance(cell, tuple):
         cell = "{:+.4f} ± {:.4f}".format(*cell)

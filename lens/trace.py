@@ -1,4 +1,4 @@
-"""The command trace: one attention layer of a run, step by step."""
+"""The commands trace, one attention layer of a run step by step, and random, which needs no run."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,17 +9,16 @@ from torch import nn
 
 from configs.config import STRICT, Natural
 from lens.formula import FINITE, Step, layer_by_torch, layer_steps
-from lens.places import find_token
-from lens.subject import JsonOptions, Subject, SubjectOptions, check_index
+from lens.subject import Checkpoint, Prompt, Source, Subject, check_index
 from lens.tables import Table, visible
 from model.attention import MultiHeadAttention
-from model.compare import largest_error
+from model.error import largest_error
 
 SHOWN = 8  # rows and columns of a printed matrix, at most
 
 
 @dataclass(frozen=True, config=STRICT)
-class Trace(SubjectOptions, JsonOptions):
+class Trace:
     """Print one layer step by step: formulas, shapes, numbers"""
 
     layer: Natural = 0
@@ -28,25 +27,17 @@ class Trace(SubjectOptions, JsonOptions):
     head: Natural = 0
     """Index of the head whose scores and weights are printed, from 0."""
 
-    of: str | None = None
-    """A token, such as '\\n': print only its probability after each position of the prompt."""
-
-    random: bool = False
-    """Use random weights and random inputs, those of two write-ups, instead of a run."""
+    prompt: Prompt = None
+    source: Source = None
+    checkpoint: Checkpoint = "best"
 
 
 @torch.no_grad()
 def trace(word: str | None, options: Trace) -> Iterator[str | Table]:
     """Yield the steps of a layer, and the scores and the weights of one of its heads."""
-    if options.random:
-        yield from trace_random()
-        return
     subject = Subject(word, options)
     layer = subject.layer(options.layer)
     check_index("head", options.head, subject.config.model.n_head)
-    if options.of is not None:
-        yield table_of_token(subject, find_token(subject.tokenizer, options.of, "--of"))
-        return
     tokens = [visible(subject.tokenizer.labels[token]) for token in subject.prompt_T.tolist()]
     steps = layer_steps(layer.attn, layer.x_BTC)
     yield table_of_steps(steps)
@@ -54,16 +45,6 @@ def trace(word: str | None, options: Trace) -> Iterator[str | Table]:
     yield table_of_head(steps["scores"], options.head, tokens)
     yield f"head {options.head}: weights after the softmax; each row sums to 1 (· is hidden)"
     yield table_of_head(steps["weights A"], options.head, tokens)
-
-
-def table_of_token(subject: Subject, token: int) -> Table:
-    """Return the probability that the token is next, after each position of the prompt."""
-    probability_T = subject.model(subject.prompt_T[None])[0].softmax(-1)[:, token]
-    labels = subject.tokenizer.labels
-    rows: list[list[Any]] = [["position", "token", f"P({visible(labels[token])} is next)"]]
-    for i, (read, p) in enumerate(zip(subject.prompt_T.tolist(), probability_T, strict=True)):
-        rows.append([str(i), visible(labels[read]), p.item()])
-    return Table(rows, words=2)
 
 
 def table_of_steps(steps: dict[str, Step]) -> Table:
@@ -96,7 +77,13 @@ def table_of_head(step: Step, head: int, tokens: list[str]) -> Table:
     return Table(rows)
 
 
-def trace_random() -> Iterator[str | Table]:
+@dataclass(frozen=True, config=STRICT)
+class Random:
+    """Print the steps of two write-ups, with random weights and inputs instead of a run"""
+
+
+@torch.no_grad()
+def random(options: Random) -> Iterator[str | Table]:
     """Yield the first write-up's multi-head attention on a random input, and the third's, from
     token ids."""
     torch.manual_seed(0)

@@ -19,17 +19,12 @@ from torch import Tensor, nn
 from common.progress import progress
 from configs.config import STRICT
 from lens.capture import Pass, attends_of, capture, hooked
-from lens.formula import (
-    layer_by_torch,
-    layer_per_head,
-    layer_steps,
-    with_gradients,
-)
+from lens.formula import layer_by_torch, layer_per_head, layer_steps, with_gradients
 from lens.measure import spread
-from lens.subject import JsonOptions, Subject, SubjectOptions
+from lens.subject import Checkpoint, Prompt, Source, Subject
 from lens.tables import Table
 from model.attention import MultiHeadAttention, causal_mask
-from model.compare import relative_error
+from model.error import relative_error
 from model.generate import Window, window_start
 from model.gpt import GPT
 
@@ -40,8 +35,12 @@ PROBES = 6  # number of positions at which leaks are tested
 
 
 @dataclass(frozen=True, config=STRICT)
-class Verify(SubjectOptions, JsonOptions):
+class Verify:
     """Check that the attention shown is the model's, and that nothing leaks"""
+
+    prompt: Prompt = None
+    source: Source = None
+    checkpoint: Checkpoint = "best"
 
 
 class Check(NamedTuple):
@@ -87,7 +86,7 @@ def verify(word: str | None, options: Verify) -> Iterator[Table]:
     yield Table([heading, *checks], words=3, form=".1e", failed=failed)
 
 
-class Case(NamedTuple):
+class Twin(NamedTuple):
     """A model in one type, and its pass over a prompt."""
 
     model: GPT
@@ -106,18 +105,18 @@ def check_model(model: GPT, tokens_T: Tensor, own: torch.dtype) -> list[Check]:
     """
     checks = []
     for dtype in progress((torch.float64, own), "checking in float64 and the run's own type"):
-        twin = copy.deepcopy(model).to(dtype)
-        case = Case(twin, tokens_T, capture(twin, tokens_T[None]))
-        for compare, tolerance in CHECKS.items():
-            checks.append(judge(compare, case, tolerance * TOLERANCE[dtype]))
+        same = copy.deepcopy(model).to(dtype)
+        twin = Twin(same, tokens_T, capture(same, tokens_T[None]))
+        for check, tolerance in CHECKS.items():
+            checks.append(judge(check, twin, tolerance * TOLERANCE[dtype]))
     return checks
 
 
-def judge(compare: Callable[[Case], Pairs], case: Case, tolerance: float) -> Check:
+def judge(check: Callable[[Twin], Pairs], twin: Twin, tolerance: float) -> Check:
     """Compare pairs, up to the first failure."""
-    dtype = str(case.seen.logits_BTV.dtype).removeprefix("torch.")
-    name, largest, where = inspect.getdoc(compare) or "", 0.0, ""
-    for pair in compare(case):
+    dtype = str(twin.seen.logits_BTV.dtype).removeprefix("torch.")
+    name, largest, where = inspect.getdoc(check) or "", 0.0, ""
+    for pair in check(twin):
         if isinstance(pair, str):
             return Check(name, dtype, f"not comparable: {pair}", None, None, "")
         errors = relative_error(pair.got, pair.want, pair.scale)
@@ -135,36 +134,36 @@ def judge(compare: Callable[[Case], Pairs], case: Case, tolerance: float) -> Che
 # --- the checks, each named by its docstring -----------------------------------------------------
 
 
-def each_head(case: Case) -> Pairs:
+def each_head(twin: Twin) -> Pairs:
     """each head = formula"""
     # Over a whole context: a layer may differ only at late positions, as with a sliding window.
-    seen = capture(case.model, repeat_prompt(case, case.model.config.block_size))
+    seen = capture(twin.model, repeat_prompt(twin, twin.model.config.block_size))
     for i, layer in enumerate(seen.layers):
         z_BHTD = layer_steps(layer.attn, layer.x_BTC)["heads z"].value
         yield Pair(f"layer {i}", layer.z_BHTD, z_BHTD, "BHTD")
 
 
-def per_head(case: Case) -> Pairs:
+def per_head(twin: Twin) -> Pairs:
     """layer = one projection per head"""
-    yield from layers(case, layer_per_head)
+    yield from layers(twin, layer_per_head)
 
 
-def by_torch(case: Case) -> Pairs:
+def by_torch(twin: Twin) -> Pairs:
     """layer = nn.MultiheadAttention"""
-    config, T = case.model.config, len(case.tokens_T)
+    config, T = twin.model.config, len(twin.tokens_T)
     if config.positions == "rotary" or config.qk_norm:
         yield "rotary or QK-norm"
     else:
         mask_of = partial(causal_mask, T, T)
         yield from layers(
-            case, lambda attn, x: layer_by_torch(attn, x, mask_of(attn.attend.window))
+            twin, lambda attn, x: layer_by_torch(attn, x, mask_of(attn.attend.window))
         )
 
 
-def layers(case: Case, way: Callable[[MultiHeadAttention, Tensor], Tensor]) -> Pairs:
+def layers(twin: Twin, way: Callable[[MultiHeadAttention, Tensor], Tensor]) -> Pairs:
     """Compare each layer with another way to compute it on the same input: its output, and the
     gradients of its input and of its weights."""
-    for i, layer in enumerate(case.seen.layers):
+    for i, layer in enumerate(twin.seen.layers):
         attn, x_BTC = layer.attn, layer.x_BTC
         _, *own = with_gradients(partial(attn, causal=True), attn, x_BTC)
         output_BTC, *other = with_gradients(partial(way, attn), attn, x_BTC)
@@ -175,24 +174,24 @@ def layers(case: Case, way: Callable[[MultiHeadAttention, Tensor], Tensor]) -> P
         yield Pair(f"layer {i}, gradient of weights", own[1], other[1], ".HDC", scale)
 
 
-def repeat_prompt(case: Case, length: int) -> Tensor:
+def repeat_prompt(twin: Twin, length: int) -> Tensor:
     """Return (1, length): the prompt, repeated up to this length."""
-    return case.tokens_T.repeat(length // len(case.tokens_T) + 1)[None, :length]
+    return twin.tokens_T.repeat(length // len(twin.tokens_T) + 1)[None, :length]
 
 
-def changes(case: Case) -> Pairs:
+def changes(twin: Twin) -> Pairs:
     """changing a token changes nothing before it"""
-    for t in spread(PROBES, len(case.tokens_T))[1:]:
-        other_T = case.tokens_T.clone()
-        other_T[t] = (other_T[t] + 1) % case.model.token_embedding.num_embeddings
-        after, place = capture(case.model, other_T[None]), f"token {t} changed"
-        for i, (a, b) in enumerate(zip(after.layers, case.seen.layers, strict=True)):
+    for t in spread(PROBES, len(twin.tokens_T))[1:]:
+        other_T = twin.tokens_T.clone()
+        other_T[t] = (other_T[t] + 1) % twin.model.token_embedding.num_embeddings
+        after, place = capture(twin.model, other_T[None]), f"token {t} changed"
+        for i, (a, b) in enumerate(zip(after.layers, twin.seen.layers, strict=True)):
             yield Pair(f"{place}, layer {i}", a.z_BHTD[:, :, :t], b.z_BHTD[:, :, :t], "BHTD")
-        got_BTV, want_BTV = after.logits_BTV[:, :t], case.seen.logits_BTV[:, :t]
+        got_BTV, want_BTV = after.logits_BTV[:, :t], twin.seen.logits_BTV[:, :t]
         yield Pair(f"{place}, logits", got_BTV, want_BTV, "BTV")
 
 
-def gradients(case: Case) -> Pairs:
+def gradients(twin: Twin) -> Pairs:
     """no gradient from later tokens"""
     embedded: list[Tensor] = []
 
@@ -200,8 +199,8 @@ def gradients(case: Case) -> Pairs:
         embedded.append(output_BTC.detach().requires_grad_())
         return embedded[0]
 
-    with hooked([case.model.token_embedding], keep):
-        logits_TV = case.model(case.tokens_T[None])[0]
+    with hooked([twin.model.token_embedding], keep):
+        logits_TV = twin.model(twin.tokens_T[None])[0]
     onto_V = torch.randn(logits_TV.size(-1), generator=torch.Generator().manual_seed(0))
     for t in spread(PROBES, len(logits_TV))[:-1]:
         loss = logits_TV[t] @ onto_V.to(logits_TV)
@@ -211,9 +210,9 @@ def gradients(case: Case) -> Pairs:
         yield Pair(f"logits, position {t}", got_BSC, want_BSC, "BSC")
 
 
-def sums(case: Case) -> Pairs:
+def sums(twin: Twin) -> Pairs:
     """heads and bias sum to the layer"""
-    for i, layer in enumerate(case.seen.layers):
+    for i, layer in enumerate(twin.seen.layers):
         out = layer.attn.out
         W_CHD = out.weight.unflatten(1, (layer.attn.n_head, -1))
         heads_BHTC = torch.einsum("bhtd,chd->bhtc", layer.z_BHTD, W_CHD)
@@ -221,18 +220,18 @@ def sums(case: Case) -> Pairs:
         yield Pair(f"layer {i}", layer.output_BTC, total_BTC, "BTC")
 
 
-def last_layer(case: Case) -> Pairs:
+def last_layer(twin: Twin) -> Pairs:
     """last layer of the logit lens = logits"""
-    logits_BTV = case.model.unembed(case.seen.residual[-1])
-    yield Pair("logits", logits_BTV, case.seen.logits_BTV, "BTV")
+    logits_BTV = twin.model.unembed(twin.seen.residual[-1])
+    yield Pair("logits", logits_BTV, twin.seen.logits_BTV, "BTV")
 
 
-def decoding(case: Case) -> Pairs:
+def decoding(twin: Twin) -> Pairs:
     """decoding with the cache = full pass"""
     # Decode token by token, and compare with a full pass over the window of `window_start`.
-    model, block_size, window = case.model, case.model.config.block_size, Window(case.model)
+    model, block_size, window = twin.model, twin.model.config.block_size, Window(twin.model)
     length = block_size + block_size // 2 + 2  # the window moves twice
-    text_BT = repeat_prompt(case, length)
+    text_BT = repeat_prompt(twin, length)
     full_pass = cache(lambda start: capture(model, text_BT[:, start : start + block_size]))
     z: list[Tensor] = []  # of each layer and position
     with hooked(attends_of(model), lambda attend, args, z_BHTD: z.append(z_BHTD[0, :, -1])):

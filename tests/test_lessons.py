@@ -70,8 +70,8 @@ def run(words: list[str], block_size: int = 64) -> None:
     elif script == "study.py":
         if "never_masked" in argv and "--steps" not in argv:
             argv += ["--steps", "2"]
-        if argv[0] in ("heads", "report"):
-            argv += ["--sequences", "2" if argv[0] == "heads" else "8"]
+        if argv[0] in ("heads", "token", "report"):
+            argv += ["--sequences", "8" if argv[0] == "report" else "2"]
         argv = [run for word in argv for run in sorted(glob.glob(word)) or [word]]
         assert study.main([word if word != "50" else "2" for word in argv]) == 0
     else:  # a script of the lesson

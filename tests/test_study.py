@@ -18,7 +18,7 @@ from lens.capture import blocks_of, capture, head_replaced
 from lens.compare import COMPARISONS
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
 from lens.metrics import SCORES
-from lens.subject import Subject, SubjectOptions
+from lens.subject import MeasureOptions, Subject
 from model.gpt import GPT
 from tests.conftest import ROOT, make_run
 from training.checkpoint import SavedRun, open_run
@@ -77,7 +77,7 @@ def test_trace_prints_a_heads_weights(run_study: RunStudy, run: Path) -> None:
 def test_random_trace_matches_pytorch(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first write-up agrees with PyTorch's module. The third has no scale, a finite mask in one
     of two tables, and a ReLU."""
-    assert study.main(["trace", "--random"]) == 0
+    assert study.main(["random"]) == 0
     output = capsys.readouterr().out
     assert "(4, 8, 10, 64)" in output
     assert output.count("Q K^T / sqrt(D)") == output.count("-10000 where key > query") == 1
@@ -160,17 +160,17 @@ def test_run_on_repeats_can_be_studied(workplace: Path, capsys: pytest.CaptureFi
     assert study.main(["heads", "--sequences=3"]) == 0
     trained = dict(re.findall(r"period (\d+) +(yes|no)", capsys.readouterr().out))
     assert trained == {"4": "no", "8": "yes", "20": "yes", "32": "yes", "40": "no", "48": "no"}
-    strings = Subject("copying", SubjectOptions()).prompt_T
+    strings = Subject("copying", MeasureOptions()).prompt_T
     assert torch.equal(strings, repeated(64, 20, 1)[0])
     (workplace / "text.txt").write_text("ABCDEFGHIJ" * 200)  # the last 200 are held out
-    text = Subject("copying", SubjectOptions(source="text.txt"))
+    text = Subject("copying", MeasureOptions(source="text.txt"))
     assert text.tokenizer.decode(text.prompt_T.tolist()).startswith("ABCDEFGHIJAB")
 
 
 def test_large_model_is_measured_on_fewer_sequences(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = Subject("text", SubjectOptions(source="text.txt"))
+    subject = Subject("text", MeasureOptions(source="text.txt"))
     passes = 2 * L * H * T * 2 * subject.model.num_parameters()
     for enough, count in ((0.0, 2), (5.5, 5)):
         monkeypatch.setattr("lens.subject.ENOUGH", enough * passes)
@@ -179,7 +179,7 @@ def test_large_model_is_measured_on_fewer_sequences(
 
 def test_copying_periods_are_at_least_two_tokens(run: Path) -> None:
     make_run(run, block_size=8)
-    assert Subject("text", SubjectOptions()).periods() == [2, 4]
+    assert Subject("text", MeasureOptions()).periods() == [2, 4]
 
 
 # --- edited models -------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from common.errors import printable
 from model.attention import Cache
-from model.compare import largest_error
+from model.error import largest_error
 from model.fast.decode import GPTInC
 from model.generate import Decoder
 from model.gpt import GPT

@@ -22,19 +22,21 @@ from benchmarks.line_end import (
     by_ngrams,
     crossing,
     find_heads,
+    log_probabilities,
     measure_choice,
     measure_moves,
     nats,
     read_column,
 )
+from benchmarks.probe import auc
 from benchmarks.wrapped import Ends, ends_of_words, indent, joined, paragraphs, rewrap
 from configs.config import DataConfig, ModelConfig
 from data.batches import TextBatches
 from data.corpus import load_text
 from lens.capture import blocks_of
 from lens.ngram_model import ngrams_of
-from lens.probe import auc
 from model.gpt import GPT
+from tests.lens.models import make_model, some_tokens
 
 WORDS = re.findall(
     r"\w+", "a line ends where the next word is too long for what is left of it, then"
@@ -271,3 +273,11 @@ def test_crossing_is_interpolated() -> None:
     assert crossing(curve, 2.0, 2) == 4.5 and crossing(curve, 1.0, 2) == 4
     assert crossing(curve, 2.0, 1) == 1 and crossing(curve, 0.0, 3) == 3
     assert math.isnan(crossing(curve, 6.0, 2))
+
+
+@torch.no_grad()
+def test_log_probabilities_are_those_of_the_chosen_tokens() -> None:
+    model, tokens = make_model(), some_tokens(5, 12)
+    exponents = model(tokens[:, :-1]).exp()
+    expected = exponents[..., [7, 2]] / exponents.sum(-1, keepdim=True)
+    assert torch.allclose(log_probabilities(model, tokens, [7, 2]).exp(), expected, atol=1e-6)

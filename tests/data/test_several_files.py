@@ -24,7 +24,7 @@ from data.batches import (
 )
 from data.corpus import load_text
 from data.sources import find_files
-from lens.subject import RunOptions, open_text
+from lens.subject import open_text
 from tests.conftest import DEBUG
 from training.checkpoint import load_checkpoint, open_run, save_checkpoint
 
@@ -142,7 +142,7 @@ def test_resumed_or_studied_run_keeps_its_split(
     for more in ([], ["--data.source=p*.txt"]):
         assert train.main(["--resume=a", "--train.max_steps=2", *more]) == 0
         assert "held out whole" not in capsys.readouterr().out
-    assert "held out whole" not in str(open_text(open_run("a"), RunOptions(), 32))
+    assert "held out whole" not in str(open_text(open_run("a"), None, 32))
 
 
 def test_files_of_a_glob_are_in_natural_order_and_read_once(workplace: Path) -> None:

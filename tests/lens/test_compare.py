@@ -15,7 +15,7 @@ import study
 from configs.config import ModelConfig
 from lens import compare
 from lens.capture import blocks_of, capture
-from lens.compare import COMPARISONS, Case, Compare
+from lens.compare import COMPARISONS, Compare, Inputs
 from lens.metrics import entropy
 from lens.subject import Subject
 from model.attention import MultiHeadAttention
@@ -27,7 +27,7 @@ C, T = H * D, 10
 PAST = torch.ones(T, T).tril().bool()
 
 
-def make_case(model: GPT, query: float = 1.0) -> Case:
+def make_case(model: GPT, query: float = 1.0) -> Inputs:
     """Return a layer with queries scaled by `query`, and its input for a shorter text."""
     nothing = torch.empty(0)
     for weight in blocks_of(model)[1].attn.query.parameters():
@@ -35,10 +35,10 @@ def make_case(model: GPT, query: float = 1.0) -> Case:
     layer = capture(model, some_tokens(1, T)).layers[1]
     no_subject: Any = None
     other_BSC = capture(model, some_tokens(1, 7) % 5).layers[1].x_BTC
-    return Case(no_subject, nothing, 0, layer, other_BSC)
+    return Inputs(no_subject, nothing, 0, layer, other_BSC)
 
 
-def measured(case: Case) -> dict[str, list[Any]]:
+def measured(case: Inputs) -> dict[str, list[Any]]:
     """Return the numbers of each comparison."""
     names = [name for name in COMPARISONS if "masked" not in name]
     return {name: [*COMPARISONS[name](case).values()] for name in names}
@@ -74,7 +74,7 @@ def change(got: Tensor, want: Tensor) -> float:
 
 
 @torch.no_grad()
-def recomputed(case: Case) -> dict[str, list[float]]:
+def recomputed(case: Inputs) -> dict[str, list[float]]:
     """Return what `measured` should return, with 0 for rounding errors."""
     layer, attn, other = case.layer, case.layer.attn, case.other_BSC
     x, q, k, v, out = layer.x_BTC, layer.q_BHTD, layer.k_BHSD, layer.v_BHSD, layer.output_BTC

@@ -24,14 +24,14 @@ from lens.examples import (
     BEFORE,
     EXAMPLES,
     Places,
-    choose,
+    best_distinct,
     examples_for_page,
     find_places,
     quoted,
 )
 from lens.heads import names_of
 from lens.measure import token_losses
-from lens.subject import Subject, SubjectOptions
+from lens.subject import MeasureOptions, Subject
 from lens.tables import WIDEST
 from model.gpt import GPT
 from tests.conftest import make_run
@@ -106,8 +106,8 @@ def test_known_head_is_shown_where_its_source_and_query_are(workplace: Path) -> 
     Path("text.txt").write_text("".join(f"\n{line}" for line in lines * 20), newline="\n")
     idle = [("\n", query, "b", 9.0, 0.0) for query in "acde"]
     make_known([("a", "b", "c", 9.0, 5.0), *idle])
-    flags = ["--source=text.txt", "--examples=l0h1,L0H0", "--json=out.json"]
-    assert study.main(["heads", "a", *flags]) == 0
+    flags = ["--source=text.txt", "--json=out.json"]
+    assert study.main(["examples", "l0h1,L0H0", "a", *flags]) == 0
     changing, attending, of_idle, _ = json.loads(Path("out.json").read_text())["tables"]
     heading = ["answer", "weight", "loss change"]
     assert changing[0] == ["where L0H1 changes the loss most", *heading]
@@ -119,6 +119,9 @@ def test_known_head_is_shown_where_its_source_and_query_are(workplace: Path) -> 
         for _, answer, weight, found in rows[:3]:
             assert answer == "c" and weight > 0.99 and found == pytest.approx(change, rel=0.02)
         assert all(abs(row[3]) < 1e-2 for row in rows[3:])
+    assert study.main(["examples", "L0H1", "a", *flags, "--without=L0H1"]) == 0
+    for _, *rows in json.loads(Path("out.json").read_text())["tables"]:
+        assert {row[-1] for row in rows} == {0}
 
 
 def test_chosen_places_are_the_best_in_distinct_contexts() -> None:
@@ -128,7 +131,7 @@ def test_chosen_places_are_the_best_in_distinct_contexts() -> None:
     query = torch.full((31,), 4)
     values = torch.randperm(31, generator=torch.Generator().manual_seed(0)).float()
     places = Places(values, query, query, values, values)
-    chosen = [*choose(places, tokens, labels)]
+    chosen = [*best_distinct(places, tokens, labels)]
     assert len(chosen) == EXAMPLES and chosen[0] == values.argmax()
     contexts = [tuple(tokens[n].tolist()) for n in chosen]
     assert len({*contexts}) == EXAMPLES
@@ -136,7 +139,7 @@ def test_chosen_places_are_the_best_in_distinct_contexts() -> None:
     assert left_out and all(tuple(tokens[n].tolist()) in contexts for n in left_out)
     tokens = tokens[:1].repeat(31, 1)
     tokens[0, 5] = 9  # another answer after the same characters
-    assert len([*choose(places, tokens, labels)]) == 2
+    assert len([*best_distinct(places, tokens, labels)]) == 2
 
 
 @pytest.mark.parametrize("chars, size", [("\nabcde", 1), (None, 1), (300, 2)])
@@ -148,7 +151,7 @@ def test_page_has_the_examples_of_every_head_and_stays_small(
     Path("text.txt").write_text(text, newline="\n")
     tokenizer = train_bpe([text], 300) if size == 2 else None
     make_run(Path("runs/a"), chars if size == 1 else None, "text.txt", tokenizer=tokenizer)
-    subject = Subject("a", SubjectOptions(source="text.txt"))
+    subject = Subject("a", MeasureOptions(source="text.txt"))
     heads = [*names_of(subject.model).values()]
     page = examples_for_page(subject, heads)
     assert page["bytes_per_token"] == size and len(json.dumps(page)) < 100_000
@@ -159,7 +162,7 @@ def test_page_has_the_examples_of_every_head_and_stays_small(
     found = find_places(subject.model, tokens_BT, heads)
     for kinds, both in zip(page["heads"], found.values(), strict=True):
         for rows, places in zip(kinds, both, strict=True):
-            chosen = [*choose(places, tokens_BT, subject.tokenizer.labels)]
+            chosen = [*best_distinct(places, tokens_BT, subject.tokenizer.labels)]
             assert [row[0] for row in rows] == chosen
             for n, *numbers in rows:
                 assert numbers == [round(each[n].item(), 3) for each in places[1:]]
@@ -180,14 +183,14 @@ def test_quoted_text_marks_the_attended_token() -> None:
     assert all(len(quoted(long, key)) <= WIDEST for key in range(len(long)))
 
 
-@pytest.mark.parametrize("flag", ["--examples", "--without"])
+@pytest.mark.parametrize("words", [["examples", "L0H0,L3H0"], ["heads", "--without=L0H0,L3H0"]])
 def test_unknown_head_is_an_error(
-    workplace: Path, capsys: pytest.CaptureFixture[str], flag: str
+    workplace: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     make_run(Path("runs/a"))
     Path("text.txt").write_text("abc\n" * 99)
-    assert study.main(["heads", "a", "--source=text.txt", f"{flag}=L0H0,L3H0"]) == 2
-    assert f"error: {flag} L3H0: name heads from L0H0 to L2H1" in capsys.readouterr().err
+    assert study.main([*words, "--source=text.txt"]) == 2
+    assert "error: L3H0 is not a head; name heads from L0H0 to L2H1" in capsys.readouterr().err
 
 
 def test_another_final_norm_is_an_error() -> None:

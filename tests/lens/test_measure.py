@@ -15,7 +15,6 @@ from lens import measure
 from lens.capture import blocks_of, capture
 from lens.measure import (
     ablate,
-    log_probabilities,
     logit_lens,
     mean_loss,
     measure_copying,
@@ -90,13 +89,6 @@ def test_ablation_gives_the_loss_change_and_its_error(model: GPT) -> None:
                 for key, number in expected.items():
                     assert float(found[key][layer, head]) == pytest.approx(float(number), abs=1e-5)
                     assert abs(float(number)) > 1e-3  # every head matters, so that errors show
-
-
-@torch.no_grad()
-def test_log_probabilities_are_those_of_the_chosen_tokens(model: GPT) -> None:
-    exponents = model(TEXT[:, :-1]).exp()
-    expected = exponents[..., [7, 2]] / exponents.sum(-1, keepdim=True)
-    assert torch.allclose(log_probabilities(model, TEXT, [7, 2]).exp(), expected, atol=1e-6)
 
 
 def test_copying_losses_exclude_the_first_token(model: GPT) -> None:

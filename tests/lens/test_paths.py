@@ -19,7 +19,7 @@ from lens.paths import TokenTables, most_frequent
 from model.gpt import GPT
 from tests.conftest import make_run
 from tests.lens.models import MODERN, D, H, make_model, some_tokens
-from tests.lens.test_places import rotary_of
+from tests.lens.test_token import rotary_of
 from training.checkpoint import load_checkpoint, open_run, save_checkpoint
 
 ALONE: dict[str, Any] = {"n_layer": 1, "mlp_ratio": 0, "norm": "none", "qk_norm": False}

@@ -12,7 +12,7 @@ import train
 from common.errors import UserError
 from configs.config import ModelConfig
 from lens import capture
-from lens.subject import check_attention
+from lens.formula import check_attention
 from model.attention import attention_weights
 from model.gpt import GPT
 

@@ -1,8 +1,8 @@
-"""Tables fit the terminal, and tokens show whitespace and control characters."""
+"""Tables fit the terminal, and tokens as_text whitespace and control characters."""
 
 import pytest
 
-from lens.tables import Table, show, visible
+from lens.tables import Table, as_text, visible
 
 ROWS = [["name", "first", "second", "x"], ["a", "1", "2", "3"], ["日本", "4", "5", "6"]]
 
@@ -23,5 +23,5 @@ def test_table_is_aligned_and_fits_the_terminal(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_whitespace_and_control_characters_are_visible() -> None:
-    assert show("x" * 51, "") == "x" * 49 + "…"
+    assert as_text("x" * 51, "") == "x" * 49 + "…"
     assert visible(" a\n\t\x1b\u202e") == "␣a↵⇥\\x1b\\u202e"

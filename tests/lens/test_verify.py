@@ -11,7 +11,7 @@ from torch import Tensor
 from lens.capture import blocks_of
 from lens.verify import TOLERANCE, check_model
 from model.attention import attention, causal_mask
-from model.compare import largest_error, relative_error
+from model.error import largest_error, relative_error
 from model.gpt import GPT
 from tests.lens.models import CLASSICAL, MODERN, D, make_model, some_tokens
 

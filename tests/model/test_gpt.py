@@ -20,7 +20,7 @@ from configs.config import ModelConfig
 from configs.load import read_config
 from formats.reference import reference_logits
 from model.attention import Attend
-from model.compare import largest_error
+from model.error import largest_error
 from model.gpt import GPT, NgramEmbeddings, next_token_loss
 from tests.conftest import ROOT
 

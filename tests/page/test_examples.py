@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lens.examples import Places, choose, find_places
+from lens.examples import Places, best_distinct, find_places
 from page.html import make_html
 from tests.page.conftest import Show, altered, settle
 from tests.reports import CHARS, Report
@@ -52,7 +52,7 @@ def test_panel_shows_the_places_of_the_selected_head(
         heading, *rows = tab.locator(f"{SECTION} table >> nth={i} >> tr").all()
         assert heading.locator("th").all_inner_texts() == [f"L1H1 {kind}", *HEADING]
         found = []
-        for n in choose(places, sequences, list(CHARS)):
+        for n in best_distinct(places, sequences, list(CHARS)):
             *read, answer = sequences[n, : int(places.query[n]) + 2]
             key, weight, change = (each[n].item() for each in places[2:])
             found.append([quoted(read, int(key), before), visible([answer])])

@@ -29,7 +29,8 @@ from lens.capture import (
     without_mask,
 )
 from lens.measure import weight_by_distance
-from lens.places import find_token, table_at, table_of_distances
+from lens.subject import MeasureOptions, Subject
+from lens.token import find_token, table_at, table_of_distances
 from model.gpt import GPT
 from tests.conftest import make_run
 from tests.lens.models import MODERN, D, H, L, make_model, some_tokens
@@ -91,7 +92,7 @@ def test_weight_by_distance_is_that_of_a_plain_loop(model: GPT) -> None:
 def test_ranges_of_distances_have_the_mean_over_their_queries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lens.places.COLUMNS", 5)
+    monkeypatch.setattr("lens.token.COLUMNS", 5)
     model = make_model()
     weight_LHT, count_T = weight_by_distance(model, TEXT, TOKEN)
     heading, queries, *heads = table_of_distances(model, LABELS, TEXT, TOKEN).rows
@@ -153,19 +154,15 @@ def mean_and_error(change_BT: Tensor, at_BT: Tensor) -> tuple[float, float]:
     return mean, math.sqrt(square * B / (B - 1))
 
 
-def test_a_token_that_is_absent_or_not_one_token_is_rejected() -> None:
-    model, tokens = make_model(), torch.zeros(2, T, dtype=torch.long)
-    for table in (table_of_distances, table_at):
-        with pytest.raises(UserError, match="d is not in the measured sequences"):
-            table(model, LABELS, tokens, TOKEN)
+def test_a_token_is_one_token() -> None:
     tokenizer = CharTokenizer("\n\t ab\\")
     for text, char in (("\\n", "\n"), ("\\t", "\t"), ("\n", "\n"), (" ", " "), ("\\", "\\")):
-        assert tokenizer.decode([find_token(tokenizer, text, "--to")]) == char
+        assert tokenizer.decode([find_token(tokenizer, text)]) == char
     for text in ("ab", "", "\\n\\n"):
-        with pytest.raises(UserError, match=r"--at .* must be one token"):
-            find_token(tokenizer, text, "--at")
+        with pytest.raises(UserError, match=r"TOKEN .* must be one token"):
+            find_token(tokenizer, text)
     with pytest.raises(UserError, match="one token, not 2"):
-        find_token(ByteTokenizer(), "é", "--at")
+        find_token(ByteTokenizer(), "é")
 
 
 @given(st.integers(-T, T - 1), st.integers(1 - T, T - 1), st.sets(st.integers(0, H - 1)))
@@ -274,12 +271,12 @@ def tables(*words: str) -> list[list[list[Any]]]:
 
 
 @torch.no_grad()
-def test_trace_of_a_token_prints_its_probability_after_each_position(workplace: Path) -> None:
+def test_probability_is_that_after_each_position(workplace: Path) -> None:
     make_run(workplace / "runs" / "text")
     model, prompt = open_run("text").model(), "not a b\nor"
     ids = torch.tensor(["\n abcdefghijklmnopqrstuvwxyz".index(char) for char in prompt])
     for text, token in (("\\n", 0), ("b", 3)):
-        ((heading, *rows),) = tables("trace", "text", f"--prompt={prompt}", f"--of={text}")
+        ((heading, *rows),) = tables("probability", text, "text", f"--prompt={prompt}")
         exponents = model(ids[None])[0].exp()
         expected = exponents[:, token] / exponents.sum(-1)
         assert heading[-1] == f"P({'b' if token else '↵'} is next)"
@@ -289,19 +286,27 @@ def test_trace_of_a_token_prints_its_probability_after_each_position(workplace: 
         assert [row[2] for row in rows] == pytest.approx(expected.tolist(), rel=1e-4)
 
 
-def test_heads_prints_both_tables_with_heads_ablated(workplace: Path) -> None:
-    """The flags --to and --at are read separately, and --without applies to both."""
+@torch.no_grad()
+def test_token_prints_its_tables_with_heads_ablated(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a token that only begins a sequence there is one table, and of one that is absent none."""
     make_run(workplace / "runs" / "text")
     Path("text.txt").write_text("to be or not\nto be that is\na question\n" * 40, newline="\n")
-    flags = ["heads", "text", "--source=text.txt", "--sequences=6"]
-    plain = tables(*flags)
-    both = tables(*flags, "--to=\\n", "--at=o")
-    (to,), (at,) = ([t for t in both if word in t[0][0] + t[0][1]] for word in ("last ↵", "at o"))
-    assert [each for each in both if each not in (to, at)] == plain
-    without = tables(*flags, "--to=\\n", "--at=o", "--without=L0H0")
-    to_without, at_without = (
-        next(t for t in without if word in t[0][0] + t[0][1]) for word in ("last ↵", "at o")
-    )
-    assert to_without[1:4] == to[1:4]  # the queries, and layer 0
-    assert to_without[4:] != to[4:]
+    flags = ["text", "--source=text.txt", "--sequences=6"]
+    of, at = tables("token", "o", *flags)
+    saved = open_run("text")
+    options = MeasureOptions(source="text.txt", sequences=6)
+    model, tokens_BT = saved.model(), Subject("text", options).sequences(6)
+    labels, token = saved.tokenizer.labels, find_token(saved.tokenizer, "o")
+    assert of == table_of_distances(model, labels, tokens_BT[:, :-1], token).rows
+    assert json.dumps(at) == json.dumps(table_at(model, labels, tokens_BT, token).rows)
+    of_without, at_without = tables("token", "o", *flags, "--without=L0H0")
+    assert of_without[1:4] == of[1:4]  # the queries, and layer 0
+    assert of_without[4:] != of[4:]
     assert {row[0]: row for row in at_without[1:]} != {row[0]: row for row in at[1:]}
+    Path("text.txt").write_text("a" * 990 + "b" + "a" * 109, newline="\n")
+    assert len(tables("token", "b", *flags)) == 1
+    capsys.readouterr()
+    assert study.main(["token", "z", *flags[:2]]) == 2
+    assert "error: z is not in the measured sequences" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lens.probe import PENALTY, auc, probe_r2
+from benchmarks.probe import PENALTY, auc, probe_r2
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30))
