@@ -161,7 +161,7 @@ def test_run_matches_a_plain_training_loop(
             torch.manual_seed(int(seed))
             passes = (step - 1) * 16 * 32 / len(batches.train_tokens)
             doublings = count_doublings(optimizer.weights, passes, tokens)
-            model.set_dropout(0.07 * doublings if rising else 0.2)
+            model.set_dropout(min(0.5, 0.07 * doublings) if rising else 0.2)
             loss, norm = compute_gradients(model, optimizer.weights, batch, config.train)
             update_weights(optimizer, norm, config.train, step - 1, doublings)
             numbers["train_loss"][step], numbers["grad_norm"][step] = loss.item(), norm.item()
@@ -190,7 +190,7 @@ def test_run_matches_a_plain_training_loop(
     printed = capsys.readouterr().out.splitlines()
     passes = 24 * 16 * 32 / len(batches.train_tokens)
     doublings = count_doublings(optimizer.weights, passes, tokens)
-    rates = f"dropout rises to {0.07 * doublings:.2g}" if rising else "dropout 0.2"
+    rates = f"dropout rises to {min(0.5, 0.07 * doublings):.2g}" if rising else "dropout 0.2"
     rates += f", weight decay rises to {0.1 + 0.15 * doublings:.2g}"
     assert f"--train.max_steps 24 reads the text {passes:.1f} times, {rates}" in printed
     assert [line for line in printed if line.startswith("    | ")] == said

@@ -213,7 +213,7 @@ def count_doublings(weights: Weights, passes: float, tokens: int) -> float:
     memorize it. It begins earlier if it is larger or if the text is shorter. docs/training.md has
     the measurements. Nothing here depends on the end of the run."""
     size = sum(weight.numel() for name, weight in weights.items() if name.startswith("blocks."))
-    relative = passes / PASSES * size / SIZE * (TOKENS / max(1, tokens)) ** (1 / 3)
+    relative = passes / PASSES * size / SIZE * math.sqrt(TOKENS / max(1, tokens))
     return max(0.0, math.log2(max(1.0, relative)))
 
 

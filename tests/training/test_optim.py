@@ -143,7 +143,7 @@ def test_lr_schedule_warms_up_then_follows_its_curve(schedule: Any, falling: flo
 
 def test_regularization_rises_with_each_doubling_of_the_passes() -> None:
     """A model with four times the weights in its blocks begins after a quarter of the passes, and a
-    text of an eighth of the manual after half of them."""
+    text of a quarter of the manual after half of them."""
     omitted = ModelConfig(block_size=8), TrainConfig()
     given = replace(omitted[0], dropout=0.3), replace(omitted[1], weight_decay=0.0)
     larger = replace(omitted[0], n_layer=16)
@@ -153,7 +153,7 @@ def test_regularization_rises_with_each_doubling_of_the_passes() -> None:
         for weights, times, tokens in (
             (default, passes, 418_543),
             (large, passes / 4, 418_543),
-            (default, passes / 2, 418_543 // 8),
+            (default, passes / 2, 418_543 // 4),
         ):
             doublings = count_doublings(weights, times, tokens)
             rates = dropout_at(doublings, omitted[0]), weight_decay_at(doublings, omitted[1])
