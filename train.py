@@ -67,6 +67,7 @@ from training.state import TrainState
 from training.step import compute_gradients, make_model
 
 EXIT = 1.0  # seconds for the last checkpoint and the end of the command
+OVERFIT = 0.005  # nats per token by which the last evaluation is worse than the best
 SIGPIPE = 13  # a closed pipe or terminal; Windows does not have this signal
 
 
@@ -269,18 +270,21 @@ def sample(model: GPT, batches: Batches, config: Config) -> str:
     return text
 
 
-def describe_best(state: TrainState, before: float | None) -> str:
+def describe_best(state: TrainState, before: TrainState) -> str:
     """Return what to know if the last weights are not the best ones.
 
     Args:
-        before: the best loss when the session began.
+        before: the state when the session began.
     """
-    if state.best_step == state.step:
+    best, last = state.best_val_loss or 0.0, state.val_loss or 0.0
+    if state.step == before.step:
         return ""
-    if state.best_val_loss == before or state.best_step == 0:
-        what = f"this session gained nothing, and ended at {state.val_loss:.4f}"
+    if best == before.best_val_loss or state.best_step == 0:
+        what = f"this session gained nothing, and ended at {last:.4f}"
+    elif last - best > OVERFIT:
+        what = f"it is overfit: the steps after that raised the loss to {last:.4f}"
     else:
-        what = f"it is overfit: the steps after that raised the loss to {state.val_loss:.4f}"
+        return ""
     return (
         f" at step {state.best_step}, whose weights are used\n{what}; "
         f"train on more text, for fewer steps, or with more --model.dropout"
@@ -346,6 +350,9 @@ def start_again(saved: SavedRun, file: str | None, values: Values, processes: Pr
     config = change_config(saved, "--resume", file, values)
     plan, planned, state = config.train, saved.config.train, saved.header.state
     folder, notes = shell_word(saved.path.parent), []
+    if state.best_val_loss is not None:  # earlier versions do not have its step
+        best = open_run(saved.path.parent, "best", weights=False)
+        state.best_step = best.header.state.step
     decay_start = min(plan.decay_start, planned.decay_start)
     if plan.end == state.step:
         notes.append(
@@ -360,9 +367,9 @@ def start_again(saved: SavedRun, file: str | None, values: Values, processes: Pr
                     f"{folder} repeats its decay, which took {decay:.0f} s, to become longer; give "
                     f"more --train.minutes"
                 )
-            best, best_step = state.best_val_loss, state.best_step
+            shorter = state
             saved, state = earlier, earlier.header.state
-            state.best_val_loss, state.best_step = best, best_step
+            state.best_val_loss, state.best_step = shorter.best_val_loss, shorter.best_step
             notes.append(f"back to step {state.step}, before the learning rates decayed")
         else:
             notes.append("note: the result differs from a run that was planned with this end")
@@ -456,7 +463,7 @@ def main(argv: list[str]) -> int:
         # Training, and what to do next
         run = shell_word(folder) if folder else "the run"
         deadline = common.start.BEGAN + counting + 60 * config.train.minutes - state.seconds - EXIT
-        best_before = state.best_val_loss
+        before = dataclasses.replace(state)
         try:
             stopped = train(
                 folder,
@@ -483,7 +490,7 @@ def main(argv: list[str]) -> int:
     study = "report" if config.model.norm == "layer" else "heads"  # what the page supports
     print(
         f"done: {run}, {state.step} steps in {state.seconds:.0f} s, "
-        f"best validation loss {state.best_val_loss:.4f}{describe_best(state, best_before)}\n"
+        f"best validation loss {state.best_val_loss:.4f}{describe_best(state, before)}\n"
         f"next:\n  python sample.py {run}\n  python study.py {study} {run}"
     )
     return 0
