@@ -13,29 +13,25 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from common.errors import UserError, command, printable, shell_word
+from common.errors import UserError, command, shell_word
 from configs.config import STRICT, Config, TrainConfig
-from configs.load import SECTIONS, Values, build, read_command_line, read_config, read_yaml
-from data.batches import Batches, check_named_text, open_batches
-from data.sources import check_column
+from configs.load import SECTIONS, build, read_command_line
+from data.batches import Batches
 from model.fast.choose import choose_decoder
 from model.generate import Sampling, generate
 from model.gpt import GPT
 from training.budget import expect_steps, set_end
 from training.checkpoint import (
     Header,
-    SavedRun,
     half_precision,
     model_tensors,
     open_run,
@@ -44,14 +40,13 @@ from training.checkpoint import (
     snapshot_steps,
 )
 from training.evaluate import evaluate_splits, evaluation_steps
-from training.folder import check_changes, find_run, lock_run, make_folder, rewind, save_config
+from training.folder import find_run, lock_run, make_folder, rewind, save_config
 from training.log import Log
 from training.machine import (
     Machine,
     Processes,
     StopSignal,
     join_processes,
-    prepare_machine,
     read_processes,
 )
 from training.optim import (
@@ -63,6 +58,7 @@ from training.optim import (
     update_weights,
     weight_decay_at,
 )
+from training.start import start_again, start_from, start_new
 from training.state import TrainState
 from training.step import compute_gradients, make_model
 
@@ -289,127 +285,6 @@ def describe_best(state: TrainState, before: TrainState) -> str:
         f" at step {state.best_step}, whose weights are used\n{what}; "
         f"train on more text, for fewer steps, or with more --model.dropout"
     )
-
-
-class Start(NamedTuple):
-    """What a run starts from: a config alone, its own checkpoint, or the weights of another run."""
-
-    config: Config
-    state: TrainState
-    machine: Machine
-    batches: Batches
-
-    restore: Callable[[GPT, Optimizer], None]
-    """Copies what was saved into the model and the optimizer."""
-
-    name: str
-    """The beginning of a new run's name."""
-
-    weights: str = ""
-    """The origin of the weights, in lines of config.yaml."""
-
-    notes: tuple[str, ...] = ()
-    """Lines to print."""
-
-
-def start_new(file: str | None, values: Values, processes: Processes) -> Start:
-    """Start a run from the config."""
-    config = read_flags(values, file)
-    machine = prepare_machine(config.train, processes)
-    batches = open_batches(config.data, config.model.block_size, config.train.seed)
-    name = Path(file).stem if file else "default"
-    return Start(config, TrainState(), machine, batches, lambda model, optimizer: None, name)
-
-
-def start_from(saved: SavedRun, file: str | None, values: Values, processes: Processes) -> Start:
-    """Start a run from the weights of another one, which are evaluated before the first step."""
-    config = change_config(saved, "--init_from", file, values)
-    machine = prepare_machine(config.train, processes)
-    batches = open_batches(
-        config.data,
-        config.model.block_size,
-        config.train.seed,
-        saved.tokenizer,
-        extend=True,
-        saved=saved.header.corpus,
-    )
-    return Start(
-        config,
-        TrainState(last_eval_step=-1),
-        machine,
-        batches,
-        lambda model, optimizer: saved.restore(model),
-        Path(file).stem if file else f"from-{saved.path.parent.name}",
-        saved.origin + saved.new_characters(batches.tokenizer),
-    )
-
-
-def start_again(saved: SavedRun, file: str | None, values: Values, processes: Processes) -> Start:
-    """Continue a run from its last checkpoint. If its learning rates have begun to decay and its
-    end changes, continue from the checkpoint before that, as if this end had been planned."""
-    config = change_config(saved, "--resume", file, values)
-    plan, planned, state = config.train, saved.config.train, saved.header.state
-    folder, notes = shell_word(saved.path.parent), []
-    if state.best_val_loss is not None:  # earlier versions do not have its step
-        best = open_run(saved.path.parent, "best", weights=False)
-        state.best_step = best.header.state.step
-    decay_start = min(plan.decay_start, planned.decay_start)
-    if plan.end == state.step:
-        notes.append(
-            f"{folder} is finished; to train on, raise --train.max_steps or --train.minutes"
-        )
-    elif plan.end != planned.end and state.step > decay_start:
-        earlier = open_run(saved.path.parent, "before_decay")
-        if state.step <= plan.end and earlier.header.state.step <= decay_start:
-            decay = state.seconds - earlier.header.state.seconds
-            if plan.max_steps is None and 60 * plan.minutes < decay:
-                raise UserError(
-                    f"{folder} repeats its decay, which took {decay:.0f} s, to become longer; give "
-                    f"more --train.minutes"
-                )
-            shorter = state
-            saved, state = earlier, earlier.header.state
-            state.best_val_loss, state.best_step = shorter.best_val_loss, shorter.best_step
-            notes.append(f"back to step {state.step}, before the learning rates decayed")
-        else:
-            notes.append("note: the result differs from a run that was planned with this end")
-    if plan.max_steps is None and "minutes" in given(file, values, "train"):
-        plan = dataclasses.replace(plan, minutes=plan.minutes + state.seconds / 60)
-        config = dataclasses.replace(config, train=plan)
-    machine = prepare_machine(plan, processes, saved.header.machine)
-    if saved.header.machine != machine:
-        before = printable(str(saved.header.machine))
-        notes.append(f"note: rounding may differ from the previous session: {before}")
-    corpus, block_size = saved.header.corpus, config.model.block_size
-    batches = open_batches(config.data, block_size, plan.seed, saved.tokenizer, saved=corpus)
-    saved.check_resume(batches.corpus, plan)
-    return Start(config, state, machine, batches, saved.restore, "", saved.origin, tuple(notes))
-
-
-def change_config(saved: SavedRun, flag: str, file: str | None, values: Values) -> Config:
-    """Return the config of a saved run with the given changes.
-
-    Raises:
-        UserError: for a change that `flag` does not allow, or a text that only the saved run names.
-    """
-    config = read_flags(values, file, saved.config)
-    check_changes(saved.config, config, flag)
-    if "source" not in given(file, values, "data"):
-        check_named_text(config.data, saved.tokenizer, saved.header.corpus)
-    return config
-
-
-def read_flags(values: Values, file: str | None, config: Config = Config()) -> Config:  # noqa: B008
-    """Read the config, and reject a column that its text does not have."""
-    config = read_config(values, file, config)
-    if "column" in values["data"]:
-        check_column(config.data)
-    return config
-
-
-def given(file: str | None, values: Values, section: str) -> dict[str, Any]:
-    """Return what the file and the flags give in a section of the config."""
-    return read_yaml(file).get(section, {}) | values[section]
 
 
 @command
