@@ -53,6 +53,8 @@ def test_error_while_reading_a_file_names_the_file() -> None:
     for error in (KeyError("x"), RecursionError("y"), RuntimeError("a\n  b"), OSError(5, "z")):
         with pytest.raises(UserError, match=r"^some.file is damaged: \S.*$"), reading("some.file"):
             raise error
+    with pytest.raises(UserError, match=r"damaged: unknown or missing: 'x'$"), reading("some.file"):
+        raise KeyError("x")
     with pytest.raises(UserError, match="said already"), reading("some.file"):
         raise UserError("said already")
 
