@@ -1,7 +1,7 @@
 """Measurements of a trained model on sequences of tokens: loss, scores of heads, ablation, copying,
 and the logit lens. Losses are in nats per token."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from common.errors import UserError
 from common.progress import progress
-from lens.capture import capture, head_replaced
+from lens.capture import Pass, blocks_of, capture, head_replaced
 from lens.metrics import MATCH, SCORES
 from model.gpt import GPT, next_token_loss
 
@@ -107,16 +107,37 @@ def mean_outputs(model: GPT, tokens_BT: Tensor) -> Tensor:
     return mean_LHD
 
 
-def ablations(
-    model: GPT, tokens_BT: Tensor, values_LHD: Tensor, what: str
-) -> Iterator[tuple[int, int, Tensor]]:
-    """Yield the layer and the index of each head, and the change of each prediction's loss, (B, T),
-    if the head's output, before W_O, is replaced by its row of `values_LHD`."""
-    whole_BT = token_losses(model, tokens_BT)
-    for layer, head in progress([*np.ndindex(*values_LHD.shape[:2])], what):
-        with head_replaced(model, layer, head, values_LHD[layer, head]):
-            change_BT = token_losses(model, tokens_BT) - whole_BT
-        yield layer, head, change_BT
+@torch.no_grad()
+def ablations(model: GPT, tokens_BT: Tensor, values_LHD: Tensor, what: str) -> Tensor:
+    """Return the change of each prediction's loss, (L, H, B, T), if a head's output, before W_O, is
+    replaced by its row of `values_LHD`. Only the head's layer and the later ones are computed for
+    each head.
+
+    Args:
+        tokens_BT: sequences of up to block_size + 1 tokens.
+        what: the name of the progress bar.
+
+    Raises:
+        UserError: if GPT.forward does more than its blocks, one after the other.
+    """
+    blocks, changes = blocks_of(model), []
+
+    def losses_from(layer: int, seen: Pass, answers_BT: Tensor) -> Tensor:
+        x_BTC = seen.residual[layer]
+        for block in blocks[layer:]:
+            x_BTC = block(x_BTC)
+        return losses_of(model.unembed(x_BTC), answers_BT)
+
+    for batch in progress(micro_batches(model, tokens_BT), what):
+        seen, answers_BT, changed = capture(model, batch[:, :-1]), batch[:, 1:], []
+        whole_BT = losses_of(seen.logits_BTV, answers_BT)
+        if not torch.allclose(losses_from(0, seen, answers_BT), whole_BT, atol=1e-4):
+            raise UserError("GPT.forward must be its blocks, then GPT.unembed; update ablations")
+        for layer, head in np.ndindex(*values_LHD.shape[:2]):
+            with head_replaced(model, layer, head, values_LHD[layer, head]):
+                changed.append(losses_from(layer, seen, answers_BT) - whole_BT)
+        changes.append(torch.stack(changed))
+    return torch.cat(changes, 1).unflatten(0, values_LHD.shape[:2])
 
 
 def ablate(model: GPT, tokens_BT: Tensor) -> dict[str, Tensor]:
@@ -131,10 +152,8 @@ def ablate(model: GPT, tokens_BT: Tensor) -> dict[str, Tensor]:
     """
     mean_LHD, changes = mean_outputs(model, tokens_BT), {}
     for kind, values_LHD in (("zero", torch.zeros_like(mean_LHD)), ("mean", mean_LHD)):
-        change_LHB = torch.empty(*mean_LHD.shape[:2], len(tokens_BT))
         what = f"ablating each head ({kind})"
-        for layer, head, change_BT in ablations(model, tokens_BT, values_LHD, what):
-            change_LHB[layer, head] = change_BT.mean(1)
+        change_LHB = ablations(model, tokens_BT, values_LHD, what).mean(-1)
         changes[kind] = change_LHB.mean(-1)
         changes[f"{kind}_error"] = change_LHB.std(-1) / len(tokens_BT) ** 0.5
     return changes

@@ -9,6 +9,7 @@ import numpy as np
 
 from data.batches import TextBatches
 from data.ngrams import MAX_TOKENS, Array, Order, sort_ngrams
+from lens.subject import spread_places
 
 READ_AT_ONCE = 1_000_000  # tokens
 
@@ -93,6 +94,18 @@ def count_ngrams(train: Array, V: int, max_order: int) -> NgramModel:
         model.orders.append(Grams(keys, np.append(share, np.float32(0)), left))
         order = longer
     return model
+
+
+def read_ngrams(batches: TextBatches, count: int) -> tuple[Array, Array]:
+    """Return the surprisal of each token that `count` sequences predict, and the length of its
+    longest counted context, (count, T) each. The n-grams also read the tokens before a sequence."""
+    T, known, parts = batches.block_size, len(ngrams_of(batches).orders) - 1, []
+    for place in spread_places(batches, count):
+        start = place * T + 1  # the first token that is predicted
+        read = ngrams_of(batches).read(batches.val_tokens[max(0, start - known) : start + T])
+        parts.append([array[-T:] for array in read])
+    nats, lengths = zip(*parts, strict=True)
+    return np.stack(nats), np.stack(lengths)
 
 
 def mixed_losses(one: Array, other: Array) -> Array:
