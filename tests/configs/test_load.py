@@ -25,7 +25,7 @@ from configs.load import (
 from data.tasks import TASKS
 from data.tokenizer import KINDS
 from lens.report import Report
-from model.layers import ACTIVATIONS
+from model.gpt import ACTIVATIONS
 from training.folder import save_config
 from training.optim import OPTIMIZERS, SCHEDULES
 
