@@ -26,6 +26,7 @@ from common.errors import UserError, command, shell_word
 from configs.config import STRICT, Config, TrainConfig
 from configs.load import SECTIONS, build, read_command_line
 from data.batches import Batches
+from data.tasks import TASKS
 from model.fast.choose import choose_decoder
 from model.generate import Sampling, generate
 from model.gpt import GPT
@@ -172,7 +173,7 @@ def train(
             rng = np.random.default_rng([plan.seed, index, processes.rank])
             torch.manual_seed(int(rng.integers(2**63)))
             passes = batches.passes(index, plan.batch_size)
-            doublings = count_doublings(optimizer.weights, passes, len(batches.train_tokens))
+            doublings = count_doublings(optimizer.weights, passes, len(batches.tokens["training"]))
             if config.model.dropout is None:  # else it is constant, also for compiled code
                 model.set_dropout(dropout_at(doublings, config.model))
             loss, norm = compute_gradients(ddp_model, optimizer.weights, shard, plan)
@@ -215,7 +216,7 @@ def describe_end(config: Config, batches: Batches, model: GPT) -> str:
     """Return in one line how long the run is, how often it reads its text, and what follows."""
     steps = config.train.max_steps or 0
     passes = batches.passes(steps, config.train.batch_size)
-    weights, tokens = dict(model.named_parameters()), len(batches.train_tokens)
+    weights, tokens = dict(model.named_parameters()), len(batches.tokens["training"])
     doublings = count_doublings(weights, passes, tokens)
     reads = f"reads the text {passes:.1f} times" if passes else "draws new sequences in each step"
     first, last = (
@@ -261,7 +262,8 @@ def sample(model: GPT, batches: Batches, config: Config) -> str:
     if note:
         print(f"note: {note}", file=sys.stderr)
     tokens = generate(decoder, prompt_BT, config.train.sample_tokens, Sampling(), generator)
-    text = batches.tokenizer.decode([*batches.start, *(int(token) for token in tokens)])
+    start = [batches.corpus.start_token] if batches.task else []  # which a text does not show
+    text = batches.tokenizer.decode([*start, *(int(token) for token in tokens)])
     model.train()
     return text
 
@@ -292,7 +294,8 @@ def main(argv: list[str]) -> int:
     """The life of a run: command line, text, model, training, and what to do next."""
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
     sections = {"": Options} | SECTIONS
-    words, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
+    description = f"Train a GPT on a text, or on a task: {', '.join(TASKS)}."
+    words, values = read_command_line(sections, argv, usage, description)
     options, file = build(Options, values[""]), words[0] if words else None
     processes, folder = read_processes(), None
     with ExitStack() as stack:  # the run's lock, and the group of processes
@@ -315,7 +318,7 @@ def main(argv: list[str]) -> int:
                 "--train.compile needs a --model.dropout that does not change, such as 0"
             )
         stack.enter_context(join_processes(processes, config.train, machine.device))
-        about = f"{machine}\ntext: {batches}"
+        about = f"{machine}\ntext: {batches.about}"
         if config.train.eval_tokens < batches.validation_tokens:
             about += f"; evaluations use {config.train.eval_tokens:,} of the validation tokens"
         about += start.weights

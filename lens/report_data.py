@@ -16,7 +16,6 @@ from torch import Tensor
 
 from common.errors import UserError, printable
 from common.progress import progress
-from data.batches import TextBatches
 from data.ngrams import MAX_TOKENS
 from formats.reference import check_reference
 from lens.capture import capture
@@ -126,9 +125,9 @@ def training_text(subject: Subject) -> dict[str, Any]:
         UserError: if the run was trained on generated sequences, or on another text.
     """
     batches, trained_on = subject.batches, subject.header.corpus.sha256
-    if not isinstance(batches, TextBatches) or batches.corpus.sha256 != trained_on:
+    if batches.task or batches.corpus.sha256 != trained_on:
         raise UserError("--with_text needs the text that the run was trained on; omit it")
-    tokens = batches.train_tokens[-MAX_TOKENS:]
+    tokens = batches.tokens["training"][-MAX_TOKENS:]
     return {
         "order": len(batches.baselines) - 1,  # without the uniform distribution
         "bytes_per_token": tokens.itemsize,
@@ -273,8 +272,9 @@ def measure(
     if matching := subject.matching(text_BT):
         scores |= score_match(model, *matching)
     if subject.task:
-        for split in subject.batches.evaluated.values():
-            result = evaluate(model, split(len(sequences_BT)), subject.batches, Processes())
+        for name in subject.batches.evaluated:
+            split = subject.batches.split(name, len(sequences_BT))
+            result = evaluate(model, split, subject.batches, Processes())
             accuracy.append(result and result.accuracy)
         model.eval()
     lens_loss = logit_lens(model, sequences_BT)

@@ -119,7 +119,7 @@ class Text:
     @cached_property
     def task(self) -> Task | None:
         """The task that is measured on, if it is one."""
-        return getattr(self.batches, "task", None)
+        return self.batches.task
 
     def matching(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
         """Return the sequences with matches, and these, (B, 1, T, T); nothing if there are none."""
@@ -176,7 +176,7 @@ class Subject(Text):
             tokens = repeated(self.V, period, 1)[0]
         else:
             batches = self.open(self.config.model.block_size)
-            tokens = next(batches.validation_batches(1))[0, :PROMPT_TOKENS]
+            tokens = next(batches.split("validation", 1))[0, :PROMPT_TOKENS]
         if len(tokens) < 2:
             raise UserError("--prompt must have at least 2 tokens")
         return tokens[: self.window]

@@ -26,7 +26,7 @@ from torch import Tensor
 import train
 from configs.config import TrainConfig
 from configs.load import SECTIONS, read_command_line, read_config
-from data.batches import TextBatches, open_batches
+from data.batches import open_batches
 from data.ngrams import open_baselines
 from model.generate import Sampling, generate
 from model.gpt import GPT
@@ -147,8 +147,7 @@ def test_run_matches_a_plain_training_loop(
     run = Path("runs/a")
     config = open_run(run).config
     batches = open_batches(config.data, config.model.block_size, 5)
-    assert isinstance(batches, TextBatches)
-    tokens = len(batches.train_tokens)
+    tokens = len(batches.tokens["training"])
     torch.manual_seed(5)
     model = GPT(config.model, batches.tokenizer.vocab_size)
     optimizer = make_optimizer(model, config.train)
@@ -159,7 +158,7 @@ def test_run_matches_a_plain_training_loop(
             batch = batches.train_batch(step - 1, 16)
             seed = np.random.default_rng([5, step - 1, 0]).integers(2**63)
             torch.manual_seed(int(seed))
-            passes = (step - 1) * 16 * 32 / len(batches.train_tokens)
+            passes = (step - 1) * 16 * 32 / len(batches.tokens["training"])
             doublings = count_doublings(optimizer.weights, passes, tokens)
             model.set_dropout(min(0.5, 0.07 * doublings) if rising else 0.2)
             loss, norm = compute_gradients(model, optimizer.weights, batch, config.train)
@@ -168,7 +167,7 @@ def test_run_matches_a_plain_training_loop(
             numbers["learning_rate"][step] = get_lr_scale(step - 1, config.train) * 1e-2
         weights[step] = {name: tensor.half() for name, tensor in model_tensors(model).items()}
         if step in (7, 14, 21, 24):
-            split = batches.validation_batches(8)
+            split = batches.split("validation", 8)
             result = evaluate(model, split, batches, Processes())
             assert result
             val_loss[step] = result.loss
@@ -188,7 +187,7 @@ def test_run_matches_a_plain_training_loop(
     for step, path in snapshots.items():
         assert_same_tensors(load_file(path), weights[step])
     printed = capsys.readouterr().out.splitlines()
-    passes = 24 * 16 * 32 / len(batches.train_tokens)
+    passes = 24 * 16 * 32 / len(batches.tokens["training"])
     doublings = count_doublings(optimizer.weights, passes, tokens)
     rates = f"dropout rises to {min(0.5, 0.07 * doublings):.2g}" if rising else "dropout 0.2"
     rates += f", weight decay rises to {0.1 + 0.15 * doublings:.2g}"
