@@ -21,14 +21,11 @@ from common.errors import UserError, printable
 from configs.config import DataConfig
 from data.corpus import Corpus, Text, find_entry, hash_text, load_text, read_entry
 from data.ngrams import Array, open_baselines
-from data.sources import find_source
+from data.sources import TextError, find_source
 from data.tasks import TASKS, is_task
 from data.tasks.task import Task
 from data.tokenizer import CharTokenizer, Tokenizer, WordTokenizer
 
-# Parts of messages that do not apply to a study
-SMALLER_CONTEXT = ", a larger --data.val_fraction or, in a new run, a smaller --model.block_size"
-SAME_TEXT = "; --resume takes the same text only, --init_from any"
 HELD_OUT = 256  # sequences of each split of a task
 SPLITS = {"validation": 0, "training": 2, "test": 3}  # and what draws those of a task
 # Tokens of a file that are held out; of shorter ones, whole files are. This does not depend on the
@@ -64,7 +61,7 @@ def open_batches(
     V = batches.tokenizer.vocab_size
     # Sequences are ids: a saved run keeps its own tokens.
     batches.tokenizer = tokenizer or batches.tokenizer
-    about = f"--data.source {config.source} has its own vocabulary, of {V} tokens"
+    about = f"the task {config.source} has its own vocabulary, of {V} tokens"
     if config.tokenizer != "char":
         raise UserError(f"{about}; omit --data.tokenizer")
     if batches.tokenizer.vocab_size != V:
@@ -89,10 +86,8 @@ def check_named_text(config: DataConfig, tokenizer: Tokenizer, corpus: Corpus) -
         if len(source.parts) > 1:
             path, *_ = max(source.identity[1:], key=lambda file: file[2])
             newest = f" (the newest file is {path})"
-        raise UserError(
-            f"{source.name}, the text of the saved run, has changed or is not here{newest}; to use "
-            f"it, give --data.source{SAME_TEXT}"
-        )
+        about = f"{source.name}, the text of the saved run, has changed or is not here{newest}"
+        raise TextError("changed", about)
 
 
 def cached_training_tokens(
@@ -224,11 +219,8 @@ def text_batches(
     parts, held_out = split_parts(text.tokens, corpus, *fractions)
     sizes = list(map(len, parts))
     if min(sizes[: 3 if config.test_fraction else 2]) <= block_size:
-        raise UserError(
-            f"the splits have {sizes} tokens, but a sequence has {block_size + 1}; use a "
-            f"longer text{' or a smaller --data.vocab_size' * (config.tokenizer == 'bpe')}"
-            f"{SMALLER_CONTEXT}"
-        )
+        message = f"the splits have {sizes} tokens, but a sequence has {block_size + 1}"
+        raise TextError("size", message)
     fewer = config.tokenizer == "bpe" and config.vocab_size > V
     note = f", fewer than vocab_size {config.vocab_size}" * fewer
     if not corpus.is_utf8:

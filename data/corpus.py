@@ -156,7 +156,7 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
                     digest.update(content)
                     is_utf8 &= content == text.encode(errors="ignore")
         if not counts.any():
-            raise UserError(f"{source.name} is empty; choose another --data.source")
+            raise UserError(f"{source.name} is empty; choose another text")
         info = {
             "sha256": digest.hexdigest(),
             "parts": lengths,

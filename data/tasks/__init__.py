@@ -28,6 +28,10 @@ TASKS: dict[Any, type[Task]] = {
     "wrap": Wrap,
     "maximum": Maximum,
 }
+# What names a text
+SOURCES = (
+    f"files, globs such as 'poems/*.txt', pydocs, hub:OWNER/NAME, or a task: {', '.join(TASKS)}"
+)
 
 
 def is_task(config: DataConfig) -> bool:

@@ -99,7 +99,7 @@ def test_pass_is_complete_or_evenly_spaced_within_the_limit(
 def test_split_of_exactly_one_sequence_is_enough() -> None:
     for val, test, sizes in ((0.1, 0, "90, 10, 0"), (0.9, 0, "10, 90, 0"), (0.4, 0.1, ".*, 10")):
         assert make(100, 9, val=val, test=test).train_batch(3, 2).shape == (2, 10)
-        with pytest.raises(UserError, match=rf"splits have \[{sizes}\] tokens, .* has 11;"):
+        with pytest.raises(UserError, match=rf"splits have \[{sizes}\] tokens, .* has 11"):
             make(100, 10, val=val, test=test)
 
 

@@ -174,9 +174,7 @@ def test_text_that_only_a_header_names_must_be_its_text(workplace: Path) -> None
     os.utime(name)
     check_named_text(config, loaded.tokenizer, loaded.corpus)
     Path(name).write_text(prose(901, 5))
-    with pytest.raises(
-        UserError, match=r"changed or is not here; to use it, give --data.source; --resume"
-    ):
+    with pytest.raises(UserError, match=r"changed or is not here"):
         check_named_text(config, loaded.tokenizer, loaded.corpus)
 
 
@@ -187,7 +185,7 @@ def test_newest_of_several_files_is_named_if_their_text_is_another_one(workplace
     for i, name in enumerate(names):
         os.utime(name, (1e9 - i, 1e9 - i))
     Path(names[1]).write_text(prose(501, 1))
-    with pytest.raises(UserError, match=r"here \(the newest file is .*/ch1.txt\); to use it"):
+    with pytest.raises(UserError, match=r"here \(the newest file is .*/ch1.txt\)$"):
         check_named_text(config, loaded.tokenizer, loaded.corpus)
 
 
@@ -197,5 +195,5 @@ def test_position_of_a_bad_byte_counts_from_the_start_of_the_file(workplace: Pat
     assert len(before) > data.sources.CHUNK and data.sources.CHUNK % 6 == 2
     for rest in (b"\x92 and on", b"\xe6\x97"):
         Path("t.txt").write_bytes(before + rest)
-        with pytest.raises(UserError, match=r"t.txt is not UTF-8 text at byte 180,000; convert"):
+        with pytest.raises(UserError, match=r"t.txt is not UTF-8 text at byte 180,000"):
             load_text(DataConfig(source="t.txt"))
