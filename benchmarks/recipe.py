@@ -78,8 +78,8 @@ def halves(run: Path) -> frame.Row:
 
 def mean_and_deviation(values: Sequence[float]) -> str:
     """Return 'mean ± standard deviation', or the only number."""
-    mean = frame.show(statistics.mean(values))
-    return f"{mean} ± {frame.show(statistics.stdev(values))}" if len(values) > 1 else mean
+    mean = frame.formatted(statistics.mean(values))
+    return f"{mean} ± {frame.formatted(statistics.stdev(values))}" if len(values) > 1 else mean
 
 
 @command
