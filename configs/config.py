@@ -54,7 +54,7 @@ class DataConfig:
     learned from the text."""
 
     vocab_size: Annotated[int, Field(ge=257, le=60_000)] = 1024
-    """For bpe: number of distinct tokens, including 256 bytes."""
+    """For bpe: number of distinct tokens, including 256 bytes. A short text gives fewer."""
 
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Fraction of each file for validation. Its splits are training, validation and test, in this

@@ -51,22 +51,13 @@ def open_batches(
     Raises:
         UserError: if the text cannot be loaded, or a split is shorter than a sequence.
     """
-    if not is_task(config):
-        text = load_text(config, tokenizer, extend)
-        shortest_end = SHORTEST_END
-        if saved and saved.sha256 == text.corpus.sha256:
-            shortest_end = saved.shortest_end
-        return text_batches(text, config, block_size, seed, shortest_end)
-    batches = task_batches(config, block_size, seed)
-    V = batches.tokenizer.vocab_size
-    # Sequences are ids: a saved run keeps its own tokens.
-    batches.tokenizer = tokenizer or batches.tokenizer
-    about = f"the task {config.source} has its own vocabulary, of {V} tokens"
-    if config.tokenizer != "char":
-        raise UserError(f"{about}; omit --data.tokenizer")
-    if batches.tokenizer.vocab_size != V:
-        raise UserError(f"{about}, but the saved run has {batches.tokenizer.vocab_size}")
-    return batches
+    if is_task(config):
+        return task_batches(config, block_size, seed, tokenizer)
+    text = load_text(config, tokenizer, extend)
+    shortest_end = SHORTEST_END
+    if saved and saved.sha256 == text.corpus.sha256:
+        shortest_end = saved.shortest_end
+    return text_batches(text, config, block_size, seed, shortest_end)
 
 
 def check_named_text(config: DataConfig, tokenizer: Tokenizer, corpus: Corpus) -> None:
@@ -189,16 +180,25 @@ class Batches:
         return open_baselines(self.baselines_path, *splits, self.tokenizer.vocab_size)
 
 
-def task_batches(config: DataConfig, block_size: int, seed: int) -> Batches:
+def task_batches(
+    config: DataConfig, block_size: int, seed: int, tokenizer: Tokenizer | None = None
+) -> Batches:
     """Return the sequences of the task that the config names.
 
+    Args:
+        tokenizer: of a saved run, which keeps its own tokens.
+
     Raises:
-        UserError: for a config that the task rejects.
+        UserError: for a config that the task rejects, and a tokenizer with more or fewer tokens.
     """
     task = TASKS[config.source](config, block_size)
-    tokenizer = (
-        CharTokenizer(task.vocab) if isinstance(task.vocab, str) else WordTokenizer(task.vocab)
-    )
+    V, kind = len(task.vocab), CharTokenizer if isinstance(task.vocab, str) else WordTokenizer
+    about = f"the task {config.source} has its own vocabulary, of {V} tokens"
+    if config.tokenizer != "char":
+        raise UserError(f"{about}; omit --data.tokenizer")
+    tokenizer = tokenizer or kind(task.vocab)
+    if tokenizer.vocab_size != V:
+        raise UserError(f"{about}, but the saved run has {tokenizer.vocab_size}")
     corpus, none = Corpus(str(config.source), start_token=0), dict.fromkeys(SPLITS, np.empty(0))
     return Batches(str(task), tokenizer, corpus, block_size, seed, none, task=task)
 
@@ -221,10 +221,7 @@ def text_batches(
     if min(sizes[: 3 if config.test_fraction else 2]) <= block_size:
         message = f"the splits have {sizes} tokens, but a sequence has {block_size + 1}"
         raise TextError("size", message)
-    fewer = config.tokenizer == "bpe" and config.vocab_size > V
-    note = f", fewer than vocab_size {config.vocab_size}" * fewer
-    if not corpus.is_utf8:
-        note = "; the text is not UTF-8, so each byte counts as a character"
+    note = "; the text is not UTF-8, so each byte counts as a character" * (not corpus.is_utf8)
     whole = f" ({held_out} of {len(corpus.parts)} files held out whole)" * (held_out > 0)
     about = (
         f"{printable(corpus.source)}, {corpus.tokens:,} tokens (a vocabulary of {V}{note}), "
