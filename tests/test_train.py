@@ -33,6 +33,7 @@ from model.gpt import GPT
 from tests.conftest import DEBUG, ROOT, make_run, posix
 from tests.jobs import start_command
 from training.checkpoint import (
+    Header,
     load_checkpoint,
     model_tensors,
     open_run,
@@ -440,9 +441,9 @@ def start(name: str, flags: list[str], device: str) -> int:
     folder = Path("runs", name)
     folder.mkdir(parents=True)
     machine = dataclasses.replace(machine, device=device)
-    return train.train(
-        folder, config, TrainState(), batches, model, optimizer, machine, Processes()
-    )
+    plain, corpus = batches.tokenizer.to_dict(), batches.corpus
+    header = Header(config, plain, corpus, machine, TrainState())
+    return train.train(folder, header, batches, model, optimizer, Processes())
 
 
 RARELY = [*DROPOUT[1:], "--train.log_every=4"]

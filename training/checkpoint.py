@@ -13,6 +13,7 @@ runs/NAME/snapshots/00000120.safetensors.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import zlib
@@ -185,6 +186,7 @@ def copy_into(expected: dict[str, Tensor], tensors: dict[str, Tensor], path: Pat
 # --- snapshots -----------------------------------------------------------------------------------
 
 
+@functools.cache
 def snapshot_steps(config: TrainConfig, parameters: int) -> set[int]:
     """Return the steps of the snapshots. Those before the decay do not depend on the run's end.
 
