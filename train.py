@@ -10,11 +10,11 @@ python train.py --help                                explain every field
 import common.start
 
 import dataclasses
+import functools
 import math
 import sys
 import time
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from common.errors import UserError, command, shell_word
 from configs.config import STRICT, Config, TrainConfig
 from configs.load import SECTIONS, build, read_command_line
 from data.batches import Batches
+from data.tasks import TASKS
 from model.fast.choose import choose_decoder
 from model.generate import Sampling, generate
 from model.gpt import GPT
@@ -42,7 +43,6 @@ from training.evaluate import evaluate_splits
 from training.folder import find_run, lock_run, make_folder, rewind, save_config
 from training.log import Log
 from training.machine import (
-    Machine,
     Processes,
     StopSignal,
     join_processes,
@@ -85,32 +85,31 @@ class Options:
 
 def train(
     folder: Path | None,
-    config: Config,
-    state: TrainState,
+    header: Header,
     batches: Batches,
     model: GPT,
     optimizer: Optimizer,
-    machine: Machine,
     processes: Processes,
     deadline: float = math.inf,
     about: str = "",
 ) -> int:
     """Train to the last step, or to a signal to stop; return the signal, or 0.
 
-    All that changes is in `model`, `optimizer` and `state`, and `max_steps` is set if it is not.
+    All that changes is in `model`, `optimizer` and the header's state, and `max_steps` is set if it
+    is not.
 
     Args:
         folder: of the run; None in a process that neither writes nor prints.
+        header: of the run's checkpoints.
         deadline: the time at which a run without `max_steps` has to end, by `time.perf_counter`.
         about: the comments of config.yaml.
 
     Raises:
         FloatingPointError: naming the step whose loss or gradient is not finite.
     """
+    config, state, size = header.config, header.state, model.num_parameters()
     plan, ddp_model = config.train, processes.wrap_ddp(model)
-    header = Header(config, batches.tokenizer.to_dict(), batches.corpus, machine, state)
-    snapshots = snapshot_steps(plan, model.num_parameters())
-    read_every = 1 if machine.device == "cpu" else plan.log_every  # reading waits for a GPU
+    read_every = 1 if header.machine.device == "cpu" else plan.log_every  # reading waits for a GPU
     pending: list[tuple[Tensor, Tensor]] = []  # losses and gradient norms, on the device
     readings = [(state.step, 0.0)]  # numbers of steps, and the seconds they took in this session
     busy, stopped = 0.0, 0  # seconds of the steps in this session; the signal to stop
@@ -130,13 +129,12 @@ def train(
                 if ended := set_end(plan, state.step, expected):
                     plan, config = ended, dataclasses.replace(config, train=ended)
                     header = dataclasses.replace(header, config=config)
-                    snapshots = snapshot_steps(plan, model.num_parameters())
                     log.print(describe_end(config, batches, model))
                     if folder:
                         save_config(folder, config, about)
 
             # 2. Evaluate and save what is due. Return if training is over or told to stop.
-            due = due_at(state.step, plan, snapshots)
+            due = due_at(state.step, plan, size)
             if "evaluation" in due and state.step > state.last_eval_step and not stopped:
                 started = time.perf_counter()
                 evaluations = evaluate_splits(model, batches, config, processes, stop)
@@ -171,13 +169,13 @@ def train(
             rng = np.random.default_rng([plan.seed, index, processes.rank])
             torch.manual_seed(int(rng.integers(2**63)))
             model.dropout.p, weight_decay = regularization(
-                optimizer.weights, passes, len(batches.train_tokens), config
+                optimizer.weights, passes, len(batches.tokens["training"]), config
             )
             loss, norm = compute_gradients(ddp_model, optimizer.weights, shard, plan)
             pending.append((loss, norm))
 
             # 4. Read the results, if something needs them, before the weights are updated.
-            reading = state.step % read_every == 0 or due_at(state.step, plan, snapshots)
+            reading = state.step % read_every == 0 or due_at(state.step, plan, size)
             if reading:
                 losses, norms = (
                     processes.mean(*torch.stack(each).tolist())
@@ -194,21 +192,23 @@ def train(
                 stopped = processes.max(stop.number or (0 if log.is_open else SIGPIPE))
 
 
-def due_at(step: int, plan: TrainConfig, snapshots: set[int]) -> set[str]:
-    """Return what is due after this many steps, for which their results have to be read."""
+def due_at(step: int, plan: TrainConfig, size: int) -> set[str]:
+    """Return what is due after this many steps of a model with `size` weights, for which their
+    results have to be read."""
     ended, decays = step >= plan.end, step == plan.decay_start
     is_due = {
         "end": ended,
         "decay": decays,
         "evaluation": ended or step % plan.eval_every == 0,
         "checkpoint": ended or decays or step % plan.save_every == 0,
-        "snapshot": step in snapshots,
+        "snapshot": step in snapshot_steps(plan, size),
         # To know early how long a step takes
         "estimate": plan.max_steps is None and step <= plan.warmup_steps,
     }
     return {name for name, due in is_due.items() if due}
 
 
+@functools.cache
 def snapshot_steps(config: TrainConfig, parameters: int) -> set[int]:
     """Return the steps of the snapshots. Those before the decay do not depend on the run's end.
 
@@ -235,7 +235,7 @@ def describe_end(config: Config, batches: Batches, model: GPT) -> str:
     """Return in one line how long the run is, how often it reads its text, and what follows."""
     steps = config.train.max_steps or 0
     passes = batches.passes(steps, config.train.batch_size)
-    weights, tokens = dict(model.named_parameters()), len(batches.train_tokens)
+    weights, tokens = dict(model.named_parameters()), len(batches.tokens["training"])
     reads = f"reads the text {passes:.1f} times" if passes else "draws new sequences in each step"
     first, last = (regularization(weights, each, tokens, config) for each in (0.0, passes))
     rates = [
@@ -277,7 +277,8 @@ def sample(model: GPT, batches: Batches, config: Config) -> str:
     if note:
         print(f"note: {note}", file=sys.stderr)
     tokens = generate(decoder, prompt_BT, config.train.sample_tokens, Sampling(), generator)
-    text = batches.tokenizer.decode([*batches.start, *(int(token) for token in tokens)])
+    start = [batches.corpus.start_token] if batches.task else []  # which a text does not show
+    text = batches.tokenizer.decode([*start, *(int(token) for token in tokens)])
     model.train()
     return text
 
@@ -308,7 +309,8 @@ def main(argv: list[str]) -> int:
     """The life of a run: command line, text, model, training, and what to do next."""
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
     sections = {"": Options} | SECTIONS
-    words, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
+    description = f"Train a GPT on a text, or on a task: {', '.join(TASKS)}."
+    words, values = read_command_line(sections, argv, usage, description)
     options, file = build(Options, values[""]), words[0] if words else None
     processes, folder = read_processes(), None
     with ExitStack() as stack:  # the run's lock, and the group of processes
@@ -322,16 +324,12 @@ def main(argv: list[str]) -> int:
         else:
             start = start_new(file, values, processes)
         config, state, machine, batches = start[:4]
-        if config.train.tensorboard and find_spec("tensorboard") is None:
-            raise UserError(
-                "tensorboard is not installed; install it, or --train.tensorboard false"
-            )
         if config.train.compile and config.model.dropout is None:
             raise UserError(
                 "--train.compile needs a --model.dropout that does not change, such as 0"
             )
         stack.enter_context(join_processes(processes, config.train, machine.device))
-        about = f"{machine}\ntext: {batches}"
+        about = f"{machine}\ntext: {batches.about}"
         if config.train.eval_tokens < batches.validation_tokens:
             about += f"; evaluations use {config.train.eval_tokens:,} of the validation tokens"
         about += start.weights
@@ -355,19 +353,9 @@ def main(argv: list[str]) -> int:
         run = shell_word(folder) if folder else "the run"
         deadline = common.start.BEGAN + counting + 60 * config.train.minutes - state.seconds - EXIT
         before = dataclasses.replace(state)
+        header = Header(config, batches.tokenizer.to_dict(), batches.corpus, machine, state)
         try:
-            stopped = train(
-                folder,
-                config,
-                state,
-                batches,
-                model,
-                optimizer,
-                machine,
-                processes,
-                deadline,
-                about,
-            )
+            stopped = train(folder, header, batches, model, optimizer, processes, deadline, about)
         except FloatingPointError as error:
             raise UserError(
                 f"{error}; {run} keeps its last checkpoint. Start again with a lower "

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.batches import TextBatches
+from data.batches import Batches
 from data.ngrams import MAX_TOKENS, Array, Order, sort_ngrams
 
 READ_AT_ONCE = 1_000_000  # tokens
@@ -70,9 +70,9 @@ def shift(places: Array) -> Array:
 
 
 @functools.lru_cache(maxsize=1)  # which commands read several times
-def ngrams_of(batches: TextBatches) -> NgramModel:
+def ngrams_of(batches: Batches) -> NgramModel:
     """Return the n-grams of the training split, of up to the order of the baselines."""
-    train, order = batches.train_tokens[-MAX_TOKENS:], len(batches.baselines) - 1
+    train, order = batches.tokens["training"][-MAX_TOKENS:], len(batches.baselines) - 1
     return count_ngrams(train, batches.tokenizer.vocab_size, order)
 
 

@@ -26,13 +26,14 @@ from torch import Tensor
 import train
 from configs.config import TrainConfig
 from configs.load import SECTIONS, read_command_line, read_config
-from data.batches import TextBatches, open_batches
+from data.batches import open_batches
 from data.ngrams import open_baselines
 from model.generate import Sampling, generate
 from model.gpt import GPT
 from tests.conftest import DEBUG, ROOT, make_run, posix
 from tests.jobs import start_command
 from training.checkpoint import (
+    Header,
     load_checkpoint,
     model_tensors,
     open_run,
@@ -146,8 +147,7 @@ def test_run_matches_a_plain_training_loop(
     run = Path("runs/a")
     config = open_run(run).config
     batches = open_batches(config.data, config.model.block_size, 5)
-    assert isinstance(batches, TextBatches)
-    tokens = len(batches.train_tokens)
+    tokens = len(batches.tokens["training"])
     torch.manual_seed(5)
     model = GPT(config.model, batches.tokenizer.vocab_size)
     optimizer = make_optimizer(model, config.train)
@@ -158,7 +158,7 @@ def test_run_matches_a_plain_training_loop(
             batch = batches.train_batch(step - 1, 16)
             seed = np.random.default_rng([5, step - 1, 0]).integers(2**63)
             torch.manual_seed(int(seed))
-            passes = (step - 1) * 16 * 32 / len(batches.train_tokens)
+            passes = (step - 1) * 16 * 32 / len(batches.tokens["training"])
             rates = regularization(optimizer.weights, passes, tokens, config)
             model.dropout.p = rates[0] if rising else 0.2
             loss, norm = compute_gradients(model, optimizer.weights, batch, config.train)
@@ -167,7 +167,7 @@ def test_run_matches_a_plain_training_loop(
             numbers["learning_rate"][step] = get_lr_scale(step - 1, config.train) * 1e-2
         weights[step] = {name: tensor.half() for name, tensor in model_tensors(model).items()}
         if step in (7, 14, 21, 24):
-            split = batches.validation_batches(8)
+            split = batches.split("validation", 8)
             result = evaluate(model, split, batches, Processes())
             assert result
             val_loss[step] = result.loss
@@ -187,7 +187,7 @@ def test_run_matches_a_plain_training_loop(
     for step, path in snapshots.items():
         assert_same_tensors(load_file(path), weights[step])
     printed = capsys.readouterr().out.splitlines()
-    passes = 24 * 16 * 32 / len(batches.train_tokens)
+    passes = 24 * 16 * 32 / len(batches.tokens["training"])
     dropout, decay = regularization(optimizer.weights, passes, tokens, config)
     said_of_both = f"dropout {f'rises to {dropout:.2g}' if rising else '0.2'}"
     said_of_both += f", weight decay rises to {decay:.2g}"
@@ -461,9 +461,9 @@ def start(name: str, flags: list[str], device: str) -> int:
     folder = Path("runs", name)
     folder.mkdir(parents=True)
     machine = dataclasses.replace(machine, device=device)
-    return train.train(
-        folder, config, TrainState(), batches, model, optimizer, machine, Processes()
-    )
+    plain, corpus = batches.tokenizer.to_dict(), batches.corpus
+    header = Header(config, plain, corpus, machine, TrainState())
+    return train.train(folder, header, batches, model, optimizer, Processes())
 
 
 RARELY = [*DROPOUT[1:], "--train.log_every=4"]
@@ -737,7 +737,7 @@ def test_finished_run_says_what_to_change_and_commands_are_quoted(
     run, bpe = "runs/my run; rm x", ["--data.tokenizer=bpe", "--model.block_size=16"]
     assert train.main([*SHORT, *bpe, "--train.max_steps=2", f"--run={run[5:]}"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r" \(a vocabulary of 2\d\d, fewer than vocab_size 1024\), ", out)
+    assert re.search(r" \(a vocabulary of 2\d\d\), ", out)
     assert shlex.split(out.splitlines()[-1]) == ["python", "study.py", "report", run]
     for max_steps, finished in ((2, True), (3, False)):
         assert train.main([f"--resume={run}", f"--train.max_steps={max_steps}"]) == 0

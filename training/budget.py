@@ -18,8 +18,7 @@ def expect_steps(
 ) -> float:
     """Return the number of steps of a run that ends in `left` seconds.
 
-    A step is expected to take as long as those since the middle reading, because the first ones are
-    slower.
+    The time of a step is the mean since the middle reading, because the first steps are slower.
 
     Args:
         readings: at two times or more, the number of steps and the seconds that they took so far.

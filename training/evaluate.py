@@ -76,8 +76,8 @@ def evaluate(
         surprisals.append(next_token_loss(logits_BTV, targets.to(device), reduction="none").cpu())
         in_utf8 = int(batches.tokenizer.characters[targets].sum())
         characters += in_utf8 if batches.corpus.is_utf8 else targets.numel()
-        is_answer = batches.answers(batch)[:, 1:]
-        if is_answer.any():
+        if batches.task:
+            is_answer = torch.from_numpy(batches.task.answers(batch.numpy()))[:, 1:]
             is_right = (logits_BTV.argmax(-1).cpu() == targets) & is_answer
             right, answers = right + int(is_right.sum()), answers + int(is_answer.sum())
     model.train()
@@ -95,11 +95,10 @@ def evaluate_splits(
     """Evaluate the model on each split that is evaluated in training; return None if training is
     told to stop meanwhile, so that the resumed run evaluates again."""
     evaluations = {}
-    for name, split in batches.evaluated.items():
-        sequences = split(
-            config.train.micro_batch_size // processes.world_size, config.train.eval_tokens
-        )
-        evaluation = evaluate(model, sequences, batches, processes, stop)
+    batch_size = config.train.micro_batch_size // processes.world_size
+    for name in batches.evaluated:
+        split = batches.split(name, batch_size, config.train.eval_tokens)
+        evaluation = evaluate(model, split, batches, processes, stop)
         if evaluation is None:
             return None
         evaluations[name] = evaluation

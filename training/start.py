@@ -11,12 +11,23 @@ from configs.config import Config, TrainConfig
 from configs.load import Values, read_config, read_yaml
 from data.batches import Batches, check_named_text, open_batches
 from data.corpus import Corpus
-from data.sources import check_column
+from data.sources import TABLES, Problem, find_source, with_fixes
+from data.tasks import SOURCES, is_task
 from model.gpt import GPT
 from training.checkpoint import SavedRun, open_run
 from training.machine import Machine, Processes, prepare_machine
 from training.optim import Optimizer
 from training.state import TrainState
+
+# How to fix a text with the flags of training
+FIXES: dict[Problem, str] = {
+    "absent": f"--data.source takes {SOURCES}",
+    "changed": "to use it, give --data.source; --resume takes the same text only, --init_from any",
+    "encoding": "convert it, or use --data.tokenizer byte",
+    "column": "pass one of them as --data.column",
+    "size": "use a longer text, a larger --data.val_fraction or, in a new run, a smaller "
+    "--model.block_size or --data.vocab_size",
+}
 
 
 class Start(NamedTuple):
@@ -40,6 +51,7 @@ class Start(NamedTuple):
     """Lines to print."""
 
 
+@with_fixes(FIXES)
 def start_new(file: str | None, values: Values, processes: Processes) -> Start:
     """Start a run from the config."""
     config = read_flags(values, file)
@@ -49,6 +61,7 @@ def start_new(file: str | None, values: Values, processes: Processes) -> Start:
     return Start(config, TrainState(), machine, batches, lambda model, optimizer: None, name)
 
 
+@with_fixes(FIXES)
 def start_from(saved: SavedRun, file: str | None, values: Values, processes: Processes) -> Start:
     """Start a run from the weights of another one, which are evaluated before the first step."""
     config = change_config(saved, "--init_from", file, values)
@@ -72,6 +85,7 @@ def start_from(saved: SavedRun, file: str | None, values: Values, processes: Pro
     )
 
 
+@with_fixes(FIXES)
 def start_again(saved: SavedRun, file: str | None, values: Values, processes: Processes) -> Start:
     """Continue a run from its last checkpoint. If its learning rates have begun to decay and its
     end changes, continue from the checkpoint before that, as if this end had been planned."""
@@ -148,10 +162,11 @@ def change_config(saved: SavedRun, flag: str, file: str | None, values: Values) 
 
 
 def read_flags(values: Values, file: str | None, config: Config = Config()) -> Config:  # noqa: B008
-    """Read the config, and reject a column that its text does not have."""
+    """Read the config, and reject a column for a text without columns."""
     config = read_config(values, file, config)
-    if "column" in values["data"]:
-        check_column(config.data)
+    data = config.data
+    if "column" in values["data"] and (is_task(data) or not find_source(data).has_columns):
+        raise UserError(f"--data.column is for tables ({', '.join(TABLES)}) and hub:; omit it")
     return config
 
 

@@ -23,7 +23,7 @@ from lens import report_data
 from lens.capture import capture
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, score_heads
 from lens.notebook import show
-from lens.report_data import choose, choose_opening, through_training
+from lens.report_data import choose_opening, choose_snapshots, through_training
 from lens.subject import MeasureOptions, Subject
 from page.html import SUPPORTED
 from tests.conftest import DEBUG, make_run
@@ -88,7 +88,7 @@ def test_chosen_snapshots_fit_and_keep_first_last_and_shown(
     losses: list[float], count: float, shown: int
 ) -> None:
     shown %= len(losses)
-    chosen = choose(losses, count, shown)
+    chosen = choose_snapshots(losses, count, shown)
     assert len(chosen) == min(len(losses), int(count)) and chosen == sorted({*chosen})
     kept = {0, len(losses) - 1} & {*chosen}
     assert shown in chosen and (len(kept) == len({0, len(losses) - 1}) or len({*chosen} - kept) < 2)
@@ -96,7 +96,13 @@ def test_chosen_snapshots_fit_and_keep_first_last_and_shown(
 
 def test_choice_prefers_snapshots_where_the_loss_changes() -> None:
     losses = [4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0]
-    assert choose(losses, 5, 8) == [0, 3, 4, 5, 8] and choose(losses, 5, 6) == [0, 3, 4, 6, 8]
+    assert choose_snapshots(losses, 5, 8) == [0, 3, 4, 5, 8] and choose_snapshots(losses, 5, 6) == [
+        0,
+        3,
+        4,
+        6,
+        8,
+    ]
 
 
 def test_page_keeps_to_max_mb(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+import page.playground
 from common.errors import UserError
 from configs.load import read_config
-from data.batches import TaskBatches
-from data.tasks import TASKS
+from data.batches import task_batches
 from data.tokenizer import BPETokenizer, train_bpe
 from page.playground import make_playground
 from tests.conftest import make_run
@@ -133,7 +133,7 @@ def test_every_task_can_be_chosen(play: Open) -> None:
     """The size is then the task's own."""
     tab = play(f"{TINY}&pace=5&workers=2")
     tasks = {*tab.locator("#set-task option").all_inner_texts()}
-    assert tasks == {*TASKS} - {"repeat_fixed"} | {"text"}
+    assert tasks == {*page.playground.SETTINGS}
     with tab.expect_navigation():
         tab.select_option("#set-n_head", "4")
     assert "?n_layer=1&n_head=4&n_embd=16" in settle(tab).url and tab.locator(".pick").count() == 4
@@ -305,7 +305,7 @@ def test_downloads_are_what_is_on_show(play: Open, tmp_path: Path) -> None:
     header = saved.header
     with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
         check_resume(saved, header.corpus, header.config.train)
-    assert saved.tokenizer == TaskBatches(header.config.data, 4, 0).tokenizer
+    assert saved.tokenizer == task_batches(header.config.data, 4, 0).tokenizer
     tab.click("text=More settings")
     tab.click("text=Copy config")
     config, _, note = tab.inner_text("#said").rpartition("\n")
