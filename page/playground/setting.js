@@ -228,7 +228,6 @@ const tooFew = setting.task === "repeat" && n_layer === 1;
 const tokenizer = opened?.header.tokenizer ?? (task.words
   ? { kind: "word", words: task.words } : { kind: "char", chars: task.vocab.join("") });
 Object.assign(data, {
-  text: null,
   about: opened ? "" : tooFew ? "with one layer, no induction head can form." : tasks[setting.task].watch,
   periods: (known && task.periods) ?? [],
   run: { name: setting.task, task: null, step: null, val_loss: null, config,
