@@ -67,7 +67,7 @@ export const isShared = ({ n_head, n_kv_head }) => n_head % (n_kv_head ?? 1) ===
 // ------------------------------------------------------- what a tab keeps over a reload
 // A tab's name outlives a reload, also of a file on the disk, and has room for a model.
 const KEPT = "glassgpt:";
-export const carried = // {text, file, A, next}: see what calls `carry`
+export const carried = // {text, steps, file, A, next}: see what calls `carry`
   window.name.startsWith(KEPT) ? JSON.parse(window.name.slice(KEPT.length)) : {};
 export function carry(changes) {
   Object.assign(carried, changes);
