@@ -5,7 +5,6 @@ import copy
 import dataclasses
 import sys
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from common.errors import UserError, printable
 from common.progress import progress
-from data.ngrams import MAX_TOKENS
 from formats.reference import check_reference
 from lens.capture import capture
 from lens.examples import examples_for_page
@@ -34,7 +32,7 @@ from lens.metrics import MATCH, uniform_scores
 from lens.subject import Subject
 from lens.verify import check_model
 from model.gpt import GPT
-from page.html import SUPPORTED, WORD, in_base64, make_html, pack, to_json
+from page.html import SUPPORTED, WORD, make_html, pack, to_json
 from page.weights import pack_weights
 from training.checkpoint import load_snapshot
 from training.evaluate import evaluate
@@ -44,10 +42,6 @@ from training.machine import Processes
 REFERENCE = 2**12  # approximate number of PyTorch's logits per snapshot
 BASE64 = 4 / 3  # characters per byte
 TRIED = 256  # texts
-NOTICES = {  # that a license asks for, by data.source
-    "pydocs": "The training text is the manual of Python: Copyright © 2001 Python Software "
-    "Foundation; All Rights Reserved. PSF License Version 2: https://docs.python.org/3/license.html"
-}
 
 
 def check_supported(subject: Subject) -> None:
@@ -68,7 +62,6 @@ def make_page(
     sequences_BT: Tensor,
     snapshots: Iterable[tuple[int, GPT]],
     max_bytes: float,
-    with_text: bool = False,
 ) -> str:
     """Return the page, of at most `max_bytes`: the final weights, in half precision if they fit,
     and all snapshots in half precision, or as many as fit in 8 bits.
@@ -76,18 +69,16 @@ def make_page(
     Args:
         sequences_BT: block_size + 1 tokens each, for scores and losses.
         snapshots: steps and models in order; the subject's model has its own step.
-        with_text: put the training split into the page.
 
     Raises:
-        UserError: if the run's own weights do not fit, or for a `with_text` that is not possible.
+        UserError: if the run's own weights do not fit.
     """
     model = subject.model
-    text = training_text(subject) if with_text else None
     packs = {bits: pack_weights(model.state_dict(), bits == 8)[0] for bits in (16, 8)}
-    least = BASE64 * len(packs[8]) + len(to_json(text))
+    least = BASE64 * len(packs[8])
     if least > max_bytes:  # fail before the slow measurements
         raise too_small(max_bytes, least + 1e6)
-    data = describe(subject, sequences_BT) | {"text": text}
+    data = describe(subject, sequences_BT)
     taken = len(make_html(data, []).encode())
     # What a snapshot adds to the page: its measurements, and its weights in base64. The initial
     # weights, many of them zero, have fewer bytes.
@@ -116,24 +107,6 @@ def make_page(
         file=sys.stderr,
     )
     return make_html(data, weights)
-
-
-def training_text(subject: Subject) -> dict[str, Any]:
-    """Return the training split, compressed, and how it is counted.
-
-    Raises:
-        UserError: if the run was trained on generated sequences, or on another text.
-    """
-    batches, trained_on = subject.batches, subject.header.corpus.sha256
-    if batches.task or batches.corpus.sha256 != trained_on:
-        raise UserError("--with_text needs the text that the run was trained on; omit it")
-    tokens = batches.tokens["training"][-MAX_TOKENS:]
-    return {
-        "order": len(batches.baselines) - 1,  # without the uniform distribution
-        "bytes_per_token": tokens.itemsize,
-        "deflated": in_base64(zlib.compress(tokens.astype(f"<u{tokens.itemsize}").tobytes(), 9)),
-        "notice": NOTICES.get(str(subject.config.data.source)),
-    }
 
 
 def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:

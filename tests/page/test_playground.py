@@ -343,31 +343,38 @@ def test_sums_are_typed_and_read_as_numbers(play: Open) -> None:
     assert play(f"?task=modular{address}").input_value("#typed") == "63 + 35 ="
 
 
-def test_pasted_text_is_trained_on(play: Open) -> None:
-    tab = play("?task=text&n_layer=1&n_embd=16")
-    assert len(tab.evaluate("glassgpt.vocab")) > 60  # of the page's script
+def test_pasted_text_is_trained_on(play: Open, tmp_path: Path) -> None:
+    """By a press on Train, which asks before it replaces a trained model."""
+    tab = play("?task=text&n_layer=1&n_embd=16&pace=fastest&max_steps=1")
+    assert "this page's script" in tab.inner_text("#training-text output")
+    assert len(tab.evaluate("glassgpt.vocab")) > 60
     train(tab, 1)
-    tab.click("text=More settings")
     tab.fill("#pasted", "too short")
-    tab.click("text=Use this text")
+    assert "41 more characters" in tab.inner_text("#training-text output")
+    tab.click("#train")
     assert tab.inner_text("#said") == "The text needs 50 characters or more."
     tab.keyboard.press("Escape")
     for text in ("\U0001f408\u0301" * 30, "the cat sat on the mat. " * 30):
-        tab.fill("#pasted", text)
+        (tmp_path / "mine.txt").write_text(text, encoding="utf-8")
+        tab.set_input_files("#training-text input", tmp_path / "mine.txt")
+        says = f"this text: {len(text)} characters."
+        tab.wait_for_selector(f"text=Train takes {says}")
         tab.evaluate("window.confirm = () => false")
-        tab.click("text=Use this text")  # the trained model stays
+        tab.click("#train")  # the trained model stays
         assert steps_of(tab) == [0, 1]
         tab.evaluate("window.confirm = () => true")
         with tab.expect_navigation():
-            tab.click("text=Use this text")
-        tab.click("text=More settings")
-        assert settle(tab).input_value("#pasted") == text
-        assert np.isfinite(train(tab, 1)["loss"])
+            tab.click("#train")
+        tab.wait_for_selector("text=Train on >> visible=true")
+        assert steps_of(settle(tab)) == [0, 1] and tab.input_value("#pasted") == text
+        assert tab.inner_text("#training-text output") == f"The model has {says}"
     assert "".join(tab.evaluate("glassgpt.vocab")) == " .acehmnost"
     assert tab.input_value("#set-n_layer") == "1"
     found = train(tab, 20)
     assert found["loss"] < np.log(11) - 0.3 and found["accuracy"] is None
     assert "below " in tab.locator("#loss").inner_html()
+    tab.reload()  # which trains nothing
+    assert steps_of(settle(tab)) == [0] and tab.inner_text("#train") == "Train"
 
 
 def test_loss_that_is_not_finite_stops(play: Open) -> None:
