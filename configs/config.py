@@ -48,7 +48,7 @@ class DataConfig:
     hub:OWNER/NAME or hub:OWNER/NAME@REVISION (a dataset of the Hugging Face Hub; a branch is
     downloaded once and kept, a commit fixes the exact text), or a task, whose sequences are
     generated: repeat, repeat_fixed, sink, markov, modular, flipflop, brackets, addition, recall,
-    wrap, maximum (see docs/tasks.md). For several files, repeat the flag."""
+    wrap, maximum, stories (see docs/tasks.md). For several files, repeat the flag."""
 
     tokenizer: Literal["char", "byte", "bpe"] = "char"
     """Kind of tokens: characters, bytes of UTF-8, or subwords by byte-level BPE, as in GPT-2,
@@ -86,8 +86,9 @@ class DataConfig:
 
     task_length: Count | None = None
     """For a task: longest period (repeat; the shortest is a quarter of it), number of digits
-    (addition) or of pairs (recall) or numbers (maximum) in a sequence, maximum depth (brackets), or
-    the column beyond which a word ends the line (wrap)."""
+    (addition) or of pairs (recall) or numbers (maximum) in a sequence, maximum depth (brackets),
+    the column beyond which a word ends the line (wrap), or number of sentences between the first
+    gifts and the question (stories)."""
 
     task_held_out: Fraction = 0.1
     """For modular and addition: fraction of the sums that only validation has."""
