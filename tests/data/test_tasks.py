@@ -41,8 +41,10 @@ def make(case: str, seed: int = 0, **changes: Any) -> Batches:
 
 def texts(batches: Batches, tokens: Array) -> list[Any]:
     """Return each sequence as a text or, if numbers are tokens, as a list of words."""
-    decoded = [batches.tokenizer.decode(row) for row in tokens]
-    return [text.split(" ") for text in decoded] if batches.tokenizer.gap else decoded
+    tokenizer = batches.tokenizer
+    if tokenizer.kind == "word":
+        return [[tokenizer.labels[i] for i in row] for row in tokens]
+    return [tokenizer.decode(row) for row in tokens]
 
 
 def answers_of(case: str, text: Any, keys: list[int]) -> set[str]:
