@@ -113,17 +113,18 @@ def train(
     pending: list[tuple[Tensor, Tensor]] = []  # losses and gradient norms, on the device
     readings = [(state.step, 0.0)]  # numbers of steps, and the seconds they took in this session
     busy, stopped = 0.0, 0  # seconds of the steps in this session; the signal to stop
-    evaluation: float | None = None  # seconds of the last one
+    eval_seconds: float | None = None  # of the last evaluation
     began, first = time.perf_counter() - state.seconds, state.step
     with StopSignal() as stop, Log(folder, config, state, batches) as log:
         if plan.max_steps is not None:
             log.print(describe_end(config, batches, model))
         while True:
-            # 1. Set the end of the run, if the learning rates have to decay from here on.
+            # 1. While the end is unknown, expect it after each reading, and set it if the learning
+            # rates have to decay from here on.
             if plan.max_steps is None and state.step == readings[-1][0] > first:
                 left = deadline - time.perf_counter()
                 (expected,) = processes.mean(
-                    expect_steps(config, batches, readings, evaluation, left)
+                    expect_steps(config, batches, readings, eval_seconds, left)
                 )
                 log.steps = int(expected)
                 if ended := set_end(plan, state.step, expected):
@@ -146,7 +147,7 @@ def train(
                     log.evaluation(evaluations)
                     if folder:
                         log.sample(sample(model, batches, config))
-                    evaluation = time.perf_counter() - started
+                    eval_seconds = time.perf_counter() - started
                 state.seconds = time.perf_counter() - began
             # The first is saved at once, so that a run that is killed early can be resumed.
             if "checkpoint" in due or stopped or state.step == first:
@@ -202,7 +203,7 @@ def due_at(step: int, plan: TrainConfig, size: int) -> set[str]:
         "evaluation": ended or step % plan.eval_every == 0,
         "checkpoint": ended or decays or step % plan.save_every == 0,
         "snapshot": step in snapshot_steps(plan, size),
-        # To know early how long a step takes
+        # To know early how long a step takes, also on a GPU
         "estimate": plan.max_steps is None and step <= plan.warmup_steps,
     }
     return {name for name, due in is_due.items() if due}

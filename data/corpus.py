@@ -181,7 +181,7 @@ def read_entry(entry: Path, source: Source) -> Text:
     with reading(f"{entry}, which you can delete,"):
         plain = json.loads((entry / "corpus.json").read_text())
         tokenizer = load_tokenizer(plain["tokenizer"])
-        tokens = np.memmap(entry / "tokens.bin", tokenizer.encode("").dtype, "r")
+        tokens = np.memmap(entry / "tokens.bin", np.min_scalar_type(tokenizer.vocab_size - 1), "r")
         info = plain["info"]
         corpus = Corpus(source.name, **info | {"parts": tuple(info["parts"])})
         if corpus.tokens != len(tokens):

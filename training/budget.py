@@ -13,7 +13,7 @@ def expect_steps(
     config: Config,
     batches: Batches,
     readings: Sequence[tuple[int, float]],
-    evaluation: float | None,
+    eval_seconds: float | None,
     left: float,
 ) -> float:
     """Return the number of steps of a run that ends in `left` seconds.
@@ -22,15 +22,15 @@ def expect_steps(
 
     Args:
         readings: at two times or more, the number of steps and the seconds that they took so far.
-        evaluation: seconds of the last evaluation; None before the first.
+        eval_seconds: of the last evaluation; None before the first.
     """
     (first, before), (done, seconds) = readings[(len(readings) - 1) // 2], readings[-1]
     step = (seconds - before) / (done - first)
-    if evaluation is None:  # a forward pass takes a third of a step
+    if eval_seconds is None:  # a forward pass takes a third of a step
         plan, splits = config.train, len(batches.evaluated)
         tokens = min(batches.validation_tokens, plan.eval_tokens) * splits
-        evaluation = step * tokens / (3 * plan.batch_size * config.model.block_size)
-    return done + max(0.0, left - evaluation) / (step + evaluation / config.train.eval_every)
+        eval_seconds = step * tokens / (3 * plan.batch_size * config.model.block_size)
+    return done + max(0.0, left - eval_seconds) / (step + eval_seconds / config.train.eval_every)
 
 
 def set_end(plan: TrainConfig, done: int, expected: float) -> TrainConfig | None:

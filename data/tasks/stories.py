@@ -77,7 +77,9 @@ class Stories(Task):
         one_before, two_before = np.roll(tokens, 1, axis=1), np.roll(tokens, 2, axis=1)
         gets = one_before == to
         gets[:, :2] = False
-        same = one_before[..., None] == two_before[:, None]  # the thing asked for, and a thing given
+        same = (
+            one_before[..., None] == two_before[:, None]
+        )  # the thing asked for, and a thing given
         found = np.tril((tokens == asks)[..., None] & gets[:, None] & same, k=-1)
         positions = np.arange(tokens.shape[1])
         last = np.where(found, positions, -1).max(-1)
