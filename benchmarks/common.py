@@ -114,7 +114,7 @@ def heading(key: str) -> str:
     return key.replace("_", " ")
 
 
-def show(value: float | str) -> str:
+def formatted(value: float | str) -> str:
     """Return a number with four significant digits, and anything else as text."""
     if not isinstance(value, float) or not math.isfinite(value):
         return str(value)
@@ -124,7 +124,7 @@ def show(value: float | str) -> str:
 
 def median_and_range(values: Sequence[float]) -> str:
     """Return 'median (minimum to maximum)', or the only number."""
-    middle, least, most = map(show, (statistics.median(values), min(values), max(values)))
+    middle, least, most = map(formatted, (statistics.median(values), min(values), max(values)))
     return f"{middle} ({least} to {most})" if len(values) > 1 else middle
 
 
@@ -141,7 +141,7 @@ def report(
     table = [[heading(key) for key in keys]]
     for row in rows:
         values = [row.get(key, "") for key in keys]
-        table.append([summarize(v) if isinstance(v, list) else show(v) for v in values])
+        table.append([summarize(v) if isinstance(v, list) else formatted(v) for v in values])
     print(Table(table, words=sum(isinstance(value, str) for value in rows[0].values())))
     print(json.dumps({"benchmark": benchmark, "machine": machine, "rows": rows}))
 

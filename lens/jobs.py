@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from common.progress import progress
-from data.batches import TextBatches
 from lens.answers import FEWEST, LEAST, Matters, beyond_chance, kinds_of_answers, what_matters
 from lens.measure import ablations, mean_outputs, weight_by_distance
 from lens.ngram_model import read_ngrams
@@ -87,6 +86,11 @@ class Job(NamedTuple):
             for i, line in enumerate(lines)
         ]
 
+    def line(self) -> str:
+        """Return what the head attends to and matters for, in a few words."""
+        attends = self.reads[0].target if self.reads else NOTHING
+        return f"{attends} → {self.matters[0].answers}" if self.matters else attends
+
     def summary(self) -> list[str]:
         """Return what the head attends to and matters for, without the numbers."""
         return [
@@ -152,11 +156,11 @@ def find_jobs(subject: Subject, tokens_BT: Tensor) -> list[Job]:
 def special_answers(subject: Subject, tokens_BT: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Return which answers n-grams find hard, of a text, and which answers their context
     determines, of a task."""
-    batches = subject.batches
-    if isinstance(batches, TextBatches):
-        nats_BT = torch.from_numpy(read_ngrams(batches, len(tokens_BT))[0])
-        return nats_BT > nats_BT.flatten().sort().values[int(HARD * nats_BT.numel())], None
-    return None, batches.answers(tokens_BT)[:, 1:]
+    if subject.task:
+        known_BT = torch.from_numpy(subject.task.answers(tokens_BT.numpy()))
+        return None, known_BT[:, 1:]
+    nats_BT = torch.from_numpy(read_ngrams(subject.batches, len(tokens_BT))[0])
+    return nats_BT > nats_BT.flatten().sort().values[int(HARD * nats_BT.numel())], None
 
 
 def find_reads(model: GPT, tokens_BT: Tensor, labels: Sequence[str]) -> list[list[Reads]]:

@@ -12,7 +12,6 @@ from torch import Tensor
 from common.errors import UserError
 from common.progress import progress
 from configs.config import STRICT
-from data.batches import TextBatches
 from data.ngrams import Array
 from lens.capture import head_replaced
 from lens.heads import names_of
@@ -46,7 +45,7 @@ def ngrams(word: str | None, options: Ngrams) -> Iterator[str | Table]:
     """
     subject = Subject(word, options)
     batches = subject.batches
-    if not isinstance(batches, TextBatches):
+    if batches.task:
         raise UserError("a task has no n-grams; use a run on a text")
     tokens_BT = subject.sequences(options.sequences)
     counted_BT, lengths_BT = read_ngrams(batches, len(tokens_BT))

@@ -26,10 +26,6 @@ class Report(MeasureOptions):
     """Maximum size of the page in megabytes. If not everything fits, the page has fewer snapshots
     of the run, with weights rounded to 8 bits."""
 
-    with_text: bool = False
-    """Put the training split into the page, and compare the model with n-gram counts. Everyone who
-    has the page can read the text."""
-
 
 def report(word: str | None, options: Report) -> Iterator[str]:
     """Write the page, and yield where it is."""
@@ -38,7 +34,6 @@ def report(word: str | None, options: Report) -> Iterator[str]:
     check_path("--out", path, ".html")
     check_supported(subject)
     sequences_BT, snapshots = subject.sequences(options.sequences), through_training(subject)
-    max_bytes = options.max_mb * 1e6
-    content = make_page(subject, sequences_BT, snapshots, max_bytes, options.with_text)
+    content = make_page(subject, sequences_BT, snapshots, options.max_mb * 1e6)
     write_atomically(path, content.encode())
     yield f"{printable(str(path))}, {len(content) / 1e6:.1f} MB: open it in a browser"

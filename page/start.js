@@ -60,7 +60,6 @@ const SHOWS = {
   sampling: [redraw],
   color: [showText, showLegends, showChosen, keepAddress],
   token: [showText, showLegends, showChosen, keepAddress],
-  ngrams: [showText],
   size: [drawMap, drawArcs, drawWires, showFormation, drawPatches, showChosen], // of the window
 };
 

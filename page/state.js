@@ -24,7 +24,7 @@ export const initial = () => ({
   stage: "weights", // one of STAGES
   measure: measures[0],
   bar: null, // id of the token whose logit contributions are shown
-  color: "surprisal", // of the text, or "ngrams", "probability"
+  color: "surprisal", // of the text, or "probability"
   token: tokenizer.idOf.get("\n") ?? data.opening.text.at(-1), // id, whose probability the text shows
 });
 
@@ -47,7 +47,6 @@ const current = {
   effects: {}, // of ablating each head: see ablation.js
   ahead: [], // the tokens of the continuation
   verdict: null, // of report/check.js
-  ngrams: null, // the model of the training text, once it is counted
 };
 
 /** The state, to read: an assignment is an error. */

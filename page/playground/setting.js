@@ -67,7 +67,7 @@ export const isShared = ({ n_head, n_kv_head }) => n_head % (n_kv_head ?? 1) ===
 // ------------------------------------------------------- what a tab keeps over a reload
 // A tab's name outlives a reload, also of a file on the disk, and has room for a model.
 const KEPT = "glassgpt:";
-export const carried = // {text, file, A, next}: see what calls `carry`
+export const carried = // {text, steps, file, A, next}: see what calls `carry`
   window.name.startsWith(KEPT) ? JSON.parse(window.name.slice(KEPT.length)) : {};
 export function carry(changes) {
   Object.assign(carried, changes);
@@ -228,7 +228,6 @@ const tooFew = setting.task === "repeat" && n_layer === 1;
 const tokenizer = opened?.header.tokenizer ?? (task.words
   ? { kind: "word", words: task.words } : { kind: "char", chars: task.vocab.join("") });
 Object.assign(data, {
-  text: null,
   about: opened ? "" : tooFew ? "with one layer, no induction head can form." : tasks[setting.task].watch,
   periods: (known && task.periods) ?? [],
   run: { name: setting.task, task: null, step: null, val_loss: null, config,

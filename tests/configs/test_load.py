@@ -22,10 +22,9 @@ from configs.load import (
     read_command_line,
     read_config,
 )
-from data.tasks import TASKS
 from data.tokenizer import KINDS
 from lens.report import Report
-from model.layers import ACTIVATIONS
+from model.gpt import ACTIVATIONS
 from training.folder import save_config
 from training.optim import OPTIMIZERS, SCHEDULES
 
@@ -120,12 +119,6 @@ TABLES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("key", TABLES)
 def test_choices_are_those_of_the_table_that_a_field_names(key: str) -> None:
     assert {*get_args(FIELDS[key][2].annotation)} == {*TABLES[key]}
-
-
-def test_help_names_every_task() -> None:
-    about = " ".join(FIELDS["data.source"][2].description.split())
-    listed = about.split("generated: ")[1].split(" (see")[0]
-    assert listed.split(", ") == [*TASKS]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))

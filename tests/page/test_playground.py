@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+import page.playground
 from common.errors import UserError
 from configs.load import read_config
-from data.batches import TaskBatches
-from data.tasks import TASKS
+from data.batches import task_batches
 from data.tokenizer import BPETokenizer, train_bpe
 from page.playground import make_playground
 from tests.conftest import make_run
 from tests.page.conftest import altered, settle, wait_for_address
 from tests.page.test_page import SELECTED, point_at, read
 from training.checkpoint import open_run
+from training.start import check_resume
 
 Open = Callable[..., Any]
 TINY = "?n_layer=1&n_embd=16&batch_size=4"
@@ -132,7 +133,7 @@ def test_every_task_can_be_chosen(play: Open) -> None:
     """The size is then the task's own."""
     tab = play(f"{TINY}&pace=5&workers=2")
     tasks = {*tab.locator("#set-task option").all_inner_texts()}
-    assert tasks == {*TASKS} - {"repeat_fixed"} | {"text"}
+    assert tasks == {*page.playground.SETTINGS}
     with tab.expect_navigation():
         tab.select_option("#set-n_head", "4")
     assert "?n_layer=1&n_head=4&n_embd=16" in settle(tab).url and tab.locator(".pick").count() == 4
@@ -303,8 +304,8 @@ def test_downloads_are_what_is_on_show(play: Open, tmp_path: Path) -> None:
         assert (saved.header.state.best_val_loss == loss) == (step == 3)
     header = saved.header
     with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
-        saved.check_resume(header.corpus, header.config.train)
-    assert saved.tokenizer == TaskBatches(header.config.data, 4, 0).tokenizer
+        check_resume(saved, header.corpus, header.config.train)
+    assert saved.tokenizer == task_batches(header.config.data, 4, 0).tokenizer
     tab.click("text=More settings")
     tab.click("text=Copy config")
     config, _, note = tab.inner_text("#said").rpartition("\n")
@@ -342,31 +343,38 @@ def test_sums_are_typed_and_read_as_numbers(play: Open) -> None:
     assert play(f"?task=modular{address}").input_value("#typed") == "63 + 35 ="
 
 
-def test_pasted_text_is_trained_on(play: Open) -> None:
-    tab = play("?task=text&n_layer=1&n_embd=16")
-    assert len(tab.evaluate("glassgpt.vocab")) > 60  # of the page's script
+def test_pasted_text_is_trained_on(play: Open, tmp_path: Path) -> None:
+    """By a press on Train, which asks before it replaces a trained model."""
+    tab = play("?task=text&n_layer=1&n_embd=16&pace=fastest&max_steps=1")
+    assert "this page's script" in tab.inner_text("#training-text output")
+    assert len(tab.evaluate("glassgpt.vocab")) > 60
     train(tab, 1)
-    tab.click("text=More settings")
     tab.fill("#pasted", "too short")
-    tab.click("text=Use this text")
+    assert "41 more characters" in tab.inner_text("#training-text output")
+    tab.click("#train")
     assert tab.inner_text("#said") == "The text needs 50 characters or more."
     tab.keyboard.press("Escape")
     for text in ("\U0001f408\u0301" * 30, "the cat sat on the mat. " * 30):
-        tab.fill("#pasted", text)
+        (tmp_path / "mine.txt").write_text(text, encoding="utf-8")
+        tab.set_input_files("#training-text input", tmp_path / "mine.txt")
+        says = f"this text: {len(text)} characters."
+        tab.wait_for_selector(f"text=Train takes {says}")
         tab.evaluate("window.confirm = () => false")
-        tab.click("text=Use this text")  # the trained model stays
+        tab.click("#train")  # the trained model stays
         assert steps_of(tab) == [0, 1]
         tab.evaluate("window.confirm = () => true")
         with tab.expect_navigation():
-            tab.click("text=Use this text")
-        tab.click("text=More settings")
-        assert settle(tab).input_value("#pasted") == text
-        assert np.isfinite(train(tab, 1)["loss"])
+            tab.click("#train")
+        tab.wait_for_selector("text=Train on >> visible=true")
+        assert steps_of(settle(tab)) == [0, 1] and tab.input_value("#pasted") == text
+        assert tab.inner_text("#training-text output") == f"The model has {says}"
     assert "".join(tab.evaluate("glassgpt.vocab")) == " .acehmnost"
     assert tab.input_value("#set-n_layer") == "1"
     found = train(tab, 20)
     assert found["loss"] < np.log(11) - 0.3 and found["accuracy"] is None
     assert "below " in tab.locator("#loss").inner_html()
+    tab.reload()  # which trains nothing
+    assert steps_of(settle(tab)) == [0] and tab.inner_text("#train") == "Train"
 
 
 def test_loss_that_is_not_finite_stops(play: Open) -> None:
