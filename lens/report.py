@@ -11,12 +11,12 @@ from common.atomic import write_atomically
 from common.errors import printable
 from configs.config import STRICT
 from lens.report_data import check_supported, make_page, through_training
-from lens.subject import MeasureOptions, Subject
+from lens.subject import Checkpoint, Prompt, Sequences, Source, Subject
 from lens.tables import check_path
 
 
 @dataclass(frozen=True, config=STRICT)
-class Report(MeasureOptions):
+class Report:
     """Write an interactive HTML page, to open from disk"""
 
     out: str | None = None
@@ -29,6 +29,11 @@ class Report(MeasureOptions):
     with_text: bool = False
     """Put the training split into the page, and compare the model with n-gram counts. Everyone who
     has the page can read the text."""
+
+    prompt: Prompt = None
+    source: Source = None
+    checkpoint: Checkpoint = "best"
+    sequences: Sequences = None
 
 
 def report(word: str | None, options: Report) -> Iterator[str]:
