@@ -10,6 +10,7 @@ python train.py --help                                explain every field
 import common.start
 
 import dataclasses
+import functools
 import math
 import sys
 import time
@@ -37,9 +38,8 @@ from training.checkpoint import (
     open_run,
     optimizer_tensors,
     save_in_run,
-    snapshot_steps,
 )
-from training.evaluate import evaluate_splits, evaluation_steps
+from training.evaluate import evaluate_splits
 from training.folder import find_run, lock_run, make_folder, rewind, save_config
 from training.log import Log
 from training.machine import (
@@ -50,18 +50,17 @@ from training.machine import (
 )
 from training.optim import (
     Optimizer,
-    count_doublings,
-    dropout_at,
     get_lr_scale,
     gradient_of,
+    regularization,
     update_weights,
-    weight_decay_at,
 )
 from training.start import start_again, start_from, start_new
 from training.state import TrainState
 from training.step import compute_gradients, make_model
 
 EXIT = 1.0  # seconds for the last checkpoint and the end of the command
+SNAPSHOT_BYTES = 64e6  # maximum size of all snapshots of a run
 OVERFIT = 0.005  # nats per token by which the last evaluation is worse than the best
 SIGPIPE = 13  # a closed pipe or terminal; Windows does not have this signal
 
@@ -122,9 +121,9 @@ def train(
         while True:
             # 1. Set the end of the run, if the learning rates have to decay from here on.
             if plan.max_steps is None and state.step == readings[-1][0] > first:
-                in_steps, left = evaluation_steps(config, batches), deadline - time.perf_counter()
+                left = deadline - time.perf_counter()
                 (expected,) = processes.mean(
-                    expect_steps(plan, readings, evaluation, in_steps, left)
+                    expect_steps(config, batches, readings, evaluation, left)
                 )
                 log.steps = int(expected)
                 if ended := set_end(plan, state.step, expected):
@@ -164,14 +163,14 @@ def train(
             # index.
             started = time.perf_counter()
             index, state.step = state.step, state.step + 1
-            batch = batches.train_batch(index, plan.batch_size)
+            count = plan.batch_size
+            batch, passes = batches.train_batch(index, count), batches.passes(index, count)
             shard = batch.chunk(processes.world_size)[processes.rank]
             rng = np.random.default_rng([plan.seed, index, processes.rank])
             torch.manual_seed(int(rng.integers(2**63)))
-            passes = batches.passes(index, plan.batch_size)
-            doublings = count_doublings(optimizer.weights, passes, len(batches.tokens["training"]))
-            if config.model.dropout is None:  # else it is constant, also for compiled code
-                model.set_dropout(dropout_at(doublings, config.model))
+            model.dropout.p, weight_decay = regularization(
+                optimizer.weights, passes, len(batches.tokens["training"]), config
+            )
             loss, norm = compute_gradients(ddp_model, optimizer.weights, shard, plan)
             pending.append((loss, norm))
 
@@ -183,7 +182,7 @@ def train(
                     for each in zip(*pending, strict=True)
                 )
                 check_results(losses, norms, state.step, optimizer.weights)
-            update_weights(optimizer, norm, plan, index, doublings)
+            update_weights(optimizer, norm, plan, index, weight_decay)
             busy += time.perf_counter() - started
             if reading:
                 readings.append((state.step, busy))
@@ -209,21 +208,40 @@ def due_at(step: int, plan: TrainConfig, size: int) -> set[str]:
     return {name for name, due in is_due.items() if due}
 
 
+@functools.cache
+def snapshot_steps(config: TrainConfig, parameters: int) -> set[int]:
+    """Return the steps of the snapshots. Those before the decay do not depend on the run's end.
+
+    Heads form early and quickly and then change slowly, so two thirds of the snapshots grow by a
+    constant factor, up to step 256. Longer runs continue them. A third is spread over the decay.
+    There are `snapshots` in a run of 600 steps, or fewer if they would exceed 64 MB.
+    """
+    count = int(min(config.snapshots, SNAPSHOT_BYTES / (2 * parameters)))
+    if not count:
+        return set()
+    in_decay = math.ceil(count / 3)
+    steps, start = {0}, min(config.decay_start, 2.0**40)
+    factor = 2 ** (8 / (count - in_decay)) if count > 1 else math.inf
+    step = factor
+    while step < start:
+        steps.add(round(step))
+        step *= factor
+    if config.max_steps is not None:
+        steps |= {round(x) for x in np.linspace(config.max_steps, start, in_decay, endpoint=False)}
+    return steps
+
+
 def describe_end(config: Config, batches: Batches, model: GPT) -> str:
     """Return in one line how long the run is, how often it reads its text, and what follows."""
     steps = config.train.max_steps or 0
     passes = batches.passes(steps, config.train.batch_size)
     weights, tokens = dict(model.named_parameters()), len(batches.tokens["training"])
-    doublings = count_doublings(weights, passes, tokens)
     reads = f"reads the text {passes:.1f} times" if passes else "draws new sequences in each step"
-    first, last = (
-        {
-            "dropout": dropout_at(each, config.model),
-            "weight decay": weight_decay_at(each, config.train),
-        }
-        for each in (0.0, doublings)
-    )
-    rates = [f"{key} {'rises to ' * (first[key] < rate)}{rate:.2g}" for key, rate in last.items()]
+    first, last = (regularization(weights, each, tokens, config) for each in (0.0, passes))
+    rates = [
+        f"{name} {'rises to ' * (before < after)}{after:.2g}"
+        for name, before, after in zip(("dropout", "weight decay"), first, last, strict=True)
+    ]
     return ", ".join([f"--train.max_steps {steps} {reads}", *rates])
 
 
@@ -298,9 +316,9 @@ def main(argv: list[str]) -> int:
     with ExitStack() as stack:  # the run's lock, and the group of processes
         # What the run starts from. What follows is the same for each.
         if options.resume is not None:
-            resumed = find_run(options.resume)
-            folder = stack.enter_context(lock_run(resumed)) if processes.is_main else None
-            start = start_again(open_run(resumed, "last"), file, values, processes)
+            if processes.is_main:
+                folder = stack.enter_context(lock_run(find_run(options.resume)))
+            start = start_again(open_run(options.resume, "last"), file, values, processes)
         elif options.init_from is not None:
             start = start_from(open_run(options.init_from), file, values, processes)
         else:

@@ -1,7 +1,7 @@
 """Every field of a run, in three sections: the text (data), the network (model), training (train).
 
 Each field is a flag, such as --model.n_layer, and the docstring under it is the flag's help. Where
-a field names an entry of a table, as `activation` does of ACTIVATIONS in model/layers.py, the
+a field names an entry of a table, as `activation` does of ACTIVATIONS in model/gpt.py, the
 choices are spelled out here, and a test compares them with the table.
 """
 
@@ -326,6 +326,11 @@ class TrainConfig:
         if self.learning_rate is not None:
             return self.learning_rate
         return 1e-2 if self.optimizer == "muon" else 1e-3
+
+    @property
+    def first_weight_decay(self) -> float:
+        """The weight decay before it rises."""
+        return 0.1 if self.weight_decay is None else self.weight_decay
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -5,14 +5,15 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from configs.config import TrainConfig
+from configs.config import Config, TrainConfig
+from data.batches import Batches
 
 
 def expect_steps(
-    plan: TrainConfig,
+    config: Config,
+    batches: Batches,
     readings: Sequence[tuple[int, float]],
     evaluation: float | None,
-    evaluation_steps: float,
     left: float,
 ) -> float:
     """Return the number of steps of a run that ends in `left` seconds.
@@ -22,12 +23,14 @@ def expect_steps(
     Args:
         readings: at two times or more, the number of steps and the seconds that they took so far.
         evaluation: seconds of the last evaluation; None before the first.
-        evaluation_steps: how many steps the first evaluation is expected to take.
     """
     (first, before), (done, seconds) = readings[(len(readings) - 1) // 2], readings[-1]
     step = (seconds - before) / (done - first)
-    evaluation = evaluation_steps * step if evaluation is None else evaluation
-    return done + max(0.0, left - evaluation) / (step + evaluation / plan.eval_every)
+    if evaluation is None:  # a forward pass takes a third of a step
+        plan, splits = config.train, len(batches.evaluated)
+        tokens = min(batches.validation_tokens, plan.eval_tokens) * splits
+        evaluation = step * tokens / (3 * plan.batch_size * config.model.block_size)
+    return done + max(0.0, left - evaluation) / (step + evaluation / config.train.eval_every)
 
 
 def set_end(plan: TrainConfig, done: int, expected: float) -> TrainConfig | None:

@@ -103,10 +103,3 @@ def evaluate_splits(
             return None
         evaluations[name] = evaluation
     return evaluations
-
-
-def evaluation_steps(config: Config, batches: Batches) -> float:
-    """Return how many training steps take as long as `evaluate_splits`, about: a forward pass takes
-    a third of a step."""
-    tokens = min(batches.validation_tokens, config.train.eval_tokens) * len(batches.evaluated)
-    return tokens / (3 * config.train.batch_size * config.model.block_size)

@@ -27,7 +27,7 @@ from configs.load import (
 from data.tokenizer import KINDS
 from lens.report import Report
 from model.generate import Sampling
-from model.layers import ACTIVATIONS
+from model.gpt import ACTIVATIONS
 from training.folder import save_config
 from training.optim import OPTIMIZERS, SCHEDULES
 

@@ -19,6 +19,7 @@ from tests.conftest import make_run
 from tests.page.conftest import altered, settle, wait_for_address
 from tests.page.test_page import SELECTED, point_at, read
 from training.checkpoint import open_run
+from training.start import check_resume
 
 Open = Callable[..., Any]
 TINY = "?n_layer=1&n_embd=16&batch_size=4"
@@ -303,7 +304,7 @@ def test_downloads_are_what_is_on_show(play: Open, tmp_path: Path) -> None:
         assert (saved.header.state.best_val_loss == loss) == (step == 3)
     header = saved.header
     with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
-        saved.check_resume(header.corpus, header.config.train)
+        check_resume(saved, header.corpus, header.config.train)
     assert saved.tokenizer == task_batches(header.config.data, 4, 0).tokenizer
     tab.click("text=More settings")
     tab.click("text=Copy config")
