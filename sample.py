@@ -31,7 +31,7 @@ COMPARED = 10_000  # tokens of the first text that are searched in the training 
 
 
 @dataclass(frozen=True, config=STRICT)
-class Options(Sampling):
+class Options:
     """What to generate"""
 
     prompt: str = ""
@@ -64,8 +64,8 @@ def main(argv: list[str]) -> int:
     """Read the command line, open the run, and generate."""
     usage = "python sample.py [RUN] [--flag VALUE ...]"
     description = "Generate text with a trained run, by default the newest."
-    words, values = read_command_line({"": Options}, argv, usage, description)
-    options = build(Options, values[""])
+    words, values = read_command_line({"": Options, ".": Sampling}, argv, usage, description)
+    options, sampling = build(Options, values[""]), build(Sampling, values["."])
     saved = open_run(words[0] if words else None, options.checkpoint)
     device = pick_device(options.device)
     decoder, note = optimize_for_decoding(saved.model(device), getattr(torch, options.dtype))
@@ -80,7 +80,7 @@ def main(argv: list[str]) -> int:
         decoder,
         torch.tensor([prompt] * options.num_samples, device=device),
         options.max_new_tokens,
-        options,
+        sampling,
         torch.Generator().manual_seed(options.seed),
     )
     tokens, batch = itertools.tee(tokens)

@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
-from pydantic.dataclasses import dataclass
+from pydantic import Field
 
 from common.errors import UserError
-from configs.config import STRICT, Config, Count, ModelConfig, TrainConfig
+from configs.config import Config, Count, ModelConfig, TrainConfig
 from configs.load import SECTIONS, Values, build, read_command_line, read_config
 from lens.tables import Table
 from training.machine import Processes, prepare_machine
@@ -38,15 +38,13 @@ Result = TypeVar("Result")
 AnyOptions = TypeVar("AnyOptions")
 
 
-@dataclass(frozen=True, config=STRICT)
-class RivalOptions:
-    """Repetitions and rivals"""
-
-    repetitions: Count = 3
-    """Number of measurements of each row, alternating with its rivals."""
-
-    nanogpt: str = ""
-    """Path of a checkout of github.com/karpathy/nanoGPT; if given, it is measured as well."""
+# Flags of several benchmarks
+NANOGPT = "Path of a checkout of github.com/karpathy/nanoGPT; if given, it is measured as well."
+NanoGPT = Annotated[str, Field(description=NANOGPT)]
+Repetitions = Annotated[
+    Count,
+    Field(description="Number of measurements of each row, alternating with its rivals."),
+]
 
 
 def read_options(

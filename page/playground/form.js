@@ -129,9 +129,9 @@ for (const type of ["dragover", "drop"]) {
   });
 }
 
-const more = el("details", { id: "more-settings", onkeydown({ key }) {
+const more = el("details", { id: "more-settings", className: "extra", onkeydown({ key }) {
   if (key === "Escape" && !said.matches(":popover-open")) this.open = false;
-} }, el("summary", {}, "More settings"), el("div", {},
+} }, el("summary", {}, "Settings"), el("div", {},
   ...others.map(newModel),
   button(copyConfig, { title: "that trains the same in PyTorch" }, "Copy config")));
 
@@ -158,11 +158,12 @@ export function showTraining() {
   one.disabled = training || main.disabled;
   showPasted();
   toA.textContent = kept && !kept.steps ? "Go to A" : other() ? "Keep, go to B" : "Keep as A";
+  toA.className = kept || other() ? "" : "extra";
   toA.disabled = training || opened !== null || (last() === 0 && toA.textContent !== "Go to A");
   const compared = comparison(), watch = data.about || fromFile();
   $("source").className = stopped ? "failed" : "";
   refill($("source"), ...(stopped ? [`Stopped ${stopped}. The weights are the last finite ones; lower a ` +
-    "learning rate under More settings."] : compared.length ? compared
+    "learning rate: press More, then Settings."] : compared.length ? compared
     : other() ? [`This is A: ${step ? "" : "train it, then "}press Keep, go to B.`]
       : [opened ? "" : isDone && isLate() ? "Not yet? Press Train on. Watch: "
         : step ? "Watch: " : "Press Train: ", watch]));
@@ -182,22 +183,22 @@ function fromFile() {
       : "Train goes on from its weights, with a new state of the optimizer.");
 }
 
+const extra = (...controls) => el("span", { className: "controls extra" }, ...controls);
 document.querySelector("h1").textContent = "Watch a GPT learn";
 document.querySelector("h1").after(el("section", { id: "setting", ariaLabel: "Setting" },
-  ...[task, layers, heads, width].map(newModel), more));
+  newModel(task), extra(...[layers, heads, width].map(newModel)), more));
 if (!untrainable) $("loss").append("The loss will be drawn here.");
 if (setting.task === "text") {
   $("source").before(el("section", { id: "training-text", ariaLabel: "Text to train on" }, text,
     button(() => pickedText.click(), {}, "Text file"), pickedText, pasted));
 }
 $("notices").append(said, ...problems.map((problem) => el("p", { className: "trouble" }, problem)));
-$("bar").firstElementChild.prepend(main, one, choice(steps, (text) => {
+$("bar").firstElementChild.prepend(main, $("play"), extra(one, choice(steps, (text) => {
   setting.pace = valueOf(steps, text);
   history.replaceState(null, "", linkTo(state.kept) + location.hash);
-}), $("play"));
-$("play").after(button(copyLink, {}, "Copy link"), button(download, {}, "Download"),
+})), extra(button(copyLink, {}, "Copy link"), button(download, {}, "Download"),
   button(() => picked.click(), { title: "a .safetensors, which can also be dropped on the page" }, "Open"),
-  picked, toA);
+  picked), toA);
 $("play").value = $("play").textContent = "Replay";
 /** Go on with what a reload interrupted. */
 export function goOn() {

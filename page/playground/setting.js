@@ -208,6 +208,7 @@ function firstSnapshot() {
 /** The text that is shown first: a word that could be repeated, cut where the next letter can be
  * copied, or the beginning of a sequence, up to a match. */
 function opening([tokens]) {
+  if (task.opening) return task.opening(tokens);
   const { periods: [low, high] = [] } = task, { word } = data;
   const ids = [...word + word].slice(0, 22).map((letter) => vocab.indexOf(letter));
   if (low <= word.length && word.length <= high && !ids.includes(-1)) return ids;
@@ -235,7 +236,8 @@ Object.assign(data, {
     unit: ["char", "byte"].find((kind) => kind === tokenizer.kind) ?? "token",
     parameters: sum(shapes.map(countOf)) },
   shapes, vocab, tokenizer,
-  opening: { text: known ? opening(measure.sequences) : written(), head: (n_layer - 1) * n_head },
+  opening: { text: known ? opening(measure.sequences) : written(), head: (n_layer - 1) * n_head,
+    color: task.color },
   baselines: task.baselines(measure.sequences), scores: measure.scores,
   measured: `${measure.sequences.length} ${known ? "validation sequences" : "random strings"} of ` +
     `${B} tokens`,

@@ -47,7 +47,6 @@ function explain(event) {
   $("term").style.top = `${bottom + 4}px`;
 }
 
-for (const term of document.querySelectorAll("[data-term]")) term.tabIndex = 0;
 for (const type of ["pointerover", "pointerout", "focusin", "focusout", "click"]) {
   addEventListener(type, explain);
 }

@@ -69,7 +69,7 @@ export function showNetwork() {
     pick.ariaPressed = isSelected;
     pick.ariaLabel = `layer ${Math.floor(head / H)} head ${head % H}, ` +
       `${measure.name} ${value} ${label}`;
-    pick.tabIndex = head === state.head ? 0 : -1; // arrow keys select the others
+    pick.tabIndex = pick.nextSibling.tabIndex = head === state.head ? 0 : -1; // arrows select others
     pick.classList.toggle("off", isHeadOff(head));
   });
   if (focused) tiles[state.head].focus();
@@ -80,6 +80,8 @@ export function showNetwork() {
     const off = part ? isOff(cutter.value) : offWord(l * H + head) !== undefined;
     const says = !off ? "ablate" : part ? "restore" : "undo";
     cutter.ariaPressed = off;
+    cutter.classList.toggle("extra", Boolean(part));
+    cutter.classList.toggle("used", off);
     cutter.disabled = !part && isOff(`L${l}.attn`);
     cutter.textContent = part === "attn" && !off ? "ablate all heads" : says;
     cutter.title = cutter.ariaLabel = !part ? `${off ? "restore" : says} ${name}`

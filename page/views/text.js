@@ -2,10 +2,10 @@
 
 import { pin, pointAt } from "../actions.js";
 import { chancesOf } from "./chosen.js";
-import { clamp, ranked } from "../engine/numbers.js";
+import { clamp, largestOf, range, ranked } from "../engine/numbers.js";
 import { headName, sizes, tokenizer, vocab } from "../run.js";
 import {
-  columnOf, looking, maskNow, place, queryOnShow, textOnShow, weightsOf,
+  atColumn, HAS_LINES, looking, maskNow, place, queryOnShow, textOnShow, weightsOf,
 } from "../selection.js";
 import { state } from "../state.js";
 import { shade, theme } from "./colors.js";
@@ -15,6 +15,17 @@ import { UNIFORM_GUESS } from "./legends.js";
 
 const KNOWN = `The model knows ${vocab.slice(0, 120).map(visible).join(" ")}`;
 let spans = []; // an element a token of the window
+
+/** Marks at every tenth column, if each token is a character. */
+function ruler(text) {
+  const lines = text.map(({ token }) => token).join("").split("\n");
+  const longest = HAS_LINES && tokenizer.kind === "char" ? largestOf(lines.map((line) => line.length)) : 0;
+  return el("div", { id: "ruler", ariaHidden: true }, ...range(Math.ceil(longest / 10)).map((i) => {
+    const mark = el("span", {}, `${10 * (i + 1)}`);
+    mark.style.left = `calc(${10 * i + 9} * (1ch + 0.06em))`; // as wide as .token
+    return mark;
+  }));
+}
 
 /** Show the text: its end, which the model reads, the tokens before, and those it never saw. */
 export function buildText() {
@@ -34,7 +45,7 @@ export function buildText() {
     if (at <= -4 * sizes.B) continue; // not all of a long text
     parts.push(tokenizer.gapBefore(token.token, parts.length), span, ...(token.token.includes("\n") ? [el("br")] : []));
   }
-  refill(place, svg("svg", { id: "arcs", height: 0, "aria-hidden": "true" }), ...parts);
+  refill(place, svg("svg", { id: "arcs", height: 0, "aria-hidden": "true" }), ruler(all), ...parts);
   if (atEnd) place.scrollTop = place.scrollHeight;
   if (isFirst) showPinned();
 }
@@ -77,9 +88,9 @@ export function showText() {
   });
   $("text-note").textContent = chances
     ? `Probability of ${quoted(vocab[state.token])} after ` +
-      `${place("token", here)}${columnOf(here)}: ${number(chances[here])}.`
+      `${place("token", here)}${atColumn(here)}: ${number(chances[here])}.`
     : look ? `Color: attention of ${headName(state.head)} from ` +
-      `${place("token", look.q)}${columnOf(look.q)}.`
+      `${place("token", look.q)}${atColumn(look.q)}.`
     : same > 0 ? `The results of ${tokensOf(same)} stay: no token affects earlier ones.`
     : "Color: surprisal. Point at a token, or click to select it.";
   drawArcs();

@@ -2,7 +2,9 @@
 
 import dataclasses
 import re
+from collections import ChainMap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -24,6 +26,7 @@ from configs.load import (
 )
 from data.tokenizer import KINDS
 from lens.report import Report
+from model.generate import Sampling
 from model.gpt import ACTIVATIONS
 from training.folder import save_config
 from training.optim import OPTIMIZERS, SCHEDULES
@@ -34,9 +37,12 @@ def parse(*argv: str, base: Config = Config()) -> Config:  # noqa: B008
     return read_config(values, next(iter(words), None), base)
 
 
-def options(*argv: str) -> sample.Options:
-    _, values = read_command_line({"": sample.Options}, list(argv), "", "", 0)
-    return build(sample.Options, values[""])
+def options(*argv: str) -> Any:
+    """Return the flags of sample.py."""
+    sections = {"": sample.Options, ".": Sampling}
+    _, values = read_command_line(sections, list(argv), "", "", 0)
+    both = (vars(build(kind, values[section])) for section, kind in sections.items())
+    return SimpleNamespace(**dict(ChainMap(*both)))
 
 
 FIELDS = {
@@ -228,7 +234,7 @@ def test_help_describes_every_field_and_its_default(
         with pytest.raises(SystemExit, match="0"):
             read("--help")
     text = " ".join(capsys.readouterr().out.split())
-    assert "--temperature VALUE Divide the logits" in text  # an inherited field
+    assert "--temperature VALUE Divide the logits" in text
     for key, (section, name, field) in FIELDS.items():
         default = getattr(SECTIONS[section](), name)
         entry = re.split(r" --\w+\.", text.split(f"--{key} ")[1])[0]

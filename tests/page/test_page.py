@@ -654,7 +654,7 @@ def test_address_says_what_is_on_show(show: Show) -> None:
     assert tab.input_value("#measure") == "ablation mean"
     assert read(tab, ".pick > span > span, #contributions .number") == before
     press(tab, "r")
-    tab.wait_for_function("() => !location.hash")
+    tab.wait_for_function("() => location.hash === '#more=true'")
 
 
 def test_address_of_what_the_page_lacks_is_named(show: Show) -> None:
@@ -684,6 +684,45 @@ def test_page_cut_in_a_download_says_so(show: Show, report: Report) -> None:
 
 
 # --- display -------------------------------------------------------------------------------------
+
+
+CONTROLS = """() => [...document.querySelectorAll("button, select, input, textarea, summary, canvas")]
+  .filter((each) => each.checkVisibility() && each.tabIndex > -2 && !each.disabled)
+  .filter((each) => !each.matches("canvas:not([tabindex])")).length"""
+
+
+def assert_calm(tab: Any) -> None:
+    """Check that few controls are on show until More is pressed, and that the network is near."""
+    few = tab.evaluate(CONTROLS)
+    assert few <= 25
+    stops = []
+    while "pick" not in stops and len(stops) < 10:
+        tab.keyboard.press("Tab")
+        stops.append(tab.evaluate("document.activeElement.id || document.activeElement.className"))
+    assert stops[-1] == "pick", stops
+    act(tab, "#all")
+    assert tab.evaluate(CONTROLS) > few + 40
+    hidden = "[...document.querySelectorAll('.extra')].filter((each) => !each.checkVisibility())"
+    assert set(tab.evaluate(f"{hidden}.map((each) => each.id)")) == set()
+    wait_for_address(tab, "more=true")
+    act(tab, "#all")
+    assert tab.evaluate(CONTROLS) == few
+
+
+def test_page_is_calm_until_more_is_pressed(show: Show) -> None:
+    tab = show(calm=True)
+    assert_calm(tab)
+    for address, control in (
+        ("color=probability", "#color"),
+        ("panel=lens", "#show-lens"),
+        ("edit=hide@1", "#key-by"),
+        ("stage=scores", "[data-stage]"),
+        ("edit=L0.attn", ".cutter[value='L0.attn']"),
+        ("score=first_token", "#measure"),
+        ("edit=L0H0%3Dmean", "#instead"),
+    ):  # what is in use is on show
+        assert not show(calm=True).is_visible(control)
+        assert show(address=f"#{address}", calm=True).is_visible(control)
 
 
 def test_text_is_broken_at_its_newlines(tab: Any) -> None:

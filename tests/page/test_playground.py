@@ -16,8 +16,8 @@ from data.batches import task_batches
 from data.tokenizer import BPETokenizer, train_bpe
 from page.playground import make_playground
 from tests.conftest import make_run
-from tests.page.conftest import altered, settle, wait_for_address
-from tests.page.test_page import SELECTED, point_at, read
+from tests.page.conftest import altered, settle, wait_for_address, with_more
+from tests.page.test_page import SELECTED, assert_calm, point_at, read
 from training.checkpoint import open_run
 from training.start import check_resume
 
@@ -38,9 +38,9 @@ def play(file: Path, window: tuple[Any, list[str]]) -> Iterator[Open]:
     """Yield a function that opens the page; fail if it logs, or requests more than its workers."""
     tab, events = window
 
-    def open_page(address: str = "", page: Path = file) -> Any:
+    def open_page(address: str = "", page: Path = file, calm: bool = False) -> Any:
         tab.goto("about:blank")
-        tab.goto(page.as_uri() + address)
+        tab.goto(page.as_uri() + (address if calm else with_more(address)))
         return settle(tab)
 
     tab.set_viewport_size({"width": 1280, "height": 720})
@@ -144,7 +144,7 @@ def test_every_task_can_be_chosen(play: Open) -> None:
     tab.evaluate("window.confirm = () => true")
     with tab.expect_navigation():
         tab.select_option("#set-task", "modular")
-    assert settle(tab).url.endswith("?task=modular&pace=5&workers=2")
+    assert settle(tab).url.partition("#")[0].endswith("?task=modular&pace=5&workers=2")
     assert tab.input_value("#set-n_embd") == "96" and "grokking" in tab.inner_text("#source")
     tab.focus("#set-task")
     assert tab.inner_text("#term").startswith("task: Sums modulo 97, ")
@@ -306,7 +306,7 @@ def test_downloads_are_what_is_on_show(play: Open, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
         check_resume(saved, header.corpus, header.config.train)
     assert saved.tokenizer == task_batches(header.config.data, 4, 0).tokenizer
-    tab.click("text=More settings")
+    tab.click("#more-settings summary")
     tab.click("text=Copy config")
     config, _, note = tab.inner_text("#said").rpartition("\n")
     assert note.startswith("Save this as mine.yaml")
@@ -429,10 +429,14 @@ def test_top_is_low_and_nothing_moves(play: Open, size: tuple[int, int]) -> None
     assert before[0] <= 120 and (TOPS[size] is None or before[1] <= 120)
 
 
+def test_page_is_calm_until_more_is_pressed(play: Open) -> None:
+    assert_calm(play(calm=True))
+
+
 def test_every_setting_explains_itself(play: Open) -> None:
     """By focus, with its field's name and help, and its lesson. It makes a new model."""
     tab = play(TINY)
-    tab.click("text=More settings")
+    tab.click("#more-settings summary")
     for key in tab.evaluate(
         "Object.keys(JSON.parse(document.getElementById('data').textContent).help)"
     ):
@@ -490,7 +494,7 @@ def test_opened_file_is_what_was_saved(play: Open, tmp_path: Path) -> None:
     assert steps_of(settle(tab)) == [4]
     with tab.expect_navigation():
         tab.select_option("#set-task", "modular")
-    assert settle(tab).url.endswith("?task=modular") and steps_of(tab) == [0]
+    assert settle(tab).url.partition("#")[0].endswith("?task=modular") and steps_of(tab) == [0]
 
 
 TEXT = "the cat sat on the mat; ünï \n" * 9
@@ -563,7 +567,7 @@ def test_wrong_file_is_one_line_and_replaces_nothing(play: Open, tmp_path: Path)
         tab.wait_for_selector(f"#said:has-text('{reason}')")
         assert tab.inner_text("#said") == f"{i}.safetensors cannot be opened: {reason}."
         tab.keyboard.press("Escape")
-        assert steps_of(tab) == [0, 1] and tab.url.endswith(TINY)
+        assert steps_of(tab) == [0, 1] and tab.url.partition("#")[0].endswith(TINY)
     tab.evaluate("""() => {
       const dataTransfer = new DataTransfer();
       dataTransfer.items.add(new File(["x"], "dropped.txt"));
@@ -592,7 +596,7 @@ def test_two_runs_are_compared(play: Open) -> None:
     ids = [tab.evaluate("glassgpt.vocab").index(token) for token in shown]
     weights = tab.evaluate(f"glassgpt.attention({ids}, {layer}, {head})")
     assert kept["map"]["weights"] == [weight for row in weights for weight in row]
-    tab.click("text=More settings")
+    tab.click("#more-settings summary")
     tab.fill("#set-max_steps", "3")  # which changes no step
     with tab.expect_navigation():
         tab.press("#set-max_steps", "Enter")
@@ -650,12 +654,12 @@ def test_a_link_of_two_runs_trains_both(play: Open) -> None:
     tab.evaluate("window.confirm = () => true")
     with tab.expect_navigation():
         tab.click("button:text('Go to A')")
-    assert settle(tab).url.endswith("?task=flipflop&n_embd=16&seed=2")
+    assert settle(tab).url.partition("#")[0].endswith("?task=flipflop&n_embd=16&seed=2")
     assert tab.inner_text("#source") == "This is A: train it, then press Keep, go to B."
     loss = train(tab, 2)["loss"]
     with tab.expect_navigation():
         tab.click("button:text('Keep, go to B')")
-    assert settle(tab).url.endswith("&positions=none&A.positions=rotary&A.seed=2")
+    assert settle(tab).url.partition("#")[0].endswith("&positions=none&A.positions=rotary&A.seed=2")
     assert "B: positions none, seed 1337, on other sequences" in tab.inner_text("#source")
     assert tab.locator("#loss .kept").count() == 2
     assert tab.evaluate(SAVED)["loss"][-1] == loss
