@@ -165,7 +165,7 @@ export function showTraining() {
   refill($("source"), ...(stopped ? [`Stopped ${stopped}. The weights are the last finite ones; lower a ` +
     "learning rate: press More, then Settings."] : compared.length ? compared
     : other() ? [`This is A: ${step ? "" : "train it, then "}press Keep, go to B.`]
-      : [opened ? "" : isDone && isLate() ? "Not yet? Press Train on. Watch: "
+      : [opened ? "" : isDone ? isLate() ? "Not yet? Press Train on. Watch: " : "Now press 2 Attend. Watch: "
         : step ? "Watch: " : "Press Train: ", watch]));
 }
 

@@ -212,7 +212,7 @@ function opening([tokens]) {
   const { periods: [low, high] = [] } = task, { word } = data;
   const ids = [...word + word].slice(0, 22).map((letter) => vocab.indexOf(letter));
   if (low <= word.length && word.length <= high && !ids.includes(-1)) return ids;
-  const shown = tokens.slice(0, Math.min(32, Math.floor(B * 3 / 4) + 1));
+  const shown = tokens.slice(0, Math.min(32, Math.max(B > 8 ? 0 : B, Math.floor(B * 3 / 4) + 1)));
   const end = task.match(shown).findLastIndex((keys) => keys.length);
   return shown.slice(0, end < 0 ? shown.length : end + 1);
 }
