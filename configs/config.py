@@ -87,8 +87,8 @@ class DataConfig:
     task_length: Count | None = None
     """For a task: longest period (repeat; the shortest is a quarter of it), number of digits
     (addition) or of pairs (recall) or numbers (maximum) in a sequence, maximum depth (brackets),
-    the column beyond which a word ends the line (wrap), or number of sentences between the first
-    gifts and the question (stories)."""
+    the column beyond which a word ends the line (wrap), or number of events between the first gifts
+    and the question (stories)."""
 
     task_held_out: Fraction = 0.1
     """For modular and addition: fraction of the sums that only validation has."""

@@ -51,8 +51,8 @@ const newModel = (field) => choice(possible(field), (text, input) => {
 const [task, layers, heads, width, ...others] = FIELDS.filter(({ key }) => key !== "pace");
 const steps = FIELDS.find(({ key }) => key === "pace");
 const text = el("textarea", { id: "pasted", rows: 3, value: carried.text ?? "", spellcheck: false,
-  placeholder: `Paste a text of ${SHORTEST} characters or more. Until then the model reads this ` +
-    "page's script." });
+  placeholder: `Paste a text of ${SHORTEST} characters or more. Until then the model reads ` +
+    "stories." });
 
 function useText() {
   if (isShort(text.value)) say(`The text needs ${SHORTEST} characters or more.`);
