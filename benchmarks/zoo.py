@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 from benchmarks import common as frame
 from common.errors import command
 from configs.config import STRICT, Count, Natural
-from data.batches import TaskBatches
+from data.batches import task_batches
 from data.tasks.flipflop import FlipFlop
 from data.tasks.markov import Markov
 from data.tasks.maximum import Maximum
@@ -107,7 +107,7 @@ def describe(run: Path) -> frame.Row:
     """Measure a run and its last weights: all that RESULTS needs."""
     subject = Subject(str(run), MeasureOptions(checkpoint="last"))
     batches, model, metrics = subject.batches, subject.model, read_metrics(run)
-    sequences_BT = torch.cat([*batches.validation_batches(64)])[:64, :-1]
+    sequences_BT = torch.cat([*batches.split("validation", 64)])[:64, :-1]
     matching = subject.matching(sequences_BT)
     weight_LH = score_match(model, *matching)[MATCH.key]
     head, at = max(names_of(model).items(), key=lambda item: weight_LH[item[1]].item())
@@ -139,8 +139,8 @@ def describe(run: Path) -> frame.Row:
     if isinstance(subject.task, Stories):
         found["counted"] = count_right(batches)
     if isinstance(subject.task, FlipFlop):
-        other = TaskBatches(replace(subject.config.data, task_ignored=0.98), batches.block_size, 0)
-        result = evaluate(model, other.validation_batches(64), other, Processes())
+        other = task_batches(replace(subject.config.data, task_ignored=0.98), batches.block_size, 0)
+        result = evaluate(model, other.split("validation", 64), other, Processes())
         found["rare"] = result.accuracy if result else None
     return found
 

@@ -149,19 +149,6 @@ def head_replaced(model: GPT, layer: int, head: int, value: Tensor | float) -> I
         yield
 
 
-@contextmanager
-def started_at(model: GPT, layer: int, seen: Pass) -> Iterator[None]:
-    """Begin the model's passes at a layer, with its input in an earlier pass over the same tokens,
-    inside the `with` block. Inside, the layers before it do not count."""
-    blocks = model.blocks
-    model.blocks = blocks[layer:]
-    try:
-        with hooked([model.dropout], lambda dropout, args, _: seen.residual[layer]):
-            yield
-    finally:
-        model.blocks = blocks
-
-
 def rotated(rotary: Rotary, x: Tensor, by: int) -> Tensor:
     """Rotate (..., D) by this number of positions; back, if it is negative."""
     cos_D, sin_D = rotary.cos_TD[abs(by)].to(x), rotary.sin_TD[abs(by)].to(x)

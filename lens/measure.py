@@ -9,9 +9,8 @@ from torch import Tensor
 
 from common.errors import UserError
 from common.progress import progress
-from lens.capture import Pass, capture, head_replaced, started_at
+from lens.capture import Pass, blocks_of, capture, head_replaced
 from lens.metrics import MATCH, SCORES
-from model.error import largest_error
 from model.gpt import GPT, next_token_loss
 
 # Maximum number of attention weights of a layer, or logits, in memory at a time, except for a
@@ -140,30 +139,34 @@ def outputs_of(seen: Pass) -> Tensor:
 @torch.no_grad()
 def ablations(model: GPT, tokens_BT: Tensor, values_LHD: Tensor, what: str) -> Tensor:
     """Return the change of each prediction's loss, (L, H, B, T), if a head's output, before W_O, is
-    replaced by its row of `values_LHD`. The layers before the head are computed once.
+    replaced by its row of `values_LHD`. Only the head's layer and the later ones are computed for
+    each head.
+
+    Args:
+        tokens_BT: sequences of up to block_size + 1 tokens.
+        what: the name of the progress bar.
 
     Raises:
-        UserError: if a layer reads more than the residual stream after the one before.
+        UserError: if GPT.forward does more than its blocks, one after the other.
     """
-    one_1T = tokens_BT[:1, :-1]
-    seen = capture(model, one_1T)
-    for layer in range(1, len(seen.layers)):
-        with started_at(model, layer, seen):
-            if largest_error(model(one_1T), seen.logits_BTV) > 1e-3:
-                raise UserError(f"layer {layer} reads more than the residual stream")
-    batches, heads = micro_batches(model, tokens_BT), [*np.ndindex(*values_LHD.shape[:2])]
-    parts = []
-    for batch in progress(batches, what):
-        seen, changes = capture(model, batch[:, :-1]), []
-        whole_BT = losses_of(seen.logits_BTV, batch[:, 1:])
-        for layer, head in heads:
-            with (
-                head_replaced(model, layer, head, values_LHD[layer, head]),
-                started_at(model, layer, seen),
-            ):
-                changes.append(losses_of(model(batch[:, :-1]), batch[:, 1:]) - whole_BT)
-        parts.append(torch.stack(changes))
-    return torch.cat(parts, dim=1).unflatten(0, values_LHD.shape[:2])
+    blocks, changes = blocks_of(model), []
+
+    def losses_from(layer: int, seen: Pass, answers_BT: Tensor) -> Tensor:
+        x_BTC = seen.residual[layer]
+        for block in blocks[layer:]:
+            x_BTC = block(x_BTC)
+        return losses_of(model.unembed(x_BTC), answers_BT)
+
+    for batch in progress(micro_batches(model, tokens_BT), what):
+        seen, answers_BT, changed = capture(model, batch[:, :-1]), batch[:, 1:], []
+        whole_BT = losses_of(seen.logits_BTV, answers_BT)
+        if not torch.allclose(losses_from(0, seen, answers_BT), whole_BT, atol=1e-4):
+            raise UserError("GPT.forward must be its blocks, then GPT.unembed; update ablations")
+        for layer, head in np.ndindex(*values_LHD.shape[:2]):
+            with head_replaced(model, layer, head, values_LHD[layer, head]):
+                changed.append(losses_from(layer, seen, answers_BT) - whole_BT)
+        changes.append(torch.stack(changed))
+    return torch.cat(changes, 1).unflatten(0, values_LHD.shape[:2])
 
 
 def ablate(model: GPT, tokens_BT: Tensor) -> dict[str, Tensor]:

@@ -5,7 +5,6 @@ import copy
 import dataclasses
 import sys
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ from torch import Tensor
 
 from common.errors import UserError, printable
 from common.progress import progress
-from data.batches import TextBatches
-from data.ngrams import MAX_TOKENS
 from formats.reference import check_reference
 from lens.capture import capture
 from lens.examples import examples_for_page
+from lens.jobs import find_jobs, job_sequences
 from lens.measure import (
     ablate,
     mean_loss,
@@ -33,7 +31,7 @@ from lens.metrics import MATCH, uniform_scores
 from lens.subject import Subject
 from lens.verify import check_model
 from model.gpt import GPT
-from page.html import SUPPORTED, WORD, in_base64, make_html, pack, to_json
+from page.html import SUPPORTED, WORD, make_html, pack, to_json
 from page.weights import pack_weights
 from training.checkpoint import load_snapshot
 from training.evaluate import evaluate
@@ -44,10 +42,6 @@ REFERENCE = 2**12  # approximate number of PyTorch's logits per snapshot
 BASE64 = 4 / 3  # characters per byte
 COMPARED = 4  # sequences on which snapshots are compared, to choose those that are shown
 TRIED = 256  # texts
-NOTICES = {  # that a license asks for, by data.source
-    "pydocs": "The training text is the manual of Python: Copyright © 2001 Python Software "
-    "Foundation; All Rights Reserved. PSF License Version 2: https://docs.python.org/3/license.html"
-}
 
 
 def check_supported(subject: Subject) -> None:
@@ -68,7 +62,6 @@ def make_page(
     sequences_BT: Tensor,
     snapshots: Iterable[tuple[int, GPT]],
     max_bytes: float,
-    with_text: bool = False,
 ) -> str:
     """Return the page, of at most `max_bytes`: the final weights, in half precision if they fit,
     and all snapshots in half precision, or as many as fit in 8 bits.
@@ -76,22 +69,20 @@ def make_page(
     Args:
         sequences_BT: block_size + 1 tokens each, for scores and losses.
         snapshots: steps and models in order; the subject's model has its own step.
-        with_text: put the training split into the page.
 
     Raises:
-        UserError: if the run's own weights do not fit, or for a `with_text` that is not possible.
+        UserError: if the run's own weights do not fit.
     """
     model = subject.model
-    text = training_text(subject) if with_text else None
     packs = {bits: pack_weights(model.state_dict(), bits == 8)[0] for bits in (16, 8)}
-    least = BASE64 * len(packs[8]) + len(to_json(text))
+    least = BASE64 * len(packs[8])
     if least > max_bytes:  # fail before the slow measurements
         raise too_small(max_bytes, least + 1e6)
-    data = describe(subject, sequences_BT) | {"text": text}
+    data = describe(subject, sequences_BT)
     taken = len(make_html(data, []).encode())
     # What a snapshot adds to the page: its measurements, and its weights in base64. The initial
     # weights, many of them zero, have fewer bytes.
-    own_weights = measure(subject, sequences_BT, model, False)
+    own_weights = measure_snapshot(subject, sequences_BT, model, False)
     numbers = 1.1 * len(to_json(own_weights[0])) + 100
     size = {bits: numbers + BASE64 * len(packed) for bits, packed in packs.items()}
     room, models = max_bytes - taken, [*snapshots]
@@ -102,7 +93,7 @@ def make_page(
     few_BT = sequences_BT[:COMPARED]
     losses = [mean_loss(each, few_BT) for _, each in progress(models, "comparing snapshots")]
     shown = [step for step, _ in models].index(subject.header.state.step)
-    chosen = choose(losses, 1 + (room - size[own]) / size[others], shown)
+    chosen = choose_snapshots(losses, 1 + (room - size[own]) / size[others], shown)
     data["saved"], data["snapshots"] = len(models), []
     weights: list[bytes] = []
     for i in progress(chosen, "measuring snapshots"):
@@ -110,7 +101,7 @@ def make_page(
         bits = own if i == shown else others
         is_done = i == shown and bits == 16
         measured, packed = (
-            own_weights if is_done else measure(subject, sequences_BT, snapshot, bits == 8)
+            own_weights if is_done else measure_snapshot(subject, sequences_BT, snapshot, bits == 8)
         )
         data["snapshots"].append({"step": step, **measured})
         weights.insert(0 if i == shown else len(weights), packed)
@@ -119,24 +110,6 @@ def make_page(
         file=sys.stderr,
     )
     return make_html(data, weights)
-
-
-def training_text(subject: Subject) -> dict[str, Any]:
-    """Return the training split, compressed, and how it is counted.
-
-    Raises:
-        UserError: if the run was trained on generated sequences, or on another text.
-    """
-    batches, trained_on = subject.batches, subject.header.corpus.sha256
-    if not isinstance(batches, TextBatches) or batches.corpus.sha256 != trained_on:
-        raise UserError("--with_text needs the text that the run was trained on; omit it")
-    tokens = batches.train_tokens[-MAX_TOKENS:]
-    return {
-        "order": len(batches.baselines) - 1,  # without the uniform distribution
-        "bytes_per_token": tokens.itemsize,
-        "deflated": in_base64(zlib.compress(tokens.astype(f"<u{tokens.itemsize}").tobytes(), 9)),
-        "notice": NOTICES.get(str(subject.config.data.source)),
-    }
 
 
 def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
@@ -169,7 +142,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         "tokenizer": subject.tokenizer.to_dict(),
         "periods": [*subject.trained_periods[:1], *subject.trained_periods[-1:]],
         "opening": choose_opening(subject, sequences_BT, matching),
-        "reference": reference(subject).tolist(),
+        "reference": reference_text(subject).tolist(),
         "baselines": subject.batches.baselines,
         "scores": [
             {
@@ -182,6 +155,10 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             for score, value in uniform.items()
         ],
         "ablation": {key: flat(change_LH) for key, change_LH in changes.items()},
+        "jobs": [
+            {"line": job.line(), "sentence": job.sentence()}
+            for job in find_jobs(subject, job_sequences(subject, subject.options.sequences))
+        ],
         "measured": measured,
         "examples": examples_for_page(subject, [*np.ndindex(*changes["zero"].shape)]),
         "checks": [check._asdict() for check in checks],
@@ -200,7 +177,7 @@ def choose_opening(
     the highest weight on the match.
 
     A head copies if, by the direct path, it adds to the logit of a token that it attends to. Choose
-    the stretch and the head for which that, times the probability of the token, is largest.
+    the stretch and the head with the largest product of that and the probability of the token.
     """
     model, texts_NT, first = subject.model, subject.prompt_T[None], len(subject.prompt_T) - 1
     T, prompted = min(32, subject.window * 3 // 4 + 1), subject.options.prompt is not None
@@ -250,7 +227,7 @@ def through_training(subject: Subject) -> Iterator[tuple[int, GPT]]:
             print(printable(f"left out: {error}"), file=sys.stderr)
 
 
-def choose(losses: Sequence[float], count: float, shown: int) -> list[int]:
+def choose_snapshots(losses: Sequence[float], count: float, shown: int) -> list[int]:
     """Choose at most `count` snapshots, among them `shown`. Until they are so few, the one across
     which the loss changes least is removed; the first and the last only when no other is left."""
     kept = list(range(len(losses)))
@@ -262,14 +239,14 @@ def choose(losses: Sequence[float], count: float, shown: int) -> list[int]:
     return kept
 
 
-def measure(
+def measure_snapshot(
     subject: Subject, sequences_BT: Tensor, model: GPT, eight_bits: bool
 ) -> tuple[dict[str, Any], bytes]:
     """Measure a model, and pack its weights.
 
     The logits come from the rounded weights, in float64, as the page's engine should compute them.
     """
-    text_BT, reference_BT = sequences_BT[:, :-1], reference(subject)[None]
+    text_BT, reference_BT = sequences_BT[:, :-1], reference_text(subject)[None]
     scores, lens_loss, mean_LHD = measure_text(model, sequences_BT)
     copying, accuracy = None, list[float | None]()
     if period := subject.period():
@@ -278,8 +255,9 @@ def measure(
     if matching := subject.matching(text_BT):
         scores |= score_match(model, *matching)
     if subject.task:
-        for split in subject.batches.evaluated.values():
-            result = evaluate(model, split(len(sequences_BT)), subject.batches, Processes())
+        for name in subject.batches.evaluated:
+            split = subject.batches.split(name, len(sequences_BT))
+            result = evaluate(model, split, subject.batches, Processes())
             accuracy.append(result and result.accuracy)
         model.eval()
     packed, rounded_weights = pack_weights(model.state_dict(), eight_bits)
@@ -304,7 +282,7 @@ def measure(
     return measured, packed
 
 
-def reference(subject: Subject) -> Tensor:
+def reference_text(subject: Subject) -> Tensor:
     """Return the text on which the engine is checked, (T,): the prompt repeated up to the context.
 
     A model may differ from the engine only at late positions, as with a sliding window.

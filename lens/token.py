@@ -114,9 +114,9 @@ def table_at(model: GPT, labels: list[str], tokens_BT: Tensor, token: int) -> Ta
     """
     at_BT = tokens_BT[:, 1:] == token
     name, rows = visible(labels[token]), list[list[Any]]()
-    what = "ablating each head (mean)"
-    change_LHBT = ablations(model, tokens_BT, mean_outputs(model, tokens_BT), what)
-    for layer, head in np.ndindex(*change_LHBT.shape[:2]):
+    means_LHD = mean_outputs(model, tokens_BT)
+    change_LHBT = ablations(model, tokens_BT, means_LHD, "ablating each head (mean)")
+    for layer, head in np.ndindex(*means_LHD.shape[:2]):
         change_BT = change_LHBT[layer, head]
         there, elsewhere = mean_and_error(change_BT, at_BT), mean_and_error(change_BT, ~at_BT)
         ratio = there[0] / elsewhere[0] if elsewhere[0] > 2 * elsewhere[1] else None

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from configs.config import DataConfig
 from data.tasks.addition import Addition
 from data.tasks.brackets import Brackets
 from data.tasks.flipflop import FlipFlop
@@ -29,3 +30,12 @@ TASKS: dict[Any, type[Task]] = {
     "maximum": Maximum,
     "stories": Stories,
 }
+# What names a text
+SOURCES = (
+    f"files, globs such as 'poems/*.txt', pydocs, hub:OWNER/NAME, or a task: {', '.join(TASKS)}"
+)
+
+
+def is_task(config: DataConfig) -> bool:
+    """Return whether the config names a task instead of a text."""
+    return str(config.source) in TASKS

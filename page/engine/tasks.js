@@ -242,6 +242,14 @@ class Wrap extends Task {
     return tokens;
   }
 
+  color = "probability"; // of a newline
+
+  /** Two lines, and a third that does not end where it should. */
+  opening(tokens) {
+    let lines = 0;
+    return tokens.slice(0, Math.floor(this.T * 3 / 4)).map((id) => (id || lines++ < 2 ? id : 1));
+  }
+
   /** The last newline, at the end of a word. */
   match(tokens) {
     return tokens.map((id, t) =>

@@ -68,7 +68,7 @@ export const isShared = ({ n_head, n_kv_head }) => n_head % (n_kv_head ?? 1) ===
 // ------------------------------------------------------- what a tab keeps over a reload
 // A tab's name outlives a reload, also of a file on the disk, and has room for a model.
 const KEPT = "glassgpt:";
-export const carried = // {text, file, A, next}: see what calls `carry`
+export const carried = // {text, steps, file, A, next}: see what calls `carry`
   window.name.startsWith(KEPT) ? JSON.parse(window.name.slice(KEPT.length)) : {};
 export function carry(changes) {
   Object.assign(carried, changes);
@@ -217,6 +217,7 @@ function firstSnapshot() {
  * copied, or the beginning of a sequence, up to the last match in it or, if it has none, to the
  * first match. */
 function opening([tokens]) {
+  if (task.opening) return task.opening(tokens);
   const { periods: [low, high] = [] } = task, { word } = data;
   const ids = [...word + word].slice(0, 22).map((letter) => vocab.indexOf(letter));
   if (low <= word.length && word.length <= high && !ids.includes(-1)) return ids;
@@ -237,7 +238,6 @@ const tooFew = setting.task === "repeat" && n_layer === 1;
 const tokenizer = opened?.header.tokenizer ?? (task.words
   ? { kind: "word", words: task.words } : { kind: "char", chars: task.vocab.join("") });
 Object.assign(data, {
-  text: null,
   about: opened ? "" : tooFew ? "with one layer, no induction head can form." : tasks[setting.task].watch,
   periods: (known && task.periods) ?? [],
   run: { name: setting.task, task: null, step: null, val_loss: null, config,
@@ -245,7 +245,8 @@ Object.assign(data, {
     unit: ["char", "byte"].find((kind) => kind === tokenizer.kind) ?? "token",
     parameters: sum(shapes.map(countOf)) },
   shapes, vocab, tokenizer,
-  opening: { text: known ? opening(measure.sequences) : written(), head: (n_layer - 1) * n_head },
+  opening: { text: known ? opening(measure.sequences) : written(), head: (n_layer - 1) * n_head,
+    color: task.color },
   baselines: task.baselines(measure.sequences), scores: measure.scores,
   measured: `${measure.sequences.length} ${known ? "validation sequences" : "random strings"} of ` +
     `${B} tokens`,

@@ -119,6 +119,22 @@ def assert_predicts(tab: Any, *logits: torch.Tensor) -> None:
     assert read(tab, "#next .number") == pytest.approx(expected.flatten().tolist(), abs=6e-4)
 
 
+def assert_says_change(tab: Any, text: str, *logits: torch.Tensor) -> None:
+    """Check the effect of edits: on the prediction after the last token or, if another one changes
+    more than twice as much, after that; and on the loss."""
+    before_TV, after_TV = (logits_TV.softmax(-1) for logits_TV in logits)
+    best_T = before_TV.argmax(-1, keepdim=True)
+    was_T, now_T = (p_TV.gather(1, best_T)[:, 0] for p_TV in (before_TV, after_TV))
+    by_T = (now_T - was_T).abs()
+    t = int(by_T.argmax()) if by_T[-1] < by_T.max() / 2 else len(text) - 1
+    where = "comes next" if t == len(text) - 1 else f"after token {t} '{shown(text[t])}'"
+    says = tab.inner_text("#change")
+    assert says.startswith(f"'{shown(CHARS[int(best_T[t])])}' {where}: ")
+    before, after = (loss_of(logits_TV, text) for logits_TV in logits)
+    expected = [float(was_T[t]), float(now_T[t]), before, after, after - before]
+    assert read(tab, "#change") == pytest.approx(expected, abs=6e-4)
+
+
 # --- computation ---------------------------------------------------------------------------------
 
 
@@ -223,18 +239,14 @@ def test_edited_model_of_an_earlier_step_matches_pytorch(tab: Any, report: Repor
     select(tab, HEADS.index("L1H0"))
     act(tab, "#ablate")
     tab.select_option("#instead", "mean")
-    act(tab, ".cutter[aria-label$='layer 0 mlp']")
+    act(tab, ".cutter[value='L0.mlp']")
     edits = [{"layer": 1, "head": 0, "off": "mean"}, {"layer": 0, "off": "mlp"}]
     before_TV = logits_of(model, text)
     with edited(model, edits, mean_outputs(report.exact[1], report.sequences_BT)):
         depths = capture(model, ids_of(text)).residual
     lens_TV = [model.unembed(x_BTC)[0] for x_BTC in depths]
     assert_predicts(tab, lens_TV[-1][-1], before_TV[-1])
-    before, after = loss_of(before_TV, text), loss_of(lens_TV[-1], text)
-    likeliest = before_TV[-1].argmax()
-    chances = [float(each[-1].softmax(-1)[likeliest]) for each in (before_TV, lens_TV[-1])]
-    expected = [before, after, after - before, *chances]
-    assert read(tab, "#change") == pytest.approx(expected, abs=6e-4)
+    assert_says_change(tab, text, before_TV, lens_TV[-1])
     assert tab.text_content("#continuation")[0] == tab.inner_text(".write >> nth=0")
     assert "step 1 ·" in tab.inner_text("#moment")
     assert read(tab, "#moment") == pytest.approx([data["lens_loss"][-1]], abs=6e-4)
@@ -351,7 +363,7 @@ def test_key_moved_or_hidden_matches_pytorch(tab: Any, report: Report, hidden: b
         says += "hidden from " if hidden else f"moved by {by} in "
         says += [HEADS[head], f"all heads but {HEADS[head]}", "all heads"][scope]
         assert tab.inner_text("#edit-list") == f"{says}. Undo"
-        assert read(tab, "#change")[1] == pytest.approx(loss_of(expected_TV, TEXT), abs=6e-4)
+        assert_says_change(tab, TEXT, logits_of(model, TEXT), expected_TV)
         act(tab, "#edit-list button")
     act(tab, "#text .token >> nth=3")
     act(tab, "#hide-key") if hidden else act(tab, "#key-by", "-5")
@@ -459,7 +471,8 @@ def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, repor
     act(tab, ".mlp .opens >> nth=1")
     assert read(tab, "#mlp-note") == [pytest.approx(contribution, abs=0.01)]
     assert tab.locator("#neurons tr").count() == 13
-    for selector, cuts in (("#ablate-mlp", 1), (".cutter >> nth=0", 2), (".cutter >> nth=2", 3)):
+    layers = (f".cutter[value='L{layer}.attn']" for layer in (0, 1))
+    for cuts, selector in enumerate(("#ablate-mlp", *layers), 1):
         act(tab, selector)
         assert tab.locator("#wires .cross").count() == cuts
     assert tab.locator(".pick.off").count() == 2 * H
@@ -468,6 +481,32 @@ def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, repor
     select(tab, 1)
     act(tab, ".stream")
     assert tab.is_visible("#map") and tab.is_visible("#lens")
+
+
+def test_each_head_is_ablated_where_it_is(tab: Any, report: Report) -> None:
+    """And all heads of a layer by a button that says so. The selected head stays."""
+    model, before_TV = report.models[3], logits_of(report.models[3], TEXT)
+    selected = tab.inner_text(SELECTED)
+    for head, name in enumerate(HEADS):
+        cutter = f".cutter[value='{name}']"
+        tile, button = (
+            tab.locator(each).bounding_box() for each in (f".tile:has({cutter})", cutter)
+        )
+        assert (
+            tile["x"] < button["x"] and button["y"] + button["height"] < tile["y"] + tile["height"]
+        )
+        act(tab, cutter)
+        off = {"layer": head // H, "head": head % H, "off": "zero"}
+        assert_says_change(tab, TEXT, before_TV, logits_of(model, TEXT, off))
+        assert tab.inner_text(cutter) == "undo" and tab.inner_text(SELECTED) == selected
+        act(tab, cutter)
+        assert not tab.is_visible("#edits") and tab.inner_text(cutter) == "ablate"
+    layer = ".cutter[value='L1.attn']"
+    assert "all heads" in tab.inner_text(layer)
+    act(tab, layer)
+    assert [tab.is_disabled(f".cutter[value='{name}']") for name in HEADS] == [
+        name.startswith("L1") for name in HEADS
+    ]
 
 
 def test_ablating_a_circuit_node_matches_pytorch(tab: Any, report: Report) -> None:
@@ -615,7 +654,7 @@ def test_address_says_what_is_on_show(show: Show) -> None:
     assert tab.input_value("#measure") == "ablation mean"
     assert read(tab, ".pick > span > span, #contributions .number") == before
     press(tab, "r")
-    tab.wait_for_function("() => !location.hash")
+    tab.wait_for_function("() => location.hash === '#more=true'")
 
 
 def test_address_of_what_the_page_lacks_is_named(show: Show) -> None:
@@ -630,7 +669,7 @@ def test_address_of_what_the_page_lacks_is_named(show: Show) -> None:
     press(tab, "r")
     assert "address" not in tab.inner_text("#text-state")
     show(address="#text=so+b&other=to+b&edit=patch%405/L0")  # the text has no position 5
-    assert "not in this text" in tab.inner_text("#edit-list") and read(tab, "#change")[2] == 0
+    assert "not in this text" in tab.inner_text("#edit-list") and read(tab, "#change")[-1] == 0
 
 
 def test_page_cut_in_a_download_says_so(show: Show, report: Report) -> None:
@@ -645,6 +684,45 @@ def test_page_cut_in_a_download_says_so(show: Show, report: Report) -> None:
 
 
 # --- display -------------------------------------------------------------------------------------
+
+
+CONTROLS = """() => [...document.querySelectorAll("button, select, input, textarea, summary, canvas")]
+  .filter((each) => each.checkVisibility() && each.tabIndex > -2 && !each.disabled)
+  .filter((each) => !each.matches("canvas:not([tabindex])")).length"""
+
+
+def assert_calm(tab: Any) -> None:
+    """Check that few controls are on show until More is pressed, and that the network is near."""
+    few = tab.evaluate(CONTROLS)
+    assert few <= 25
+    stops = []
+    while "pick" not in stops and len(stops) < 10:
+        tab.keyboard.press("Tab")
+        stops.append(tab.evaluate("document.activeElement.id || document.activeElement.className"))
+    assert stops[-1] == "pick", stops
+    act(tab, "#all")
+    assert tab.evaluate(CONTROLS) > few + 40
+    hidden = "[...document.querySelectorAll('.extra')].filter((each) => !each.checkVisibility())"
+    assert set(tab.evaluate(f"{hidden}.map((each) => each.id)")) == set()
+    wait_for_address(tab, "more=true")
+    act(tab, "#all")
+    assert tab.evaluate(CONTROLS) == few
+
+
+def test_page_is_calm_until_more_is_pressed(show: Show) -> None:
+    tab = show(calm=True)
+    assert_calm(tab)
+    for address, control in (
+        ("color=probability", "#color"),
+        ("panel=lens", "#show-lens"),
+        ("edit=hide@1", "#key-by"),
+        ("stage=scores", "[data-stage]"),
+        ("edit=L0.attn", ".cutter[value='L0.attn']"),
+        ("score=first_token", "#measure"),
+        ("edit=L0H0%3Dmean", "#instead"),
+    ):  # what is in use is on show
+        assert not show(calm=True).is_visible(control)
+        assert show(address=f"#{address}", calm=True).is_visible(control)
 
 
 def test_text_is_broken_at_its_newlines(tab: Any) -> None:
@@ -837,7 +915,7 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
     step = report.data["snapshots"][-1]["step"]
     assert tab.inner_text("#step p >> nth=0").endswith(f" (step {step}).")
     act(tab, "#step button >> nth=0")
-    assert read(tab, "#change")[2] == pytest.approx(changes[worst[0]], abs=6e-4)
+    assert read(tab, "#change")[-1] == pytest.approx(changes[worst[0]], abs=6e-4)
     assert tab.inner_text("#step button >> nth=0") == f"Restore {worst[0]}"
     tab.set_viewport_size({"width": 1280, "height": 720})
     press(tab, "u")
@@ -852,8 +930,8 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
         assert tab.evaluate(PLACES) == places
         tab.mouse.move(0, 0)
         assert settle(tab).evaluate(PLACES) == places
-    act(tab, ".cutter >> nth=0")
-    act(tab, ".cutter >> nth=1")
+    act(tab, ".cutter[value='L0.attn']")
+    act(tab, ".cutter[value='L0.mlp']")
     tab.select_option("#measure", "ablation zero")
     tab.focus("#typed")
     tab.keyboard.press("End")
