@@ -142,7 +142,7 @@ def test_page_reports_its_difference_from_pytorch(tab: Any, report: Report) -> N
     equality = tab.inner_text("#equality")
     error, allowed, logit, _ = map(float, re.findall(r"-?\d\.\de[-+]\d+", equality))
     assert 0 <= error < allowed / 10 and "matches PyTorch" in equality
-    assert logit == pytest.approx(report.data["snapshots"][-1]["rounding"]["logit"], rel=0.06)
+    assert logit == pytest.approx(report.data["snapshots"][-1]["rounding"], rel=0.06)
 
 
 def test_console_functions_match_pytorch(tab: Any, report: Report) -> None:
