@@ -483,6 +483,18 @@ def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, repor
     assert tab.is_visible("#map") and tab.is_visible("#lens")
 
 
+def test_each_head_says_what_it_does(show: Show, report: Report) -> None:
+    """Under its tile in a line and, if it is selected, with its evidence."""
+    heads = [f"L{layer}H{head}" for layer in range(3) for head in range(2)]
+    jobs = [{"line": f"<b> → {head}", "sentence": f"{head} does <b>."} for head in heads]
+    tab = show(make_html(report.data | {"jobs": jobs}, report.weights), "#head=L1H1")
+    assert tab.locator(".tile .job").all_inner_texts() == [job["line"] for job in jobs]
+    assert tab.inner_text("#head-job") == "L1H1 does <b>. Measured at step 3."
+    tab.locator(".pick >> nth=4").click()
+    assert tab.inner_text("#head-job").startswith("L2H0 does")
+    assert {*report.data["jobs"][0]} == {"line", "sentence"} and len(report.data["jobs"]) == 6
+
+
 def test_each_head_is_ablated_where_it_is(tab: Any, report: Report) -> None:
     """And all heads of a layer by a button that says so. The selected head stays."""
     model, before_TV = report.models[3], logits_of(report.models[3], TEXT)
