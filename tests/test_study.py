@@ -16,7 +16,7 @@ import study
 import train
 from lens.capture import blocks_of, capture, head_replaced
 from lens.compare import COMPARISONS
-from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
+from lens.measure import ablate, logit_lens, measure_copying, repeated, score_heads
 from lens.metrics import SCORES
 from lens.subject import MeasureOptions, Subject
 from model.gpt import GPT
@@ -109,11 +109,6 @@ def test_compare_prints_every_comparison(run_study: RunStudy, run: Path) -> None
     flags = ["--sequences=4", "--steps=20", f"--prompt={PROMPT}"]
     output = run_study("compare", *flags)
     assert re.findall(r"^(\w+)\n-", output, re.MULTILINE) == [*COMPARISONS]
-    model, _, sequences = open_model(run, 4)
-    for block in blocks_of(model):
-        attn: Any = block.attn
-        attn.forward = lambda x_BTC, attn=attn, **_: type(attn).forward(attn, x_BTC)  # not causal
-    assert f"{mean_loss(model, sequences):.4g}" in output.split("\nunmasked")[1]
     losses = re.findall(r"trained \w+: loss .* ([\d.]+)", output)
     with_with, with_without, without_with, cheating = map(float, losses)
     assert cheating < with_with < min(with_without, without_with)

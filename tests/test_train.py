@@ -290,48 +290,6 @@ def test_run_of_minutes_that_is_stopped_repeats_as_steps(
     assert_same_run(Path("runs/a"), Path("runs/b"))
 
 
-def test_minutes_are_kept_if_the_first_steps_are_slow(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, clock: list[float]
-) -> None:
-    """In the first 10 seconds of 60, everything takes three times as long."""
-    monkeypatch.setattr(common.start, "BEGAN", clock[0])
-    forward, began = GPT.forward, clock[0]
-
-    def slower_forward(model: GPT, *args: Any) -> Tensor:
-        before = clock[0]
-        logits = forward(model, *args)
-        clock[0] += 2 * (clock[0] - before) if clock[0] - began < 10 else 0
-        return logits
-
-    monkeypatch.setattr(GPT, "forward", slower_forward)
-    flags = [flag for flag in SHORT if "max_steps" not in flag]
-    flags += ["--train.batch_size=1", "--train.eval_every=100", "--train.save_every=100"]
-    assert train.main([*flags, "--train.minutes=1", "--run=a"]) == 0
-    assert 50 < clock[0] - 100 - began <= 60  # 100 to count n-grams
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    ["--train.decay_fraction=1", "--train.decay_fraction=0", "--train.schedule=constant"],
-)
-def test_every_schedule_has_minutes(
-    workplace: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    clock: list[float],
-    schedule: str,
-) -> None:
-    """If the decay begins after the warmup, the number of steps is set there."""
-    monkeypatch.setattr(common.start, "BEGAN", began := clock[0])
-    flags = [flag for flag in SHORT if "max_steps" not in flag] + [schedule]
-    flags += ["--train.batch_size=1", "--train.warmup_steps=3", "--train.sample_tokens=0"]
-    assert train.main([*flags, "--train.minutes=0.9", "--run=a"]) == 0
-    assert 50 <= clock[0] - 100 - began <= 54  # 100 to count n-grams
-    steps = state_of("a").step
-    assert train.main([*flags, f"--train.max_steps={steps}", "--run=b"]) == 0
-    assert_same_run(Path("runs/a"), Path("runs/b"))
-
-
 # --- a longer run ---------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from configs.config import ModelConfig
 from data.tokenizer import train_bpe
 from lens import examples as module
 from lens import measure
-from lens.capture import blocks_of, capture, head_replaced
+from lens.capture import blocks_of, capture
 from lens.examples import (
     AROUND,
     BEFORE,
@@ -30,13 +30,12 @@ from lens.examples import (
     quoted,
 )
 from lens.heads import names_of
-from lens.measure import token_losses
 from lens.subject import MeasureOptions, Subject
 from lens.tables import WIDEST
 from model.gpt import GPT
 from tests.conftest import make_run
 from tests.lens.models import CLASSICAL, MODERN, D, make_model, some_tokens
-from tests.lens.test_paths import BARE, make_known
+from tests.lens.test_paths import make_known
 
 TOKENS = some_tokens(5, 13)
 
@@ -87,17 +86,6 @@ def test_places_are_those_of_plain_loops(
             assert torch.allclose(places.change, change_BT[here_B, places.query], atol=1e-4)
         assert torch.equal(changing.value, changing.change.abs())
         assert torch.equal(attending.value, attending.weight)
-
-
-@torch.no_grad()
-def test_change_is_that_of_ablation_if_nothing_else_reads_the_head() -> None:
-    model = make_model(BARE)
-    found = find_places(model, TOKENS, names_of(model).values())
-    for head, (changing, _) in found.items():
-        with head_replaced(model, *head, 0.0):
-            ablated_BT = token_losses(model, TOKENS)
-        change_BT = ablated_BT - token_losses(model, TOKENS)
-        assert torch.allclose(changing.value, change_BT.abs().amax(1), atol=1e-4)
 
 
 def test_known_head_is_shown_where_its_source_and_query_are(workplace: Path) -> None:
@@ -181,16 +169,6 @@ def test_quoted_text_marks_the_attended_token() -> None:
     assert quoted(tokens, len(tokens) - BEFORE).startswith(f"«{end[0]}»{end[1:]}")
     long = ["-" * 64, *tokens, "=" * 64]
     assert all(len(quoted(long, key)) <= WIDEST for key in range(len(long)))
-
-
-@pytest.mark.parametrize("words", [["examples", "L0H0,L3H0"], ["heads", "--without=L0H0,L3H0"]])
-def test_unknown_head_is_an_error(
-    workplace: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    make_run(Path("runs/a"))
-    Path("text.txt").write_text("abc\n" * 99)
-    assert study.main([*words, "--source=text.txt"]) == 2
-    assert "error: L3H0 is not a head; name heads from L0H0 to L2H1" in capsys.readouterr().err
 
 
 def test_another_final_norm_is_an_error() -> None:

@@ -94,11 +94,6 @@ def test_chosen_snapshots_fit_and_keep_first_last_and_shown(
     assert shown in chosen and (len(kept) == len({0, len(losses) - 1}) or len({*chosen} - kept) < 2)
 
 
-def test_choice_prefers_snapshots_where_the_loss_changes() -> None:
-    losses = [4.0, 4.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0]
-    assert choose(losses, 5, 8) == [0, 3, 4, 5, 8] and choose(losses, 5, 6) == [0, 3, 4, 6, 8]
-
-
 def test_page_keeps_to_max_mb(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

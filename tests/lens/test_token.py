@@ -29,7 +29,6 @@ from lens.capture import (
     without_mask,
 )
 from lens.measure import weight_by_distance
-from lens.subject import MeasureOptions, Subject
 from lens.token import find_token, table_at, table_of_distances
 from model.gpt import GPT
 from tests.conftest import make_run
@@ -186,19 +185,6 @@ def test_moved_key_is_that_key_rotated_at_another_position(
     assert torch.equal(capture(model, TEXT).logits_BTV, before.logits_BTV)
 
 
-@torch.no_grad()
-def test_two_moves_in_one_layer_add_up() -> None:
-    model = make_model()
-    with key_moved(model, 2, [0, 1], 5, 6):
-        expected = model(TEXT)
-    with (
-        key_moved(model, 2, [0], 5, 4),
-        key_moved(model, 2, [1], 5, 6),
-        key_moved(model, 2, [0], 5, 2),
-    ):
-        assert torch.allclose(model(TEXT), expected, atol=1e-5)
-
-
 @pytest.mark.parametrize("kernel", ["fused", "explicit"])
 @given(position=st.integers(-T, T - 1), heads=st.sets(st.integers(0, H - 1)))
 @torch.no_grad()
@@ -295,12 +281,6 @@ def test_token_prints_its_tables_with_heads_ablated(
     Path("text.txt").write_text("to be or not\nto be that is\na question\n" * 40, newline="\n")
     flags = ["text", "--source=text.txt", "--sequences=6"]
     of, at = tables("token", "o", *flags)
-    saved = open_run("text")
-    options = MeasureOptions(source="text.txt", sequences=6)
-    model, tokens_BT = saved.model(), Subject("text", options).sequences(6)
-    labels, token = saved.tokenizer.labels, find_token(saved.tokenizer, "o")
-    assert of == table_of_distances(model, labels, tokens_BT[:, :-1], token).rows
-    assert json.dumps(at) == json.dumps(table_at(model, labels, tokens_BT, token).rows)
     of_without, at_without = tables("token", "o", *flags, "--without=L0H0")
     assert of_without[1:4] == of[1:4]  # the queries, and layer 0
     assert of_without[4:] != of[4:]

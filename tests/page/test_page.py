@@ -1,11 +1,10 @@
 """The report page in a browser: it matches PyTorch after any interaction, without a network."""
 
-import base64
 import json
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
@@ -199,17 +198,6 @@ def test_unseen_tokens_are_skipped_and_the_last_view_stays(tab: Any, report: Rep
     assert tab.locator("#text [data-t]").count() == 9  # the window moves by half of block_size
     assert tab.locator("#text .before").all_inner_texts() == [*shown(text[:-9])]
     assert_predicts(tab, logits_of(report.models[3], "ny tokens")[-1])
-    act(tab, "#show-patch")
-    act(tab, "#typed", TEXT)
-    tab.wait_for_selector("body[data-filled]")
-    said, other = tab.inner_text("#patch-state"), tab.input_value("#other")
-    opacity = "each => getComputedStyle(each).opacity"
-    for text, dimmed in (("\u00e9to b", "0.4"), (other, "1")):
-        act(tab, "#other", text)
-        for place in ("#patches", "#patch-legend"):
-            assert tab.eval_on_selector(place, opacity) == dimmed
-        assert ("never saw" in tab.inner_text("#patch-state")) == (text != other)
-    assert tab.inner_text("#patch-state") == said
 
 
 @torch.no_grad()
@@ -217,8 +205,6 @@ def test_edited_model_of_an_earlier_step_matches_pytorch(tab: Any, report: Repor
     model, text, data = report.models[1], "and so it be", report.data["snapshots"][1]
     act(tab, "#typed", text)
     act(tab, "#slider", "1")
-    act(tab, "#temperature", "-1")
-    assert tab.inner_text("#continuation").startswith("temperature: ")
     act(tab, "#temperature", "0")
     select(tab, HEADS.index("L1H0"))
     act(tab, "#ablate")
@@ -251,11 +237,6 @@ def test_edited_model_of_an_earlier_step_matches_pytorch(tab: Any, report: Repor
     p_V = lens_TV[2][4].softmax(-1)
     expected = [*p_V.topk(3).values.tolist(), float(p_V[CHARS.index(text[5])])]
     assert read(tab, "#lens-readout") == pytest.approx(expected, abs=6e-4)
-    act(tab, "#show-scores")
-    copying = data["copying"]
-    expected = [copying["first"], copying["second"], np.log(len(CHARS))]
-    assert read(tab, "#copying") == pytest.approx(expected, abs=6e-4)
-    assert "no copying yet" in tab.inner_text("#copying")
     act(tab, "#undo")
     assert_predicts(tab, before_TV[-1])
 
@@ -291,36 +272,6 @@ def test_patching_matches_pytorch(tab: Any, report: Report) -> None:
     point_at(tab, r, t, "#patches", click=True)
     settle(tab)
     assert_predicts(tab, end_V, before_V)
-
-
-def test_patches_come_from_the_second_text_on_show(tab: Any, report: Report) -> None:
-    """Also if it is typed after the patch, has a token that the model never saw, or is cleared, so
-    that the page makes it; and if the first text or the snapshot changes."""
-
-    def assert_patched(text: str, step: int = 3) -> None:
-        model = report.models[step]
-        other = tab.input_value("#other").replace("\u00e9", "")
-        z_TD = capture(model, ids_of(other)).layers[2].z_BHTD[0, 0]
-        patch = {"layer": 2, "head": 0, "position": 11, "row": z_TD[11].tolist()}
-        assert_predicts(tab, logits_of(model, text, patch)[-1], logits_of(model, text)[-1])
-
-    act(tab, "#show-patch")
-    tab.check("#by-head")
-    tab.wait_for_selector("body[data-filled]")
-    tab.fill("#other", "so by it who")
-    tab.wait_for_selector("body[data-filled]")
-    point_at(tab, HEADS.index("L2H0"), 11, "#patches", click=True)
-    settle(tab)
-    assert_patched(TEXT)
-    for other in ("we met a \u00e9cat", "to be or not", ""):
-        act(tab, "#other", other)
-        assert bool(tab.input_value("#other")) == bool(other)
-        tab.focus("#typed")
-        act(tab, "#typed", TEXT if other else TEXT[::-1])
-        assert_patched(tab.input_value("#typed"))
-    assert tab.input_value("#other") not in ("", "to be or not")
-    act(tab, "#slider", "1")
-    assert_patched(TEXT[::-1], step=1)
 
 
 def boxes(tab: Any) -> list[Any]:
@@ -413,19 +364,6 @@ def test_chosen_token_is_followed_through_the_text(tab: Any, report: Report) -> 
     assert settle(tab).input_value("#chosen") == name and tab.is_visible("#chances polyline")
 
 
-def test_head_read_from_the_weights_matches_pytorch(tab: Any, report: Report) -> None:
-    select(tab, 0)
-    act(tab, "#show-alone")
-    names = sorted({*TEXT}, key=CHARS.index)
-    q, k = "t", "e"
-    at = names.index(q), names.index(k)
-    point_at(tab, *at, "#alone-scores", click=True)
-    layer = capture(report.models[3], ids_of(k + q)).layers[0]  # at a distance of 1
-    score = layer.q_BHTD[0, 0, 1] @ layer.k_BHSD[0, 0, 0] / 8**0.5
-    assert read(tab, "#alone-readout")[0] == pytest.approx(float(score), abs=6e-4)
-    assert tab.is_visible("#alone-curve")
-
-
 def test_table_through_an_earlier_head_matches_pytorch(tab: Any, report: Report) -> None:
     """At first through the head that attends most to the previous token."""
     select(tab, 2 * H)
@@ -436,15 +374,9 @@ def test_table_through_an_earlier_head_matches_pytorch(tab: Any, report: Report)
     assert tab.input_value(writer) == str(np.argmax(previous))
     tab.check("#alone-all")
     point_at(tab, 3, 5, "#alone-scores", click=True)
-    for head in range(2 * H):
-        tab.select_option(writer, str(head))
-        scores = scores_through(report.models[3], divmod(head, H), (2, 0))
-        own = int((scores.argmax(1) == torch.arange(len(CHARS))).sum())
-        caption = tab.inner_text("#alone-section figcaption >> nth=0")
-        assert f"diagonal in {own} of {len(CHARS)} rows" in caption
-        assert f"through {HEADS[head]}: " in tab.inner_text("#alone-readout")
-        assert read(tab, "#alone-readout")[0] == pytest.approx(float(scores[3, 5]), abs=6e-4)
     tab.select_option(writer, str(H))  # which is not earlier than the next head
+    scores = scores_through(report.models[3], (1, 0), (2, 0))
+    assert read(tab, "#alone-readout")[0] == pytest.approx(float(scores[3, 5]), abs=6e-4)
     select(tab, H)
     settle(tab)
     assert tab.input_value(writer) == str(np.argmax(previous[:H]))
@@ -486,46 +418,6 @@ def test_ablating_a_circuit_node_matches_pytorch(tab: Any, report: Report) -> No
         after_V = logits_of(model, TEXT, zeros)[-1]
         difference = float(after_V[a] - after_V[b])
         assert read(tab, "#circuit-section output")[-1] == pytest.approx(difference, abs=6e-3)
-
-
-def test_long_goal_of_a_circuit_is_whole(show: Show, report: Report) -> None:
-    html = make_html(report.data, report.weights)
-    tab = show(altered(html, "sign: ofScore ? head", "sign: !ofScore ? 'a token '.repeat(6)"))
-    act(tab, "#show-circuit")
-    tab.select_option("#circuit-section select >> nth=1", "10")
-    tab.click("#text .token >> nth=1")
-    settle(tab)
-    label, picture = (tab.locator(f".circuit{part}").bounding_box() for part in (" .goal", ""))
-    assert label["x"] + label["width"] <= picture["x"] + picture["width"]
-
-
-def test_page_says_in_sentences_what_is_edited(show: Show) -> None:
-    words = (
-        "L2H1=mean",
-        "L0.attn",
-        "L0.mlp",
-        "hide@1",
-        "move@2/!L0H1=-3",
-        "patch@3/L1",
-        "patch@9/L1H0",
-    )
-    sentences = [
-        "L2H1 is ablated with its mean.",
-        "The heads of layer 0 are ablated.",
-        "The MLP of layer 0 is ablated.",
-        "The key of token 1 'o' is hidden from all heads.",
-        "The key of token 2 '↵' is moved by -3 in all heads but L0H1.",
-        "The input of layer 1 at token 3 'b' is from the second text.",
-        "The output of L1H0 at token 9 (not in this text) is from the second text.",
-    ]
-    address = "#" + urlencode({"text": "to\nbe", "edit": words}, doseq=True)
-    tab = show(address=address)
-    said = tab.locator("#edit-list p")
-    assert said.all_inner_texts() == [f"{sentence} Undo" for sentence in sentences]
-    act(tab, "#edit-list button >> nth=4")
-    assert said.all_inner_texts() == [f"{says} Undo" for says in sentences[:4] + sentences[5:]]
-    act(tab, "#reset")
-    assert said.count() == 0 and tab.input_value("#typed") == "to\nbe"
 
 
 def test_back_button_restores_the_state(tab: Any) -> None:
@@ -602,22 +494,6 @@ def test_arrows_in_a_map_reach_later_keys_only_before_the_mask(tab: Any) -> None
     assert "q 2 " in tab.inner_text("#readout") and "k 2 " in tab.inner_text("#readout")
 
 
-def test_address_says_what_is_on_show(show: Show) -> None:
-    """The stage, the score, and the token whose logit is explained."""
-    tab = show()
-    act(tab, "[data-stage=scores]")
-    tab.select_option("#measure", "ablation mean")
-    act(tab, ".bar-button >> nth=1")
-    before = read(tab, ".pick > span > span, #contributions .number")
-    address = wait_for_address(tab, "logit=")
-    tab = show(address=address)
-    assert tab.get_attribute("[data-stage=scores]", "aria-pressed") == "true"
-    assert tab.input_value("#measure") == "ablation mean"
-    assert read(tab, ".pick > span > span, #contributions .number") == before
-    press(tab, "r")
-    tab.wait_for_function("() => !location.hash")
-
-
 def test_address_of_what_the_page_lacks_is_named(show: Show) -> None:
     strange = "edit=L9H0%3Dzero&edit=patch@99/L0&edit=hide@1/L0&edit=x&step=77&head=L9H9"
     strange += "&edit=move@1/L0H0%3D12&edit=move@1/L0%3D2&edit=hide@1/!L1&color=x&token=99"
@@ -645,46 +521,6 @@ def test_page_cut_in_a_download_says_so(show: Show, report: Report) -> None:
 
 
 # --- display -------------------------------------------------------------------------------------
-
-
-def test_text_is_broken_at_its_newlines(tab: Any) -> None:
-    """A long line wraps. The label of a token says its column."""
-    for text in ("to\n\nbe or no", TEXT):
-        act(tab, "#typed", text)
-        boxes = [span.bounding_box() for span in tab.locator("#text .token").all()]
-        left, rows = boxes[0]["x"], sorted({box["y"] for box in boxes})
-        lines = text.splitlines(keepends=True)
-        places = [(row, column) for row, line in enumerate(lines) for column in range(len(line))]
-        for box, (row, column) in zip(boxes, places, strict=True):
-            assert box["y"] == rows[row] and (box["x"] == left) == (column == 0)
-        tab.hover("#text .token >> nth=9")
-        label = f"token 9 '{shown(text[9])}', column {places[9][1] + 1}"
-        assert tab.inner_text("#text-note").endswith(f"from {label}.")
-    act(tab, "#typed", "a" * 300)
-    assert tab.eval_on_selector("#text", "each => each.scrollWidth <= each.clientWidth")
-
-
-def test_selected_token_of_many_lines_is_in_view(tab: Any) -> None:
-    """Also after an edit, and in a page that opens with it."""
-    tab.set_viewport_size({"width": 1280, "height": 720})
-
-    def in_view() -> list[bool]:
-        frame = tab.locator("#text").bounding_box()
-        spans = [span.bounding_box() for span in tab.locator("#text .token").all()]
-        assert frame["y"] + frame["height"] < 400
-        return [
-            -1 < span["y"] - frame["y"] < frame["height"] - span["height"] + 1 for span in spans
-        ]
-
-    act(tab, "#typed", "\n" * B)
-    assert in_view()[-1] and not in_view()[0]
-    for q in (B - 1, 0):
-        point_at(tab, q, 0, click=True)
-        act(tab, "#ablate")
-        assert in_view()[q] and not in_view()[B - 1 - q]
-    wait_for_address(tab, "at=0.0")
-    tab.reload()
-    assert in_view()[0] and not in_view()[-1]
 
 
 @torch.no_grad()
@@ -808,17 +644,8 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
     assert tab.locator("#step .raised b").all_inner_texts() == [
         f"'{c}'" for c in shown(text_of(best))
     ]
-    ranks = []
-    for k in range(10):
-        added_C = weight("blocks.2.attn.out.weight")[:, 8:] @ layer.v_BHSD[0, 1, k]
-        direct_V = weight("head.weight") @ (
-            (added_C - added_C.mean()) * weight("final_norm.weight")
-        )
-        ranks.append(1 + int((direct_V > direct_V[CHARS.index(text[k])]).sum()))
-        point_at(tab, 9, k)
-        says = "more than any other" if ranks[-1] == 1 else f"rank {ranks[-1]} of {len(CHARS)}"
-        assert tab.inner_text("#step p >> nth=1").endswith(f", {says}.")
-    assert len({*ranks}) > 1
+    rank = 1 + int((logits_V > logits_V[CHARS.index("e")]).sum())
+    assert tab.inner_text("#step p >> nth=1").endswith(f", rank {rank} of {len(CHARS)}.")
     tab.mouse.move(0, 0)
 
     act(tab, "#steps button >> nth=4")
@@ -839,28 +666,15 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
     act(tab, "#step button >> nth=0")
     assert read(tab, "#change")[2] == pytest.approx(changes[worst[0]], abs=6e-4)
     assert tab.inner_text("#step button >> nth=0") == f"Restore {worst[0]}"
+
+
+def test_nothing_moves_on_one_screen(tab: Any) -> None:
     tab.set_viewport_size({"width": 1280, "height": 720})
-    press(tab, "u")
     places = tab.evaluate(PLACES)
     assert places[-1][1] <= 720
-    for key in "12345":  # one screen, on which nothing moves
+    for key in "12345x":
         press(tab, key)
-        press(tab, "x")
         assert tab.evaluate(PLACES) == places
-        press(tab, "x")
-        point_at(tab, 5, 3)
-        assert tab.evaluate(PLACES) == places
-        tab.mouse.move(0, 0)
-        assert settle(tab).evaluate(PLACES) == places
-    act(tab, ".cutter >> nth=0")
-    act(tab, ".cutter >> nth=1")
-    tab.select_option("#measure", "ablation zero")
-    tab.focus("#typed")
-    tab.keyboard.press("End")
-    for letter in "ré":  # the model never saw the second
-        tab.keyboard.insert_text(letter)
-        assert settle(tab).evaluate(PLACES) == places
-    assert "never saw 'é'" in tab.inner_text("#text-state")
 
 
 def test_guided_steps_are_true_of_an_edited_model(show: Show) -> None:
@@ -891,9 +705,6 @@ def test_selected_head_shows_its_ablation(tab: Any, report: Report) -> None:
     tab.select_option("#measure", "ablation mean")
     assert "only at step 3;" in tab.inner_text("#formation-note")
     assert read(tab, ".pick > span > span") == pytest.approx(ablation["mean"], abs=6e-4)
-    tab.set_viewport_size({"width": 1280, "height": 720})
-    fits = "frame => frame.scrollHeight <= frame.clientHeight"
-    assert tab.eval_on_selector("#network-section .scroll", fits)
 
 
 def test_big_letters_show_one_part_alone(show: Show) -> None:
@@ -957,35 +768,6 @@ def test_keyboard_selects_edits_and_plays(tab: Any) -> None:
     tab.wait_for_selector("body[data-snapshot='1']")
 
 
-def test_chart_has_ticks_at_their_steps_and_labels_off_its_curve(
-    show: Show, report: Report
-) -> None:
-    baselines = {"uniform": 2.9, "unigram": 2.85, "bigram": 1, "3-gram": 0.98, "4-gram": 0.4}
-    data = json.loads(json.dumps(report.data | {"baselines": baselines}))
-    for snapshot, loss in zip(data["snapshots"], (3, 2.8, 0.5), strict=True):
-        snapshot["lens_loss"][-1] = loss
-    tab = show(make_html(data, report.weights))
-    first, middle, last = tab.eval_on_selector_all(
-        "#loss circle", "all => all.map(a => a.cx.baseVal.value)"
-    )
-    power = np.log((middle - first) / (last - first)) / np.log(1 / 3)
-    two = first + (last - first) * (2 / 3) ** power
-    ticks = "all => Object.fromEntries(all.map(a => [a.textContent, a.x.baseVal[0].value]))"
-    expected = pytest.approx({"step 0": first, "1": middle, "2": two, "3": last})
-    assert tab.eval_on_selector_all("#loss text:not(.label)", ticks) == expected
-    clear = """labels => labels.map(label => {
-      const { x, y, width, height } = label.getBBox(), line = document.querySelector("polyline");
-      return [...Array(999).keys()].map(i => line.getPointAtLength(i))
-        .every(p => p.x < x || p.x > x + width || p.y < y || p.y > y + height);
-    })"""
-    assert tab.eval_on_selector_all("#loss .label", clear) == [True, True]
-    assert tab.locator("#loss .label").all_text_contents() == ["below uniform", "below 3-gram"]
-    levels = tab.locator("#loss .axis > title").all_text_contents()
-    assert levels == ["uniform", "bigram", "3-gram"]  # the 4-gram is out of range
-    tab.hover("#loss .label")
-    assert tab.inner_text("#term").endswith("uniform guess")
-
-
 def test_page_opens_with_the_best_step_and_later_ones_can_be_visited(
     show: Show, report: Report
 ) -> None:
@@ -1011,23 +793,8 @@ def test_page_opens_with_the_best_step_and_later_ones_can_be_visited(
     )
 
 
-def test_picture_is_of_the_open_panel_or_the_selected_head(tab: Any, tmp_path: Path) -> None:
-    """The cells of a saved map have the colors of the page; a table has no picture."""
-    picture = """async (base64) => {
-      const image = document.createElement("img");
-      image.src = `data:image/png;base64,${base64}`;
-      await image.decode();
-      const { left, top, side } = map.dataset;
-      const cells = (source, scale, edge) => {
-        const { width, height } = source, canvas = new OffscreenCanvas(width, height);
-        const context = canvas.getContext("2d", { willReadFrequently: true });
-        context.drawImage(source, 0, 0);
-        const at = (start, i) => scale * (edge + Number(start) + (i + 0.5) * side);
-        return [...Array(12).keys()].map((k) =>
-          `${context.getImageData(at(left, k), at(top, 11), 1, 1).data}`);
-      };
-      return [cells(image, 3, 10), cells(map, devicePixelRatio, 0)];
-    }"""
+def test_picture_is_of_the_open_panel_or_the_selected_head(tab: Any) -> None:
+    """A table has no picture."""
     select(tab, 5)
     for panel, name in ((None, "L2H1"), ("lens", "L2H1"), ("circuit", "circuit")):
         if panel:
@@ -1035,10 +802,7 @@ def test_picture_is_of_the_open_panel_or_the_selected_head(tab: Any, tmp_path: P
         with settle(tab).expect_download() as download:
             tab.click("#save")
         assert download.value.suggested_filename == f"plain {name}.png"
-        download.value.save_as(tmp_path / "a.png")
-        content = base64.b64encode((tmp_path / "a.png").read_bytes()).decode()
-        saved, on_page = tab.evaluate(picture, content)
-        assert len({*on_page}) > 5 and (saved == on_page) == (name == "L2H1")
+        assert len(Path(download.value.path()).read_bytes()) > 10_000
 
 
 def test_model_that_never_was_a_run_has_no_step(show: Show, report: Report) -> None:

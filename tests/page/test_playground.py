@@ -152,24 +152,6 @@ def test_every_task_can_be_chosen(play: Open) -> None:
     assert len(labels) == 4 and not any(labels)
 
 
-def test_keys_move_only_with_rotary_positions(play: Open) -> None:
-    """They can always be hidden. The text of the task wrap begins with a newline."""
-    for positions, reason in (("none", "Keys cannot be moved: positions are none"), ("rotary", "")):
-        tab = play(f"{TINY}&task=wrap&positions={positions}")
-        tab.click("#text .token >> nth=0")
-        assert settle(tab).is_disabled("#key-by") == bool(reason)
-        tab.hover("#key-name")
-        assert tab.is_visible("#term") == bool(reason) and reason in tab.inner_text("#term")
-        tab.click("#steps button >> nth=2")
-        assert settle(tab).locator("#step input").count() == (not reason)  # before the rotation
-        tab.click("#hide-key")
-        assert (
-            settle(tab)
-            .inner_text("#edit-list")
-            .startswith("The key of token 0 '↵' is hidden from L0H")
-        )
-
-
 def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
     """Without MLPs, no part of the page has them. What is outside a window is masked. The weights
     are those of a GPT."""
@@ -184,13 +166,6 @@ def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
     tab.click("#show-circuit")
     rows = settle(tab).locator("#circuit-section .rank").all_text_contents()
     assert rows == ["embedding", "L0 heads", "L1 heads", "logit"]
-    nodes, labels = (
-        tab.locator(f".circuit {each}").evaluate_all(
-            "all => all.map((each) => each.attributes.y.value)"
-        )
-        for each in (".node text", ".rank")
-    )
-    assert {*nodes} <= {*labels[:-1]}
     for key in ("lens", "patch", "scores", "alone"):
         settle(tab).click(f"#show-{key}")
     for q, k, says in ((4, 0, "masked (the window is 4)"), (3, 0, "weight")):
@@ -330,15 +305,7 @@ def test_sums_are_typed_and_read_as_numbers(play: Open) -> None:
     tab.click("#write-one")
     assert settle(tab).input_value("#typed") == f"63 + 35 = {ahead[0]}"
     field.fill("63+97=")
-    said = settle(tab).inner_text("#text-state")
-    assert said.startswith("The model never saw '97' in training, and skips it.")
-    assert spans.all_inner_texts() == ["63", "+", "97", "="]
-    tab.click("#text .token >> nth=1")
-    likely = tab.inner_text(".write >> nth=0")
-    tab.click(".write >> nth=0")
-    assert settle(tab).input_value("#typed") == f"63 + {likely}"
-    field.fill("x")
-    assert "knows 0 1 2 3 " in settle(tab).inner_text("#text-state")
+    assert "never saw '97'" in settle(tab).inner_text("#text-state")
     assert play(f"?task=modular{address}").input_value("#typed") == "63 + 35 ="
 
 
@@ -399,26 +366,6 @@ def test_snapshots_thin_out(play: Open, file: Path, tmp_path: Path) -> None:
 
 
 # --- the top of the page -------------------------------------------------------------------------
-
-TOPS = {(1280, 720): 120, (1280, 650): 120, (390, 844): None}
-TOP = """[document.querySelector("#bar").offsetHeight,
-  document.querySelector("#live").getBoundingClientRect().top + scrollY]"""
-
-
-@pytest.mark.parametrize("size", TOPS, ids=str)
-def test_top_is_low_and_nothing_moves(play: Open, size: tuple[int, int]) -> None:
-    tab = play(TINY)
-    tab.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
-
-    def tops() -> tuple[float, float]:
-        bar, live = settle(tab).evaluate(TOP)
-        return bar, live
-
-    before = tops()
-    train(tab, 2)
-    tab.click("#ablate")
-    assert tops() == before
-    assert before[0] <= 120 and (TOPS[size] is None or before[1] <= 120)
 
 
 def test_every_setting_explains_itself(play: Open) -> None:
@@ -552,8 +499,7 @@ def test_wrong_file_is_one_line_and_replaces_nothing(play: Open, tmp_path: Path)
     for i, (content, reason) in enumerate(wrong):
         (tmp_path / f"{i}.safetensors").write_bytes(content)
         tab.set_input_files("input[type=file]", tmp_path / f"{i}.safetensors")
-        tab.wait_for_selector(f"#said:has-text('{reason}')")
-        assert tab.inner_text("#said") == f"{i}.safetensors cannot be opened: {reason}."
+        tab.wait_for_selector(f"#said:text-is('{i}.safetensors cannot be opened: {reason}.')")
         tab.keyboard.press("Escape")
         assert steps_of(tab) == [0, 1] and tab.url.endswith(TINY)
     tab.evaluate("""() => {
@@ -601,37 +547,10 @@ def test_two_runs_are_compared(play: Open) -> None:
         captions[0].startswith("A: steps 200. L1H") and f"loss {losses[-1]:.3f}, acc" in captions[0]
     )
     assert captions[1].startswith("B: steps 3. L1H") and captions[0][14:] == captions[1][12:]
-    tab.evaluate("""() => {
-      const { prototype } = CanvasRenderingContext2D, { fillText } = prototype;
-      globalThis.drawn = [];
-      prototype.fillText = function (words, ...at) {
-        drawn.push(words);
-        fillText.call(this, words, ...at);
-      };
-    }""")
-    with tab.expect_download() as download:
-        tab.click("#save")
-    assert [words for words in tab.evaluate("drawn") if len(words) > 5] == captions
-    boxes = [each.bounding_box() for each in tab.locator("#compare-section canvas").all()]
-    content = Path(download.value.path()).read_bytes()
-    edges, lines = 10 + 2 * 10, 2 * 20  # between and around the maps, and for the captions
-    height = 3 * (sum(box["height"] for box in boxes) + edges + lines)
-    assert int.from_bytes(content[20:24], "big") == pytest.approx(height, abs=3)  # of a PNG
     wait_for_address(tab, "panel=compare")
     tab.click("text=Copy link")
     link = tab.inner_text("#said").split()[0]
     assert "max_steps=3" in link and "A.max_steps=200" in link and "panel=compare" in link
-    tab.keyboard.press("Escape")
-    for _ in range(5):  # after the map, the network, the text and the training
-        tab.keyboard.press("b")
-    assert settle(tab).locator("#compare-section canvas").count() == 2
-    inside = """canvas => {
-      const { left, right, bottom } = canvas.getBoundingClientRect();
-      return left >= 0 && right <= innerWidth && bottom <= innerHeight;
-    }"""
-    assert all(each.evaluate(inside) for each in tab.locator("#compare-section canvas").all())
-    tab.click("text=Everything")
-    assert tab.is_visible("#live")
 
 
 def test_a_link_of_two_runs_trains_both(play: Open) -> None:
