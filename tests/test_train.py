@@ -8,21 +8,26 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
+import sample
+import study
 import train
 from configs.config import TrainConfig
 from configs.load import SECTIONS, read_command_line, read_config
@@ -503,55 +508,57 @@ def test_killed_run_resumes_bitwise_identical(workplace: Path, whole: Path) -> N
 
 # --- stopping and resuming -----------------------------------------------------------------------
 
-ADAMW = ["--train.optimizer=adamw", "--train.precision=bfloat16"]
-ADAMW += ["--train.max_steps=10", "--model.n_layer=1"]  # bfloat16 is slow on some CPUs
-VARIANT = ["--model.n_kv_head=1", "--model.window=5", "--model.mlp_ratio=0", "--model.norm=none"]
-STOPS = [(1, ["--model.ngrams=2"]), (8, ADAMW), (5, VARIANT)]
+KINDS = {
+    "muon": ["--model.ngrams=2"],
+    "adamw": ["--train.optimizer=adamw", "--train.precision=bfloat16"],
+    "grouped": ["--model.n_kv_head=1", "--model.window=5", "--model.mlp_ratio=0"],
+}
+FEW = ["--train.max_steps=12", "--train.eval_every=4", "--train.sample_tokens=4"]
+FEW += ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=16"]
+# A session ends in a pass of a step, an evaluation or a sample: it is stopped or, if negative,
+# killed. Or the run is studied.
+ENDS = st.integers(1, 99) | st.integers(-99, -1)
+STUDIES = st.sampled_from([(sample, ["a"]), (study, ["evaluate", "a"])])
 
 
-@pytest.mark.parametrize(("stop", "flags"), STOPS)
-def test_resumed_run_is_bitwise_identical_to_an_unstopped_one(
-    workplace: Path, capsys: pytest.CaptureFixture[str], stop: int, flags: list[str]
+@given(st.sampled_from([*KINDS]), st.lists(ENDS | STUDIES, max_size=5))
+@settings(max_examples=10)
+@example("muon", [-1, 7, 30, (sample, ["a"]), -20])
+def test_any_order_of_sessions_ends_in_the_run_of_one(
+    workplace: Path, kind: str, acts: list[Any]
 ) -> None:
-    assert train.main([*DROPOUT, *flags, "--run=whole"]) == 0
-    with at_step(stop, ctrl_c):
-        assert train.main([*DROPOUT, *flags, "--run=parts"]) == 130
-    assert f"stopped at step {stop}; resume with: python train.py --resume runs/parts" in (
-        capsys.readouterr().out
-    )
-    assert list(read("runs/parts", "train_loss")) == list(range(1, stop + 1))
-    assert train.main(["--resume", "runs/parts"]) == 0
-    assert_same_run(Path("runs/parts"), Path("runs/whole"))
+    """Bitwise. An evaluation that is told to stop ends at once, and is done again."""
+    run, whole, forward = Path("runs/a"), Path("runs", kind), GPT.forward
+    flags = [*DROPOUT, *FEW, *KINDS[kind]]
+    if not whole.exists():
+        assert train.main([*flags, f"--run={kind}"]) == 0
+    shutil.rmtree(run, ignore_errors=True)
 
+    def session(end: int = 0) -> int:
+        passes, told = itertools.count(1), list[bool]()
 
-@pytest.mark.parametrize(("step", "where"), [(8, "loss"), (24, "loss"), (8, "sample")])
-def test_stop_during_evaluation_resumes_bitwise_identical(
-    workplace: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, step: int, where: str
-) -> None:
-    """A stop while the loss is computed ends the evaluation at once and discards it. The resumed
-    run repeats it, even after the last step. A stop while the sample is generated keeps it, and
-    ends the run one step later."""
+        def watched(model: GPT, tokens: Tensor, *args: Any) -> Tensor:
+            assert model.training or len(tokens) == 1 or not told, "the evaluation goes on"
+            if next(passes) == abs(end):
+                if end < 0:
+                    raise SystemExit
+                told.append(True)
+                ctrl_c()
+            return forward(model, tokens, *args)
 
-    forward = GPT.forward
+        with pytest.MonkeyPatch.context() as patch, suppress(SystemExit):
+            patch.setattr(GPT, "forward", watched)
+            return train.main(["--resume=a"] if run.exists() else [*flags, "--run=a"])
+        return -1
 
-    def interrupted(model: GPT, tokens: Tensor, *args: Any) -> Tensor:
-        sampling = tokens.numel() == 1
-        assert model.training or len(tokens) == 1 or not told, "the evaluation goes on"
-        due = max(read("runs/parts", "train_loss"), default=0) == step and not told
-        if due and not model.training and sampling == (where == "sample"):
-            told.append(step)
-            ctrl_c()
-        return forward(model, tokens, *args)
-
-    told = list[int]()
-    with monkeypatch.context() as patch:
-        patch.setattr(GPT, "forward", interrupted)
-        assert train.main([*DROPOUT, "--run=parts"]) == 130
-    late = where == "sample"
-    assert list(read("runs/parts", "val_loss")) == list(range(8, step + late, 8))
-    assert state_of("parts").step == step + late
-    assert train.main(["--resume", "runs/parts"]) == 0
-    assert_same_run(Path("runs/parts"), whole)
+    for act in acts:
+        if isinstance(act, int):
+            assert session(act) in (0, 130, -1)
+        elif run.exists():
+            main, words = act
+            assert main.main(words) == 0
+    assert session() == 0
+    assert_same_run(run, whole)
 
 
 def test_longer_run_has_its_end_at_once_and_no_snapshot_of_the_shorter(

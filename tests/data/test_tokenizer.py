@@ -123,9 +123,8 @@ def test_description_round_trips_or_is_rejected() -> None:
     for tokenizer in (CharTokenizer("\n\0é😀"), ByteTokenizer(), BPE, BPETokenizer(""), WORDS):
         again = load_tokenizer(json.loads(json.dumps(tokenizer.to_dict())))
         assert again == tokenizer and again.pieces == tokenizer.pieces
-    wrong = [{"kind": "letter"}, {"kind": "char"}, {"kind": "char", "chars": "\ud800"}]
-    wrong += [{"kind": "word"}, {"kind": "word", "words": "5"}]
-    wrong += [{"kind": "bpe", "merges": text} for text in ("h", "t h e", "t he", "日 本")]
+    wrong = [{"kind": "letter"}, {"kind": "char", "chars": "\ud800"}, {"kind": "word"}]
+    wrong += [{"kind": "bpe", "merges": text} for text in ("h", "t he")]
     for plain in wrong:
         with pytest.raises((ValueError, LookupError, TypeError)):
             load_tokenizer(plain)

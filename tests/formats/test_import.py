@@ -169,18 +169,15 @@ def test_missing_weights_are_named(
     lost = min(tensors)
     save_file({name: t for name, t in tensors.items() if name != lost}, shard)
     assert f"{INDEX} names {lost}, which no shard has" in import_error(capsys)
-    shard.write_bytes(content)
-    named = json.loads(INDEX.read_text())["weight_map"]
-    wrongs: list[Any] = [[], {lost: 3}, {lost: "../theirs/model.safetensors"}, {lost: [1]}]
+    wrongs: list[Any] = [[], {lost: "../theirs/model.safetensors"}]
     for wrong in wrongs:
         edit_json(INDEX, weight_map=wrong)
         assert "theirs" in import_error(capsys)
-    edit_json(INDEX, weight_map=named)
     for path in (INDEX, *shards, Path("theirs/model.safetensors")):
         path.unlink()
     assert "theirs has no model.safetensors" in import_error(capsys)
     whole = load_file(gpt2 / "model.safetensors")
-    for name in ("h.1.attn.c_attn.bias", "h.0.mlp.c_fc.weight", "wpe.weight", "h.1.ln_2.bias"):
+    for name in ("h.1.attn.c_attn.bias", "wpe.weight"):
         some = {full: t for full, t in whole.items() if not full.endswith(name)}
         save_file(some, "theirs/model.safetensors")
         import_error(capsys)

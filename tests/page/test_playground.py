@@ -499,7 +499,7 @@ def test_wrong_file_is_one_line_and_replaces_nothing(play: Open, tmp_path: Path)
     for i, (content, reason) in enumerate(wrong):
         (tmp_path / f"{i}.safetensors").write_bytes(content)
         tab.set_input_files("input[type=file]", tmp_path / f"{i}.safetensors")
-        tab.wait_for_selector(f"#said:text-is('{i}.safetensors cannot be opened: {reason}.')")
+        tab.wait_for_selector(f"#said:has-text('{i}.safetensors cannot be opened: {reason}.')")
         tab.keyboard.press("Escape")
         assert steps_of(tab) == [0, 1] and tab.url.endswith(TINY)
     tab.evaluate("""() => {
