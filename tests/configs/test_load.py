@@ -226,12 +226,3 @@ def test_help_describes_every_field_and_its_default(
         entry = re.split(r" --\w+\.", text.split(f"--{key} ")[1])[0]
         assert " ".join(field.description.split()) in entry and len(entry) > 25
         assert default in (None, "") or f"default: {default})" in entry
-
-
-def test_defaults_are_those_measured_in_the_docs() -> None:
-    """Before you change a default, repeat the measurements. See test_optim.py for the optimizer."""
-    default = Config()
-    plain = dataclasses.asdict(default.model) | dataclasses.asdict(default.train)
-    size = {"block_size": 256, "n_layer": 4, "n_head": 4, "n_embd": 128, "batch_size": 8}
-    recipe = {"positions": "rotary", "activation": "relu2", "qk_norm": True, "zero_init": True}
-    assert (size | recipe).items() <= plain.items()

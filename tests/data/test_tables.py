@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -156,16 +155,6 @@ def test_messages_are_not_a_column(workplace: Path) -> None:
     Path("chat.json").write_text(json.dumps({"messages": messages}))
     with pytest.raises(UserError, match=r"no column messages; .* one of: type, text"):
         read("chat.json", "messages")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_table_that_is_replaced_under_the_same_name_and_time_is_read_again(
-    workplace: Path, kind: str
-) -> None:
-    for text in ("old", "new"):
-        Path(f"t.{kind}").write_bytes(KINDS[kind]([{"text": text}]))
-        os.utime(f"t.{kind}", (1e9, 1e9))
-        assert read(f"t.{kind}") == text
 
 
 def test_tables_and_texts_are_joined(workplace: Path) -> None:

@@ -1,7 +1,6 @@
 """Your own GPTs as modules: opened only if the logits match."""
 
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from formats.names import SCORES
 from formats.own import open_module
 from tests.formats.lecture import GPTLanguageModel, Head
 from tests.formats.models import TEXT, make_gpt2, save_tokenizer
-from tests.formats.test_nanogpt import SIZES
 
 CHARS = sorted(set(TEXT))
 TOKENS = torch.randint(len(CHARS), (3, 32), generator=torch.Generator().manual_seed(4))
@@ -70,23 +68,6 @@ def test_module_computes_the_same_logits(tmp_path: Path, factor: None) -> None:
     imported = open_module([reference], TEXT, Tokenizer.from_file(str(tmp_path / "tokenizer.json")))
     assert_same(imported.model, reference(TOKENS).logits)
     assert imported.tokenizer.vocab_size == 300
-
-
-@pytest.mark.parametrize(("tied", "activation"), [(True, "gelu"), (False, "gelu_new")])
-def test_nanogpt_and_mingpt_are_recognized(tied: bool, activation: str) -> None:
-    """They have GPT-2's names, but `nn.Linear` instead of the transposed `Conv1D`."""
-    args = {"activation_function": activation, "tie_word_embeddings": tied}
-    module = make_gpt2(**SIZES | {"vocab_size": len(CHARS), "n_positions": 32}, **args)
-    expected = module(TOKENS).logits
-    for layer in module.transformer.h:
-        for part, name in product((layer.attn, layer.mlp), ("c_attn", "c_fc", "c_proj")):
-            if (transposed := getattr(part, name, None)) is not None:
-                linear = nn.Linear(*transposed.weight.shape)
-                linear.weight, linear.bias = nn.Parameter(transposed.weight.t()), transposed.bias
-                setattr(part, name, linear)
-    imported = open_module([module], TEXT, None)
-    assert_same(imported.model, expected)
-    assert imported.model.config.tie_embeddings == tied
 
 
 class Layer(nn.Module):

@@ -21,7 +21,7 @@ from lens.subject import Subject
 from model.attention import MultiHeadAttention
 from model.gpt import GPT
 from tests.conftest import make_run
-from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens, ungrouped
+from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens
 
 C, T = H * D, 10
 PAST = torch.ones(T, T).tril().bool()
@@ -130,14 +130,6 @@ def test_numbers_match_their_definitions(config: ModelConfig, query: float) -> N
     for name, numbers in found.items():
         abs = 0.1 if query > 1 else 1e-5  # scores are around 10,000
         assert numbers == pytest.approx(expected[name], rel=1e-4, abs=abs), name
-
-
-def test_numbers_of_grouped_queries_are_those_of_the_same_layer_without_groups() -> None:
-    model = make_model(replace(CLASSICAL, n_kv_head=1))
-    found, expected = (measured(make_case(each)) for each in (model, ungrouped(model)))
-    del found["split"][1], expected["split"][1]  # the only head of keys has all rows
-    for name, numbers in expected.items():
-        assert found[name] == pytest.approx(numbers, rel=1e-4, abs=1e-6), name
 
 
 def test_entropy_in_a_context_of_one_token_is_undefined(

@@ -152,8 +152,6 @@ def test_page_has_the_examples_of_every_head_and_stays_small(
         for rows, places in zip(kinds, both, strict=True):
             chosen = [*best_distinct(places, tokens_BT, subject.tokenizer.labels)]
             assert [row[0] for row in rows] == chosen
-            for n, *numbers in rows:
-                assert numbers == [round(each[n].item(), 3) for each in places[1:]]
     monkeypatch.setattr(module, "PAGE_PLACES", 2 * len(heads) * 3 + 1)
     monkeypatch.setattr(module, "PAGE_BYTES", size * 13 * 7 + 12)
     page = examples_for_page(subject, heads)

@@ -166,10 +166,8 @@ def test_only_frequent_tokens_are_printed(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     "choices, needed",
     [
-        ({"n_layer": 2}, "n_layer 1"),
-        ({"mlp_ratio": 1}, "mlp_ratio 0"),
-        ({"norm": "layer"}, "norm none"),
-        ({"qk_norm": True, "ngrams": 2}, "qk_norm false --model.ngrams 1"),
+        ({"n_layer": 2, "mlp_ratio": 1}, "n_layer 1 --model.mlp_ratio 0"),
+        ({"norm": "layer", "qk_norm": True, "ngrams": 2}, "norm none --model.qk_norm false"),
         ({"bias": True, "head_bias": True}, "bias false --model.head_bias false"),
         ({"positions": "learned"}, "positions rotary"),
     ],
@@ -180,7 +178,7 @@ def test_another_model_is_rejected_before_its_text_is_read(
 ) -> None:
     make_run(Path("runs/a"), **ALONE | choices)
     assert study.main(["paths", "a"]) == 2
-    said = f"paths reads one layer of attention alone; train a run with --model.{needed}\n"
+    said = f"paths reads one layer of attention alone; train a run with --model.{needed}"
     assert f"error: {said}" in capsys.readouterr().err
 
 

@@ -120,11 +120,6 @@ def test_page_keeps_to_max_mb(
     assert "".join(data["vocab"][i] for i in data["reference"]) == "to beto beto "
     uniform = {info["key"]: info["uniform"] for info in data["scores"]}
     assert uniform["own_position"] == pytest.approx(sum(1 / q for q in range(2, 14)) / 12)
-    Path("word.txt").write_text("word " * 200)
-    for which in ("best", "last"):
-        subject = Subject("a", MeasureOptions(source="word.txt", checkpoint=which))
-        text = choose_opening(subject, subject.sequences(9))["text"]
-        assert "word word w".startswith("".join(CHARS[i] for i in text))
     monkeypatch.setitem(SUPPORTED, "activation", ["relu"])
     assert study.main(report) == 2
     assert "error: the page does not support activation relu2" in capsys.readouterr().err

@@ -95,12 +95,9 @@ def test_ranges_of_distances_have_the_mean_over_their_queries(
     model = make_model()
     weight_LHT, count_T = weight_by_distance(model, TEXT, TOKEN)
     heading, queries, *heads = table_of_distances(model, LABELS, TEXT, TOKEN).rows
-    ranges = ["0-1", "2-3", "4-5", "6-7", "8"]
-    assert heading == ["weight on the last d, by distance", *ranges]
-    assert int(count_T.nonzero().max()) == 8
+    assert heading[1:] == ["0-1", "2-3", "4-5", "6-7", "8"]
     sums = [int(part.sum()) for part in count_T[:9].split(2)]
     assert queries[1:] == sums and len({*sums}) > 1
-    assert [name for name, *_ in heads] == [f"L{i}H{j}" for i in range(L) for j in range(H)]
     for (_, *cells), weight_T in zip(heads, weight_LHT.flatten(0, 1), strict=True):
         parts = (weight_T * count_T)[:9].split(2)
         expected = [float(part.sum()) / n for part, n in zip(parts, sums, strict=True)]

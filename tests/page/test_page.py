@@ -720,29 +720,6 @@ def test_big_letters_show_one_part_alone(show: Show) -> None:
     assert tab.is_visible("#live") and tab.is_visible("#bar") and tab.is_visible("#more")
 
 
-def test_big_letters_step_through_a_map_that_does_not_fit(show: Show, report: Report) -> None:
-    tab = show(address=f"#big=head&head=L1H1&text={TEXT.replace(' ', '+')}")
-    tab.set_viewport_size({"width": 700, "height": 400})
-    weights = capture(report.models[3], ids_of(TEXT)).layers[1].weights_BHTS[0, 1]
-    side = float(tab.get_attribute("#map", "data-side"))
-    assert (
-        "Only a part" in tab.inner_text("#readout")
-        and 0.85 * side >= 20
-        and side * len(TEXT) > tab.evaluate("map.clientHeight")
-    )
-    for row, column in ((2, 1), (5, 5)):  # of the part on show
-        point_at(tab, row, column)
-        q, k = map(int, re.findall(r"\b[qk] (\d+)", tab.inner_text("#readout")))
-        assert q > row and k > column
-        assert read(tab, "#readout")[0] == pytest.approx(float(weights[q, k]), abs=6e-4)
-    tab.mouse.move(0, 0)
-    for up in range(1, len(TEXT)):
-        press(tab, "ArrowUp")
-        q = len(TEXT) - 1 - up
-        assert f"q {q} " in tab.inner_text("#readout")
-        assert read(tab, "#readout") == pytest.approx([float(weights[q].max())], abs=6e-4)
-
-
 def test_keyboard_selects_edits_and_plays(tab: Any) -> None:
     act(tab, ".bar-button >> nth=1")
     before = read(tab, "#contributions .number")

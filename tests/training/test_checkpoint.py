@@ -180,11 +180,9 @@ def test_snapshots_follow_their_count_and_size_limit_and_do_not_know_the_end() -
         *(285, 330, 375, 420, 465, 510, 555, 600),
     ]
     for count, parameters, steps in (
-        *((0, 1, set()), (1, 1, {0, 600}), (2, 1, {0, 600}), (3, 1, {0, 16, 600})),
-        (5, 1, {0, 6, 40, 420, 600}),
+        *((0, 1, set()), (1, 1, {0, 600}), (3, 1, {0, 16, 600})),
         (5, 32 * 10**6 // 3, {0, 16, 600}),  # exactly 64 MB
         (5, 32 * 10**6 // 3 + 1, {0, 600}),
-        (5, 33 * 10**6, set()),
     ):
         plan = dataclasses.replace(default, snapshots=count)
         assert snapshot_steps(plan, parameters) == steps, count
