@@ -80,9 +80,7 @@ def test_tables_by_context_and_of_places(found: Any) -> None:
             assert [one, other] == pytest.approx([x.flat[place] for x in (nats, count)], abs=1e-5)
             b, t = divmod(place, T)
             read = batches.tokenizer.decode(tokens[b, : t + 2].tolist())
-            assert read.replace(" ", "␣").replace("\n", "↵").endswith(text + token) and len(
-                text
-            ) == min(30, t + 1)
+            assert read.replace(" ", "␣").replace("\n", "↵").endswith(text + token)
             places.append(place)
         assert np.diff(sorted(places)).min() >= 32
 
