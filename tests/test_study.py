@@ -176,13 +176,6 @@ def test_copying_periods_are_at_least_two_tokens(run: Path) -> None:
 COMMANDS = ("trace", "verify", "heads", "compare --steps=1", "report")
 
 
-def share_keys(model: GPT) -> None:
-    """Let all queries of layer 1 share the keys of a single head, repeated for every head."""
-    attn: Any = blocks_of(model)[1].attn
-    attn.key = nn.Linear(H * D, D)
-    attn.key.register_forward_hook(lambda module, args, k_BTD: k_BTD.repeat(1, 1, H))
-
-
 def change_late_positions(model: GPT) -> None:
     """Change layer 1 from position 30 on, which is beyond the prompt, as a sliding window does."""
 
@@ -199,7 +192,6 @@ def replace_mlp(model: GPT) -> None:
 
 # The edit, the exit code of each command, and the reason in the line of an error.
 EDITS: dict[str, tuple[Any, list[int], str]] = {
-    "grouped queries": (share_keys, [2, 2, 2, 2, 2], r"layer 1 does not match .*formula\.py"),
     "window": (
         change_late_positions,
         [2, 1, 2, 2, 2],

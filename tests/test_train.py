@@ -330,6 +330,7 @@ def test_run_that_becomes_longer_is_the_run_that_was_planned_longer(
     with at_step(2, ctrl_c):
         assert train.main(["--resume=a", "--train.max_steps=40"]) == 130
     assert "back to step 12, " in capsys.readouterr().out
+    assert state_of("a").best_val_loss == min(read("runs/planned-30", "val_loss").values())
     assert train.main(["--resume=a"]) == 0
     assert_same_training("a", "planned-40")
     with at_step(2, ctrl_c):

@@ -3,7 +3,7 @@
 import json
 import time
 from contextlib import chdir, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -20,7 +20,6 @@ from benchmarks import (
     page,
     recipe,
     sampling,
-    step,
     throughput,
     time_to_loss,
     zoo,
@@ -87,19 +86,6 @@ def test_speeds_are_those_of_a_clock_that_advances_two_seconds(
     assert speeds == {"1": [9.5, 9.5], "16": [152, 152]}  # without the first of 20 tokens
 
 
-def test_step_tells_operations_from_overhead(results: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a simulated clock, a step takes a second, nearly all of which is overhead."""
-    monkeypatch.setattr(common, "seconds_of", lambda step, device, count: [step() or 1.0] * count)
-    known = {"muon": (TINY, TrainConfig(device="cpu"))}
-    monkeypatch.setattr(step, "rows_known", lambda contexts: known)
-    monkeypatch.setattr(step, "CONFIGS", ())
-    for row in results(step.main, "--steps=2"):
-        assert row["ms_per_step"] == [1000] and 50 < row["overhead"][0] < 100
-        kinds = {*step.KINDS, "elementwise", "muon"}
-        assert {kind for kind in kinds if row[kind] == [0]} == {"dropout"}
-        assert sum(row[kind][0] for kind in (*kinds, "overhead")) == pytest.approx(100)
-
-
 SHAPES = [
     {"n_layer": 2, "n_embd": 64, "n_head": 2, "block_size": 256},
     {"activation": "gelu", "bias": True, "positions": "learned"},
@@ -149,28 +135,6 @@ def test_recipe_reports_losses_of_each_seed(text: str, results: Any) -> None:
 
 def test_each_task_of_the_zoo_has_a_config() -> None:
     assert {*zoo.RESULTS} <= {path.stem for path in (ROOT / "configs/tasks").iterdir()}
-
-
-def test_zoo_reads_the_maximum_from_the_weights() -> None:
-    """Weights written by hand for numbers 0 to 3 and =, which is token 4: the query of = finds
-    channel 0 of the keys, and that of number i channel i + 1."""
-    shape = replace(TINY, n_embd=5, mlp_ratio=0, norm="none", positions="none", qk_norm=False)
-    model = GPT(shape, vocab_size=5).requires_grad_(False)
-    embedding, query, key, value, out, head = model.parameters()
-    one = torch.eye(5)
-    for weight, values in (
-        (embedding, one),
-        (query, one.roll(1, 0)),
-        (key, 9 * one.roll(1, 0)),
-        (value, -2 * one),
-        (out, one),
-        (head, -one),
-    ):
-        weight.copy_(values)
-    key[0] = torch.tensor([1, 2, 3, 4, 0])
-    key[0, 3], value[1, 1], key[3, 2] = 2.5, 0, -9
-    found = {"rises": pytest.approx(2 / 3), "copied": 0.75, "to_itself": 0.75, "not_again": 1}
-    assert zoo.read_maximum(model) == found
 
 
 def test_each_recipe_change_sets_exactly_its_fields() -> None:

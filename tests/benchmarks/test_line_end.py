@@ -117,17 +117,3 @@ def test_rows_are_of_each_text_and_seed(
     wrapped, _, narrow, wide, joined = rows
     assert narrow["forced"][0] > wrapped["forced"][0] > wide["forced"][0] > 10
     assert {"heads", "R2_embedding", "R2_layer_2"} <= {*wrapped} - {*joined}
-
-
-@pytest.mark.slow
-def test_configs_of_attention_have_a_row_each(
-    flags: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert attention.main([*flags, "--model.n_layer=1", "--seeds=1"]) == 0
-    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
-    assert [row["config"] for row in rows] == [
-        "default", "attention_only", "multi_query", "one_head", "window"
-    ]  # fmt: skip
-    cache = [row["cache_per_token"] for row in rows]
-    assert cache == [[32.0], [32.0], [8.0], [32.0], [32.0]]
-    assert len({row["loss"][0] for row in rows}) == 5

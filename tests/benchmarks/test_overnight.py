@@ -103,29 +103,6 @@ def test_each_change_is_tried_once_and_the_tree_is_untouched(
     assert rows()[2:] == [["old", *config[1:]]]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        (
-            "z.patch",
-            PATCH.replace("MOMENTUM", "MOMENT"),
-            "night/z.patch does not apply: error: patch ",
-        ),
-        ("z.patch", "", "night/z.patch does not apply: error: "),
-        ("z.yaml", "train: {weight_decoy: 9}", "z.yaml: train.weight_decoy is unknown"),
-    ],
-)
-def test_wrong_change_is_one_line_before_anything_is_trained(
-    night: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, message: str
-) -> None:
-    (night / "a.yaml").write_text("train: {weight_decay: 9}")
-    (night / name).write_text(text)
-    assert main(FLAGS) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-    assert rows() == []
-
-
 @pytest.mark.slow
 def test_patched_copy_trains_with_its_own_code(
     workplace: Path, monkeypatch: pytest.MonkeyPatch

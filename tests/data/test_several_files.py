@@ -114,8 +114,9 @@ def test_runs_of_a_text_hold_out_the_same_files_and_say_so(workplace: Path) -> N
     for saved in (first, ends):
         found = cached_training_tokens(config, saved.corpus, first.tokenizer)
         assert found is not None and np.array_equal(found, saved.train_tokens)
-    few = open_batches(dataclasses.replace(config, source=names[:4]), 15, 0)
-    assert str(few).endswith(" 16 held out for validation")
+    for val, test, count in ((0.2, 0.0, 16), (0.3, 0.2, 24)):
+        few = DataConfig(source=names[:4], val_fraction=val, test_fraction=test)
+        assert str(open_batches(few, 15, 0)).endswith(f" {count} held out for validation")
 
 
 def test_resumed_or_studied_run_keeps_its_split(
@@ -182,7 +183,7 @@ def test_newest_of_several_files_is_named_if_their_text_is_another_one(workplace
     loaded = load_text(config)
     for i, name in enumerate(names):
         os.utime(name, (1e9 - i, 1e9 - i))
-    Path(names[1]).write_text(prose(501, 1))
+    Path(names[1]).write_text(prose(499, 1))
     with pytest.raises(UserError, match=r"here \(the newest file is .*/ch1.txt\); to use it"):
         check_named_text(config, loaded.tokenizer, loaded.corpus)
 

@@ -71,16 +71,17 @@ def test_module_computes_the_same_logits(tmp_path: Path, factor: None) -> None:
 
 
 class Layer(nn.Module):
-    """With names of its own, the MLP before the attention, and values before queries and keys."""
+    """With names of its own, which do not tell the heads, the MLP before the attention, and values
+    before queries and keys."""
 
     def __init__(self, C: int, H: int) -> None:
         super().__init__()
         self.a, self.up, self.down = nn.LayerNorm(C), nn.Linear(C, 3 * C), nn.Linear(3 * C, C)
         self.b, self.v, self.k = nn.LayerNorm(C), nn.Linear(C, C), nn.Linear(C, C, bias=False)
-        self.q, self.o, self.heads = nn.Linear(C, C, bias=False), nn.Linear(C, C), H
+        self.q, self.o, self.split = nn.Linear(C, C, bias=False), nn.Linear(C, C), H
 
     def forward(self, x: Tensor) -> Tensor:
-        normed, split = self.b(x), (x.size(0), x.size(1), self.heads, -1)
+        normed, split = self.b(x), (x.size(0), x.size(1), self.split, -1)
         q, k, v = (f(normed).view(split).transpose(1, 2) for f in (self.q, self.k, self.v))
         z = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(z.transpose(1, 2).flatten(2))
@@ -93,7 +94,7 @@ class OwnNames(nn.Module):
     def __init__(self, V: int, C: int = 24, T: int = 32) -> None:
         super().__init__()
         self.where, self.what = nn.Parameter(torch.zeros(1, T, C)), nn.Embedding(V, C)
-        self.layers, self.last = nn.ModuleList(Layer(C, 4) for _ in range(2)), nn.LayerNorm(C)
+        self.layers, self.last = nn.ModuleList(Layer(C, 6) for _ in range(2)), nn.LayerNorm(C)
 
     def through(self, x: Tensor) -> Tensor:
         for layer in self.layers:

@@ -81,11 +81,12 @@ def test_each_byte_of_a_text_that_is_not_utf8_counts_as_a_character(
 
 
 def test_task_has_an_accuracy_also_of_training_sequences(workplace: Path) -> None:
-    """There are no n-grams."""
-    data = DataConfig(source="brackets", task_kinds=2)
+    """There are no n-grams. A fraction of 0 is one, too."""
+    data = DataConfig(source="flipflop", task_ignored=0.9)
     batches = open_batches(data, 12, 0)
     run_on(data, tokenizer=batches.tokenizer)
-    (_, *losses), (_, *accuracies) = tables()
+    (_, *losses), (_, *accuracies) = found = tables()
+    assert found != tables("--task_ignored=0")
     assert [row[:2] for row in losses] == [["validation", "model"], ["training", "model"]]
     assert [name for name, _ in accuracies] == ["validation", "training"]
 

@@ -152,6 +152,8 @@ def test_losses_are_those_of_the_validation_split(workplace: Path) -> None:
         "direct path and heads",
         "counted bigrams",
     ]
+    back = [row[3] for table in found["tables"][2:] for row in table[1:]]
+    assert all(0 < each < T for each in back) and len({*back}) > 1
     expected = [direct, whole, batches.baselines["bigram"]]
     assert [nats for _, nats in found["tables"][0][1:]] == pytest.approx(expected, rel=1e-5)
 
