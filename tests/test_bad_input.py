@@ -43,6 +43,10 @@ MISTAKES = {  # command -> part of the error line
     "study report a --json=a.json": "report prints no tables; omit --json",
     "study heads --source=text.txt --period=7": "--period 7 exceeds 6",
     "study trace --source=text.txt --layer=3": "--layer 3 must be from 0 to 2",
+    "study token z --source=text.txt": "z is not in the measured sequences",
+    "study paths a": "train a run with --model.n_layer 1 --model.mlp_ratio 0 --model.norm none",
+    "study ngrams task": "a task has no n-grams; use a run on a text",
+    "study report bare --source=text.txt": "the page does not support norm none",
     "study trace --source=text.txt --prompt=t": "--prompt must have at least 2 tokens",
     "study report a --out=no/page": "--out 'no/page' must name a .html file in a folder",
     "study heads --source=text.txt --json=text.txt": "--json 'text.txt' must name a .json file",
@@ -65,6 +69,8 @@ MISTAKES = {  # command -> part of the error line
 def test_mistake_ends_in_one_error_line_and_leaves_no_files(
     workplace: Path, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    make_run(Path("runs/task"), source="brackets", chars="()[]{}<>")
+    make_run(Path("runs/bare"), norm="none")
     make_run(Path("runs/a"))
     Path("full").mkdir()
     Path("text.txt").write_text("the value of the object is returned\n" * 60)

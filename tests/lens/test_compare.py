@@ -1,7 +1,6 @@
 """The numbers of each comparison of a layer, against their definitions."""
 
 import copy
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from model.attention import MultiHeadAttention
 from model.gpt import GPT
 from tests.conftest import make_run
 from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens
+from tests.lens.test_tasks import tables
 
 C, T = H * D, 10
 PAST = torch.ones(T, T).tril().bool()
@@ -147,9 +147,7 @@ def test_later_tokens_and_those_before_the_window_are_told_apart(workplace: Path
     """Each visible alone, and both, against a model of one layer with that mask."""
     make_run(Path("runs/a"), n_layer=1, window=3)
     Path("text.txt").write_text("the value of the object is returned\n" * 60, newline="\n")
-    flags = ["--source=text.txt", "--only=unmasked", "--sequences=4", "--json=out.json"]
-    assert study.main(["compare", "a", *flags]) == 0
-    (table,) = json.loads(Path("out.json").read_text())["tables"]
+    (table,) = tables("compare", "--source=text.txt", "--only=unmasked", "--sequences=4")
     subject = Subject("a", Compare(source="text.txt"))
     model, tokens = subject.model, subject.sequences(4)
     attn = capture(model, tokens[:, :-1]).layers[0]

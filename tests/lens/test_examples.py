@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import study
 from configs.config import ModelConfig
 from data.tokenizer import train_bpe
 from lens import examples as module
@@ -36,6 +35,7 @@ from model.gpt import GPT
 from tests.conftest import make_run
 from tests.lens.models import CLASSICAL, MODERN, D, make_model, some_tokens
 from tests.lens.test_paths import make_known
+from tests.lens.test_tasks import tables
 
 TOKENS = some_tokens(5, 13)
 
@@ -94,9 +94,7 @@ def test_known_head_is_shown_where_its_source_and_query_are(workplace: Path) -> 
     Path("text.txt").write_text("".join(f"\n{line}" for line in lines * 20), newline="\n")
     idle = [("\n", query, "b", 9.0, 0.0) for query in "acde"]
     make_known([("a", "b", "c", 9.0, 5.0), *idle])
-    flags = ["--source=text.txt", "--json=out.json"]
-    assert study.main(["examples", "l0h1,L0H0", "a", *flags]) == 0
-    changing, attending, of_idle, _ = json.loads(Path("out.json").read_text())["tables"]
+    changing, attending, of_idle, _ = tables("examples", "l0h1,L0H0", "a", "--source=text.txt")
     heading = ["answer", "weight", "loss change"]
     assert changing[0] == ["where L0H1 changes the loss most", *heading]
     assert attending[0] == ["where L0H1 attends most to an earlier token", *heading]
@@ -107,8 +105,7 @@ def test_known_head_is_shown_where_its_source_and_query_are(workplace: Path) -> 
         for _, answer, weight, found in rows[:3]:
             assert answer == "c" and weight > 0.99 and found == pytest.approx(change, rel=0.02)
         assert all(abs(row[3]) < 1e-2 for row in rows[3:])
-    assert study.main(["examples", "L0H1", "a", *flags, "--without=L0H1"]) == 0
-    for _, *rows in json.loads(Path("out.json").read_text())["tables"]:
+    for _, *rows in tables("examples", "L0H1", "a", "--source=text.txt", "--without=L0H1"):
         assert {row[-1] for row in rows} == {0}
 
 

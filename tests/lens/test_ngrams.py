@@ -102,9 +102,3 @@ def test_what_is_lost_without_a_head(found: Any) -> None:
             gap = abs((count - nats)[better].sum())
             expected_part = 100 * (ablated - nats)[better].sum() / gap
             assert found_part == pytest.approx(expected_part, rel=1e-3) and abs(found_part) > 0.1
-
-
-def test_run_on_a_task_has_no_ngrams(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_run(Path("runs/a"), source="brackets", chars="()[]{}<>")
-    assert study.main(["ngrams"]) == 2
-    assert "error: a task has no n-grams; use a run on a text\n" in capsys.readouterr().err

@@ -16,13 +16,11 @@ from hypothesis import strategies as st
 
 import study
 import train
-from common.errors import UserError
 from configs.config import DataConfig
 from data.corpus import load_text
 from lens import report_data
 from lens.capture import capture
 from lens.measure import ablate, logit_lens, mean_loss, measure_copying, score_heads
-from lens.notebook import show
 from lens.report_data import choose, choose_opening, through_training
 from lens.subject import MeasureOptions, Subject
 from page.html import SUPPORTED
@@ -123,20 +121,6 @@ def test_page_keeps_to_max_mb(
     monkeypatch.setitem(SUPPORTED, "activation", ["relu"])
     assert study.main(report) == 2
     assert "error: the page does not support activation relu2" in capsys.readouterr().err
-
-
-def test_model_without_norms_has_no_page(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is one line, before anything is measured, also in a notebook."""
-    Path("text.txt").write_text("to be or not " * 200)
-    make_run(Path("runs/a"), CHARS, "text.txt", norm="none")
-    monkeypatch.setattr(Subject, "sequences", None)
-    assert study.main(["report", "--source=text.txt"]) == 2
-    *_, line = capsys.readouterr().err.splitlines()
-    assert line == "error: the page does not support norm none"
-    with pytest.raises(UserError, match=r"^the page does not support norm none$"):
-        show("a")
 
 
 def test_training_text_is_in_the_page_only_if_asked_for(

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-import study
 from common.errors import UserError
 from data.tokenizer import ByteTokenizer, CharTokenizer
 from lens import measure
@@ -27,10 +26,12 @@ from lens.capture import (
     without_mask,
 )
 from lens.measure import weight_by_distance
+from lens.subject import MeasureOptions, Subject
 from lens.token import find_token, table_at, table_of_distances
 from model.gpt import GPT
 from tests.conftest import make_run
 from tests.lens.models import MODERN, D, H, L, make_model, some_tokens
+from tests.lens.test_tasks import tables
 from training.checkpoint import open_run
 
 TEXT, TOKEN = some_tokens(5, 12), 3
@@ -234,12 +235,6 @@ def test_keys_without_rotation_or_beyond_the_context_do_not_move() -> None:
             pass
 
 
-def tables(*words: str) -> list[list[list[Any]]]:
-    assert study.main([*words, "--json=out.json"]) == 0
-    found: list[list[list[Any]]] = json.loads(Path("out.json").read_text())["tables"]
-    return found
-
-
 @torch.no_grad()
 def test_probability_is_that_after_each_position(workplace: Path) -> None:
     make_run(workplace / "runs" / "text")
@@ -257,20 +252,21 @@ def test_probability_is_that_after_each_position(workplace: Path) -> None:
 
 
 @torch.no_grad()
-def test_token_prints_its_tables_with_heads_ablated(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of a token that only begins a sequence there is one table, and of one that is absent none."""
+def test_token_prints_its_tables_with_heads_ablated(workplace: Path) -> None:
+    """Of a token that only begins a sequence there is one table."""
     make_run(workplace / "runs" / "text")
     Path("text.txt").write_text("to be or not\nto be that is\na question\n" * 40, newline="\n")
     flags = ["text", "--source=text.txt", "--sequences=6"]
     of, at = tables("token", "o", *flags)
+    saved = open_run("text")
+    options = MeasureOptions(source="text.txt", sequences=6)
+    model, tokens_BT = saved.model(), Subject("text", options).sequences(6)
+    labels, token = saved.tokenizer.labels, find_token(saved.tokenizer, "o")
+    assert of == table_of_distances(model, labels, tokens_BT[:, :-1], token).rows
+    assert json.dumps(at) == json.dumps(table_at(model, labels, tokens_BT, token).rows)
     of_without, at_without = tables("token", "o", *flags, "--without=L0H0")
     assert of_without[1:4] == of[1:4]  # the queries, and layer 0
     assert of_without[4:] != of[4:]
     assert {row[0]: row for row in at_without[1:]} != {row[0]: row for row in at[1:]}
     Path("text.txt").write_text("a" * 990 + "b" + "a" * 109, newline="\n")
     assert len(tables("token", "b", *flags)) == 1
-    capsys.readouterr()
-    assert study.main(["token", "z", *flags[:2]]) == 2
-    assert "error: z is not in the measured sequences" in capsys.readouterr().err
