@@ -480,33 +480,6 @@ def test_full_disk_is_one_error_line_and_the_run_resumes(
     assert_same_run(Path("runs/parts"), whole)
 
 
-@pytest.mark.slow
-def test_killed_run_resumes_bitwise_identical(workplace: Path, whole: Path) -> None:
-    """Kill the run at five points, and start it again each time."""
-    run = Path("runs/parts")
-
-    def writing() -> bool:
-        return any(run.rglob(".writing-*.safetensors"))
-
-    def trained() -> bool:
-        return any(line["step"] >= 9 for line in read_metrics(run))
-
-    def command() -> list[str]:
-        there = (run / "last.safetensors").exists()
-        return ["--resume=parts"] if there else [*DROPOUT, "--run=parts"]
-
-    for place in (run.exists, (run / "snapshots").exists, writing, trained, writing):
-        process = start_command("killed", ["train.py", *command()])
-        while process.is_alive() and not place():
-            time.sleep(0.001)
-        process.kill()
-        process.join()
-    assert state_of("parts").step >= 5
-    assert train.main(command()) == 0
-    assert_same_run(run, whole)
-    assert not writing()
-
-
 # --- stopping and resuming -----------------------------------------------------------------------
 
 KINDS = {

@@ -92,7 +92,3 @@ def test_tables_of_pairs_show_the_strongest(monkeypatch: pytest.MonkeyPatch) -> 
     assert [share for _, share in rows] == ordered[:5]
     assert all(shares(model)[name.replace(" ->", "")] == share for name, share in rows)
     assert others == ["mean of the other 7", pytest.approx(sum(ordered[5:]) / 7)]
-    monkeypatch.setattr("lens.heads.MOST", 2 * 12 * D * VOCAB**2 - 1)
-    assert "omitted, which is slow for a vocabulary of 11" in list(pairs_of_heads(model))[-1]
-    (line,) = pairs_of_heads(make_model(replace(MODERN, n_layer=1)))
-    assert "one layer has no earlier head" in str(line)
