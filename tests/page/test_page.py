@@ -755,14 +755,6 @@ def test_picture_is_of_the_open_panel_or_the_selected_head(tab: Any) -> None:
         assert len(Path(download.value.path()).read_bytes()) > 10_000
 
 
-def test_model_that_never_was_a_run_has_no_step(show: Show, report: Report) -> None:
-    data = {**report.data, "snapshots": report.data["snapshots"][-1:], "saved": 1}
-    data["run"] = {**data["run"], "step": 0}
-    data["snapshots"] = [{**data["snapshots"][0], "step": 0}]
-    tab = show(make_html(data, report.weights[:1]))
-    assert not re.search("step [0-9]|--train", tab.inner_text("body"))
-
-
 def test_hostile_text_is_shown_literally(show: Show, report: Report) -> None:
     data = json.loads(json.dumps({**report.data, "snapshots": report.data["snapshots"][-1:]}))
     data["run"]["name"] = data["run"]["config"]["data"]["source"] = HOSTILE * 4

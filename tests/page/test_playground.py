@@ -230,18 +230,6 @@ def test_an_address_is_a_run(play: Open) -> None:
     assert first == again and first[0]["loss"] != other[0]["loss"]
 
 
-def test_learning_rates_of_the_address_are_used_from_the_first_step(play: Open) -> None:
-    """Each updates its own weights, and both at 0 none."""
-    rates = [(0, 0), (0, 0.02), (0.02, 0)]
-    found = []
-    for adamw, muon in rates:
-        tab = play(f"?{SETTINGS}&learning_rate={adamw}&muon_learning_rate={muon}")
-        before = logits(tab, "w0r0", 0)
-        train(tab, 2)
-        found.append(np.abs(logits(tab, "w0r0", 2) - before).max())
-    assert found[0] == 0 < min(found[1:])
-
-
 def test_training_goes_on_after_max_steps(play: Open) -> None:
     """The learning rates do not decay to 0 there."""
     tab = play(f"?{SETTINGS}&max_steps=11")  # more than the warmup
@@ -537,25 +525,3 @@ def test_two_runs_are_compared(play: Open) -> None:
     tab.click("text=Copy link")
     link = tab.inner_text("#said").split()[0]
     assert "max_steps=3" in link and "A.max_steps=200" in link and "panel=compare" in link
-
-
-def test_a_link_of_two_runs_trains_both(play: Open) -> None:
-    tab = play("?task=flipflop&n_embd=16&positions=none&A.positions=rotary&A.seed=2&A.task=sink")
-    assert tab.inner_text("#notices .trouble").endswith("A.task is not a setting of this page.")
-    assert "A: positions rotary, seed 2" in tab.inner_text("#source")
-    assert train(tab, 1)["step"] == 1  # also without A
-    tab.evaluate("window.confirm = () => true")
-    with tab.expect_navigation():
-        tab.click("button:text('Go to A')")
-    assert settle(tab).url.endswith("?task=flipflop&n_embd=16&seed=2")
-    assert tab.inner_text("#source") == "This is A: train it, then press Keep, go to B."
-    loss = train(tab, 2)["loss"]
-    with tab.expect_navigation():
-        tab.click("button:text('Keep, go to B')")
-    assert settle(tab).url.endswith("&positions=none&A.positions=rotary&A.seed=2")
-    assert "B: positions none, seed 1337, on other sequences" in tab.inner_text("#source")
-    assert tab.locator("#loss .kept").count() == 2
-    assert tab.evaluate(SAVED)["loss"][-1] == loss
-    with tab.expect_navigation():  # of another task, nothing is compared
-        tab.select_option("#set-task", "sink")
-    assert not settle(tab).locator("#loss .kept").count() and "A." not in tab.url
