@@ -17,7 +17,7 @@ from lens.capture import capture
 from lens.formula import layer_steps
 from lens.measure import mean_outputs, weight_by_distance
 from lens.tables import visible
-from model.generate import Sampling, generate
+from model.generate import Sampling, generate, window_start
 from model.gpt import GPT
 from page.html import make_html
 from tests.conftest import make_run
@@ -449,6 +449,20 @@ def test_continuation_is_written_as_shown(tab: Any) -> None:
     name = tab.inner_text(".write >> nth=1")
     act(tab, ".write >> nth=1")
     assert shown(tab.input_value("#typed")) == "to␣" + name
+
+
+@torch.no_grad()
+def test_edit_of_a_position_stays_behind_when_the_window_moves(tab: Any, report: Report) -> None:
+    act(tab, "#temperature", "0")
+    act(tab, "#text .token >> nth=6")
+    tab.select_option("#key-heads", index=2)
+    act(tab, "#hide-key")
+    text = TEXT  # as long as the context
+    for _ in range(9):
+        start = window_start(len(text) - 1, B)
+        edits = [] if start else [{"hide": 6}]
+        text += text_of([logits_of(report.models[3], text[start:], *edits)[-1].argmax()])
+    assert tab.inner_text("#continuation")[:9] == shown(text[B:])
 
 
 def test_selection_lasts_until_escape_and_in_the_address(tab: Any) -> None:
