@@ -17,7 +17,7 @@ from lens.capture import capture
 from lens.formula import layer_steps
 from lens.measure import mean_outputs, weight_by_distance
 from lens.tables import visible
-from model.generate import Sampling, generate, window_start
+from model.generate import Sampling, window_start
 from model.gpt import GPT
 from page.html import make_html
 from tests.conftest import make_run
@@ -126,20 +126,6 @@ def test_page_reports_its_difference_from_pytorch(tab: Any, report: Report) -> N
     error, allowed, logit, _ = map(float, re.findall(r"-?\d\.\de[-+]\d+", equality))
     assert 0 <= error < allowed / 10 and "matches PyTorch" in equality
     assert logit == pytest.approx(report.data["snapshots"][-1]["rounding"]["logit"], rel=0.06)
-
-
-def test_console_functions_match_pytorch(tab: Any, report: Report) -> None:
-    for step, model in report.models.items():
-        seen = capture(model, ids_of(TEXT))
-        logits = ask(tab, f"logits('{TEXT}', {{step: {step}}})")
-        expected = seen.logits_BTV[0]
-        assert np.allclose(logits, expected, 0, 1e-4 * float(expected.abs().max()))
-        row = ask(tab, f"attention('{TEXT}', {L - 1}, 1, {{step: {step}}})")[7]
-        assert np.allclose(row, seen.layers[-1].weights_BHTS[0, 1, 7, :8], atol=1e-5)
-        tokens = generate(model, ids_of("to be"), 60, Sampling(temperature=0))
-        assert ask(tab, f"generate('to be', 60, {{step: {step}}})") == text_of(tokens)
-    with pytest.raises(Exception, match="step 77 must be one of 0, 1, 3"):
-        ask(tab, "logits('abc', {step: 77})")
 
 
 def test_sampling_follows_the_model_probabilities(tab: Any, report: Report) -> None:
