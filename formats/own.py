@@ -85,7 +85,7 @@ def recognize(
             raise failed
         return best[1:]
 
-    C = next(iter(found[-1].values()))["token_embedding.weight"].size(1)
+    C = next(iter(found[-1].values()))["token_embedding.weight"].size(-1)
     told = count_heads(module)
     heads = [told] if told else [H for H in range(1, C // 4 + 1) if C % H == 0]
     # At step 0, all biases may be zero.
