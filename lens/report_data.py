@@ -258,7 +258,7 @@ def measure_snapshot(
         for name in subject.batches.evaluated:
             split = subject.batches.split(name, len(sequences_BT))
             result = evaluate(model, split, subject.batches, Processes())
-            accuracy.append(result and result.accuracy)
+            accuracy.append(result.accuracy if result else None)
         model.eval()
     packed, rounded_weights = pack_weights(model.state_dict(), eight_bits)
     rounded = copy.deepcopy(model)

@@ -223,14 +223,6 @@ def test_error_in_a_worker_is_heard(tab: Any) -> None:
         tab.evaluate(call, dataclasses.asdict(MODERN))
 
 
-def test_dropout_is_one_line(tab: Any) -> None:
-    for config in (replace(MODERN, dropout=0.1), replace(MODERN, attn_dropout=0.1)):
-        with pytest.raises(Exception, match="the page trains without dropout"):
-            tab.evaluate(
-                '(config) => new Trainer(config, {}, [], 1, "", {})', dataclasses.asdict(config)
-            )
-
-
 def test_random_numbers_depend_on_the_whole_seed(tab: Any) -> None:
     call = "(seed) => new Random(seed).uniform()"
     first, again, *others = (tab.evaluate(call, seed) for seed in (1, 1, 2, 2**32 + 1))
