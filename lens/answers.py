@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lens.tables import visible
-from lens.targets import common_suffixes
+from lens.targets import Reads, common_suffixes
 
 CHANCE = 0.01  # probability that chance finds anything in a whole table
 COPIES = (4, 8, 16)  # tokens, with the answer
@@ -40,6 +40,12 @@ class Matters(NamedTuple):
     there: tuple[float, float]
     """Loss change at these answers, and its standard error over sequences."""
     elsewhere: float
+
+    at_BT: Tensor
+    """Which answers they are."""
+
+    reads: Reads | None = None
+    """What the head attends to there, more than elsewhere and than position alone would."""
 
 
 class Contrast(NamedTuple):
@@ -162,7 +168,7 @@ def _matters_of_head(
         if specific(again, z_confirmed):
             names = " ".join(kinds.names[i] for i in chosen)
             there, error, elsewhere = (float(each) for each in again[:3])
-            jobs.append(Matters(names, (there, error), elsewhere))
+            jobs.append(Matters(names, (there, error), elsewhere, at_BT))
         left_N &= kinds.are_tokens != kinds.are_tokens[chosen[0]]
         at_NBT = at_NBT & ~at_BT
     return jobs

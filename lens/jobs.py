@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from common.progress import progress
-from lens.answers import FEWEST, LEAST, Matters, beyond_chance, kinds_of_answers, what_matters
+from lens.answers import FEWEST, JOBS, LEAST, Matters, beyond_chance, kinds_of_answers, what_matters
 from lens.measure import ablations, mean_outputs, weight_by_distance
 from lens.ngram_model import read_ngrams
 from lens.subject import ENOUGH, Subject
 from lens.tables import Table
-from lens.targets import Target, Targets, Weights, find_targets, weigh
+from lens.targets import Reads, Target, Targets, Weights, find_targets, weigh
 from model.gpt import GPT
 
 NOTHING = "nothing found"
@@ -40,20 +40,6 @@ OFTEN = 0.05  # of the queries
 HEADING = ["head", "attends to", "matters for (loss change; elsewhere)", "loss if ablated"]
 
 
-class Reads(NamedTuple):
-    """A target that a head attends to."""
-
-    target: str
-    group: str
-    """Targets that differ only in a number have the same group."""
-    weight: float
-    expected: float
-    is_position: bool
-
-    def __str__(self) -> str:
-        return f"{self.target} ({self.weight:.2f})"
-
-
 class Job(NamedTuple):
     """What a head does."""
 
@@ -68,7 +54,8 @@ class Job(NamedTuple):
 
     @property
     def attends_to(self) -> list[str]:
-        return [str(each) for each in self.reads] or [NOTHING]
+        there = [f"there: {each.reads}" if each.reads else "" for each in self.matters]
+        return [*(map(str, self.reads) if self.reads else [NOTHING]), *filter(None, there)]
 
     @property
     def matters_for(self) -> list[str]:
@@ -86,15 +73,23 @@ class Job(NamedTuple):
             for i, line in enumerate(lines)
         ]
 
+    @property
+    def groups(self) -> list[str]:
+        """What the head attends to, anywhere or where it matters, without the numbers."""
+        return [each.group for each in (*self.reads, *(m.reads for m in self.matters)) if each]
+
     def line(self) -> str:
         """Return what the head attends to and matters for, in a few words."""
         attends = self.reads[0].target if self.reads else NOTHING
-        return f"{attends} → {self.matters[0].answers}" if self.matters else attends
+        if not self.matters:
+            return attends
+        first = self.matters[0]
+        return f"{first.reads.target if first.reads else attends} → {first.answers}"
 
     def summary(self) -> list[str]:
         """Return what the head attends to and matters for, without the numbers."""
         return [
-            *(f"attends to {each.group}" for each in self.reads),
+            *(f"attends to {group}" for group in dict.fromkeys(self.groups)),
             *(f"matters for {answer}" for each in self.matters for answer in each.answers.split()),
         ]
 
@@ -108,11 +103,13 @@ class Job(NamedTuple):
                 f"{each.expected:.2f}"
             )
         text = f"{self.name} {', and '.join(parts) or 'attends to nothing that was found'}."
-        costs = [
-            f"{each.there[0]:+.2f} ± {each.there[1]:.2f} nats where the answer is {each.answers}, "
-            f"and {each.elsewhere:+.2f} elsewhere"
-            for each in self.matters
-        ]
+        costs = []
+        for each in self.matters:
+            cost = "{:+.2f} ± {:.2f}".format(*each.there)
+            costs.append(f"{cost} nats where the answer is {each.answers}, and ")
+            costs[-1] += f"{each.elsewhere:+.2f} elsewhere"
+            if each.reads:
+                costs[-1] += f" (there, it gives {each.reads.weight:.2f} to {each.reads.target})"
         whole = "{:+.3f} ± {:.3f} nats over all answers".format(*self.loss_change)
         return f"{text} Replacing its output with its mean costs {'; '.join([whole, *costs])}."
 
@@ -142,8 +139,12 @@ def find_jobs(subject: Subject, tokens_BT: Tensor) -> list[Job]:
     mean_H, error_H = change_HB.mean(-1), change_HB.std(-1) / B**0.5
     certain_H = (mean_H > beyond_chance(len(mean_H)) * error_H) & (mean_H > LEAST)
     certain_H &= B >= 2 * FEWEST
-    weighed = tokens_BT[:: -(-B // WEIGHED), :-1]
-    reads = find_reads(model, weighed, labels)
+    every = -(-B // WEIGHED)
+    weighed_BT = tokens_BT[::every, :-1]
+    targets = find_targets(weighed_BT, labels)
+    reads, weights = find_reads(model, weighed_BT, targets)
+    for place in range(JOBS):
+        find_reads_there(model, weighed_BT, targets, weights, matters, place, every)
     names = itertools.product(range(model.config.n_layer), range(model.config.n_head))
     return [
         Job(f"L{i}H{h}", reads[n], matters[n], (float(mean), float(error)), bool(certain))
@@ -163,48 +164,96 @@ def special_answers(subject: Subject, tokens_BT: Tensor) -> tuple[Tensor | None,
     return nats_BT > nats_BT.flatten().sort().values[int(HARD * nats_BT.numel())], None
 
 
-def find_reads(model: GPT, tokens_BT: Tensor, labels: Sequence[str]) -> list[list[Reads]]:
-    """Return what each head attends to.
-
-    Args:
-        tokens_BT: sequences of up to block_size tokens.
-    """
-    targets, half = find_targets(tokens_BT, labels), len(tokens_BT) // 2
-    heads = model.config.n_layer * model.config.n_head
-    if half < FEWEST // 2:
-        return [[] for _ in range(heads)]
-    some = slice(0, half, -(-half // UNTRAINED))
-    expected_N, spread_N = untrained(model, tokens_BT[some], targets.part(some))
-    weights = weigh(model, tokens_BT, targets)
-    first, second = weights.part(slice(0, half)), weights.part(slice(half, None))
-    a_LHN, p_LHN = first.means()
-    z_LHN = ((a_LHN / p_LHN).log() - expected_N) / spread_N
-    fits_LHN = z_LHN > beyond_chance(len(targets.names))
-    for half_weights in (first, second):
-        a_LHN, p_LHN = half_weights.means()
-        fits_LHN &= (a_LHN > TIMES * p_LHN) & (a_LHN - p_LHN > AT_LEAST)
-    of_last = {each.group: n for n, each in enumerate(targets.names) if each.token is not None}
+def fitting(targets: Targets, first: Weights, second: Weights) -> Tensor:
+    """Return which targets have enough weight in each head, on both halves, (L, H, N). Every
+    occurrence of a token has not if the last one has most of the weight."""
+    (a_LHN, p_LHN), (b_LHN, q_LHN) = first.means(), second.means()
+    fits_LHN = (a_LHN > TIMES * p_LHN) & (a_LHN - p_LHN > AT_LEAST)
+    fits_LHN &= (b_LHN > TIMES * q_LHN) & (b_LHN - q_LHN > AT_LEAST)
+    last = {each.group: n for n, each in enumerate(targets.names) if each.token is not None}
     for n, each in enumerate(targets.names):
         if each.name == f"every {each.group}":
-            fits_LHN[..., n] &= a_LHN[..., of_last[each.group]] < MOSTLY * a_LHN[..., n]
+            fits_LHN[..., n] &= a_LHN[..., last[each.group]] < MOSTLY * a_LHN[..., n]
+    return fits_LHN
+
+
+def halves(weights: Weights) -> tuple[Weights, Weights]:
+    """Return the weights in the first half of the sequences, and in the second."""
+    half = weights.queries_LHB.size(-1) // 2
+    return weights.part(slice(0, half)), weights.part(slice(half, None))
+
+
+def find_reads(
+    model: GPT, tokens_BT: Tensor, targets: Targets
+) -> tuple[list[list[Reads]], Weights]:
+    """Return what each head attends to, and the weights of all targets.
+
+    Args:
+        tokens_BT: the sequences of the targets, of up to block_size tokens.
+    """
+    weights, half = weigh(model, tokens_BT, targets), len(tokens_BT) // 2
+    first, second = halves(weights)
+    found = [list[Reads]() for _ in range(model.config.n_layer * model.config.n_head)]
+    if half < FEWEST // 2:
+        return found, weights
+    some = slice(0, half, -(-half // UNTRAINED))
+    mean_N, spread_N = untrained(model, tokens_BT[some], targets.part(some))
+    a_LHN, p_LHN = first.means()
+    certain_LHN = (a_LHN / p_LHN).log() - mean_N > beyond_chance(len(targets.names)) * spread_N
+    fits_LHN = fitting(targets, first, second) & certain_LHN
     nats_HN = first.explained().where(fits_LHN, 0).flatten(0, 1)
-    a_HN, p_HN = (each.flatten(0, 1) for each in (a_LHN, p_LHN))  # of the second half
+    a_HN, p_HN = (each.flatten(0, 1) for each in second.means())
     is_position_N = torch.tensor([target.is_position for target in targets.names])
-    found = [list[Reads]() for _ in nats_HN]
     by_distance = functools.cache(partial(weight_by_distance, model, tokens_BT))
     for head, nats_N in enumerate(nats_HN):
         best = {int(nats_N.where(each_N, 0).argmax()) for each_N in (is_position_N, ~is_position_N)}
         for n in sorted(best, key=lambda n: -float(nats_N[n])):
             if nats_N[n] > 0:
                 target, weight = targets.names[n], float(a_HN[head, n])
-                name = target.name
+                name, expected = target.name, float(p_HN[head, n])
                 if target.token is not None:
                     weight_LHT, count_T = by_distance(target.token)
                     of_head = weight_LHT.flatten(0, 1)[head], count_T
                     name = name_with_reach(target, of_head, weight)
-                expected = float(p_HN[head, n])
                 found[head].append(Reads(name, target.group, weight, expected, target.is_position))
-    return found
+    return found, weights
+
+
+def find_reads_there(
+    model: GPT,
+    tokens_BT: Tensor,
+    targets: Targets,
+    anywhere: Weights,
+    matters: list[list[Matters]],
+    place: int,
+    every: int,
+) -> None:
+    """Add what each head attends to where it matters, if it does so there twice as much as
+    anywhere, and as position alone would.
+
+    Args:
+        place: the number of the kind of answers in the list of each head.
+        every: `tokens_BT` has one of so many sequences of the answers.
+    """
+    some = [head for head, found in enumerate(matters) if len(found) > place]
+    if not some:
+        return
+    at_HBT = torch.zeros(len(matters), *tokens_BT.shape)
+    for head in some:
+        at_HBT[head] = matters[head][place].at_BT[::every]
+    sizes = model.config.n_layer, model.config.n_head
+    first, second = halves(weigh(model, tokens_BT, targets, at_HBT.unflatten(0, sizes)))
+    fits_LHN = fitting(targets, first, second)
+    fits_LHN &= ~torch.tensor([target.is_position for target in targets.names])
+    fits_LHN &= second.means()[0] > TIMES * halves(anywhere)[1].means()[0]
+    nats_HN = first.explained().where(fits_LHN, 0).flatten(0, 1)
+    a_HN, p_HN = (each.flatten(0, 1) for each in second.means())
+    for head in some:
+        n = int(nats_HN[head].argmax())
+        if nats_HN[head, n] > 0:
+            target, both = targets.names[n], (float(a_HN[head, n]), float(p_HN[head, n]))
+            reads = Reads(target.name, target.group, *both, False)
+            matters[head][place] = matters[head][place]._replace(reads=reads)
 
 
 def untrained(model: GPT, tokens_BT: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
@@ -214,7 +263,7 @@ def untrained(model: GPT, tokens_BT: Tensor, targets: Targets) -> tuple[Tensor, 
     for seed in progress(range(copies), "measuring untrained heads"):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            weights: Weights = weigh(GPT(config, V).eval(), tokens_BT, targets)
+            weights = weigh(GPT(config, V).eval(), tokens_BT, targets)
         a_LHN, p_LHN = weights.means()
         ratios.append((a_LHN / p_LHN).log().flatten(0, 1))
     ratio_HN = torch.cat(ratios)
@@ -245,8 +294,8 @@ def describe_jobs(subject: Subject, tokens_BT: Tensor) -> str:
     return (
         f"what each head does, on {subject.describe(tokens_BT)}:\nfound on the first {half}, "
         f"confirmed and measured on the others; losses in {subject.unit} ± standard error\n"
-        "attends to: the mean weight, where there is such a token; matters for: the loss change "
-        "there if\nthe head's output is replaced with its mean; elsewhere"
+        "attends to: mean weight; there: where it matters\n"
+        "matters for: loss change if the head's output is replaced with its mean; elsewhere"
     )
 
 

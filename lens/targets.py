@@ -39,6 +39,22 @@ KINDS: dict[str, Callable[[str], bool]] = {
 }
 
 
+class Reads(NamedTuple):
+    """A target that a head attends to."""
+
+    target: str
+
+    group: str
+    """Targets that differ only in a number have the same group."""
+
+    weight: float
+    expected: float
+    is_position: bool
+
+    def __str__(self) -> str:
+        return f"{self.target} ({self.weight:.2f})"
+
+
 class Target(NamedTuple):
     """Something that a head may attend to."""
 
@@ -69,12 +85,13 @@ class Targets(NamedTuple):
     """The first and the last distance of a range."""
 
     @property
-    def count_BN(self) -> Tensor:
-        """The number of queries that have such keys, for each target."""
+    def has_BTN(self) -> Tensor:
+        """Which queries have such keys, for each target."""
         B, T, _ = self.key_BTN.shape
-        of_spans = torch.tensor([*(T - first for first, _ in self.spans), T])
-        of_kinds_BK = self.member_BTK.cummax(1).values.sum(1)
-        return torch.cat(((self.key_BTN >= 0).sum(1), of_kinds_BK, of_spans.expand(B, -1)), -1)
+        first_N = torch.tensor([*(first for first, _ in self.spans), 0])
+        of_spans_TN = torch.arange(T)[:, None] >= first_N
+        of_kinds_BTK = self.member_BTK.cummax(1).values
+        return torch.cat((self.key_BTN >= 0, of_kinds_BTK, of_spans_TN.expand(B, -1, -1)), -1)
 
     def part(self, sequences: slice) -> "Targets":
         """Return the targets in some of the sequences."""
@@ -82,38 +99,35 @@ class Targets(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """The weights of heads on N targets, in B sequences: sums over the queries that have them."""
+    """The weights of heads on N targets, in B sequences: sums over queries."""
 
     own_LHBN: Tensor
 
     expected_LHBN: Tensor
     """By position alone or, for a target that is a position, by uniform attention."""
 
-    count_BN: Tensor
-    queries: int
-    """Of a sequence."""
+    count_LHBN: Tensor
+    """The number of queries that have such keys."""
+
+    queries_LHB: Tensor
+    """The number of queries."""
 
     def part(self, sequences: slice) -> "Weights":
         """Return the weights in some of the sequences."""
-        return Weights(
-            self.own_LHBN[:, :, sequences],
-            self.expected_LHBN[:, :, sequences],
-            self.count_BN[sequences],
-            self.queries,
-        )
+        return Weights(*(each[:, :, sequences] for each in self))
 
     def means(self) -> tuple[Tensor, Tensor]:
         """Return the weight of each head on each target, and the expected weight, (L, H, N)."""
-        count_N, tiny = self.count_BN.sum(0).clamp(min=1), 1e-9
-        both = self.own_LHBN.sum(2) / count_N, self.expected_LHBN.sum(2) / count_N
+        count_LHN, tiny = self.count_LHBN.sum(2).clamp(min=1), 1e-9
+        both = self.own_LHBN.sum(2) / count_LHN, self.expected_LHBN.sum(2) / count_LHN
         return both[0].clamp(tiny, 1 - tiny), both[1].clamp(tiny, 1 - tiny)
 
     def explained(self) -> Tensor:
         """Return the nats that each target explains of each head's attention, (L, H, N)."""
         a_LHN, p_LHN = self.means()
-        share_N = self.count_BN.sum(0) / (len(self.count_BN) * self.queries)
+        share_LHN = self.count_LHBN.sum(2) / self.queries_LHB.sum(2).clamp(min=1)[..., None]
         others_LHN = (1 - a_LHN) * ((1 - a_LHN) / (1 - p_LHN)).log()
-        return share_N * (a_LHN * (a_LHN / p_LHN).log() + others_LHN)
+        return share_LHN * (a_LHN * (a_LHN / p_LHN).log() + others_LHN)
 
 
 def common_suffixes(tokens_BT: Tensor) -> Tensor:
@@ -229,39 +243,39 @@ def on_spans(weights_BHTT: Tensor, targets: Targets) -> Tensor:
 
 
 @torch.no_grad()
-def weigh(model: GPT, tokens_BT: Tensor, targets: Targets) -> Weights:
+def weigh(
+    model: GPT, tokens_BT: Tensor, targets: Targets, at_LHBT: Tensor | None = None
+) -> Weights:
     """Measure the weights of every head on targets.
 
     Args:
         tokens_BT: the sequences of the targets, of up to block_size tokens.
+        at_LHBT: which queries of a head are measured; if omitted, all.
     """
     L, H = model.config.n_layer, model.config.n_head
     (B, T), batches = tokens_BT.shape, micro_batches(model, tokens_BT)
+    at_LHBT = torch.ones(L, H, B, T) if at_LHBT is None else at_LHBT.float()
     mean_LHTT = torch.zeros(L, H, T, T)
     for batch in batches:
         for i, layer in enumerate(capture(model, batch).layers):
             mean_LHTT[i] += layer.weights_BHTS.sum(0) / B
     alone_LHTT = torch.stack([*map(position_alone, mean_LHTT)])
     _, causal_TT = distances(T)
-    uniform_HTT = (causal_TT / causal_TT.sum(-1, keepdim=True)).expand(H, -1, -1)
-    by_uniform_1HM = on_spans(uniform_HTT[None], targets)
-    own, expected, start = [], [], 0
-    for batch in batches:
-        here = targets.part(slice(start, start + len(batch)))
-        start += len(batch)
-        layers = capture(model, batch).layers
-        own.append(
-            torch.stack(
-                [
-                    torch.cat((on_keys(w, here), on_spans(w, here)), -1)
-                    for w in (layer.weights_BHTS for layer in layers)
-                ]
+    uniform_TT = causal_TT / causal_TT.sum(-1, keepdim=True)
+    sums: list[list[Tensor]] = [[], [], []]
+    for start, batch in zip(range(0, B, len(batches[0])), batches, strict=True):
+        part = slice(start, start + len(batch))
+        here, of_layers = targets.part(part), [list[Tensor]() for _ in sums]
+        has_BTN = here.has_BTN.float()
+        for i, layer in enumerate(capture(model, batch).layers):
+            at_BHT = at_LHBT[i, :, part].transpose(0, 1)
+            own, alone, uniform = (
+                weights * at_BHT[..., None]
+                for weights in (layer.weights_BHTS, alone_LHTT[i], uniform_TT)
             )
-        )
-        by_position = [on_keys(a.expand(len(batch), -1, -1, -1), here) for a in alone_LHTT]
-        by_uniform_BHM = by_uniform_1HM.expand(len(batch), -1, -1)
-        expected.append(
-            torch.stack([torch.cat((each, by_uniform_BHM), -1) for each in by_position])
-        )
-    both = (torch.cat(each, 1).transpose(1, 2) for each in (own, expected))
-    return Weights(*both, targets.count_BN, T)
+            of_layers[0].append(torch.cat((on_keys(own, here), on_spans(own, here)), -1))
+            of_layers[1].append(torch.cat((on_keys(alone, here), on_spans(uniform, here)), -1))
+            of_layers[2].append(torch.einsum("bht,btn->bhn", at_BHT, has_BTN))
+        for all_of_them, of_batch in zip(sums, of_layers, strict=True):
+            all_of_them.append(torch.stack(of_batch).transpose(1, 2))
+    return Weights(*(torch.cat(each, 2) for each in sums), at_LHBT.sum(-1))

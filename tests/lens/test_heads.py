@@ -11,9 +11,10 @@ import study
 from benchmarks.heads import count_jobs
 from lens.answers import Matters
 from lens.heads import table_of_differences
-from lens.jobs import Job, Reads, table_of_jobs
+from lens.jobs import Job, table_of_jobs
 from lens.measure import ablate
 from lens.subject import MeasureOptions, Subject
+from lens.targets import Reads
 from tests.conftest import make_run
 
 TEXT = "the value of the object is returned by the function\nand every word is a name\n" * 60
@@ -50,7 +51,8 @@ def test_heads_prints_each_head_of_one_run_or_two(
 
 LINE = Reads("the last ↵, up to 64 back", "↵", 0.29, 0.02, False)
 NEAR = Reads("the last 4 tokens", "the last tokens", 0.5, 0.06, True)
-ENDS = Matters("↵ ]", (0.712, 0.1), 0.01)
+BRACKET = Reads("the last [", "[", 0.6, 0.1, False)
+ENDS = Matters("↵ ]", (0.712, 0.1), 0.01, torch.zeros(1, 1), BRACKET)
 JOBS = [
     Job("L0H0", [NEAR, LINE], [ENDS], (0.0131, 0.003), True),
     Job("L0H1", [], [], (0.0001, 0.003), False),
@@ -62,19 +64,21 @@ def test_a_job_is_a_line_and_a_sentence() -> None:
     assert [[str(cell) for cell in row] for row in table_of_jobs(JOBS).rows[1:]] == [
         ["L0H0", "the last 4 tokens (0.50)", "↵ ] (+0.71 ± 0.10; +0.01)", "(0.0131, 0.003)"],
         ["", "the last ↵, up to 64 back (0.29)", "", "None"],
+        ["", "there: the last [ (0.60)", "", "None"],
         ["L0H1", "nothing found", "nothing found", "(0.0001, 0.003)"],
         ["L1H0", "the last 4 tokens (0.50)", "everywhere", "(0.41, 0.02)"],
     ]
-    assert JOBS[0].line() == "the last 4 tokens → ↵ ]"
+    assert JOBS[0].line() == "the last [ → ↵ ]"
     sentence = JOBS[0].sentence()
     assert "0.29 of its weight to the last ↵, up to 64 back, where position alone would" in sentence
-    assert "+0.71 ± 0.10 nats where the answer is ↵ ], and +0.01 elsewhere" in sentence
+    assert "+0.71 ± 0.10 nats where the answer is ↵ ], and +0.01 elsewhere (there, it" in sentence
 
 
 def test_two_runs_and_several_seeds_are_compared_by_job() -> None:
     rows = table_of_differences({"a": JOBS, "b": JOBS[1:]}).rows
     assert rows == [
         ["job", "a", "b"],
+        ["attends to [", "L0H0", "none"],
         ["attends to the last tokens", "L0H0 L1H0", "L1H0"],
         ["attends to ↵", "L0H0", "none"],
         ["matters for ]", "L0H0", "none"],

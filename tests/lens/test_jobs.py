@@ -10,9 +10,9 @@ from torch import Tensor
 from configs.config import ModelConfig
 from lens.answers import contrast, kinds_of_answers, what_matters
 from lens.capture import capture
-from lens.jobs import Reads, find_reads
+from lens.jobs import find_reads
 from lens.measure import mean_and_error
-from lens.targets import common_suffixes, find_targets, last_open, position_alone, weigh
+from lens.targets import Reads, common_suffixes, find_targets, last_open, position_alone, weigh
 from model.gpt import GPT
 
 V, T, H = 12, 48, 4
@@ -93,6 +93,10 @@ def plant(seed: int) -> Planted:
     return Planted(model, names)
 
 
+def read_heads(model: GPT, tokens: Tensor) -> list[list[Reads]]:
+    return find_reads(model, tokens, find_targets(tokens, LABELS))[0]
+
+
 def name_of(reads: list[Reads]) -> str:
     return reads[0].target.split(",")[0] if reads else ""
 
@@ -100,7 +104,7 @@ def name_of(reads: list[Reads]) -> str:
 @pytest.mark.parametrize("seed", range(3))
 def test_planted_heads_are_named(seed: int) -> None:
     model, names = plant(seed)
-    found = find_reads(model, draw_text(seed), LABELS)
+    found = read_heads(model, draw_text(seed))
     assert {head: name_of(found[head]) for head in names} == names
 
 
@@ -109,7 +113,7 @@ def test_untrained_heads_attend_to_nothing() -> None:
     lines = 0
     for seed in range(101, 105):
         torch.manual_seed(seed)
-        found = find_reads(GPT(config, V).eval(), draw_text(seed), LABELS)
+        found = read_heads(GPT(config, V).eval(), draw_text(seed))
         lines += sum(map(bool, found))
     assert lines <= 2  # of 200
 
