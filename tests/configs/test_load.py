@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections import ChainMap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin
@@ -41,8 +40,8 @@ def options(*argv: str) -> Any:
     """Return the flags of sample.py."""
     sections = {"": sample.Options, ".": Sampling}
     _, values = read_command_line(sections, list(argv), "", "", 0)
-    both = (vars(build(kind, values[section])) for section, kind in sections.items())
-    return SimpleNamespace(**dict(ChainMap(*both)))
+    own, sampling = (vars(build(kind, values[section])) for section, kind in sections.items())
+    return SimpleNamespace(**own, **sampling)
 
 
 FIELDS = {
