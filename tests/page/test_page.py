@@ -142,7 +142,7 @@ def test_page_reports_its_difference_from_pytorch(tab: Any, report: Report) -> N
     equality = tab.inner_text("#equality")
     error, allowed, logit, _ = map(float, re.findall(r"-?\d\.\de[-+]\d+", equality))
     assert 0 <= error < allowed / 10 and "matches PyTorch" in equality
-    assert logit == pytest.approx(report.data["snapshots"][-1]["rounding"]["logit"], rel=0.06)
+    assert logit == pytest.approx(report.data["snapshots"][-1]["rounding"], rel=0.06)
 
 
 def test_console_functions_match_pytorch(tab: Any, report: Report) -> None:
@@ -483,6 +483,18 @@ def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, repor
     assert tab.is_visible("#map") and tab.is_visible("#lens")
 
 
+def test_each_head_says_what_it_does(show: Show, report: Report) -> None:
+    """Under its tile in a line and, if it is selected, with its evidence."""
+    heads = [f"L{layer}H{head}" for layer in range(3) for head in range(2)]
+    jobs = [{"line": f"<b> → {head}", "sentence": f"{head} does <b>."} for head in heads]
+    tab = show(make_html(report.data | {"jobs": jobs}, report.weights), "#head=L1H1")
+    assert tab.locator(".tile .job").all_inner_texts() == [job["line"] for job in jobs]
+    assert tab.inner_text("#head-job") == "L1H1 does <b>. Measured at step 3."
+    tab.locator(".pick >> nth=4").click()
+    assert tab.inner_text("#head-job").startswith("L2H0 does")
+    assert {*report.data["jobs"][0]} == {"line", "sentence"} and len(report.data["jobs"]) == 6
+
+
 def test_each_head_is_ablated_where_it_is(tab: Any, report: Report) -> None:
     """And all heads of a layer by a button that says so. The selected head stays."""
     model, before_TV = report.models[3], logits_of(report.models[3], TEXT)
@@ -686,7 +698,8 @@ def test_page_cut_in_a_download_says_so(show: Show, report: Report) -> None:
 # --- display -------------------------------------------------------------------------------------
 
 
-CONTROLS = """() => [...document.querySelectorAll("button, select, input, textarea, summary, canvas")]
+CONTROLS = """() => [...document.querySelectorAll(
+    "button, select, input, textarea, summary, canvas")]
   .filter((each) => each.checkVisibility() && each.tabIndex > -2 && !each.disabled)
   .filter((each) => !each.matches("canvas:not([tabindex])")).length"""
 
@@ -707,6 +720,83 @@ def assert_calm(tab: Any) -> None:
     wait_for_address(tab, "more=true")
     act(tab, "#all")
     assert tab.evaluate(CONTROLS) == few
+
+
+# Elements whose text does not fit, by either axis. What scrolls on purpose says so by its class.
+CUT = """() => [...document.querySelectorAll("body *")].filter((each) => {
+  const { display, overflowX } = getComputedStyle(each);
+  if (display === "inline" || !each.clientWidth || !each.checkVisibility()) return false;
+  if (each.closest("svg, select, input, textarea, table, #about, .scroll")) return false;
+  if (each.matches("#bar > .controls, #ruler")) return false;
+  const isHigh = each.matches("#told, #step, #edits, #change, #readout, #key-name, #line-end");
+  return each.scrollWidth > each.clientWidth + 1 ||
+    isHigh && each.scrollHeight > each.clientHeight + 1;
+}).map((each) => `${each.id || each.className}: ${each.textContent.trim().slice(0, 50)}`)"""
+SIZES = {"screen": (1280, 720), "notebook": (1000, 700), "phone": (390, 844)}
+EDITS = "edit=L1H0%3Dzero&edit=move%403/L2H1%3D5"
+STATES = [
+    "guide=1",
+    f"guide=2&at=9.4&{EDITS}",
+    "guide=3&at=9.4",
+    f"guide=4&at=9.4&more=true&{EDITS}",
+    f"color=probability&token=4&at=3&{EDITS}&more=true",
+    "mlp=1&more=true&logit=3",
+    *(f"more=true&panel={panel}" for panel in ("lens", "patch", "scores", "alone", "circuit")),
+]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_no_text_is_cut_and_nothing_moves(show: Show, size: str) -> None:
+    """On a laptop, which has as much room as 1920 x 1080 at 150%, in a notebook, on a phone."""
+    tab = show(calm=True)
+    tab.set_viewport_size(dict(zip(("width", "height"), SIZES[size], strict=True)))
+    for state in STATES:
+        tab.evaluate("(state) => { location.hash = state; }", state)
+        tab.evaluate("new Promise(requestAnimationFrame)")
+        settle(tab).evaluate("new Promise(requestAnimationFrame)")
+        assert tab.evaluate(CUT) == [], state
+        assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), state
+        if "panel" in state or "edit" in state or "mlp" in state:
+            continue
+        places = tab.evaluate(PLACES)
+        act(tab, ".pick[tabindex='0'] + .cutter")
+        assert tab.evaluate(CUT) == [] and tab.evaluate(PLACES) == places, state
+        press(tab, "u")
+
+
+@torch.no_grad()
+def test_end_of_a_line_is_a_headline(show: Show, report: Report) -> None:
+    """The first column of the last line after which a newline is likely, without edits and with
+    them. The text has the full width, a row for each line, and does not scroll."""
+    text, model = "to be\nor not", report.models[1]
+    newline, begin = CHARS.index("\n"), text.rindex("\n") + 1
+
+    def says(logits_TV: torch.Tensor) -> str:
+        p_T = logits_TV.softmax(-1)[begin:, newline]
+        likely = (p_T >= 0.3).nonzero().flatten().tolist()
+        return f"after column {likely[0] + 1}" if likely else "nowhere"
+
+    tab = show(address=f"#{urlencode({'text': text, 'step': 1, 'color': 'probability'})}")
+    found = {says(logits_of(model, text))}
+    assert tab.inner_text("#line-end").endswith(f" {says(logits_of(model, text))}.")
+    for name in HEADS:
+        act(tab, f".cutter[value='{name}']")
+        off = {"layer": int(name[1]), "head": int(name[3]), "off": "zero"}
+        before, after = (says(logits_of(model, text, *edits)) for edits in ([], [off]))
+        expected = f" {before} without the edits, and {after} with them."
+        assert tab.inner_text("#line-end").endswith(expected)
+        found.add(after)
+        act(tab, f".cutter[value='{name}']")
+    assert len(found) > 1
+    act(tab, "#typed", "a" * 11 + "\n")
+    assert tab.locator("#ruler span").all_inner_texts() == ["10", "20"]
+    tenth = tab.locator("#text .token >> nth=9").bounding_box()
+    assert tab.locator("#ruler span >> nth=0").bounding_box()["x"] == pytest.approx(
+        tenth["x"], abs=1
+    )
+    wide = "document.querySelector('#text-section').clientWidth > innerWidth - 60"
+    assert tab.evaluate(wide)
+    assert tab.eval_on_selector("#text", "each => each.scrollHeight <= each.clientHeight")
 
 
 def test_page_is_calm_until_more_is_pressed(show: Show) -> None:
@@ -976,7 +1066,12 @@ def test_selected_head_shows_its_ablation(tab: Any, report: Report) -> None:
 
 def test_big_letters_show_one_part_alone(show: Show) -> None:
     tab = show()
-    parts = {"head": ["steps"], "network": ["network"], "text": ["text", "next"], "bar": ["bar"]}
+    parts = {
+        "head": ["text", "steps"],
+        "network": ["network"],
+        "text": ["text", "next"],
+        "bar": ["bar"],
+    }
     for part, alone in parts.items():
         press(tab, "b")
         wait_for_address(tab, f"big={part}")
@@ -985,6 +1080,26 @@ def test_big_letters_show_one_part_alone(show: Show) -> None:
         assert tab.is_visible("#map") == (part == "head") and tab.evaluate(SMALLEST) >= 20
     press(tab, "Escape")
     assert tab.is_visible("#live") and tab.is_visible("#bar") and tab.is_visible("#more")
+
+
+def test_big_letters_show_whole_steps_beside_the_map(show: Show) -> None:
+    """With the text, its arcs and what colors mean. The sentence about a cell moves nothing."""
+    tab = show(address="#big=head&head=L1H1")
+    tab.set_viewport_size({"width": 1280, "height": 720})
+    for key in "12345":
+        press(tab, key)
+        places = tab.evaluate(PLACES)
+        point_at(tab, 5, 3)
+        settle(tab)
+        if key in "15":  # the sentences of others are about the cell
+            assert tab.evaluate(PLACES) == places
+        assert tab.locator("#arcs path").count() > 0
+        mapped, text = (tab.locator(each).bounding_box() for each in ("#map", "#text"))
+        assert text["x"] >= mapped["x"] + mapped["width"] and text["y"] < mapped["y"] + 200
+        whole = "each => each.scrollHeight <= each.clientHeight"
+        assert all(tab.eval_on_selector(f"#{each}", whole) for each in ("step", "steps-section"))
+        assert tab.locator(".legend:visible").count() == 2
+        tab.mouse.move(0, 0)
 
 
 def test_big_letters_step_through_a_map_that_does_not_fit(show: Show, report: Report) -> None:

@@ -1,6 +1,7 @@
 """The playground in a browser: it trains a GPT by itself, and what it saves opens in PyTorch."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def test_a_model_learns_while_one_watches(play: Open) -> None:
 
 
 def test_heads_are_ablated_while_it_trains(play: Open) -> None:
-    tab = play(f"{TINY}&pace=5&max_steps=3")
+    tab = play(f"{TINY}&pace=5&max_steps=20")
     tab.select_option("#set-pace", "1")
     assert "pace=1" in tab.url
     tab.click("#train")
@@ -101,20 +102,20 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
     tab.wait_for_function("() => glassgpt.steps.length > 2")
     assert "ablated" in tab.inner_text("#edit-list")
     tab.click("#train")
-    tab.wait_for_selector("text=Train >> visible=true")
+    tab.wait_for_selector("#train:text-is('Train')")  # not another text with that word
     tab.select_option("#set-pace", "fastest")
     settle(tab).keyboard.press("u")
-    for steps in (3, 6):  # Train ends at max_steps, and goes on from there
+    for steps in (20, 40):  # Train ends at max_steps, and goes on from there
         tab.fill("#slider", "0")  # Train shows the newest step again
         settle(tab).click("#train")
-        tab.wait_for_selector("text=Train on")
+        tab.wait_for_selector("#train:text-is('Train on')")
         assert steps_of(tab)[-1] == steps and f"step {steps} " in settle(tab).inner_text("#moment")
 
 
 def test_head_that_forms_is_selected_unless_the_reader_selects_another(play: Open) -> None:
     tab = play("?max_steps=20#head=L0H1")
     tab.click("#train")
-    tab.wait_for_selector("text=Train on")
+    tab.wait_for_selector("#train:text-is('Train on')")
     assert max(read(tab, SCORES)) < 0.3 and tab.inner_text(SELECTED) == "L0H1"
     assert settle(tab).inner_text("#source").startswith("Not yet? Press Train on.")
     tab.locator(".pick", has_text="L0H0").click()
@@ -169,6 +170,24 @@ def test_keys_move_only_with_rotary_positions(play: Open) -> None:
             .inner_text("#edit-list")
             .startswith("The key of token 0 '↵' is hidden from L0H")
         )
+
+
+def test_line_that_is_too_long_ends_elsewhere_if_a_key_is_moved(play: Open) -> None:
+    """As the sentence about the task says, to the word."""
+    tab = play("?task=wrap&max_steps=200", calm=True)
+    train(tab, 200)
+    assert "Select that head, click the last ↵ of the text" in settle(tab).inner_text("#source")
+    before = tab.inner_text("#line-end")
+    first = int(before.removesuffix(".").split()[-1])
+    assert 24 <= first <= 34 and len(tab.inner_text("#text").splitlines()[-1]) > 40
+    moved = []
+    for head in range(tab.locator(".pick").count()):
+        tab.locator(".pick").nth(head).click()
+        tab.locator("#text .token", has_text="↵").last.click()
+        tab.fill("#key-by", "10")
+        moved.append(re.findall(r"after column (\d+)", settle(tab).inner_text("#line-end")))
+        tab.fill("#key-by", "0")
+    assert any(len(found) == 2 and found[0] != found[1] for found in moved)
 
 
 def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
@@ -346,8 +365,9 @@ def test_sums_are_typed_and_read_as_numbers(play: Open) -> None:
 def test_pasted_text_is_trained_on(play: Open, tmp_path: Path) -> None:
     """By a press on Train, which asks before it replaces a trained model."""
     tab = play("?task=text&n_layer=1&n_embd=16&pace=fastest&max_steps=1")
-    assert "this page's script" in tab.inner_text("#training-text output")
-    assert len(tab.evaluate("glassgpt.vocab")) > 60
+    assert "stories" in tab.inner_text("#training-text output")
+    vocab = {*tab.evaluate("glassgpt.vocab")}
+    assert {*"Grandma ?"} <= vocab and "{" not in vocab
     train(tab, 1)
     tab.fill("#pasted", "too short")
     assert "41 more characters" in tab.inner_text("#training-text output")
@@ -365,7 +385,7 @@ def test_pasted_text_is_trained_on(play: Open, tmp_path: Path) -> None:
         tab.evaluate("window.confirm = () => true")
         with tab.expect_navigation():
             tab.click("#train")
-        tab.wait_for_selector("text=Train on >> visible=true")
+        tab.wait_for_selector("#train:text-is('Train on')")
         assert steps_of(settle(tab)) == [0, 1] and tab.input_value("#pasted") == text
         assert tab.inner_text("#training-text output") == f"The model has {says}"
     assert "".join(tab.evaluate("glassgpt.vocab")) == " .acehmnost"

@@ -36,7 +36,7 @@ SETTINGS: list[tuple[int, dict[str, Any]]] = [
     (7, {"source": "maximum"}),
     (2, {"source": "maximum", "task_kinds": 500, "task_length": 1}),
     (4, {"source": "maximum", "task_kinds": 9, "task_length": 3}),
-    (64, {"source": "stories"}),
+    (72, {"source": "stories"}),
     (150, {"source": "stories", "task_length": 2}),
     (1, {"source": "stories"}),
 ]
