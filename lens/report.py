@@ -11,12 +11,12 @@ from common.atomic import write_atomically
 from common.errors import printable
 from configs.config import STRICT
 from lens.report_data import check_supported, make_page, through_training
-from lens.subject import MeasureOptions, Subject
+from lens.subject import Checkpoint, Prompt, Sequences, Source, Subject
 from lens.tables import check_path
 
 
 @dataclass(frozen=True, config=STRICT)
-class Report(MeasureOptions):
+class Report:
     """Write an interactive HTML page, to open from disk"""
 
     out: str | None = None
@@ -25,6 +25,11 @@ class Report(MeasureOptions):
     max_mb: Annotated[float, Field(gt=0)] = 16.0
     """Maximum size of the page in megabytes. If not everything fits, the page has fewer snapshots
     of the run, with weights rounded to 8 bits."""
+
+    prompt: Prompt = None
+    source: Source = None
+    checkpoint: Checkpoint = "best"
+    sequences: Sequences = None
 
 
 def report(word: str | None, options: Report) -> Iterator[str]:

@@ -4,6 +4,7 @@
 import { openPanel, selectHead, selectLogit, toggleEdit, toggleHead } from "../actions.js";
 import { indexOfLargest, largestOf, range } from "../engine/numbers.js";
 import { HIGH } from "../engine/stages.js";
+import { data } from "../data.js";
 import { labelOf, measures } from "../measures.js";
 import { HEADS, headName, rowOf, sizes, snapshots, vocab } from "../run.js";
 import { isHeadOff, isOff, offWord, queryOnShow } from "../selection.js";
@@ -21,7 +22,8 @@ const side = (...content) =>
 const tiles = range(HEADS).map((head) =>
   button(() => selectHead(head), { className: "pick" }, el("canvas"), el("span")));
 const boxes = tiles.map((pick, head) => el("div", { className: "tile" }, pick,
-  ablating(headName(head), () => toggleHead(head))));
+  ablating(headName(head), () => toggleHead(head)),
+  ...(data.jobs ? [el("span", { className: "job", title: data.jobs[head].sentence }, data.jobs[head].line)] : [])));
 const layers = range(L).map((l) => ({
   side: side(el("b", {}, `L${l}`), ablating(`L${l}.attn`)),
   tiles: boxes.slice(l * H, (l + 1) * H),

@@ -31,7 +31,7 @@ from benchmarks.line_end import (
 from benchmarks.probe import auc
 from benchmarks.wrapped import Ends, ends_of_words, indent, joined, paragraphs, rewrap
 from configs.config import DataConfig, ModelConfig
-from data.batches import TextBatches
+from data.batches import Batches, text_batches
 from data.corpus import load_text
 from lens.capture import blocks_of
 from lens.ngram_model import ngrams_of
@@ -67,14 +67,14 @@ def fold(paragraph: str, width: int) -> str:
 
 
 @pytest.fixture
-def batches(workplace: Path) -> TextBatches:
+def batches(workplace: Path) -> Batches:
     Path("text.txt").write_text(write(70), newline="\n")
     data = DataConfig(source="text.txt", val_fraction=0.4)
-    return TextBatches(load_text(data), data, 192, seed=0)
+    return text_batches(load_text(data), data, 192, seed=0)
 
 
 @torch.no_grad()
-def ruler(batches: TextBatches) -> GPT:
+def ruler(batches: Batches) -> GPT:
     """Return a model whose head L0H1 attends to a newline that is near, and lowers the probability
     of another, which is 0.9 otherwise. Scores are 60 cos(0.0178 d) at a newline d positions back,
     and 18 elsewhere. Other parts do nothing."""
@@ -138,7 +138,7 @@ def test_ends_of_words_say_what_follows_and_what_would_fit() -> None:
     assert auc(ends.column.astype(float), ends.breaks) == 1
 
 
-def test_every_prediction_has_read_half_a_context(batches: TextBatches) -> None:
+def test_every_prediction_has_read_half_a_context(batches: Batches) -> None:
     split = Validation(batches)
     position = np.arange(len(split.tokens))
     known = split.known(position)
@@ -150,7 +150,7 @@ def test_every_prediction_has_read_half_a_context(batches: TextBatches) -> None:
     assert split.text == batches.tokenizer.decode(split.tokens.tolist())
 
 
-def test_ngrams_and_a_table_of_columns_predict_both_continuations(batches: TextBatches) -> None:
+def test_ngrams_and_a_table_of_columns_predict_both_continuations(batches: Batches) -> None:
     split = Validation(batches)
     ends = ends_of_words(split.text, 70)
     position = ends.position[split.known(ends.position)][:20]
@@ -170,7 +170,7 @@ def test_ngrams_and_a_table_of_columns_predict_both_continuations(batches: TextB
 
 
 def test_head_that_measures_the_distance_is_found_and_its_ruler_moves(
-    batches: TextBatches, monkeypatch: pytest.MonkeyPatch
+    batches: Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the two scores are equal, the head lets go of the newline: about 66 positions back."""
     monkeypatch.setattr(line_end, "LINES", 40)

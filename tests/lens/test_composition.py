@@ -12,7 +12,7 @@ from configs.config import ModelConfig
 from lens import composition as module
 from lens.capture import blocks_of
 from lens.composition import composition, induction_from_weights
-from lens.heads import pairs_of_heads
+from lens.scores import pairs_of_heads
 from lens.tables import Table
 from model.gpt import GPT
 from tests.lens.models import MODERN, VOCAB, D, H, L, make_model, ungrouped
@@ -105,7 +105,7 @@ def test_induction_from_weights_is_that_of_a_plain_loop(
 
 def test_tables_of_pairs_show_the_strongest(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model()
-    monkeypatch.setattr("lens.heads.PAIRS", 5)
+    monkeypatch.setattr("lens.scores.PAIRS", 5)
     _, title, table = pairs_of_heads(model)
     assert "without rotation, QK-norm, MLPs" in str(title) and isinstance(table, Table)
     _, random, *rows, others = table.rows
@@ -114,7 +114,7 @@ def test_tables_of_pairs_show_the_strongest(monkeypatch: pytest.MonkeyPatch) -> 
     assert [share for _, share in rows] == ordered[:5]
     assert all(shares(model)[name.replace(" ->", "")] == share for name, share in rows)
     assert others == ["mean of the other 7", pytest.approx(sum(ordered[5:]) / 7)]
-    monkeypatch.setattr("lens.heads.MOST", 2 * 12 * D * VOCAB**2 - 1)
+    monkeypatch.setattr("lens.scores.MOST", 2 * 12 * D * VOCAB**2 - 1)
     assert "omitted, which is slow for a vocabulary of 11" in list(pairs_of_heads(model))[-1]
     (line,) = pairs_of_heads(make_model(replace(MODERN, n_layer=1)))
     assert "one layer has no earlier head" in str(line)

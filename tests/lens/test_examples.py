@@ -183,7 +183,7 @@ def test_quoted_text_marks_the_attended_token() -> None:
     assert all(len(quoted(long, key)) <= WIDEST for key in range(len(long)))
 
 
-@pytest.mark.parametrize("words", [["examples", "L0H0,L3H0"], ["heads", "--without=L0H0,L3H0"]])
+@pytest.mark.parametrize("words", [["examples", "L0H0,L3H0"], ["scores", "--without=L0H0,L3H0"]])
 def test_unknown_head_is_an_error(
     workplace: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:

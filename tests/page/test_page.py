@@ -142,7 +142,7 @@ def test_page_reports_its_difference_from_pytorch(tab: Any, report: Report) -> N
     equality = tab.inner_text("#equality")
     error, allowed, logit, _ = map(float, re.findall(r"-?\d\.\de[-+]\d+", equality))
     assert 0 <= error < allowed / 10 and "matches PyTorch" in equality
-    assert logit == pytest.approx(report.data["snapshots"][-1]["rounding"]["logit"], rel=0.06)
+    assert logit == pytest.approx(report.data["snapshots"][-1]["rounding"], rel=0.06)
 
 
 def test_console_functions_match_pytorch(tab: Any, report: Report) -> None:
@@ -481,6 +481,18 @@ def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, repor
     select(tab, 1)
     act(tab, ".stream")
     assert tab.is_visible("#map") and tab.is_visible("#lens")
+
+
+def test_each_head_says_what_it_does(show: Show, report: Report) -> None:
+    """Under its tile in a line and, if it is selected, with its evidence."""
+    heads = [f"L{layer}H{head}" for layer in range(3) for head in range(2)]
+    jobs = [{"line": f"<b> → {head}", "sentence": f"{head} does <b>."} for head in heads]
+    tab = show(make_html(report.data | {"jobs": jobs}, report.weights), "#head=L1H1")
+    assert tab.locator(".tile .job").all_inner_texts() == [job["line"] for job in jobs]
+    assert tab.inner_text("#head-job") == "L1H1 does <b>. Measured at step 3."
+    tab.locator(".pick >> nth=4").click()
+    assert tab.inner_text("#head-job").startswith("L2H0 does")
+    assert {*report.data["jobs"][0]} == {"line", "sentence"} and len(report.data["jobs"]) == 6
 
 
 def test_each_head_is_ablated_where_it_is(tab: Any, report: Report) -> None:

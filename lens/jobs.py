@@ -1,0 +1,255 @@
+"""What each head does: what it attends to (targets.py), at which answers it matters (answers.py),
+and what ablating it costs.
+
+Nothing is reported that chance does. A target counts if the head attends to it more than untrained
+heads do: those of models with the same config, as many as have a hundred heads together, on the
+same text. All is found on the first half of the sequences, and confirmed and measured on the
+second.
+"""
+
+import functools
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from common.progress import progress
+from lens.answers import FEWEST, LEAST, Matters, beyond_chance, kinds_of_answers, what_matters
+from lens.measure import ablations, mean_outputs, weight_by_distance
+from lens.ngram_model import read_ngrams
+from lens.subject import ENOUGH, Subject
+from lens.tables import Table
+from lens.targets import Target, Targets, Weights, find_targets, weigh
+from model.gpt import GPT
+
+NOTHING = "nothing found"
+EVERYWHERE = "everywhere"
+MOST = 256  # sequences that heads are ablated on
+WEIGHED = 64  # of them, whose attention is measured
+UNTRAINED_HEADS = 100
+UNTRAINED = 8  # sequences whose attention is measured in untrained models
+AT_LEAST = 0.1  # of a head's weight, beyond what is expected
+TIMES = 2  # the weight of a target, at least, compared with what is expected
+MOSTLY = 0.75  # of the weight on every ↵, from which the head attends to the last one
+HARD = 0.9  # of the answers have a lower surprisal for n-grams than those that are hard
+STEP = 8  # positions
+OFTEN = 0.05  # of the queries
+HEADING = ["head", "attends to", "matters for (loss change; elsewhere)", "loss if ablated"]
+
+
+class Reads(NamedTuple):
+    """A target that a head attends to."""
+
+    target: str
+    group: str
+    """Targets that differ only in a number have the same group."""
+    weight: float
+    expected: float
+    is_position: bool
+
+    def __str__(self) -> str:
+        return f"{self.target} ({self.weight:.2f})"
+
+
+class Job(NamedTuple):
+    """What a head does."""
+
+    name: str
+    reads: list[Reads]
+    """First the target that explains most; at most one that is a position, and one that is not."""
+    matters: list[Matters]
+    loss_change: tuple[float, float]
+    """If the head's output is replaced with its mean, and the standard error over sequences."""
+    is_certain: bool
+    """Whether the loss change is not chance."""
+
+    @property
+    def attends_to(self) -> list[str]:
+        return [str(each) for each in self.reads] or [NOTHING]
+
+    @property
+    def matters_for(self) -> list[str]:
+        found = [
+            f"{each.answers} ({each.there[0]:+.2f} ± {each.there[1]:.2f}; {each.elsewhere:+.2f})"
+            for each in self.matters
+        ]
+        return found or [EVERYWHERE if self.is_certain else NOTHING]
+
+    def rows(self) -> list[list[Any]]:
+        """Return the lines of a table."""
+        lines = itertools.zip_longest(self.attends_to, self.matters_for, fillvalue="")
+        return [
+            [self.name, *line, self.loss_change] if i == 0 else ["", *line, None]
+            for i, line in enumerate(lines)
+        ]
+
+    def line(self) -> str:
+        """Return what the head attends to and matters for, in a few words."""
+        attends = self.reads[0].target if self.reads else NOTHING
+        return f"{attends} → {self.matters[0].answers}" if self.matters else attends
+
+    def summary(self) -> list[str]:
+        """Return what the head attends to and matters for, without the numbers."""
+        return [
+            *(f"attends to {each.group}" for each in self.reads),
+            *(f"matters for {answer}" for each in self.matters for answer in each.answers.split()),
+        ]
+
+    def sentence(self) -> str:
+        """Return the job and its evidence in words."""
+        parts = []
+        for each in self.reads:
+            by = "uniform attention" if each.is_position else "position alone"
+            parts.append(
+                f"gives {each.weight:.2f} of its weight to {each.target}, where {by} would give "
+                f"{each.expected:.2f}"
+            )
+        text = f"{self.name} {', and '.join(parts) or 'attends to nothing that was found'}."
+        costs = [
+            f"{each.there[0]:+.2f} ± {each.there[1]:.2f} nats where the answer is {each.answers}, "
+            f"and {each.elsewhere:+.2f} elsewhere"
+            for each in self.matters
+        ]
+        whole = "{:+.3f} ± {:.3f} nats over all answers".format(*self.loss_change)
+        return f"{text} Replacing its output with its mean costs {'; '.join([whole, *costs])}."
+
+
+def job_sequences(subject: Subject, count: int | None) -> Tensor:
+    """Choose the sequences to find jobs in: `count`, or as many as `ENOUGH` allows."""
+    if count is None:
+        config = subject.config.model
+        passes = config.n_layer * config.n_head / 2 + 1  # layers before the head's are not repeated
+        flops = 2 * passes * subject.window * subject.model.num_parameters()
+        count = max(2, min(MOST, int(ENOUGH / flops)))
+    return subject.sequences(count)
+
+
+def find_jobs(subject: Subject, tokens_BT: Tensor) -> list[Job]:
+    """Measure what each head does.
+
+    Args:
+        tokens_BT: sequences of up to block_size + 1 tokens, from `job_sequences`.
+    """
+    model, labels = subject.model, subject.tokenizer.labels
+    change_LHBT = ablations(model, tokens_BT, mean_outputs(model, tokens_BT), "ablating each head")
+    change_HBT, B = change_LHBT.flatten(0, 1), len(tokens_BT)
+    kinds = kinds_of_answers(tokens_BT, labels, *special_answers(subject, tokens_BT))
+    matters = what_matters(change_HBT, kinds)
+    change_HB = change_HBT.mean(-1)
+    mean_H, error_H = change_HB.mean(-1), change_HB.std(-1) / B**0.5
+    certain_H = (mean_H > beyond_chance(len(mean_H)) * error_H) & (mean_H > LEAST)
+    certain_H &= B >= 2 * FEWEST
+    weighed = tokens_BT[:: -(-B // WEIGHED), :-1]
+    reads = find_reads(model, weighed, labels)
+    names = itertools.product(range(model.config.n_layer), range(model.config.n_head))
+    return [
+        Job(f"L{i}H{h}", reads[n], matters[n], (float(mean), float(error)), bool(certain))
+        for n, ((i, h), mean, error, certain) in enumerate(
+            zip(names, mean_H, error_H, certain_H, strict=True)
+        )
+    ]
+
+
+def special_answers(subject: Subject, tokens_BT: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return which answers n-grams find hard, of a text, and which answers their context
+    determines, of a task."""
+    if subject.task:
+        known_BT = torch.from_numpy(subject.task.answers(tokens_BT.numpy()))
+        return None, known_BT[:, 1:]
+    nats_BT = torch.from_numpy(read_ngrams(subject.batches, len(tokens_BT))[0])
+    return nats_BT > nats_BT.flatten().sort().values[int(HARD * nats_BT.numel())], None
+
+
+def find_reads(model: GPT, tokens_BT: Tensor, labels: Sequence[str]) -> list[list[Reads]]:
+    """Return what each head attends to.
+
+    Args:
+        tokens_BT: sequences of up to block_size tokens.
+    """
+    targets, half = find_targets(tokens_BT, labels), len(tokens_BT) // 2
+    heads = model.config.n_layer * model.config.n_head
+    if half < FEWEST // 2:
+        return [[] for _ in range(heads)]
+    some = slice(0, half, -(-half // UNTRAINED))
+    expected_N, spread_N = untrained(model, tokens_BT[some], targets.part(some))
+    weights = weigh(model, tokens_BT, targets)
+    first, second = weights.part(slice(0, half)), weights.part(slice(half, None))
+    a_LHN, p_LHN = first.means()
+    z_LHN = ((a_LHN / p_LHN).log() - expected_N) / spread_N
+    fits_LHN = z_LHN > beyond_chance(len(targets.names))
+    for half_weights in (first, second):
+        a_LHN, p_LHN = half_weights.means()
+        fits_LHN &= (a_LHN > TIMES * p_LHN) & (a_LHN - p_LHN > AT_LEAST)
+    of_last = {each.group: n for n, each in enumerate(targets.names) if each.token is not None}
+    for n, each in enumerate(targets.names):
+        if each.name == f"every {each.group}":
+            fits_LHN[..., n] &= a_LHN[..., of_last[each.group]] < MOSTLY * a_LHN[..., n]
+    nats_HN = first.explained().where(fits_LHN, 0).flatten(0, 1)
+    a_HN, p_HN = (each.flatten(0, 1) for each in (a_LHN, p_LHN))  # of the second half
+    is_position_N = torch.tensor([target.is_position for target in targets.names])
+    found = [list[Reads]() for _ in nats_HN]
+    by_distance = functools.cache(partial(weight_by_distance, model, tokens_BT))
+    for head, nats_N in enumerate(nats_HN):
+        best = {int(nats_N.where(each_N, 0).argmax()) for each_N in (is_position_N, ~is_position_N)}
+        for n in sorted(best, key=lambda n: -float(nats_N[n])):
+            if nats_N[n] > 0:
+                target, weight = targets.names[n], float(a_HN[head, n])
+                name = target.name
+                if target.token is not None:
+                    weight_LHT, count_T = by_distance(target.token)
+                    of_head = weight_LHT.flatten(0, 1)[head], count_T
+                    name = name_with_reach(target, of_head, weight)
+                expected = float(p_HN[head, n])
+                found[head].append(Reads(name, target.group, weight, expected, target.is_position))
+    return found
+
+
+def untrained(model: GPT, tokens_BT: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+    """Return the mean and the standard deviation over untrained heads of ln(a / p), (N,)."""
+    config, V = model.config, model.token_embedding.num_embeddings
+    copies, ratios = -(-UNTRAINED_HEADS // (config.n_layer * config.n_head)), []
+    for seed in progress(range(copies), "measuring untrained heads"):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            weights: Weights = weigh(GPT(config, V).eval(), tokens_BT, targets)
+        a_LHN, p_LHN = weights.means()
+        ratios.append((a_LHN / p_LHN).log().flatten(0, 1))
+    ratio_HN = torch.cat(ratios)
+    return ratio_HN.mean(0), ratio_HN.std(0).clamp(min=1e-3)
+
+
+def name_with_reach(target: Target, of_head: tuple[Tensor, Tensor], weight: float) -> str:
+    """Return the name of the last occurrence of a token, with the distance up to which a head
+    attends to it, if it is often further back.
+
+    Args:
+        of_head: the head's weight on it at each distance, and the number of queries, (T,) each.
+        weight: the mean weight.
+    """
+    weight_T, count_T = of_head
+    total_T, far = weight_T * count_T, 0
+    for start in range(0, len(count_T), STEP):
+        part = slice(start, start + STEP)
+        if total_T[part].sum() > weight / 2 * count_T[part].sum():
+            far = start + STEP
+    often = count_T[far:].sum() > OFTEN * count_T.sum()
+    return f"{target.name}, up to {far} back" if far and often else target.name
+
+
+def describe_jobs(subject: Subject, tokens_BT: Tensor) -> str:
+    """Return the lines above the table."""
+    half = len(tokens_BT) // 2
+    return (
+        f"what each head does, on {subject.describe(tokens_BT)}:\nfound on the first {half}, "
+        f"confirmed and measured on the others; losses in {subject.unit} ± standard error\n"
+        "attends to: the mean weight, where there is such a token; matters for: the loss change "
+        "there if\nthe head's output is replaced with its mean; elsewhere"
+    )
+
+
+def table_of_jobs(jobs: Sequence[Job]) -> Table:
+    """Return a line for each head."""
+    return Table([HEADING, *(row for job in jobs for row in job.rows())], words=3)
