@@ -113,15 +113,20 @@ def random_logits(original: Any, V: int, T: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def difference(model: GPT, logits_of: Callable[[int, int], tuple[Tensor, Tensor]]) -> float:
+def difference(
+    model: GPT,
+    logits_of: Callable[[int, int], tuple[Tensor, Tensor]],
+    positions: int | None = None,
+) -> float:
     """Return the largest difference between the logits of two models on random tokens, relative to
     the largest logit.
 
     Args:
         logits_of: `random_logits` of the other one.
+        positions: compare the first ones only.
     """
     V, T = model.token_embedding.num_embeddings, min(model.config.block_size, 256)
-    tokens_BT, logits_BTV = logits_of(V, T)
+    tokens_BT, logits_BTV = (each[:, :positions] for each in logits_of(V, T))
     return largest_error(logits_BTV, model(tokens_BT))
 
 

@@ -2,6 +2,7 @@
 decide what these leave open."""
 
 import functools
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from formats.tokenizers import tokenizer_of
 from model.gpt import ACTIVATIONS
 
 Parts = dict[str, dict[str, Tensor]]  # weight and perhaps bias, by the name of their module
+# The places of the tables of tokens and positions; of queries, keys and values; of the two norms
+Order = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 EXPECTED = (
     "expected embeddings of tokens (V, C) and positions (T, C), a list of layers, a norm (C) and, "
     "if it is not the embedding, a head (V, C); in a layer two norms (C), queries, keys and values "
@@ -42,28 +45,8 @@ def open_module(modules: Sequence[nn.Module], text: str, tokenizer: Any) -> Impo
     with reading(where, "is not a supported module"):
         if any(weight.dtype.itemsize < 4 for weight in module.parameters()):
             raise UserError(f"{where} is not in float32; call model.float() first")
-        found = [layouts(each) for each in modules]
-        C = found[-1][0]["token_embedding.weight"].size(1)
-        told = count_heads(module)
-        heads = [told] if told else [H for H in range(1, C // 4 + 1) if C % H == 0]
-        bias = len(modules) > 1  # at step 0, all may be zero
-        best, failed = (float("inf"), 0, dict[str, Any]()), None
-        logits_of = functools.cache(functools.partial(random_logits, module))
-        for H, i, scores in product(heads, range(len(found[-1])), OWN.scores):
-            for activation in ACTIVATIONS:  # all, because two of them are similar
-                plain = {"n_head": H, "activation": activation, "scores": scores, "bias": bias}
-                try:
-                    apart = difference(convert(found[-1][i], plain, where), logits_of)
-                except Exception as error:  # of another vocabulary, for example
-                    failed = failed or error
-                    continue
-                best = min(best, (apart, i, plain), key=lambda each: each[0])
-            if best[0] < TOLERANCE:
-                break
-        if failed and not best[2]:
-            raise failed
-        _, i, plain = best
-        models = [convert(each[i], plain, where) for each in found]
+        layouts, plain = recognize(modules, where)
+        models = [convert(each, plain, where) for each in layouts]
         tried = f"; tried {', '.join(ACTIVATIONS)}; scores * {', '.join(OWN.scores)}"
         *_, compared = [compare_logits(*pair, tried) for pair in zip(models, modules, strict=True)]
         print(f"{where} has {plain['activation']}, scores * {plain['scores']}; {compared}")
@@ -71,6 +54,53 @@ def open_module(modules: Sequence[nn.Module], text: str, tokenizer: Any) -> Impo
         encoder = getattr(tokenizer, "backend_tokenizer", tokenizer)
         known = tokenizer_of(encoder, V) if encoder else characters(text, V)
     return Imported(models.pop(), known, known.start_token(), "pydocs", module, models)
+
+
+def recognize(
+    modules: Sequence[nn.Module], where: Path
+) -> tuple[list[dict[str, Tensor]], dict[str, Any]]:
+    """Return the weights of each module by the names of `GPT`, and what their shapes leave open of
+    the config, so that the logits of the last module are as close as they can be."""
+    module, found = modules[-1], [layouts_of(each) for each in modules]
+    logits_of = functools.cache(functools.partial(random_logits, module))
+
+    def closest(
+        orders: Sequence[Order], plains: Sequence[dict[str, Any]], positions: int | None = None
+    ) -> tuple[Order, dict[str, Any]]:
+        """Return the first order that with one of the configs gives the logits at these
+        positions, or the pair that comes closest."""
+        best, failed = (math.inf, *next(product(orders, plains))), None
+        for order in orders:
+            for plain in plains:  # all, because two activations are similar
+                try:
+                    model = convert(found[-1][order], plain, where)
+                    apart = difference(model, logits_of, positions)
+                except Exception as error:  # of another vocabulary, for example
+                    failed = failed or error
+                else:
+                    best = min(best, (apart, order, plain), key=lambda each: each[0])
+            if best[0] < TOLERANCE:
+                break
+        if failed and best[0] == math.inf:
+            raise failed
+        return best[1:]
+
+    C = next(iter(found[-1].values()))["token_embedding.weight"].size(-1)
+    told = count_heads(module)
+    heads = [told] if told else [H for H in range(1, C // 4 + 1) if C % H == 0]
+    # At step 0, all biases may be zero.
+    first = {"n_head": heads[0], "scores": "D**-0.5", "bias": len(modules) > 1}
+    # The first position attends to itself alone, whatever its query and its key are.
+    (tables, (q, k, v), norms), plain = closest(
+        [order for order in found[-1] if order[1][0] < order[1][1]],
+        [first | {"activation": activation} for activation in ACTIVATIONS],
+        positions=1,
+    )
+    order, plain = closest(
+        [(tables, qkv, norms) for qkv in ((q, k, v), (k, q, v))],
+        [plain | {"n_head": H, "scores": each} for H, each in product(heads, OWN.scores)],
+    )
+    return [each[order] for each in found], plain
 
 
 def characters(text: str, V: int) -> CharTokenizer:
@@ -108,17 +138,16 @@ def convert(tensors: dict[str, Tensor], plain: dict[str, Any], where: Path) -> A
     return OWN.import_model(plain, tensors, where)
 
 
-def layouts(module: nn.Module) -> list[dict[str, Tensor]]:
-    """Return the weights by the names of `GPT`, in each way that their shapes and order allow, the
-    most likely first.
+def layouts_of(module: nn.Module) -> dict[Order, dict[str, Tensor]]:
+    """Return the weights by the names of `GPT`, in each order that their shapes allow, the most
+    likely first.
 
     Raises:
         ValueError: if they do not allow any.
     """
     outer, *layers = parts_of(module)
-    orders = [*permutations(range(3))]  # of queries, keys and values
-    made = []
-    for tables, qkv, norms in product(((0, 1), (1, 0)), orders, ((0, 1), (1, 0))):
+    made = {}
+    for tables, qkv, norms in product(*map(permutations, (range(2), range(3), range(2)))):
         parts = name_outer(outer, tables)
         token = parts["token_embedding"]
         if parts.get("head", token)["weight"].shape != token["weight"].shape:
@@ -126,9 +155,9 @@ def layouts(module: nn.Module) -> list[dict[str, Tensor]]:
         for i, layer in enumerate(layers):
             named = name_layer(layer, qkv, norms)
             parts |= {f"blocks.{i}.{name}": part for name, part in named.items()}
-        made.append(
-            {f"{name}.{kind}": x for name, part in parts.items() for kind, x in part.items()}
-        )
+        made[tables, qkv, norms] = {
+            f"{name}.{kind}": x for name, part in parts.items() for kind, x in part.items()
+        }
     if not (layers and made):
         raise unexpected(outer, "outside the layers")
     return made

@@ -1,7 +1,7 @@
 """Measurements of a trained model on sequences of tokens: loss, scores of heads, ablation, copying,
 and the logit lens. Losses are in nats per token."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -51,17 +51,42 @@ def score_heads(model: GPT, tokens_BT: Tensor, repeats: bool) -> dict[str, Tenso
         repeats: return the scores on repeated strings, for tokens from `repeated`, instead of the
             scores on text.
     """
-    scores_LH = {
-        score: torch.zeros(model.config.n_layer, model.config.n_head).double()
-        for score in SCORES
-        if score.repeats == repeats
-    }
-    for batch in micro_batches(model, tokens_BT):
-        for i, layer in enumerate(capture(model, batch).layers):
-            weights_BHTS = layer.weights_BHTS.double()
-            for score, total_LH in scores_LH.items():
-                total_LH[i] += score.measure(weights_BHTS).sum(0) / len(tokens_BT)
-    return {score.key: score_LH for score, score_LH in scores_LH.items()}
+    batches = micro_batches(model, tokens_BT)
+    return average((scores_of(capture(model, batch), repeats) for batch in batches), tokens_BT)
+
+
+def average(sums: Iterable[dict[str, Tensor]], tokens_BT: Tensor) -> dict[str, Tensor]:
+    """Return the mean over sequences, from sums over those of each micro-batch."""
+    means: dict[str, Tensor] = {}
+    for each in sums:
+        for key, total in each.items():
+            means[key] = means.get(key, torch.zeros(())) + total / len(tokens_BT)
+    return means
+
+
+def scores_of(seen: Pass, repeats: bool) -> dict[str, Tensor]:
+    """Return the scores of every head, (L, H) each, summed over the sequences of a pass."""
+    scores = [score for score in SCORES if score.repeats == repeats]
+    rows = []
+    for layer in seen.layers:
+        weights_BHTS = layer.weights_BHTS.double()
+        rows.append([score.measure(weights_BHTS).sum(0) for score in scores])
+    return {score.key: torch.stack(row) for score, *row in zip(scores, *rows, strict=True)}
+
+
+@torch.no_grad()
+def measure_text(model: GPT, tokens_BT: Tensor) -> tuple[dict[str, Tensor], list[float], Tensor]:
+    """Return what `score_heads` on text, `logit_lens` and `mean_outputs` return, from one pass over
+    sequences of up to block_size + 1 tokens."""
+
+    def sums(batch: Tensor) -> dict[str, Tensor]:
+        seen = capture(model, batch[:, :-1])
+        own = {"lens": lens_of(model, seen, batch[:, 1:]), "outputs": outputs_of(seen)}
+        return scores_of(seen, repeats=False) | own
+
+    found = average(map(sums, micro_batches(model, tokens_BT)), tokens_BT)
+    lens = found.pop("lens") / (tokens_BT.size(1) - 1)
+    return found, lens.tolist(), found.pop("outputs")
 
 
 @torch.no_grad()
@@ -100,11 +125,15 @@ def weight_by_distance(model: GPT, tokens_BT: Tensor, token: int) -> tuple[Tenso
 def mean_outputs(model: GPT, tokens_BT: Tensor) -> Tensor:
     """Return the mean of each head's output, before W_O, (L, H, D), over positions and over
     sequences of block_size + 1 tokens."""
-    mean_LHD = torch.zeros(model.config.n_layer, model.config.n_head, model.config.head_width)
-    for batch in micro_batches(model, tokens_BT):
-        for i, layer in enumerate(capture(model, batch[:, :-1]).layers):
-            mean_LHD[i] += layer.z_BHTD.mean(2).sum(0) / len(tokens_BT)
-    return mean_LHD
+    batches = micro_batches(model, tokens_BT)
+    sums = ({"outputs": outputs_of(capture(model, batch[:, :-1]))} for batch in batches)
+    return average(sums, tokens_BT)["outputs"]
+
+
+def outputs_of(seen: Pass) -> Tensor:
+    """Return each head's output, before W_O, (L, H, D): the mean over positions, summed over the
+    sequences of a pass."""
+    return torch.stack([layer.z_BHTD.mean(2).sum(0) for layer in seen.layers])
 
 
 @torch.no_grad()
@@ -182,6 +211,7 @@ def repeated(vocab_size: int, period: int, count: int = REPEATS) -> Tensor:
     return torch.cat((strings, strings), dim=1)
 
 
+@torch.no_grad()
 def measure_copying(model: GPT, period: int) -> tuple[float, float, dict[str, Tensor]]:
     """Measure how well a model copies the strings of `repeated`.
 
@@ -191,9 +221,15 @@ def measure_copying(model: GPT, period: int) -> tuple[float, float, dict[str, Te
         cannot be predicted.
     """
     tokens_BT = repeated(model.token_embedding.num_embeddings, period)
-    losses_BT = token_losses(model, tokens_BT)
-    first, second = losses_BT[:, : period - 1].mean(), losses_BT[:, period:].mean()
-    return first.item(), second.item(), score_heads(model, tokens_BT, repeats=True)
+
+    def sums(batch: Tensor) -> dict[str, Tensor]:
+        seen = capture(model, batch)
+        losses_T = losses_of(seen.logits_BTV[:, :-1], batch[:, 1:]).sum(0)
+        return scores_of(seen, repeats=True) | {"losses": losses_T}
+
+    scores = average(map(sums, micro_batches(model, tokens_BT)), tokens_BT)
+    losses_T = scores.pop("losses")
+    return losses_T[: period - 1].mean().item(), losses_T[period:].mean().item(), scores
 
 
 def strongest_frequencies(numbers_nC: Tensor) -> float:
@@ -211,11 +247,19 @@ def logit_lens(model: GPT, tokens_BT: Tensor) -> list[float]:
     Raises:
         UserError: if the logits after the last layer are not the model's logits.
     """
-    totals = [0.0] * (model.config.n_layer + 1)
-    for batch in micro_batches(model, tokens_BT):
-        seen = capture(model, batch[:, :-1])
-        if not torch.allclose(model.unembed(seen.residual[-1]), seen.logits_BTV):
-            raise UserError("GPT.unembed must return the same logits as GPT.forward")
-        for place, x_BTC in enumerate(seen.residual):
-            totals[place] += losses_of(model.unembed(x_BTC), batch[:, 1:]).sum().item()
-    return [total / tokens_BT[:, 1:].numel() for total in totals]
+    batches = micro_batches(model, tokens_BT)
+    sums = (lens_of(model, capture(model, batch[:, :-1]), batch[:, 1:]) for batch in batches)
+    mean = average(({"lens": each} for each in sums), tokens_BT)["lens"]
+    return (mean / (tokens_BT.size(1) - 1)).tolist()
+
+
+def lens_of(model: GPT, seen: Pass, targets_BT: Tensor) -> Tensor:
+    """Return the losses of the logit lens, (L + 1,), summed over all predictions of a pass.
+
+    Raises:
+        UserError: see `logit_lens`.
+    """
+    *earlier, last = map(model.unembed, seen.residual)
+    if not torch.allclose(last, seen.logits_BTV):
+        raise UserError("GPT.unembed must return the same logits as GPT.forward")
+    return torch.stack([losses_of(each, targets_BT).sum() for each in (*earlier, last)]).double()

@@ -21,14 +21,12 @@ from lens.examples import examples_for_page
 from lens.jobs import find_jobs, job_sequences
 from lens.measure import (
     ablate,
-    logit_lens,
     mean_loss,
-    mean_outputs,
     measure_copying,
+    measure_text,
     micro_batches,
-    score_heads,
     score_match,
-)  # fmt: skip
+)
 from lens.metrics import MATCH, uniform_scores
 from lens.subject import Subject
 from lens.verify import check_model
@@ -42,6 +40,7 @@ from training.machine import Processes
 
 REFERENCE = 2**12  # approximate number of PyTorch's logits per snapshot
 BASE64 = 4 / 3  # characters per byte
+COMPARED = 4  # sequences on which snapshots are compared, to choose those that are shown
 TRIED = 256  # texts
 
 
@@ -83,16 +82,16 @@ def make_page(
     taken = len(make_html(data, []).encode())
     # What a snapshot adds to the page: its measurements, and its weights in base64. The initial
     # weights, many of them zero, have fewer bytes.
-    numbers = 1.1 * len(to_json(measure_snapshot(subject, sequences_BT, model, False)[0])) + 100
+    own_weights = measure_snapshot(subject, sequences_BT, model, False)
+    numbers = 1.1 * len(to_json(own_weights[0])) + 100
     size = {bits: numbers + BASE64 * len(packed) for bits, packed in packs.items()}
     room, models = max_bytes - taken, [*snapshots]
     if size[8] > room:
         raise too_small(max_bytes, taken + size[8])
     own = 16 if size[16] <= room else 8
     others = 16 if size[16] * len(models) <= room else 8
-    losses = [
-        mean_loss(snapshot, sequences_BT) for _, snapshot in progress(models, "comparing snapshots")
-    ]
+    few_BT = sequences_BT[:COMPARED]
+    losses = [mean_loss(each, few_BT) for _, each in progress(models, "comparing snapshots")]
     shown = [step for step, _ in models].index(subject.header.state.step)
     chosen = choose_snapshots(losses, 1 + (room - size[own]) / size[others], shown)
     data["saved"], data["snapshots"] = len(models), []
@@ -100,7 +99,10 @@ def make_page(
     for i in progress(chosen, "measuring snapshots"):
         step, snapshot = models[i]
         bits = own if i == shown else others
-        measured, packed = measure_snapshot(subject, sequences_BT, snapshot, bits == 8)
+        is_done = i == shown and bits == 16
+        measured, packed = (
+            own_weights if is_done else measure_snapshot(subject, sequences_BT, snapshot, bits == 8)
+        )
         data["snapshots"].append({"step": step, **measured})
         weights.insert(0 if i == shown else len(weights), packed)
     print(
@@ -115,7 +117,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
     model, state, text_BT = subject.model, subject.header.state, sequences_BT[:, :-1]
     matching = subject.matching(text_BT)
     uniform = uniform_scores(text_BT.size(1), subject.period(), *matching[1:])
-    checks = check_model(model, subject.prompt_T, subject.dtype)
+    checks = check_model(model, subject.prompt_T, torch.float64)
     changes, config = ablate(model, sequences_BT), dataclasses.asdict(subject.config)
     config["data"]["source"] = without_folders(subject.config.data.source)
     measured = subject.describe(sequences_BT)
@@ -171,7 +173,8 @@ def choose_opening(
     validation text that begins at a word, after which the head copies a token. For a model of
     repeated strings, choose a word that they could repeat, cut where the next letter can be copied,
     and the head with the highest induction score. In another task, choose the beginning of a
-    sequence, up to a match, and the head with the highest weight on the match.
+    sequence, up to the last match in it or, if it has none, to the first match, and the head with
+    the highest weight on the match.
 
     A head copies if, by the direct path, it adds to the logit of a token that it attends to. Choose
     the stretch and the head with the largest product of that and the probability of the token.
@@ -184,8 +187,9 @@ def choose_opening(
         text_T = subject.tokenizer.encode(2 * WORD)[:22] if fits and not prompted else texts_NT[0]
         return {"text": text_T.tolist(), "head": int(score_LH.argmax())}
     if matching:
-        ends = matching[1][0, 0, :T].any(-1).nonzero().flatten().tolist()
-        text_T = texts_NT[0] if prompted else matching[0][0, : max(ends, default=T) + 1]
+        ends = matching[1][0, 0].any(-1).nonzero().flatten().tolist()
+        end = max((t for t in ends if t < T), default=ends[0])
+        text_T = texts_NT[0] if prompted else matching[0][0, : end + 1]
         weight_LH = score_match(model, *matching)[MATCH.key]
         return {"text": text_T.tolist(), "head": int(weight_LH.argmax())}
     if not prompted:
@@ -243,7 +247,8 @@ def measure_snapshot(
     The logits come from the rounded weights, in float64, as the page's engine should compute them.
     """
     text_BT, reference_BT = sequences_BT[:, :-1], reference_text(subject)[None]
-    scores, copying, accuracy = score_heads(model, text_BT, repeats=False), None, []
+    scores, lens_loss, mean_LHD = measure_text(model, sequences_BT)
+    copying, accuracy = None, list[float | None]()
     if period := subject.period():
         first, second, copied = measure_copying(model, period)
         copying, scores = {"period": period, "first": first, "second": second}, scores | copied
@@ -253,13 +258,11 @@ def measure_snapshot(
         for name in subject.batches.evaluated:
             split = subject.batches.split(name, len(sequences_BT))
             result = evaluate(model, split, subject.batches, Processes())
-            accuracy.append(result and result.accuracy)
+            accuracy.append(result.accuracy if result else None)
         model.eval()
-    lens_loss = logit_lens(model, sequences_BT)
     packed, rounded_weights = pack_weights(model.state_dict(), eight_bits)
     rounded = copy.deepcopy(model)
     rounded.load_state_dict(rounded_weights)
-    nats = mean_loss(rounded, sequences_BT) - lens_loss[-1]
     with torch.no_grad():
         exact_TV = copy.deepcopy(model).double()(reference_BT)[0]
         logits_TV = rounded.double()(reference_BT)[0]
@@ -269,12 +272,12 @@ def measure_snapshot(
         "eight_bits": eight_bits,
         "rows": rows,
         "logits": pack(logits_TV[rows]),
-        "rounding": {"logit": (logits_TV - exact_TV).abs().max().item(), "nats": nats},
+        "rounding": (logits_TV - exact_TV).abs().max().item(),
         "scores": {key: flat(score_LH) for key, score_LH in scores.items()},
         "copying": copying,
         "accuracy": accuracy,
         "lens_loss": lens_loss,
-        "means": pack(mean_outputs(model, sequences_BT)),
+        "means": pack(mean_LHD),
     }
     return measured, packed
 

@@ -15,7 +15,7 @@ from configs.config import STRICT
 from configs.load import fields_of
 from data.batches import Batches, check_named_text, open_batches
 from data.sources import Problem, with_fixes
-from data.tasks import SOURCES, TASKS
+from data.tasks import SOURCES, TASKS, is_task
 from data.tasks.repeat import Repeat
 from data.tasks.task import Task
 from lens.capture import LayerPass, capture
@@ -257,7 +257,7 @@ def other_text(saved: SavedRun, batches: Batches) -> str:
     own, now = saved.header.corpus, batches.corpus
     # The hash is unknown of an imported model.
     of_task, of_text = own.source == now.source, own.sha256 in ("", now.sha256)
-    same = of_task if own.source in TASKS else of_text
+    same = of_task if is_task(saved.config.data) else of_text
     return "" if same else " (not the text that the run was trained on; they may share parts)"
 
 

@@ -55,7 +55,7 @@ const SHOWS = {
   relative: [showNext, showContributions],
   mlp: [showNetwork, showMlp, drawMap, keepAddress],
   stage: [showHead, ...SELECTED_PAIR, showMore, keepAddress],
-  big: [showBig, drawMap, refreshPanel, keepAddress],
+  big: [showBig, showMore, drawMap, refreshPanel, keepAddress],
   measure: [showNetwork, refreshPanel, showMore, keepAddress],
   more: [showMore, showNext, keepAddress],
   seed: [redraw],

@@ -16,8 +16,7 @@ import study
 import train
 from lens.capture import blocks_of, capture, head_replaced
 from lens.compare import COMPARISONS
-from lens.measure import ablate, logit_lens, mean_loss, measure_copying, repeated, score_heads
-from lens.metrics import SCORES
+from lens.measure import ablate, logit_lens, measure_copying, repeated, score_heads
 from lens.subject import MeasureOptions, Subject
 from model.gpt import GPT
 from tests.conftest import ROOT, make_run
@@ -109,11 +108,6 @@ def test_compare_prints_every_comparison(run_study: RunStudy, run: Path) -> None
     flags = ["--sequences=4", "--steps=20", f"--prompt={PROMPT}"]
     output = run_study("compare", *flags)
     assert re.findall(r"^(\w+)\n-", output, re.MULTILINE) == [*COMPARISONS]
-    model, _, sequences = open_model(run, 4)
-    for block in blocks_of(model):
-        attn: Any = block.attn
-        attn.forward = lambda x_BTC, attn=attn, **_: type(attn).forward(attn, x_BTC)  # not causal
-    assert f"{mean_loss(model, sequences):.4g}" in output.split("\nunmasked")[1]
     losses = re.findall(r"trained \w+: loss .* ([\d.]+)", output)
     with_with, with_without, without_with, cheating = map(float, losses)
     assert cheating < with_with < min(with_without, without_with)
@@ -134,18 +128,13 @@ def test_scores_prints_every_measurement(
         scores = score_heads(model, prompt_T[None, :6], False)
         scores |= score_heads(model, repeated(28, 7, 64), True)
         changes, lens = ablate(model, sequences), logit_lens(model, sequences)
-        first, second, copying_scores = measure_copying(model, 8)
-    numbers = [score.uniform(14 if score.repeats else 6) for score in SCORES]
-    expected = [" ".join(["uniform", *(f"{number:.3f}" for number in numbers)])]
+        first, second, _ = measure_copying(model, 8)
     cells = [f"{score[2, 1]:.3f}" for score in scores.values()]
     zero, zero_error, mean, mean_error = (change[2, 1] for change in changes.values())
     cells += [f"{zero:+.4f} ± {zero_error:.4f} {mean:+.4f} ± {mean_error:.4f}"]
     sink = " sink" if scores["first_token"][2, 1] > 0.3 else ""
-    expected.append(" ".join([f"L2H1{sink}", *cells]))
-    induction_LH = copying_scores["induction"]
-    best, (layer, head) = induction_LH.max(), divmod(int(induction_LH.argmax()), H)
-    copying = f"{first:.3f} {second:.3f} {second / first:.3f} {best:.3f} L{layer}H{head}"
-    expected += [f"period 8 no {copying}", "random 0.177 0.177 0.177"]
+    expected = [" ".join([f"L2H1{sink}", *cells]), "random 0.177 0.177 0.177"]
+    assert any(row.startswith(f"period 8 no {first:.3f} {second:.3f} ") for row in rows)
     expected += [f"after layer {i} {loss:.4f}" for i, loss in enumerate(lens[1:])]
     assert {*expected} <= {*rows} and any(f"loss {lens[-1]:.4f} nats" in row for row in rows)
 
@@ -187,13 +176,6 @@ def test_copying_periods_are_at_least_two_tokens(run: Path) -> None:
 COMMANDS = ("trace", "verify", "scores", "compare --steps=1", "report")
 
 
-def share_keys(model: GPT) -> None:
-    """Let all queries of layer 1 share the keys of a single head, repeated for every head."""
-    attn: Any = blocks_of(model)[1].attn
-    attn.key = nn.Linear(H * D, D)
-    attn.key.register_forward_hook(lambda module, args, k_BTD: k_BTD.repeat(1, 1, H))
-
-
 def change_late_positions(model: GPT) -> None:
     """Change layer 1 from position 30 on, which is beyond the prompt, as a sliding window does."""
 
@@ -210,7 +192,6 @@ def replace_mlp(model: GPT) -> None:
 
 # The edit, the exit code of each command, and the reason in the line of an error.
 EDITS: dict[str, tuple[Any, list[int], str]] = {
-    "grouped queries": (share_keys, [2, 2, 2, 2, 2], r"layer 1 does not match .*formula\.py"),
     "window": (
         change_late_positions,
         [2, 1, 2, 2, 2],

@@ -8,21 +8,26 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
+import sample
+import study
 import train
 from configs.config import TrainConfig
 from configs.load import SECTIONS, read_command_line, read_config
@@ -310,48 +315,6 @@ def test_run_of_minutes_that_is_stopped_repeats_as_steps(
     assert_same_run(Path("runs/a"), Path("runs/b"))
 
 
-def test_minutes_are_kept_if_the_first_steps_are_slow(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, clock: list[float]
-) -> None:
-    """In the first 10 seconds of 60, everything takes three times as long."""
-    monkeypatch.setattr(common.start, "BEGAN", clock[0])
-    forward, began = GPT.forward, clock[0]
-
-    def slower_forward(model: GPT, *args: Any) -> Tensor:
-        before = clock[0]
-        logits = forward(model, *args)
-        clock[0] += 2 * (clock[0] - before) if clock[0] - began < 10 else 0
-        return logits
-
-    monkeypatch.setattr(GPT, "forward", slower_forward)
-    flags = [flag for flag in SHORT if "max_steps" not in flag]
-    flags += ["--train.batch_size=1", "--train.eval_every=100", "--train.save_every=100"]
-    assert train.main([*flags, "--train.minutes=1", "--run=a"]) == 0
-    assert 50 < clock[0] - 100 - began <= 60  # 100 to count n-grams
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    ["--train.decay_fraction=1", "--train.decay_fraction=0", "--train.schedule=constant"],
-)
-def test_every_schedule_has_minutes(
-    workplace: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    clock: list[float],
-    schedule: str,
-) -> None:
-    """If the decay begins after the warmup, the number of steps is set there."""
-    monkeypatch.setattr(common.start, "BEGAN", began := clock[0])
-    flags = [flag for flag in SHORT if "max_steps" not in flag] + [schedule]
-    flags += ["--train.batch_size=1", "--train.warmup_steps=3", "--train.sample_tokens=0"]
-    assert train.main([*flags, "--train.minutes=0.9", "--run=a"]) == 0
-    assert 50 <= clock[0] - 100 - began <= 54  # 100 to count n-grams
-    steps = state_of("a").step
-    assert train.main([*flags, f"--train.max_steps={steps}", "--run=b"]) == 0
-    assert_same_run(Path("runs/a"), Path("runs/b"))
-
-
 # --- a longer run ---------------------------------------------------------------------------------
 
 
@@ -387,6 +350,7 @@ def test_run_that_becomes_longer_is_the_run_that_was_planned_longer(
     with at_step(2, ctrl_c):
         assert train.main(["--resume=a", "--train.max_steps=40"]) == 130
     assert "back to step 12, " in capsys.readouterr().out
+    assert state_of("a").best_val_loss == min(read("runs/planned-30", "val_loss").values())
     assert train.main(["--resume=a"]) == 0
     assert_same_training("a", "planned-40")
     with at_step(2, ctrl_c):
@@ -536,84 +500,59 @@ def test_full_disk_is_one_error_line_and_the_run_resumes(
     assert_same_run(Path("runs/parts"), whole)
 
 
-@pytest.mark.slow
-def test_killed_run_resumes_bitwise_identical(workplace: Path, whole: Path) -> None:
-    """Kill the run at five points, and start it again each time."""
-    run = Path("runs/parts")
-
-    def writing() -> bool:
-        return any(run.rglob(".writing-*.safetensors"))
-
-    def trained() -> bool:
-        return any(line["step"] >= 9 for line in read_metrics(run))
-
-    def command() -> list[str]:
-        there = (run / "last.safetensors").exists()
-        return ["--resume=parts"] if there else [*DROPOUT, "--run=parts"]
-
-    for place in (run.exists, (run / "snapshots").exists, writing, trained, writing):
-        process = start_command("killed", ["train.py", *command()])
-        while process.is_alive() and not place():
-            time.sleep(0.001)
-        process.kill()
-        process.join()
-    assert state_of("parts").step >= 5
-    assert train.main(command()) == 0
-    assert_same_run(run, whole)
-    assert not writing()
-
-
 # --- stopping and resuming -----------------------------------------------------------------------
 
-ADAMW = ["--train.optimizer=adamw", "--train.precision=bfloat16"]
-ADAMW += ["--train.max_steps=10", "--model.n_layer=1"]  # bfloat16 is slow on some CPUs
-VARIANT = ["--model.n_kv_head=1", "--model.window=5", "--model.mlp_ratio=0", "--model.norm=none"]
-STOPS = [(1, ["--model.ngrams=2"]), (8, ADAMW), (5, VARIANT)]
+KINDS = {
+    "muon": ["--model.ngrams=2"],
+    "adamw": ["--train.optimizer=adamw", "--train.precision=bfloat16"],
+    "grouped": ["--model.n_kv_head=1", "--model.window=5", "--model.mlp_ratio=0"],
+}
+FEW = ["--train.max_steps=12", "--train.eval_every=4", "--train.sample_tokens=4"]
+FEW += ["--model.n_layer=1", "--model.n_head=2", "--model.n_embd=16"]
+# A session ends in a pass of a step, an evaluation or a sample: it is stopped or, if negative,
+# killed. Or the run is studied.
+ENDS = st.integers(1, 99) | st.integers(-99, -1)
+STUDIES = st.sampled_from([(sample, ["a"]), (study, ["evaluate", "a"])])
 
 
-@pytest.mark.parametrize(("stop", "flags"), STOPS)
-def test_resumed_run_is_bitwise_identical_to_an_unstopped_one(
-    workplace: Path, capsys: pytest.CaptureFixture[str], stop: int, flags: list[str]
+@given(st.sampled_from([*KINDS]), st.lists(ENDS | STUDIES, max_size=5))
+@settings(max_examples=10)
+@example("muon", [-1, 7, 30, (sample, ["a"]), -20])
+def test_any_order_of_sessions_ends_in_the_run_of_one(
+    workplace: Path, kind: str, acts: list[Any]
 ) -> None:
-    assert train.main([*DROPOUT, *flags, "--run=whole"]) == 0
-    with at_step(stop, ctrl_c):
-        assert train.main([*DROPOUT, *flags, "--run=parts"]) == 130
-    assert f"stopped at step {stop}; resume with: python train.py --resume runs/parts" in (
-        capsys.readouterr().out
-    )
-    assert list(read("runs/parts", "train_loss")) == list(range(1, stop + 1))
-    assert train.main(["--resume", "runs/parts"]) == 0
-    assert_same_run(Path("runs/parts"), Path("runs/whole"))
+    """Bitwise. An evaluation that is told to stop ends at once, and is done again."""
+    run, whole, forward = Path("runs/a"), Path("runs", kind), GPT.forward
+    flags = [*DROPOUT, *FEW, *KINDS[kind]]
+    if not whole.exists():
+        assert train.main([*flags, f"--run={kind}"]) == 0
+    shutil.rmtree(run, ignore_errors=True)
 
+    def session(end: int = 0) -> int:
+        passes, told = itertools.count(1), list[bool]()
 
-@pytest.mark.parametrize(("step", "where"), [(8, "loss"), (24, "loss"), (8, "sample")])
-def test_stop_during_evaluation_resumes_bitwise_identical(
-    workplace: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, step: int, where: str
-) -> None:
-    """A stop while the loss is computed ends the evaluation at once and discards it. The resumed
-    run repeats it, even after the last step. A stop while the sample is generated keeps it, and
-    ends the run one step later."""
+        def watched(model: GPT, tokens: Tensor, *args: Any) -> Tensor:
+            assert model.training or len(tokens) == 1 or not told, "the evaluation goes on"
+            if next(passes) == abs(end):
+                if end < 0:
+                    raise SystemExit
+                told.append(True)
+                ctrl_c()
+            return forward(model, tokens, *args)
 
-    forward = GPT.forward
+        with pytest.MonkeyPatch.context() as patch, suppress(SystemExit):
+            patch.setattr(GPT, "forward", watched)
+            return train.main(["--resume=a"] if run.exists() else [*flags, "--run=a"])
+        return -1
 
-    def interrupted(model: GPT, tokens: Tensor, *args: Any) -> Tensor:
-        sampling = tokens.numel() == 1
-        assert model.training or len(tokens) == 1 or not told, "the evaluation goes on"
-        due = max(read("runs/parts", "train_loss"), default=0) == step and not told
-        if due and not model.training and sampling == (where == "sample"):
-            told.append(step)
-            ctrl_c()
-        return forward(model, tokens, *args)
-
-    told = list[int]()
-    with monkeypatch.context() as patch:
-        patch.setattr(GPT, "forward", interrupted)
-        assert train.main([*DROPOUT, "--run=parts"]) == 130
-    late = where == "sample"
-    assert list(read("runs/parts", "val_loss")) == list(range(8, step + late, 8))
-    assert state_of("parts").step == step + late
-    assert train.main(["--resume", "runs/parts"]) == 0
-    assert_same_run(Path("runs/parts"), whole)
+    for act in acts:
+        if isinstance(act, int):
+            assert session(act) in (0, 130, -1)
+        elif run.exists():
+            main, words = act
+            assert main.main(words) == 0
+    assert session() == 0
+    assert_same_run(run, whole)
 
 
 def test_longer_run_has_its_end_at_once_and_no_snapshot_of_the_shorter(
@@ -739,19 +678,16 @@ def test_finished_run_says_what_to_change_and_commands_are_quoted(
     out = capsys.readouterr().out
     assert re.search(r" \(a vocabulary of 2\d\d\), ", out)
     assert shlex.split(out.splitlines()[-1]) == ["python", "study.py", "report", run]
-    for max_steps, finished in ((2, True), (3, False)):
-        assert train.main([f"--resume={run}", f"--train.max_steps={max_steps}"]) == 0
-        line = f"'{run}' is finished; to train on, raise --train.max_steps or --train.minutes\n"
-        assert (line in capsys.readouterr().out) == finished
+    assert train.main([f"--resume={run}"]) == 0
+    line = f"'{run}' is finished; to train on, raise --train.max_steps or --train.minutes\n"
+    assert line in capsys.readouterr().out
 
 
 REJECTED = [
-    (["--resume=a", "--model.n_layer=3"], "--resume cannot change model.n_layer from 2 to 3"),
     (["--resume=a", "--data.source=other.txt"], "runs/a was trained on another text, "),
     (["--resume=a", "--train.max_steps=1"], "runs/a has 2 steps; raise --train.max_steps"),
     (["--resume=a", "--train.minutes=1e-9"], "runs/a repeats its decay, which took "),
     (["--resume=a", "--run=b"], "--resume excludes --init_from and --run"),
-    (["--resume=a", "--init_from=a"], "--resume excludes --init_from and --run"),
     (["--init_from=a", "--model.n_layer=3"], "--init_from cannot change model.n_layer from 2 to 3"),
 ]
 

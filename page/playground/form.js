@@ -53,8 +53,8 @@ const steps = FIELDS.find(({ key }) => key === "pace");
 
 // The text to train on, if that is the task.
 const text = el("textarea", { id: "pasted", rows: 2, value: carried.text ?? "", spellcheck: false,
-  placeholder: `Paste a text of ${SHORTEST} characters or more. Until then the model trains on this ` +
-    "page's script.", oninput: showPasted });
+  placeholder: `Paste a text of ${SHORTEST} characters or more. Until then the model trains on ` +
+    "stories.", oninput: showPasted });
 const pasted = el("output");
 const pickedText = el("input", { type: "file", hidden: true,
   onchange: () => pickedText.files[0] && readText(pickedText.files[0]), onclick() { this.value = ""; } });
@@ -69,7 +69,7 @@ function showPasted() {
   const size = Array.from(text.value).length;
   pasted.textContent = size && isShort(text.value) ? `${SHORTEST - size} more characters are needed.`
     : `${isPasted() ? "Train takes" : "The model has"} ` +
-      (size ? `this text: ${count(size)} characters.` : "this page's script.");
+      (size ? `this text: ${count(size)} characters.` : "stories.");
 }
 
 /** Make a model of the pasted text, which trains once the page is there again. */
@@ -165,7 +165,7 @@ export function showTraining() {
   refill($("source"), ...(stopped ? [`Stopped ${stopped}. The weights are the last finite ones; lower a ` +
     "learning rate: press More, then Settings."] : compared.length ? compared
     : other() ? [`This is A: ${step ? "" : "train it, then "}press Keep, go to B.`]
-      : [opened ? "" : isDone && isLate() ? "Not yet? Press Train on. Watch: "
+      : [opened ? "" : isDone ? isLate() ? "Not yet? Press Train on. Watch: " : "Now press 2 Attend. Watch: "
         : step ? "Watch: " : "Press Train: ", watch]));
 }
 

@@ -12,6 +12,7 @@ const IN_USE = {
   "instead-choice": ({ instead }) => instead !== "zero",
   "key-edit": ({ edits, color }) => color === "probability" || edits.some((word) => /^(hide|move)/.test(word)),
   more: ({ panel }) => panel !== null,
+  big: ({ big }) => big !== null,
 };
 
 export function showMore() {

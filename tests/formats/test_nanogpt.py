@@ -77,20 +77,6 @@ def test_checkpoint_without_biases_or_transformers_is_imported(
     assert saved.config.data.source == "pydocs"  # no input.txt next to meta.pkl
 
 
-def test_head_is_tied_only_if_equal(workplace: Path) -> None:
-    weights = weights_of()
-    head = weights["lm_head.weight"] + torch.randn(len(CHARS), 18)
-    save(weights=weights | {"lm_head.weight": head})
-    save_meta()
-    assert main(["import", "nanoGPT/out/ckpt.pt", "--run", "g"]) == 0
-    model, reference = (
-        open_run(Path("runs/g")).model(),
-        original(SIZES | {"tie_word_embeddings": False}),
-    )
-    reference.load_state_dict(original().state_dict() | {"lm_head.weight": head})
-    assert difference(model, reference) < 1e-5 and not model.config.tie_embeddings
-
-
 def test_tokenizer_option_finds_characters_and_text(workplace: Path) -> None:
     """Without a newline in the vocabulary, generation starts at the first character."""
     chars = CHARS.replace("\n", "X")

@@ -48,9 +48,7 @@ def error(gpt2: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> Er
 @pytest.mark.parametrize("path", [CONFIG, TOKENS, WEIGHTS, CKPT, META], ids=str)
 def test_damaged_file_is_rejected(error: Error, path: Path) -> None:
     whole = path.read_bytes()
-    contents = [b"", whole[:-9], whole[9:], b"[]", b"\xff\0", b"[" * 100_000]
-    contents.append(pickle.dumps(Bomb()))
-    for content in contents:
+    for content in (b"", whole[:-9], whole[9:], b"[" * 100_000, pickle.dumps(Bomb())):
         path.write_bytes(content)
         assert path.parts[0] in error(path)
     path.unlink()
@@ -60,9 +58,7 @@ def test_damaged_file_is_rejected(error: Error, path: Path) -> None:
 def test_unsupported_config_or_weight_is_rejected(error: Error) -> None:
     plain, weights = CONFIG.read_text(), load_file(WEIGHTS)
     changes: dict[str, dict[str, Any]] = {
-        "theirs: model_type 'bert' is not supported, only 'gpt2'": {"model_type": "bert"},
         "epsilon 1e-06 is not supported, only 1e-05": {"layer_norm_epsilon": 1e-6},
-        "idx True is not supported, only False": {"scale_attn_by_inverse_layer_idx": True},
         "theirs: activation_function must be": {"activation_function": "silu"},
         "theirs: n_layer must be a valid integer, got None": {"n_layer": ...},
         "theirs: h.1.attn.c_attn.bias is not a tensor of GPT2LMHeadModel": {"n_layer": 1},
@@ -78,9 +74,6 @@ def test_unsupported_config_or_weight_is_rejected(error: Error) -> None:
     ):
         save_file(weights | {"transformer.h.1.mlp.c_fc.weight": tensor}, WEIGHTS)
         assert message in error(WEIGHTS)
-    edit_json(CONFIG, model_type="llama")
-    WEIGHTS.unlink()  # as in a folder with a pickle
-    assert "theirs: model_type 'llama' is not supported" in error(CONFIG)
     grouped = {n: t[: -t.size(0) // 3] if "c_attn" in n else t for n, t in weights_of().items()}
     save(weights=grouped)
     line = error(CKPT)
@@ -102,19 +95,13 @@ def test_tokenizer_that_splits_differently_is_rejected(error: Error) -> None:
     chars = {"type": "WordLevel", "vocab": {chr(i + 70): i for i in range(299)}, "unk_token": "?"}
     changes: list[tuple[str, dict[str, Any]]] = [
         ("300 char", {"normalizer": {"type": "NFC"}}),
-        ("300 char", {"pre_tokenizer": plain["pre_tokenizer"] | {"add_prefix_space": True}}),
         ("300 char", {"model": model | {"vocab": vocab | {"a": vocab["b"], "b": vocab["a"]}}}),
         ("token 'more'", {"model": model | {"vocab": vocab | {"more": 300}}}),
-        (
-            "token '<|endoftext|>'",
-            {"added_tokens": [], "model": model | {"vocab": vocab | {"<|endoftext|>": 299}}},
-        ),
         ("token 'a'", {"added_tokens": [end, end | {"content": "a", "id": vocab["a"]}]}),
         ("token '<pad>'", {"added_tokens": [end | {"content": "<pad>"}], "model": chars}),
         ("token '<|endoftext|>'", {"added_tokens": [end, other | {"normalized": True}]}),
+        ("token '<|endoftext|>'", {"added_tokens": [end | {"lstrip": True}]}),
     ]
-    for flag in ("lstrip", "rstrip", "single_word"):
-        changes.append(("token '<|endoftext|>'", {"added_tokens": [end | {flag: True}]}))
     for named, fields in changes:
         TOKENS.write_text(json.dumps(plain | fields))
         line = error(TOKENS)
@@ -126,12 +113,10 @@ def test_tokenizer_that_splits_differently_is_rejected(error: Error) -> None:
 def test_malformed_contents_of_a_checkpoint_are_rejected(error: Error) -> None:
     plain = torch.load(CKPT, weights_only=True)
     damaged: list[Any] = [plain | {"more": Bomb()}, {"model_args": SIZES}]
-    for tensor in ("x", torch.empty(20, 18, device="meta")):
-        damaged.append(plain | {"model": plain["model"] | {"transformer.wpe.weight": tensor}})
-    for changes in ({"n_head": "3"}, {"n_layer": 3}, {"vocab_size": None}):
-        damaged.append(plain | {"model_args": SIZES | changes})
+    damaged.append(plain | {"model": plain["model"] | {"transformer.wpe.weight": "x"}})
+    damaged.append(plain | {"model_args": SIZES | {"vocab_size": None}})
     save_meta("nanoGPT/elsewhere/meta.pkl")
-    damaged += [plain | {"config": it} for it in (None, {}, {"dataset": "../elsewhere"})]
+    damaged += [plain | {"config": it} for it in ({}, {"dataset": "../elsewhere"})]
     for contents in damaged:
         torch.save(contents, CKPT)
         assert str(CKPT) in (line := error(CKPT)) or "--tokenizer meta.pkl" in line
@@ -139,8 +124,8 @@ def test_malformed_contents_of_a_checkpoint_are_rejected(error: Error) -> None:
     assert "(UnpicklingError)" in error(CKPT)  # not a warning of PyTorch's
     torch.save(plain, CKPT)
     good = dict(enumerate(CHARS))
-    metas: list[Any] = [{}, {"itos": good, "more": Bomb()}, {"itos": good, "more": len}]
-    wrong = (None, CHARS[:-1], good | {3: "ab"}, good | {3: CHARS[4]})
+    metas: list[Any] = [{}, {"itos": good, "more": Bomb()}]
+    wrong = (CHARS[:-1], good | {3: "ab"}, good | {3: CHARS[4]})
     for meta in (*metas, *({"itos": itos} for itos in wrong)):
         META.write_bytes(pickle.dumps(meta))
         assert f"{META} is damaged" in error(META)

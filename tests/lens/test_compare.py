@@ -1,7 +1,6 @@
 """The numbers of each comparison of a layer, against their definitions."""
 
 import copy
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,8 @@ from lens.subject import Subject
 from model.attention import MultiHeadAttention
 from model.gpt import GPT
 from tests.conftest import make_run
-from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens, ungrouped
+from tests.lens.models import CLASSICAL, MODERN, D, H, make_model, some_tokens
+from tests.lens.test_tasks import tables
 
 C, T = H * D, 10
 PAST = torch.ones(T, T).tril().bool()
@@ -132,14 +132,6 @@ def test_numbers_match_their_definitions(config: ModelConfig, query: float) -> N
         assert numbers == pytest.approx(expected[name], rel=1e-4, abs=abs), name
 
 
-def test_numbers_of_grouped_queries_are_those_of_the_same_layer_without_groups() -> None:
-    model = make_model(replace(CLASSICAL, n_kv_head=1))
-    found, expected = (measured(make_case(each)) for each in (model, ungrouped(model)))
-    del found["split"][1], expected["split"][1]  # the only head of keys has all rows
-    for name, numbers in expected.items():
-        assert found[name] == pytest.approx(numbers, rel=1e-4, abs=1e-6), name
-
-
 def test_entropy_in_a_context_of_one_token_is_undefined(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,9 +147,7 @@ def test_later_tokens_and_those_before_the_window_are_told_apart(workplace: Path
     """Each visible alone, and both, against a model of one layer with that mask."""
     make_run(Path("runs/a"), n_layer=1, window=3)
     Path("text.txt").write_text("the value of the object is returned\n" * 60, newline="\n")
-    flags = ["--source=text.txt", "--only=unmasked", "--sequences=4", "--json=out.json"]
-    assert study.main(["compare", "a", *flags]) == 0
-    (table,) = json.loads(Path("out.json").read_text())["tables"]
+    (table,) = tables("compare", "--source=text.txt", "--only=unmasked", "--sequences=4")
     subject = Subject("a", Compare(source="text.txt"))
     model, tokens = subject.model, subject.sequences(4)
     attn = capture(model, tokens[:, :-1]).layers[0]

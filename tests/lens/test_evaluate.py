@@ -1,6 +1,5 @@
 """The table of `study.py evaluate`, against losses of whole splits that are computed directly."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from configs.config import DataConfig
 from data.batches import open_batches
 from lens.ngram_model import mixed_losses, ngrams_of
 from tests.conftest import make_run
+from tests.lens.test_tasks import tables
 from training.checkpoint import load_checkpoint, open_run, save_checkpoint
 
 
@@ -27,11 +27,6 @@ def run_on(data: DataConfig, **choices: Any) -> Path:
     return run
 
 
-def tables(*flags: str) -> Any:
-    assert study.main(["evaluate", "a", *flags, "--json=out.json"]) == 0
-    return json.loads(Path("out.json").read_text())["tables"]
-
-
 @torch.no_grad()
 def test_losses_of_the_held_out_splits(workplace: Path) -> None:
     """Of the run, of n-grams, and of both mixed; the text is another one on request."""
@@ -42,7 +37,7 @@ def test_losses_of_the_held_out_splits(workplace: Path) -> None:
     for source, which in (("text.txt", "best"), ("other.txt", "last")):
         saved = open_run("a", which)
         batches = open_batches(DataConfig(**vars(data) | {"source": source}), 12, 0)
-        (table,) = tables(f"--source={source}", f"--checkpoint={which}")
+        (table,) = tables("evaluate", f"--source={source}", f"--checkpoint={which}")
         assert table[0] == ["split", "by", "nats/byte", "bits/char", "bits/byte"]
         expected, order = [], len(ngrams_of(batches).orders)
         for name, tokens in ((name, batches.tokens[name]) for name in ("validation", "test")):
@@ -72,7 +67,7 @@ def test_each_byte_of_a_text_that_is_not_utf8_counts_as_a_character(
     """In Windows-1252, quotation marks have the continuation bytes of UTF-8."""
     Path("text.txt").write_text("“a tale” of an owl, été\n" * 60, encoding)
     run_on(DataConfig(source="text.txt", tokenizer="byte"), chars=None)
-    (table,) = tables("--source=text.txt")
+    (table,) = tables("evaluate", "--source=text.txt")
     said = "(a vocabulary of 256; the text is not UTF-8, so each byte counts as a character), "
     assert (said in capsys.readouterr().out) == (encoding == "windows-1252")
     for _, _, _, per_char, per_byte in table[1:]:
@@ -80,11 +75,12 @@ def test_each_byte_of_a_text_that_is_not_utf8_counts_as_a_character(
 
 
 def test_task_has_an_accuracy_also_of_training_sequences(workplace: Path) -> None:
-    """There are no n-grams."""
-    data = DataConfig(source="brackets", task_kinds=2)
+    """There are no n-grams. A fraction of 0 is one, too."""
+    data = DataConfig(source="flipflop", task_ignored=0.9)
     batches = open_batches(data, 12, 0)
     run_on(data, tokenizer=batches.tokenizer)
-    (_, *losses), (_, *accuracies) = tables()
+    (_, *losses), (_, *accuracies) = found = tables("evaluate")
+    assert found != tables("evaluate", "--task_ignored=0")
     assert [row[:2] for row in losses] == [["validation", "model"], ["training", "model"]]
     assert [name for name, _ in accuracies] == ["validation", "training"]
 

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import study
 from configs.config import ModelConfig
 from data.tokenizer import train_bpe
 from lens import examples as module
 from lens import measure
-from lens.capture import blocks_of, capture, head_replaced
+from lens.capture import blocks_of, capture
 from lens.examples import (
     AROUND,
     BEFORE,
@@ -30,13 +29,13 @@ from lens.examples import (
     quoted,
 )
 from lens.heads import names_of
-from lens.measure import token_losses
 from lens.subject import MeasureOptions, Subject
 from lens.tables import WIDEST
 from model.gpt import GPT
 from tests.conftest import make_run
 from tests.lens.models import CLASSICAL, MODERN, D, make_model, some_tokens
-from tests.lens.test_paths import BARE, make_known
+from tests.lens.test_paths import make_known
+from tests.lens.test_tasks import tables
 
 TOKENS = some_tokens(5, 13)
 
@@ -89,26 +88,13 @@ def test_places_are_those_of_plain_loops(
         assert torch.equal(attending.value, attending.weight)
 
 
-@torch.no_grad()
-def test_change_is_that_of_ablation_if_nothing_else_reads_the_head() -> None:
-    model = make_model(BARE)
-    found = find_places(model, TOKENS, names_of(model).values())
-    for head, (changing, _) in found.items():
-        with head_replaced(model, *head, 0.0):
-            ablated_BT = token_losses(model, TOKENS)
-        change_BT = ablated_BT - token_losses(model, TOKENS)
-        assert torch.allclose(changing.value, change_BT.abs().amax(1), atol=1e-4)
-
-
 def test_known_head_is_shown_where_its_source_and_query_are(workplace: Path) -> None:
     """L0H1 raises c if an a precedes b. Other queries attend to the first token, without effect."""
     lines = ["cadbced", "edabcda", "dedeede", "cecdede", "eacdbce"]
     Path("text.txt").write_text("".join(f"\n{line}" for line in lines * 20), newline="\n")
     idle = [("\n", query, "b", 9.0, 0.0) for query in "acde"]
     make_known([("a", "b", "c", 9.0, 5.0), *idle])
-    flags = ["--source=text.txt", "--json=out.json"]
-    assert study.main(["examples", "l0h1,L0H0", "a", *flags]) == 0
-    changing, attending, of_idle, _ = json.loads(Path("out.json").read_text())["tables"]
+    changing, attending, of_idle, _ = tables("examples", "l0h1,L0H0", "a", "--source=text.txt")
     heading = ["answer", "weight", "loss change"]
     assert changing[0] == ["where L0H1 changes the loss most", *heading]
     assert attending[0] == ["where L0H1 attends most to an earlier token", *heading]
@@ -119,8 +105,7 @@ def test_known_head_is_shown_where_its_source_and_query_are(workplace: Path) -> 
         for _, answer, weight, found in rows[:3]:
             assert answer == "c" and weight > 0.99 and found == pytest.approx(change, rel=0.02)
         assert all(abs(row[3]) < 1e-2 for row in rows[3:])
-    assert study.main(["examples", "L0H1", "a", *flags, "--without=L0H1"]) == 0
-    for _, *rows in json.loads(Path("out.json").read_text())["tables"]:
+    for _, *rows in tables("examples", "L0H1", "a", "--source=text.txt", "--without=L0H1"):
         assert {row[-1] for row in rows} == {0}
 
 
@@ -146,7 +131,7 @@ def test_chosen_places_are_the_best_in_distinct_contexts() -> None:
 def test_page_has_the_examples_of_every_head_and_stays_small(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, chars: Any, size: int
 ) -> None:
-    """They are those that are printed, or as many as fit."""
+    """tests/page/test_examples.py compares them with those that are printed."""
     text = "".join(np.random.default_rng(0).choice([*"\nabcde"], 30_000))
     Path("text.txt").write_text(text, newline="\n")
     tokenizer = train_bpe([text], 300) if size == 2 else None
@@ -159,13 +144,6 @@ def test_page_has_the_examples_of_every_head_and_stays_small(
     tokens_BT = torch.from_numpy(packed.reshape(-1, page["length"]).astype("int64"))
     whole = subject.batches.validation_tokens // 12
     assert torch.equal(tokens_BT, subject.sequences(len(tokens_BT))) and len(tokens_BT) == whole
-    found = find_places(subject.model, tokens_BT, heads)
-    for kinds, both in zip(page["heads"], found.values(), strict=True):
-        for rows, places in zip(kinds, both, strict=True):
-            chosen = [*best_distinct(places, tokens_BT, subject.tokenizer.labels)]
-            assert [row[0] for row in rows] == chosen
-            for n, *numbers in rows:
-                assert numbers == [round(each[n].item(), 3) for each in places[1:]]
     monkeypatch.setattr(module, "PAGE_PLACES", 2 * len(heads) * 3 + 1)
     monkeypatch.setattr(module, "PAGE_BYTES", size * 13 * 7 + 12)
     page = examples_for_page(subject, heads)
@@ -181,16 +159,6 @@ def test_quoted_text_marks_the_attended_token() -> None:
     assert quoted(tokens, len(tokens) - BEFORE).startswith(f"«{end[0]}»{end[1:]}")
     long = ["-" * 64, *tokens, "=" * 64]
     assert all(len(quoted(long, key)) <= WIDEST for key in range(len(long)))
-
-
-@pytest.mark.parametrize("words", [["examples", "L0H0,L3H0"], ["scores", "--without=L0H0,L3H0"]])
-def test_unknown_head_is_an_error(
-    workplace: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    make_run(Path("runs/a"))
-    Path("text.txt").write_text("abc\n" * 99)
-    assert study.main([*words, "--source=text.txt"]) == 2
-    assert "error: L3H0 is not a head; name heads from L0H0 to L2H1" in capsys.readouterr().err
 
 
 def test_another_final_norm_is_an_error() -> None:

@@ -62,10 +62,9 @@ def test_show_checks_model_max_mb_and_text(
     with pytest.raises(UserError, match="give the training text"):
         show(model)
     wrong: Any
-    for wrong in (Path("text.txt"), b"abc"):
-        with pytest.raises(UserError, match=r"^text must be a str, got \w+; pass path.read_text"):
-            show(model, wrong)
-    for wrong in (model.state_dict(), model.forward, [model, model.state_dict()]):
+    with pytest.raises(UserError, match=r"^text must be a str, got \w+; pass path.read_text"):
+        show(model, Path("text.txt"))  # type: ignore[arg-type]
+    for wrong in (model.forward, [model, model.state_dict()]):
         with pytest.raises(UserError, match=r"^.* is not a supported module: .*$"):
             show(wrong, text)
     with pytest.raises(UserError, match=r"^promt is unknown; did you mean prompt\?$"):

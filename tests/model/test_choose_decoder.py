@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from configs.config import ModelConfig
-from model.attention import MultiHeadAttention, causal_mask
+from model.attention import causal_mask
 from model.fast.choose import Recomputed, choose_decoder, decoding_error, optimize_for_decoding
 from model.fast.decode import GPTInC
 from model.generate import Sampling, generate
@@ -67,20 +67,4 @@ def test_mask_without_the_cached_keys_is_an_error_and_decoding_recomputes(
     decoder, note = optimize_for_decoding(model)
     assert isinstance(decoder, Recomputed)
     assert note and "without a KV cache, and therefore slower: the mask has 1" in note
-    greedy(model, decoder)
-
-
-def test_attention_that_ignores_the_cache_recomputes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    forward = MultiHeadAttention.forward
-    monkeypatch.setattr(
-        MultiHeadAttention,
-        "forward",
-        lambda self, x, cache=None, **flags: forward(self, x, **flags),
-    )
-    model = make()
-    decoder, note = choose_decoder(model)
-    assert isinstance(decoder, Recomputed)
-    assert note and "the KV cache changes the logits by" in note
     greedy(model, decoder)

@@ -171,7 +171,6 @@ EDITS = [
     ("different logits", lambda patch, gpt: patch.setattr(Attend, "forward", sliding_window)),
     ("different logits", lambda patch, gpt: clamp(gpt, gpt(torch.arange(96).view(2, 48) % 11))),
     ("the shapes", lambda patch, gpt: narrow(gpt)),
-    ("the shapes", lambda patch, gpt: factorize(gpt)),
     ("different logits", lambda patch, gpt: double(gpt.token_embedding)),
     ("not support model.activation relu2", lambda patch, gpt: patch.setattr(SUPPORTED, [])),
     ("not support model.norm none", lambda patch, gpt: setattr(gpt, "config", NO_NORM)),

@@ -202,7 +202,6 @@ def test_logits_match_pytorch_for_random_models_and_edits(
         assert np.abs(logits - expected).max() < 1e-4 * max(1.0, np.abs(expected).max())
     t, token = random.randrange(len(text)), random.randrange(V)
     parts = tab.evaluate("(a) => engine.contributions(...a)", [t, token])
-    assert len(parts["heads"]) == config.n_layer * config.n_head
     total = parts["embedding"] + parts["biases"] + sum(parts["heads"]) + sum(parts["mlps"])
     assert total == pytest.approx(logits[t, token], abs=1e-4)
     make(tab, model, edits, means_LHD)
@@ -362,11 +361,8 @@ def test_learning_stages_are_marked_when_first_reached(tab: Any) -> None:
     names = ("uniform", "unigram", "bigram", "3-gram", "4-gram", "5-gram")
     losses = [*zip(names, (5.5, 3.7, 2.8, 2.5, 1.5, -1), strict=True)]
     scored = {"previous_token": 0.05, "induction": 0.05, "weight_on_match": 0.2}
-    marks = [
-        (3, "below 3-gram"),
-        (3, "previous-token head"),
-        (4, "head on the match"),
-    ]  # and below the bigram; never 5-gram
+    # Also below the bigram at 3; never below the 5-gram.
+    marks = [(3, "below 3-gram"), (3, "previous-token head"), (4, "head on the match")]
     for baselines, more in ((losses, []), (losses[:-1], [(4, "below 4-gram")])):
         found = [
             (mark["at"], mark["label"])
@@ -377,17 +373,6 @@ def test_learning_stages_are_marked_when_first_reached(tab: Any) -> None:
             )
         ]
         assert {*found} == {*marks, *more}
-
-
-def test_softmax_handles_large_scores(tab: Any) -> None:
-    scores = torch.tensor([1000.0, 999.0, 0.0, -1000.0])
-    call = """(x) => {
-      const at = arena.reserve(4);
-      arena.floats.set(x, at);
-      arena.softmaxRows(at, 1, 4);
-      return [...arena.floats.slice(at, at + 4)];
-    }"""
-    assert tab.evaluate(call, scores.tolist()) == pytest.approx(scores.softmax(0).tolist())
 
 
 def test_window_start_matches_the_model(tab: Any) -> None:

@@ -1,6 +1,5 @@
 """The report page in a browser: it matches PyTorch after any interaction, without a network."""
 
-import base64
 import json
 import re
 from pathlib import Path
@@ -18,7 +17,7 @@ from lens.capture import capture
 from lens.formula import layer_steps
 from lens.measure import mean_outputs, weight_by_distance
 from lens.tables import visible
-from model.generate import Sampling, generate
+from model.generate import Sampling, window_start
 from model.gpt import GPT
 from page.html import make_html
 from tests.conftest import make_run
@@ -142,21 +141,7 @@ def test_page_reports_its_difference_from_pytorch(tab: Any, report: Report) -> N
     equality = tab.inner_text("#equality")
     error, allowed, logit, _ = map(float, re.findall(r"-?\d\.\de[-+]\d+", equality))
     assert 0 <= error < allowed / 10 and "matches PyTorch" in equality
-    assert logit == pytest.approx(report.data["snapshots"][-1]["rounding"]["logit"], rel=0.06)
-
-
-def test_console_functions_match_pytorch(tab: Any, report: Report) -> None:
-    for step, model in report.models.items():
-        seen = capture(model, ids_of(TEXT))
-        logits = ask(tab, f"logits('{TEXT}', {{step: {step}}})")
-        expected = seen.logits_BTV[0]
-        assert np.allclose(logits, expected, 0, 1e-4 * float(expected.abs().max()))
-        row = ask(tab, f"attention('{TEXT}', {L - 1}, 1, {{step: {step}}})")[7]
-        assert np.allclose(row, seen.layers[-1].weights_BHTS[0, 1, 7, :8], atol=1e-5)
-        tokens = generate(model, ids_of("to be"), 60, Sampling(temperature=0))
-        assert ask(tab, f"generate('to be', 60, {{step: {step}}})") == text_of(tokens)
-    with pytest.raises(Exception, match="step 77 must be one of 0, 1, 3"):
-        ask(tab, "logits('abc', {step: 77})")
+    assert logit == pytest.approx(report.data["snapshots"][-1]["rounding"], rel=0.06)
 
 
 def test_sampling_follows_the_model_probabilities(tab: Any, report: Report) -> None:
@@ -215,17 +200,6 @@ def test_unseen_tokens_are_skipped_and_the_last_view_stays(tab: Any, report: Rep
     assert tab.locator("#text [data-t]").count() == 9  # the window moves by half of block_size
     assert tab.locator("#text .before").all_inner_texts() == [*shown(text[:-9])]
     assert_predicts(tab, logits_of(report.models[3], "ny tokens")[-1])
-    act(tab, "#show-patch")
-    act(tab, "#typed", TEXT)
-    tab.wait_for_selector("body[data-filled]")
-    said, other = tab.inner_text("#patch-state"), tab.input_value("#other")
-    opacity = "each => getComputedStyle(each).opacity"
-    for text, dimmed in (("\u00e9to b", "0.4"), (other, "1")):
-        act(tab, "#other", text)
-        for place in ("#patches", "#patch-legend"):
-            assert tab.eval_on_selector(place, opacity) == dimmed
-        assert ("never saw" in tab.inner_text("#patch-state")) == (text != other)
-    assert tab.inner_text("#patch-state") == said
 
 
 @torch.no_grad()
@@ -233,8 +207,6 @@ def test_edited_model_of_an_earlier_step_matches_pytorch(tab: Any, report: Repor
     model, text, data = report.models[1], "and so it be", report.data["snapshots"][1]
     act(tab, "#typed", text)
     act(tab, "#slider", "1")
-    act(tab, "#temperature", "-1")
-    assert tab.inner_text("#continuation").startswith("temperature: ")
     act(tab, "#temperature", "0")
     select(tab, HEADS.index("L1H0"))
     act(tab, "#ablate")
@@ -263,11 +235,6 @@ def test_edited_model_of_an_earlier_step_matches_pytorch(tab: Any, report: Repor
     p_V = lens_TV[2][4].softmax(-1)
     expected = [*p_V.topk(3).values.tolist(), float(p_V[CHARS.index(text[5])])]
     assert read(tab, "#lens-readout") == pytest.approx(expected, abs=6e-4)
-    act(tab, "#show-scores")
-    copying = data["copying"]
-    expected = [copying["first"], copying["second"], np.log(len(CHARS))]
-    assert read(tab, "#copying") == pytest.approx(expected, abs=6e-4)
-    assert "no copying yet" in tab.inner_text("#copying")
     act(tab, "#undo")
     assert_predicts(tab, before_TV[-1])
 
@@ -303,36 +270,6 @@ def test_patching_matches_pytorch(tab: Any, report: Report) -> None:
     point_at(tab, r, t, "#patches", click=True)
     settle(tab)
     assert_predicts(tab, end_V, before_V)
-
-
-def test_patches_come_from_the_second_text_on_show(tab: Any, report: Report) -> None:
-    """Also if it is typed after the patch, has a token that the model never saw, or is cleared, so
-    that the page makes it; and if the first text or the snapshot changes."""
-
-    def assert_patched(text: str, step: int = 3) -> None:
-        model = report.models[step]
-        other = tab.input_value("#other").replace("\u00e9", "")
-        z_TD = capture(model, ids_of(other)).layers[2].z_BHTD[0, 0]
-        patch = {"layer": 2, "head": 0, "position": 11, "row": z_TD[11].tolist()}
-        assert_predicts(tab, logits_of(model, text, patch)[-1], logits_of(model, text)[-1])
-
-    act(tab, "#show-patch")
-    tab.check("#by-head")
-    tab.wait_for_selector("body[data-filled]")
-    tab.fill("#other", "so by it who")
-    tab.wait_for_selector("body[data-filled]")
-    point_at(tab, HEADS.index("L2H0"), 11, "#patches", click=True)
-    settle(tab)
-    assert_patched(TEXT)
-    for other in ("we met a \u00e9cat", "to be or not", ""):
-        act(tab, "#other", other)
-        assert bool(tab.input_value("#other")) == bool(other)
-        tab.focus("#typed")
-        act(tab, "#typed", TEXT if other else TEXT[::-1])
-        assert_patched(tab.input_value("#typed"))
-    assert tab.input_value("#other") not in ("", "to be or not")
-    act(tab, "#slider", "1")
-    assert_patched(TEXT[::-1], step=1)
 
 
 def boxes(tab: Any) -> list[Any]:
@@ -417,25 +354,6 @@ def test_chosen_token_is_followed_through_the_text(tab: Any, report: Report) -> 
         assert_drawn(tab, "#distances", weight_T[known])
     tab.fill("#chosen", "never")
     assert tab.get_attribute("#chosen", "aria-invalid") == "true"
-    tab.fill("#chosen", "␣")
-    name = tab.evaluate(CHOOSE_SECOND)
-    assert settle(tab).input_value("#chosen") == name
-    wait_for_address(tab, f"token={shown(CHARS).index(name)}")
-    tab.reload()
-    assert settle(tab).input_value("#chosen") == name and tab.is_visible("#chances polyline")
-
-
-def test_head_read_from_the_weights_matches_pytorch(tab: Any, report: Report) -> None:
-    select(tab, 0)
-    act(tab, "#show-alone")
-    names = sorted({*TEXT}, key=CHARS.index)
-    q, k = "t", "e"
-    at = names.index(q), names.index(k)
-    point_at(tab, *at, "#alone-scores", click=True)
-    layer = capture(report.models[3], ids_of(k + q)).layers[0]  # at a distance of 1
-    score = layer.q_BHTD[0, 0, 1] @ layer.k_BHSD[0, 0, 0] / 8**0.5
-    assert read(tab, "#alone-readout")[0] == pytest.approx(float(score), abs=6e-4)
-    assert tab.is_visible("#alone-curve")
 
 
 def test_table_through_an_earlier_head_matches_pytorch(tab: Any, report: Report) -> None:
@@ -448,15 +366,9 @@ def test_table_through_an_earlier_head_matches_pytorch(tab: Any, report: Report)
     assert tab.input_value(writer) == str(np.argmax(previous))
     tab.check("#alone-all")
     point_at(tab, 3, 5, "#alone-scores", click=True)
-    for head in range(2 * H):
-        tab.select_option(writer, str(head))
-        scores = scores_through(report.models[3], divmod(head, H), (2, 0))
-        own = int((scores.argmax(1) == torch.arange(len(CHARS))).sum())
-        caption = tab.inner_text("#alone-section figcaption >> nth=0")
-        assert f"diagonal in {own} of {len(CHARS)} rows" in caption
-        assert f"through {HEADS[head]}: " in tab.inner_text("#alone-readout")
-        assert read(tab, "#alone-readout")[0] == pytest.approx(float(scores[3, 5]), abs=6e-4)
     tab.select_option(writer, str(H))  # which is not earlier than the next head
+    scores = scores_through(report.models[3], (1, 0), (2, 0))
+    assert read(tab, "#alone-readout")[0] == pytest.approx(float(scores[3, 5]), abs=6e-4)
     select(tab, H)
     settle(tab)
     assert tab.input_value(writer) == str(np.argmax(previous[:H]))
@@ -539,46 +451,6 @@ def test_ablating_a_circuit_node_matches_pytorch(tab: Any, report: Report) -> No
         assert read(tab, "#circuit-section output")[-1] == pytest.approx(difference, abs=6e-3)
 
 
-def test_long_goal_of_a_circuit_is_whole(show: Show, report: Report) -> None:
-    html = make_html(report.data, report.weights)
-    tab = show(altered(html, "sign: ofScore ? head", "sign: !ofScore ? 'a token '.repeat(6)"))
-    act(tab, "#show-circuit")
-    tab.select_option("#circuit-section select >> nth=1", "10")
-    tab.click("#text .token >> nth=1")
-    settle(tab)
-    label, picture = (tab.locator(f".circuit{part}").bounding_box() for part in (" .goal", ""))
-    assert label["x"] + label["width"] <= picture["x"] + picture["width"]
-
-
-def test_page_says_in_sentences_what_is_edited(show: Show) -> None:
-    words = (
-        "L2H1=mean",
-        "L0.attn",
-        "L0.mlp",
-        "hide@1",
-        "move@2/!L0H1=-3",
-        "patch@3/L1",
-        "patch@9/L1H0",
-    )
-    sentences = [
-        "L2H1 is ablated with its mean.",
-        "The heads of layer 0 are ablated.",
-        "The MLP of layer 0 is ablated.",
-        "The key of token 1 'o' is hidden from all heads.",
-        "The key of token 2 '↵' is moved by -3 in all heads but L0H1.",
-        "The input of layer 1 at token 3 'b' is from the second text.",
-        "The output of L1H0 at token 9 (not in this text) is from the second text.",
-    ]
-    address = "#" + urlencode({"text": "to\nbe", "edit": words}, doseq=True)
-    tab = show(address=address)
-    said = tab.locator("#edit-list p")
-    assert said.all_inner_texts() == [f"{sentence} Undo" for sentence in sentences]
-    act(tab, "#edit-list button >> nth=4")
-    assert said.all_inner_texts() == [f"{says} Undo" for says in sentences[:4] + sentences[5:]]
-    act(tab, "#reset")
-    assert said.count() == 0 and tab.input_value("#typed") == "to\nbe"
-
-
 def test_back_button_restores_the_state(tab: Any) -> None:
     """test_stale.py tests addresses."""
     act(tab, "#typed", "so be it")
@@ -614,6 +486,20 @@ def test_continuation_is_written_as_shown(tab: Any) -> None:
     name = tab.inner_text(".write >> nth=1")
     act(tab, ".write >> nth=1")
     assert shown(tab.input_value("#typed")) == "to␣" + name
+
+
+@torch.no_grad()
+def test_edit_of_a_position_stays_behind_when_the_window_moves(tab: Any, report: Report) -> None:
+    act(tab, "#temperature", "0")
+    act(tab, "#text .token >> nth=6")
+    tab.select_option("#key-heads", index=2)
+    act(tab, "#hide-key")
+    text = TEXT  # as long as the context
+    for _ in range(9):
+        start = window_start(len(text) - 1, B)
+        edits = [] if start else [{"hide": 6}]
+        text += text_of([logits_of(report.models[3], text[start:], *edits)[-1].argmax()])
+    assert tab.inner_text("#continuation")[:9] == shown(text[B:])
 
 
 def test_selection_lasts_until_escape_and_in_the_address(tab: Any) -> None:
@@ -653,22 +539,6 @@ def test_arrows_in_a_map_reach_later_keys_only_before_the_mask(tab: Any) -> None
     assert "q 2 " in tab.inner_text("#readout") and "k 2 " in tab.inner_text("#readout")
 
 
-def test_address_says_what_is_on_show(show: Show) -> None:
-    """The stage, the score, and the token whose logit is explained."""
-    tab = show()
-    act(tab, "[data-stage=scores]")
-    tab.select_option("#measure", "ablation mean")
-    act(tab, ".bar-button >> nth=1")
-    before = read(tab, ".pick > span > span, #contributions .number")
-    address = wait_for_address(tab, "logit=")
-    tab = show(address=address)
-    assert tab.get_attribute("[data-stage=scores]", "aria-pressed") == "true"
-    assert tab.input_value("#measure") == "ablation mean"
-    assert read(tab, ".pick > span > span, #contributions .number") == before
-    press(tab, "r")
-    tab.wait_for_function("() => location.hash === '#more=true'")
-
-
 def test_address_of_what_the_page_lacks_is_named(show: Show) -> None:
     strange = "edit=L9H0%3Dzero&edit=patch@99/L0&edit=hide@1/L0&edit=x&step=77&head=L9H9"
     strange += "&edit=move@1/L0H0%3D12&edit=move@1/L0%3D2&edit=hide@1/!L1&color=x&token=99"
@@ -698,7 +568,8 @@ def test_page_cut_in_a_download_says_so(show: Show, report: Report) -> None:
 # --- display -------------------------------------------------------------------------------------
 
 
-CONTROLS = """() => [...document.querySelectorAll("button, select, input, textarea, summary, canvas")]
+CONTROLS = """() => [...document.querySelectorAll(
+    "button, select, input, textarea, summary, canvas")]
   .filter((each) => each.checkVisibility() && each.tabIndex > -2 && !each.disabled)
   .filter((each) => !each.matches("canvas:not([tabindex])")).length"""
 
@@ -707,7 +578,7 @@ def assert_calm(tab: Any) -> None:
     """Check that few controls are on show until More is pressed, and that the network is near."""
     few = tab.evaluate(CONTROLS)
     assert few <= 25
-    stops = []
+    stops = list[str]()
     while "pick" not in stops and len(stops) < 10:
         tab.keyboard.press("Tab")
         stops.append(tab.evaluate("document.activeElement.id || document.activeElement.className"))
@@ -719,6 +590,83 @@ def assert_calm(tab: Any) -> None:
     wait_for_address(tab, "more=true")
     act(tab, "#all")
     assert tab.evaluate(CONTROLS) == few
+
+
+# Elements whose text does not fit, by either axis. What scrolls on purpose says so by its class.
+CUT = """() => [...document.querySelectorAll("body *")].filter((each) => {
+  const { display, overflowX } = getComputedStyle(each);
+  if (display === "inline" || !each.clientWidth || !each.checkVisibility()) return false;
+  if (each.closest("svg, select, input, textarea, table, #about, .scroll")) return false;
+  if (each.matches("#bar > .controls, #ruler")) return false;
+  const isHigh = each.matches("#told, #step, #edits, #change, #readout, #key-name, #line-end");
+  return each.scrollWidth > each.clientWidth + 1 ||
+    isHigh && each.scrollHeight > each.clientHeight + 1;
+}).map((each) => `${each.id || each.className}: ${each.textContent.trim().slice(0, 50)}`)"""
+SIZES = {"screen": (1280, 720), "notebook": (1000, 700), "phone": (390, 844)}
+EDITS = "edit=L1H0%3Dzero&edit=move%403/L2H1%3D5"
+STATES = [
+    "guide=1",
+    f"guide=2&at=9.4&{EDITS}",
+    "guide=3&at=9.4",
+    f"guide=4&at=9.4&more=true&{EDITS}",
+    f"color=probability&token=4&at=3&{EDITS}&more=true",
+    "mlp=1&more=true&logit=3",
+    *(f"more=true&panel={panel}" for panel in ("lens", "patch", "scores", "alone", "circuit")),
+]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_no_text_is_cut_and_nothing_moves(show: Show, size: str) -> None:
+    """On a laptop, which has as much room as 1920 x 1080 at 150%, in a notebook, on a phone."""
+    tab = show(calm=True)
+    tab.set_viewport_size(dict(zip(("width", "height"), SIZES[size], strict=True)))
+    for state in STATES:
+        tab.evaluate("(state) => { location.hash = state; }", state)
+        tab.evaluate("new Promise(requestAnimationFrame)")
+        settle(tab).evaluate("new Promise(requestAnimationFrame)")
+        assert tab.evaluate(CUT) == [], state
+        assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), state
+        if "panel" in state or "edit" in state or "mlp" in state:
+            continue
+        places = tab.evaluate(PLACES)
+        act(tab, ".pick[tabindex='0'] + .cutter")
+        assert tab.evaluate(CUT) == [] and tab.evaluate(PLACES) == places, state
+        press(tab, "u")
+
+
+@torch.no_grad()
+def test_end_of_a_line_is_a_headline(show: Show, report: Report) -> None:
+    """The first column of the last line after which a newline is likely, without edits and with
+    them. The text has the full width, a row for each line, and does not scroll."""
+    text, model = "to be\nor not", report.models[1]
+    newline, begin = CHARS.index("\n"), text.rindex("\n") + 1
+
+    def says(logits_TV: torch.Tensor) -> str:
+        p_T = logits_TV.softmax(-1)[begin:, newline]
+        likely = (p_T >= 0.3).nonzero().flatten().tolist()
+        return f"after column {likely[0] + 1}" if likely else "nowhere"
+
+    tab = show(address=f"#{urlencode({'text': text, 'step': 1, 'color': 'probability'})}")
+    found = {says(logits_of(model, text))}
+    assert tab.inner_text("#line-end").endswith(f" {says(logits_of(model, text))}.")
+    for name in HEADS:
+        act(tab, f".cutter[value='{name}']")
+        off = {"layer": int(name[1]), "head": int(name[3]), "off": "zero"}
+        before, after = (says(logits_of(model, text, *edits)) for edits in ([], [off]))
+        expected = f" {before} without the edits, and {after} with them."
+        assert tab.inner_text("#line-end").endswith(expected)
+        found.add(after)
+        act(tab, f".cutter[value='{name}']")
+    assert len(found) > 1
+    act(tab, "#typed", "a" * 11 + "\n")
+    assert tab.locator("#ruler span").all_inner_texts() == ["10", "20"]
+    tenth = tab.locator("#text .token >> nth=9").bounding_box()
+    assert tab.locator("#ruler span >> nth=0").bounding_box()["x"] == pytest.approx(
+        tenth["x"], abs=1
+    )
+    wide = "document.querySelector('#text-section').clientWidth > innerWidth - 60"
+    assert tab.evaluate(wide)
+    assert tab.eval_on_selector("#text", "each => each.scrollHeight <= each.clientHeight")
 
 
 def test_page_is_calm_until_more_is_pressed(show: Show) -> None:
@@ -735,46 +683,6 @@ def test_page_is_calm_until_more_is_pressed(show: Show) -> None:
     ):  # what is in use is on show
         assert not show(calm=True).is_visible(control)
         assert show(address=f"#{address}", calm=True).is_visible(control)
-
-
-def test_text_is_broken_at_its_newlines(tab: Any) -> None:
-    """A long line wraps. The label of a token says its column."""
-    for text in ("to\n\nbe or no", TEXT):
-        act(tab, "#typed", text)
-        boxes = [span.bounding_box() for span in tab.locator("#text .token").all()]
-        left, rows = boxes[0]["x"], sorted({box["y"] for box in boxes})
-        lines = text.splitlines(keepends=True)
-        places = [(row, column) for row, line in enumerate(lines) for column in range(len(line))]
-        for box, (row, column) in zip(boxes, places, strict=True):
-            assert box["y"] == rows[row] and (box["x"] == left) == (column == 0)
-        tab.hover("#text .token >> nth=9")
-        label = f"token 9 '{shown(text[9])}', column {places[9][1] + 1}"
-        assert tab.inner_text("#text-note").endswith(f"from {label}.")
-    act(tab, "#typed", "a" * 300)
-    assert tab.eval_on_selector("#text", "each => each.scrollWidth <= each.clientWidth")
-
-
-def test_selected_token_of_many_lines_is_in_view(tab: Any) -> None:
-    """Also after an edit, and in a page that opens with it."""
-    tab.set_viewport_size({"width": 1280, "height": 720})
-
-    def in_view() -> list[bool]:
-        frame = tab.locator("#text").bounding_box()
-        spans = [span.bounding_box() for span in tab.locator("#text .token").all()]
-        assert frame["y"] + frame["height"] < 400
-        return [
-            -1 < span["y"] - frame["y"] < frame["height"] - span["height"] + 1 for span in spans
-        ]
-
-    act(tab, "#typed", "\n" * B)
-    assert in_view()[-1] and not in_view()[0]
-    for q in (B - 1, 0):
-        point_at(tab, q, 0, click=True)
-        act(tab, "#ablate")
-        assert in_view()[q] and not in_view()[B - 1 - q]
-    wait_for_address(tab, "at=0.0")
-    tab.reload()
-    assert in_view()[0] and not in_view()[-1]
 
 
 @torch.no_grad()
@@ -798,9 +706,6 @@ def test_hovering_shows_the_numbers_of_pytorch(tab: Any, report: Report) -> None
     own, after = (float(p_TV[t - 1, CHARS.index(TEXT[t])]) for t in (9, 10))
     assert read(tab, "#next p") == pytest.approx([after, -np.log(own)], abs=6e-4)
     assert tab.locator("#text .token.masked").all_inner_texts() == [*TEXT[10:]]
-    pixels = """canvas => [...canvas.getContext("2d").getImageData(0, 0, 12, 12).data]"""
-    colors = np.array(tab.eval_on_selector(".pick canvas", pixels)).reshape(B, B, 4)
-    assert ((colors[..., 3] > 0) == np.tril(np.ones((B, B), bool))).all()  # zeros are opaque
 
 
 @torch.no_grad()
@@ -844,17 +749,11 @@ def test_query_meets_key_as_in_trace(tab: Any, report: Report) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("step", [1, 3])
-def test_key_that_can_tell_what_came_before_names_the_head(
-    tab: Any, report: Report, step: int
-) -> None:
-    """An earlier head that attends from the key to the token before it, unless it is ablated.
-
-    At step 3, all heads are nearly uniform.
-    """
-    tab.fill("#slider", str([0, 1, 3].index(step)))
+def test_key_that_can_tell_what_came_before_names_the_head(tab: Any, report: Report) -> None:
+    """An earlier head that attends from the key to the token before it, unless it is ablated."""
+    tab.fill("#slider", "1")
     act(tab, "#typed", "to be to be")
-    seen = capture(report.models[step], ids_of("to be to be"))
+    seen = capture(report.models[1], ids_of("to be to be"))
     weights_HTS = torch.cat([layer.weights_BHTS[0] for layer in seen.layers[:2]])
     select(tab, 5)
     press(tab, "2")
@@ -867,9 +766,6 @@ def test_key_that_can_tell_what_came_before_names_the_head(
         assert says == bool(weight_H[best] >= max(0.3, 2 / (k + 1)))  # twice uniform attention
         named |= {k: best} if says else {}
     assert len(named) < 10
-    if step == 3:
-        assert not named and (weights_HTS[:, 1, 0] > 0.3).all()
-        return
     k, best = named.popitem()
     select(tab, best)
     press(tab, "x")
@@ -895,20 +791,8 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
     best = logits_V.argsort(descending=True)[:4]
     expected = [attended, out_C.norm(), logits_V[CHARS.index("e")], *logits_V[best]]
     assert read(tab, "#step p") == pytest.approx([*map(float, expected)], abs=6e-3)
-    assert tab.locator("#step .raised b").all_inner_texts() == [
-        f"'{c}'" for c in shown(text_of(best))
-    ]
-    ranks = []
-    for k in range(10):
-        added_C = weight("blocks.2.attn.out.weight")[:, 8:] @ layer.v_BHSD[0, 1, k]
-        direct_V = weight("head.weight") @ (
-            (added_C - added_C.mean()) * weight("final_norm.weight")
-        )
-        ranks.append(1 + int((direct_V > direct_V[CHARS.index(text[k])]).sum()))
-        point_at(tab, 9, k)
-        says = "more than any other" if ranks[-1] == 1 else f"rank {ranks[-1]} of {len(CHARS)}"
-        assert tab.inner_text("#step p >> nth=1").endswith(f", {says}.")
-    assert len({*ranks}) > 1
+    rank = 1 + int((logits_V > logits_V[CHARS.index("e")]).sum())
+    assert tab.inner_text("#step p >> nth=1").endswith(f", rank {rank} of {len(CHARS)}.")
     tab.mouse.move(0, 0)
 
     act(tab, "#steps button >> nth=4")
@@ -924,33 +808,18 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
         f"Ablate {name}\t{before + changes[name]:.3f} ({changes[name]:+.2f})" for name in names
     ]
     assert [row[: len(each)] for row, each in zip(rows, expected, strict=True)] == expected
-    step = report.data["snapshots"][-1]["step"]
-    assert tab.inner_text("#step p >> nth=0").endswith(f" (step {step}).")
     act(tab, "#step button >> nth=0")
     assert read(tab, "#change")[-1] == pytest.approx(changes[worst[0]], abs=6e-4)
     assert tab.inner_text("#step button >> nth=0") == f"Restore {worst[0]}"
+
+
+def test_nothing_moves_on_one_screen(tab: Any) -> None:
     tab.set_viewport_size({"width": 1280, "height": 720})
-    press(tab, "u")
     places = tab.evaluate(PLACES)
     assert places[-1][1] <= 720
-    for key in "12345":  # one screen, on which nothing moves
+    for key in "12345x":
         press(tab, key)
-        press(tab, "x")
         assert tab.evaluate(PLACES) == places
-        press(tab, "x")
-        point_at(tab, 5, 3)
-        assert tab.evaluate(PLACES) == places
-        tab.mouse.move(0, 0)
-        assert settle(tab).evaluate(PLACES) == places
-    act(tab, ".cutter[value='L0.attn']")
-    act(tab, ".cutter[value='L0.mlp']")
-    tab.select_option("#measure", "ablation zero")
-    tab.focus("#typed")
-    tab.keyboard.press("End")
-    for letter in "ré":  # the model never saw the second
-        tab.keyboard.insert_text(letter)
-        assert settle(tab).evaluate(PLACES) == places
-    assert "never saw 'é'" in tab.inner_text("#text-state")
 
 
 def test_guided_steps_are_true_of_an_edited_model(show: Show) -> None:
@@ -981,14 +850,16 @@ def test_selected_head_shows_its_ablation(tab: Any, report: Report) -> None:
     tab.select_option("#measure", "ablation mean")
     assert "only at step 3;" in tab.inner_text("#formation-note")
     assert read(tab, ".pick > span > span") == pytest.approx(ablation["mean"], abs=6e-4)
-    tab.set_viewport_size({"width": 1280, "height": 720})
-    fits = "frame => frame.scrollHeight <= frame.clientHeight"
-    assert tab.eval_on_selector("#network-section .scroll", fits)
 
 
 def test_big_letters_show_one_part_alone(show: Show) -> None:
     tab = show()
-    parts = {"head": ["steps"], "network": ["network"], "text": ["text", "next"], "bar": ["bar"]}
+    parts = {
+        "head": ["text", "steps"],
+        "network": ["network"],
+        "text": ["text", "next"],
+        "bar": ["bar"],
+    }
     for part, alone in parts.items():
         press(tab, "b")
         wait_for_address(tab, f"big={part}")
@@ -999,27 +870,24 @@ def test_big_letters_show_one_part_alone(show: Show) -> None:
     assert tab.is_visible("#live") and tab.is_visible("#bar") and tab.is_visible("#more")
 
 
-def test_big_letters_step_through_a_map_that_does_not_fit(show: Show, report: Report) -> None:
-    tab = show(address=f"#big=head&head=L1H1&text={TEXT.replace(' ', '+')}")
-    tab.set_viewport_size({"width": 700, "height": 400})
-    weights = capture(report.models[3], ids_of(TEXT)).layers[1].weights_BHTS[0, 1]
-    side = float(tab.get_attribute("#map", "data-side"))
-    assert (
-        "Only a part" in tab.inner_text("#readout")
-        and 0.85 * side >= 20
-        and side * len(TEXT) > tab.evaluate("map.clientHeight")
-    )
-    for row, column in ((2, 1), (5, 5)):  # of the part on show
-        point_at(tab, row, column)
-        q, k = map(int, re.findall(r"\b[qk] (\d+)", tab.inner_text("#readout")))
-        assert q > row and k > column
-        assert read(tab, "#readout")[0] == pytest.approx(float(weights[q, k]), abs=6e-4)
-    tab.mouse.move(0, 0)
-    for up in range(1, len(TEXT)):
-        press(tab, "ArrowUp")
-        q = len(TEXT) - 1 - up
-        assert f"q {q} " in tab.inner_text("#readout")
-        assert read(tab, "#readout") == pytest.approx([float(weights[q].max())], abs=6e-4)
+def test_big_letters_show_whole_steps_beside_the_map(show: Show) -> None:
+    """With the text, its arcs and what colors mean. The sentence about a cell moves nothing."""
+    tab = show(address="#big=head&head=L1H1")
+    tab.set_viewport_size({"width": 1280, "height": 720})
+    for key in "12345":
+        press(tab, key)
+        places = tab.evaluate(PLACES)
+        point_at(tab, 5, 3)
+        settle(tab)
+        if key in "15":  # the sentences of others are about the cell
+            assert tab.evaluate(PLACES) == places
+        assert tab.locator("#arcs path").count() > 0
+        mapped, text = (tab.locator(each).bounding_box() for each in ("#map", "#text"))
+        assert text["x"] >= mapped["x"] + mapped["width"] and text["y"] < mapped["y"] + 200
+        whole = "each => each.scrollHeight <= each.clientHeight"
+        assert all(tab.eval_on_selector(f"#{each}", whole) for each in ("step", "steps-section"))
+        assert tab.locator(".legend:visible").count() == 2
+        tab.mouse.move(0, 0)
 
 
 def test_keyboard_selects_edits_and_plays(tab: Any) -> None:
@@ -1028,11 +896,7 @@ def test_keyboard_selects_edits_and_plays(tab: Any) -> None:
     act(tab, "#contributions td button >> nth=0")
     assert tab.inner_text(SELECTED) == "L0H0"
     tab.check("#contributions input")  # relative to the runner-up
-    name = tab.inner_text(".write >> nth=0")
-    assert (
-        f"minus '{name}'" in tab.inner_text("#contributions")
-        and read(tab, "#contributions .number") != before
-    )
+    assert read(tab, "#contributions .number") != before
     for key, head in (("Right", 1), ("Down", 3), ("Left", 2), ("Left", 2), ("Up", 0)):
         press(tab, f"Arrow{key}")
         assert tab.inner_text(SELECTED) == HEADS[head]
@@ -1045,35 +909,6 @@ def test_keyboard_selects_edits_and_plays(tab: Any) -> None:
     assert tab.inner_text("#steps [aria-pressed=true]") == "1 Type"
     assert tab.input_value("#typed") == TEXT + "xu"
     tab.wait_for_selector("body[data-snapshot='1']")
-
-
-def test_chart_has_ticks_at_their_steps_and_labels_off_its_curve(
-    show: Show, report: Report
-) -> None:
-    baselines = {"uniform": 2.9, "unigram": 2.85, "bigram": 1, "3-gram": 0.98, "4-gram": 0.4}
-    data = json.loads(json.dumps(report.data | {"baselines": baselines}))
-    for snapshot, loss in zip(data["snapshots"], (3, 2.8, 0.5), strict=True):
-        snapshot["lens_loss"][-1] = loss
-    tab = show(make_html(data, report.weights))
-    first, middle, last = tab.eval_on_selector_all(
-        "#loss circle", "all => all.map(a => a.cx.baseVal.value)"
-    )
-    power = np.log((middle - first) / (last - first)) / np.log(1 / 3)
-    two = first + (last - first) * (2 / 3) ** power
-    ticks = "all => Object.fromEntries(all.map(a => [a.textContent, a.x.baseVal[0].value]))"
-    expected = pytest.approx({"step 0": first, "1": middle, "2": two, "3": last})
-    assert tab.eval_on_selector_all("#loss text:not(.label)", ticks) == expected
-    clear = """labels => labels.map(label => {
-      const { x, y, width, height } = label.getBBox(), line = document.querySelector("polyline");
-      return [...Array(999).keys()].map(i => line.getPointAtLength(i))
-        .every(p => p.x < x || p.x > x + width || p.y < y || p.y > y + height);
-    })"""
-    assert tab.eval_on_selector_all("#loss .label", clear) == [True, True]
-    assert tab.locator("#loss .label").all_text_contents() == ["below uniform", "below 3-gram"]
-    levels = tab.locator("#loss .axis > title").all_text_contents()
-    assert levels == ["uniform", "bigram", "3-gram"]  # the 4-gram is out of range
-    tab.hover("#loss .label")
-    assert tab.inner_text("#term").endswith("uniform guess")
 
 
 def test_page_opens_with_the_best_step_and_later_ones_can_be_visited(
@@ -1101,23 +936,8 @@ def test_page_opens_with_the_best_step_and_later_ones_can_be_visited(
     )
 
 
-def test_picture_is_of_the_open_panel_or_the_selected_head(tab: Any, tmp_path: Path) -> None:
-    """The cells of a saved map have the colors of the page; a table has no picture."""
-    picture = """async (base64) => {
-      const image = document.createElement("img");
-      image.src = `data:image/png;base64,${base64}`;
-      await image.decode();
-      const { left, top, side } = map.dataset;
-      const cells = (source, scale, edge) => {
-        const { width, height } = source, canvas = new OffscreenCanvas(width, height);
-        const context = canvas.getContext("2d", { willReadFrequently: true });
-        context.drawImage(source, 0, 0);
-        const at = (start, i) => scale * (edge + Number(start) + (i + 0.5) * side);
-        return [...Array(12).keys()].map((k) =>
-          `${context.getImageData(at(left, k), at(top, 11), 1, 1).data}`);
-      };
-      return [cells(image, 3, 10), cells(map, devicePixelRatio, 0)];
-    }"""
+def test_picture_is_of_the_open_panel_or_the_selected_head(tab: Any) -> None:
+    """A table has no picture."""
     select(tab, 5)
     for panel, name in ((None, "L2H1"), ("lens", "L2H1"), ("circuit", "circuit")):
         if panel:
@@ -1125,21 +945,10 @@ def test_picture_is_of_the_open_panel_or_the_selected_head(tab: Any, tmp_path: P
         with settle(tab).expect_download() as download:
             tab.click("#save")
         assert download.value.suggested_filename == f"plain {name}.png"
-        download.value.save_as(tmp_path / "a.png")
-        content = base64.b64encode((tmp_path / "a.png").read_bytes()).decode()
-        saved, on_page = tab.evaluate(picture, content)
-        assert len({*on_page}) > 5 and (saved == on_page) == (name == "L2H1")
+        assert len(Path(download.value.path()).read_bytes()) > 10_000
 
 
-def test_model_that_never_was_a_run_has_no_step(show: Show, report: Report) -> None:
-    data = {**report.data, "snapshots": report.data["snapshots"][-1:], "saved": 1}
-    data["run"] = {**data["run"], "step": 0}
-    data["snapshots"] = [{**data["snapshots"][0], "step": 0}]
-    tab = show(make_html(data, report.weights[:1]))
-    assert not re.search("step [0-9]|--train", tab.inner_text("body"))
-
-
-def test_hostile_text_is_shown_literally_on_a_narrow_screen(show: Show, report: Report) -> None:
+def test_hostile_text_is_shown_literally(show: Show, report: Report) -> None:
     data = json.loads(json.dumps({**report.data, "snapshots": report.data["snapshots"][-1:]}))
     data["run"]["name"] = data["run"]["config"]["data"]["source"] = HOSTILE * 4
     data["checks"][0]["where"] = HOSTILE
@@ -1150,11 +959,6 @@ def test_hostile_text_is_shown_literally_on_a_narrow_screen(show: Show, report: 
     act(tab, "#typed", HOSTILE)
     assert "".join(tab.locator("#text .token").all_inner_texts()) == shown(HOSTILE)
     assert tab.locator("img").count() == 0 and tab.locator("script").count() == 3
-    act(tab, "#typed", "a \t\x07\u0301\u202e\u5317\U0001f389")
-    expected = "a ␣ ⇥ ␇ ◌\u0301 U+202E \u5317 \U0001f389"
-    assert tab.locator("#text .token").all_inner_texts() == expected.split(" ")
-    tab.set_viewport_size({"width": 390, "height": 900})
-    assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.parametrize(
@@ -1174,7 +978,8 @@ def test_kinds_of_attention_match_pytorch(
     model = open_run(run, "best").model()
     edit = {"layer": 1, "head": 1, "position": 2, "by": 4}
     assert_predicts(tab, logits_of(model, TEXT, edit)[-1], logits_of(model, TEXT)[-1])
-    assert_meets(tab, rounded(model, False), 1, q=10, k=4)
+    for head, k in ((1, 4), (5, 7)):  # the windows of layers differ
+        assert_meets(tab, rounded(model, False), head, q=10, k=k)
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe"])

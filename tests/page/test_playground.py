@@ -1,6 +1,7 @@
 """The playground in a browser: it trains a GPT by itself, and what it saves opens in PyTorch."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import torch
 import page.playground
 from common.errors import UserError
 from configs.load import read_config
-from data.batches import task_batches
 from data.tokenizer import BPETokenizer, train_bpe
 from page.playground import make_playground
 from tests.conftest import make_run
@@ -67,7 +67,7 @@ def steps_of(tab: Any) -> list[int]:
 def test_a_model_learns_while_one_watches(play: Open) -> None:
     tab = play()
     before = logits(tab, "abcabc", 0)
-    assert "3.466" in tab.inner_text("#step") and steps_of(tab) == [0]
+    assert steps_of(tab) == [0]
     found = train(tab, 70)
     assert found["step"] == 70 and found["loss"] < np.log(32) - 0.1
     assert 0.05 < found["accuracy"] < 1
@@ -83,14 +83,11 @@ def test_a_model_learns_while_one_watches(play: Open) -> None:
     assert np.array_equal(logits(tab, "abcabc", middle), read[middle])
     tab.fill("#slider", "0")
     assert "step 0 of 200 ·" in settle(tab).inner_text("#moment")
-    tab.click("#show-scores")
-    scores = settle(tab).inner_text("#scores")
-    assert "weight on match" in scores and "ablation" not in scores
     assert "PyTorch" not in tab.inner_text("body")
 
 
 def test_heads_are_ablated_while_it_trains(play: Open) -> None:
-    tab = play(f"{TINY}&pace=5&max_steps=3")
+    tab = play(f"{TINY}&pace=5&max_steps=20")
     tab.select_option("#set-pace", "1")
     assert "pace=1" in tab.url
     tab.click("#train")
@@ -101,20 +98,20 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
     tab.wait_for_function("() => glassgpt.steps.length > 2")
     assert "ablated" in tab.inner_text("#edit-list")
     tab.click("#train")
-    tab.wait_for_selector("text=Train >> visible=true")
+    tab.wait_for_selector("#train:text-is('Train')")  # not another text with that word
     tab.select_option("#set-pace", "fastest")
     settle(tab).keyboard.press("u")
-    for steps in (3, 6):  # Train ends at max_steps, and goes on from there
+    for steps in (20, 40):  # Train ends at max_steps, and goes on from there
         tab.fill("#slider", "0")  # Train shows the newest step again
         settle(tab).click("#train")
-        tab.wait_for_selector("text=Train on")
+        tab.wait_for_selector("#train:text-is('Train on')")
         assert steps_of(tab)[-1] == steps and f"step {steps} " in settle(tab).inner_text("#moment")
 
 
 def test_head_that_forms_is_selected_unless_the_reader_selects_another(play: Open) -> None:
     tab = play("?max_steps=20#head=L0H1")
     tab.click("#train")
-    tab.wait_for_selector("text=Train on")
+    tab.wait_for_selector("#train:text-is('Train on')")
     assert max(read(tab, SCORES)) < 0.3 and tab.inner_text(SELECTED) == "L0H1"
     assert settle(tab).inner_text("#source").startswith("Not yet? Press Train on.")
     tab.locator(".pick", has_text="L0H0").click()
@@ -153,22 +150,22 @@ def test_every_task_can_be_chosen(play: Open) -> None:
     assert len(labels) == 4 and not any(labels)
 
 
-def test_keys_move_only_with_rotary_positions(play: Open) -> None:
-    """They can always be hidden. The text of the task wrap begins with a newline."""
-    for positions, reason in (("none", "Keys cannot be moved: positions are none"), ("rotary", "")):
-        tab = play(f"{TINY}&task=wrap&positions={positions}")
-        tab.click("#text .token >> nth=0")
-        assert settle(tab).is_disabled("#key-by") == bool(reason)
-        tab.hover("#key-name")
-        assert tab.is_visible("#term") == bool(reason) and reason in tab.inner_text("#term")
-        tab.click("#steps button >> nth=2")
-        assert settle(tab).locator("#step input").count() == (not reason)  # before the rotation
-        tab.click("#hide-key")
-        assert (
-            settle(tab)
-            .inner_text("#edit-list")
-            .startswith("The key of token 0 '↵' is hidden from L0H")
-        )
+def test_line_that_is_too_long_ends_elsewhere_if_a_key_is_moved(play: Open) -> None:
+    """As the sentence about the task says, to the word."""
+    tab = play("?task=wrap&max_steps=200", calm=True)
+    train(tab, 200)
+    assert "Select that head, click the last ↵ of the text" in settle(tab).inner_text("#source")
+    before = tab.inner_text("#line-end")
+    first = int(before.removesuffix(".").split()[-1])
+    assert 24 <= first <= 34 and len(tab.inner_text("#text").splitlines()[-1]) > 40
+    moved = []
+    for head in range(tab.locator(".pick").count()):
+        tab.locator(".pick").nth(head).click()
+        tab.locator("#text .token", has_text="↵").last.click()
+        tab.fill("#key-by", "10")
+        moved.append(re.findall(r"after column (\d+)", settle(tab).inner_text("#line-end")))
+        tab.fill("#key-by", "0")
+    assert any(len(found) == 2 and found[0] != found[1] for found in moved)
 
 
 def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
@@ -185,13 +182,6 @@ def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
     tab.click("#show-circuit")
     rows = settle(tab).locator("#circuit-section .rank").all_text_contents()
     assert rows == ["embedding", "L0 heads", "L1 heads", "logit"]
-    nodes, labels = (
-        tab.locator(f".circuit {each}").evaluate_all(
-            "all => all.map((each) => each.attributes.y.value)"
-        )
-        for each in (".node text", ".rank")
-    )
-    assert {*nodes} <= {*labels[:-1]}
     for key in ("lens", "patch", "scores", "alone"):
         settle(tab).click(f"#show-{key}")
     for q, k, says in ((4, 0, "masked (the window is 4)"), (3, 0, "weight")):
@@ -239,12 +229,6 @@ def test_shared_keys_fit_the_heads(play: Open) -> None:
         tab.evaluate("window.confirm = () => true")
         train(tab, 1)
     assert "A: heads 1, key-value heads as heads, kept at step 1. " in tab.inner_text("#source")
-    tab.click("#more-settings summary")
-    assert tab.locator("#set-n_kv_head option").all_inner_texts() == ["as heads", "1", "2"]
-    with tab.expect_navigation():
-        tab.select_option("#set-n_head", "1")
-    assert not settle(tab).locator("#notices .trouble").count()
-    assert tab.input_value("#set-n_kv_head") == "as heads"
 
 
 SETTINGS = "task=flipflop&n_embd=16&n_head=1&workers=2"
@@ -264,18 +248,6 @@ def test_an_address_is_a_run(play: Open) -> None:
     assert "seed=7" in link
     again, other = run(play("?" + link.partition("?")[2])), run(play(f"?{SETTINGS}&seed=8"))
     assert first == again and first[0]["loss"] != other[0]["loss"]
-
-
-def test_learning_rates_of_the_address_are_used_from_the_first_step(play: Open) -> None:
-    """Each updates its own weights, and both at 0 none."""
-    rates = [(0, 0), (0, 0.02), (0.02, 0)]
-    found = []
-    for adamw, muon in rates:
-        tab = play(f"?{SETTINGS}&learning_rate={adamw}&muon_learning_rate={muon}")
-        before = logits(tab, "w0r0", 0)
-        train(tab, 2)
-        found.append(np.abs(logits(tab, "w0r0", 2) - before).max())
-    assert found[0] == 0 < min(found[1:])
 
 
 def test_training_goes_on_after_max_steps(play: Open) -> None:
@@ -305,7 +277,6 @@ def test_downloads_are_what_is_on_show(play: Open, tmp_path: Path) -> None:
     header = saved.header
     with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
         check_resume(saved, header.corpus, header.config.train)
-    assert saved.tokenizer == task_batches(header.config.data, 4, 0).tokenizer
     tab.click("#more-settings summary")
     tab.click("text=Copy config")
     config, _, note = tab.inner_text("#said").rpartition("\n")
@@ -331,23 +302,16 @@ def test_sums_are_typed_and_read_as_numbers(play: Open) -> None:
     tab.click("#write-one")
     assert settle(tab).input_value("#typed") == f"63 + 35 = {ahead[0]}"
     field.fill("63+97=")
-    said = settle(tab).inner_text("#text-state")
-    assert said.startswith("The model never saw '97' in training, and skips it.")
-    assert spans.all_inner_texts() == ["63", "+", "97", "="]
-    tab.click("#text .token >> nth=1")
-    likely = tab.inner_text(".write >> nth=0")
-    tab.click(".write >> nth=0")
-    assert settle(tab).input_value("#typed") == f"63 + {likely}"
-    field.fill("x")
-    assert "knows 0 1 2 3 " in settle(tab).inner_text("#text-state")
+    assert "never saw '97'" in settle(tab).inner_text("#text-state")
     assert play(f"?task=modular{address}").input_value("#typed") == "63 + 35 ="
 
 
 def test_pasted_text_is_trained_on(play: Open, tmp_path: Path) -> None:
     """By a press on Train, which asks before it replaces a trained model."""
     tab = play("?task=text&n_layer=1&n_embd=16&pace=fastest&max_steps=1")
-    assert "this page's script" in tab.inner_text("#training-text output")
-    assert len(tab.evaluate("glassgpt.vocab")) > 60
+    assert "stories" in tab.inner_text("#training-text output")
+    vocab = {*tab.evaluate("glassgpt.vocab")}
+    assert {*"Grandma ?"} <= vocab and "{" not in vocab
     train(tab, 1)
     tab.fill("#pasted", "too short")
     assert "41 more characters" in tab.inner_text("#training-text output")
@@ -365,7 +329,7 @@ def test_pasted_text_is_trained_on(play: Open, tmp_path: Path) -> None:
         tab.evaluate("window.confirm = () => true")
         with tab.expect_navigation():
             tab.click("#train")
-        tab.wait_for_selector("text=Train on >> visible=true")
+        tab.wait_for_selector("#train:text-is('Train on')")
         assert steps_of(settle(tab)) == [0, 1] and tab.input_value("#pasted") == text
         assert tab.inner_text("#training-text output") == f"The model has {says}"
     assert "".join(tab.evaluate("glassgpt.vocab")) == " .acehmnost"
@@ -408,26 +372,6 @@ def test_snapshots_thin_out(play: Open, file: Path, tmp_path: Path) -> None:
 
 # --- the top of the page -------------------------------------------------------------------------
 
-TOPS = {(1280, 720): 120, (1280, 650): 120, (390, 844): None}
-TOP = """[document.querySelector("#bar").offsetHeight,
-  document.querySelector("#live").getBoundingClientRect().top + scrollY]"""
-
-
-@pytest.mark.parametrize("size", TOPS, ids=str)
-def test_top_is_low_and_nothing_moves(play: Open, size: tuple[int, int]) -> None:
-    tab = play(TINY)
-    tab.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
-
-    def tops() -> tuple[float, float]:
-        bar, live = settle(tab).evaluate(TOP)
-        return bar, live
-
-    before = tops()
-    train(tab, 2)
-    tab.click("#ablate")
-    assert tops() == before
-    assert before[0] <= 120 and (TOPS[size] is None or before[1] <= 120)
-
 
 def test_page_is_calm_until_more_is_pressed(play: Open) -> None:
     assert_calm(play(calm=True))
@@ -443,14 +387,11 @@ def test_every_setting_explains_itself(play: Open) -> None:
         if tab.locator(f"#set-{key}").count():
             tab.focus(f"#set-{key}")
             assert tab.inner_text("#term").startswith(f"{key}: ") and tab.is_visible("#term")
-    tab.focus("#set-positions")
-    assert "Position encoding" in tab.inner_text("#term") and "Lesson 6." in tab.inner_text("#term")
     field = tab.locator("#set-weight_decay")
     field.fill("-1")
     field.press("Enter")
     assert tab.inner_text("#said") == "weight_decay cannot be -1, but 0 to 1e+30."
     tab.keyboard.press("Escape")
-    assert not tab.is_visible("#said")
     field.fill("0.25")
     with tab.expect_navigation():
         field.press("Enter")
@@ -564,8 +505,7 @@ def test_wrong_file_is_one_line_and_replaces_nothing(play: Open, tmp_path: Path)
     for i, (content, reason) in enumerate(wrong):
         (tmp_path / f"{i}.safetensors").write_bytes(content)
         tab.set_input_files("input[type=file]", tmp_path / f"{i}.safetensors")
-        tab.wait_for_selector(f"#said:has-text('{reason}')")
-        assert tab.inner_text("#said") == f"{i}.safetensors cannot be opened: {reason}."
+        tab.wait_for_selector(f"#said:has-text('{i}.safetensors cannot be opened: {reason}.')")
         tab.keyboard.press("Escape")
         assert steps_of(tab) == [0, 1] and tab.url.partition("#")[0].endswith(TINY)
     tab.evaluate("""() => {
@@ -613,56 +553,7 @@ def test_two_runs_are_compared(play: Open) -> None:
         captions[0].startswith("A: steps 200. L1H") and f"loss {losses[-1]:.3f}, acc" in captions[0]
     )
     assert captions[1].startswith("B: steps 3. L1H") and captions[0][14:] == captions[1][12:]
-    tab.evaluate("""() => {
-      const { prototype } = CanvasRenderingContext2D, { fillText } = prototype;
-      globalThis.drawn = [];
-      prototype.fillText = function (words, ...at) {
-        drawn.push(words);
-        fillText.call(this, words, ...at);
-      };
-    }""")
-    with tab.expect_download() as download:
-        tab.click("#save")
-    assert [words for words in tab.evaluate("drawn") if len(words) > 5] == captions
-    boxes = [each.bounding_box() for each in tab.locator("#compare-section canvas").all()]
-    content = Path(download.value.path()).read_bytes()
-    edges, lines = 10 + 2 * 10, 2 * 20  # between and around the maps, and for the captions
-    height = 3 * (sum(box["height"] for box in boxes) + edges + lines)
-    assert int.from_bytes(content[20:24], "big") == pytest.approx(height, abs=3)  # of a PNG
     wait_for_address(tab, "panel=compare")
     tab.click("text=Copy link")
     link = tab.inner_text("#said").split()[0]
     assert "max_steps=3" in link and "A.max_steps=200" in link and "panel=compare" in link
-    tab.keyboard.press("Escape")
-    for _ in range(5):  # after the map, the network, the text and the training
-        tab.keyboard.press("b")
-    assert settle(tab).locator("#compare-section canvas").count() == 2
-    inside = """canvas => {
-      const { left, right, bottom } = canvas.getBoundingClientRect();
-      return left >= 0 && right <= innerWidth && bottom <= innerHeight;
-    }"""
-    assert all(each.evaluate(inside) for each in tab.locator("#compare-section canvas").all())
-    tab.click("text=Everything")
-    assert tab.is_visible("#live")
-
-
-def test_a_link_of_two_runs_trains_both(play: Open) -> None:
-    tab = play("?task=flipflop&n_embd=16&positions=none&A.positions=rotary&A.seed=2&A.task=sink")
-    assert tab.inner_text("#notices .trouble").endswith("A.task is not a setting of this page.")
-    assert "A: positions rotary, seed 2" in tab.inner_text("#source")
-    assert train(tab, 1)["step"] == 1  # also without A
-    tab.evaluate("window.confirm = () => true")
-    with tab.expect_navigation():
-        tab.click("button:text('Go to A')")
-    assert settle(tab).url.partition("#")[0].endswith("?task=flipflop&n_embd=16&seed=2")
-    assert tab.inner_text("#source") == "This is A: train it, then press Keep, go to B."
-    loss = train(tab, 2)["loss"]
-    with tab.expect_navigation():
-        tab.click("button:text('Keep, go to B')")
-    assert settle(tab).url.partition("#")[0].endswith("&positions=none&A.positions=rotary&A.seed=2")
-    assert "B: positions none, seed 1337, on other sequences" in tab.inner_text("#source")
-    assert tab.locator("#loss .kept").count() == 2
-    assert tab.evaluate(SAVED)["loss"][-1] == loss
-    with tab.expect_navigation():  # of another task, nothing is compared
-        tab.select_option("#set-task", "sink")
-    assert not settle(tab).locator("#loss .kept").count() and "A." not in tab.url

@@ -92,14 +92,7 @@ def test_page_of_a_task_shows_its_match_and_accuracy(workplace: Path, show: Show
     assert "loss, all tokens: " in moment and "accuracy, answers only: " in moment
     shown = re.findall(r"([\d.]+)% in validation \(right axis\), ([\d.]+)% in", moment)[0]
     assert [float(each) / 100 for each in shown] == pytest.approx(accuracy, abs=6e-4)
-    assert tab.inner_text("#text").splitlines()[-1] == tab.input_value("#typed")
     assert "sums modulo 7" in tab.inner_text("#lead")
-    lines = tab.eval_on_selector_all(
-        "#loss .accuracy", "(all) => all.map((line) => line.points[line.points.length - 1].y)"
-    )
-    ticks = tab.locator("#loss text", has_text="%")
-    high, low = (float(y) - 4 for y in ticks.evaluate_all(Y))
-    assert [(low - y) / (low - high) for y in lines] == pytest.approx(accuracy, abs=0.01)
     for typed in ("=+", "x!", "1+1="):
         tab.fill("#typed", typed)
         tab.wait_for_selector("body[data-busy=no]")

@@ -18,7 +18,7 @@ from page.html import pack
 from page.playground import playground_data
 from tests.lens.models import CLASSICAL, MODERN, VOCAB
 from tests.page.conftest import ATTENTIONS
-from training.optim import make_optimizer, weight_decay_at
+from training.optim import make_optimizer
 from training.step import train_step
 
 # JavaScript for the tests. Numbers travel in base64, which playwright transfers faster.
@@ -167,10 +167,7 @@ def train(
     ids=["muon", "adamw", "attention only"],
 )
 def test_five_steps_match_train_step(tab: Any, config: ModelConfig, choices: TrainConfig) -> None:
-    rate, decay = (
-        choices.adamw_learning_rate,
-        weight_decay_at(0.0, choices),
-    )  # as in page/playground
+    rate, decay = choices.adamw_learning_rate, choices.first_weight_decay  # as in page/playground
     choices = replace(choices, warmup_steps=2, schedule="constant", learning_rate=rate)
     choices = replace(choices, weight_decay=decay)
     model = random_model(config, VOCAB, 0)
@@ -224,14 +221,6 @@ def test_error_in_a_worker_is_heard(tab: Any) -> None:
       weights: initialize(config, shapesOf(config, 5, ROWS), 1) }).step([[1, 2], null])"""
     with pytest.raises(Exception, match="null"):
         tab.evaluate(call, dataclasses.asdict(MODERN))
-
-
-def test_dropout_is_one_line(tab: Any) -> None:
-    for config in (replace(MODERN, dropout=0.1), replace(MODERN, attn_dropout=0.1)):
-        with pytest.raises(Exception, match="the page trains without dropout"):
-            tab.evaluate(
-                '(config) => new Trainer(config, {}, [], 1, "", {})', dataclasses.asdict(config)
-            )
 
 
 def test_random_numbers_depend_on_the_whole_seed(tab: Any) -> None:

@@ -115,7 +115,7 @@ def test_changed_number_is_rejected(path: Path) -> None:
     whole = path.read_bytes()
     step = whole.index(b'"step\\": 7') + len(b'"step\\": ')
     first = len(whole) - sum(tensor.nbytes for tensor in TENSORS.values())
-    for place in (step, *range(first, len(whole))):
+    for place in (step, first, len(whole) - 1):
         changed = bytearray(whole)
         changed[place] ^= 1
         path.write_bytes(changed)

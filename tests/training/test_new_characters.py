@@ -7,9 +7,7 @@ import pytest
 import torch
 
 import sample
-import study
 import train
-from formats.__main__ import main
 from tests.conftest import make_run
 from training.checkpoint import open_run
 
@@ -51,9 +49,6 @@ def test_new_characters_get_rows_and_old_ones_keep_theirs(
     assert train.main(["--resume=new", "--train.max_steps=2"]) == 0
     assert sample.main(["new", "--prompt=Té", "--max_new_tokens=3"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("Té")
-    if not choices:
-        assert main(["export", "new", "folder"]) == 0
-        assert study.main(["report", "new"]) == 0
     # The other way round, nothing is new: the vocabulary stays, and so do the ids.
     words = ["--init_from=new", "--run=back", "--data.source=old.txt", *STILL]
     assert train.main(words) == 0

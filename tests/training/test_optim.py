@@ -106,15 +106,6 @@ def test_steps_match_adamw_of_pytorch_and_the_formula_of_muon(
             torch.testing.assert_close(own_p, p, rtol=1e-5, atol=atol, msg=name)
 
 
-def test_defaults_are_those_of_the_measured_results() -> None:
-    """The default schedule has its known values."""
-    assert TrainConfig().grad_clip == 1.0
-    heights = [get_lr_scale(step, TrainConfig(max_steps=1000)) for step in (0, 9, 400, 700, 1000)]
-    assert heights == pytest.approx([0.1, 1.0, 1.0, 0.5, 0.0])
-    assert TrainConfig(optimizer="adamw").adamw_learning_rate == 1e-3
-    assert TrainConfig(optimizer="adamw", learning_rate=0.0).adamw_learning_rate == 0.0
-
-
 # --- the schedule --------------------------------------------------------------------------------
 
 
