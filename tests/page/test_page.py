@@ -597,7 +597,7 @@ CUT = """() => [...document.querySelectorAll("body *")].filter((each) => {
   const { display, overflowX } = getComputedStyle(each);
   if (display === "inline" || !each.clientWidth || !each.checkVisibility()) return false;
   if (each.closest("svg, select, input, textarea, table, #about, .scroll")) return false;
-  if (each.matches("#bar > .controls, #ruler")) return false;
+  if (each.matches("#bar > .controls, #ruler, .job")) return false; // #head-job has the whole
   const isHigh = each.matches("#told, #step, #edits, #change, #readout, #key-name, #line-end");
   return each.scrollWidth > each.clientWidth + 1 ||
     isHigh && each.scrollHeight > each.clientHeight + 1;
