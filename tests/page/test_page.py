@@ -785,6 +785,7 @@ def test_kinds_of_attention_match_pytorch(
     model = open_run(run, "best").model()
     edit = {"layer": 1, "head": 1, "position": 2, "by": 4}
     assert_predicts(tab, logits_of(model, TEXT, edit)[-1], logits_of(model, TEXT)[-1])
+    press(tab, "u")
     for head, k in ((1, 4), (5, 7)):  # the windows of layers differ
         assert_meets(tab, rounded(model, False), head, q=10, k=k)
 
