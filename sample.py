@@ -21,7 +21,7 @@ from configs.config import STRICT, Natural
 from configs.load import build, read_command_line
 from data.batches import cached_training_tokens
 from data.ngrams import longest_copy
-from data.tasks import TASKS
+from data.tasks import is_task
 from model.fast.choose import optimize_for_decoding
 from model.generate import Sampling, generate
 from training.checkpoint import open_run
@@ -31,7 +31,7 @@ COMPARED = 10_000  # tokens of the first text that are searched in the training 
 
 
 @dataclass(frozen=True, config=STRICT)
-class Options(Sampling):
+class Options:
     """What to generate"""
 
     prompt: str = ""
@@ -64,8 +64,8 @@ def main(argv: list[str]) -> int:
     """Read the command line, open the run, and generate."""
     usage = "python sample.py [RUN] [--flag VALUE ...]"
     description = "Generate text with a trained run, by default the newest."
-    words, values = read_command_line({"": Options}, argv, usage, description)
-    options = build(Options, values[""])
+    words, values = read_command_line({"": Options, ".": Sampling}, argv, usage, description)
+    options, sampling = build(Options, values[""]), build(Sampling, values["."])
     saved = open_run(words[0] if words else None, options.checkpoint)
     device = pick_device(options.device)
     decoder, note = optimize_for_decoding(saved.model(device), getattr(torch, options.dtype))
@@ -73,14 +73,14 @@ def main(argv: list[str]) -> int:
         print(f"note: {note}", file=sys.stderr)
     print(f"{saved}, on {device}", file=sys.stderr)
 
-    is_task = str(saved.config.data.source) in TASKS
+    of_task = is_task(saved.config.data)
     prompt = saved.tokenizer.encode(options.prompt).tolist() or [saved.start_token]
-    shown = prompt if options.prompt or is_task else []
+    shown = prompt if options.prompt or of_task else []
     tokens = generate(
         decoder,
         torch.tensor([prompt] * options.num_samples, device=device),
         options.max_new_tokens,
-        options,
+        sampling,
         torch.Generator().manual_seed(options.seed),
     )
     tokens, batch = itertools.tee(tokens)
@@ -98,7 +98,7 @@ def main(argv: list[str]) -> int:
         copied = saved.tokenizer.decode(first[start : start + length])
         about = f"longest copy of the training text: {len(copied)} characters, {copied!r}"
         print(about, file=sys.stderr)
-    elif not is_task:
+    elif not of_task:
         print("no longest copy: the training text has changed, or is not cached", file=sys.stderr)
     return 0
 

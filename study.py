@@ -1,7 +1,8 @@
 """Study the attention of a trained run, by default the newest, on any prompt, or compare runs.
 
 python study.py COMMAND [RUN] [--flag VALUE ...]
-python study.py heads runs/my-run --prompt "ROMEO:"      another run, another text
+python study.py heads                                    what each head does, in a line
+python study.py scores runs/my-run --prompt "ROMEO:"     another run, another text
 python study.py examples L1H2                            the places at which a head matters
 python study.py token '\\n'                              what each head does at newlines
 python study.py runs [RUN...]                            all runs, or some, best first
@@ -29,6 +30,7 @@ from lens.ngrams import Ngrams, ngrams
 from lens.paths import Paths, paths
 from lens.report import Report, report
 from lens.runs import Runs, runs
+from lens.scores import Scores, scores
 from lens.tables import Table, check_path
 from lens.token import Probability, Token, probability, token
 from lens.trace import Random, Trace, random, trace
@@ -42,7 +44,8 @@ COMMANDS = {
     "verify": Command(Verify, verify, "[RUN]"),
     "compare": Command(Compare, compare, "[RUN]"),
     "random": Command(Random, random, ""),
-    "heads": Command(Heads, heads, "[RUN]"),
+    "heads": Command(Heads, heads, "[RUN...]"),
+    "scores": Command(Scores, scores, "[RUN]"),
     "examples": Command(Examples, examples, "HEADS [RUN]"),
     "token": Command(Token, token, "TOKEN [RUN]"),
     "ngrams": Command(Ngrams, ngrams, "[RUN]"),

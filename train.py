@@ -10,11 +10,11 @@ python train.py --help                                explain every field
 import common.start
 
 import dataclasses
+import functools
 import math
 import sys
 import time
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from common.errors import UserError, command, shell_word
 from configs.config import STRICT, Config, TrainConfig
 from configs.load import SECTIONS, build, read_command_line
 from data.batches import Batches
+from data.tasks import TASKS
 from model.fast.choose import choose_decoder
 from model.generate import Sampling, generate
 from model.gpt import GPT
@@ -37,13 +38,11 @@ from training.checkpoint import (
     open_run,
     optimizer_tensors,
     save_in_run,
-    snapshot_steps,
 )
-from training.evaluate import evaluate_splits, evaluation_steps
+from training.evaluate import evaluate_splits
 from training.folder import find_run, lock_run, make_folder, rewind, save_config
 from training.log import Log
 from training.machine import (
-    Machine,
     Processes,
     StopSignal,
     join_processes,
@@ -51,18 +50,17 @@ from training.machine import (
 )
 from training.optim import (
     Optimizer,
-    count_doublings,
-    dropout_at,
     get_lr_scale,
     gradient_of,
+    regularization,
     update_weights,
-    weight_decay_at,
 )
 from training.start import start_again, start_from, start_new
 from training.state import TrainState
 from training.step import compute_gradients, make_model
 
 EXIT = 1.0  # seconds for the last checkpoint and the end of the command
+SNAPSHOT_BYTES = 64e6  # maximum size of all snapshots of a run
 OVERFIT = 0.005  # nats per token by which the last evaluation is worse than the best
 SIGPIPE = 13  # a closed pipe or terminal; Windows does not have this signal
 
@@ -87,58 +85,57 @@ class Options:
 
 def train(
     folder: Path | None,
-    config: Config,
-    state: TrainState,
+    header: Header,
     batches: Batches,
     model: GPT,
     optimizer: Optimizer,
-    machine: Machine,
     processes: Processes,
     deadline: float = math.inf,
     about: str = "",
 ) -> int:
     """Train to the last step, or to a signal to stop; return the signal, or 0.
 
-    All that changes is in `model`, `optimizer` and `state`, and `max_steps` is set if it is not.
+    All that changes is in `model`, `optimizer` and the header's state, and `max_steps` is set if it
+    is not.
 
     Args:
         folder: of the run; None in a process that neither writes nor prints.
+        header: of the run's checkpoints.
         deadline: the time at which a run without `max_steps` has to end, by `time.perf_counter`.
         about: the comments of config.yaml.
 
     Raises:
         FloatingPointError: naming the step whose loss or gradient is not finite.
     """
+    config, state, size = header.config, header.state, model.num_parameters()
     plan, ddp_model = config.train, processes.wrap_ddp(model)
-    header = Header(config, batches.tokenizer.to_dict(), batches.corpus, machine, state)
-    snapshots = snapshot_steps(plan, model.num_parameters())
-    read_every = 1 if machine.device == "cpu" else plan.log_every  # reading waits for a GPU
+    read_every = 1 if header.machine.device == "cpu" else plan.log_every  # reading waits for a GPU
     pending: list[tuple[Tensor, Tensor]] = []  # losses and gradient norms, on the device
     readings = [(state.step, 0.0)]  # numbers of steps, and the seconds they took in this session
     busy, stopped = 0.0, 0  # seconds of the steps in this session; the signal to stop
-    evaluation: float | None = None  # seconds of the last one
+    eval_seconds: float | None = None  # of the last evaluation
     began, first = time.perf_counter() - state.seconds, state.step
     with StopSignal() as stop, Log(folder, config, state, batches) as log:
         if plan.max_steps is not None:
             log.print(describe_end(config, batches, model))
         while True:
-            # 1. Set the end of the run, if the learning rates have to decay from here on.
+            # 1. While the end is unknown, expect it after each reading, and set it if the learning
+            # rates have to decay from here on.
             if plan.max_steps is None and state.step == readings[-1][0] > first:
-                in_steps, left = evaluation_steps(config, batches), deadline - time.perf_counter()
+                left = deadline - time.perf_counter()
                 (expected,) = processes.mean(
-                    expect_steps(plan, readings, evaluation, in_steps, left)
+                    expect_steps(config, batches, readings, eval_seconds, left)
                 )
                 log.steps = int(expected)
                 if ended := set_end(plan, state.step, expected):
                     plan, config = ended, dataclasses.replace(config, train=ended)
                     header = dataclasses.replace(header, config=config)
-                    snapshots = snapshot_steps(plan, model.num_parameters())
                     log.print(describe_end(config, batches, model))
                     if folder:
                         save_config(folder, config, about)
 
             # 2. Evaluate and save what is due. Return if training is over or told to stop.
-            due = due_at(state.step, plan, snapshots)
+            due = due_at(state.step, plan, size)
             if "evaluation" in due and state.step > state.last_eval_step and not stopped:
                 started = time.perf_counter()
                 evaluations = evaluate_splits(model, batches, config, processes, stop)
@@ -150,7 +147,7 @@ def train(
                     log.evaluation(evaluations)
                     if folder:
                         log.sample(sample(model, batches, config))
-                    evaluation = time.perf_counter() - started
+                    eval_seconds = time.perf_counter() - started
                 state.seconds = time.perf_counter() - began
             # The first is saved at once, so that a run that is killed early can be resumed.
             if "checkpoint" in due or stopped or state.step == first:
@@ -167,26 +164,26 @@ def train(
             # index.
             started = time.perf_counter()
             index, state.step = state.step, state.step + 1
-            batch = batches.train_batch(index, plan.batch_size)
+            count = plan.batch_size
+            batch, passes = batches.train_batch(index, count), batches.passes(index, count)
             shard = batch.chunk(processes.world_size)[processes.rank]
             rng = np.random.default_rng([plan.seed, index, processes.rank])
             torch.manual_seed(int(rng.integers(2**63)))
-            passes = batches.passes(index, plan.batch_size)
-            doublings = count_doublings(optimizer.weights, passes, len(batches.train_tokens))
-            if config.model.dropout is None:  # else it is constant, also for compiled code
-                model.set_dropout(dropout_at(doublings, config.model))
+            model.dropout.p, weight_decay = regularization(
+                optimizer.weights, passes, len(batches.tokens["training"]), config
+            )
             loss, norm = compute_gradients(ddp_model, optimizer.weights, shard, plan)
             pending.append((loss, norm))
 
             # 4. Read the results, if something needs them, before the weights are updated.
-            reading = state.step % read_every == 0 or due_at(state.step, plan, snapshots)
+            reading = state.step % read_every == 0 or due_at(state.step, plan, size)
             if reading:
                 losses, norms = (
                     processes.mean(*torch.stack(each).tolist())
                     for each in zip(*pending, strict=True)
                 )
                 check_results(losses, norms, state.step, optimizer.weights)
-            update_weights(optimizer, norm, plan, index, doublings)
+            update_weights(optimizer, norm, plan, index, weight_decay)
             busy += time.perf_counter() - started
             if reading:
                 readings.append((state.step, busy))
@@ -196,36 +193,56 @@ def train(
                 stopped = processes.max(stop.number or (0 if log.is_open else SIGPIPE))
 
 
-def due_at(step: int, plan: TrainConfig, snapshots: set[int]) -> set[str]:
-    """Return what is due after this many steps, for which their results have to be read."""
+def due_at(step: int, plan: TrainConfig, size: int) -> set[str]:
+    """Return what is due after this many steps of a model with `size` weights, for which their
+    results have to be read."""
     ended, decays = step >= plan.end, step == plan.decay_start
     is_due = {
         "end": ended,
         "decay": decays,
         "evaluation": ended or step % plan.eval_every == 0,
         "checkpoint": ended or decays or step % plan.save_every == 0,
-        "snapshot": step in snapshots,
-        # To know early how long a step takes
+        "snapshot": step in snapshot_steps(plan, size),
+        # To know early how long a step takes, also on a GPU
         "estimate": plan.max_steps is None and step <= plan.warmup_steps,
     }
     return {name for name, due in is_due.items() if due}
+
+
+@functools.cache
+def snapshot_steps(config: TrainConfig, parameters: int) -> set[int]:
+    """Return the steps of the snapshots. Those before the decay do not depend on the run's end.
+
+    Heads form early and quickly and then change slowly, so two thirds of the snapshots grow by a
+    constant factor, up to step 256. Longer runs continue them. A third is spread over the decay.
+    There are `snapshots` in a run of 600 steps, or fewer if they would exceed 64 MB.
+    """
+    count = int(min(config.snapshots, SNAPSHOT_BYTES / (2 * parameters)))
+    if not count:
+        return set()
+    in_decay = math.ceil(count / 3)
+    steps, start = {0}, min(config.decay_start, 2.0**40)
+    factor = 2 ** (8 / (count - in_decay)) if count > 1 else math.inf
+    step = factor
+    while step < start:
+        steps.add(round(step))
+        step *= factor
+    if config.max_steps is not None:
+        steps |= {round(x) for x in np.linspace(config.max_steps, start, in_decay, endpoint=False)}
+    return steps
 
 
 def describe_end(config: Config, batches: Batches, model: GPT) -> str:
     """Return in one line how long the run is, how often it reads its text, and what follows."""
     steps = config.train.max_steps or 0
     passes = batches.passes(steps, config.train.batch_size)
-    weights, tokens = dict(model.named_parameters()), len(batches.train_tokens)
-    doublings = count_doublings(weights, passes, tokens)
+    weights, tokens = dict(model.named_parameters()), len(batches.tokens["training"])
     reads = f"reads the text {passes:.1f} times" if passes else "draws new sequences in each step"
-    first, last = (
-        {
-            "dropout": dropout_at(each, config.model),
-            "weight decay": weight_decay_at(each, config.train),
-        }
-        for each in (0.0, doublings)
-    )
-    rates = [f"{key} {'rises to ' * (first[key] < rate)}{rate:.2g}" for key, rate in last.items()]
+    first, last = (regularization(weights, each, tokens, config) for each in (0.0, passes))
+    rates = [
+        f"{name} {'rises to ' * (before < after)}{after:.2g}"
+        for name, before, after in zip(("dropout", "weight decay"), first, last, strict=True)
+    ]
     return ", ".join([f"--train.max_steps {steps} {reads}", *rates])
 
 
@@ -261,7 +278,8 @@ def sample(model: GPT, batches: Batches, config: Config) -> str:
     if note:
         print(f"note: {note}", file=sys.stderr)
     tokens = generate(decoder, prompt_BT, config.train.sample_tokens, Sampling(), generator)
-    text = batches.tokenizer.decode([*batches.start, *(int(token) for token in tokens)])
+    start = [batches.corpus.start_token] if batches.task else []  # which a text does not show
+    text = batches.tokenizer.decode([*start, *(int(token) for token in tokens)])
     model.train()
     return text
 
@@ -292,30 +310,27 @@ def main(argv: list[str]) -> int:
     """The life of a run: command line, text, model, training, and what to do next."""
     usage = "python train.py [CONFIG.yaml] [--section.field VALUE ...]"
     sections = {"": Options} | SECTIONS
-    words, values = read_command_line(sections, argv, usage, "Train a GPT on a text.")
+    description = f"Train a GPT on a text, or on a task: {', '.join(TASKS)}."
+    words, values = read_command_line(sections, argv, usage, description)
     options, file = build(Options, values[""]), words[0] if words else None
     processes, folder = read_processes(), None
     with ExitStack() as stack:  # the run's lock, and the group of processes
         # What the run starts from. What follows is the same for each.
         if options.resume is not None:
-            resumed = find_run(options.resume)
-            folder = stack.enter_context(lock_run(resumed)) if processes.is_main else None
-            start = start_again(open_run(resumed, "last"), file, values, processes)
+            if processes.is_main:
+                folder = stack.enter_context(lock_run(find_run(options.resume)))
+            start = start_again(open_run(options.resume, "last"), file, values, processes)
         elif options.init_from is not None:
             start = start_from(open_run(options.init_from), file, values, processes)
         else:
             start = start_new(file, values, processes)
         config, state, machine, batches = start[:4]
-        if config.train.tensorboard and find_spec("tensorboard") is None:
-            raise UserError(
-                "tensorboard is not installed; install it, or --train.tensorboard false"
-            )
         if config.train.compile and config.model.dropout is None:
             raise UserError(
                 "--train.compile needs a --model.dropout that does not change, such as 0"
             )
         stack.enter_context(join_processes(processes, config.train, machine.device))
-        about = f"{machine}\ntext: {batches}"
+        about = f"{machine}\ntext: {batches.about}"
         if config.train.eval_tokens < batches.validation_tokens:
             about += f"; evaluations use {config.train.eval_tokens:,} of the validation tokens"
         about += start.weights
@@ -339,19 +354,9 @@ def main(argv: list[str]) -> int:
         run = shell_word(folder) if folder else "the run"
         deadline = common.start.BEGAN + counting + 60 * config.train.minutes - state.seconds - EXIT
         before = dataclasses.replace(state)
+        header = Header(config, batches.tokenizer.to_dict(), batches.corpus, machine, state)
         try:
-            stopped = train(
-                folder,
-                config,
-                state,
-                batches,
-                model,
-                optimizer,
-                machine,
-                processes,
-                deadline,
-                about,
-            )
+            stopped = train(folder, header, batches, model, optimizer, processes, deadline, about)
         except FloatingPointError as error:
             raise UserError(
                 f"{error}; {run} keeps its last checkpoint. Start again with a lower "

@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
-from pydantic.dataclasses import dataclass
+from pydantic import Field
 
 from common.errors import UserError
-from configs.config import STRICT, Config, Count, ModelConfig, TrainConfig
+from configs.config import Config, Count, ModelConfig, TrainConfig
 from configs.load import SECTIONS, Values, build, read_command_line, read_config
 from lens.tables import Table
 from training.machine import Processes, prepare_machine
@@ -38,15 +38,13 @@ Result = TypeVar("Result")
 AnyOptions = TypeVar("AnyOptions")
 
 
-@dataclass(frozen=True, config=STRICT)
-class RivalOptions:
-    """Repetitions and rivals"""
-
-    repetitions: Count = 3
-    """Number of measurements of each row, alternating with its rivals."""
-
-    nanogpt: str = ""
-    """Path of a checkout of github.com/karpathy/nanoGPT; if given, it is measured as well."""
+# Flags of several benchmarks
+NANOGPT = "Path of a checkout of github.com/karpathy/nanoGPT; if given, it is measured as well."
+NanoGPT = Annotated[str, Field(description=NANOGPT)]
+Repetitions = Annotated[
+    Count,
+    Field(description="Number of measurements of each row, alternating with its rivals."),
+]
 
 
 def read_options(
@@ -114,7 +112,7 @@ def heading(key: str) -> str:
     return key.replace("_", " ")
 
 
-def show(value: float | str) -> str:
+def formatted(value: float | str) -> str:
     """Return a number with four significant digits, and anything else as text."""
     if not isinstance(value, float) or not math.isfinite(value):
         return str(value)
@@ -124,7 +122,7 @@ def show(value: float | str) -> str:
 
 def median_and_range(values: Sequence[float]) -> str:
     """Return 'median (minimum to maximum)', or the only number."""
-    middle, least, most = map(show, (statistics.median(values), min(values), max(values)))
+    middle, least, most = map(formatted, (statistics.median(values), min(values), max(values)))
     return f"{middle} ({least} to {most})" if len(values) > 1 else middle
 
 
@@ -141,7 +139,7 @@ def report(
     table = [[heading(key) for key in keys]]
     for row in rows:
         values = [row.get(key, "") for key in keys]
-        table.append([summarize(v) if isinstance(v, list) else show(v) for v in values])
+        table.append([summarize(v) if isinstance(v, list) else formatted(v) for v in values])
     print(Table(table, words=sum(isinstance(value, str) for value in rows[0].values())))
     print(json.dumps({"benchmark": benchmark, "machine": machine, "rows": rows}))
 

@@ -31,7 +31,7 @@ from benchmarks.probe import auc, probe_r2
 from benchmarks.wrapped import WIDTH, Ends, ends_of_words, joined, paragraphs, rewrap
 from common.errors import command
 from configs.config import STRICT, Count, Natural
-from data.batches import TextBatches
+from data.batches import Batches, text_batches
 from data.corpus import load_text
 from lens.capture import capture, head_replaced, key_hidden, key_moved
 from lens.composition import Head
@@ -63,9 +63,9 @@ class Validation:
     """The validation split in sequences that begin in the middle of the one before. Only the second
     half of each is measured, so that every prediction has read half a context."""
 
-    def __init__(self, batches: TextBatches) -> None:
+    def __init__(self, batches: Batches) -> None:
         tokenizer, self.half = batches.tokenizer, batches.block_size // 2
-        self.tokens = torch.from_numpy(batches.val_tokens.astype(np.int64))
+        self.tokens = torch.from_numpy(batches.tokens["validation"].astype(np.int64))
         self.text = tokenizer.decode(self.tokens.tolist())
         self.newline, self.space = (int(tokenizer.encode(char)[0]) for char in "\n ")
         self.sequences_BT = self.tokens.unfold(0, batches.block_size + 1, self.half)
@@ -84,7 +84,7 @@ class LongLines:
     """Paragraphs of the validation split, each as one line, with the text before it: the line
     begins in the middle of the sequence."""
 
-    def __init__(self, split: Validation, batches: TextBatches, width: int) -> None:
+    def __init__(self, split: Validation, batches: Batches, width: int) -> None:
         self.half, self.choice = split.half, [split.newline, split.space]
         found = []
         for lines in paragraphs(split.text, width):
@@ -220,7 +220,7 @@ def measure(run: Path, width: int | None) -> frame.Row:
     saved = open_run(run, "last")
     model, data = saved.model(), saved.config.data
     text = load_text(data, saved.tokenizer)
-    batches = TextBatches(text, data, saved.config.model.block_size, seed=0)
+    batches = text_batches(text, data, saved.config.model.block_size, seed=0)
     split = Validation(batches)
     lines = LongLines(split, batches, width or WIDTH)
     if width is None:
@@ -238,12 +238,12 @@ def measure(run: Path, width: int | None) -> frame.Row:
 
 
 def measure_choice(
-    model: GPT, batches: TextBatches, split: Validation, ends: Ends, width: int
+    model: GPT, batches: Batches, split: Validation, ends: Ends, width: int
 ) -> frame.Row:
     """Measure how well the model, the n-grams and a table by column tell a newline from a space."""
     log_p_BT2 = log_probabilities(model, split.sequences_BT, [split.newline, split.space])
     newline, space = log_p_BT2[split.find(ends.position)].double().numpy().T
-    training = batches.tokenizer.decode(batches.train_tokens.tolist())
+    training = batches.tokenizer.decode(batches.tokens["training"].tolist())
     forced = ends.breaks & ~ends.fits
     early = ends.fits & (ends.column < width * 11 / 14)
     found: frame.Row = {"ends": len(forced), "forced": int(forced.sum())}

@@ -24,7 +24,7 @@ from pydantic.dataclasses import dataclass
 from benchmarks import common as frame
 from common.errors import command
 from configs.config import STRICT, Count
-from data.batches import TextBatches, open_batches
+from data.batches import open_batches
 from lens.measure import token_losses
 from lens.ngram_model import mixed_losses, ngrams_of
 from training.checkpoint import open_run
@@ -65,21 +65,21 @@ def halves(run: Path) -> frame.Row:
     saved, device = open_run(run, "last"), pick_device("auto")
     config, model = saved.config, saved.model(device)
     batches = open_batches(config.data, config.model.block_size, 0, saved.tokenizer)
-    split = batches.validation_batches(config.train.batch_size)
+    split = batches.split("validation", config.train.batch_size)
     losses = torch.cat([token_losses(model, batch.to(device)).flatten().cpu() for batch in split])
     whole = losses.double().numpy()
     first, second = np.array_split(whole, 2)
     parts = {"first_half": first, "second_half": second, "whole": whole}
-    if isinstance(batches, TextBatches):
-        counted = ngrams_of(batches).read(batches.val_tokens)[0][1:]
+    if batches.task is None:
+        counted = ngrams_of(batches).read(batches.tokens["validation"])[0][1:]
         parts |= {"n-grams": counted, "mixed": mixed_losses(whole, counted)}
     return {name: float(part.mean()) for name, part in parts.items()}
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
     """Return 'mean ± standard deviation', or the only number."""
-    mean = frame.show(statistics.mean(values))
-    return f"{mean} ± {frame.show(statistics.stdev(values))}" if len(values) > 1 else mean
+    mean = frame.formatted(statistics.mean(values))
+    return f"{mean} ± {frame.formatted(statistics.stdev(values))}" if len(values) > 1 else mean
 
 
 @command

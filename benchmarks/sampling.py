@@ -37,8 +37,11 @@ COMPILER = ("cc", "-Ofast", "-fopenmp", "-march=native")  # as in its `make runo
 
 
 @dataclass(frozen=True, config=STRICT)
-class Options(frame.RivalOptions):
+class Options:
     """Measure the speed of generation"""
+
+    repetitions: frame.Repetitions = 3
+    nanogpt: frame.NanoGPT = ""
 
     tokens: Count = 500
     """Number of tokens to generate for each sequence."""

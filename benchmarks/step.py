@@ -73,7 +73,7 @@ def measure(config: Config, steps: int) -> frame.Row:
     def step() -> None:
         _, norm = compute_gradients(model, optimizer.weights, batch, config.train)
         with record_function("update"):
-            update_weights(optimizer, norm, config.train, config.train.warmup_steps)
+            update_weights(optimizer, norm, config.train, config.train.warmup_steps, 0.1)
 
     seconds, spent = list[float](), list[Counter[str]]()
     for _ in range(steps):

@@ -42,8 +42,11 @@ WIDER = replace(CLASSICAL, block_size=256, n_layer=6, n_head=6, n_embd=384)
 
 
 @dataclass(frozen=True, config=STRICT)
-class Options(frame.RivalOptions):
+class Options:
     """Measure training speed"""
+
+    repetitions: frame.Repetitions = 3
+    nanogpt: frame.NanoGPT = ""
 
     seconds: NonNegative = 3.0
     """Seconds of training in each process, at least three steps, after one warmup step."""

@@ -37,8 +37,11 @@ NANOGPT_RECIPE = shlex.split(
 
 
 @dataclass(frozen=True, config=STRICT)
-class Options(frame.RivalOptions):
+class Options:
     """Measure the time to reach a loss"""
+
+    repetitions: frame.Repetitions = 3
+    nanogpt: frame.NanoGPT = ""
 
     loss: NonNegative = 1.8857
     """Validation loss to reach, in nats per token. nanoGPT's CPU recipe ends at the default."""

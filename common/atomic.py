@@ -1,16 +1,12 @@
 """Atomic writes: a file or a folder is complete or absent."""
 
-import glob
 import os
 import secrets
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
-
-DAY = 24 * 60 * 60  # seconds
 
 
 def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], None]) -> None:
@@ -24,10 +20,6 @@ def write_atomically(path: Path, content: bytes | Callable[[IO[bytes]], None]) -
     """
     # The name is random and the file is opened exclusively, so that no planted link is followed.
     scratch = path.with_name(f".writing-{secrets.token_hex(8)}-{path.name}")
-    for left in path.parent.glob(f".writing-*-{glob.escape(path.name)}"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > DAY:  # by a process that was killed
-                left.unlink()
     try:
         with open(scratch, "xb") as file:
             content(file) if callable(content) else file.write(content)

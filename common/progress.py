@@ -13,7 +13,7 @@ def progress(items: Iterable[Item], what: str, is_long: bool = True) -> Iterator
     """Yield the items, and show a bar in a terminal.
 
     Args:
-        is_long: elsewhere, print a line at the start.
+        is_long: if standard error is not a terminal, print a line at the start.
     """
     in_terminal = sys.stderr.isatty()
     if is_long and not in_terminal:

@@ -1,7 +1,7 @@
 """Every field of a run, in three sections: the text (data), the network (model), training (train).
 
 Each field is a flag, such as --model.n_layer, and the docstring under it is the flag's help. Where
-a field names an entry of a table, as `activation` does of ACTIVATIONS in model/layers.py, the
+a field names an entry of a table, as `activation` does of ACTIVATIONS in model/gpt.py, the
 choices are spelled out here, and a test compares them with the table.
 """
 
@@ -47,15 +47,14 @@ class DataConfig:
     """Text to train on: pydocs (the reference manual that comes with CPython), a file, a glob,
     hub:OWNER/NAME or hub:OWNER/NAME@REVISION (a dataset of the Hugging Face Hub; a branch is
     downloaded once and kept, a commit fixes the exact text), or a task, whose sequences are
-    generated: repeat, repeat_fixed, sink, markov, modular, flipflop, brackets, addition, recall,
-    wrap, maximum (see docs/tasks.md). For several files, repeat the flag."""
+    generated (docs/tasks.md). For several files, repeat the flag."""
 
     tokenizer: Literal["char", "byte", "bpe"] = "char"
     """Kind of tokens: characters, bytes of UTF-8, or subwords by byte-level BPE, as in GPT-2,
     learned from the text."""
 
     vocab_size: Annotated[int, Field(ge=257, le=60_000)] = 1024
-    """For bpe: number of distinct tokens, including 256 bytes."""
+    """For bpe: number of distinct tokens, including 256 bytes. A short text gives fewer."""
 
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Fraction of each file for validation. Its splits are training, validation and test, in this
@@ -80,14 +79,12 @@ class DataConfig:
     colon."""
 
     task_kinds: Count | None = None
-    """For a task: number of tokens (repeat, sink), letters (wrap), states (markov), kinds of
-    brackets (brackets), keys (recall) or possible numbers (maximum), or the modulus (modular). If
+    """For a task: number of its kinds of tokens, such as the states of markov (docs/tasks.md). If
     omitted, that of the published experiment."""
 
     task_length: Count | None = None
-    """For a task: longest period (repeat; the shortest is a quarter of it), number of digits
-    (addition) or of pairs (recall) or numbers (maximum) in a sequence, maximum depth (brackets), or
-    the column beyond which a word ends the line (wrap)."""
+    """For a task: length of what its sequences contain, such as the digits of addition
+    (docs/tasks.md)."""
 
     task_held_out: Fraction = 0.1
     """For modular and addition: fraction of the sums that only validation has."""
@@ -329,6 +326,11 @@ class TrainConfig:
         if self.learning_rate is not None:
             return self.learning_rate
         return 1e-2 if self.optimizer == "muon" else 1e-3
+
+    @property
+    def first_weight_decay(self) -> float:
+        """The weight decay before it rises."""
+        return 0.1 if self.weight_decay is None else self.weight_decay
 
 
 @dataclass(frozen=True, config=STRICT)

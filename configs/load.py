@@ -67,13 +67,7 @@ class Loader(yaml.BaseLoader):
 
 def fields_of(kind: type) -> dict[str, Any]:
     """Return pydantic's description of each field of a dataclass, by name."""
-    # Use the base class's description of an inherited field, because pydantic does not inherit
-    # docstrings.
-    return {
-        name: field
-        for base in kind.__mro__[:-1]
-        for name, field in vars(base)["__pydantic_fields__"].items()
-    }
+    return dict(vars(kind)["__pydantic_fields__"])
 
 
 def parse_value(field: Any, value: Any) -> Any:

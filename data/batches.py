@@ -10,7 +10,7 @@ import functools
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +20,14 @@ from torch import Tensor
 from common.errors import UserError, printable
 from configs.config import DataConfig
 from data.corpus import Corpus, Text, find_entry, hash_text, load_text, read_entry
-from data.ngrams import open_baselines
-from data.sources import find_source
-from data.tasks import TASKS
+from data.ngrams import Array, open_baselines
+from data.sources import TextError, find_source
+from data.tasks import TASKS, is_task
+from data.tasks.task import Task
 from data.tokenizer import CharTokenizer, Tokenizer, WordTokenizer
 
-# Parts of messages that do not apply to a study
-SMALLER_CONTEXT = ", a larger --data.val_fraction or, in a new run, a smaller --model.block_size"
-SAME_TEXT = "; --resume takes the same text only, --init_from any"
-HELD_OUT = 256  # sequences of a task, for validation and for a test
+HELD_OUT = 256  # sequences of each split of a task
+SPLITS = {"validation": 0, "training": 2, "test": 3}  # and what draws those of a task
 # Tokens of a file that are held out; of shorter ones, whole files are. This does not depend on the
 # context, so that all runs of a text have the same validation split.
 SHORTEST_END = 256
@@ -52,22 +51,13 @@ def open_batches(
     Raises:
         UserError: if the text cannot be loaded, or a split is shorter than a sequence.
     """
-    if str(config.source) not in TASKS:
-        text = load_text(config, tokenizer, extend)
-        shortest_end = SHORTEST_END
-        if saved and saved.sha256 == text.corpus.sha256:
-            shortest_end = saved.shortest_end
-        return TextBatches(text, config, block_size, seed, shortest_end)
-    batches = TaskBatches(config, block_size, seed)
-    V = batches.tokenizer.vocab_size
-    # Sequences are ids: a saved run keeps its own tokens.
-    batches.tokenizer = tokenizer or batches.tokenizer
-    about = f"--data.source {config.source} has its own vocabulary, of {V} tokens"
-    if config.tokenizer != "char":
-        raise UserError(f"{about}; omit --data.tokenizer")
-    if batches.tokenizer.vocab_size != V:
-        raise UserError(f"{about}, but the saved run has {batches.tokenizer.vocab_size}")
-    return batches
+    if is_task(config):
+        return task_batches(config, block_size, seed, tokenizer)
+    text = load_text(config, tokenizer, extend)
+    shortest_end = SHORTEST_END
+    if saved and saved.sha256 == text.corpus.sha256:
+        shortest_end = saved.shortest_end
+    return text_batches(text, config, block_size, seed, shortest_end)
 
 
 def check_named_text(config: DataConfig, tokenizer: Tokenizer, corpus: Corpus) -> None:
@@ -77,7 +67,7 @@ def check_named_text(config: DataConfig, tokenizer: Tokenizer, corpus: Corpus) -
     Raises:
         UserError: if it is not.
     """
-    if str(config.source) in TASKS or config.source == "pydocs":
+    if is_task(config) or config.source == "pydocs":
         return
     source = find_source(config)
     if find_entry(config, source, tokenizer).exists():
@@ -87,155 +77,165 @@ def check_named_text(config: DataConfig, tokenizer: Tokenizer, corpus: Corpus) -
         if len(source.parts) > 1:
             path, *_ = max(source.identity[1:], key=lambda file: file[2])
             newest = f" (the newest file is {path})"
-        raise UserError(
-            f"{source.name}, the text of the saved run, has changed or is not here{newest}; to use "
-            f"it, give --data.source{SAME_TEXT}"
-        )
+        about = f"{source.name}, the text of the saved run, has changed or is not here{newest}"
+        raise TextError("changed", about)
 
 
 def cached_training_tokens(
     config: DataConfig, corpus: Corpus, tokenizer: Tokenizer
-) -> npt.NDArray[Any] | None:
+) -> Array | None:
     """Return the training split of a saved run's text, if that text is in the cache."""
     with suppress(UserError):  # there is no such file any more, or the cache is damaged
         entry = find_entry(config, source := find_source(config), tokenizer)
         if entry.exists() and (text := read_entry(entry, source)).corpus.sha256 == corpus.sha256:
-            return TextBatches(text, config, 1, 0, corpus.shortest_end).train_tokens
+            batches = text_batches(text, config, 1, 0, corpus.shortest_end)
+            return batches.tokens["training"]
     return None
 
 
-class TextBatches:
-    """Sequences of a text, which is split into training, validation and perhaps test."""
+@dataclasses.dataclass(eq=False)
+class Batches:
+    """The sequences of a text, which is split into training, validation and perhaps test, or of a
+    task, which draws them."""
 
-    def __init__(
-        self, text: Text, config: DataConfig, block_size: int, seed: int, shortest_end: int = 0
-    ) -> None:
-        tokens, self.tokenizer, corpus, entry = text
-        self.corpus = dataclasses.replace(corpus, shortest_end=shortest_end)
-        self.start = list[int]()  # of a printed sample
-        self.block_size, self.seed = block_size, seed
-        fewer = config.tokenizer == "bpe" and self.tokenizer.vocab_size < config.vocab_size
-        self.note = f", fewer than vocab_size {config.vocab_size}" * fewer
-        if not self.corpus.is_utf8:
-            self.note = "; the text is not UTF-8, so each byte counts as a character"
-        fractions = config.val_fraction, config.test_fraction
-        splits, whole = split_parts(tokens, self.corpus, *fractions)
-        sizes = list(map(len, splits))
-        if min(sizes[: 3 if config.test_fraction else 2]) <= block_size:
-            raise UserError(
-                f"the splits have {sizes} tokens, but a sequence has {block_size + 1}; use a "
-                f"longer text{' or a smaller --data.vocab_size' * (config.tokenizer == 'bpe')}"
-                f"{SMALLER_CONTEXT}"
-            )
-        self.train_tokens, self.val_tokens, self.test_tokens = splits
-        self.validation_tokens = len(self.val_tokens) - 1
-        self.whole = f" ({whole} of {len(corpus.parts)} files held out whole)" * (whole > 0)
-        names = map(str, [*fractions, shortest_end * (whole > 0)])
-        self.baselines_path = entry / f"ngrams-{'-'.join(names)}.json"
-        # Call these with a batch size B, and perhaps a limit.
-        self.validation_batches = functools.partial(one_pass, self.val_tokens, block_size)
-        self.test_batches = functools.partial(one_pass, self.test_tokens, block_size)
-        self.evaluated = {"validation": self.validation_batches}
+    about: str
+    """A description in one line."""
 
-    def __str__(self) -> str:
-        """Describe the text in one line."""
-        return (
-            f"{printable(self.corpus.source)}, {self.corpus.tokens:,} tokens "
-            f"(a vocabulary of {self.tokenizer.vocab_size}{self.note}), "
-            f"{len(self.val_tokens):,} held out for validation{self.whole}"
-        )
+    tokenizer: Tokenizer
+    corpus: Corpus
+    block_size: int
+    seed: int
+
+    tokens: dict[str, Array]
+    """Those of each split of a text; a task has no end of them, and none here."""
+
+    baselines_path: Path = Path()
+    """Where the losses of n-grams are kept."""
+
+    task: Task | None = None
 
     def train_batch(self, step: int, batch_size: int) -> Tensor:
         """Return the sequences of a training step, (B, T + 1), as 64-bit integers.
 
-        They are the B sequences from number step * B in an endless series of epochs. Each epoch
-        cuts the text into adjacent sequences from a random offset and shuffles them; the offset and
-        the order are drawn from (seed, epoch).
+        Of a text, they are the B sequences from number step * B in an endless series of epochs.
+        Each epoch cuts the text into adjacent sequences from a random offset and shuffles them; the
+        offset and the order are drawn from (seed, epoch).
         """
-        length, T = len(self.train_tokens), self.block_size
+        if self.task:
+            # The 1 differs from every part in SPLITS, so that no evaluation repeats a batch.
+            return torch.from_numpy(self.task.draw([self.seed, 1, step], batch_size, False))
+        length, T = len(self.tokens["training"]), self.block_size
         count = max(1, (length - T) // T)  # sequences that fit with any offset
         starts = [
             epoch_starts(length, T, count, self.seed, number // count)[number % count]
             for number in range(step * batch_size, (step + 1) * batch_size)
         ]
-        return gather(self.train_tokens, np.array(starts), T + 1)
+        return gather(self.tokens["training"], np.array(starts), T + 1)
 
     def passes(self, steps: int, batch_size: int) -> float:
-        """Return how often these training steps read the text."""
-        return steps * batch_size * self.block_size / len(self.train_tokens)
+        """Return how often these training steps read the text. Of a task, no sequence comes twice,
+        except by chance."""
+        return (
+            0 if self.task else steps * batch_size * self.block_size / len(self.tokens["training"])
+        )
+
+    def split(self, name: str, batch_size: int, limit: int = sys.maxsize) -> Iterator[Tensor]:
+        """Yield the sequences of a split in order, (B, T + 1). Those of a task do not depend on the
+        seed.
+
+        Args:
+            name: "validation", "test" or, of a task, "training".
+            limit: maximum number of tokens to predict; see `one_pass`.
+        """
+        if self.task is None:
+            return one_pass(self.tokens[name], self.block_size, batch_size, limit)
+        drawn = self.task.draw([0, SPLITS[name]], HELD_OUT, held_out=name != "training")
+        sequences = torch.from_numpy(drawn[: max(1, limit // self.block_size)])
+        return iter(sequences.split(batch_size))
+
+    @property
+    def evaluated(self) -> list[str]:
+        """The splits that are evaluated in training."""
+        return ["validation", "training"] if self.task else ["validation"]
+
+    @property
+    def validation_tokens(self) -> int:
+        """Number of tokens of the validation split that are predicted."""
+        return HELD_OUT * self.block_size if self.task else len(self.tokens["validation"]) - 1
 
     def validation_sequences(self, places: list[int]) -> Tensor:
         """Return the adjacent sequences of the validation split with these numbers, (B, T + 1)."""
-        return gather(self.val_tokens, self.block_size * np.array(places), self.block_size + 1)
-
-    def answers(self, tokens: Tensor) -> Tensor:
-        """Return a mask, in the shape of the tokens, of those that their context determines. Of a
-        text, there are none."""
-        return torch.zeros_like(tokens, dtype=torch.bool)
+        if self.task:
+            return next(self.split("validation", HELD_OUT))[places]
+        starts = self.block_size * np.array(places)
+        return gather(self.tokens["validation"], starts, self.block_size + 1)
 
     @functools.cached_property
     def baselines(self) -> dict[str, float]:
-        """The losses of n-grams on the validation split, in nats per token."""
-        V = self.tokenizer.vocab_size
-        return open_baselines(self.baselines_path, self.train_tokens, self.val_tokens, V)
+        """The losses on the validation split of n-grams or, of a task, of simple predictions, in
+        nats per token."""
+        if self.task:
+            return self.task.baselines(next(self.split("validation", HELD_OUT)).numpy())
+        splits = self.tokens["training"], self.tokens["validation"]
+        return open_baselines(self.baselines_path, *splits, self.tokenizer.vocab_size)
 
 
-class TaskBatches:
-    """An endless series of a task's sequences, with the methods of TextBatches."""
+def task_batches(
+    config: DataConfig, block_size: int, seed: int, tokenizer: Tokenizer | None = None
+) -> Batches:
+    """Return the sequences of the task that the config names.
 
-    def __init__(self, config: DataConfig, block_size: int, seed: int) -> None:
-        self.block_size, self.seed = block_size, seed
-        self.task = TASKS[config.source](config, block_size)
-        vocab = self.task.vocab
-        self.tokenizer: Tokenizer = (
-            CharTokenizer(vocab) if isinstance(vocab, str) else WordTokenizer(vocab)
-        )
-        self.corpus, self.start = Corpus(str(config.source), start_token=0), [0]
-        self.train_tokens = np.empty(0)  # they have no end
-        self.validation_tokens = HELD_OUT * block_size
-        self.training_batches = functools.partial(self.fixed, 2)
-        self.validation_batches = functools.partial(self.fixed, 0)
-        self.test_batches = functools.partial(self.fixed, 3)
-        self.evaluated = {"validation": self.validation_batches, "training": self.training_batches}
+    Args:
+        tokenizer: of a saved run, which keeps its own tokens.
 
-    def __str__(self) -> str:
-        return str(self.task)
-
-    def train_batch(self, step: int, batch_size: int) -> Tensor:
-        """Return the sequences of a training step, (B, T + 1), as 64-bit integers."""
-        # The 1 differs from every `part` of `fixed`, so that no evaluation repeats a batch.
-        return torch.from_numpy(self.task.draw([self.seed, 1, step], batch_size, held_out=False))
-
-    def passes(self, steps: int, batch_size: int) -> float:
-        """Return 0: no sequence comes twice, except by chance."""
-        return 0.0
-
-    def fixed(self, part: int, batch_size: int, limit: int = sys.maxsize) -> Iterator[Tensor]:
-        """Yield a fixed set of sequences, which does not depend on the seed, of what is held out
-        unless `part` is 2. `limit` is the maximum number of tokens to predict."""
-        sequences = torch.from_numpy(self.task.draw([0, part], HELD_OUT, held_out=part != 2))
-        yield from sequences[: max(1, limit // self.block_size)].split(batch_size)
-
-    def validation_sequences(self, places: list[int]) -> Tensor:
-        """Return the validation sequences with these numbers, (B, T + 1)."""
-        return next(self.validation_batches(HELD_OUT))[places]
-
-    def answers(self, tokens: Tensor) -> Tensor:
-        """Return which tokens their context determines, (B, T) booleans."""
-        return torch.from_numpy(self.task.answers(tokens.numpy()))
-
-    @functools.cached_property
-    def baselines(self) -> dict[str, float]:
-        """The losses of simple predictions on the validation sequences, in nats per token."""
-        return self.task.baselines(torch.cat([*self.validation_batches(HELD_OUT)]).numpy())
+    Raises:
+        UserError: for a config that the task rejects, and a tokenizer with more or fewer tokens.
+    """
+    task = TASKS[config.source](config, block_size)
+    V, kind = len(task.vocab), CharTokenizer if isinstance(task.vocab, str) else WordTokenizer
+    about = f"the task {config.source} has its own vocabulary, of {V} tokens"
+    if config.tokenizer != "char":
+        raise UserError(f"{about}; omit --data.tokenizer")
+    tokenizer = tokenizer or kind(task.vocab)
+    if tokenizer.vocab_size != V:
+        raise UserError(f"{about}, but the saved run has {tokenizer.vocab_size}")
+    corpus, none = Corpus(str(config.source), start_token=0), dict.fromkeys(SPLITS, np.empty(0))
+    return Batches(str(task), tokenizer, corpus, block_size, seed, none, task=task)
 
 
-Batches = TextBatches | TaskBatches
+def text_batches(
+    text: Text, config: DataConfig, block_size: int, seed: int, shortest_end: int = 0
+) -> Batches:
+    """Return the sequences of a text.
+
+    Args:
+        shortest_end: see `Corpus`.
+
+    Raises:
+        UserError: if a split is shorter than a sequence.
+    """
+    corpus = dataclasses.replace(text.corpus, shortest_end=shortest_end)
+    V, fractions = text.tokenizer.vocab_size, (config.val_fraction, config.test_fraction)
+    parts, held_out = split_parts(text.tokens, corpus, *fractions)
+    sizes = list(map(len, parts))
+    if min(sizes[: 3 if config.test_fraction else 2]) <= block_size:
+        message = f"the splits have {sizes} tokens, but a sequence has {block_size + 1}"
+        raise TextError("size", message)
+    note = "; the text is not UTF-8, so each byte counts as a character" * (not corpus.is_utf8)
+    whole = f" ({held_out} of {len(corpus.parts)} files held out whole)" * (held_out > 0)
+    about = (
+        f"{printable(corpus.source)}, {corpus.tokens:,} tokens (a vocabulary of {V}{note}), "
+        f"{sizes[1]:,} held out for validation{whole}"
+    )
+    names = map(str, [*fractions, shortest_end * (held_out > 0)])
+    path = text.entry / f"ngrams-{'-'.join(names)}.json"
+    tokens = dict(zip(("training", "validation", "test"), parts, strict=True))
+    return Batches(about, text.tokenizer, corpus, block_size, seed, tokens, path)
 
 
 def split_parts(
-    tokens: npt.NDArray[Any], corpus: Corpus, val_fraction: float, test_fraction: float
-) -> tuple[list[npt.NDArray[Any]], int]:
+    tokens: Array, corpus: Corpus, val_fraction: float, test_fraction: float
+) -> tuple[list[Array], int]:
     """Split each file into training, validation and test tokens, in this order, and join the parts
     of each split; with a single file, they are views. Of many files that are too short for it, each
     belongs to one split as a whole.
@@ -244,7 +244,7 @@ def split_parts(
         The tokens of each split, and the number of files that are validation as a whole.
     """
 
-    def cut(items: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    def cut(items: Array) -> list[Array]:
         # Round first, because 100 million times 0.9 must not be 89,999,999.99999999.
         train_end = int(round(len(items) * (1 - val_fraction - test_fraction), 3))
         return np.split(items, [train_end, len(items) - round(len(items) * test_fraction)])
@@ -265,16 +265,14 @@ def split_parts(
 
 
 @functools.lru_cache(maxsize=2)  # a batch may end one epoch and begin the next
-def epoch_starts(length: int, T: int, count: int, seed: int, epoch: int) -> npt.NDArray[Any]:
+def epoch_starts(length: int, T: int, count: int, seed: int, epoch: int) -> Array:
     """Return the starts of an epoch's sequences, in their shuffled order."""
     random = np.random.default_rng([seed, epoch])
     offset = random.integers(min(T, length - count * T))  # less than T only for a short text
     return np.asarray(offset + T * random.permutation(count))
 
 
-def one_pass(
-    tokens: npt.NDArray[Any], T: int, batch_size: int, limit: int = sys.maxsize
-) -> Iterator[Tensor]:
+def one_pass(tokens: Array, T: int, batch_size: int, limit: int = sys.maxsize) -> Iterator[Tensor]:
     """Yield adjacent sequences, (B, T + 1), which together predict every token but the first; the
     remaining tokens make a last, shorter sequence.
 
@@ -293,6 +291,6 @@ def one_pass(
         yield gather(rest, np.zeros(1, int), len(rest))
 
 
-def gather(tokens: npt.NDArray[Any], starts: npt.NDArray[np.int64], length: int) -> Tensor:
+def gather(tokens: Array, starts: npt.NDArray[np.int64], length: int) -> Tensor:
     """Return `length` tokens from each start, (len(starts), length)."""
     return torch.from_numpy(tokens[starts[:, None] + np.arange(length)].astype(np.int64))

@@ -9,7 +9,6 @@ memory. Then the file is memory-mapped. The hash identifies the source and the k
 import hashlib
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +27,6 @@ from data.tokenizer import (
     ByteTokenizer,
     CharTokenizer,
     Tokenizer,
-    code_points,
     load_tokenizer,
     train_bpe,
 )
@@ -130,10 +128,7 @@ def make_tokenizer(config: DataConfig, source: Source) -> Tokenizer:
 
 def characters_of(source: Source) -> str:
     """Return the distinct characters of a text, sorted."""
-    seen = np.zeros(sys.maxunicode + 1, dtype=bool)  # by code point; a set takes five times as long
-    for text in read_text(source):
-        seen[code_points(text)] = True
-    return "".join(map(chr, np.flatnonzero(seen)))
+    return "".join(sorted(set().union(*read_text(source))))
 
 
 def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
@@ -156,7 +151,7 @@ def make_entry(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
                     digest.update(content)
                     is_utf8 &= content == text.encode(errors="ignore")
         if not counts.any():
-            raise UserError(f"{source.name} is empty; choose another --data.source")
+            raise UserError(f"{source.name} is empty; choose another text")
         info = {
             "sha256": digest.hexdigest(),
             "parts": lengths,
@@ -186,7 +181,7 @@ def read_entry(entry: Path, source: Source) -> Text:
     with reading(f"{entry}, which you can delete,"):
         plain = json.loads((entry / "corpus.json").read_text())
         tokenizer = load_tokenizer(plain["tokenizer"])
-        tokens = np.memmap(entry / "tokens.bin", tokenizer.encode("").dtype, "r")
+        tokens = np.memmap(entry / "tokens.bin", np.min_scalar_type(tokenizer.vocab_size - 1), "r")
         info = plain["info"]
         corpus = Corpus(source.name, **info | {"parts": tuple(info["parts"])})
         if corpus.tokens != len(tokens):

@@ -21,11 +21,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from common.errors import UserError, reading
 from configs.config import DataConfig
-from data.tasks import TASKS
 
 CHUNK = 1 << 17  # characters, few enough that their tokens fit in the processor's cache
 LONG = 10_000_000  # bytes, which take a few seconds
@@ -35,6 +34,30 @@ Row = dict[str, Any]
 Part = Callable[[str], Iterator[str]]
 """Yields a text in chunks. The argument is the error handler for bytes that are not UTF-8, "strict"
 or "surrogateescape", as for `open`."""
+
+
+Problem = Literal["absent", "changed", "encoding", "column", "size"]
+
+
+class TextError(UserError):
+    """What is wrong with a text. The command that opens it adds how to fix it: see `with_fixes`."""
+
+    def __init__(self, problem: Problem, message: str) -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
+@contextmanager
+def with_fixes(fixes: dict[Problem, str]) -> Iterator[None]:
+    """Add to a `TextError` how to fix its problem with the flags of a command.
+
+    Raises:
+        UserError: for any such error inside the `with` block.
+    """
+    try:
+        yield
+    except TextError as error:
+        raise UserError(f"{error}; {fixes[error.problem]}") from None
 
 
 @dataclass(frozen=True)
@@ -105,25 +128,12 @@ def find_source(config: DataConfig) -> Source:
     return Source(name, identity, parts, has_columns, is_long=is_long)
 
 
-def check_column(config: DataConfig) -> None:
-    """Check that the text has columns, because one was named.
-
-    Raises:
-        UserError: if it has none.
-    """
-    if str(config.source) in TASKS or not find_source(config).has_columns:
-        raise UserError(f"--data.column is for tables ({', '.join(TABLES)}) and hub:; omit it")
-
-
 def find_files(name: str) -> list[Path]:
     """Return the files that a path or a glob names, in natural order: ch2 before ch10."""
     paths = [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True), key=natural)
     files = [path for path in map(Path, paths) if path.is_file()]
     if not files:
-        raise UserError(
-            f"no text at {name}: --data.source takes files, globs such as 'poems/*.txt', pydocs, "
-            f"hub:OWNER/NAME, or a task: {', '.join(TASKS)}"
-        )
+        raise TextError("absent", f"no text at {name}")
     return files
 
 
@@ -149,10 +159,8 @@ def open_text(path: Path, errors: str) -> Iterator[TextIO]:
             yield TextIOWrapper(file, "utf-8-sig", errors)
         except UnicodeDecodeError as error:
             position = file.tell() - len(error.object) + error.start
-            raise UserError(
-                f"{path} is not UTF-8 text at byte {position:,}; convert it, or use "
-                f"--data.tokenizer byte"
-            ) from None
+            message = f"{path} is not UTF-8 text at byte {position:,}"
+            raise TextError("encoding", message) from None
 
 
 def read_file(path: Path, end: str, errors: str) -> Iterator[str]:
@@ -189,10 +197,8 @@ def check_columns(file: TextIO, columns: list[str], names: Collection[str]) -> N
     """Check that each column is one of a table's columns, which have these names."""
     for column in columns:
         if [*names].count(column) != 1:
-            raise UserError(
-                f"{file.name} has {'several columns' if column in names else 'no column'} {column}"
-                f"; pass --data.column, one of: {', '.join(names)}"
-            )
+            found = f"{'several columns' if column in names else 'no column'} {column}"
+            raise TextError("column", f"{file.name} has {found} among {', '.join(names)}")
 
 
 def read_csv(file: TextIO, columns: list[str], delimiter: str = ",") -> Iterator[Row]:
@@ -298,7 +304,7 @@ def read_hub(config: DataConfig, errors: str) -> Iterator[str]:
     name, _, revision = source.removeprefix("hub:").partition("@")
     if Path(name).exists():  # `datasets` would read it instead
         raise UserError(f"{source} is also the path {name} here; move that, or name its files")
-    with reading(source, "could not be loaded; without a network, name a file with --data.source"):
+    with reading(source, "could not be loaded; without a network, use a file"):
         rows = datasets.load_dataset(
             name,
             config.hub_config or None,

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from common.errors import command, printable, shell_word
 from configs.config import STRICT
 from configs.load import Command, read_subcommand
-from formats.folder import download, read_folder, write_folder
+from formats.hugging_face import download, read_folder, write_folder
 from formats.imported import compare_logits
 from formats.nanogpt import read_nanogpt
 from training.checkpoint import open_run, save_checkpoint

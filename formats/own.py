@@ -18,7 +18,7 @@ from data.tokenizer import CharTokenizer
 from formats.imported import TOLERANCE, Imported, compare_logits, difference, random_logits
 from formats.names import OWN, short
 from formats.tokenizers import tokenizer_of
-from model.layers import ACTIVATIONS
+from model.gpt import ACTIVATIONS
 
 Parts = dict[str, dict[str, Tensor]]  # weight and perhaps bias, by the name of their module
 # The places of the tables of tokens and positions; of queries, keys and values; of the two norms

@@ -13,8 +13,7 @@ from torch.nn import functional as F
 from common.errors import UserError
 from configs.config import ModelConfig
 from model.error import largest_error
-from model.gpt import GPT, NGRAM_ROWS
-from model.layers import ACTIVATIONS
+from model.gpt import ACTIVATIONS, GPT, NGRAM_ROWS
 
 TOLERANCE = 1e-3  # relative to the largest logit; rounding is a hundredth of it
 

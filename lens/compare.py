@@ -302,8 +302,7 @@ def never_masked(given: Inputs) -> Found:
             found[f"trained {how}: loss without it"] = mean_loss(model, sequences_BT)
         generator = torch.Generator().manual_seed(train.seed)
         tokens = generate(model, sequences_BT[:1, :8], 50, Sampling(), generator)
-        labels, gap = subject.tokenizer.labels, subject.tokenizer.gap
-        text = gap.join(visible(labels[int(token)]) for token in tokens)
+        text = visible(subject.tokenizer.decode(map(int, tokens)))
         found[f"trained {how}, it generates:"] = text
     return found
 

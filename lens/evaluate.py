@@ -9,7 +9,7 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from configs.config import STRICT, Fraction
-from data.batches import HELD_OUT, TextBatches
+from data.batches import HELD_OUT
 from lens.ngram_model import mixed_losses, ngrams_of
 from lens.subject import Checkpoint, Source, open_text, other_text
 from lens.tables import Table
@@ -46,30 +46,28 @@ def losses_of_splits(word: str | None, options: Evaluate) -> Iterator[str | Tabl
     batches = open_text(saved, options.source, config.model.block_size)
     model = saved.model(device)
     model.compute_dtype = getattr(torch, saved.header.machine.precision)  # as in training
-    about = f"{saved}\non {batches}{other_text(saved, batches)}; each split "
-    if isinstance(batches, TextBatches):
+    about = f"{saved}\non {batches.about}{other_text(saved, batches)}; each split "
+    if batches.task:
+        about += f"is {HELD_OUT} drawn sequences"
+    else:
         about += "as a whole\nn-grams are counted on the training split of this text; "
         about += "a mixture has the weight that is best for the other half of the split"
-    else:
-        about += f"is {HELD_OUT} drawn sequences"
     yield about
-    splits = batches.evaluated
-    if config.data.test_fraction:
-        splits = splits | {"test": batches.test_batches}
+    splits = [*batches.evaluated, *["test"] * (config.data.test_fraction > 0)]
     unit = batches.tokenizer.unit
     accuracies: list[list[Any]] = []
     rows: list[list[Any]] = [["split", "by", f"nats/{unit}", "bits/char"]]
     if unit == "byte":
         rows[0].append("bits/byte")
-    for name, split in splits.items():
-        result = evaluate(model, split(config.train.micro_batch_size), batches, Processes())
+    for name in splits:
+        split = batches.split(name, config.train.micro_batch_size)
+        result = evaluate(model, split, batches, Processes())
         assert result, "only a request to stop leaves no result"
         if not math.isfinite(result.loss):
             raise FloatingPointError(f"the {name} loss is {result.loss}")
         nats = {"model": result.nats}
-        if isinstance(batches, TextBatches):
-            tokens = batches.val_tokens if name == "validation" else batches.test_tokens
-            counted = ngrams_of(batches).read(tokens)[0][1:]
+        if batches.task is None:
+            counted = ngrams_of(batches).read(batches.tokens[name])[0][1:]
             mixed = mixed_losses(result.surprisal.double().numpy(), counted)
             order = len(ngrams_of(batches).orders)
             nats |= {f"{order}-gram": float(counted.sum()), "both mixed": float(mixed.sum())}

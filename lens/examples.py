@@ -92,8 +92,8 @@ def find_places(
     model: GPT, tokens_BT: Tensor, heads: Iterable[Head]
 ) -> dict[Head, tuple[Places, Places]]:
     """Return for each head the places at which it changes the loss most, with the key that it
-    attends to most, and the places at which it attends most to one earlier key, but not the first
-    one of the sequence, to which heads attend if nothing fits.
+    attends to most there, and the places at which it attends most to one earlier key. The first key
+    of a sequence does not count, because heads attend to it if nothing fits.
 
     Args:
         tokens_BT: sequences of up to block_size + 1 tokens.

@@ -1,69 +1,65 @@
-"""The command heads: scores and ablation of each head, copying, pairs of heads, and the logit
-lens."""
+"""The command heads: what each head does, in a line, or of two runs beside each other."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from common.errors import UserError
 from configs.config import STRICT
-from data.tasks.modular import Modular
 from lens.capture import head_replaced
-from lens.composition import composition, induction_from_weights
-from lens.measure import (
-    REPEATS,
-    ablate,
-    logit_lens,
-    mean_loss,
-    measure_copying,
-    score_heads,
-    score_match,
-    strongest_frequencies,
-)  # fmt: skip
-from lens.metrics import SINK, uniform_scores
-from lens.subject import AtLeastTwo, Checkpoint, Prompt, Sequences, Source, Subject, Without
+from lens.jobs import Job, describe_jobs, find_jobs, job_sequences, table_of_jobs
+from lens.subject import AtLeastTwo, Checkpoint, Source, Subject, Without
 from lens.tables import Table
 from model.gpt import GPT
-
-PAIRS = 12  # number of printed pairs of heads, those that compose most
-MOST = 1e12  # FLOPs for induction from weights: ten seconds, on a core
 
 
 @dataclass(frozen=True, config=STRICT)
 class Heads:
-    """Print the scores of every head, and the loss change if it is ablated"""
+    """Print what each head attends to, at which answers it matters, and what ablating it costs"""
 
     without: Without = None
-
-    period: AtLeastTwo | None = None
-    """Length of the random strings for the copying scores; if omitted, it depends on the run."""
-
-    prompt: Prompt = None
     source: Source = None
     checkpoint: Checkpoint = "best"
-    sequences: Sequences = None
+
+    sequences: AtLeastTwo | None = None
+    """Number of evenly spaced validation sequences; if omitted 256, or fewer for a large model."""
 
 
-def heads(word: str | None, options: Heads) -> Iterator[str | Table]:
-    """Yield the tables."""
-    subject = Subject(word, options)
-    sequences_BT = subject.sequences(options.sequences)
-    with ablated(subject.model, options.without):
-        yield from scores_and_ablation(subject, options, sequences_BT)
-        if subject.periods():
-            yield copying(subject)
-        yield from pairs_of_heads(subject.model)
-        rows: list[list[Any]] = [["logit lens", f"loss, {subject.unit}"]]
-        for i, loss in enumerate(logit_lens(subject.model, sequences_BT)):
-            rows.append([f"after layer {i - 1}" if i else "embedding", loss])
-        yield Table(rows, form=".4f")
-        if isinstance(subject.task, Modular):
-            yield frequencies(subject.model.token_embedding.weight[: subject.task.n])
+def heads(names: Sequence[str], options: Heads) -> Iterator[str | Table]:
+    """Yield a table with a line for each head, or, of two runs, both tables and what differs.
+
+    Raises:
+        UserError: for more than two runs.
+    """
+    if len(names) > 2:
+        raise UserError("heads compares two runs; name one or two")
+    found = dict[str, list[Job]]()
+    for name in names or [None]:
+        subject = Subject(name, options)
+        tokens_BT = job_sequences(subject, options.sequences)
+        with ablated(subject.model, options.without):
+            jobs = find_jobs(subject, tokens_BT)
+        found[subject.run.name] = jobs
+        yield describe_jobs(subject, tokens_BT)
+        yield table_of_jobs(jobs)
+    if len(found) == 2:
+        yield table_of_differences(found)
+
+
+def table_of_differences(found: dict[str, list[Job]]) -> Table:
+    """Return which heads of each run have a job: what they attend to, and what they matter for."""
+    has = {run: dict[str, list[str]]() for run in found}
+    for run, jobs in found.items():
+        for job in jobs:
+            for what in job.summary():
+                has[run].setdefault(what, []).append(job.name)
+    rows: list[list[Any]] = [["job", *found]]
+    for what in sorted({*itertools.chain(*has.values())}):
+        rows.append([what, *(" ".join(each.get(what, [])) or "none" for each in has.values())])
+    return Table(rows, words=3)
 
 
 def names_of(model: GPT) -> dict[str, tuple[int, int]]:
@@ -92,87 +88,3 @@ def ablated(model: GPT, names: str | None) -> Iterator[None]:
         for head in find_heads(model, names).values() if names else ():
             stack.enter_context(head_replaced(model, *head, 0.0))
         yield
-
-
-def scores_and_ablation(
-    subject: Subject, options: Heads, sequences_BT: Tensor
-) -> Iterator[str | Table]:
-    """Yield a row per head, below the row of uniform attention, and what it was measured on."""
-    model, period = subject.model, subject.period(options.period)
-    text_BT = sequences_BT[:, :-1] if options.prompt is None else subject.prompt_T[None]
-    scores = score_heads(model, text_BT, repeats=False)
-    title = f"scores over {len(text_BT)} x {text_BT.size(1)} tokens"
-    title += f" of {subject.text}" if options.prompt is None else " of the prompt"
-    if period:
-        scores |= measure_copying(model, period)[2]
-        title += f"; copying over\n{REPEATS} random strings of {period} distinct tokens, "
-        title += "each repeated"
-    yield title
-    if matching := subject.matching(text_BT):
-        scores |= score_match(model, *matching)
-    uniform = uniform_scores(text_BT.size(1), period, *matching[1:])
-    changes, kinds = ablate(model, sequences_BT), ("zero", "mean")
-    rows: list[list[Any]] = [
-        ["head", *(s.name for s in uniform), *(f"loss change ({kind} ablation)" for kind in kinds)],
-        ["uniform", *uniform.values(), None, None],
-    ]
-    for name, at in names_of(model).items():
-        sink = " sink" if scores["first_token"][at] > SINK else ""
-        cells = [scores[score.key][at].item() for score in uniform]
-        both = [(changes[kind][at].item(), changes[f"{kind}_error"][at].item()) for kind in kinds]
-        rows.append([name + sink, *cells, *both])
-    yield Table(rows)
-    loss, measured = mean_loss(model, sequences_BT), subject.describe(sequences_BT)
-    yield f"loss {loss:.4f} {subject.unit} on {measured};\nchanges ± standard error"
-
-
-def copying(subject: Subject) -> Table:
-    """Return how well random strings are copied, at several lengths."""
-    rows: list[list[Any]] = [
-        ["copying", "trained on", "loss, first copy", "second", "ratio", "induction", "best head"],
-    ]
-    for period in subject.periods():
-        first, second, scores = measure_copying(subject.model, period)
-        induction_LH = scores["induction"]
-        trained = "yes" if period in subject.trained_periods else "no"
-        name, at = max(names_of(subject.model).items(), key=lambda head: induction_LH[head[1]])
-        best = induction_LH[at].item()
-        rows.append([f"period {period}", trained, first, second, second / first, best, name])
-    return Table(rows)
-
-
-def frequencies(numbers_nC: Tensor) -> Table:
-    """Return the fraction of the power of the numbers' embeddings in the strongest frequencies."""
-    random = torch.randn(numbers_nC.shape, generator=torch.Generator().manual_seed(0))
-    heading = f"power in the 5 strongest of {len(numbers_nC) // 2} frequencies"
-    rows: list[list[Any]] = [["token embedding", heading]]
-    for name, embedding in {"random": random, "model": numbers_nC}.items():
-        rows.append([name, strongest_frequencies(embedding)])
-    return Table(rows)
-
-
-def pairs_of_heads(model: GPT) -> Iterator[str | Table]:
-    """Yield the pairs of heads in different layers with the highest composition scores, and those
-    with the most induction from weights."""
-    if model.config.n_layer == 1:
-        yield "composition and induction from weights: one layer has no earlier head to read from"
-        return
-    random, V = model.config.n_embd**-0.5, model.token_embedding.num_embeddings
-    rows: list[list[Any]] = [["composition", "Q", "K", "V"], ["random", *[random] * 3]]
-    composed = sorted(composition(model), key=lambda pair: -max(pair[2].values()))
-    for (i, a), (j, b), scores in composed[:PAIRS]:
-        rows.append([f"L{i}H{a} -> L{j}H{b}", *scores.values()])
-    yield Table(rows)
-    if 2 * len(composed) * model.config.head_width * V**2 > MOST:
-        yield f"induction from weights: omitted, which is slow for a vocabulary of {V:,}"
-        return
-    yield (
-        "induction from weights: the fraction of tokens whose query in the later head fits best\n"
-        "the key into which the earlier head copied the same token; without rotation, QK-norm, MLPs"
-    )
-    rows = [["induction from weights", "own token"], ["random", 1 / V]]
-    pairs = sorted(induction_from_weights(model), key=lambda pair: -pair[2])
-    rows += [[f"L{i}H{a} -> L{j}H{b}", share] for (i, a), (j, b), share in pairs[:PAIRS]]
-    if others := [share for *_, share in pairs[PAIRS:]]:
-        rows.append([f"mean of the other {len(others):,}", sum(others) / len(others)])
-    yield Table(rows)

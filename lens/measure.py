@@ -1,7 +1,7 @@
 """Measurements of a trained model on sequences of tokens: loss, scores of heads, ablation, copying,
 and the logit lens. Losses are in nats per token."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from common.errors import UserError
 from common.progress import progress
-from lens.capture import capture, head_replaced
+from lens.capture import Pass, blocks_of, capture, head_replaced
 from lens.metrics import MATCH, SCORES
 from model.gpt import GPT, next_token_loss
 
@@ -51,17 +51,42 @@ def score_heads(model: GPT, tokens_BT: Tensor, repeats: bool) -> dict[str, Tenso
         repeats: return the scores on repeated strings, for tokens from `repeated`, instead of the
             scores on text.
     """
-    scores_LH = {
-        score: torch.zeros(model.config.n_layer, model.config.n_head).double()
-        for score in SCORES
-        if score.repeats == repeats
-    }
-    for batch in micro_batches(model, tokens_BT):
-        for i, layer in enumerate(capture(model, batch).layers):
-            weights_BHTS = layer.weights_BHTS.double()
-            for score, total_LH in scores_LH.items():
-                total_LH[i] += score.measure(weights_BHTS).sum(0) / len(tokens_BT)
-    return {score.key: score_LH for score, score_LH in scores_LH.items()}
+    batches = micro_batches(model, tokens_BT)
+    return average((scores_of(capture(model, batch), repeats) for batch in batches), tokens_BT)
+
+
+def average(sums: Iterable[dict[str, Tensor]], tokens_BT: Tensor) -> dict[str, Tensor]:
+    """Return the mean over sequences, from sums over those of each micro-batch."""
+    means: dict[str, Tensor] = {}
+    for each in sums:
+        for key, total in each.items():
+            means[key] = means.get(key, torch.zeros(())) + total / len(tokens_BT)
+    return means
+
+
+def scores_of(seen: Pass, repeats: bool) -> dict[str, Tensor]:
+    """Return the scores of every head, (L, H) each, summed over the sequences of a pass."""
+    scores = [score for score in SCORES if score.repeats == repeats]
+    rows = []
+    for layer in seen.layers:
+        weights_BHTS = layer.weights_BHTS.double()
+        rows.append([score.measure(weights_BHTS).sum(0) for score in scores])
+    return {score.key: torch.stack(row) for score, *row in zip(scores, *rows, strict=True)}
+
+
+@torch.no_grad()
+def measure_text(model: GPT, tokens_BT: Tensor) -> tuple[dict[str, Tensor], list[float], Tensor]:
+    """Return what `score_heads` on text, `logit_lens` and `mean_outputs` return, from one pass over
+    sequences of up to block_size + 1 tokens."""
+
+    def sums(batch: Tensor) -> dict[str, Tensor]:
+        seen = capture(model, batch[:, :-1])
+        own = {"lens": lens_of(model, seen, batch[:, 1:]), "outputs": outputs_of(seen)}
+        return scores_of(seen, repeats=False) | own
+
+    found = average(map(sums, micro_batches(model, tokens_BT)), tokens_BT)
+    lens = found.pop("lens") / (tokens_BT.size(1) - 1)
+    return found, lens.tolist(), found.pop("outputs")
 
 
 @torch.no_grad()
@@ -100,23 +125,48 @@ def weight_by_distance(model: GPT, tokens_BT: Tensor, token: int) -> tuple[Tenso
 def mean_outputs(model: GPT, tokens_BT: Tensor) -> Tensor:
     """Return the mean of each head's output, before W_O, (L, H, D), over positions and over
     sequences of block_size + 1 tokens."""
-    mean_LHD = torch.zeros(model.config.n_layer, model.config.n_head, model.config.head_width)
-    for batch in micro_batches(model, tokens_BT):
-        for i, layer in enumerate(capture(model, batch[:, :-1]).layers):
-            mean_LHD[i] += layer.z_BHTD.mean(2).sum(0) / len(tokens_BT)
-    return mean_LHD
+    batches = micro_batches(model, tokens_BT)
+    sums = ({"outputs": outputs_of(capture(model, batch[:, :-1]))} for batch in batches)
+    return average(sums, tokens_BT)["outputs"]
 
 
-def ablations(
-    model: GPT, tokens_BT: Tensor, values_LHD: Tensor, what: str
-) -> Iterator[tuple[int, int, Tensor]]:
-    """Yield the layer and the index of each head, and the change of each prediction's loss, (B, T),
-    if the head's output, before W_O, is replaced by its row of `values_LHD`."""
-    whole_BT = token_losses(model, tokens_BT)
-    for layer, head in progress([*np.ndindex(*values_LHD.shape[:2])], what):
-        with head_replaced(model, layer, head, values_LHD[layer, head]):
-            change_BT = token_losses(model, tokens_BT) - whole_BT
-        yield layer, head, change_BT
+def outputs_of(seen: Pass) -> Tensor:
+    """Return each head's output, before W_O, (L, H, D): the mean over positions, summed over the
+    sequences of a pass."""
+    return torch.stack([layer.z_BHTD.mean(2).sum(0) for layer in seen.layers])
+
+
+@torch.no_grad()
+def ablations(model: GPT, tokens_BT: Tensor, values_LHD: Tensor, what: str) -> Tensor:
+    """Return the change of each prediction's loss, (L, H, B, T), if a head's output, before W_O, is
+    replaced by its row of `values_LHD`. Only the head's layer and the later ones are computed for
+    each head.
+
+    Args:
+        tokens_BT: sequences of up to block_size + 1 tokens.
+        what: the name of the progress bar.
+
+    Raises:
+        UserError: if GPT.forward does more than its blocks, one after the other.
+    """
+    blocks, changes = blocks_of(model), []
+
+    def losses_from(layer: int, seen: Pass, answers_BT: Tensor) -> Tensor:
+        x_BTC = seen.residual[layer]
+        for block in blocks[layer:]:
+            x_BTC = block(x_BTC)
+        return losses_of(model.unembed(x_BTC), answers_BT)
+
+    for batch in progress(micro_batches(model, tokens_BT), what):
+        seen, answers_BT, changed = capture(model, batch[:, :-1]), batch[:, 1:], []
+        whole_BT = losses_of(seen.logits_BTV, answers_BT)
+        if not torch.allclose(losses_from(0, seen, answers_BT), whole_BT, atol=1e-4):
+            raise UserError("GPT.forward must be its blocks, then GPT.unembed; update ablations")
+        for layer, head in np.ndindex(*values_LHD.shape[:2]):
+            with head_replaced(model, layer, head, values_LHD[layer, head]):
+                changed.append(losses_from(layer, seen, answers_BT) - whole_BT)
+        changes.append(torch.stack(changed))
+    return torch.cat(changes, 1).unflatten(0, values_LHD.shape[:2])
 
 
 def ablate(model: GPT, tokens_BT: Tensor) -> dict[str, Tensor]:
@@ -131,10 +181,8 @@ def ablate(model: GPT, tokens_BT: Tensor) -> dict[str, Tensor]:
     """
     mean_LHD, changes = mean_outputs(model, tokens_BT), {}
     for kind, values_LHD in (("zero", torch.zeros_like(mean_LHD)), ("mean", mean_LHD)):
-        change_LHB = torch.empty(*mean_LHD.shape[:2], len(tokens_BT))
         what = f"ablating each head ({kind})"
-        for layer, head, change_BT in ablations(model, tokens_BT, values_LHD, what):
-            change_LHB[layer, head] = change_BT.mean(1)
+        change_LHB = ablations(model, tokens_BT, values_LHD, what).mean(-1)
         changes[kind] = change_LHB.mean(-1)
         changes[f"{kind}_error"] = change_LHB.std(-1) / len(tokens_BT) ** 0.5
     return changes
@@ -163,6 +211,7 @@ def repeated(vocab_size: int, period: int, count: int = REPEATS) -> Tensor:
     return torch.cat((strings, strings), dim=1)
 
 
+@torch.no_grad()
 def measure_copying(model: GPT, period: int) -> tuple[float, float, dict[str, Tensor]]:
     """Measure how well a model copies the strings of `repeated`.
 
@@ -172,9 +221,15 @@ def measure_copying(model: GPT, period: int) -> tuple[float, float, dict[str, Te
         cannot be predicted.
     """
     tokens_BT = repeated(model.token_embedding.num_embeddings, period)
-    losses_BT = token_losses(model, tokens_BT)
-    first, second = losses_BT[:, : period - 1].mean(), losses_BT[:, period:].mean()
-    return first.item(), second.item(), score_heads(model, tokens_BT, repeats=True)
+
+    def sums(batch: Tensor) -> dict[str, Tensor]:
+        seen = capture(model, batch)
+        losses_T = losses_of(seen.logits_BTV[:, :-1], batch[:, 1:]).sum(0)
+        return scores_of(seen, repeats=True) | {"losses": losses_T}
+
+    scores = average(map(sums, micro_batches(model, tokens_BT)), tokens_BT)
+    losses_T = scores.pop("losses")
+    return losses_T[: period - 1].mean().item(), losses_T[period:].mean().item(), scores
 
 
 def strongest_frequencies(numbers_nC: Tensor) -> float:
@@ -192,11 +247,19 @@ def logit_lens(model: GPT, tokens_BT: Tensor) -> list[float]:
     Raises:
         UserError: if the logits after the last layer are not the model's logits.
     """
-    totals = [0.0] * (model.config.n_layer + 1)
-    for batch in micro_batches(model, tokens_BT):
-        seen = capture(model, batch[:, :-1])
-        if not torch.allclose(model.unembed(seen.residual[-1]), seen.logits_BTV):
-            raise UserError("GPT.unembed must return the same logits as GPT.forward")
-        for place, x_BTC in enumerate(seen.residual):
-            totals[place] += losses_of(model.unembed(x_BTC), batch[:, 1:]).sum().item()
-    return [total / tokens_BT[:, 1:].numel() for total in totals]
+    batches = micro_batches(model, tokens_BT)
+    sums = (lens_of(model, capture(model, batch[:, :-1]), batch[:, 1:]) for batch in batches)
+    mean = average(({"lens": each} for each in sums), tokens_BT)["lens"]
+    return (mean / (tokens_BT.size(1) - 1)).tolist()
+
+
+def lens_of(model: GPT, seen: Pass, targets_BT: Tensor) -> Tensor:
+    """Return the losses of the logit lens, (L + 1,), summed over all predictions of a pass.
+
+    Raises:
+        UserError: see `logit_lens`.
+    """
+    *earlier, last = map(model.unembed, seen.residual)
+    if not torch.allclose(last, seen.logits_BTV):
+        raise UserError("GPT.unembed must return the same logits as GPT.forward")
+    return torch.stack([losses_of(each, targets_BT).sum() for each in (*earlier, last)]).double()

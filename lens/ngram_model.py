@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.batches import TextBatches
+from data.batches import Batches
 from data.ngrams import MAX_TOKENS, Array, Order, sort_ngrams
+from lens.subject import spread_places
 
 READ_AT_ONCE = 1_000_000  # tokens
 
@@ -70,9 +71,9 @@ def shift(places: Array) -> Array:
 
 
 @functools.lru_cache(maxsize=1)  # which commands read several times
-def ngrams_of(batches: TextBatches) -> NgramModel:
+def ngrams_of(batches: Batches) -> NgramModel:
     """Return the n-grams of the training split, of up to the order of the baselines."""
-    train, order = batches.train_tokens[-MAX_TOKENS:], len(batches.baselines) - 1
+    train, order = batches.tokens["training"][-MAX_TOKENS:], len(batches.baselines) - 1
     return count_ngrams(train, batches.tokenizer.vocab_size, order)
 
 
@@ -93,6 +94,20 @@ def count_ngrams(train: Array, V: int, max_order: int) -> NgramModel:
         model.orders.append(Grams(keys, np.append(share, np.float32(0)), left))
         order = longer
     return model
+
+
+def read_ngrams(batches: Batches, count: int) -> tuple[Array, Array]:
+    """Return the surprisal of each token that `count` sequences predict, and the length of its
+    longest counted context, (count, T) each. The n-grams also read the tokens before a sequence."""
+    T, known, parts = batches.block_size, len(ngrams_of(batches).orders) - 1, []
+    for place in spread_places(batches, count):
+        start = place * T + 1  # the first token that is predicted
+        read = ngrams_of(batches).read(
+            batches.tokens["validation"][max(0, start - known) : start + T]
+        )
+        parts.append([array[-T:] for array in read])
+    nats, lengths = zip(*parts, strict=True)
+    return np.stack(nats), np.stack(lengths)
 
 
 def mixed_losses(one: Array, other: Array) -> Array:

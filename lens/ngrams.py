@@ -12,13 +12,12 @@ from torch import Tensor
 from common.errors import UserError
 from common.progress import progress
 from configs.config import STRICT
-from data.batches import TextBatches
 from data.ngrams import Array
 from lens.capture import head_replaced
 from lens.heads import names_of
 from lens.measure import mean_and_error, token_losses
-from lens.ngram_model import mixed_losses, ngrams_of
-from lens.subject import Checkpoint, Sequences, Source, Subject, spread_places
+from lens.ngram_model import mixed_losses, ngrams_of, read_ngrams
+from lens.subject import Checkpoint, Sequences, Source, Subject
 from lens.tables import Table, visible
 from model.gpt import GPT
 
@@ -46,7 +45,7 @@ def ngrams(word: str | None, options: Ngrams) -> Iterator[str | Table]:
     """
     subject = Subject(word, options)
     batches = subject.batches
-    if not isinstance(batches, TextBatches):
+    if batches.task:
         raise UserError("a task has no n-grams; use a run on a text")
     tokens_BT = subject.sequences(options.sequences)
     counted_BT, lengths_BT = read_ngrams(batches, len(tokens_BT))
@@ -67,18 +66,6 @@ def ngrams(word: str | None, options: Ngrams) -> Iterator[str | Table]:
 def surprisal(model: GPT, tokens_BT: Tensor) -> Array:
     """Return `token_losses` in float64."""
     return token_losses(model, tokens_BT).double().numpy()
-
-
-def read_ngrams(batches: TextBatches, count: int) -> tuple[Array, Array]:
-    """Return the surprisal of each token that `count` sequences predict, and the length of its
-    longest counted context, (count, T) each. The n-grams also read the tokens before a sequence."""
-    T, known, parts = batches.block_size, len(ngrams_of(batches).orders) - 1, []
-    for place in spread_places(batches, count):
-        start = place * T + 1  # the first token that is predicted
-        read = ngrams_of(batches).read(batches.val_tokens[max(0, start - known) : start + T])
-        parts.append([array[-T:] for array in read])
-    nats, lengths = zip(*parts, strict=True)
-    return np.stack(nats), np.stack(lengths)
 
 
 def mixed(model_BT: Array, counted_BT: Array) -> Array:

@@ -181,7 +181,7 @@ def mean_losses(subject: Subject) -> tuple[dict[str, float], Tensor]:
     how often each token is predicted there."""
     model, batches = subject.model, subject.batches
     total, counts_V = torch.zeros(2, dtype=torch.float64), torch.zeros(subject.V)
-    for tokens_BT in batches.validation_batches(32, MAX_VAL_TOKENS):
+    for tokens_BT in batches.split("validation", 32, MAX_VAL_TOKENS):
         for part_BT in micro_batches(model, tokens_BT):
             read_BT, targets_BT = part_BT[:, :-1], part_BT[:, 1:]
             each = model.unembed(model.embed(read_BT)), model(read_BT)

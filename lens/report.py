@@ -11,12 +11,12 @@ from common.atomic import write_atomically
 from common.errors import printable
 from configs.config import STRICT
 from lens.report_data import check_supported, make_page, through_training
-from lens.subject import MeasureOptions, Subject
+from lens.subject import Checkpoint, Prompt, Sequences, Source, Subject
 from lens.tables import check_path
 
 
 @dataclass(frozen=True, config=STRICT)
-class Report(MeasureOptions):
+class Report:
     """Write an interactive HTML page, to open from disk"""
 
     out: str | None = None
@@ -26,9 +26,10 @@ class Report(MeasureOptions):
     """Maximum size of the page in megabytes. If not everything fits, the page has fewer snapshots
     of the run, with weights rounded to 8 bits."""
 
-    with_text: bool = False
-    """Put the training split into the page, and compare the model with n-gram counts. Everyone who
-    has the page can read the text."""
+    prompt: Prompt = None
+    source: Source = None
+    checkpoint: Checkpoint = "best"
+    sequences: Sequences = None
 
 
 def report(word: str | None, options: Report) -> Iterator[str]:
@@ -38,7 +39,6 @@ def report(word: str | None, options: Report) -> Iterator[str]:
     check_path("--out", path, ".html")
     check_supported(subject)
     sequences_BT, snapshots = subject.sequences(options.sequences), through_training(subject)
-    max_bytes = options.max_mb * 1e6
-    content = make_page(subject, sequences_BT, snapshots, max_bytes, options.with_text)
+    content = make_page(subject, sequences_BT, snapshots, options.max_mb * 1e6)
     write_atomically(path, content.encode())
     yield f"{printable(str(path))}, {len(content) / 1e6:.1f} MB: open it in a browser"

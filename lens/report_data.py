@@ -5,7 +5,6 @@ import copy
 import dataclasses
 import sys
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,23 @@ from torch import Tensor
 
 from common.errors import UserError, printable
 from common.progress import progress
-from data.batches import TextBatches
-from data.ngrams import MAX_TOKENS
 from formats.reference import check_reference
 from lens.capture import capture
 from lens.examples import examples_for_page
+from lens.jobs import find_jobs, job_sequences
 from lens.measure import (
     ablate,
-    logit_lens,
     mean_loss,
-    mean_outputs,
     measure_copying,
+    measure_text,
     micro_batches,
-    score_heads,
     score_match,
-)  # fmt: skip
+)
 from lens.metrics import MATCH, uniform_scores
 from lens.subject import Subject
 from lens.verify import check_model
 from model.gpt import GPT
-from page.html import SUPPORTED, WORD, in_base64, make_html, pack, to_json
+from page.html import SUPPORTED, WORD, make_html, pack, to_json
 from page.weights import pack_weights
 from training.checkpoint import load_snapshot
 from training.evaluate import evaluate
@@ -44,11 +40,8 @@ from training.machine import Processes
 
 REFERENCE = 2**12  # approximate number of PyTorch's logits per snapshot
 BASE64 = 4 / 3  # characters per byte
+COMPARED = 4  # sequences on which snapshots are compared, to choose those that are shown
 TRIED = 256  # texts
-NOTICES = {  # that a license asks for, by data.source
-    "pydocs": "The training text is the manual of Python: Copyright © 2001 Python Software "
-    "Foundation; All Rights Reserved. PSF License Version 2: https://docs.python.org/3/license.html"
-}
 
 
 def check_supported(subject: Subject) -> None:
@@ -69,7 +62,6 @@ def make_page(
     sequences_BT: Tensor,
     snapshots: Iterable[tuple[int, GPT]],
     max_bytes: float,
-    with_text: bool = False,
 ) -> str:
     """Return the page, of at most `max_bytes`: the final weights, in half precision if they fit,
     and all snapshots in half precision, or as many as fit in 8 bits.
@@ -77,39 +69,40 @@ def make_page(
     Args:
         sequences_BT: block_size + 1 tokens each, for scores and losses.
         snapshots: steps and models in order; the subject's model has its own step.
-        with_text: put the training split into the page.
 
     Raises:
-        UserError: if the run's own weights do not fit, or for a `with_text` that is not possible.
+        UserError: if the run's own weights do not fit.
     """
     model = subject.model
-    text = training_text(subject) if with_text else None
     packs = {bits: pack_weights(model.state_dict(), bits == 8)[0] for bits in (16, 8)}
-    least = BASE64 * len(packs[8]) + len(to_json(text))
+    least = BASE64 * len(packs[8])
     if least > max_bytes:  # fail before the slow measurements
         raise too_small(max_bytes, least + 1e6)
-    data = describe(subject, sequences_BT) | {"text": text}
+    data = describe(subject, sequences_BT)
     taken = len(make_html(data, []).encode())
     # What a snapshot adds to the page: its measurements, and its weights in base64. The initial
     # weights, many of them zero, have fewer bytes.
-    numbers = 1.1 * len(to_json(measure(subject, sequences_BT, model, False)[0])) + 100
+    own_weights = measure_snapshot(subject, sequences_BT, model, False)
+    numbers = 1.1 * len(to_json(own_weights[0])) + 100
     size = {bits: numbers + BASE64 * len(packed) for bits, packed in packs.items()}
     room, models = max_bytes - taken, [*snapshots]
     if size[8] > room:
         raise too_small(max_bytes, taken + size[8])
     own = 16 if size[16] <= room else 8
     others = 16 if size[16] * len(models) <= room else 8
-    losses = [
-        mean_loss(snapshot, sequences_BT) for _, snapshot in progress(models, "comparing snapshots")
-    ]
+    few_BT = sequences_BT[:COMPARED]
+    losses = [mean_loss(each, few_BT) for _, each in progress(models, "comparing snapshots")]
     shown = [step for step, _ in models].index(subject.header.state.step)
-    chosen = choose(losses, 1 + (room - size[own]) / size[others], shown)
+    chosen = choose_snapshots(losses, 1 + (room - size[own]) / size[others], shown)
     data["saved"], data["snapshots"] = len(models), []
     weights: list[bytes] = []
     for i in progress(chosen, "measuring snapshots"):
         step, snapshot = models[i]
         bits = own if i == shown else others
-        measured, packed = measure(subject, sequences_BT, snapshot, bits == 8)
+        is_done = i == shown and bits == 16
+        measured, packed = (
+            own_weights if is_done else measure_snapshot(subject, sequences_BT, snapshot, bits == 8)
+        )
         data["snapshots"].append({"step": step, **measured})
         weights.insert(0 if i == shown else len(weights), packed)
     print(
@@ -119,30 +112,12 @@ def make_page(
     return make_html(data, weights)
 
 
-def training_text(subject: Subject) -> dict[str, Any]:
-    """Return the training split, compressed, and how it is counted.
-
-    Raises:
-        UserError: if the run was trained on generated sequences, or on another text.
-    """
-    batches, trained_on = subject.batches, subject.header.corpus.sha256
-    if not isinstance(batches, TextBatches) or batches.corpus.sha256 != trained_on:
-        raise UserError("--with_text needs the text that the run was trained on; omit it")
-    tokens = batches.train_tokens[-MAX_TOKENS:]
-    return {
-        "order": len(batches.baselines) - 1,  # without the uniform distribution
-        "bytes_per_token": tokens.itemsize,
-        "deflated": in_base64(zlib.compress(tokens.astype(f"<u{tokens.itemsize}").tobytes(), 9)),
-        "notice": NOTICES.get(str(subject.config.data.source)),
-    }
-
-
 def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
     """Return what the page shows about the run and its final weights."""
     model, state, text_BT = subject.model, subject.header.state, sequences_BT[:, :-1]
     matching = subject.matching(text_BT)
     uniform = uniform_scores(text_BT.size(1), subject.period(), *matching[1:])
-    checks = check_model(model, subject.prompt_T, subject.dtype)
+    checks = check_model(model, subject.prompt_T, torch.float64)
     changes, config = ablate(model, sequences_BT), dataclasses.asdict(subject.config)
     config["data"]["source"] = without_folders(subject.config.data.source)
     measured = subject.describe(sequences_BT)
@@ -167,7 +142,7 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
         "tokenizer": subject.tokenizer.to_dict(),
         "periods": [*subject.trained_periods[:1], *subject.trained_periods[-1:]],
         "opening": choose_opening(subject, sequences_BT, matching),
-        "reference": reference(subject).tolist(),
+        "reference": reference_text(subject).tolist(),
         "baselines": subject.batches.baselines,
         "scores": [
             {
@@ -180,6 +155,10 @@ def describe(subject: Subject, sequences_BT: Tensor) -> dict[str, Any]:
             for score, value in uniform.items()
         ],
         "ablation": {key: flat(change_LH) for key, change_LH in changes.items()},
+        "jobs": [
+            {"line": job.line(), "sentence": job.sentence()}
+            for job in find_jobs(subject, job_sequences(subject, subject.options.sequences))
+        ],
         "measured": measured,
         "examples": examples_for_page(subject, [*np.ndindex(*changes["zero"].shape)]),
         "checks": [check._asdict() for check in checks],
@@ -194,10 +173,11 @@ def choose_opening(
     validation text that begins at a word, after which the head copies a token. For a model of
     repeated strings, choose a word that they could repeat, cut where the next letter can be copied,
     and the head with the highest induction score. In another task, choose the beginning of a
-    sequence, up to a match, and the head with the highest weight on the match.
+    sequence, up to the last match in it or, if it has none, to the first match, and the head with
+    the highest weight on the match.
 
     A head copies if, by the direct path, it adds to the logit of a token that it attends to. Choose
-    the stretch and the head for which that, times the probability of the token, is largest.
+    the stretch and the head with the largest product of that and the probability of the token.
     """
     model, texts_NT, first = subject.model, subject.prompt_T[None], len(subject.prompt_T) - 1
     T, prompted = min(32, subject.window * 3 // 4 + 1), subject.options.prompt is not None
@@ -207,8 +187,9 @@ def choose_opening(
         text_T = subject.tokenizer.encode(2 * WORD)[:22] if fits and not prompted else texts_NT[0]
         return {"text": text_T.tolist(), "head": int(score_LH.argmax())}
     if matching:
-        ends = matching[1][0, 0, :T].any(-1).nonzero().flatten().tolist()
-        text_T = texts_NT[0] if prompted else matching[0][0, : max(ends, default=T) + 1]
+        ends = matching[1][0, 0].any(-1).nonzero().flatten().tolist()
+        end = max((t for t in ends if t < T), default=ends[0])
+        text_T = texts_NT[0] if prompted else matching[0][0, : end + 1]
         weight_LH = score_match(model, *matching)[MATCH.key]
         return {"text": text_T.tolist(), "head": int(weight_LH.argmax())}
     if not prompted:
@@ -246,7 +227,7 @@ def through_training(subject: Subject) -> Iterator[tuple[int, GPT]]:
             print(printable(f"left out: {error}"), file=sys.stderr)
 
 
-def choose(losses: Sequence[float], count: float, shown: int) -> list[int]:
+def choose_snapshots(losses: Sequence[float], count: float, shown: int) -> list[int]:
     """Choose at most `count` snapshots, among them `shown`. Until they are so few, the one across
     which the loss changes least is removed; the first and the last only when no other is left."""
     kept = list(range(len(losses)))
@@ -258,30 +239,30 @@ def choose(losses: Sequence[float], count: float, shown: int) -> list[int]:
     return kept
 
 
-def measure(
+def measure_snapshot(
     subject: Subject, sequences_BT: Tensor, model: GPT, eight_bits: bool
 ) -> tuple[dict[str, Any], bytes]:
     """Measure a model, and pack its weights.
 
     The logits come from the rounded weights, in float64, as the page's engine should compute them.
     """
-    text_BT, reference_BT = sequences_BT[:, :-1], reference(subject)[None]
-    scores, copying, accuracy = score_heads(model, text_BT, repeats=False), None, []
+    text_BT, reference_BT = sequences_BT[:, :-1], reference_text(subject)[None]
+    scores, lens_loss, mean_LHD = measure_text(model, sequences_BT)
+    copying, accuracy = None, list[float | None]()
     if period := subject.period():
         first, second, copied = measure_copying(model, period)
         copying, scores = {"period": period, "first": first, "second": second}, scores | copied
     if matching := subject.matching(text_BT):
         scores |= score_match(model, *matching)
     if subject.task:
-        for split in subject.batches.evaluated.values():
-            result = evaluate(model, split(len(sequences_BT)), subject.batches, Processes())
-            accuracy.append(result and result.accuracy)
+        for name in subject.batches.evaluated:
+            split = subject.batches.split(name, len(sequences_BT))
+            result = evaluate(model, split, subject.batches, Processes())
+            accuracy.append(result.accuracy if result else None)
         model.eval()
-    lens_loss = logit_lens(model, sequences_BT)
     packed, rounded_weights = pack_weights(model.state_dict(), eight_bits)
     rounded = copy.deepcopy(model)
     rounded.load_state_dict(rounded_weights)
-    nats = mean_loss(rounded, sequences_BT) - lens_loss[-1]
     with torch.no_grad():
         exact_TV = copy.deepcopy(model).double()(reference_BT)[0]
         logits_TV = rounded.double()(reference_BT)[0]
@@ -291,17 +272,17 @@ def measure(
         "eight_bits": eight_bits,
         "rows": rows,
         "logits": pack(logits_TV[rows]),
-        "rounding": {"logit": (logits_TV - exact_TV).abs().max().item(), "nats": nats},
+        "rounding": (logits_TV - exact_TV).abs().max().item(),
         "scores": {key: flat(score_LH) for key, score_LH in scores.items()},
         "copying": copying,
         "accuracy": accuracy,
         "lens_loss": lens_loss,
-        "means": pack(mean_outputs(model, sequences_BT)),
+        "means": pack(mean_LHD),
     }
     return measured, packed
 
 
-def reference(subject: Subject) -> Tensor:
+def reference_text(subject: Subject) -> Tensor:
     """Return the text on which the engine is checked, (T,): the prompt repeated up to the context.
 
     A model may differ from the engine only at late positions, as with a sliding window.

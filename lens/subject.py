@@ -13,8 +13,9 @@ from torch import Tensor
 from common.errors import UserError, printable
 from configs.config import STRICT
 from configs.load import fields_of
-from data.batches import SAME_TEXT, SMALLER_CONTEXT, Batches, check_named_text, open_batches
-from data.tasks import TASKS
+from data.batches import Batches, check_named_text, open_batches
+from data.sources import Problem, with_fixes
+from data.tasks import SOURCES, TASKS, is_task
 from data.tasks.repeat import Repeat
 from data.tasks.task import Task
 from lens.capture import LayerPass, capture
@@ -27,6 +28,15 @@ PROMPT_TOKENS = 128  # of the validation text, if no prompt is given
 MAX_TOKENS = 256
 SEQUENCES = 32
 ENOUGH = 3e13  # FLOPs for ablating each head once: minutes, on two cores
+
+# A study has one flag for its text.
+FIXES: dict[Problem, str] = {
+    "absent": f"--source takes {SOURCES}",
+    "changed": "to use it, give --source",
+    "encoding": "convert it",
+    "column": "save one of them as a .txt file",
+    "size": "use a longer text",
+}
 
 AtLeastTwo = Annotated[int, Field(ge=2)]
 
@@ -119,7 +129,7 @@ class Text:
     @cached_property
     def task(self) -> Task | None:
         """The task that is measured on, if it is one."""
-        return getattr(self.batches, "task", None)
+        return self.batches.task
 
     def matching(self, tokens_BT: Tensor) -> tuple[Tensor, ...]:
         """Return the sequences with matches, and these, (B, 1, T, T); nothing if there are none."""
@@ -176,7 +186,7 @@ class Subject(Text):
             tokens = repeated(self.V, period, 1)[0]
         else:
             batches = self.open(self.config.model.block_size)
-            tokens = next(batches.validation_batches(1))[0, :PROMPT_TOKENS]
+            tokens = next(batches.split("validation", 1))[0, :PROMPT_TOKENS]
         if len(tokens) < 2:
             raise UserError("--prompt must have at least 2 tokens")
         return tokens[: self.window]
@@ -226,6 +236,7 @@ class Subject(Text):
         return period if period > 1 else None
 
 
+@with_fixes(FIXES)
 def open_text(saved: SavedRun, source: Source, block_size: int) -> Batches:
     """Open the run's text, or the text of --source, in sequences of `block_size`.
 
@@ -233,26 +244,12 @@ def open_text(saved: SavedRun, source: Source, block_size: int) -> Batches:
         UserError: if the text is missing or too short.
     """
     data = saved.config.data
-    try:
-        if source is not None:
-            data = dataclasses.replace(data, source=source)
-        else:
-            check_named_text(data, saved.tokenizer, saved.header.corpus)
-        seed, text = saved.config.train.seed, saved.header.corpus
-        return open_batches(data, block_size, seed, saved.tokenizer, saved=text)
-    except (UserError, ValueError) as error:
-        # A study has a flag for the text alone.
-        message = str(error)
-        for of_training, of_study in (
-            (SMALLER_CONTEXT, ""),
-            (SAME_TEXT, ""),
-            (", or use --data.tokenizer byte", ""),
-            ("pass --data.column, one of", "save one of these as a .txt file"),
-            ("--data.source", "--source"),
-            ("RUN --source", "RUN --data.source"),  # a command of train.py
-        ):
-            message = message.replace(of_training, of_study)
-        raise UserError(message) from None
+    if source is not None:
+        data = dataclasses.replace(data, source=source)
+    else:
+        check_named_text(data, saved.tokenizer, saved.header.corpus)
+    seed, text = saved.config.train.seed, saved.header.corpus
+    return open_batches(data, block_size, seed, saved.tokenizer, saved=text)
 
 
 def other_text(saved: SavedRun, batches: Batches) -> str:
@@ -260,7 +257,7 @@ def other_text(saved: SavedRun, batches: Batches) -> str:
     own, now = saved.header.corpus, batches.corpus
     # The hash is unknown of an imported model.
     of_task, of_text = own.source == now.source, own.sha256 in ("", now.sha256)
-    same = of_task if own.source in TASKS else of_text
+    same = of_task if is_task(saved.config.data) else of_text
     return "" if same else " (not the text that the run was trained on; they may share parts)"
 
 

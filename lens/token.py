@@ -4,6 +4,7 @@ where this token is the answer, and probability, of a token after each position 
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -113,8 +114,10 @@ def table_at(model: GPT, labels: list[str], tokens_BT: Tensor, token: int) -> Ta
     """
     at_BT = tokens_BT[:, 1:] == token
     name, rows = visible(labels[token]), list[list[Any]]()
-    what = "ablating each head (mean)"
-    for layer, head, change_BT in ablations(model, tokens_BT, mean_outputs(model, tokens_BT), what):
+    means_LHD = mean_outputs(model, tokens_BT)
+    change_LHBT = ablations(model, tokens_BT, means_LHD, "ablating each head (mean)")
+    for layer, head in np.ndindex(*means_LHD.shape[:2]):
+        change_BT = change_LHBT[layer, head]
         there, elsewhere = mean_and_error(change_BT, at_BT), mean_and_error(change_BT, ~at_BT)
         ratio = there[0] / elsewhere[0] if elsewhere[0] > 2 * elsewhere[1] else None
         rows.append([f"L{layer}H{head}", there, elsewhere, ratio])

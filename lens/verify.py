@@ -80,7 +80,7 @@ class Pair(NamedTuple):
 def verify(word: str | None, options: Verify) -> Iterator[Table]:
     """Yield a row for each check."""
     subject = Subject(word, options, numbers=False)
-    checks = check_model(subject.model, subject.prompt_T, subject.dtype)
+    checks = check_model(subject.model, subject.prompt_T, torch.float64, subject.dtype)
     heading = ("check", "dtype", "verdict", "relative error", "tolerance", "largest at")
     failed = any(check.verdict == "failed" for check in checks)
     yield Table([heading, *checks], words=3, form=".1e", failed=failed)
@@ -97,14 +97,14 @@ class Twin(NamedTuple):
 Pairs = Iterator[Pair | str]  # or the reason why nothing is comparable
 
 
-def check_model(model: GPT, tokens_T: Tensor, own: torch.dtype) -> list[Check]:
-    """Check everything, in float64 and in the type that the run computed in.
+def check_model(model: GPT, tokens_T: Tensor, *dtypes: torch.dtype) -> list[Check]:
+    """Check everything in these types.
 
     Args:
         tokens_T: a prompt of at least two tokens.
     """
     checks = []
-    for dtype in progress((torch.float64, own), "checking in float64 and the run's own type"):
+    for dtype in progress(dtypes, "checking the run"):
         same = copy.deepcopy(model).to(dtype)
         twin = Twin(same, tokens_T, capture(same, tokens_T[None]))
         for check, tolerance in CHECKS.items():

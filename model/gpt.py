@@ -15,16 +15,32 @@ Letters as in `model/attention.py`: B batch, T positions, C model width, V vocab
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from configs.config import ModelConfig
-from model.attention import Cache, KVCache, MultiHeadAttention, Rotary
-from model.layers import ACTIVATIONS, Dropout, LayerNorm, Linear
+from model.attention import Cache, KVCache, LayerNorm, Linear, MultiHeadAttention, Rotary
+from model.fast.dropout import Dropout
 
 NGRAM_ROWS = 16_381  # a prime, so that n-grams that share a row rarely share tokens
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """max(x, 0)^2 (So et al. 2021, Primer)."""
+    return F.relu(x).square()
+
+
+# By the name that `--model.activation` gives. Add one here.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,  # Hendrycks & Gimpel 2016
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's; six times slower on a CPU
+    "relu": F.relu,
+    "relu2": squared_relu,
+}
 
 
 class MLP(nn.Module):
@@ -50,7 +66,9 @@ def make_norm(config: ModelConfig) -> nn.Module:
 class Block(nn.Module):
     """Attention, then MLP: each reads the normalized residual stream and adds to it (pre-norm)."""
 
-    def __init__(self, config: ModelConfig, rotary: Rotary | None, window: int) -> None:
+    def __init__(
+        self, config: ModelConfig, rotary: Rotary | None, dropout: Dropout, window: int
+    ) -> None:
         super().__init__()
         self.attn_norm = make_norm(config)
         self.attn = MultiHeadAttention(
@@ -68,7 +86,7 @@ class Block(nn.Module):
         if self.has_mlp:
             self.mlp_norm = make_norm(config)
             self.mlp = MLP(config)
-        self.dropout = Dropout(config.dropout or 0.0)
+        self.dropout = dropout
 
     def forward(self, x_BTC: Tensor, cache: KVCache | None = None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
@@ -128,9 +146,11 @@ class GPT(nn.Module):
         self.token_embedding = nn.Embedding(vocab_size, C)
         self.position_embedding = nn.Embedding(T, C) if config.positions == "learned" else None
         self.ngram_embeddings = NgramEmbeddings(config.ngrams, vocab_size, C)
-        self.rotary = Rotary(config.head_width, T) if config.positions == "rotary" else None
-        self.dropout = Dropout(config.dropout or 0.0)
-        self.blocks = nn.ModuleList(Block(config, self.rotary, each) for each in config.windows)
+        self.rotary = Rotary(C // config.n_head, T) if config.positions == "rotary" else None
+        self.dropout = Dropout(config.dropout or 0.0)  # one for all; training may raise p
+        self.blocks = nn.ModuleList(
+            Block(config, self.rotary, self.dropout, window) for window in config.windows
+        )
         self.final_norm = make_norm(config)
         self.head = None if config.tie_embeddings else Linear(C, vocab_size, config.head_bias)
         self.init_weights()
@@ -195,12 +215,6 @@ class GPT(nn.Module):
     def new_cache(self) -> Cache:
         """Return an empty cache for decoding."""
         return Cache(self.config.n_layer, self.config.block_size)
-
-    def set_dropout(self, p: float) -> None:
-        """Set the dropout probability of the embedding and of each sublayer's output."""
-        for module in self.modules():
-            if isinstance(module, Dropout):
-                module.p = p
 
     def num_parameters(self) -> int:
         """Return the number of parameters."""

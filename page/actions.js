@@ -46,7 +46,7 @@ export function restart(changes = {}) {
 }
 
 /** Restore the initial state, but keep the text. */
-export const reset = () => restart({ text: state.text, panel: state.panel });
+export const reset = () => restart({ text: state.text, panel: state.panel, more: state.more });
 
 export function pointAt(hover) {
   if (hover?.q !== state.hover?.q || hover?.k !== state.hover?.k) change({ hover });

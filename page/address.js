@@ -30,6 +30,7 @@ const PARTS = {
   pin: ["at", ({ q, k }) => [q, k ?? []].flat().join("."), readPair], // in the text, or ignored
   other: ["other", ...text],
   panel: ["panel", ...oneOf(() => PANELS.map(({ key }) => key))],
+  more: ["more", ...oneOf(() => [true, false])],
   big: ["big", ...oneOf(() => Object.keys(BIG))],
   stage: ["stage", ...oneOf(() => STAGES)],
   measure: ["score", ...oneOf(() => measures, ({ key }) => key)],

@@ -12,7 +12,7 @@ const FIRST = (COPIES ? ["induction"] : ["weight_on_match", "previous_token"])
 const scores = data.scores.toSorted((a, b) => (b.key === FIRST) - (a.key === FIRST))
   .map(({ key, source, formula, repeats, uniform }) => ({
     key, source, uniform,
-    name: key.replaceAll("_", " "),
+    name: key.replaceAll("_", " ") + (repeats ? " on random strings" : ""),
     formula: repeats ? `${formula}; P = ${snapshots[0].copying.period}` : formula,
     at: (i) => snapshots[i].scores[key],
     text: (value) => number(value, 2),

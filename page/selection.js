@@ -15,14 +15,16 @@ export const textOnShow = () => (readable(state.text).length ? state.text
 /** A token's place in words: "token 3 'x'". */
 export const place = (letter, t) => `${letter} ${t} ${quoted(state.view.tokens[t])}`;
 
-const HAS_LINES = vocab.some((token) => token.includes("\n"));
+export const HAS_LINES = vocab.some((token) => token.includes("\n"));
 
-/** The column at which a token begins, counted from 1, in words: ", column 70"; "" if the model knows
- * no newline. */
+/** The column at which a token begins, counted from 1. */
 export function columnOf(t) {
   const before = state.view.seen.slice(0, state.view.start + t).map(({ token }) => token).join("");
-  return HAS_LINES ? `, column ${Array.from(before.split("\n").at(-1)).length + 1}` : "";
+  return Array.from(before.split("\n").at(-1)).length + 1;
 }
+
+/** A column in words: ", column 70"; "" if the model knows no newline. */
+export const atColumn = (t) => (HAS_LINES ? `, column ${columnOf(t)}` : "");
 
 /** The selected {q, k}. In the first step the text shows surprisal, in the others attention from
  * its last token. */

@@ -20,6 +20,7 @@ import "./views/keys.js";
 import { showLegends } from "./views/legends.js";
 import { markLens } from "./views/lens.js";
 import { showMlp } from "./views/mlp.js";
+import { showMore } from "./views/more.js";
 import { drawWires, showEnds, showNetwork, showThumbnails } from "./views/network.js";
 import { showNext } from "./views/next.js";
 import { offerPanels } from "./views/panels.js";
@@ -43,7 +44,7 @@ const SHOWS = {
   playing: [showPlaying],
   view: [
     dimPatches, buildText, showTextState, showThumbnails, showNetwork, showHead,
-    ...SELECTED_PAIR, ...SELECTED_TOKEN, showEdits, showBig, showAhead, showSnapshot, keepAddress,
+    ...SELECTED_PAIR, ...SELECTED_TOKEN, showEdits, showBig, showMore, showAhead, showSnapshot, keepAddress,
   ],
   effects: [showStep],
   ahead: [showAhead],
@@ -53,14 +54,14 @@ const SHOWS = {
   bar: [showNext, showContributions, showMlp, showCircuit, keepAddress],
   relative: [showNext, showContributions],
   mlp: [showNetwork, showMlp, drawMap, keepAddress],
-  stage: [showHead, ...SELECTED_PAIR, keepAddress],
-  big: [showBig, drawMap, refreshPanel, keepAddress],
-  measure: [showNetwork, refreshPanel, keepAddress],
+  stage: [showHead, ...SELECTED_PAIR, showMore, keepAddress],
+  big: [showBig, showMore, drawMap, refreshPanel, keepAddress],
+  measure: [showNetwork, refreshPanel, showMore, keepAddress],
+  more: [showMore, showNext, keepAddress],
   seed: [redraw],
   sampling: [redraw],
-  color: [showText, showLegends, showChosen, keepAddress],
+  color: [showText, showLegends, showChosen, showMore, keepAddress],
   token: [showText, showLegends, showChosen, keepAddress],
-  ngrams: [showText],
   size: [drawMap, drawArcs, drawWires, showFormation, drawPatches, showChosen], // of the window
 };
 

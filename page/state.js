@@ -20,11 +20,12 @@ export const initial = () => ({
   pin: null, // {q, k} that was clicked; k is null if only a query is selected
   other: null, // the text that patches come from, or null for one made from the text
   panel: null, // key of the open panel
+  more: false, // whether all controls are on show
   big: null, // the part that is alone on the screen, of BIG
   stage: "weights", // one of STAGES
   measure: measures[0],
   bar: null, // id of the token whose logit contributions are shown
-  color: "surprisal", // of the text, or "ngrams", "probability"
+  color: data.opening.color ?? "surprisal", // of the text, or "probability"
   token: tokenizer.idOf.get("\n") ?? data.opening.text.at(-1), // id, whose probability the text shows
 });
 
@@ -47,7 +48,6 @@ const current = {
   effects: {}, // of ablating each head: see ablation.js
   ahead: [], // the tokens of the continuation
   verdict: null, // of report/check.js
-  ngrams: null, // the model of the training text, once it is counted
 };
 
 /** The state, to read: an assignment is an error. */

@@ -120,7 +120,7 @@ export async function measureHeads(isCurrent) {
   change({ effects: { made, step, of, before: view.before, losses, copying, chances } });
 }
 
-export const AHEAD = 80; // tokens
+const AHEAD = 80; // tokens
 let draws = 0;
 let drawnFor; // the turn whose text it continues
 

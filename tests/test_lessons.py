@@ -70,7 +70,7 @@ def run(words: list[str], block_size: int = 64) -> None:
     elif script == "study.py":
         if "never_masked" in argv and "--steps" not in argv:
             argv += ["--steps", "2"]
-        if argv[0] in ("heads", "token", "report"):
+        if argv[0] in ("heads", "scores", "token", "report"):
             argv += ["--sequences", "8" if argv[0] == "report" else "2"]
         argv = [run for word in argv for run in sorted(glob.glob(word)) or [word]]
         assert study.main([word if word != "50" else "2" for word in argv]) == 0

@@ -12,7 +12,7 @@ import train
 from configs.config import DataConfig
 from configs.load import fields_of
 from data.corpus import load_text
-from model.generate import generate
+from model.generate import Sampling, generate
 from tests.conftest import make_run
 from tests.model.test_decode import NO_CC
 from training.checkpoint import open_run
@@ -35,6 +35,7 @@ OTHER = {
 
 def expected(run: Path, **changes: Any) -> str:
     """Return the expected output: samples of the saved model, each decoded at once."""
+    sampling = {name: changes.pop(name) for name in fields_of(Sampling) if name in changes}
     options = sample.Options(**changes)
     saved = open_run(run, options.checkpoint)
     model = saved.model()
@@ -45,7 +46,7 @@ def expected(run: Path, **changes: Any) -> str:
         model,
         torch.tensor([prompt] * options.num_samples),
         options.max_new_tokens,
-        options,
+        Sampling(**sampling),
         torch.Generator().manual_seed(options.seed),
     )
     texts = torch.stack(list(sampled), dim=1).tolist()
@@ -57,7 +58,7 @@ def expected(run: Path, **changes: Any) -> str:
 def test_each_option_matches_direct_sampling(
     workplace: Path, capsys: pytest.CaptureFixture[str], chars: str | None
 ) -> None:
-    assert OTHER.keys() == fields_of(sample.Options).keys()
+    assert OTHER.keys() == fields_of(sample.Options).keys() | fields_of(Sampling).keys()
     run = make_run(workplace / "runs" / "a", chars)
     plain = expected(run, max_new_tokens=25)
     for changes in ({}, OTHER, *({name: value} for name, value in OTHER.items())):

@@ -87,7 +87,7 @@ def test_random_trace_matches_pytorch(workplace: Path, capsys: pytest.CaptureFix
     assert lowest == ["0.000", "0.000"]
 
 
-@pytest.mark.parametrize("command", ["trace", "verify", "heads", "ngrams", "compare", "evaluate"])
+@pytest.mark.parametrize("command", ["trace", "verify", "scores", "ngrams", "compare", "evaluate"])
 def test_json_has_the_numbers_of_the_tables_in_full_precision(
     run_study: RunStudy, run: Path, command: str
 ) -> None:
@@ -116,14 +116,14 @@ def test_compare_prints_every_comparison(run_study: RunStudy, run: Path) -> None
     assert output.startswith(first) and scale.strip() in output
 
 
-def test_heads_prints_every_measurement(
+def test_scores_prints_every_measurement(
     run_study: RunStudy, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Use another text, two ablated heads, and a short prompt on which some heads are sinks."""
     monkeypatch.setenv("COLUMNS", "200")
     model, prompt_T, sequences = open_model(run, 5, "last", TEXT[::-1])
     flags = ["--source=other.txt", "--prompt=the va", "--sequences=5", "--period=7"]
-    rows = rows_of(run_study("heads", *flags, "--checkpoint=last", "--without=L0H1,l1h0"))
+    rows = rows_of(run_study("scores", *flags, "--checkpoint=last", "--without=L0H1,l1h0"))
     with head_replaced(model, 0, 1, 0.0), head_replaced(model, 1, 0, 0.0):
         scores = score_heads(model, prompt_T[None, :6], False)
         scores |= score_heads(model, repeated(28, 7, 64), True)
@@ -146,7 +146,7 @@ def test_run_on_repeats_can_be_studied(workplace: Path, capsys: pytest.CaptureFi
     for command in ("trace", "verify", "compare --only=never_masked --steps=2"):
         assert study.main(command.split()) == 0
     capsys.readouterr()
-    assert study.main(["heads", "--sequences=3"]) == 0
+    assert study.main(["scores", "--sequences=3"]) == 0
     trained = dict(re.findall(r"period (\d+) +(yes|no)", capsys.readouterr().out))
     assert trained == {"4": "no", "8": "yes", "20": "yes", "32": "yes", "40": "no", "48": "no"}
     strings = Subject("copying", MeasureOptions()).prompt_T
@@ -173,7 +173,7 @@ def test_copying_periods_are_at_least_two_tokens(run: Path) -> None:
 
 # --- edited models -------------------------------------------------------------------------------
 
-COMMANDS = ("trace", "verify", "heads", "compare --steps=1", "report")
+COMMANDS = ("trace", "verify", "scores", "compare --steps=1", "report")
 
 
 def change_late_positions(model: GPT) -> None:

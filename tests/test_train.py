@@ -31,23 +31,23 @@ import study
 import train
 from configs.config import TrainConfig
 from configs.load import SECTIONS, read_command_line, read_config
-from data.batches import TextBatches, open_batches
+from data.batches import open_batches
 from data.ngrams import open_baselines
 from model.generate import Sampling, generate
 from model.gpt import GPT
 from tests.conftest import DEBUG, ROOT, make_run, posix
 from tests.jobs import start_command
 from training.checkpoint import (
+    Header,
     load_checkpoint,
     model_tensors,
     open_run,
     save_checkpoint,
-    snapshot_steps,
 )
 from training.evaluate import evaluate
 from training.folder import find_snapshots, read_metrics
 from training.machine import Processes, prepare_machine
-from training.optim import Muon, count_doublings, get_lr_scale, make_optimizer, update_weights
+from training.optim import Muon, get_lr_scale, make_optimizer, regularization, update_weights
 from training.state import TrainState
 from training.step import compute_gradients, make_model
 
@@ -152,8 +152,7 @@ def test_run_matches_a_plain_training_loop(
     run = Path("runs/a")
     config = open_run(run).config
     batches = open_batches(config.data, config.model.block_size, 5)
-    assert isinstance(batches, TextBatches)
-    tokens = len(batches.train_tokens)
+    tokens = len(batches.tokens["training"])
     torch.manual_seed(5)
     model = GPT(config.model, batches.tokenizer.vocab_size)
     optimizer = make_optimizer(model, config.train)
@@ -164,16 +163,16 @@ def test_run_matches_a_plain_training_loop(
             batch = batches.train_batch(step - 1, 16)
             seed = np.random.default_rng([5, step - 1, 0]).integers(2**63)
             torch.manual_seed(int(seed))
-            passes = (step - 1) * 16 * 32 / len(batches.train_tokens)
-            doublings = count_doublings(optimizer.weights, passes, tokens)
-            model.set_dropout(min(0.5, 0.07 * doublings) if rising else 0.2)
+            passes = (step - 1) * 16 * 32 / len(batches.tokens["training"])
+            rates = regularization(optimizer.weights, passes, tokens, config)
+            model.dropout.p = rates[0] if rising else 0.2
             loss, norm = compute_gradients(model, optimizer.weights, batch, config.train)
-            update_weights(optimizer, norm, config.train, step - 1, doublings)
+            update_weights(optimizer, norm, config.train, step - 1, rates[1])
             numbers["train_loss"][step], numbers["grad_norm"][step] = loss.item(), norm.item()
             numbers["learning_rate"][step] = get_lr_scale(step - 1, config.train) * 1e-2
         weights[step] = {name: tensor.half() for name, tensor in model_tensors(model).items()}
         if step in (7, 14, 21, 24):
-            split = batches.validation_batches(8)
+            split = batches.split("validation", 8)
             result = evaluate(model, split, batches, Processes())
             assert result
             val_loss[step] = result.loss
@@ -189,16 +188,37 @@ def test_run_matches_a_plain_training_loop(
     best = min(val_loss, key=lambda step: val_loss[step])
     assert (state_of("a", "best").step, state_of("a").best_val_loss) == (best, val_loss[best])
     snapshots = find_snapshots(run)
-    assert snapshots.keys() == snapshot_steps(TrainConfig(max_steps=24, snapshots=5), 1)
+    assert snapshots.keys() == train.snapshot_steps(TrainConfig(max_steps=24, snapshots=5), 1)
     for step, path in snapshots.items():
         assert_same_tensors(load_file(path), weights[step])
     printed = capsys.readouterr().out.splitlines()
-    passes = 24 * 16 * 32 / len(batches.train_tokens)
-    doublings = count_doublings(optimizer.weights, passes, tokens)
-    rates = f"dropout rises to {min(0.5, 0.07 * doublings):.2g}" if rising else "dropout 0.2"
-    rates += f", weight decay rises to {0.1 + 0.15 * doublings:.2g}"
-    assert f"--train.max_steps 24 reads the text {passes:.1f} times, {rates}" in printed
+    passes = 24 * 16 * 32 / len(batches.tokens["training"])
+    dropout, decay = regularization(optimizer.weights, passes, tokens, config)
+    said_of_both = f"dropout {f'rises to {dropout:.2g}' if rising else '0.2'}"
+    said_of_both += f", weight decay rises to {decay:.2g}"
+    assert f"--train.max_steps 24 reads the text {passes:.1f} times, {said_of_both}" in printed
     assert [line for line in printed if line.startswith("    | ")] == said
+
+
+def test_snapshots_follow_their_count_and_size_limit_and_do_not_know_the_end() -> None:
+    default = TrainConfig(max_steps=600)
+    assert sorted(train.snapshot_steps(default, 1)) == [
+        *(0, 1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181),
+        *(285, 330, 375, 420, 465, 510, 555, 600),
+    ]
+    for count, parameters, steps in (
+        *((0, 1, set()), (1, 1, {0, 600}), (2, 1, {0, 600}), (3, 1, {0, 16, 600})),
+        (5, 1, {0, 6, 40, 420, 600}),
+        (5, 32 * 10**6 // 3, {0, 16, 600}),  # exactly 64 MB
+        (5, 32 * 10**6 // 3 + 1, {0, 600}),
+        (5, 33 * 10**6, set()),
+    ):
+        plan = dataclasses.replace(default, snapshots=count)
+        assert train.snapshot_steps(plan, parameters) == steps, count
+        longer = train.snapshot_steps(dataclasses.replace(plan, max_steps=6000), parameters)
+        unknown = train.snapshot_steps(dataclasses.replace(plan, max_steps=None), parameters)
+        assert {s for s in steps if s < 240} == {s for s in longer if s < 240}
+        assert {s for s in longer if s < 2400} == {s for s in unknown if s < 2400}
 
 
 def test_run_folder_has_the_documented_files(whole: Path) -> None:
@@ -405,9 +425,9 @@ def start(name: str, flags: list[str], device: str) -> int:
     folder = Path("runs", name)
     folder.mkdir(parents=True)
     machine = dataclasses.replace(machine, device=device)
-    return train.train(
-        folder, config, TrainState(), batches, model, optimizer, machine, Processes()
-    )
+    plain, corpus = batches.tokenizer.to_dict(), batches.corpus
+    header = Header(config, plain, corpus, machine, TrainState())
+    return train.train(folder, header, batches, model, optimizer, Processes())
 
 
 RARELY = [*DROPOUT[1:], "--train.log_every=4"]
@@ -656,7 +676,7 @@ def test_finished_run_says_what_to_change_and_commands_are_quoted(
     run, bpe = "runs/my run; rm x", ["--data.tokenizer=bpe", "--model.block_size=16"]
     assert train.main([*SHORT, *bpe, "--train.max_steps=2", f"--run={run[5:]}"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r" \(a vocabulary of 2\d\d, fewer than vocab_size 1024\), ", out)
+    assert re.search(r" \(a vocabulary of 2\d\d\), ", out)
     assert shlex.split(out.splitlines()[-1]) == ["python", "study.py", "report", run]
     assert train.main([f"--resume={run}"]) == 0
     line = f"'{run}' is finished; to train on, raise --train.max_steps or --train.minutes\n"

@@ -5,30 +5,32 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from configs.config import TrainConfig
+from configs.config import Config, TrainConfig
+from data.batches import Batches
 
 
 def expect_steps(
-    plan: TrainConfig,
+    config: Config,
+    batches: Batches,
     readings: Sequence[tuple[int, float]],
-    evaluation: float | None,
-    evaluation_steps: float,
+    eval_seconds: float | None,
     left: float,
 ) -> float:
     """Return the number of steps of a run that ends in `left` seconds.
 
-    A step is expected to take as long as those since the middle reading, because the first ones are
-    slower.
+    The time of a step is the mean since the middle reading, because the first steps are slower.
 
     Args:
         readings: at two times or more, the number of steps and the seconds that they took so far.
-        evaluation: seconds of the last evaluation; None before the first.
-        evaluation_steps: how many steps the first evaluation is expected to take.
+        eval_seconds: of the last evaluation; None before the first.
     """
     (first, before), (done, seconds) = readings[(len(readings) - 1) // 2], readings[-1]
     step = (seconds - before) / (done - first)
-    evaluation = evaluation_steps * step if evaluation is None else evaluation
-    return done + max(0.0, left - evaluation) / (step + evaluation / plan.eval_every)
+    if eval_seconds is None:  # a forward pass takes a third of a step
+        plan, splits = config.train, len(batches.evaluated)
+        tokens = min(batches.validation_tokens, plan.eval_tokens) * splits
+        eval_seconds = step * tokens / (3 * plan.batch_size * config.model.block_size)
+    return done + max(0.0, left - eval_seconds) / (step + eval_seconds / config.train.eval_every)
 
 
 def set_end(plan: TrainConfig, done: int, expected: float) -> TrainConfig | None:

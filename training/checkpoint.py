@@ -19,7 +19,6 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -28,8 +27,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from common.atomic import write_atomically
-from common.errors import UserError, printable, reading, shell_word
-from configs.config import STRICT, Config, TrainConfig, first_error
+from common.errors import UserError, printable, reading
+from configs.config import STRICT, Config, first_error
 from data.corpus import Corpus
 from data.tokenizer import Tokenizer, load_tokenizer
 from model.gpt import GPT
@@ -39,7 +38,6 @@ from training.optim import Optimizer
 from training.state import TrainState
 
 FORMAT = "glassgpt 1"
-SNAPSHOT_BYTES = 64e6  # maximum size of all snapshots of a run
 
 
 # --- what a checkpoint holds ---------------------------------------------------------------------
@@ -185,28 +183,6 @@ def copy_into(expected: dict[str, Tensor], tensors: dict[str, Tensor], path: Pat
 # --- snapshots -----------------------------------------------------------------------------------
 
 
-def snapshot_steps(config: TrainConfig, parameters: int) -> set[int]:
-    """Return the steps of the snapshots. Those before the decay do not depend on the run's end.
-
-    Heads form early and quickly and then change slowly, so two thirds of the snapshots grow by a
-    constant factor, up to step 256. Longer runs continue them. A third is spread over the decay.
-    There are `snapshots` in a run of 600 steps, or fewer if they would exceed 64 MB.
-    """
-    count = int(min(config.snapshots, SNAPSHOT_BYTES / (2 * parameters)))
-    if not count:
-        return set()
-    in_decay = math.ceil(count / 3)
-    steps, start = {0}, min(config.decay_start, 2.0**40)
-    factor = 2 ** (8 / (count - in_decay)) if count > 1 else math.inf
-    step = factor
-    while step < start:
-        steps.add(round(step))
-        step *= factor
-    if config.max_steps is not None:
-        steps |= {round(x) for x in np.linspace(config.max_steps, start, in_decay, endpoint=False)}
-    return steps
-
-
 def half_precision(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights of a model as a snapshot keeps them."""
     limit = torch.finfo(torch.float16).max
@@ -262,24 +238,6 @@ class SavedRun:
     def origin(self) -> str:
         """A line about the weights for a run that starts from them."""
         return f"\nweights: {self}, trained on {printable(self.header.corpus.source)}"
-
-    def check_resume(self, corpus: Corpus, config: TrainConfig) -> None:
-        """Check that the run can be continued.
-
-        Raises:
-            UserError: for another text, for fewer steps than it has, or for weights alone, as the
-                page saves them.
-        """
-        folder, state = shell_word(self.path.parent), self.header.state
-        instead = f"use --init_from {folder}"
-        if not any(name.startswith("optimizer.") for name in self.tensors):
-            raise UserError(f"{self.path} holds weights without the optimizer's state; {instead}")
-        if self.header.corpus.sha256 != corpus.sha256:
-            raise UserError(
-                f"{folder} was trained on another text, {self.header.corpus.source}; {instead}"
-            )
-        if config.end < state.step:
-            raise UserError(f"{folder} has {state.step} steps; raise --train.max_steps")
 
     def new_characters(self, tokenizer: Tokenizer) -> str:
         """Return a line with what a tokenizer adds to this run's vocabulary, or an empty text.

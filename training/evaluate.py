@@ -76,8 +76,8 @@ def evaluate(
         surprisals.append(next_token_loss(logits_BTV, targets.to(device), reduction="none").cpu())
         in_utf8 = int(batches.tokenizer.characters[targets].sum())
         characters += in_utf8 if batches.corpus.is_utf8 else targets.numel()
-        is_answer = batches.answers(batch)[:, 1:]
-        if is_answer.any():
+        if batches.task:
+            is_answer = torch.from_numpy(batches.task.answers(batch.numpy()))[:, 1:]
             is_right = (logits_BTV.argmax(-1).cpu() == targets) & is_answer
             right, answers = right + int(is_right.sum()), answers + int(is_answer.sum())
     model.train()
@@ -95,19 +95,11 @@ def evaluate_splits(
     """Evaluate the model on each split that is evaluated in training; return None if training is
     told to stop meanwhile, so that the resumed run evaluates again."""
     evaluations = {}
-    for name, split in batches.evaluated.items():
-        sequences = split(
-            config.train.micro_batch_size // processes.world_size, config.train.eval_tokens
-        )
-        evaluation = evaluate(model, sequences, batches, processes, stop)
+    batch_size = config.train.micro_batch_size // processes.world_size
+    for name in batches.evaluated:
+        split = batches.split(name, batch_size, config.train.eval_tokens)
+        evaluation = evaluate(model, split, batches, processes, stop)
         if evaluation is None:
             return None
         evaluations[name] = evaluation
     return evaluations
-
-
-def evaluation_steps(config: Config, batches: Batches) -> float:
-    """Return how many training steps take as long as `evaluate_splits`, about: a forward pass takes
-    a third of a step."""
-    tokens = min(batches.validation_tokens, config.train.eval_tokens) * len(batches.evaluated)
-    return tokens / (3 * config.train.batch_size * config.model.block_size)

@@ -15,7 +15,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -150,52 +149,3 @@ def rewind(folder: Path, state: TrainState) -> None:
         if line["step"] <= (state.last_eval_step if "val_loss" in line else state.step)
     ]
     write_atomically(folder / "metrics.jsonl", "".join(lines if state.step else []).encode())
-
-
-# --- the config fields that may change -----------------------------------------------------------
-
-# A run that starts from another one may not change the model and the vocabulary. A resumed run may
-# change its device, its length, and how often it evaluates, logs and saves, but not what it learns.
-# (The text may have moved; a different text has a different hash.)
-MAY_CHANGE = {
-    "--init_from": [
-        "data.source",
-        "data.hub_*",
-        "data.column",
-        "data.task_*",
-        "data.*_fraction",
-        "data.separator",
-        "model.*dropout",
-        "model.attention",
-        "train.*",
-    ],
-    "--resume": [
-        "data.source",
-        "model.attention",
-        "train.max_steps",
-        "train.minutes",
-        "train.*_every",
-        "train.*_tokens",
-        "train.snapshots",
-        "train.tensorboard",
-        "train.device",
-        "train.precision",
-        "train.threads",
-        "train.compile",
-    ],
-}
-
-
-def check_changes(old: Config, new: Config, flag: str) -> None:
-    """Reject changes of the config that `flag` does not allow.
-
-    Raises:
-        UserError: naming the first field that may not change.
-    """
-    after = dataclasses.asdict(new)
-    for section, values in dataclasses.asdict(old).items():
-        for name, value in values.items():
-            now, field = after[section][name], f"{section}.{name}"
-            if now != value and not any(fnmatch(field, each) for each in MAY_CHANGE[flag]):
-                before = "its default" if value is None else value
-                raise UserError(f"{flag} cannot change {field} from {before} to {now}")

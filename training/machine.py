@@ -99,18 +99,10 @@ class Processes(NamedTuple):
 
 
 def read_processes() -> Processes:
-    """Read the variables that torchrun sets for each process.
-
-    Raises:
-        UserError: if only some of them are set.
-    """
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    values = [os.environ.get(name, "") for name in names]
-    if not any(values[:3]):
+    """Read the variables that torchrun sets for each process."""
+    if "LOCAL_RANK" not in os.environ:
         return Processes()
-    if not all(values):
-        raise UserError(f"set all of {', '.join(names)}, or none; torchrun sets them")
-    return Processes(*map(int, values[:3]))
+    return Processes(*(int(os.environ[n]) for n in ("RANK", "LOCAL_RANK", "WORLD_SIZE")))
 
 
 @contextmanager
@@ -162,12 +154,9 @@ def prepare_machine(
     device = pick_device(config.device, processes.local_rank)
     if device == "cuda":
         make_repeatable()
-    cores = os.cpu_count() or 1
-    if config.threads > cores:
-        print(f"note: {config.threads} threads on {cores} cores are slower than {cores}")
     if config.threads:
         torch.set_num_threads(config.threads)
-    elif before and before.threads <= cores:
+    elif before and before.threads <= (os.cpu_count() or 1):
         torch.set_num_threads(before.threads)
     precision = config.precision
     if precision == "auto":

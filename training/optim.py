@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from configs.config import ModelConfig, TrainConfig
+from configs.config import Config, TrainConfig
 
 # Coefficients of Jordan et al. 2024: five steps map any singular value in [0.0015, 1] to between
 # 0.68 and 1.21, which is close enough to 1, and they are stable in bfloat16.
@@ -49,7 +49,8 @@ class AdamW(Optimizer):
     """AdamW (Loshchilov & Hutter 2019), with weight decay only for matrices and embeddings."""
 
     def __init__(self, weights: Weights, config: TrainConfig, precision: torch.dtype) -> None:
-        self.weights, self.config = weights, config
+        self.weights = weights
+        self.learning_rate, self.beta2 = config.adamw_learning_rate, config.beta2
         # Names by their own weight decay, if they have one
         self.groups: dict[float | None, list[str]] = defaultdict(list)
         self.state = {}
@@ -66,7 +67,7 @@ class AdamW(Optimizer):
     @torch.no_grad()
     def step(self, lr_scale: float, weight_decay: float) -> None:
         """See `Optimizer`. Uses PyTorch's fused kernel if the device has one."""
-        rate = lr_scale * self.config.adamw_learning_rate
+        rate = lr_scale * self.learning_rate
         for own, names in self.groups.items():
             weights = [self.weights[name] for name in names]
             states = [self.state[name] for name in names]
@@ -82,7 +83,7 @@ class AdamW(Optimizer):
                 maximize=False,
                 lr=rate,
                 beta1=0.9,
-                beta2=self.config.beta2,
+                beta2=self.beta2,
                 weight_decay=weight_decay if own is None else own,
                 eps=1e-8,
             )
@@ -100,7 +101,8 @@ class Muon(Optimizer):
         Args:
             precision: type of the matmuls in the Newton-Schulz iteration.
         """
-        self.weights, self.config, self.precision = weights, config, precision
+        self.weights, self.precision = weights, precision
+        self.learning_rate = config.muon_learning_rate
         shapes: dict[torch.Size, list[str]] = defaultdict(list)
         rest: Weights = {}
         for name, weight in weights.items():
@@ -125,7 +127,7 @@ class Muon(Optimizer):
     @torch.no_grad()
     def step(self, lr_scale: float, weight_decay: float) -> None:
         """See `Optimizer`."""
-        rate = lr_scale * self.config.muon_learning_rate
+        rate = lr_scale * self.learning_rate
         for names, stack, momenta in self.stacks:
             gradients = torch.stack([gradient_of(self.weights[name]) for name in names])
             momenta.lerp_(gradients, 1 - MOMENTUM)
@@ -149,18 +151,17 @@ def make_optimizer(
 
 
 def update_weights(
-    optimizer: Optimizer, norm: Tensor, config: TrainConfig, step: int, doublings: float = 0.0
+    optimizer: Optimizer, norm: Tensor, config: TrainConfig, step: int, weight_decay: float
 ) -> None:
     """Clip the gradients, whose norm is given, and let the optimizer use them.
 
     Args:
         step: the index of the step, from 0.
-        doublings: see `count_doublings`.
     """
     if config.grad_clip:
         weights = optimizer.weights.values()
         torch.nn.utils.clip_grads_with_norm_(weights, config.grad_clip, norm)
-    optimizer.step(get_lr_scale(step, config), weight_decay_at(doublings, config))
+    optimizer.step(get_lr_scale(step, config), weight_decay)
 
 
 def gradient_of(weight: Tensor) -> Tensor:
@@ -208,20 +209,22 @@ def get_lr_scale(step: int, config: TrainConfig) -> float:
 # --- regularization that rises with the number of times that the text has been read --------------
 
 
-def count_doublings(weights: Weights, passes: float, tokens: int) -> float:
-    """Return how often the passes over a text of `tokens` have doubled since the model began to
-    memorize it. It begins earlier if it is larger or if the text is shorter. docs/training.md has
-    the measurements. Nothing here depends on the end of the run."""
+def regularization(
+    weights: Weights, passes: float, tokens: int, config: Config
+) -> tuple[float, float]:
+    """Return the dropout probability and the weight decay after this many passes over a text of
+    `tokens`.
+
+    What the config omits rises with each doubling of the passes since the model began to memorize
+    the text. It begins earlier if it is larger or if the text is shorter. docs/training.md has the
+    measurements. Nothing here depends on the end of the run.
+    """
     size = sum(weight.numel() for name, weight in weights.items() if name.startswith("blocks."))
     relative = passes / PASSES * size / SIZE * math.sqrt(TOKENS / max(1, tokens))
-    return max(0.0, math.log2(max(1.0, relative)))
-
-
-def dropout_at(doublings: float, config: ModelConfig) -> float:
-    """Return the dropout probability of the config or, if it has none, the one that rises."""
-    return min(0.5, 0.07 * doublings) if config.dropout is None else config.dropout
-
-
-def weight_decay_at(doublings: float, config: TrainConfig) -> float:
-    """Return the weight decay of the config or, if it has none, the one that rises."""
-    return 0.1 + 0.15 * doublings if config.weight_decay is None else config.weight_decay
+    doublings = math.log2(max(1.0, relative))
+    dropout, weight_decay = config.model.dropout, config.train.first_weight_decay
+    if dropout is None:
+        dropout = min(0.5, 0.07 * doublings)
+    if config.train.weight_decay is None:
+        weight_decay += 0.15 * doublings
+    return dropout, weight_decay

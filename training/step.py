@@ -1,4 +1,5 @@
-"""A training step: the gradients of a batch, and the update of the weights."""
+"""A training step: the model and its optimizer, and the gradients of a batch. The update of the
+weights is in optim.py."""
 
 import torch
 from torch import Tensor, nn
@@ -52,8 +53,8 @@ def compute_gradients(
 def train_step(
     model: nn.Module, optimizer: Optimizer, batch: Tensor, config: TrainConfig, step: int
 ) -> tuple[Tensor, Tensor]:
-    """Do one whole step, as a benchmark does; the loop of train.py reads the result before the
-    update. See `compute_gradients`."""
+    """Do one whole step, and return what `compute_gradients` does. The loop of train.py has two
+    calls instead, between which it checks the result."""
     loss, norm = compute_gradients(model, optimizer.weights, batch, config)
-    update_weights(optimizer, norm, config, step)
+    update_weights(optimizer, norm, config, step, config.first_weight_decay)
     return loss, norm

@@ -19,7 +19,7 @@ class Modular(Task):
         self.pairs = split_pairs(self.n, config.task_held_out)
         self.numbers = 1
         if T != 4:
-            raise UserError("--model.block_size must be 4 for --data.source modular")
+            raise UserError("--model.block_size must be 4 for the task modular")
 
     def __str__(self) -> str:
         return f"sums modulo {self.n}, {len(self.pairs[1]):,} of {self.n**2:,} held out"

@@ -7,11 +7,10 @@ shows changes, and with it the head and the position in the link to it in index.
 
 python train.py --model.n_layer 2 --model.n_embd 64 --train.max_steps 1500 --train.threads 1 \\
     --run demo-manual
-python study.py report demo-manual --max_mb 3 --with_text --out docs/demo/manual.html --prompt \\
+python study.py report demo-manual --max_mb 3 --out docs/demo/manual.html --prompt \\
     "$(python -c 'from docs.pictures import LINES; print(LINES)')"
 
-The license of the manual allows --with_text, with the notice that the page shows. induction.html
-and stories.html are made by .github/workflows/pages.yml when it publishes the pages.
+induction.html and stories.html are made by .github/workflows/pages.yml when it publishes the pages.
 """
 
 import sys

@@ -55,7 +55,7 @@ class GPTInC:
             raise ValueError(f"decode.c does not support model.norm {config.norm}")
         if config.activation not in ACTIVATIONS:
             raise ValueError(f"decode.c does not support model.activation {config.activation}")
-        shape = [len(model.blocks), config.n_embd, config.n_head, config.kv_heads]
+        shape = [len(model.blocks), config.n_embd, config.n_head, config.n_kv_head or config.n_head]
         shape += [config.mlp_ratio * config.n_embd, self.vocab_size, config.block_size]
         shape += [config.qk_norm, config.positions == "rotary"]
         shape += [ACTIVATIONS.index(config.activation), config.positions == "learned"]

@@ -1,8 +1,16 @@
 """Dropout on a CPU, faster than PyTorch's."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+
+
+class Dropout(nn.Dropout):
+    """`nn.Dropout`, with the `dropout` below."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same shape."""
+        return dropout(x, self.p, self.training)
 
 
 def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:

@@ -11,7 +11,7 @@ from configs.load import Loader, build, fields_of, read_config
 from data.tasks import TASKS
 from model.gpt import NGRAM_ROWS
 from page.html import SUPPORTED, WORD, fill_page, to_json
-from training.optim import MOMENTUM, NEWTON_SCHULZ, OPTIMIZERS, weight_decay_at
+from training.optim import MOMENTUM, NEWTON_SCHULZ, OPTIMIZERS
 
 PAGE = Path(__file__).parent
 SETTINGS = yaml.load((PAGE / "tasks.yaml").read_bytes(), Loader)
@@ -58,5 +58,5 @@ def rates_of(train: TrainConfig) -> dict[str, Any]:
     """Return what a field that is omitted means."""
     return {
         "learning_rate": train.adamw_learning_rate,
-        "weight_decay": weight_decay_at(0.0, train),
+        "weight_decay": train.first_weight_decay,
     }

@@ -50,14 +50,33 @@ const newModel = (field) => choice(possible(field), (text, input) => {
 });
 const [task, layers, heads, width, ...others] = FIELDS.filter(({ key }) => key !== "pace");
 const steps = FIELDS.find(({ key }) => key === "pace");
-const text = el("textarea", { id: "pasted", rows: 3, value: carried.text ?? "", spellcheck: false,
-  placeholder: `Paste a text of ${SHORTEST} characters or more. Until then the model reads this ` +
-    "page's script." });
 
-function useText() {
-  if (isShort(text.value)) say(`The text needs ${SHORTEST} characters or more.`);
+// The text to train on, if that is the task.
+const text = el("textarea", { id: "pasted", rows: 2, value: carried.text ?? "", spellcheck: false,
+  placeholder: `Paste a text of ${SHORTEST} characters or more. Until then the model trains on ` +
+    "stories.", oninput: showPasted });
+const pasted = el("output");
+const pickedText = el("input", { type: "file", hidden: true,
+  onchange: () => pickedText.files[0] && readText(pickedText.files[0]), onclick() { this.value = ""; } });
+const isPasted = () => setting.task === "text" && text.value !== (carried.text ?? "");
+
+async function readText(file) {
+  text.value = await file.text();
+  showPasted();
+}
+
+function showPasted() {
+  const size = Array.from(text.value).length;
+  pasted.textContent = size && isShort(text.value) ? `${SHORTEST - size} more characters are needed.`
+    : `${isPasted() ? "Train takes" : "The model has"} ` +
+      (size ? `this text: ${count(size)} characters.` : "stories.");
+}
+
+/** Make a model of the pasted text, which trains once the page is there again. */
+function useText(steps) {
+  if (text.value && isShort(text.value)) say(`The text needs ${SHORTEST} characters or more.`);
   else if (mayReplace()) {
-    carry({ text: text.value });
+    carry({ text: text.value, steps });
     location.reload();
   }
 }
@@ -105,18 +124,19 @@ for (const type of ["dragover", "drop"]) {
   addEventListener(type, (event) => {
     if (!event.dataTransfer.types.includes("Files")) return; // but a text
     event.preventDefault();
-    if (type === "drop") open(event.dataTransfer.files[0]);
+    const [file] = event.dataTransfer.files;
+    if (type === "drop") (setting.task !== "text" || /\.safetensors$/.test(file.name) ? open : readText)(file);
   });
 }
 
-const more = el("details", { id: "more-settings", onkeydown({ key }) {
+const more = el("details", { id: "more-settings", className: "extra", onkeydown({ key }) {
   if (key === "Escape" && !said.matches(":popover-open")) this.open = false;
-} }, el("summary", {}, "More settings"), el("div", {},
-  ...(setting.task === "text" ? [text, button(useText, {}, "Use this text")] : []),
+} }, el("summary", {}, "Settings"), el("div", {},
   ...others.map(newModel),
   button(copyConfig, { title: "that trains the same in PyTorch" }, "Copy config")));
 
 const begin = (count) => {
+  if (isPasted()) return useText(count);
   goTo(last()); // to watch
   more.open = false;
   train(count, pace);
@@ -136,14 +156,16 @@ export function showTraining() {
   main.textContent = training ? "Pause" : isDone ? "Train on" : "Train";
   main.disabled = untrainable !== "";
   one.disabled = training || main.disabled;
+  showPasted();
   toA.textContent = kept && !kept.steps ? "Go to A" : other() ? "Keep, go to B" : "Keep as A";
+  toA.className = kept || other() ? "" : "extra";
   toA.disabled = training || opened !== null || (last() === 0 && toA.textContent !== "Go to A");
   const compared = comparison(), watch = data.about || fromFile();
   $("source").className = stopped ? "failed" : "";
   refill($("source"), ...(stopped ? [`Stopped ${stopped}. The weights are the last finite ones; lower a ` +
-    "learning rate under More settings."] : compared.length ? compared
+    "learning rate: press More, then Settings."] : compared.length ? compared
     : other() ? [`This is A: ${step ? "" : "train it, then "}press Keep, go to B.`]
-      : [opened ? "" : isDone && isLate() ? "Not yet? Press Train on. Watch: "
+      : [opened ? "" : isDone ? isLate() ? "Not yet? Press Train on. Watch: " : "Now press 2 Attend. Watch: "
         : step ? "Watch: " : "Press Train: ", watch]));
 }
 
@@ -161,18 +183,29 @@ function fromFile() {
       : "Train goes on from its weights, with a new state of the optimizer.");
 }
 
+const extra = (...controls) => el("span", { className: "controls extra" }, ...controls);
 document.querySelector("h1").textContent = "Watch a GPT learn";
 document.querySelector("h1").after(el("section", { id: "setting", ariaLabel: "Setting" },
-  ...[task, layers, heads, width].map(newModel), more));
+  newModel(task), extra(...[layers, heads, width].map(newModel)), more));
 if (!untrainable) $("loss").append("The loss will be drawn here.");
+if (setting.task === "text") {
+  $("source").before(el("section", { id: "training-text", ariaLabel: "Text to train on" }, text,
+    button(() => pickedText.click(), {}, "Text file"), pickedText, pasted));
+}
 $("notices").append(said, ...problems.map((problem) => el("p", { className: "trouble" }, problem)));
-$("bar").firstElementChild.prepend(main, one, choice(steps, (text) => {
+$("bar").firstElementChild.prepend(main, $("play"), extra(one, choice(steps, (text) => {
   setting.pace = valueOf(steps, text);
   history.replaceState(null, "", linkTo(state.kept) + location.hash);
-}), $("play"));
-$("play").after(button(copyLink, {}, "Copy link"), button(download, {}, "Download"),
+})), extra(button(copyLink, {}, "Copy link"), button(download, {}, "Download"),
   button(() => picked.click(), { title: "a .safetensors, which can also be dropped on the page" }, "Open"),
-  picked, toA);
+  picked), toA);
 $("play").value = $("play").textContent = "Replay";
+/** Go on with what a reload interrupted. */
+export function goOn() {
+  const { steps } = carried;
+  carry({ steps: undefined });
+  if (steps) begin(steps);
+}
+
 $("equality").textContent = "This page trains and computes by itself, without PyTorch.";
 document.body.classList.add("live");

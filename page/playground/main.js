@@ -10,7 +10,7 @@ import { BIG } from "../views/big.js";
 import { PANELS } from "../views/panels.js";
 import { showFormation } from "../views/scores.js";
 import { showCompared, showLosses } from "./compare.js";
-import { showMomentOf, showTraining } from "./form.js";
+import { goOn, showMomentOf, showTraining } from "./form.js";
 
 PANELS.push({ key: "compare", title: "A and B", show: showCompared });
 BIG.compare = { name: "A and B", focus: "#big", panel: "compare", isThere: () => state.kept?.steps };
@@ -23,3 +23,4 @@ start({
   kept: [showTraining, showLosses, refreshPanel],
   size: [showLosses],
 });
+goOn();

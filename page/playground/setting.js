@@ -8,6 +8,7 @@ import { generate } from "../engine/sampling.js";
 import { modelOf } from "../engine/safetensors.js";
 import { countOf, initialize, shapesOf } from "../engine/shapes.js";
 import { TASKS } from "../engine/tasks.js";
+import { Tokenizer } from "../engine/tokenizer.js";
 import { defaultWorkers } from "../engine/trainer.js";
 import { floatsOf } from "../engine/weights.js";
 
@@ -67,7 +68,7 @@ export const isShared = ({ n_head, n_kv_head }) => n_head % (n_kv_head ?? 1) ===
 // ------------------------------------------------------- what a tab keeps over a reload
 // A tab's name outlives a reload, also of a file on the disk, and has room for a model.
 const KEPT = "glassgpt:";
-export const carried = // {text, file, A, next}: see what calls `carry`
+export const carried = // {text, steps, file, A, next}: see what calls `carry`
   window.name.startsWith(KEPT) ? JSON.parse(window.name.slice(KEPT.length)) : {};
 export function carry(changes) {
   Object.assign(carried, changes);
@@ -162,7 +163,14 @@ export function namesOf(A) {
 // -------------------------------------------------------------------- the task, the model
 export const SHORTEST = 50; // characters of a text, whose held-out tenth is a sequence
 export const isShort = (text) => Array.from(text).length < SHORTEST;
-const text = isShort(carried.text ?? "") ? script : carried.text;
+const text = isShort(carried.text ?? "") ? stories() : carried.text;
+
+/** Stories of 20,000 words and signs. */
+function stories() {
+  const task = new TASKS.stories({}, 20_000, usual.stories), [tokens] = task.draw(0, 1);
+  const tokenizer = new Tokenizer({ kind: "word" }, task.vocab);
+  return tokenizer.decode(tokens.map((id) => tokenizer.known(id)));
+}
 
 function newConfig() {
   const chosen = (section) => Object.fromEntries(
@@ -206,14 +214,16 @@ function firstSnapshot() {
 }
 
 /** The text that is shown first: a word that could be repeated, cut where the next letter can be
- * copied, or the beginning of a sequence, up to a match. */
+ * copied, or the beginning of a sequence, up to the last match in it or, if it has none, to the
+ * first match. */
 function opening([tokens]) {
+  if (task.opening) return task.opening(tokens);
   const { periods: [low, high] = [] } = task, { word } = data;
   const ids = [...word + word].slice(0, 22).map((letter) => vocab.indexOf(letter));
   if (low <= word.length && word.length <= high && !ids.includes(-1)) return ids;
-  const shown = tokens.slice(0, Math.min(32, Math.floor(B * 3 / 4) + 1));
-  const end = task.match(shown).findLastIndex((keys) => keys.length);
-  return shown.slice(0, end < 0 ? shown.length : end + 1);
+  const size = Math.min(32, Math.max(B > 8 ? 0 : B, Math.floor(B * 3 / 4) + 1));
+  const ends = task.match(tokens.slice(0, B)).flatMap((keys, t) => (keys.length ? [t] : []));
+  return tokens.slice(0, 1 + (ends.findLast((t) => t < size) ?? ends[0] ?? size - 1));
 }
 
 /** A text by the model itself. */
@@ -228,7 +238,6 @@ const tooFew = setting.task === "repeat" && n_layer === 1;
 const tokenizer = opened?.header.tokenizer ?? (task.words
   ? { kind: "word", words: task.words } : { kind: "char", chars: task.vocab.join("") });
 Object.assign(data, {
-  text: null,
   about: opened ? "" : tooFew ? "with one layer, no induction head can form." : tasks[setting.task].watch,
   periods: (known && task.periods) ?? [],
   run: { name: setting.task, task: null, step: null, val_loss: null, config,
@@ -236,7 +245,8 @@ Object.assign(data, {
     unit: ["char", "byte"].find((kind) => kind === tokenizer.kind) ?? "token",
     parameters: sum(shapes.map(countOf)) },
   shapes, vocab, tokenizer,
-  opening: { text: known ? opening(measure.sequences) : written(), head: (n_layer - 1) * n_head },
+  opening: { text: known ? opening(measure.sequences) : written(), head: (n_layer - 1) * n_head,
+    color: task.color },
   baselines: task.baselines(measure.sequences), scores: measure.scores,
   measured: `${measure.sequences.length} ${known ? "validation sequences" : "random strings"} of ` +
     `${B} tokens`,

@@ -54,7 +54,7 @@ export function showEquality() {
     ? `The page matches PyTorch: the logits of ${about} are within ${power(error)} of ` +
       `PyTorch's (allowed: ${power(allowed)}). The weights are rounded to ` +
       `${eight_bits ? "8 bits" : "half precision"}, which changes a logit by at most ` +
-      `${power(rounding.logit)}, and the loss on ${data.measured} by ${power(rounding.nats)} nats.`
+      `${power(rounding)}.`
     : `This page does not match PyTorch: a logit differs by ${power(error)} from PyTorch's, more ` +
       `than the allowed ${power(allowed)}. Its results would be wrong, so none are shown.`;
   $("equality").className = agrees ? "quiet" : "trouble";

@@ -4,13 +4,13 @@
 import { restart } from "../actions.js";
 import { range } from "../engine/numbers.js";
 import { bytesOf } from "../engine/weights.js";
-import { ARRAYS } from "./ngrams.js";
 import { data } from "../data.js";
 import { atStep, headName, tokenizer, vocab } from "../run.js";
 import { state } from "../state.js";
 import { addPanel, button, cell, el, header, numeral, row } from "../views/elements.js";
 import { number, signed, visible } from "../views/format.js";
 
+const ARRAYS = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array };
 const { measured, tokens, bytes_per_token: width, length, heads } = data.examples ?? {};
 const sequences = tokens && new ARRAYS[width](bytesOf(tokens).buffer);
 const KINDS = ["changes the loss most", "attends most to an earlier token"];

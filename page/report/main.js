@@ -10,7 +10,6 @@ import { PANELS } from "../views/panels.js";
 import { showLoss, showMoment } from "../views/training.js";
 import { check, showChecks, showEquality } from "./check.js";
 import { showExamples } from "./examples.js";
-import { openNgrams, showCopied, showNgrams } from "./ngrams.js";
 
 PANELS.splice(3, 0, { key: "examples", title: "Head examples", show: showExamples });
 LATER.splice(2, 0, check);
@@ -19,13 +18,7 @@ if (last() === 0) {
   delete BIG.bar;
 }
 start({
-  view: [showMoment, showLoss, showNgrams, openNgrams],
-  head: [showNgrams],
-  hover: [showNgrams],
-  pin: [showNgrams],
-  color: [showNgrams],
-  ngrams: [showNgrams, showCopied],
-  ahead: [showCopied],
+  view: [showMoment, showLoss],
   verdict: [showEquality],
   size: [showLoss],
 });

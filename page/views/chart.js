@@ -107,7 +107,7 @@ export function lineChart(box, lines, { label, places, unit, here = null, choose
         { row, from: start, to: start + wide, anchor: "start", place: start },
         { row, from: end - wide, to: end, anchor: "end", place: end }]);
       const spot = spots.find((each) => isFree(each, lines)) ??
-        spots.find((each) => isFree(each, lines.slice(0, 1))); // in a small chart
+        spots.find((each) => isFree(each, lines.slice(0, 2))); // with those of another run
       if (!spot) return []; // its mark still has the label as a title
       boxes.push([spot.from, spot.to, spot.row]);
       const words = text(spot.place, (spot.row + 1) * tall, spot.anchor, label);

@@ -4,7 +4,7 @@
 import { range } from "../engine/numbers.js";
 import { weightByDistance } from "../engine/pass.js";
 import { headName, sizes, tokenizer, vocab } from "../run.js";
-import { edited, queryOnShow } from "../selection.js";
+import { columnOf, edited, queryOnShow } from "../selection.js";
 import { change, state } from "../state.js";
 import { lineChart } from "./chart.js";
 import { $ } from "./elements.js";
@@ -14,13 +14,26 @@ import { quoted, visible } from "./format.js";
 export const chancesOf = ({ T, logP }) =>
   range(T).map((t) => Math.exp(logP[t * sizes.V + state.token]));
 
+const LIKELY = 0.3;
+
+/** The first column of the last line after which a newline is likely, in words. */
+function lineEnd(pass) {
+  const from = state.view.tokens.findLastIndex((token) => token.includes("\n")) + 1;
+  const t = chancesOf(pass).findIndex((chance, t) => t >= from && chance >= LIKELY);
+  return t < 0 ? "nowhere" : `after column ${columnOf(t)}`;
+}
+
 export function showChosen() {
   const { color, token, head, view } = state, isShown = color === "probability";
-  $("color").value = color;
-  for (const id of ["chosen", "chances", "distances"]) $(id).hidden = !isShown;
+  $("color").value = document.body.dataset.color = color;
+  for (const id of ["chosen", "chances", "distances", "line-end"]) $(id).hidden = !isShown;
+  (isShown ? $("chances") : $("readout").parentElement).after($("key-edit")); // near what it changes
   if (!isShown || !view) return;
   if (document.activeElement !== $("chosen")) $("chosen").value = visible(vocab[token]);
-  const { pass, before } = view, y = chancesOf(pass), name = quoted(vocab[token]);
+  const { pass, before } = view, isLine = vocab[token] === "\n";
+  $("line-end").textContent = !isLine ? "" : `The last line: a newline is likely (${LIKELY} or more) ` +
+    lineEnd(before) + (edited() ? ` without the edits, and ${lineEnd(pass)} with them.` : ".");
+  const y = chancesOf(pass), name = quoted(vocab[token]);
   const label = `probability of ${name} after each token`;
   const was = edited() ? [{ y: chancesOf(before), kind: "", title: "without edits" }] : [];
   lineChart($("chances"), [...was, { y, kind: "chosen", title: label }],

@@ -28,14 +28,12 @@ const THEMES = {
     weight: ramp("#f3f5cf", "#c7e6b4", "#7fcdbb", "#3ba3c4", "#225ea8", "#0a1f5c"),
     surprise: ramp("#ffffff", "#fee3c4", "#fbb877", "#e8762b", "#8f3206"),
     score: ramp("#0b3c7a", "#5e9bd0", "#f7f7f5", "#ea9c4a", "#8a3d00"),
-    ahead: ramp("#9c1c2b", "#e58a86", "#f7f7f5", "#7fb0dd", "#0b4a94"),
     panel: "#ffffff", text: "#55606d", mark: "#c2410c", kept: "#17734f",
   },
   dark: {
     weight: ramp("#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"), // cividis
     surprise: ramp("#161b22", "#46301f", "#8f4d1c", "#d97f2c", "#ffcf94"),
     score: ramp("#8cc8ff", "#2f6ea8", "#20262e", "#b0651c", "#ffbe78"),
-    ahead: ramp("#ff9a94", "#a23f45", "#20262e", "#2f6ea8", "#8cc8ff"),
     panel: "#161b22", text: "#9aa5b3", mark: "#ff9a5c", kept: "#5cc79b",
   },
 };

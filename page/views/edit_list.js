@@ -1,7 +1,7 @@
 // The edits, and their effect on the loss of the text.
 
 import { toggleEdit, undo } from "../actions.js";
-import { indexOfLargest } from "../engine/numbers.js";
+import { indexOfLargest, range } from "../engine/numbers.js";
 import { editing, rowOf, vocab } from "../run.js";
 import { hasEffect, place } from "../selection.js";
 import { state } from "../state.js";
@@ -25,6 +25,18 @@ function inPlainWords(edit) {
   }[kind];
 }
 
+/** Where the edits change the probability of the prediction most: {t, best: the prediction without
+ * edits, was, now}. It is the last token, unless that changes by less than half as much. */
+function mostChanged() {
+  const { pass, before: { T, logP } } = state.view, changes = range(T).map((t) => {
+    const best = indexOfLargest(rowOf(logP, t));
+    const [was, now] = [logP, pass.logP].map((rows) => Math.exp(rowOf(rows, t)[best]));
+    return { t, best, was, now, by: Math.abs(now - was) };
+  });
+  const most = changes.reduce((a, b) => (b.by > a.by ? b : a)), last = changes.at(-1);
+  return last.by < most.by / 2 ? most : last;
+}
+
 export function showEdits() {
   const { edits, view } = state;
   $("edits").hidden = !edits.length;
@@ -32,13 +44,13 @@ export function showEdits() {
     const says = inPlainWords(editing.read(word));
     return p(says, button(() => toggleEdit(word), { ariaLabel: `undo: ${says}` }, "Undo"));
   }));
-  const { pass, before: { T, logP, loss } } = view, last = rowOf(logP, T - 1), best = indexOfLargest(last);
-  const [was, now] = [last, rowOf(pass.logP, T - 1)].map((row) => number(Math.exp(row[best])));
+  const { pass, before } = view, { t, best, was, now } = mostChanged();
+  const isLast = t === pass.T - 1;
   $("undo").hidden = edits.length < 2;
   $("undo").textContent = `Undo all ${edits.length}`;
-  $("change").textContent =
-    `this text: ${number(loss)} → ${number(pass.loss)} (${signed(pass.loss - loss, 3)}); then ` +
-    `${quoted(vocab[best])}: ${was} → ${now}`;
+  $("change").textContent = `${quoted(vocab[best])} ${isLast ? "comes next" : `after ${place("token", t)}`}: ` +
+    `${number(was)} → ${number(now)}; loss of this text: ${number(before.loss)} → ` +
+    `${number(pass.loss)} (${signed(pass.loss - before.loss, 3)})`;
 }
 
 $("undo").onclick = undo;

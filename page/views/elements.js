@@ -31,7 +31,7 @@ export function refill(place, ...children) {
 
 /** A word that shows its meaning under the pointer or the focus. */
 export function term(name, text = name) {
-  const span = el("span", { tabIndex: 0 }, text);
+  const span = el("span", { tabIndex: document.body.classList.contains("calm") ? -1 : 0 }, text);
   span.dataset.term = name;
   return span;
 }

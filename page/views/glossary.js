@@ -17,8 +17,6 @@ const GLOSSARY = {
   nat: "the unit of surprisal: −ln of a probability; 0.69 nats are one bit",
   surprisal: "how unlikely a token was to the model, in nats",
   step: "the number of batches trained on; the slider has a dot for each snapshot, not each step",
-  "n-grams": "counts of what followed long and short contexts, mixed by modified Kneser-Ney " +
-    "smoothing; the best model that only counts",
   loss: "the mean surprisal of a text",
   "validation sequences": "texts, as long as the context, that the model was not trained on",
   "logit lens": "the output layer applied to an earlier residual stream (nostalgebraist 2020)",
@@ -49,7 +47,6 @@ function explain(event) {
   $("term").style.top = `${bottom + 4}px`;
 }
 
-for (const term of document.querySelectorAll("[data-term]")) term.tabIndex = 0;
 for (const type of ["pointerover", "pointerout", "focusin", "focusout", "click"]) {
   addEventListener(type, explain);
 }

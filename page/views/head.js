@@ -4,8 +4,9 @@ import {
   hideKey, moveKey, pin, pointAt, setInstead, setStage, toggleHead,
 } from "../actions.js";
 import { clamp, largestOf } from "../engine/numbers.js";
+import { data } from "../data.js";
 import { labelOf } from "../measures.js";
-import { config, editing, headName, sizes } from "../run.js";
+import { atStep, config, editing, headName, sizes } from "../run.js";
 import {
   editableKey, edited, isHeadOff, isOff, looking, maskNow, offWord, place, weightsOf, windowOf,
 } from "../selection.js";
@@ -25,6 +26,7 @@ export function showHead() {
   const label = edited() ? "" : labelOf(head, view.snapshot), off = offWord(head) !== undefined;
   $("map").classList.toggle("off", isHeadOff(head));
   $("head-title").textContent = `${name}${label && ` ${label}`}`;
+  $("head-job").textContent = data.jobs ? `${data.jobs[head].sentence} Measured${atStep}.` : "";
   $("ablate").textContent = `${off ? "Restore" : "Ablate"} ${name}`;
   $("ablate").ariaPressed = off;
   $("instead").value = state.instead;

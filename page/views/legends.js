@@ -8,7 +8,6 @@ import { p, term } from "./elements.js";
 import { number, quoted } from "./format.js";
 import { largestScore } from "./maps.js";
 
-export const MOST_AHEAD = Math.log(10); // nats of the difference from n-grams at full color
 export const UNIFORM_GUESS = Math.log(sizes.V); // surprisal if all tokens are equally likely
 
 function weightScale(...says) {
@@ -29,17 +28,11 @@ function surpriseScale() {
     p(term("surprisal"), " in ", term("nat", "nats"), `; a uniform guess has ${full}`)];
 }
 
-function aheadScale() {
-  const ticks = [[0, "≥ 10×"], [0.5, "equal"], [1, "≥ 10×"]];
-  return [scale(theme().ahead, ticks), p("Blue: the model gave the token a higher probability ",
-    "than ", term("n-grams"), ". Red: n-grams gave it a higher one.")];
-}
-
 export function showLegends() {
   const [text, stage] = document.querySelectorAll(".legend");
   const weights = () => weightScale(maskedSwatch(), p("attention weight"));
-  text.replaceChildren(...({ ngrams: aheadScale, probability: () =>
-    weightScale(p(`probability of ${quoted(vocab[state.token])} after the token`)),
-  }[state.color] ?? (looking() ? weights : surpriseScale))());
+  const chances = () => weightScale(p(`probability of ${quoted(vocab[state.token])} after the token`));
+  text.replaceChildren(...(state.color === "probability" ? chances
+    : looking() ? weights : surpriseScale)());
   stage.replaceChildren(...(state.stage === "weights" ? weights() : scoreScale()));
 }

@@ -1,27 +1,32 @@
 // The picture of the network: the residual stream from the tokens to the logits, and what reads it
 // and adds to it. In each layer these are the heads, then the MLP if there is one, each after a norm.
 
-import { openPanel, selectHead, selectLogit, toggleEdit } from "../actions.js";
+import { openPanel, selectHead, selectLogit, toggleEdit, toggleHead } from "../actions.js";
 import { indexOfLargest, largestOf, range } from "../engine/numbers.js";
 import { HIGH } from "../engine/stages.js";
+import { data } from "../data.js";
 import { labelOf, measures } from "../measures.js";
 import { HEADS, headName, rowOf, sizes, snapshots, vocab } from "../run.js";
-import { isHeadOff, isOff, queryOnShow } from "../selection.js";
+import { isHeadOff, isOff, offWord, queryOnShow } from "../selection.js";
 import { change, state } from "../state.js";
 import { $, button, el, rem, reveal, svg, term } from "./elements.js";
 import { count, number, quoted, tokensOf } from "./format.js";
 import { paintMap } from "./maps.js";
 
 const { L, H, V, hidden } = sizes;
-const ablating = (word) => button(() => toggleEdit(word), { className: "cutter", value: word });
+const ablating = (word, act = () => toggleEdit(word)) =>
+  button(act, { className: "cutter", value: word });
 const side = (...content) =>
   el("div", { className: "side" }, el("span", { className: "norm" }, term("norm")), ...content);
 
 const tiles = range(HEADS).map((head) =>
   button(() => selectHead(head), { className: "pick" }, el("canvas"), el("span")));
+const boxes = tiles.map((pick, head) => el("div", { className: "tile" }, pick,
+  ablating(headName(head), () => toggleHead(head)),
+  ...(data.jobs ? [el("span", { className: "job", title: data.jobs[head].sentence }, data.jobs[head].line)] : [])));
 const layers = range(L).map((l) => ({
   side: side(el("b", {}, `L${l}`), ablating(`L${l}.attn`)),
-  tiles: tiles.slice(l * H, (l + 1) * H),
+  tiles: boxes.slice(l * H, (l + 1) * H),
   mlpSide: side(),
   mlp: el("div", { className: "mlp" }, button(() => change({ mlp: l }), { className: "opens" },
     el("b", {}, "MLP"), ` ${count(hidden)} neurons`), ablating(`L${l}.mlp`)),
@@ -64,19 +69,23 @@ export function showNetwork() {
     pick.ariaPressed = isSelected;
     pick.ariaLabel = `layer ${Math.floor(head / H)} head ${head % H}, ` +
       `${measure.name} ${value} ${label}`;
-    pick.tabIndex = head === state.head ? 0 : -1; // arrow keys select the others
+    pick.tabIndex = pick.nextSibling.tabIndex = head === state.head ? 0 : -1; // arrows select others
     pick.classList.toggle("off", isHeadOff(head));
   });
   if (focused) tiles[state.head].focus();
-  if (selected !== revealed) reveal($("network").parentElement, tiles[selected]);
+  if (selected !== revealed) reveal($("network").parentElement, boxes[selected]);
   revealed = selected;
   for (const cutter of $("network").querySelectorAll(".cutter")) {
-    const [layer, part] = cutter.value.split("."), off = isOff(cutter.value);
+    const [name, part] = cutter.value.split("."), [l, head] = name.slice(1).split("H").map(Number);
+    const off = part ? isOff(cutter.value) : offWord(l * H + head) !== undefined;
+    const says = !off ? "ablate" : part ? "restore" : "undo";
     cutter.ariaPressed = off;
-    cutter.textContent = off ? "restore" : "ablate";
-    cutter.ariaLabel = `${cutter.textContent} layer ${layer.slice(1)} ${part}`;
-    cutter.title = `${part === "mlp" ? "the MLP" : "all heads"} of layer ${layer.slice(1)}, ` +
-      "always with zeros";
+    cutter.classList.toggle("extra", Boolean(part));
+    cutter.classList.toggle("used", off);
+    cutter.disabled = !part && isOff(`L${l}.attn`);
+    cutter.textContent = part === "attn" && !off ? "ablate all heads" : says;
+    cutter.title = cutter.ariaLabel = !part ? `${off ? "restore" : says} ${name}`
+      : `${says} ${part === "mlp" ? "the MLP" : "all heads"} of layer ${l}, always with zeros`;
   }
   layers.forEach(({ mlp: box }, l) => {
     box.classList.toggle("off", isOff(`L${l}.mlp`));

@@ -16,14 +16,15 @@ export function showNext() {
   const [now, before] = [view.pass, view.before].map((pass) => rowOf(pass.logP, t));
   const next = ids[t + 1];
   const shown = ranked(now, edited() ? 6 : 7), [best] = ranked(before, 1); // an edit may put it further down
+  const press = state.more ? button : (_, { className }, ...content) => el("div", { className }, ...content);
   const rows = (shown.includes(best) ? shown : shown.with(-1, best)).map((id, i) => {
     const token = visible(vocab[id]), tabIndex = i ? -1 : 0; // arrows do the rest
     const [likely, was] = [now, before].map((logP) => Math.exp(logP[id]));
-    const bar = button(() => selectLogit(id), { className: "bar-button", title: "logit contributions",
+    const bar = press(() => selectLogit(id), { className: "bar-button", title: "logit contributions",
       ariaLabel: `logit contributions to ${token}`, ariaPressed: id === state.bar, tabIndex },
     gauge("", likely), ...(edited() ? [gauge("ghost", was)] : []));
     return el("tr", { className: id === next ? "came" : "" },
-      cell(button(() => choose(id), { className: "write", tabIndex,
+      cell(press(() => choose(id), { className: "write", tabIndex,
         title: t + 1 < T ? "write it here, instead of what follows" : "append" }, token)),
       numeral(number(likely)), ...(edited() ? [numeral(number(was))] : []), cell(bar));
   });

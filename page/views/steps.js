@@ -157,7 +157,7 @@ function showAblating() {
   const lowest = copies ? below.sort((a, b) => copying[a] - copying[b]).slice(0, 2) : [];
   const shown = [...new Set([state.head, ...lowest, ...ranked(rise, HEADS)])].slice(0, 4)
     .sort((a, b) => rise[b] - rise[a]);
-  const title = copies ? [header(`induction of ${headName(of)} ${number(was)}`)] : [];
+  const title = copies ? [header(`induction of ${headName(of)} on this text ${number(was)}`)] : [];
   return [
     p(`On this text, ablating only ${name} changes the probability of ` +
       `${quoted(vocab[indexOfLargest(end)])} after it from ${number(Math.exp(largestOf(end)))} to `,

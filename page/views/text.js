@@ -2,19 +2,30 @@
 
 import { pin, pointAt } from "../actions.js";
 import { chancesOf } from "./chosen.js";
-import { clamp, ranked, sum } from "../engine/numbers.js";
+import { clamp, largestOf, range, ranked } from "../engine/numbers.js";
 import { headName, sizes, tokenizer, vocab } from "../run.js";
 import {
-  columnOf, looking, maskNow, place, queryOnShow, textOnShow, weightsOf,
+  atColumn, HAS_LINES, looking, maskNow, place, queryOnShow, textOnShow, weightsOf,
 } from "../selection.js";
 import { state } from "../state.js";
 import { shade, theme } from "./colors.js";
 import { $, el, refill, reveal, svg, withArrows } from "./elements.js";
 import { number, quoted, tokensOf, visible } from "./format.js";
-import { MOST_AHEAD, UNIFORM_GUESS } from "./legends.js";
+import { UNIFORM_GUESS } from "./legends.js";
 
-const KNOWN = `The model knows ${vocab.slice(0, 120).map(visible).join(tokenizer.gap || " ")}`;
+const KNOWN = `The model knows ${vocab.slice(0, 120).map(visible).join(" ")}`;
 let spans = []; // an element a token of the window
+
+/** Marks at every tenth column, if each token is a character. */
+function ruler(text) {
+  const lines = text.map(({ token }) => token).join("").split("\n");
+  const longest = HAS_LINES && tokenizer.kind === "char" ? largestOf(lines.map((line) => line.length)) : 0;
+  return el("div", { id: "ruler", ariaHidden: true }, ...range(Math.ceil(longest / 10)).map((i) => {
+    const mark = el("span", {}, `${10 * (i + 1)}`);
+    mark.style.left = `calc(${10 * i + 9} * (1ch + 0.06em))`; // as wide as .token
+    return mark;
+  }));
+}
 
 /** Show the text: its end, which the model reads, the tokens before, and those it never saw. */
 export function buildText() {
@@ -32,9 +43,9 @@ export function buildText() {
       at++;
     }
     if (at <= -4 * sizes.B) continue; // not all of a long text
-    parts.push(span, tokenizer.gap, ...(token.token.includes("\n") ? [el("br")] : []));
+    parts.push(tokenizer.gapBefore(token.token, parts.length), span, ...(token.token.includes("\n") ? [el("br")] : []));
   }
-  refill(place, svg("svg", { id: "arcs", height: 0, "aria-hidden": "true" }), ...parts);
+  refill(place, svg("svg", { id: "arcs", height: 0, "aria-hidden": "true" }), ruler(all), ...parts);
   if (atEnd) place.scrollTop = place.scrollHeight;
   if (isFirst) showPinned();
 }
@@ -57,13 +68,11 @@ export function showTextState() {
 }
 
 export function showText() {
-  const { color, view: { tokens, same, pass: { ids, surprisal } } } = state;
+  const { color, view: { tokens, same, pass: { surprisal } } } = state;
   const look = color === "surprisal" ? looking() : null;
   const chances = color === "probability" && chancesOf(state.view.pass);
-  const weights = look && weightsOf(state.head, look.q), { weight, surprise, ahead } = theme();
-  const isMasked = maskNow(), here = queryOnShow(), comparing = color === "ngrams";
-  // how much less surprising each token was to the model than to n-grams
-  const nats = comparing ? state.ngrams?.read(ids).map((counted, t) => counted - surprisal[t]) : undefined;
+  const weights = look && weightsOf(state.head, look.q), { weight, surprise } = theme();
+  const isMasked = maskNow(), here = queryOnShow();
   spans.forEach((span, t) => {
     const masked = look !== null && isMasked(look.q, t);
     span.classList.toggle("masked", masked);
@@ -73,18 +82,15 @@ export function showText() {
     if (masked) shade(span, weight, NaN);
     else if (look) shade(span, weight, Math.sqrt(weights[t]));
     else if (chances) shade(span, weight, Math.sqrt(chances[t]));
-    else if (comparing) shade(span, ahead, 0.5 + nats?.[t] / MOST_AHEAD / 2);
     else shade(span, surprise, surprisal[t] / UNIFORM_GUESS);
     span.tabIndex = t === here ? 0 : -1;
     span.ariaLabel = `${t} ${visible(tokens[t])}, surprisal ${number(surprisal[t], 2)}`;
   });
-  const { loss } = state.view.pass, more = nats && sum([...nats.slice(1)]) / (nats.length - 1);
-  $("text-note").textContent = comparing
-    ? `Mean surprisal: ${number(loss)} by the model, ${number(loss + more)} by n-grams.`
-    : chances ? `Probability of ${quoted(vocab[state.token])} after ` +
-      `${place("token", here)}${columnOf(here)}: ${number(chances[here])}.`
+  $("text-note").textContent = chances
+    ? `Probability of ${quoted(vocab[state.token])} after ` +
+      `${place("token", here)}${atColumn(here)}: ${number(chances[here])}.`
     : look ? `Color: attention of ${headName(state.head)} from ` +
-      `${place("token", look.q)}${columnOf(look.q)}.`
+      `${place("token", look.q)}${atColumn(look.q)}.`
     : same > 0 ? `The results of ${tokensOf(same)} stay: no token affects earlier ones.`
     : "Color: surprisal. Point at a token, or click to select it.";
   drawArcs();

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from common.errors import UserError
 from configs.config import DataConfig
-from data.batches import TextBatches, one_pass, open_batches
+from data.batches import one_pass, open_batches, text_batches
 from data.corpus import Corpus, Text
 from data.ngrams import measure_ngrams
 from data.tokenizer import ByteTokenizer, CharTokenizer
@@ -25,7 +25,7 @@ CORPUS = Corpus("numbers", 0)
 def make(length: int, block_size: int, seed: int = 0, val: float = 0.2, test: float = 0.0) -> Any:
     """Return batches of tokens that equal their positions, so that a sequence shows its start."""
     text = Text(np.arange(length, dtype=np.uint16), ByteTokenizer(), CORPUS, Path())
-    return TextBatches(text, DataConfig(val_fraction=val, test_fraction=test), block_size, seed)
+    return text_batches(text, DataConfig(val_fraction=val, test_fraction=test), block_size, seed)
 
 
 sizes = st.integers(1, 12).flatmap(
@@ -39,7 +39,7 @@ def test_epoch_has_each_adjacent_sequence_once(
 ) -> None:
     length, T, B = size
     batches = make(length, T, seed)
-    split = len(batches.train_tokens)
+    split = len(batches.tokens["training"])
     count = (split - T) // T  # sequences that fit at any offset
     first, end = epoch * count // B, -(-(epoch + 1) * count // B)
     sequences = torch.cat([batches.train_batch(step, B) for step in range(first, end)])
@@ -67,12 +67,11 @@ def test_splits_are_consecutive(size: tuple[int, int, int], val: int, test: int)
     n_test, n_train = round(length * test / 100), length * (100 - val - test) // 100
     assume(min(n_train, length - n_train - n_test) > T and (n_test > T or test == 0))
     batches = make(length, T, val=val / 100, test=test / 100)
-    assert batches.train_tokens.tolist() == list(range(n_train))
+    assert batches.tokens["training"].tolist() == list(range(n_train))
     assert batches.validation_tokens == length - n_test - n_train - 1
     ends = n_train, length - n_test, length
-    splits = batches.validation_batches, batches.test_batches
-    for split, (first, end) in zip(splits, pairwise(ends), strict=True):
-        predicted = [token for x in split(B) for token in x[:, 1:].flatten().tolist()]
+    for name, (first, end) in zip(("validation", "test"), pairwise(ends), strict=True):
+        predicted = [token for x in batches.split(name, B) for token in x[:, 1:].flatten().tolist()]
         assert predicted == [*range(first + 1, end)]
 
 
@@ -100,7 +99,7 @@ def test_pass_is_complete_or_evenly_spaced_within_the_limit(
 def test_split_of_exactly_one_sequence_is_enough() -> None:
     for val, test, sizes in ((0.1, 0, "90, 10, 0"), (0.9, 0, "10, 90, 0"), (0.4, 0.1, ".*, 10")):
         assert make(100, 9, val=val, test=test).train_batch(3, 2).shape == (2, 10)
-        with pytest.raises(UserError, match=rf"splits have \[{sizes}\] tokens, .* has 11;"):
+        with pytest.raises(UserError, match=rf"splits have \[{sizes}\] tokens, .* has 11"):
             make(100, 10, val=val, test=test)
 
 
@@ -129,6 +128,6 @@ def test_ngrams_of_each_division_of_a_text_are_its_own(tmp_path: Path) -> None:
     ends = {(0.2, 0.1): (700, 900), (0.1, 0.2): (700, 800), (0.1, 0.1): (800, 900)}
     for (val, test), (train_end, val_end) in [*ends.items()] * 2:
         config = DataConfig(val_fraction=val, test_fraction=test)
-        found = TextBatches(text, config, 8, 0).baselines
+        found = text_batches(text, config, 8, 0).baselines
         splits = tokens[:train_end], tokens[train_end:val_end]
         assert [*found.values()][1:] == measure_ngrams(*splits, 5)[1][:2]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from configs.config import DataConfig
-from data.batches import TaskBatches
+from data.batches import Batches, task_batches
 from data.tasks import TASKS
 from data.tasks.task import Array
 
@@ -28,20 +28,23 @@ CASES: dict[str, tuple[int, int, dict[str, Any]]] = {  # block_size, checksum, s
     "recall": (40, 504070652, {"task_kinds": 7, "task_length": 5}),
     "wrap": (60, 539300589, {"task_kinds": 3, "task_length": 12}),
     "maximum": (6, 11047174, {"task_kinds": 13, "task_length": 5}),
+    "stories": (80, 2899531665, {"task_length": 3}),
 }
 OPEN, CLOSE, NUMBERS = "([{", ")]}", {*map(str, range(13))}
 every_task = pytest.mark.parametrize("case", CASES)
 
 
-def make(case: str, seed: int = 0, **changes: Any) -> TaskBatches:
+def make(case: str, seed: int = 0, **changes: Any) -> Batches:
     T, _, settings = CASES[case]
-    return TaskBatches(DataConfig(source=case.split()[0], **(settings | changes)), T, seed)
+    return task_batches(DataConfig(source=case.split()[0], **(settings | changes)), T, seed)
 
 
-def texts(batches: TaskBatches, tokens: Array) -> list[Any]:
+def texts(batches: Batches, tokens: Array) -> list[Any]:
     """Return each sequence as a text or, if numbers are tokens, as a list of words."""
-    decoded = [batches.tokenizer.decode(row) for row in tokens]
-    return [text.split(" ") for text in decoded] if batches.tokenizer.gap else decoded
+    tokenizer = batches.tokenizer
+    if tokenizer.kind == "word":
+        return [[tokenizer.labels[i] for i in row] for row in tokens]
+    return [tokenizer.decode(row) for row in tokens]
 
 
 def answers_of(case: str, text: Any, keys: list[int]) -> set[str]:
@@ -57,6 +60,10 @@ def answers_of(case: str, text: Any, keys: list[int]) -> set[str]:
         largest = str(max(map(int, text[:-1])))
         assert [key for key, word in enumerate(text) if word == largest] == keys
         return {largest}
+    if case == "stories":
+        told, (thing, _) = " ".join(text), text[-2:]
+        assert len(keys) == 1 and text[keys[0] - 2 : keys[0]] == [thing, "to"]
+        return {dict(re.findall(r"the (\w+) to (\w+)", told))[thing]}  # the last one counts
     if case == "wrap":  # a newline begins the text
         return {"\n" if len(text.split("\n")[-1]) >= 12 else " "}
     return {CLOSE[OPEN.index(text[key])] if case == "brackets" else text[key] for key in keys}
@@ -66,12 +73,14 @@ def answers_of(case: str, text: Any, keys: list[int]) -> set[str]:
 def test_answers_are_what_the_matching_keys_determine(case: str) -> None:
     """tests/page compares the sequences, the match and the answers with those of JavaScript."""
     batches = make(case)
+    task = batches.task
+    assert task
     for held_out in (False, True):
-        tokens = batches.task.draw([5], 100, held_out)
-        match, answers = batches.task.match(tokens), batches.answers(torch.from_numpy(tokens))
+        tokens = task.draw([5], 100, held_out)
+        match, answers = task.match(tokens), task.answers(tokens)
         assert answers.any() == (case != "markov")
         written = texts(batches, tokens)
-        for row, t in answers.nonzero().tolist():
+        for row, t in np.argwhere(answers).tolist():
             text, keys = written[row], np.flatnonzero(match[row, t - 1])
             assert answers_of(case, text[:t], keys.tolist()) == {text[t]}, text
 
@@ -81,9 +90,9 @@ def test_held_out_sequences_are_the_same_for_every_seed_and_no_batch_is_another(
     one, other = make(case), make(case, seed=1)
     batches = [each.train_batch(step, 256) for each in (one, other) for step in (0, 1)]
     for name in ("validation", "test", "training"):
-        split = torch.cat([*getattr(one, f"{name}_batches")(100)])
-        assert torch.equal(split, torch.cat([*getattr(other, f"{name}_batches")(256)]))
-        assert torch.equal(split[:3], next(getattr(one, f"{name}_batches")(9, 3 * one.block_size)))
+        split = torch.cat([*one.split(name, 100)])
+        assert torch.equal(split, torch.cat([*other.split(name, 256)]))
+        assert torch.equal(split[:3], next(one.split(name, 9, 3 * one.block_size)))
         assert one.validation_tokens == split[:, 1:].numel()
         batches.append(split)
     assert not any(torch.equal(a, b) for a, b in combinations(batches, 2))
@@ -94,7 +103,7 @@ def test_held_out_sequences_are_the_same_for_every_seed_and_no_batch_is_another(
 def test_sequences_are_the_same_in_every_version(case: str) -> None:
     """Never change the checksums: runs of earlier versions must resume with the same sequences."""
     batches = make(case, seed=7)
-    drawn = [batches.train_batch(3, 50), *batches.validation_batches(256)]
+    drawn = [batches.train_batch(3, 50), *batches.split("validation", 256)]
     sampled = torch.cat(drawn).flatten()
     assert (sampled * torch.arange(len(sampled))).sum() == CASES[case][1]
 
@@ -103,12 +112,38 @@ def test_every_task_has_a_case() -> None:
     assert {case.split()[0] for case in CASES} == {*TASKS}
 
 
+def test_things_are_given_by_those_who_have_them_to_those_who_want_them() -> None:
+    """The question is about a thing that was not given last of all."""
+    for text in texts(make("stories"), make("stories").train_batch(0, 200).numpy()):
+        first, *told = " ".join(text).split(" Grandma ")[0].removesuffix(" .").split(" . ")
+        owner = dict(re.findall(r"the (\w+) to (\w+)", first))
+        people, given, wanted, kinds = {*owner.values()}, [*owner][-1], ("", ""), list[str]()
+        assert len(owner) == len(people) == 3
+        for words in map(str.split, told):
+            kinds.append(words[1])
+            match words:
+                case [who, "wants", "the", thing]:
+                    assert who in people - {owner[thing]} and thing != given
+                    wanted = (who, thing)
+                case [who, "gives", "the", thing, "to", other]:
+                    assert owner[thing] == who and wanted == (other, thing)
+                    owner[thing], given = other, thing
+                case [who, "talks", "to", other]:
+                    assert who != other and {who, other} <= people
+                case ["Who", "has", "the", thing, "?", who]:
+                    assert owner[thing] == who and thing != given
+                case _:
+                    raise AssertionError(words)
+        assert kinds.count("gives") + kinds.count("talks") == 3 and kinds[-1] == "has"
+
+
 def test_each_sum_is_either_trained_or_held_out() -> None:
     batches = make("modular")
-    trained = [batches.train_batch(0, 3000), *batches.training_batches(256)]
+    trained = [batches.train_batch(0, 3000), *batches.split("training", 256)]
+    validated, tested = batches.split("validation", 256), batches.split("test", 256)
     training, held_out = (
         {(a, b) for a, _, b, _, _ in texts(batches, torch.cat(drawn).numpy())}
-        for drawn in (trained, [*batches.validation_batches(256), *batches.test_batches(256)])
+        for drawn in (trained, [*validated, *tested])
     )
     assert not training & held_out
     assert training | held_out == {*product(NUMBERS, repeat=2)}

@@ -18,7 +18,7 @@ from configs.config import STRICT, ModelConfig
 from data.tokenizer import ByteTokenizer, CharTokenizer, WordTokenizer
 from formats import tokenizers
 from formats.__main__ import main
-from formats.folder import read_folder, write_folder
+from formats.hugging_face import read_folder, write_folder
 from formats.imported import transformers
 from formats.names import ACTIVATIONS
 from model.gpt import GPT

@@ -19,7 +19,7 @@ import sample
 import study
 import train
 from formats.__main__ import main
-from formats.folder import read_folder
+from formats.hugging_face import read_folder
 from formats.tokenizers import encoder_of, tokenizer_of
 from tests.data.test_tokenizer import ODD
 from tests.formats.models import (

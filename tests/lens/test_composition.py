@@ -10,7 +10,7 @@ from configs.config import ModelConfig
 from lens import composition as module
 from lens.capture import blocks_of
 from lens.composition import composition, induction_from_weights
-from lens.heads import pairs_of_heads
+from lens.scores import pairs_of_heads
 from lens.tables import Table
 from model.gpt import GPT
 from tests.lens.models import MODERN, VOCAB, D, H, L, make_model, ungrouped
@@ -83,7 +83,7 @@ def test_induction_from_weights_is_that_of_a_plain_loop(
 
 def test_tables_of_pairs_show_the_strongest(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model()
-    monkeypatch.setattr("lens.heads.PAIRS", 5)
+    monkeypatch.setattr("lens.scores.PAIRS", 5)
     _, title, table = pairs_of_heads(model)
     assert "without rotation, QK-norm, MLPs" in str(title) and isinstance(table, Table)
     _, random, *rows, others = table.rows

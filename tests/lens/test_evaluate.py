@@ -10,7 +10,7 @@ import torch
 
 import study
 from configs.config import DataConfig
-from data.batches import TextBatches, open_batches
+from data.batches import open_batches
 from lens.ngram_model import mixed_losses, ngrams_of
 from tests.conftest import make_run
 from tests.lens.test_tasks import tables
@@ -37,11 +37,10 @@ def test_losses_of_the_held_out_splits(workplace: Path) -> None:
     for source, which in (("text.txt", "best"), ("other.txt", "last")):
         saved = open_run("a", which)
         batches = open_batches(DataConfig(**vars(data) | {"source": source}), 12, 0)
-        assert isinstance(batches, TextBatches)
         (table,) = tables("evaluate", f"--source={source}", f"--checkpoint={which}")
         assert table[0] == ["split", "by", "nats/byte", "bits/char", "bits/byte"]
         expected, order = [], len(ngrams_of(batches).orders)
-        for name, tokens in (("validation", batches.val_tokens), ("test", batches.test_tokens)):
+        for name, tokens in ((name, batches.tokens[name]) for name in ("validation", "test")):
             losses = []
             for place in range(0, len(tokens) - 1, 12):
                 part = torch.from_numpy(tokens[place : place + 13].astype(int))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import study
 from configs.config import DataConfig
-from data.batches import TextBatches, open_batches
+from data.batches import Batches, open_batches
 from lens.capture import head_replaced
 from lens.ngram_model import mixed_losses, ngrams_of
 from model.gpt import GPT
@@ -37,9 +37,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
         flags = ["--source=text.txt", f"--sequences={B}", "--checkpoint=last", "--json=out.json"]
         assert study.main(["ngrams", "runs/a", *flags]) == 0
         batches = open_batches(DataConfig(source="text.txt"), T, 0, saved.tokenizer)
-        assert isinstance(batches, TextBatches)
         starts = T * np.linspace(0, batches.validation_tokens // T - 1, B).round().astype(int)
-        tokens = torch.tensor(batches.val_tokens.astype(int)).unfold(0, T + 1, 1)[starts]
+        tokens = torch.tensor(batches.tokens["validation"].astype(int)).unfold(0, T + 1, 1)[starts]
         tables = json.loads(Path("out.json").read_text())["tables"]
         return saved.model(), batches, tokens, starts, tables
 
@@ -50,11 +49,11 @@ def losses(model: GPT, tokens_BT: torch.Tensor) -> Any:
     return F.nll_loss(log_p.mT, tokens_BT[:, 1:], reduction="none").double().numpy()
 
 
-def counted(batches: TextBatches, starts: Any) -> Any:
+def counted(batches: Batches, starts: Any) -> Any:
     """Return the surprisals and context lengths, (B, T) each, one token at a time: count in the
     whole split up to it."""
     places = (starts[:, None] + 1 + np.arange(T)).ravel()
-    read = [ngrams_of(batches).read(batches.val_tokens[: place + 1]) for place in places]
+    read = [ngrams_of(batches).read(batches.tokens["validation"][: place + 1]) for place in places]
     return (np.array([part[i][-1] for part in read]).reshape(B, T) for i in (0, 1))
 
 

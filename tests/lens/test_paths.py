@@ -141,7 +141,7 @@ def test_losses_are_those_of_the_validation_split(workplace: Path) -> None:
     saved = open_run("a", "last")
     model, batches = saved.model(), open_batches(DataConfig("text.txt"), T, 0)
     losses = []
-    for tokens_BT in batches.validation_batches(1):
+    for tokens_BT in batches.split("validation", 1):
         E_TC = model.token_embedding(tokens_BT[0, :-1])
         for logits in (E_TC @ model.get_parameter("head.weight").T, model(tokens_BT[:, :-1])[0]):
             losses.append(F.cross_entropy(logits, tokens_BT[0, 1:], reduction="none"))

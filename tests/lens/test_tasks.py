@@ -56,7 +56,7 @@ def test_weight_on_match_is_that_of_the_keys_that_the_task_names(
                     weights.setdefault(head, []).append(float(row_S[torch.from_numpy(keys)].sum()))
         for head, each in weights.items():
             means.setdefault(head, []).append(sum(each) / len(each))
-    heading, *rows = tables("heads", name, "--sequences=9")[0]
+    heading, *rows = tables("scores", name, "--sequences=9")[0]
     place = heading.index("weight on match")
     found = {row[0].removesuffix(" sink"): row[place] for row in rows}
     assert found == pytest.approx({head: sum(w) / len(w) for head, w in means.items()}, abs=1e-5)
@@ -66,17 +66,17 @@ def test_weight_on_match_is_that_of_the_keys_that_the_task_names(
 def test_prompt_without_a_match_has_no_such_score(workplace: Path) -> None:
     train_on("modular", 4)
     for prompt, shown in (("+1+", False), ("1+2=", True)):
-        (heading, *_), *_ = tables("heads", "--sequences=2", f"--prompt={prompt}")
+        (heading, *_), *_ = tables("scores", "--sequences=2", f"--prompt={prompt}")
         assert ("weight on match" in heading) == shown
     Path("text.txt").write_text("1+2=" * 200)
-    (heading, *_), *_ = tables("heads", "--source=text.txt")
+    (heading, *_), *_ = tables("scores", "--source=text.txt")
     assert "weight on match" not in heading and "entropy" in heading
-    assert study.main(["heads", "--prompt=1 x"]) == 2
+    assert study.main(["scores", "--prompt=1 x"]) == 2
 
 
 def test_frequencies_of_modular_are_those_of_a_fourier_transform(workplace: Path) -> None:
     train_on("modular", 4, "--data.task_kinds=13")
-    *_, (heading, random, model) = tables("heads", "--sequences=2")
+    *_, (heading, random, model) = tables("scores", "--sequences=2")
     embedding = Subject("modular", MeasureOptions()).model.token_embedding.weight[:13].T.tolist()
     powers = [0.0] * 6
     for f in range(6):

@@ -37,7 +37,9 @@ ALL = [HEADS, LAYER, TORCH, TOKEN, BACK, SUMS, LENS, CACHED]
     ids=["modern", "classical", "explicit", "tied", "two positions", "grouped", "attention only"],
 )
 def test_correct_models_pass(config, own) -> None:  # type: ignore[no-untyped-def]
-    found = check_model(make_model(config), some_tokens(min(10, config.block_size)), own)
+    found = check_model(
+        make_model(config), some_tokens(min(10, config.block_size)), torch.float64, own
+    )
     assert [check.name for check in found] == 2 * ALL
     for check, dtype in zip(found, [torch.float64] * 8 + [own] * 8, strict=True):
         assert f"torch.{check.dtype}" == str(dtype)
@@ -125,7 +127,7 @@ def test_broken_models_fail_with_the_location(kind: str) -> None:
     breaks, expected = BROKEN[kind]
     model = make_model(CLASSICAL if TORCH in expected else MODERN)
     breaks(model)
-    found = check_model(model, some_tokens(), torch.float32)
+    found = check_model(model, some_tokens(), torch.float64, torch.float32)
     for name, place in expected.items():
         for check in (check for check in found if check.name == name):
             assert check.verdict == "failed" and re.search(place, check.where), check

@@ -146,6 +146,7 @@ def test_dropout_is_applied_at_each_place_in_training(place: str) -> None:
     block: Any = model.blocks[0]
     for module in (block, block.mlp_norm, model.blocks[1]):
         module.register_forward_pre_hook(lambda module, args: residual.append(args[0]))
+    block.dropout = copy.deepcopy(model.dropout)
     model.dropout.p, block.dropout.p = (1 - 1e-9, 0) if place == "embedding" else (0, 1 - 1e-9)
     model.train()(tokens(2, 9))
     read, between, wrote = residual

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from configs.config import ModelConfig
+from model.attention import Linear
 from model.gpt import GPT, next_token_loss
-from model.layers import Linear
 from tests.model.test_gpt import V, tokens
 
 T = 12

@@ -69,11 +69,12 @@ def show(report: Report, window: tuple[Any, list[str]], tmp_path: Path) -> Itera
         html: str = make_html(report.data, report.weights),
         address: str = "",
         timeout: int = 60_000,
+        calm: bool = False,
     ) -> Any:
         file.write_text(html, encoding="utf-8")
         if tab.url != "about:blank":
             tab.goto("about:blank")
-        tab.goto(file.as_uri() + address)
+        tab.goto(file.as_uri() + (address if calm else with_more(address)))
         return settle(tab, timeout)
 
     tab.set_viewport_size({"width": 1280, "height": 900})
@@ -82,6 +83,11 @@ def show(report: Report, window: tuple[Any, list[str]], tmp_path: Path) -> Itera
     yield open_page
     tab.goto("about:blank")  # stop this page before the next test
     assert {url.split("#")[0] for url in events} <= {file.as_uri()}
+
+
+def with_more(address: str) -> str:
+    """Return the address of the same page after a press on More."""
+    return f"{address}{'&' if '#' in address else '#'}more=true"
 
 
 SETTLED = """(timeout) => new Promise((resolve, reject) => {

@@ -7,7 +7,6 @@ import { Circuit, logitGoal, scoreGoal } from "../../page/engine/circuit.js";
 import { Engine, windowStart } from "../../page/engine/engine.js";
 import { arena } from "../../page/engine/kernels.js";
 import { Measure } from "../../page/engine/measure.js";
-import { NgramModel } from "../../page/engine/ngrams.js";
 import { inductionOn } from "../../page/engine/pass.js";
 import { Random } from "../../page/engine/random.js";
 import { generate } from "../../page/engine/sampling.js";
@@ -20,6 +19,6 @@ import { number, signed } from "../../page/views/format.js";
 
 Object.assign(globalThis, {
   Alone, arena, Circuit, Engine, floatsOf, generate, inductionOn, initialize, Learner,
-  logitGoal, Measure, NgramModel, number, Random, scoreGoal, shapesOf, signed, stagesOf, TASKS,
+  logitGoal, Measure, number, Random, scoreGoal, shapesOf, signed, stagesOf, TASKS,
   Tokenizer, Trainer, windowStart,
 });

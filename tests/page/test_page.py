@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import pytest
@@ -118,6 +118,22 @@ def assert_predicts(tab: Any, *logits: torch.Tensor) -> None:
     assert read(tab, "#next .number") == pytest.approx(expected.flatten().tolist(), abs=6e-4)
 
 
+def assert_says_change(tab: Any, text: str, *logits: torch.Tensor) -> None:
+    """Check the effect of edits: on the prediction after the last token or, if another one changes
+    more than twice as much, after that; and on the loss."""
+    before_TV, after_TV = (logits_TV.softmax(-1) for logits_TV in logits)
+    best_T = before_TV.argmax(-1, keepdim=True)
+    was_T, now_T = (p_TV.gather(1, best_T)[:, 0] for p_TV in (before_TV, after_TV))
+    by_T = (now_T - was_T).abs()
+    t = int(by_T.argmax()) if by_T[-1] < by_T.max() / 2 else len(text) - 1
+    where = "comes next" if t == len(text) - 1 else f"after token {t} '{shown(text[t])}'"
+    says = tab.inner_text("#change")
+    assert says.startswith(f"'{shown(CHARS[int(best_T[t])])}' {where}: ")
+    before, after = (loss_of(logits_TV, text) for logits_TV in logits)
+    expected = [float(was_T[t]), float(now_T[t]), before, after, after - before]
+    assert read(tab, "#change") == pytest.approx(expected, abs=6e-4)
+
+
 # --- computation ---------------------------------------------------------------------------------
 
 
@@ -125,7 +141,7 @@ def test_page_reports_its_difference_from_pytorch(tab: Any, report: Report) -> N
     equality = tab.inner_text("#equality")
     error, allowed, logit, _ = map(float, re.findall(r"-?\d\.\de[-+]\d+", equality))
     assert 0 <= error < allowed / 10 and "matches PyTorch" in equality
-    assert logit == pytest.approx(report.data["snapshots"][-1]["rounding"]["logit"], rel=0.06)
+    assert logit == pytest.approx(report.data["snapshots"][-1]["rounding"], rel=0.06)
 
 
 def test_sampling_follows_the_model_probabilities(tab: Any, report: Report) -> None:
@@ -195,18 +211,14 @@ def test_edited_model_of_an_earlier_step_matches_pytorch(tab: Any, report: Repor
     select(tab, HEADS.index("L1H0"))
     act(tab, "#ablate")
     tab.select_option("#instead", "mean")
-    act(tab, ".cutter[aria-label$='layer 0 mlp']")
+    act(tab, ".cutter[value='L0.mlp']")
     edits = [{"layer": 1, "head": 0, "off": "mean"}, {"layer": 0, "off": "mlp"}]
     before_TV = logits_of(model, text)
     with edited(model, edits, mean_outputs(report.exact[1], report.sequences_BT)):
         depths = capture(model, ids_of(text)).residual
     lens_TV = [model.unembed(x_BTC)[0] for x_BTC in depths]
     assert_predicts(tab, lens_TV[-1][-1], before_TV[-1])
-    before, after = loss_of(before_TV, text), loss_of(lens_TV[-1], text)
-    likeliest = before_TV[-1].argmax()
-    chances = [float(each[-1].softmax(-1)[likeliest]) for each in (before_TV, lens_TV[-1])]
-    expected = [before, after, after - before, *chances]
-    assert read(tab, "#change") == pytest.approx(expected, abs=6e-4)
+    assert_says_change(tab, text, before_TV, lens_TV[-1])
     assert tab.text_content("#continuation")[0] == tab.inner_text(".write >> nth=0")
     assert "step 1 ·" in tab.inner_text("#moment")
     assert read(tab, "#moment") == pytest.approx([data["lens_loss"][-1]], abs=6e-4)
@@ -288,7 +300,7 @@ def test_key_moved_or_hidden_matches_pytorch(tab: Any, report: Report, hidden: b
         says += "hidden from " if hidden else f"moved by {by} in "
         says += [HEADS[head], f"all heads but {HEADS[head]}", "all heads"][scope]
         assert tab.inner_text("#edit-list") == f"{says}. Undo"
-        assert read(tab, "#change")[1] == pytest.approx(loss_of(expected_TV, TEXT), abs=6e-4)
+        assert_says_change(tab, TEXT, logits_of(model, TEXT), expected_TV)
         act(tab, "#edit-list button")
     act(tab, "#text .token >> nth=3")
     act(tab, "#hide-key") if hidden else act(tab, "#key-by", "-5")
@@ -371,7 +383,8 @@ def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, repor
     act(tab, ".mlp .opens >> nth=1")
     assert read(tab, "#mlp-note") == [pytest.approx(contribution, abs=0.01)]
     assert tab.locator("#neurons tr").count() == 13
-    for selector, cuts in (("#ablate-mlp", 1), (".cutter >> nth=0", 2), (".cutter >> nth=2", 3)):
+    layers = (f".cutter[value='L{layer}.attn']" for layer in (0, 1))
+    for cuts, selector in enumerate(("#ablate-mlp", *layers), 1):
         act(tab, selector)
         assert tab.locator("#wires .cross").count() == cuts
     assert tab.locator(".pick.off").count() == 2 * H
@@ -380,6 +393,44 @@ def test_picture_of_the_network_opens_and_cuts_parts(tab: Any, show: Show, repor
     select(tab, 1)
     act(tab, ".stream")
     assert tab.is_visible("#map") and tab.is_visible("#lens")
+
+
+def test_each_head_says_what_it_does(show: Show, report: Report) -> None:
+    """Under its tile in a line and, if it is selected, with its evidence."""
+    heads = [f"L{layer}H{head}" for layer in range(3) for head in range(2)]
+    jobs = [{"line": f"<b> → {head}", "sentence": f"{head} does <b>."} for head in heads]
+    tab = show(make_html(report.data | {"jobs": jobs}, report.weights), "#head=L1H1")
+    assert tab.locator(".tile .job").all_inner_texts() == [job["line"] for job in jobs]
+    assert tab.inner_text("#head-job") == "L1H1 does <b>. Measured at step 3."
+    tab.locator(".pick >> nth=4").click()
+    assert tab.inner_text("#head-job").startswith("L2H0 does")
+    assert {*report.data["jobs"][0]} == {"line", "sentence"} and len(report.data["jobs"]) == 6
+
+
+def test_each_head_is_ablated_where_it_is(tab: Any, report: Report) -> None:
+    """And all heads of a layer by a button that says so. The selected head stays."""
+    model, before_TV = report.models[3], logits_of(report.models[3], TEXT)
+    selected = tab.inner_text(SELECTED)
+    for head, name in enumerate(HEADS):
+        cutter = f".cutter[value='{name}']"
+        tile, button = (
+            tab.locator(each).bounding_box() for each in (f".tile:has({cutter})", cutter)
+        )
+        assert (
+            tile["x"] < button["x"] and button["y"] + button["height"] < tile["y"] + tile["height"]
+        )
+        act(tab, cutter)
+        off = {"layer": head // H, "head": head % H, "off": "zero"}
+        assert_says_change(tab, TEXT, before_TV, logits_of(model, TEXT, off))
+        assert tab.inner_text(cutter) == "undo" and tab.inner_text(SELECTED) == selected
+        act(tab, cutter)
+        assert not tab.is_visible("#edits") and tab.inner_text(cutter) == "ablate"
+    layer = ".cutter[value='L1.attn']"
+    assert "all heads" in tab.inner_text(layer)
+    act(tab, layer)
+    assert [tab.is_disabled(f".cutter[value='{name}']") for name in HEADS] == [
+        name.startswith("L1") for name in HEADS
+    ]
 
 
 def test_ablating_a_circuit_node_matches_pytorch(tab: Any, report: Report) -> None:
@@ -500,7 +551,7 @@ def test_address_of_what_the_page_lacks_is_named(show: Show) -> None:
     press(tab, "r")
     assert "address" not in tab.inner_text("#text-state")
     show(address="#text=so+b&other=to+b&edit=patch%405/L0")  # the text has no position 5
-    assert "not in this text" in tab.inner_text("#edit-list") and read(tab, "#change")[2] == 0
+    assert "not in this text" in tab.inner_text("#edit-list") and read(tab, "#change")[-1] == 0
 
 
 def test_page_cut_in_a_download_says_so(show: Show, report: Report) -> None:
@@ -515,6 +566,123 @@ def test_page_cut_in_a_download_says_so(show: Show, report: Report) -> None:
 
 
 # --- display -------------------------------------------------------------------------------------
+
+
+CONTROLS = """() => [...document.querySelectorAll(
+    "button, select, input, textarea, summary, canvas")]
+  .filter((each) => each.checkVisibility() && each.tabIndex > -2 && !each.disabled)
+  .filter((each) => !each.matches("canvas:not([tabindex])")).length"""
+
+
+def assert_calm(tab: Any) -> None:
+    """Check that few controls are on show until More is pressed, and that the network is near."""
+    few = tab.evaluate(CONTROLS)
+    assert few <= 25
+    stops = list[str]()
+    while "pick" not in stops and len(stops) < 10:
+        tab.keyboard.press("Tab")
+        stops.append(tab.evaluate("document.activeElement.id || document.activeElement.className"))
+    assert stops[-1] == "pick", stops
+    act(tab, "#all")
+    assert tab.evaluate(CONTROLS) > few + 40
+    hidden = "[...document.querySelectorAll('.extra')].filter((each) => !each.checkVisibility())"
+    assert set(tab.evaluate(f"{hidden}.map((each) => each.id)")) == set()
+    wait_for_address(tab, "more=true")
+    act(tab, "#all")
+    assert tab.evaluate(CONTROLS) == few
+
+
+# Elements whose text does not fit, by either axis. What scrolls on purpose says so by its class.
+CUT = """() => [...document.querySelectorAll("body *")].filter((each) => {
+  const { display, overflowX } = getComputedStyle(each);
+  if (display === "inline" || !each.clientWidth || !each.checkVisibility()) return false;
+  if (each.closest("svg, select, input, textarea, table, #about, .scroll")) return false;
+  if (each.matches("#bar > .controls, #ruler")) return false;
+  const isHigh = each.matches("#told, #step, #edits, #change, #readout, #key-name, #line-end");
+  return each.scrollWidth > each.clientWidth + 1 ||
+    isHigh && each.scrollHeight > each.clientHeight + 1;
+}).map((each) => `${each.id || each.className}: ${each.textContent.trim().slice(0, 50)}`)"""
+SIZES = {"screen": (1280, 720), "notebook": (1000, 700), "phone": (390, 844)}
+EDITS = "edit=L1H0%3Dzero&edit=move%403/L2H1%3D5"
+STATES = [
+    "guide=1",
+    f"guide=2&at=9.4&{EDITS}",
+    "guide=3&at=9.4",
+    f"guide=4&at=9.4&more=true&{EDITS}",
+    f"color=probability&token=4&at=3&{EDITS}&more=true",
+    "mlp=1&more=true&logit=3",
+    *(f"more=true&panel={panel}" for panel in ("lens", "patch", "scores", "alone", "circuit")),
+]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_no_text_is_cut_and_nothing_moves(show: Show, size: str) -> None:
+    """On a laptop, which has as much room as 1920 x 1080 at 150%, in a notebook, on a phone."""
+    tab = show(calm=True)
+    tab.set_viewport_size(dict(zip(("width", "height"), SIZES[size], strict=True)))
+    for state in STATES:
+        tab.evaluate("(state) => { location.hash = state; }", state)
+        tab.evaluate("new Promise(requestAnimationFrame)")
+        settle(tab).evaluate("new Promise(requestAnimationFrame)")
+        assert tab.evaluate(CUT) == [], state
+        assert tab.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), state
+        if "panel" in state or "edit" in state or "mlp" in state:
+            continue
+        places = tab.evaluate(PLACES)
+        act(tab, ".pick[tabindex='0'] + .cutter")
+        assert tab.evaluate(CUT) == [] and tab.evaluate(PLACES) == places, state
+        press(tab, "u")
+
+
+@torch.no_grad()
+def test_end_of_a_line_is_a_headline(show: Show, report: Report) -> None:
+    """The first column of the last line after which a newline is likely, without edits and with
+    them. The text has the full width, a row for each line, and does not scroll."""
+    text, model = "to be\nor not", report.models[1]
+    newline, begin = CHARS.index("\n"), text.rindex("\n") + 1
+
+    def says(logits_TV: torch.Tensor) -> str:
+        p_T = logits_TV.softmax(-1)[begin:, newline]
+        likely = (p_T >= 0.3).nonzero().flatten().tolist()
+        return f"after column {likely[0] + 1}" if likely else "nowhere"
+
+    tab = show(address=f"#{urlencode({'text': text, 'step': 1, 'color': 'probability'})}")
+    found = {says(logits_of(model, text))}
+    assert tab.inner_text("#line-end").endswith(f" {says(logits_of(model, text))}.")
+    for name in HEADS:
+        act(tab, f".cutter[value='{name}']")
+        off = {"layer": int(name[1]), "head": int(name[3]), "off": "zero"}
+        before, after = (says(logits_of(model, text, *edits)) for edits in ([], [off]))
+        expected = f" {before} without the edits, and {after} with them."
+        assert tab.inner_text("#line-end").endswith(expected)
+        found.add(after)
+        act(tab, f".cutter[value='{name}']")
+    assert len(found) > 1
+    act(tab, "#typed", "a" * 11 + "\n")
+    assert tab.locator("#ruler span").all_inner_texts() == ["10", "20"]
+    tenth = tab.locator("#text .token >> nth=9").bounding_box()
+    assert tab.locator("#ruler span >> nth=0").bounding_box()["x"] == pytest.approx(
+        tenth["x"], abs=1
+    )
+    wide = "document.querySelector('#text-section').clientWidth > innerWidth - 60"
+    assert tab.evaluate(wide)
+    assert tab.eval_on_selector("#text", "each => each.scrollHeight <= each.clientHeight")
+
+
+def test_page_is_calm_until_more_is_pressed(show: Show) -> None:
+    tab = show(calm=True)
+    assert_calm(tab)
+    for address, control in (
+        ("color=probability", "#color"),
+        ("panel=lens", "#show-lens"),
+        ("edit=hide@1", "#key-by"),
+        ("stage=scores", "[data-stage]"),
+        ("edit=L0.attn", ".cutter[value='L0.attn']"),
+        ("score=first_token", "#measure"),
+        ("edit=L0H0%3Dmean", "#instead"),
+    ):  # what is in use is on show
+        assert not show(calm=True).is_visible(control)
+        assert show(address=f"#{address}", calm=True).is_visible(control)
 
 
 @torch.no_grad()
@@ -641,7 +809,7 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
     ]
     assert [row[: len(each)] for row, each in zip(rows, expected, strict=True)] == expected
     act(tab, "#step button >> nth=0")
-    assert read(tab, "#change")[2] == pytest.approx(changes[worst[0]], abs=6e-4)
+    assert read(tab, "#change")[-1] == pytest.approx(changes[worst[0]], abs=6e-4)
     assert tab.inner_text("#step button >> nth=0") == f"Restore {worst[0]}"
 
 
@@ -686,7 +854,12 @@ def test_selected_head_shows_its_ablation(tab: Any, report: Report) -> None:
 
 def test_big_letters_show_one_part_alone(show: Show) -> None:
     tab = show()
-    parts = {"head": ["steps"], "network": ["network"], "text": ["text", "next"], "bar": ["bar"]}
+    parts = {
+        "head": ["text", "steps"],
+        "network": ["network"],
+        "text": ["text", "next"],
+        "bar": ["bar"],
+    }
     for part, alone in parts.items():
         press(tab, "b")
         wait_for_address(tab, f"big={part}")
@@ -695,6 +868,26 @@ def test_big_letters_show_one_part_alone(show: Show) -> None:
         assert tab.is_visible("#map") == (part == "head") and tab.evaluate(SMALLEST) >= 20
     press(tab, "Escape")
     assert tab.is_visible("#live") and tab.is_visible("#bar") and tab.is_visible("#more")
+
+
+def test_big_letters_show_whole_steps_beside_the_map(show: Show) -> None:
+    """With the text, its arcs and what colors mean. The sentence about a cell moves nothing."""
+    tab = show(address="#big=head&head=L1H1")
+    tab.set_viewport_size({"width": 1280, "height": 720})
+    for key in "12345":
+        press(tab, key)
+        places = tab.evaluate(PLACES)
+        point_at(tab, 5, 3)
+        settle(tab)
+        if key in "15":  # the sentences of others are about the cell
+            assert tab.evaluate(PLACES) == places
+        assert tab.locator("#arcs path").count() > 0
+        mapped, text = (tab.locator(each).bounding_box() for each in ("#map", "#text"))
+        assert text["x"] >= mapped["x"] + mapped["width"] and text["y"] < mapped["y"] + 200
+        whole = "each => each.scrollHeight <= each.clientHeight"
+        assert all(tab.eval_on_selector(f"#{each}", whole) for each in ("step", "steps-section"))
+        assert tab.locator(".legend:visible").count() == 2
+        tab.mouse.move(0, 0)
 
 
 def test_keyboard_selects_edits_and_plays(tab: Any) -> None:

@@ -1,6 +1,7 @@
 """The playground in a browser: it trains a GPT by itself, and what it saves opens in PyTorch."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+import page.playground
 from common.errors import UserError
 from configs.load import read_config
-from data.tasks import TASKS
 from data.tokenizer import BPETokenizer, train_bpe
 from page.playground import make_playground
 from tests.conftest import make_run
-from tests.page.conftest import altered, settle, wait_for_address
-from tests.page.test_page import SELECTED, point_at, read
+from tests.page.conftest import altered, settle, wait_for_address, with_more
+from tests.page.test_page import SELECTED, assert_calm, point_at, read
 from training.checkpoint import open_run
+from training.start import check_resume
 
 Open = Callable[..., Any]
 TINY = "?n_layer=1&n_embd=16&batch_size=4"
@@ -36,9 +38,9 @@ def play(file: Path, window: tuple[Any, list[str]]) -> Iterator[Open]:
     """Yield a function that opens the page; fail if it logs, or requests more than its workers."""
     tab, events = window
 
-    def open_page(address: str = "", page: Path = file) -> Any:
+    def open_page(address: str = "", page: Path = file, calm: bool = False) -> Any:
         tab.goto("about:blank")
-        tab.goto(page.as_uri() + address)
+        tab.goto(page.as_uri() + (address if calm else with_more(address)))
         return settle(tab)
 
     tab.set_viewport_size({"width": 1280, "height": 720})
@@ -85,7 +87,7 @@ def test_a_model_learns_while_one_watches(play: Open) -> None:
 
 
 def test_heads_are_ablated_while_it_trains(play: Open) -> None:
-    tab = play(f"{TINY}&pace=5&max_steps=3")
+    tab = play(f"{TINY}&pace=5&max_steps=20")
     tab.select_option("#set-pace", "1")
     assert "pace=1" in tab.url
     tab.click("#train")
@@ -96,20 +98,20 @@ def test_heads_are_ablated_while_it_trains(play: Open) -> None:
     tab.wait_for_function("() => glassgpt.steps.length > 2")
     assert "ablated" in tab.inner_text("#edit-list")
     tab.click("#train")
-    tab.wait_for_selector("text=Train >> visible=true")
+    tab.wait_for_selector("#train:text-is('Train')")  # not another text with that word
     tab.select_option("#set-pace", "fastest")
     settle(tab).keyboard.press("u")
-    for steps in (3, 6):  # Train ends at max_steps, and goes on from there
+    for steps in (20, 40):  # Train ends at max_steps, and goes on from there
         tab.fill("#slider", "0")  # Train shows the newest step again
         settle(tab).click("#train")
-        tab.wait_for_selector("text=Train on")
+        tab.wait_for_selector("#train:text-is('Train on')")
         assert steps_of(tab)[-1] == steps and f"step {steps} " in settle(tab).inner_text("#moment")
 
 
 def test_head_that_forms_is_selected_unless_the_reader_selects_another(play: Open) -> None:
     tab = play("?max_steps=20#head=L0H1")
     tab.click("#train")
-    tab.wait_for_selector("text=Train on")
+    tab.wait_for_selector("#train:text-is('Train on')")
     assert max(read(tab, SCORES)) < 0.3 and tab.inner_text(SELECTED) == "L0H1"
     assert settle(tab).inner_text("#source").startswith("Not yet? Press Train on.")
     tab.locator(".pick", has_text="L0H0").click()
@@ -128,7 +130,7 @@ def test_every_task_can_be_chosen(play: Open) -> None:
     """The size is then the task's own."""
     tab = play(f"{TINY}&pace=5&workers=2")
     tasks = {*tab.locator("#set-task option").all_inner_texts()}
-    assert tasks == {*TASKS} - {"repeat_fixed"} | {"text"}
+    assert tasks == {*page.playground.SETTINGS}
     with tab.expect_navigation():
         tab.select_option("#set-n_head", "4")
     assert "?n_layer=1&n_head=4&n_embd=16" in settle(tab).url and tab.locator(".pick").count() == 4
@@ -139,13 +141,31 @@ def test_every_task_can_be_chosen(play: Open) -> None:
     tab.evaluate("window.confirm = () => true")
     with tab.expect_navigation():
         tab.select_option("#set-task", "modular")
-    assert settle(tab).url.endswith("?task=modular&pace=5&workers=2")
+    assert settle(tab).url.partition("#")[0].endswith("?task=modular&pace=5&workers=2")
     assert tab.input_value("#set-n_embd") == "96" and "grokking" in tab.inner_text("#source")
     tab.focus("#set-task")
     assert tab.inner_text("#term").startswith("task: Sums modulo 97, ")
     # In a sequence of a few tokens, uniform attention has high scores.
     labels = tab.locator(".pick i").all_inner_texts()
     assert len(labels) == 4 and not any(labels)
+
+
+def test_line_that_is_too_long_ends_elsewhere_if_a_key_is_moved(play: Open) -> None:
+    """As the sentence about the task says, to the word."""
+    tab = play("?task=wrap&max_steps=200", calm=True)
+    train(tab, 200)
+    assert "Select that head, click the last ↵ of the text" in settle(tab).inner_text("#source")
+    before = tab.inner_text("#line-end")
+    first = int(before.removesuffix(".").split()[-1])
+    assert 24 <= first <= 34 and len(tab.inner_text("#text").splitlines()[-1]) > 40
+    moved = []
+    for head in range(tab.locator(".pick").count()):
+        tab.locator(".pick").nth(head).click()
+        tab.locator("#text .token", has_text="↵").last.click()
+        tab.fill("#key-by", "10")
+        moved.append(re.findall(r"after column (\d+)", settle(tab).inner_text("#line-end")))
+        tab.fill("#key-by", "0")
+    assert any(len(found) == 2 and found[0] != found[1] for found in moved)
 
 
 def test_kinds_of_attention_are_settings(play: Open, tmp_path: Path) -> None:
@@ -256,8 +276,8 @@ def test_downloads_are_what_is_on_show(play: Open, tmp_path: Path) -> None:
         assert (saved.header.state.best_val_loss == loss) == (step == 3)
     header = saved.header
     with pytest.raises(UserError, match=r"holds weights without .*; use --init_from"):
-        saved.check_resume(header.corpus, header.config.train)
-    tab.click("text=More settings")
+        check_resume(saved, header.corpus, header.config.train)
+    tab.click("#more-settings summary")
     tab.click("text=Copy config")
     config, _, note = tab.inner_text("#said").rpartition("\n")
     assert note.startswith("Save this as mine.yaml")
@@ -286,31 +306,39 @@ def test_sums_are_typed_and_read_as_numbers(play: Open) -> None:
     assert play(f"?task=modular{address}").input_value("#typed") == "63 + 35 ="
 
 
-def test_pasted_text_is_trained_on(play: Open) -> None:
-    tab = play("?task=text&n_layer=1&n_embd=16")
-    assert len(tab.evaluate("glassgpt.vocab")) > 60  # of the page's script
+def test_pasted_text_is_trained_on(play: Open, tmp_path: Path) -> None:
+    """By a press on Train, which asks before it replaces a trained model."""
+    tab = play("?task=text&n_layer=1&n_embd=16&pace=fastest&max_steps=1")
+    assert "stories" in tab.inner_text("#training-text output")
+    vocab = {*tab.evaluate("glassgpt.vocab")}
+    assert {*"Grandma ?"} <= vocab and "{" not in vocab
     train(tab, 1)
-    tab.click("text=More settings")
     tab.fill("#pasted", "too short")
-    tab.click("text=Use this text")
+    assert "41 more characters" in tab.inner_text("#training-text output")
+    tab.click("#train")
     assert tab.inner_text("#said") == "The text needs 50 characters or more."
     tab.keyboard.press("Escape")
     for text in ("\U0001f408\u0301" * 30, "the cat sat on the mat. " * 30):
-        tab.fill("#pasted", text)
+        (tmp_path / "mine.txt").write_text(text, encoding="utf-8")
+        tab.set_input_files("#training-text input", tmp_path / "mine.txt")
+        says = f"this text: {len(text)} characters."
+        tab.wait_for_selector(f"text=Train takes {says}")
         tab.evaluate("window.confirm = () => false")
-        tab.click("text=Use this text")  # the trained model stays
+        tab.click("#train")  # the trained model stays
         assert steps_of(tab) == [0, 1]
         tab.evaluate("window.confirm = () => true")
         with tab.expect_navigation():
-            tab.click("text=Use this text")
-        tab.click("text=More settings")
-        assert settle(tab).input_value("#pasted") == text
-        assert np.isfinite(train(tab, 1)["loss"])
+            tab.click("#train")
+        tab.wait_for_selector("#train:text-is('Train on')")
+        assert steps_of(settle(tab)) == [0, 1] and tab.input_value("#pasted") == text
+        assert tab.inner_text("#training-text output") == f"The model has {says}"
     assert "".join(tab.evaluate("glassgpt.vocab")) == " .acehmnost"
     assert tab.input_value("#set-n_layer") == "1"
     found = train(tab, 20)
     assert found["loss"] < np.log(11) - 0.3 and found["accuracy"] is None
     assert "below " in tab.locator("#loss").inner_html()
+    tab.reload()  # which trains nothing
+    assert steps_of(settle(tab)) == [0] and tab.inner_text("#train") == "Train"
 
 
 def test_loss_that_is_not_finite_stops(play: Open) -> None:
@@ -345,10 +373,14 @@ def test_snapshots_thin_out(play: Open, file: Path, tmp_path: Path) -> None:
 # --- the top of the page -------------------------------------------------------------------------
 
 
+def test_page_is_calm_until_more_is_pressed(play: Open) -> None:
+    assert_calm(play(calm=True))
+
+
 def test_every_setting_explains_itself(play: Open) -> None:
     """By focus, with its field's name and help, and its lesson. It makes a new model."""
     tab = play(TINY)
-    tab.click("text=More settings")
+    tab.click("#more-settings summary")
     for key in tab.evaluate(
         "Object.keys(JSON.parse(document.getElementById('data').textContent).help)"
     ):
@@ -403,7 +435,7 @@ def test_opened_file_is_what_was_saved(play: Open, tmp_path: Path) -> None:
     assert steps_of(settle(tab)) == [4]
     with tab.expect_navigation():
         tab.select_option("#set-task", "modular")
-    assert settle(tab).url.endswith("?task=modular") and steps_of(tab) == [0]
+    assert settle(tab).url.partition("#")[0].endswith("?task=modular") and steps_of(tab) == [0]
 
 
 TEXT = "the cat sat on the mat; ünï \n" * 9
@@ -475,7 +507,7 @@ def test_wrong_file_is_one_line_and_replaces_nothing(play: Open, tmp_path: Path)
         tab.set_input_files("input[type=file]", tmp_path / f"{i}.safetensors")
         tab.wait_for_selector(f"#said:has-text('{i}.safetensors cannot be opened: {reason}.')")
         tab.keyboard.press("Escape")
-        assert steps_of(tab) == [0, 1] and tab.url.endswith(TINY)
+        assert steps_of(tab) == [0, 1] and tab.url.partition("#")[0].endswith(TINY)
     tab.evaluate("""() => {
       const dataTransfer = new DataTransfer();
       dataTransfer.items.add(new File(["x"], "dropped.txt"));
@@ -504,7 +536,7 @@ def test_two_runs_are_compared(play: Open) -> None:
     ids = [tab.evaluate("glassgpt.vocab").index(token) for token in shown]
     weights = tab.evaluate(f"glassgpt.attention({ids}, {layer}, {head})")
     assert kept["map"]["weights"] == [weight for row in weights for weight in row]
-    tab.click("text=More settings")
+    tab.click("#more-settings summary")
     tab.fill("#set-max_steps", "3")  # which changes no step
     with tab.expect_navigation():
         tab.press("#set-max_steps", "Enter")

@@ -30,10 +30,10 @@ def test_context_without_room_for_copying_can_be_studied(
     train_on("flipflop", block_size)
     for command in ("trace", "verify", "compare --steps=1 --sequences=2"):
         assert study.main(command.split()) == 0
-    (heading, *_), *others = tables("heads", "--sequences=4")
+    (heading, *_), *others = tables("scores", "--sequences=4")
     assert "copying" not in {table[0][0] for table in others} and "induction" not in heading
     assert ("weight on match" in heading) == (block_size > 2)
-    assert study.main(["heads", "--period=2"]) == 2
+    assert study.main(["scores", "--period=2"]) == 2
     assert study.main(["report"]) == 0
     tab = show(Path("runs/flipflop/report.html").read_text(encoding="utf-8"))
     tab.click("#more button:has-text('Head scores')")

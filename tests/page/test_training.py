@@ -18,7 +18,7 @@ from page.html import pack
 from page.playground import playground_data
 from tests.lens.models import CLASSICAL, MODERN, VOCAB
 from tests.page.conftest import ATTENTIONS
-from training.optim import make_optimizer, weight_decay_at
+from training.optim import make_optimizer
 from training.step import train_step
 
 # JavaScript for the tests. Numbers travel in base64, which playwright transfers faster.
@@ -167,10 +167,7 @@ def train(
     ids=["muon", "adamw", "attention only"],
 )
 def test_five_steps_match_train_step(tab: Any, config: ModelConfig, choices: TrainConfig) -> None:
-    rate, decay = (
-        choices.adamw_learning_rate,
-        weight_decay_at(0.0, choices),
-    )  # as in page/playground
+    rate, decay = choices.adamw_learning_rate, choices.first_weight_decay  # as in page/playground
     choices = replace(choices, warmup_steps=2, schedule="constant", learning_rate=rate)
     choices = replace(choices, weight_decay=decay)
     model = random_model(config, VOCAB, 0)

@@ -30,7 +30,6 @@ from training.checkpoint import (
     model_tensors,
     open_run,
     save_checkpoint,
-    snapshot_steps,
 )
 from training.folder import find_snapshots
 from training.machine import Machine
@@ -171,25 +170,6 @@ def test_non_finite_number_is_found_anywhere(path: Path) -> None:
 
 
 # --- snapshots -----------------------------------------------------------------------------------
-
-
-def test_snapshots_follow_their_count_and_size_limit_and_do_not_know_the_end() -> None:
-    default = TrainConfig(max_steps=600)
-    assert sorted(snapshot_steps(default, 1)) == [
-        *(0, 1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181),
-        *(285, 330, 375, 420, 465, 510, 555, 600),
-    ]
-    for count, parameters, steps in (
-        *((0, 1, set()), (1, 1, {0, 600}), (3, 1, {0, 16, 600})),
-        (5, 32 * 10**6 // 3, {0, 16, 600}),  # exactly 64 MB
-        (5, 32 * 10**6 // 3 + 1, {0, 600}),
-    ):
-        plan = dataclasses.replace(default, snapshots=count)
-        assert snapshot_steps(plan, parameters) == steps, count
-        longer = snapshot_steps(dataclasses.replace(plan, max_steps=6000), parameters)
-        unknown = snapshot_steps(dataclasses.replace(plan, max_steps=None), parameters)
-        assert {s for s in steps if s < 240} == {s for s in longer if s < 240}
-        assert {s for s in longer if s < 2400} == {s for s in unknown if s < 2400}
 
 
 def test_snapshots_round_trip_in_half_precision(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from configs.config import DataConfig
-from data.batches import TaskBatches, TextBatches
+from data.batches import Batches, task_batches, text_batches
 from data.corpus import Corpus, Text
 from data.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 from model.gpt import GPT
@@ -23,10 +23,10 @@ def split() -> list[Tensor]:
     return [batch_of(3), batch_of(1, 7, 2), batch_of(2, 4, 3), batch_of(1, 2, 4)]
 
 
-def text_of(tokenizer: Tokenizer) -> TextBatches:
+def text_of(tokenizer: Tokenizer) -> Batches:
     tokens = np.zeros(99, dtype=np.uint8)
     text = Text(tokens, tokenizer, Corpus("zeros", 0), Path())
-    return TextBatches(text, DataConfig(), 8, 0)
+    return text_batches(text, DataConfig(), 8, 0)
 
 
 def test_evaluation_is_the_token_mean_and_keeps_the_rng_state() -> None:
@@ -44,8 +44,8 @@ def test_evaluation_is_the_token_mean_and_keeps_the_rng_state() -> None:
 
 def test_accuracy_is_the_fraction_of_answers_that_have_the_highest_logit() -> None:
     """The answers are the closing brackets. The last batch is smaller."""
-    model, task = make(), TaskBatches(DataConfig(source="brackets", task_kinds=3), 6, 0)
-    batches = [*task.validation_batches(20, 50 * 6)]
+    model, task = make(), task_batches(DataConfig(source="brackets", task_kinds=3), 6, 0)
+    batches = [*task.split("validation", 20, 50 * 6)]
     result = evaluate(model, iter(batches), task, Processes())
     right = [
         model(row[None, :t])[0, -1].argmax() == row[t]

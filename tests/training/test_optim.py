@@ -8,15 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from configs.config import ModelConfig, TrainConfig
+from configs.config import Config, ModelConfig, TrainConfig
 from model.gpt import GPT
-from training.optim import (
-    count_doublings,
-    dropout_at,
-    get_lr_scale,
-    make_optimizer,
-    weight_decay_at,
-)
+from training.optim import get_lr_scale, make_optimizer, regularization
 
 SMALL = ModelConfig(block_size=6, n_layer=2, n_head=2, n_embd=8, bias=True, ngrams=2)
 
@@ -135,10 +129,14 @@ def test_lr_schedule_warms_up_then_follows_its_curve(schedule: Any, falling: flo
 def test_regularization_rises_with_each_doubling_of_the_passes() -> None:
     """A model with four times the weights in its blocks begins after a quarter of the passes, and a
     text of a quarter of the manual after half of them."""
-    omitted = ModelConfig(block_size=8), TrainConfig()
-    given = replace(omitted[0], dropout=0.0), replace(omitted[1], weight_decay=0.0)
-    larger = replace(omitted[0], n_layer=16)
-    default, large = (dict(GPT(config, 7).named_parameters()) for config in (omitted[0], larger))
+    omitted = Config(model=ModelConfig(block_size=8))
+    given = replace(
+        omitted,
+        model=replace(omitted.model, dropout=0.3),
+        train=replace(omitted.train, weight_decay=0.0),
+    )
+    larger = replace(omitted.model, n_layer=16)
+    default, large = (dict(GPT(model, 7).named_parameters()) for model in (omitted.model, larger))
     rising = [(0, 0, 0.1), (3, 0, 0.1), (6, 0.07, 0.25), (12, 0.14, 0.4), (3 * 2**8, 0.5, 1.3)]
     for passes, dropout, decay in rising:
         for weights, times, tokens in (
@@ -146,9 +144,9 @@ def test_regularization_rises_with_each_doubling_of_the_passes() -> None:
             (large, passes / 4, 418_543),
             (default, passes / 2, 418_543 // 4),
         ):
-            doublings = count_doublings(weights, times, tokens)
-            rates = dropout_at(doublings, omitted[0]), weight_decay_at(doublings, omitted[1])
+            rates = regularization(weights, times, tokens, omitted)
             assert rates == pytest.approx((dropout, decay), abs=1e-3)
-        assert dropout_at(doublings, given[0]) == weight_decay_at(doublings, given[1]) == 0
+            assert regularization(weights, times, tokens, given) == (0.3, 0)
     small = dict(GPT(SMALL, 7).named_parameters())
-    assert count_doublings(small, 100, 418_543) == count_doublings(default, 0, 0) == 0
+    assert regularization(small, 100, 418_543, omitted) == (0, 0.1)
+    assert regularization(default, 0, 0, omitted) == (0, 0.1)

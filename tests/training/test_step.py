@@ -112,6 +112,6 @@ def test_set_dropout_is_dropout_of_the_config() -> None:
     for model in (omitted, given, none):
         torch.manual_seed(1)
         if model is omitted:
-            model.set_dropout(0.3)
+            model.dropout.p = 0.3
         logits.append(model(batch_of(2, 6)))
     assert torch.equal(logits[0], logits[1]) and not torch.equal(logits[0], logits[2])

@@ -5,7 +5,7 @@ import pytest
 from common.errors import UserError
 from configs.load import read_config
 from tests.configs.test_load import FIELDS, three_values, unusual
-from training.folder import check_changes
+from training.start import check_changes
 
 # The text may have moved. What decides the model and the vocabulary may not change.
 TEXT = "source hub_config hub_split column task_kinds task_length task_held_out task_ignored "

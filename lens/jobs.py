@@ -1,0 +1,304 @@
+"""What each head does: what it attends to (targets.py), at which answers it matters (answers.py),
+and what ablating it costs.
+
+Nothing is reported that chance does. A target counts if the head attends to it more than untrained
+heads do: those of models with the same config, as many as have a hundred heads together, on the
+same text. All is found on the first half of the sequences, and confirmed and measured on the
+second.
+"""
+
+import functools
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from common.progress import progress
+from lens.answers import FEWEST, JOBS, LEAST, Matters, beyond_chance, kinds_of_answers, what_matters
+from lens.measure import ablations, mean_outputs, weight_by_distance
+from lens.ngram_model import read_ngrams
+from lens.subject import ENOUGH, Subject
+from lens.tables import Table
+from lens.targets import Reads, Target, Targets, Weights, find_targets, weigh
+from model.gpt import GPT
+
+NOTHING = "nothing found"
+EVERYWHERE = "everywhere"
+MOST = 256  # sequences that heads are ablated on
+WEIGHED = 64  # of them, whose attention is measured
+UNTRAINED_HEADS = 100
+UNTRAINED = 8  # sequences whose attention is measured in untrained models
+AT_LEAST = 0.1  # of a head's weight, beyond what is expected
+TIMES = 2  # the weight of a target, at least, compared with what is expected
+MOSTLY = 0.75  # of the weight on every ↵, from which the head attends to the last one
+HARD = 0.9  # of the answers have a lower surprisal for n-grams than those that are hard
+STEP = 8  # positions
+OFTEN = 0.05  # of the queries
+HEADING = ["head", "attends to", "matters for (loss change; elsewhere)", "loss if ablated"]
+
+
+class Job(NamedTuple):
+    """What a head does."""
+
+    name: str
+    reads: list[Reads]
+    """First the target that explains most; at most one that is a position, and one that is not."""
+    matters: list[Matters]
+    loss_change: tuple[float, float]
+    """If the head's output is replaced with its mean, and the standard error over sequences."""
+    is_certain: bool
+    """Whether the loss change is not chance."""
+
+    @property
+    def attends_to(self) -> list[str]:
+        there = [f"there: {each.reads}" if each.reads else "" for each in self.matters]
+        return [*(map(str, self.reads) if self.reads else [NOTHING]), *filter(None, there)]
+
+    @property
+    def matters_for(self) -> list[str]:
+        found = [
+            f"{each.answers} ({each.there[0]:+.2f} ± {each.there[1]:.2f}; {each.elsewhere:+.2f})"
+            for each in self.matters
+        ]
+        return found or [EVERYWHERE if self.is_certain else NOTHING]
+
+    def rows(self) -> list[list[Any]]:
+        """Return the lines of a table."""
+        lines = itertools.zip_longest(self.attends_to, self.matters_for, fillvalue="")
+        return [
+            [self.name, *line, self.loss_change] if i == 0 else ["", *line, None]
+            for i, line in enumerate(lines)
+        ]
+
+    @property
+    def groups(self) -> list[str]:
+        """What the head attends to, anywhere or where it matters, without the numbers."""
+        return [each.group for each in (*self.reads, *(m.reads for m in self.matters)) if each]
+
+    def line(self) -> str:
+        """Return what the head attends to and matters for, in a few words."""
+        attends = self.reads[0].target if self.reads else NOTHING
+        if not self.matters:
+            return attends
+        first = self.matters[0]
+        return f"{first.reads.target if first.reads else attends} → {first.answers}"
+
+    def summary(self) -> list[str]:
+        """Return what the head attends to and matters for, without the numbers."""
+        return [
+            *(f"attends to {group}" for group in dict.fromkeys(self.groups)),
+            *(f"matters for {answer}" for each in self.matters for answer in each.answers.split()),
+        ]
+
+    def sentence(self) -> str:
+        """Return the job and its evidence in words."""
+        parts = []
+        for each in self.reads:
+            by = "uniform attention" if each.is_position else "position alone"
+            parts.append(
+                f"gives {each.weight:.2f} of its weight to {each.target}, where {by} would give "
+                f"{each.expected:.2f}"
+            )
+        text = f"{self.name} {', and '.join(parts) or 'attends to nothing that was found'}."
+        costs = []
+        for each in self.matters:
+            cost = "{:+.2f} ± {:.2f}".format(*each.there)
+            costs.append(f"{cost} nats where the answer is {each.answers}, and ")
+            costs[-1] += f"{each.elsewhere:+.2f} elsewhere"
+            if each.reads:
+                costs[-1] += f" (there, it gives {each.reads.weight:.2f} to {each.reads.target})"
+        whole = "{:+.3f} ± {:.3f} nats over all answers".format(*self.loss_change)
+        return f"{text} Replacing its output with its mean costs {'; '.join([whole, *costs])}."
+
+
+def job_sequences(subject: Subject, count: int | None) -> Tensor:
+    """Choose the sequences to find jobs in: `count`, or as many as `ENOUGH` allows."""
+    if count is None:
+        config = subject.config.model
+        passes = config.n_layer * config.n_head / 2 + 1  # layers before the head's are not repeated
+        flops = 2 * passes * subject.window * subject.model.num_parameters()
+        count = max(2, min(MOST, int(ENOUGH / flops)))
+    return subject.sequences(count)
+
+
+def find_jobs(subject: Subject, tokens_BT: Tensor) -> list[Job]:
+    """Measure what each head does.
+
+    Args:
+        tokens_BT: sequences of up to block_size + 1 tokens, from `job_sequences`.
+    """
+    model, labels = subject.model, subject.tokenizer.labels
+    change_LHBT = ablations(model, tokens_BT, mean_outputs(model, tokens_BT), "ablating each head")
+    change_HBT, B = change_LHBT.flatten(0, 1), len(tokens_BT)
+    kinds = kinds_of_answers(tokens_BT, labels, *special_answers(subject, tokens_BT))
+    matters = what_matters(change_HBT, kinds)
+    change_HB = change_HBT.mean(-1)
+    mean_H, error_H = change_HB.mean(-1), change_HB.std(-1) / B**0.5
+    certain_H = (mean_H > beyond_chance(len(mean_H)) * error_H) & (mean_H > LEAST)
+    certain_H &= B >= 2 * FEWEST
+    every = -(-B // WEIGHED)
+    weighed_BT = tokens_BT[::every, :-1]
+    targets = find_targets(weighed_BT, labels)
+    reads, weights = find_reads(model, weighed_BT, targets)
+    for place in range(JOBS):
+        find_reads_there(model, weighed_BT, targets, weights, matters, place, every)
+    names = itertools.product(range(model.config.n_layer), range(model.config.n_head))
+    return [
+        Job(f"L{i}H{h}", reads[n], matters[n], (float(mean), float(error)), bool(certain))
+        for n, ((i, h), mean, error, certain) in enumerate(
+            zip(names, mean_H, error_H, certain_H, strict=True)
+        )
+    ]
+
+
+def special_answers(subject: Subject, tokens_BT: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return which answers n-grams find hard, of a text, and which answers their context
+    determines, of a task."""
+    if subject.task:
+        known_BT = torch.from_numpy(subject.task.answers(tokens_BT.numpy()))
+        return None, known_BT[:, 1:]
+    nats_BT = torch.from_numpy(read_ngrams(subject.batches, len(tokens_BT))[0])
+    return nats_BT > nats_BT.flatten().sort().values[int(HARD * nats_BT.numel())], None
+
+
+def fitting(targets: Targets, first: Weights, second: Weights) -> Tensor:
+    """Return which targets have enough weight in each head, on both halves, (L, H, N). Every
+    occurrence of a token has not if the last one has most of the weight."""
+    (a_LHN, p_LHN), (b_LHN, q_LHN) = first.means(), second.means()
+    fits_LHN = (a_LHN > TIMES * p_LHN) & (a_LHN - p_LHN > AT_LEAST)
+    fits_LHN &= (b_LHN > TIMES * q_LHN) & (b_LHN - q_LHN > AT_LEAST)
+    last = {each.group: n for n, each in enumerate(targets.names) if each.token is not None}
+    for n, each in enumerate(targets.names):
+        if each.name == f"every {each.group}":
+            fits_LHN[..., n] &= a_LHN[..., last[each.group]] < MOSTLY * a_LHN[..., n]
+    return fits_LHN
+
+
+def halves(weights: Weights) -> tuple[Weights, Weights]:
+    """Return the weights in the first half of the sequences, and in the second."""
+    half = weights.queries_LHB.size(-1) // 2
+    return weights.part(slice(0, half)), weights.part(slice(half, None))
+
+
+def find_reads(
+    model: GPT, tokens_BT: Tensor, targets: Targets
+) -> tuple[list[list[Reads]], Weights]:
+    """Return what each head attends to, and the weights of all targets.
+
+    Args:
+        tokens_BT: the sequences of the targets, of up to block_size tokens.
+    """
+    weights, half = weigh(model, tokens_BT, targets), len(tokens_BT) // 2
+    first, second = halves(weights)
+    found = [list[Reads]() for _ in range(model.config.n_layer * model.config.n_head)]
+    if half < FEWEST // 2:
+        return found, weights
+    some = slice(0, half, -(-half // UNTRAINED))
+    mean_N, spread_N = untrained(model, tokens_BT[some], targets.part(some))
+    a_LHN, p_LHN = first.means()
+    certain_LHN = (a_LHN / p_LHN).log() - mean_N > beyond_chance(len(targets.names)) * spread_N
+    fits_LHN = fitting(targets, first, second) & certain_LHN
+    nats_HN = first.explained().where(fits_LHN, 0).flatten(0, 1)
+    a_HN, p_HN = (each.flatten(0, 1) for each in second.means())
+    is_position_N = torch.tensor([target.is_position for target in targets.names])
+    by_distance = functools.cache(partial(weight_by_distance, model, tokens_BT))
+    for head, nats_N in enumerate(nats_HN):
+        best = {int(nats_N.where(each_N, 0).argmax()) for each_N in (is_position_N, ~is_position_N)}
+        for n in sorted(best, key=lambda n: -float(nats_N[n])):
+            if nats_N[n] > 0:
+                target, weight = targets.names[n], float(a_HN[head, n])
+                name, expected = target.name, float(p_HN[head, n])
+                if target.token is not None:
+                    weight_LHT, count_T = by_distance(target.token)
+                    of_head = weight_LHT.flatten(0, 1)[head], count_T
+                    name = name_with_reach(target, of_head, weight)
+                found[head].append(Reads(name, target.group, weight, expected, target.is_position))
+    return found, weights
+
+
+def find_reads_there(
+    model: GPT,
+    tokens_BT: Tensor,
+    targets: Targets,
+    anywhere: Weights,
+    matters: list[list[Matters]],
+    place: int,
+    every: int,
+) -> None:
+    """Add what each head attends to where it matters, if it does so there twice as much as
+    anywhere, and as position alone would.
+
+    Args:
+        place: the number of the kind of answers in the list of each head.
+        every: `tokens_BT` has one of so many sequences of the answers.
+    """
+    some = [head for head, found in enumerate(matters) if len(found) > place]
+    if not some:
+        return
+    at_HBT = torch.zeros(len(matters), *tokens_BT.shape)
+    for head in some:
+        at_HBT[head] = matters[head][place].at_BT[::every]
+    sizes = model.config.n_layer, model.config.n_head
+    first, second = halves(weigh(model, tokens_BT, targets, at_HBT.unflatten(0, sizes)))
+    fits_LHN = fitting(targets, first, second)
+    fits_LHN &= ~torch.tensor([target.is_position for target in targets.names])
+    fits_LHN &= second.means()[0] > TIMES * halves(anywhere)[1].means()[0]
+    nats_HN = first.explained().where(fits_LHN, 0).flatten(0, 1)
+    a_HN, p_HN = (each.flatten(0, 1) for each in second.means())
+    for head in some:
+        n = int(nats_HN[head].argmax())
+        if nats_HN[head, n] > 0:
+            target, both = targets.names[n], (float(a_HN[head, n]), float(p_HN[head, n]))
+            reads = Reads(target.name, target.group, *both, False)
+            matters[head][place] = matters[head][place]._replace(reads=reads)
+
+
+def untrained(model: GPT, tokens_BT: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+    """Return the mean and the standard deviation over untrained heads of ln(a / p), (N,)."""
+    config, V = model.config, model.token_embedding.num_embeddings
+    copies, ratios = -(-UNTRAINED_HEADS // (config.n_layer * config.n_head)), []
+    for seed in progress(range(copies), "measuring untrained heads"):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            weights = weigh(GPT(config, V).eval(), tokens_BT, targets)
+        a_LHN, p_LHN = weights.means()
+        ratios.append((a_LHN / p_LHN).log().flatten(0, 1))
+    ratio_HN = torch.cat(ratios)
+    return ratio_HN.mean(0), ratio_HN.std(0).clamp(min=1e-3)
+
+
+def name_with_reach(target: Target, of_head: tuple[Tensor, Tensor], weight: float) -> str:
+    """Return the name of the last occurrence of a token, with the distance up to which a head
+    attends to it, if it is often further back.
+
+    Args:
+        of_head: the head's weight on it at each distance, and the number of queries, (T,) each.
+        weight: the mean weight.
+    """
+    weight_T, count_T = of_head
+    total_T, far = weight_T * count_T, 0
+    for start in range(0, len(count_T), STEP):
+        part = slice(start, start + STEP)
+        if total_T[part].sum() > weight / 2 * count_T[part].sum():
+            far = start + STEP
+    often = count_T[far:].sum() > OFTEN * count_T.sum()
+    return f"{target.name}, up to {far} back" if far and often else target.name
+
+
+def describe_jobs(subject: Subject, tokens_BT: Tensor) -> str:
+    """Return the lines above the table."""
+    half = len(tokens_BT) // 2
+    return (
+        f"what each head does, on {subject.describe(tokens_BT)}:\nfound on the first {half}, "
+        f"confirmed and measured on the others; losses in {subject.unit} ± standard error\n"
+        "attends to: mean weight; there: where it matters\n"
+        "matters for: loss change if the head's output is replaced with its mean; elsewhere"
+    )
+
+
+def table_of_jobs(jobs: Sequence[Job]) -> Table:
+    """Return a line for each head."""
+    return Table([HEADING, *(row for job in jobs for row in job.rows())], words=3)

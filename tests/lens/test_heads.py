@@ -1,0 +1,95 @@
+"""The command heads: a line for each head, of one run or two."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import study
+from benchmarks.heads import count_jobs
+from lens.answers import Matters
+from lens.heads import table_of_differences
+from lens.jobs import Job, table_of_jobs
+from lens.measure import ablate
+from lens.subject import MeasureOptions, Subject
+from lens.targets import Reads
+from tests.conftest import make_run
+
+TEXT = "the value of the object is returned by the function\nand every word is a name\n" * 60
+
+
+def tables(*words: str) -> list[list[list[Any]]]:
+    assert study.main(["heads", *words, "--sequences=13", "--json=out.json"]) == 0
+    found: list[list[list[Any]]] = json.loads(Path("out.json").read_text())["tables"]
+    return found
+
+
+def test_heads_prints_each_head_of_one_run_or_two(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The weights of these runs are random, so that every head changes the loss."""
+    Path("text.txt").write_text(TEXT, newline="\n")
+    make_run(Path("runs/a"))
+    make_run(Path("runs/b"), n_layer=2)
+    a, b, differ = tables("a", "b", "--source=text.txt")
+    assert [sum(bool(row[0]) for row in rows) for rows in (a, b)] == [7, 5]  # with the heading
+    assert differ[0] == ["job", "a", "b"]
+    (alone,) = tables("b", "--source=text.txt")
+    assert alone == b
+    subject = Subject("b", MeasureOptions(source="text.txt"))
+    changes = ablate(subject.model, subject.sequences(13))
+    found = {row[0]: row[3] for row in alone[1:] if row[0]}
+    expected = torch.stack((changes["mean"], changes["mean_error"]), -1).flatten(0, 1)
+    assert torch.allclose(torch.tensor([*found.values()]), expected, atol=1e-6)
+    assert tables("b", "--source=text.txt", "--without=L0H0")[0] != b
+    capsys.readouterr()
+    assert study.main(["heads", "a", "b", "a"]) == 2
+    assert "name one or two" in capsys.readouterr().err
+
+
+LINE = Reads("the last ↵, up to 64 back", "↵", 0.29, 0.02, False)
+NEAR = Reads("the last 4 tokens", "the last tokens", 0.5, 0.06, True)
+BRACKET = Reads("the last [", "[", 0.6, 0.1, False)
+ENDS = Matters("↵ ]", (0.712, 0.1), 0.01, torch.zeros(1, 1), BRACKET)
+JOBS = [
+    Job("L0H0", [NEAR, LINE], [ENDS], (0.0131, 0.003), True),
+    Job("L0H1", [], [], (0.0001, 0.003), False),
+    Job("L1H0", [NEAR], [], (0.41, 0.02), True),
+]
+
+
+def test_a_job_is_a_line_and_a_sentence() -> None:
+    assert [[str(cell) for cell in row] for row in table_of_jobs(JOBS).rows[1:]] == [
+        ["L0H0", "the last 4 tokens (0.50)", "↵ ] (+0.71 ± 0.10; +0.01)", "(0.0131, 0.003)"],
+        ["", "the last ↵, up to 64 back (0.29)", "", "None"],
+        ["", "there: the last [ (0.60)", "", "None"],
+        ["L0H1", "nothing found", "nothing found", "(0.0001, 0.003)"],
+        ["L1H0", "the last 4 tokens (0.50)", "everywhere", "(0.41, 0.02)"],
+    ]
+    assert JOBS[0].line() == "the last [ → ↵ ]"
+    sentence = JOBS[0].sentence()
+    assert "0.29 of its weight to the last ↵, up to 64 back, where position alone would" in sentence
+    assert "+0.71 ± 0.10 nats where the answer is ↵ ], and +0.01 elsewhere (there, it" in sentence
+
+
+def test_two_runs_and_several_seeds_are_compared_by_job() -> None:
+    rows = table_of_differences({"a": JOBS, "b": JOBS[1:]}).rows
+    assert rows == [
+        ["job", "a", "b"],
+        ["attends to [", "L0H0", "none"],
+        ["attends to the last tokens", "L0H0 L1H0", "L1H0"],
+        ["attends to ↵", "L0H0", "none"],
+        ["matters for ]", "L0H0", "none"],
+        ["matters for ↵", "L0H0", "none"],
+    ]
+    runs = [
+        {"seconds": 1.0, "attends to ↵": "L2H0", "matters for ↵": "L2H0 L3H1"},
+        {"seconds": 2.0, "matters for ↵": "L1H1"},
+        {"seconds": 3.0, "matters for ↵": "L2H1", "attends to ↵": "L2H1"},
+    ]
+    assert [[row[key] for key in ("job", "seeds", "layers")] for row in count_jobs("x", runs)] == [
+        ["matters for ↵", "3 of 3", "L1: 1, L2: 2, L3: 1"],
+        ["attends to ↵", "2 of 3", "L2: 2"],
+    ]
