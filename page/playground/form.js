@@ -100,7 +100,9 @@ async function open(file) {
       reader.readAsDataURL(new Blob([weights]));
     });
     carry({ file: { name: file.name, text, weights: url.slice(url.indexOf(",") + 1) } });
-    location.href = `?${new URLSearchParams({ file: file.name })}`;
+    const search = `?${new URLSearchParams({ file: file.name })}`;
+    if (search === location.search) location.reload();
+    else location.href = search + (state.more ? "#more=true" : "");
   } catch ({ message }) {
     say(`${file.name} cannot be opened: ${message}.`);
   }

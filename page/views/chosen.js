@@ -25,7 +25,7 @@ function lineEnd(pass) {
 
 export function showChosen() {
   const { color, token, head, view } = state, isShown = color === "probability";
-  $("color").value = document.body.dataset.color = color;
+  $("color").value = color;
   for (const id of ["chosen", "chances", "distances", "line-end"]) $(id).hidden = !isShown;
   (isShown ? $("chances") : $("readout").parentElement).after($("key-edit")); // near what it changes
   if (!isShown || !view) return;

@@ -73,6 +73,7 @@ export function showText() {
   const chances = color === "probability" && chancesOf(state.view.pass);
   const weights = look && weightsOf(state.head, look.q), { weight, surprise } = theme();
   const isMasked = maskNow(), here = queryOnShow();
+  document.body.dataset.color = color; // which places the text, before arcs are drawn
   spans.forEach((span, t) => {
     const masked = look !== null && isMasked(look.q, t);
     span.classList.toggle("masked", masked);

@@ -451,8 +451,9 @@ def test_ablating_a_circuit_node_matches_pytorch(tab: Any, report: Report) -> No
         assert read(tab, "#circuit-section output")[-1] == pytest.approx(difference, abs=6e-3)
 
 
-def test_back_button_restores_the_state(tab: Any) -> None:
+def test_back_button_restores_the_state(show: Show) -> None:
     """test_stale.py tests addresses."""
+    tab = show(calm=True)
     act(tab, "#typed", "so be it")
     wait_for_address(tab, "so+be")
     act(tab, "#ablate")
