@@ -63,8 +63,8 @@ JOBS = [
 def test_a_job_is_a_line_and_a_sentence() -> None:
     assert [[str(cell) for cell in row] for row in table_of_jobs(JOBS).rows[1:]] == [
         ["L0H0", "the last 4 tokens (0.50)", "↵ ] (+0.71 ± 0.10; +0.01)", "(0.0131, 0.003)"],
-        ["", "the last ↵, up to 64 back (0.29)", "", "None"],
         ["", "there: the last [ (0.60)", "", "None"],
+        ["", "the last ↵, up to 64 back (0.29)", "", "None"],
         ["L0H1", "nothing found", "nothing found", "(0.0001, 0.003)"],
         ["L1H0", "the last 4 tokens (0.50)", "everywhere", "(0.41, 0.02)"],
     ]
