@@ -79,12 +79,12 @@ class Job(NamedTuple):
         return [each.group for each in (*self.reads, *(m.reads for m in self.matters)) if each]
 
     def line(self) -> str:
-        """Return what the head attends to and matters for, in a few words."""
-        attends = self.reads[0].target if self.reads else NOTHING
+        """Return what the head matters for and attends to, in a few words."""
         if not self.matters:
-            return attends
-        first = self.matters[0]
-        return f"{first.reads.target if first.reads else attends} → {first.answers}"
+            return self.matters_for[0]
+        first, *_ = self.matters
+        reads = [first.reads, *sorted(self.reads, key=lambda each: each.is_position)]
+        return " ← ".join([first.answers, *(each.target for each in reads if each)][:2])
 
     def summary(self) -> list[str]:
         """Return what the head attends to and matters for, without the numbers."""

@@ -41,7 +41,7 @@ MISTAKES = {  # command -> part of the error line
     "study examples L0H0 --sequences=1": "--sequences must be greater than or equal to 2, got 1",
     "study examples L0H0,L3H0 --source=text.txt": "L3H0 is not a head; name heads from L0H0 to",
     "study report a --json=a.json": "report prints no tables; omit --json",
-    "study heads --source=text.txt --period=7": "--period 7 exceeds 6",
+    "study scores --source=text.txt --period=7": "--period 7 exceeds 6",
     "study trace --source=text.txt --layer=3": "--layer 3 must be from 0 to 2",
     "study token z --source=text.txt": "z is not in the measured sequences",
     "study paths a": "train a run with --model.n_layer 1 --model.mlp_ratio 0 --model.norm none",

@@ -15,6 +15,7 @@ import train
 from configs.load import SECTIONS, build, read_command_line, read_config
 from formats.__main__ import COMMANDS as CONVERSIONS
 from formats.__main__ import main
+from model.generate import Sampling
 from tests.conftest import DEBUG, ROOT, make_run
 from tests.test_layout import ROOMS
 from tests.test_lessons import FENCED
@@ -62,7 +63,10 @@ def test_documented_command_parses(words: list[str], monkeypatch: pytest.MonkeyP
     if kind is None or "--help" in argv:
         return  # test_load.py tests --help, and test_lessons.py runs lessons' scripts
     trains = script in ("train.py", *(f"benchmarks.{name}" for name in TRAINING))
-    words, values = read_command_line({"": kind} | (SECTIONS if trains else {}), argv, "", "", 9)
+    sections = {"": kind} | (SECTIONS if trains else {})
+    if script == "sample.py":
+        sections["."] = Sampling
+    words, values = read_command_line(sections, argv, "", "", 9)
     build(kind, values[""])
     if trains:
         read_config(values, next(iter(words), None))

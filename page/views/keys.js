@@ -21,7 +21,7 @@ const KEYS = [
   ["r", "reset everything but the text", reset],
   ["s", "scores, mask, softmax",
     () => setStage(STAGES[(STAGES.indexOf(state.stage) + 1) % STAGES.length])],
-  ["b", "big letters: the map alone; again: the network, the text, the training", showNextBig],
+  ["b", "big letters: the map; again: the network, the text, the training", showNextBig],
   ["Escape", "leave big letters, or clear the selection",
     () => (state.big ? change({ big: null }) : pin(null))],
   ["?", "show this list", () => $("about").showModal()],

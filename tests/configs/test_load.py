@@ -40,8 +40,8 @@ def options(*argv: str) -> Any:
     """Return the flags of sample.py."""
     sections = {"": sample.Options, ".": Sampling}
     _, values = read_command_line(sections, list(argv), "", "", 0)
-    both = (vars(build(kind, values[section])) for section, kind in sections.items())
-    return SimpleNamespace(**{name: value for each in both for name, value in each.items()})
+    own, sampling = (vars(build(kind, values[section])) for section, kind in sections.items())
+    return SimpleNamespace(**own, **sampling)
 
 
 FIELDS = {

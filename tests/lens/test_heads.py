@@ -68,7 +68,8 @@ def test_a_job_is_a_line_and_a_sentence() -> None:
         ["L0H1", "nothing found", "nothing found", "(0.0001, 0.003)"],
         ["L1H0", "the last 4 tokens (0.50)", "everywhere", "(0.41, 0.02)"],
     ]
-    assert JOBS[0].line() == "the last [ → ↵ ]"
+    assert JOBS[0].line() == "↵ ] ← the last ["
+    assert [job.line() for job in JOBS[1:]] == ["nothing found", "everywhere"]
     sentence = JOBS[0].sentence()
     assert "0.29 of its weight to the last ↵, up to 64 back, where position alone would" in sentence
     assert "+0.71 ± 0.10 nats where the answer is ↵ ], and +0.01 elsewhere (there, it" in sentence
