@@ -37,7 +37,8 @@ def heads(names: Sequence[str], options: Heads) -> Iterator[str | Table]:
     if len(names) > 2:
         raise UserError("heads compares two runs; name one or two")
     found = dict[str, list[Job]]()
-    for name in names or [None]:
+    words: Sequence[str | None] = names or [None]
+    for name in words:
         subject = Subject(name, options)
         tokens_BT = job_sequences(subject, options.sequences)
         with ablated(subject.model, options.without):

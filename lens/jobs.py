@@ -92,7 +92,7 @@ class Job(NamedTuple):
         """Return what the head attends to and matters for, without the numbers."""
         return [
             *(f"attends to {group}" for group in dict.fromkeys(self.groups)),
-            *(f"matters for {answer}" for each in self.matters for answer in each.answers.split()),
+            *(f"matters for {name}" for each in self.matters for name in each.names),
         ]
 
     def sentence(self) -> str:
@@ -106,12 +106,12 @@ class Job(NamedTuple):
             )
         text = f"{self.name} {', and '.join(parts) or 'attends to nothing that was found'}."
         costs = []
-        for each in self.matters:
-            cost = "{:+.2f} ± {:.2f}".format(*each.there)
-            costs.append(f"{cost} nats where the answer is {each.answers}, and ")
-            costs[-1] += f"{each.elsewhere:+.2f} elsewhere"
-            if each.reads:
-                costs[-1] += f" (there, it gives {each.reads.weight:.2f} to {each.reads.target})"
+        for found in self.matters:
+            cost = "{:+.2f} ± {:.2f}".format(*found.there)
+            costs.append(f"{cost} nats where the answer is {found.answers}, and ")
+            costs[-1] += f"{found.elsewhere:+.2f} elsewhere"
+            if found.reads:
+                costs[-1] += f" (there, it gives {found.reads.weight:.2f} to {found.reads.target})"
         whole = "{:+.3f} ± {:.3f} nats over all answers".format(*self.loss_change)
         return f"{text} Replacing its output with its mean costs {'; '.join([whole, *costs])}."
 

@@ -52,7 +52,7 @@ def test_heads_prints_each_head_of_one_run_or_two(
 LINE = Reads("the last ↵, up to 64 back", "↵", 0.29, 0.02, False)
 NEAR = Reads("the last 4 tokens", "the last tokens", 0.5, 0.06, True)
 BRACKET = Reads("the last [", "[", 0.6, 0.1, False)
-ENDS = Matters("↵ ]", (0.712, 0.1), 0.01, torch.zeros(1, 1), BRACKET)
+ENDS = Matters(["↵", "]"], (0.712, 0.1), 0.01, torch.zeros(1, 1), BRACKET)
 JOBS = [
     Job("L0H0", [NEAR, LINE], [ENDS], (0.0131, 0.003), True),
     Job("L0H1", [], [], (0.0001, 0.003), False),
