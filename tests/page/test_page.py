@@ -818,15 +818,6 @@ def test_guided_steps_show_measured_values(tab: Any, report: Report) -> None:
     assert tab.inner_text("#step button >> nth=0") == f"Restore {worst[0]}"
 
 
-def test_nothing_moves_on_one_screen(tab: Any) -> None:
-    tab.set_viewport_size({"width": 1280, "height": 720})
-    tab.wait_for_function(f"{PLACES}.at(-1)[1] <= 720")
-    places = tab.evaluate(PLACES)
-    for key in "12345x":
-        press(tab, key)
-        assert tab.evaluate(PLACES) == places
-
-
 def test_guided_steps_are_true_of_an_edited_model(show: Show) -> None:
     tab = show(address="#guide=2&head=L1H1&edit=hide%404&edit=L1H1%3Dmean")
     assert "weights of the 11 tokens" in tab.inner_text("#step")  # of 12
