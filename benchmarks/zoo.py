@@ -14,9 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from pydantic.dataclasses import dataclass
 
@@ -29,19 +27,17 @@ from data.tasks.markov import Markov
 from data.tasks.maximum import Maximum
 from data.tasks.modular import Modular
 from data.tasks.sink import Sink
-from data.tasks.stories import Stories
 from lens.capture import blocks_of, capture
 from lens.heads import names_of
 from lens.measure import measure_copying, score_heads, score_match, strongest_frequencies
 from lens.metrics import MATCH
-from lens.ngram_model import count_ngrams
 from lens.subject import MeasureOptions, Subject
 from model.gpt import GPT
 from training.evaluate import evaluate
 from training.folder import read_metrics
 from training.machine import Processes
 
-LONG = "addition brackets induction modular stories"  # 20 seconds or more: at most three seeds
+LONG = "addition brackets induction modular"  # 20 seconds or more: at most three seeds
 Test = Callable[[frame.Row], bool]
 RESULTS: dict[str, tuple[str, Test]] = {
     "induction": ("loss of the second copy below 0.3 of the first", lambda r: r["ratio"] < 0.3),
@@ -86,9 +82,6 @@ RESULTS: dict[str, tuple[str, Test]] = {
         lambda r: r["right"] >= 0.99 and r["rises"] == r["copied"] == 1,
     ),
     "maximum_window": ("below 65% right", lambda r: r["right"] < 0.65),
-    "stories": ("95% right", lambda r: r["right"] >= 0.95),
-    "stories_one_layer": ("below 60% right", lambda r: r["right"] < 0.6),
-    "stories_window": ("below 60% right", lambda r: r["right"] < 0.6),
 }
 
 
@@ -136,28 +129,11 @@ def describe(run: Path) -> frame.Row:
         found["power"] = strongest_frequencies(model.token_embedding.weight[: subject.task.n])
     if isinstance(subject.task, Maximum):
         found |= read_maximum(model)
-    if isinstance(subject.task, Stories):
-        found["counted"] = count_right(batches)
     if isinstance(subject.task, FlipFlop):
         other = task_batches(replace(subject.config.data, task_ignored=0.98), batches.block_size, 0)
         result = evaluate(model, other.split("validation", 64), other, Processes())
         found["rare"] = result.accuracy if result else None
     return found
-
-
-def count_right(batches: Any, sequences: int = 20_000, order: int = 16) -> float:
-    """Return the fraction of the answers in the validation sequences to which n-grams give the
-    highest probability, counted in sequences of their own, as many as this."""
-    task, V = batches.task, batches.tokenizer.vocab_size
-    model = count_ngrams(task.draw([0, 4], sequences, held_out=False).ravel(), V, order)
-    tokens_BT = torch.cat([*batches.validation_batches(64)]).numpy()
-    right = []
-    for row, t in np.argwhere(task.answers(tokens_BT)):
-        before = np.tile(tokens_BT[row, max(0, t - order + 1) : t], (V, 1))
-        tried = np.column_stack((before, np.arange(V)))
-        surprisal = model.read(tried.ravel())[0].reshape(tried.shape)[:, -1]
-        right.append(surprisal.argmin() == tokens_BT[row, t])
-    return float(np.mean(right))
 
 
 @torch.no_grad()

@@ -26,7 +26,7 @@ from common.errors import UserError
 ALPHABET = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 BYTES = sorted(range(256), key=lambda byte: chr(byte) not in ALPHABET)
 BYTE_OF = dict(zip(ALPHABET, BYTES, strict=True))
-WORD = re.compile("[0-9]+|[A-Za-z]+|[^0-9A-Za-z \t\r\n]")  # of a WordTokenizer
+WORD = re.compile("[0-9]+|[^0-9 \t\r\n]")  # of a WordTokenizer
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
@@ -47,6 +47,9 @@ class Tokenizer:
     unit = "token"
     """The name of a token in units such as nats/char."""
 
+    gap = ""
+    """The text between two tokens."""
+
     errors = "strict"
     """The error handler for bytes that are not UTF-8, as for `open`."""
 
@@ -57,10 +60,6 @@ class Tokenizer:
             UserError: for a text with characters that no token represents.
         """
         raise NotImplementedError
-
-    def gap_before(self, piece: bytes) -> bytes:
-        """Return what separates a token from the one before it."""
-        return b""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for `load_tokenizer`."""
@@ -80,7 +79,7 @@ class Tokenizer:
     def characters(self) -> npt.NDArray[np.int64]:
         """The number of characters that begin in each token or the gap before it: its bytes but
         for UTF-8's continuation bytes."""
-        pieces = [self.gap_before(piece) + piece for piece in self.pieces]
+        pieces = [self.gap.encode() + piece for piece in self.pieces]
         return np.array([sum(byte & 0xC0 != 0x80 for byte in piece) for piece in pieces])
 
     def start_token(self, counts: npt.NDArray[Any] | None = None) -> int:
@@ -103,9 +102,10 @@ class Tokenizer:
     def stream(self, ids: Iterable[int]) -> Iterator[str]:
         """Yield the text of token ids one by one, each character as soon as it is complete."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for count, i in enumerate(ids):
-            piece = self.pieces[i]
-            yield decoder.decode(self.gap_before(piece) + piece if count else piece)
+        gap = ""
+        for i in ids:
+            yield gap + decoder.decode(self.pieces[i])
+            gap = self.gap
         yield decoder.decode(b"", final=True)
 
 
@@ -190,18 +190,15 @@ class BPETokenizer(Tokenizer):
 
 @dataclass
 class WordTokenizer(Tokenizer):
-    """One token per word, number or sign: `words[i]` is token i. Spaces in a text are optional,
-    unless they separate two words or two numbers."""
+    """One token per number or sign: `words[i]` is token i. Spaces between them are optional in a
+    text, unless they separate two numbers."""
 
-    kind = "word"
+    kind, gap = "word", " "
 
     words: tuple[str, ...]
 
     def __post_init__(self) -> None:
         self.pieces = [word.encode() for word in self.words]
-
-    def gap_before(self, piece: bytes) -> bytes:
-        return b"" if piece in (b".", b",", b"?") else b" "
 
     def encode(self, text: str) -> npt.NDArray[Any]:
         ids, found = {word: i for i, word in enumerate(self.words)}, WORD.findall(text)

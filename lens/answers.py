@@ -36,7 +36,7 @@ class Kinds(NamedTuple):
 class Matters(NamedTuple):
     """What ablating a head costs at some answers."""
 
-    answers: str
+    names: list[str]
     there: tuple[float, float]
     """Loss change at these answers, and its standard error over sequences."""
     elsewhere: float
@@ -47,6 +47,10 @@ class Matters(NamedTuple):
     reads: Reads | None = None
     """What the head attends to there, more than elsewhere and than position alone would."""
 
+    @property
+    def answers(self) -> str:
+        return " ".join(self.names)
+
 
 class Contrast(NamedTuple):
     """The loss change of H heads at N kinds of answers, and elsewhere, (H, N) each."""
@@ -56,8 +60,8 @@ class Contrast(NamedTuple):
     elsewhere: Tensor
     z: Tensor
     """The difference in standard errors of the difference."""
-    count: Tensor
-    """Answers of each kind."""
+    answers_N: Tensor
+    """The number of answers of each kind."""
 
 
 def beyond_chance(looks: int) -> float:
@@ -158,7 +162,7 @@ def _matters_of_head(
         fits_N = specific(found, z_found)[0] & left_N
         if not fits_N.any():
             break
-        excess_N = ((found.there - found.elsewhere)[0] * found.count).where(fits_N, -1)
+        excess_N = ((found.there - found.elsewhere)[0] * found.answers_N).where(fits_N, -1)
         chosen = [int(excess_N.argmax())]
         if kinds.are_tokens[chosen[0]]:
             order = excess_N.where(kinds.are_tokens, -1).argsort(descending=True)
@@ -166,7 +170,7 @@ def _matters_of_head(
         at_BT = at_NBT[chosen].any(0)
         again = contrast(change_1BT[:, half:], at_BT[None, half:])
         if specific(again, z_confirmed):
-            names = " ".join(kinds.names[i] for i in chosen)
+            names = [kinds.names[i] for i in chosen]
             there, error, elsewhere = (float(each) for each in again[:3])
             jobs.append(Matters(names, (there, error), elsewhere, at_BT))
         left_N &= kinds.are_tokens != kinds.are_tokens[chosen[0]]

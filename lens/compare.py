@@ -302,7 +302,8 @@ def never_masked(given: Inputs) -> Found:
             found[f"trained {how}: loss without it"] = mean_loss(model, sequences_BT)
         generator = torch.Generator().manual_seed(train.seed)
         tokens = generate(model, sequences_BT[:1, :8], 50, Sampling(), generator)
-        text = visible(subject.tokenizer.decode(map(int, tokens)))
+        labels, gap = subject.tokenizer.labels, subject.tokenizer.gap
+        text = gap.join(visible(labels[int(token)]) for token in tokens)
         found[f"trained {how}, it generates:"] = text
     return found
 

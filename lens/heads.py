@@ -15,6 +15,8 @@ from lens.subject import AtLeastTwo, Checkpoint, Source, Subject, Without
 from lens.tables import Table
 from model.gpt import GPT
 
+MOST = 6  # heads that are named
+
 
 @dataclass(frozen=True, config=STRICT)
 class Heads:
@@ -37,7 +39,8 @@ def heads(names: Sequence[str], options: Heads) -> Iterator[str | Table]:
     if len(names) > 2:
         raise UserError("heads compares two runs; name one or two")
     found = dict[str, list[Job]]()
-    for name in names or [None]:
+    words: Sequence[str | None] = names or [None]
+    for name in words:
         subject = Subject(name, options)
         tokens_BT = job_sequences(subject, options.sequences)
         with ablated(subject.model, options.without):
@@ -50,15 +53,20 @@ def heads(names: Sequence[str], options: Heads) -> Iterator[str | Table]:
 
 
 def table_of_differences(found: dict[str, list[Job]]) -> Table:
-    """Return which heads of each run have a job: what they attend to, and what they matter for."""
+    """Return which heads of each run have a job: first the jobs of the first run alone, then those
+    of the second run alone, then those of both."""
     has = {run: dict[str, list[str]]() for run in found}
     for run, jobs in found.items():
         for job in jobs:
             for what in job.summary():
                 has[run].setdefault(what, []).append(job.name)
+    first, second = has.values()
+    order = [*sorted(first.keys() - second), *sorted(second.keys() - first)]
     rows: list[list[Any]] = [["job", *found]]
-    for what in sorted({*itertools.chain(*has.values())}):
-        rows.append([what, *(" ".join(each.get(what, [])) or "none" for each in has.values())])
+    for what in [*order, *sorted(first.keys() & second)]:
+        names = [each.get(what, []) for each in has.values()]
+        cells = [" ".join(each) if len(each) <= MOST else f"{len(each)} heads" for each in names]
+        rows.append([what, *(cell or "none" for cell in cells)])
     return Table(rows, words=3)
 
 

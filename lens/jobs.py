@@ -53,11 +53,6 @@ class Job(NamedTuple):
     """Whether the loss change is not chance."""
 
     @property
-    def attends_to(self) -> list[str]:
-        there = [f"there: {each.reads}" if each.reads else "" for each in self.matters]
-        return [*(map(str, self.reads) if self.reads else [NOTHING]), *filter(None, there)]
-
-    @property
     def matters_for(self) -> list[str]:
         found = [
             f"{each.answers} ({each.there[0]:+.2f} ± {each.there[1]:.2f}; {each.elsewhere:+.2f})"
@@ -66,11 +61,18 @@ class Job(NamedTuple):
         return found or [EVERYWHERE if self.is_certain else NOTHING]
 
     def rows(self) -> list[list[Any]]:
-        """Return the lines of a table."""
-        lines = itertools.zip_longest(self.attends_to, self.matters_for, fillvalue="")
+        """Return the lines of a table. What the head attends to at the first kind of answers is
+        below them, and at the second beside them."""
+        attends, there = [*map(str, self.reads)] or [NOTHING], ["", ""]
+        for i, each in enumerate(self.matters):
+            there[i] = f"there: {each.reads}" if each.reads else ""
+        lines = [(attends[0], self.matters_for[0]), (there[0], "")]
+        lines += [(there[i], self.matters_for[i]) for i in range(1, len(self.matters))]
+        lines += [(each, "") for each in attends[1:]]
+        filled = [line for line in lines if any(line)]
         return [
             [self.name, *line, self.loss_change] if i == 0 else ["", *line, None]
-            for i, line in enumerate(lines)
+            for i, line in enumerate(filled)
         ]
 
     @property
@@ -90,7 +92,7 @@ class Job(NamedTuple):
         """Return what the head attends to and matters for, without the numbers."""
         return [
             *(f"attends to {group}" for group in dict.fromkeys(self.groups)),
-            *(f"matters for {answer}" for each in self.matters for answer in each.answers.split()),
+            *(f"matters for {name}" for each in self.matters for name in each.names),
         ]
 
     def sentence(self) -> str:
@@ -104,12 +106,12 @@ class Job(NamedTuple):
             )
         text = f"{self.name} {', and '.join(parts) or 'attends to nothing that was found'}."
         costs = []
-        for each in self.matters:
-            cost = "{:+.2f} ± {:.2f}".format(*each.there)
-            costs.append(f"{cost} nats where the answer is {each.answers}, and ")
-            costs[-1] += f"{each.elsewhere:+.2f} elsewhere"
-            if each.reads:
-                costs[-1] += f" (there, it gives {each.reads.weight:.2f} to {each.reads.target})"
+        for found in self.matters:
+            cost = "{:+.2f} ± {:.2f}".format(*found.there)
+            costs.append(f"{cost} nats where the answer is {found.answers}, and ")
+            costs[-1] += f"{found.elsewhere:+.2f} elsewhere"
+            if found.reads:
+                costs[-1] += f" (there, it gives {found.reads.weight:.2f} to {found.reads.target})"
         whole = "{:+.3f} ± {:.3f} nats over all answers".format(*self.loss_change)
         return f"{text} Replacing its output with its mean costs {'; '.join([whole, *costs])}."
 

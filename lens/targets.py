@@ -278,4 +278,5 @@ def weigh(
             of_layers[2].append(torch.einsum("bht,btn->bhn", at_BHT, has_BTN))
         for all_of_them, of_batch in zip(sums, of_layers, strict=True):
             all_of_them.append(torch.stack(of_batch).transpose(1, 2))
-    return Weights(*(torch.cat(each, 2) for each in sums), at_LHBT.sum(-1))
+    own_LHBN, expected_LHBN, count_LHBN = (torch.cat(each, 2) for each in sums)
+    return Weights(own_LHBN, expected_LHBN, count_LHBN, at_LHBT.sum(-1))

@@ -9,7 +9,6 @@ follow each other cannot end a story: it has to look back.
 
 import common.start
 
-import random
 import re
 import sys
 from itertools import takewhile
@@ -19,17 +18,10 @@ import torch
 from common.errors import command
 from model.fast.choose import optimize_for_decoding
 from model.generate import Sampling, generate
+from page.playground.stories import BOYS, COLORS, GIRLS, PLACES, USES, pronoun, some_stories
 from training.checkpoint import open_run
 
-GIRLS = ["Anna", "Emma", "Eva", "Lena", "Mia", "Sara"]
-BOYS = ["Ben", "Leo", "Max", "Paul", "Sam", "Tom"]
-PLACES = ["forest", "garden", "kitchen", "library", "park", "school", "shop", "street"]
-COLORS = ["black", "blue", "green", "red", "white", "yellow"]
-# Grandma gives one of HERS and Grandpa one of HIS, so a model need not avoid the first thing.
-HERS = {"book": "reads", "cup": "drinks from", "hat": "puts on", "map": "looks at"}
-HIS = {"ball": "plays with", "bell": "rings", "box": "opens", "drum": "plays"}
-USES = HERS | HIS
-STORIES, SEED = 20_000, 1337
+STORIES = 20_000
 TRIED = 300  # stories that a run writes, and new stories that it ends
 END = " In the end,"
 # What the page shows first, up to a name that the story determines.
@@ -69,44 +61,6 @@ NEXT = {  # the sentences that can come next
     "goes": ["ends"],
     "ends": [],
 }
-
-
-def pronoun(who: str) -> str:
-    return "She" if who in GIRLS else "He"
-
-
-def tell(rng: random.Random) -> str:
-    """Return a story."""
-    people = rng.sample([*GIRLS, *BOYS], 3)
-    nouns = rng.choice([*HERS]), rng.choice([*HIS])
-    things = [f"{color} {noun}" for color, noun in zip(rng.sample(COLORS, 2), nouns, strict=True)]
-    here = rng.choice(PLACES)
-    owner = dict(zip(things, rng.sample(people, 2), strict=True))
-    told = [f"{people[0]}, {people[1]} and {people[2]} are in the {here}."]
-    for giver, (thing, who) in zip(("Grandma", "Grandpa"), owner.items(), strict=True):
-        told.append(f"{giver} gives the {thing} to {who}.")
-    given = ""  # the thing that was given last; nobody offers it
-    for _ in range(rng.choice((2, 3))):
-        thing = rng.choice([thing for thing in things if thing != given])
-        has = owner[thing]
-        who = rng.choice([each for each in people if each != has])
-        # A pronoun, if it can mean only one of the two people in the last sentence.
-        clear = pronoun(has) != pronoun(who)
-        told.append(f'"Who wants the {thing}?" asks {has}. "I do," says {who}.')
-        told.append(f"{pronoun(has) if clear else has} gives the {thing} to {who}.")
-        owner[thing], given = who, thing
-        if rng.random() < 0.5:
-            told.append(f'"Thank you, {has}," says {who}.')
-        if rng.random() < 0.5:
-            use = USES[thing.split()[1]]
-            told.append(f"{pronoun(who) if clear else who} {use} the {thing} in the {here}.")
-    who = rng.choice(people)
-    told.append(f"{who} goes home.")
-    (one, a), (two, b) = rng.sample([*owner.items()], 2)
-    told.append(
-        f"In the end, the {one} belongs to {a}, the {two} belongs to {b}, and {who} is at home."
-    )
-    return " ".join(told)
 
 
 def mistake(story: str) -> str:
@@ -151,12 +105,12 @@ def mistake(story: str) -> str:
 @command
 def main(argv: list[str]) -> int:
     """Write the stories, or count the mistakes of a run."""
-    rng = random.Random(SEED)
-    stories = [tell(rng) for _ in range(STORIES)]
+    stories = some_stories(STORIES)
     if not argv:
         print(*stories, sep="\n")
         return 0
-    saved, generator = open_run(argv[0]), torch.Generator().manual_seed(SEED)
+    saved, generator = open_run(argv[0]), torch.Generator().manual_seed(1337)
+    new = some_stories(STORIES + TRIED)[STORIES:]
     (model, _), tokenizer = optimize_for_decoding(saved.model()), saved.tokenizer
     newline = saved.start_token
 
@@ -167,14 +121,14 @@ def main(argv: list[str]) -> int:
         return text + tokenizer.decode(takewhile(lambda token: token != newline, tokens))
 
     told = [go_on("") for _ in range(TRIED)]
-    ended = [go_on(tell(rng).partition(END)[0] + END) for _ in range(TRIED)]
+    ended = [go_on(story.partition(END)[0] + END) for story in new]
     for story in told[:3]:
         print(f"{story}\n    mistake: {mistake(story) or 'none'}\n")
-    right, new = (sum(not mistake(story) for story in each) for each in (told, ended))
+    right, ends = (sum(not mistake(story) for story in each) for each in (told, ended))
     copies = len({*told} & {*stories})
     print(
         f"of {TRIED} stories, {right} have no mistake, and {copies} are in the training text\n"
-        f"of {TRIED} new stories, {new} get the right end"
+        f"of {TRIED} new stories, {ends} get the right end"
     )
     return 0
 

@@ -277,57 +277,6 @@ class Maximum extends Task {
   }
 }
 
-/** Stories of three people and three things, which are wanted and given on. The question asks who has
- * one of them, but not the one that was given last of all. */
-class Stories extends Task {
-  people = "Anna Ben Eva Leo Mia Paul Sara Tom".split(" ");
-  things = "ball book drum hat kite map".split(" ");
-  vocab = [..."Grandma gives the to , and . wants talks Who has ?".split(" "),
-    ...this.people, ...this.things];
-  words = this.vocab;
-  numbers = this.T + 7 + 3 * this.size;
-  idOf = new Map(this.vocab.map((word, id) => [word, id]));
-
-  make(u) {
-    const random = u.values(), words = [];
-    while (words.length <= this.T) words.push(...this.tell(random).split(" "));
-    return words.slice(0, this.T + 1).map((word) => this.idOf.get(word));
-  }
-
-  tell(random) {
-    const pick = (words, ...but) => {
-      const left = words.filter((word) => !but.includes(word));
-      return left[Math.floor(random.next().value * left.length)];
-    };
-    const three = (words) => {
-      const a = pick(words), b = pick(words, a);
-      return [a, b, pick(words, a, b)];
-    };
-    const people = three(this.people), things = three(this.things);
-    const owner = Object.fromEntries(things.map((thing, i) => [thing, people[i]]));
-    const [a, b, c] = things.map((thing) => `the ${thing} to ${owner[thing]}`);
-    const told = [`Grandma gives ${a} , ${b} and ${c}`];
-    let given = things[2];
-    for (let i = 0; i < this.size; i++) {
-      const kind = pick(["gives", "gives", "talks"]), thing = pick(things, given);
-      const has = owner[thing], other = pick(people, has);
-      if (kind === "gives") {
-        told.push(`${other} wants the ${thing}`, `${has} gives the ${thing} to ${other}`);
-        [owner[thing], given] = [other, thing];
-      } else told.push(`${has} talks to ${other}`);
-    }
-    const asked = pick(things, given);
-    return [...told, `Who has the ${asked} ? ${owner[asked]} .`].join(" . ");
-  }
-
-  /** The one to whom the thing was given last, at a question mark. */
-  match(tokens) {
-    const [asks, to] = ["?", "to"].map((word) => this.idOf.get(word));
-    return tokens.map((id, t) => (id !== asks ? [] : range(t).filter((key) =>
-      key > 1 && tokens[key - 1] === to && tokens[key - 2] === tokens[t - 1]).slice(-1)));
-  }
-}
-
 /** Characters of a text, whose last tenth is held out; training sees stretches of the rest. */
 class Text extends Task {
   vocab = [...new Set(this.data.text)].sort();
@@ -362,7 +311,7 @@ class Text extends Task {
 
 export const TASKS = { repeat: Repeat, repeat_fixed: RepeatFixed, sink: Sink, markov: Markov,
   modular: Modular, flipflop: FlipFlop, brackets: Brackets, addition: Addition, recall: Recall,
-  wrap: Wrap, maximum: Maximum, stories: Stories, text: Text };
+  wrap: Wrap, maximum: Maximum, text: Text };
 
 /** The mean loss if `chance` is the probability of token t of some tokens, after the first. */
 function lossOf(chance, sequences) {

@@ -95,7 +95,8 @@ export class Tokenizer {
    * @param vocab the label of each id */
   constructor(described, vocab) {
     Object.assign(this, { kind: described.kind, vocab });
-    this.parts = { char: /[^]/gu, word: /[0-9]+|[A-Za-z]+|[^0-9A-Za-z \t\r\n]/gu }[this.kind];
+    this.parts = { char: /[^]/gu, word: /[0-9]+|[^0-9 \t\r\n]/gu }[this.kind];
+    this.gap = this.kind === "word" ? " " : ""; // between two tokens
     this.idOf = new Map(vocab.map((token, id) => [token, id]));
     this.subwords = this.kind === "bpe" ? new Subwords(described) : null;
   }
@@ -110,13 +111,8 @@ export class Tokenizer {
     return (this.subwords?.ids(text) ?? utf8Of(text)).map((id) => this.known(id));
   }
 
-  /** What separates a token from the one before it, if there is one. */
-  gapBefore(token, i) { return i && this.kind === "word" && !/^[.,?]/.test(token) ? " " : ""; }
-
   decode(tokens) {
-    if (this.parts) {
-      return tokens.map(({ token }, i) => this.gapBefore(token, i) + token).join("");
-    }
+    if (this.parts) return tokens.map(({ token }) => token).join(this.gap);
     const bytes = tokens.flatMap(({ id }) => (this.subwords ? this.subwords.bytes[id] : id));
     return textOf(Uint8Array.from(bytes));
   }

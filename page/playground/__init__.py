@@ -11,9 +11,11 @@ from configs.load import Loader, build, fields_of, read_config
 from data.tasks import TASKS
 from model.gpt import NGRAM_ROWS
 from page.html import SUPPORTED, WORD, fill_page, to_json
+from page.playground.stories import some_stories
 from training.optim import MOMENTUM, NEWTON_SCHULZ, OPTIMIZERS
 
 PAGE = Path(__file__).parent
+STORIES = 60  # of some 25,000 characters
 SETTINGS = yaml.load((PAGE / "tasks.yaml").read_bytes(), Loader)
 
 
@@ -35,6 +37,7 @@ def playground_data() -> dict[str, Any]:
         "usual": {name: [task.kinds[0], task.length[0]] for name, task in TASKS.items()},
         "defaults": dataclasses.asdict(Config()),
         "omitted": {name: rates_of(build(TrainConfig, {"optimizer": name})) for name in OPTIMIZERS},
+        "stories": "\n".join(some_stories(STORIES)),
         "help": {name: text.partition(". ")[0].rstrip(".") for name, text in sentences.items()},
         "tasks": {
             task: {key: SETTINGS[task][key] for key in ("about", "watch")} | config_of(task)

@@ -8,7 +8,6 @@ import { generate } from "../engine/sampling.js";
 import { modelOf } from "../engine/safetensors.js";
 import { countOf, initialize, shapesOf } from "../engine/shapes.js";
 import { TASKS } from "../engine/tasks.js";
-import { Tokenizer } from "../engine/tokenizer.js";
 import { defaultWorkers } from "../engine/trainer.js";
 import { floatsOf } from "../engine/weights.js";
 
@@ -163,14 +162,7 @@ export function namesOf(A) {
 // -------------------------------------------------------------------- the task, the model
 export const SHORTEST = 50; // characters of a text, whose held-out tenth is a sequence
 export const isShort = (text) => Array.from(text).length < SHORTEST;
-const text = isShort(carried.text ?? "") ? stories() : carried.text;
-
-/** Stories of 20,000 words and signs. */
-function stories() {
-  const task = new TASKS.stories({}, 20_000, usual.stories), [tokens] = task.draw(0, 1);
-  const tokenizer = new Tokenizer({ kind: "word" }, task.vocab);
-  return tokenizer.decode(tokens.map((id) => tokenizer.known(id)));
-}
+const text = isShort(carried.text ?? "") ? data.stories : carried.text;
 
 function newConfig() {
   const chosen = (section) => Object.fromEntries(
@@ -214,16 +206,15 @@ function firstSnapshot() {
 }
 
 /** The text that is shown first: a word that could be repeated, cut where the next letter can be
- * copied, or the beginning of a sequence, up to the last match in it or, if it has none, to the
- * first match. */
+ * copied, or the beginning of a sequence, up to a match. */
 function opening([tokens]) {
   if (task.opening) return task.opening(tokens);
   const { periods: [low, high] = [] } = task, { word } = data;
   const ids = [...word + word].slice(0, 22).map((letter) => vocab.indexOf(letter));
   if (low <= word.length && word.length <= high && !ids.includes(-1)) return ids;
-  const size = Math.min(32, Math.max(B > 8 ? 0 : B, Math.floor(B * 3 / 4) + 1));
-  const ends = task.match(tokens.slice(0, B)).flatMap((keys, t) => (keys.length ? [t] : []));
-  return tokens.slice(0, 1 + (ends.findLast((t) => t < size) ?? ends[0] ?? size - 1));
+  const shown = tokens.slice(0, Math.min(32, Math.max(B > 8 ? 0 : B, Math.floor(B * 3 / 4) + 1)));
+  const end = task.match(shown).findLastIndex((keys) => keys.length);
+  return shown.slice(0, end < 0 ? shown.length : end + 1);
 }
 
 /** A text by the model itself. */

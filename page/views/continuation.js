@@ -9,7 +9,7 @@ import { write } from "./typing.js";
 export function showAhead() {
   const { ahead, sampling: { wrong } } = state;
   $("continuation").replaceChildren(...(wrong ? [wrong] : ahead.flatMap(({ token }) =>
-    [tokenizer.gapBefore(token, 1), el("span", { className: "token" }, visible(token))])));
+    [el("span", { className: "token" }, visible(token)), tokenizer.gap])));
 }
 
 const fields = ["temperature", "top-k"].map($);

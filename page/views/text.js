@@ -13,7 +13,7 @@ import { $, el, refill, reveal, svg, withArrows } from "./elements.js";
 import { number, quoted, tokensOf, visible } from "./format.js";
 import { UNIFORM_GUESS } from "./legends.js";
 
-const KNOWN = `The model knows ${vocab.slice(0, 120).map(visible).join(" ")}`;
+const KNOWN = `The model knows ${vocab.slice(0, 120).map(visible).join(tokenizer.gap || " ")}`;
 let spans = []; // an element a token of the window
 
 /** Marks at every tenth column, if each token is a character. */
@@ -43,7 +43,7 @@ export function buildText() {
       at++;
     }
     if (at <= -4 * sizes.B) continue; // not all of a long text
-    parts.push(tokenizer.gapBefore(token.token, parts.length), span, ...(token.token.includes("\n") ? [el("br")] : []));
+    parts.push(span, tokenizer.gap, ...(token.token.includes("\n") ? [el("br")] : []));
   }
   refill(place, svg("svg", { id: "arcs", height: 0, "aria-hidden": "true" }), ruler(all), ...parts);
   if (atEnd) place.scrollTop = place.scrollHeight;
@@ -105,6 +105,7 @@ export function drawArcs() {
   const weights = look ? weightsOf(state.head, q) : [];
   const top = (t) => [spans[t].offsetLeft + spans[t].offsetWidth / 2, spans[t].offsetTop];
   const [x, y] = top(q);
+  arcs.setAttribute("height", 0); // else it would be a part of what is measured
   arcs.setAttribute("height", $("text").scrollHeight);
   arcs.replaceChildren(...ranked(weights, 8).filter((k) => weights[k] >= 0.02).map((k) => {
     const [to, up] = top(k), lift = Math.min(34, 12 + Math.abs(x - to) / 8);

@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 
-from docs.demo.stories import BOYS, COLORS, END, GIRLS, PLACES, SHOWN, USES, mistake, tell
+from docs.demo.stories import END, SHOWN, mistake
+from page.playground.stories import BOYS, COLORS, GIRLS, PLACES, USES, tell
 from tests.conftest import ROOT
 
 PRINT = """import random
-from docs.demo.stories import tell
+from page.playground.stories import tell
 rng = random.Random(5)
 for _ in range(300): print(tell(rng))"""
 SENTENCE = r'[A-Z][^.?!"]*\.|"[A-Z][^.?!"]*[?,]" (asks|says) [A-Z][a-z]+\.'

@@ -52,7 +52,7 @@ def test_heads_prints_each_head_of_one_run_or_two(
 LINE = Reads("the last ↵, up to 64 back", "↵", 0.29, 0.02, False)
 NEAR = Reads("the last 4 tokens", "the last tokens", 0.5, 0.06, True)
 BRACKET = Reads("the last [", "[", 0.6, 0.1, False)
-ENDS = Matters("↵ ]", (0.712, 0.1), 0.01, torch.zeros(1, 1), BRACKET)
+ENDS = Matters(["↵", "]"], (0.712, 0.1), 0.01, torch.zeros(1, 1), BRACKET)
 JOBS = [
     Job("L0H0", [NEAR, LINE], [ENDS], (0.0131, 0.003), True),
     Job("L0H1", [], [], (0.0001, 0.003), False),
@@ -63,8 +63,8 @@ JOBS = [
 def test_a_job_is_a_line_and_a_sentence() -> None:
     assert [[str(cell) for cell in row] for row in table_of_jobs(JOBS).rows[1:]] == [
         ["L0H0", "the last 4 tokens (0.50)", "↵ ] (+0.71 ± 0.10; +0.01)", "(0.0131, 0.003)"],
-        ["", "the last ↵, up to 64 back (0.29)", "", "None"],
         ["", "there: the last [ (0.60)", "", "None"],
+        ["", "the last ↵, up to 64 back (0.29)", "", "None"],
         ["L0H1", "nothing found", "nothing found", "(0.0001, 0.003)"],
         ["L1H0", "the last 4 tokens (0.50)", "everywhere", "(0.41, 0.02)"],
     ]
@@ -80,11 +80,22 @@ def test_two_runs_and_several_seeds_are_compared_by_job() -> None:
     assert rows == [
         ["job", "a", "b"],
         ["attends to [", "L0H0", "none"],
-        ["attends to the last tokens", "L0H0 L1H0", "L1H0"],
         ["attends to ↵", "L0H0", "none"],
         ["matters for ]", "L0H0", "none"],
         ["matters for ↵", "L0H0", "none"],
+        ["attends to the last tokens", "L0H0 L1H0", "L1H0"],
     ]
+    swapped = table_of_differences({"b": JOBS[1:], "a": 3 * JOBS}).rows
+    assert swapped[1:] == [
+        ["attends to [", "none", "L0H0 L0H0 L0H0"],
+        ["attends to ↵", "none", "L0H0 L0H0 L0H0"],
+        ["matters for ]", "none", "L0H0 L0H0 L0H0"],
+        ["matters for ↵", "none", "L0H0 L0H0 L0H0"],
+        ["attends to the last tokens", "L1H0", "L0H0 L1H0 L0H0 L1H0 L0H0 L1H0"],
+    ]
+    many = table_of_differences({"a": 4 * JOBS, "b": JOBS}).rows
+    assert many[-1] == ["matters for ↵", "L0H0 L0H0 L0H0 L0H0", "L0H0"]
+    assert ["attends to the last tokens", "8 heads", "L0H0 L1H0"] in many
     runs = [
         {"seconds": 1.0, "attends to ↵": "L2H0", "matters for ↵": "L2H0 L3H1"},
         {"seconds": 2.0, "matters for ↵": "L1H1"},

@@ -129,7 +129,7 @@ def test_answers_are_found_where_ablation_costs_most() -> None:
     noise = torch.randn(3, 60, T, generator=torch.Generator().manual_seed(1))
     costs = 0.02 + 0.1 * noise + 0.5 * torch.stack((of_tokens, copied, torch.ones_like(copied)))
     first, second, third = what_matters(costs, kinds)
-    assert [{*first[0].answers.split()}, len(first)] == [{"d", "f"}, 1]
+    assert [{*first[0].names}, len(first)] == [{"d", "f"}, 1]
     assert first[0].there[0] == pytest.approx(0.52, abs=0.05)
     assert first[0].elsewhere == pytest.approx(0.02, abs=0.01)
     assert [each.answers for each in second] == ["copies of 4 or more"] and third == []

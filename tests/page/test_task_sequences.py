@@ -27,9 +27,6 @@ SETTINGS: list[tuple[int, dict[str, Any]]] = [
     (20, {"source": "recall", "task_kinds": 9, "task_length": 4}),
     (2, {"source": "maximum", "task_kinds": 500, "task_length": 1}),
     (4, {"source": "maximum", "task_kinds": 9, "task_length": 3}),
-    (72, {"source": "stories"}),
-    (150, {"source": "stories", "task_length": 2}),
-    (1, {"source": "stories"}),
 ]
 ASK = """([data, T, numbers, heldOut, typed = [], usual = []]) => {
   const task = new TASKS[data.source](data, T, usual);
