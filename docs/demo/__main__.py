@@ -6,8 +6,8 @@ The other pages are reports of runs. manual.html is in the repository; make it a
 shows changes, and with it the head and the position in the link to it in index.html:
 
 python train.py --model.n_layer 2 --model.n_embd 64 --train.max_steps 1500 --train.threads 1 \\
-    --run demo-manual
-python study.py report demo-manual --max_mb 3 --out docs/demo/manual.html --prompt \\
+    --train.snapshots 8 --run demo-manual
+python study.py report demo-manual --max_mb 1.5 --out docs/demo/manual.html --prompt \\
     "$(python -c 'from docs.pictures import LINES; print(LINES)')"
 
 induction.html and stories.html are made by .github/workflows/pages.yml when it publishes the pages.

@@ -22,13 +22,13 @@ def tab(browser: Any) -> Iterator[Any]:
         yield context.new_page()
 
 
-def test_index_links_to_pages_that_exist_or_are_published() -> None:
-    links = re.findall('href="(.*?)[#"]', (DEMO / "index.html").read_text(encoding="utf-8"))
+def test_index_links_to_pages_that_exist_and_names_what_is_published() -> None:
+    index = (DEMO / "index.html").read_text(encoding="utf-8")
+    links = re.findall('href="(.*?)[#"]', index)
     made = re.findall(r"--out docs/demo/(\S+)", WORKFLOW.read_text(encoding="utf-8"))
-    assert made == ["induction.html", "stories.html"]
-    assert not any((DEMO / page).exists() for page in made)
-    assert {*links} == {*made, "playground.html", "manual.html"}
-    assert all((DEMO / link).exists() for link in {*links} - {*made})
+    assert made == ["induction.html", "stories.html"] and all(page in index for page in made)
+    assert links == ["playground.html", "manual.html"]
+    assert all((DEMO / link).exists() for link in links)
 
 
 def open_and_train(tab: Any, folder: Path) -> tuple[list[str], float]:
@@ -59,10 +59,10 @@ def open_manual(tab: Any) -> None:
 
 
 def test_manual_reproduces_pytorch(tab: Any) -> None:
-    assert (DEMO / "manual.html").stat().st_size <= 3e6
+    assert (DEMO / "manual.html").stat().st_size <= 1.5e6
     open_manual(tab)
     last = int(tab.get_attribute("#slider", "max"))
-    assert last >= 12
+    assert last >= 2
     for snapshot in (0, last // 2, last):
         tab.fill("#slider", str(snapshot))
         tab.wait_for_selector(DONE)
