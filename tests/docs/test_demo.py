@@ -12,6 +12,7 @@ from docs.demo import __main__ as demo
 from tests.conftest import ROOT
 
 DEMO = ROOT / "docs/demo"
+CELLS = "rows => rows.map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"
 WORKFLOW = ROOT / ".github/workflows/pages.yml"
 
 
@@ -79,7 +80,7 @@ def test_manual_opens_on_a_line_that_ends_later(tab: Any) -> None:
     ended: dict[str, int] = {}  # column at which a newline is likely
     for end in re.finditer(" ", text[start:]):
         tab.locator("#text .token").nth(start + end.start() - 1).click()
-        rows = [row.split("\t") for row in tab.inner_text("#next table").splitlines()]
+        rows = tab.eval_on_selector_all("#next tr", CELLS)
         for _, now, before, *_ in (row for row in rows if row[0] == "↵"):
             for name, p in {"now": now, "before": before}.items():
                 if float(p) > 0.3:
