@@ -1,4 +1,4 @@
-"""The command heads: what each head does, in a line, or of two runs beside each other."""
+"""The command heads: what each head does, in a line, and what differs between two runs."""
 
 import itertools
 from collections.abc import Iterator, Sequence

@@ -62,7 +62,7 @@ class Job(NamedTuple):
 
     def rows(self) -> list[list[Any]]:
         """Return the lines of a table. What the head attends to at the first kind of answers is
-        below them, and at the second beside them."""
+        in the next line, and at the second in the line of those answers."""
         attends, there = [*map(str, self.reads)] or [NOTHING], ["", ""]
         for i, each in enumerate(self.matters):
             there[i] = f"there: {each.reads}" if each.reads else ""
@@ -235,7 +235,7 @@ def find_reads_there(
 
     Args:
         place: the number of the kind of answers in the list of each head.
-        every: `tokens_BT` has one of so many sequences of the answers.
+        every: `tokens_BT` has every such sequence of those with the answers, such as every third.
     """
     some = [head for head, found in enumerate(matters) if len(found) > place]
     if not some:
