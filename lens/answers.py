@@ -65,8 +65,8 @@ class Contrast(NamedTuple):
 
 
 def beyond_chance(looks: int) -> float:
-    """Return the number of standard errors that chance exceeds with a probability of `CHANCE` in any
-    of this number of looks."""
+    """Return the number of standard errors that chance exceeds, with a probability of `CHANCE`, in
+    any of this number of looks."""
     return NormalDist().inv_cdf(1 - CHANCE / max(looks, 1))
 
 
