@@ -15,6 +15,7 @@ import math
 import sys
 import time
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -325,6 +326,10 @@ def main(argv: list[str]) -> int:
         else:
             start = start_new(file, values, processes)
         config, state, machine, batches = start[:4]
+        if config.train.tensorboard and find_spec("tensorboard") is None:
+            raise UserError(
+                "tensorboard is not installed; install it, or --train.tensorboard false"
+            )
         if config.train.compile and config.model.dropout is None:
             raise UserError(
                 "--train.compile needs a --model.dropout that does not change, such as 0"

@@ -99,10 +99,18 @@ class Processes(NamedTuple):
 
 
 def read_processes() -> Processes:
-    """Read the variables that torchrun sets for each process."""
-    if "LOCAL_RANK" not in os.environ:
+    """Read the variables that torchrun sets for each process.
+
+    Raises:
+        UserError: if only some of them are set.
+    """
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    values = [os.environ.get(name, "") for name in names]
+    if not any(values[:3]):
         return Processes()
-    return Processes(*(int(os.environ[n]) for n in ("RANK", "LOCAL_RANK", "WORLD_SIZE")))
+    if not all(values):
+        raise UserError(f"set all of {', '.join(names)}, or none; torchrun sets them")
+    return Processes(*map(int, values[:3]))
 
 
 @contextmanager

@@ -68,6 +68,9 @@ def test_processes_are_those_that_torchrun_names(monkeypatch: pytest.MonkeyPatch
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
     assert read_processes() == Processes(3, 1, 4)
+    monkeypatch.delenv("LOCAL_RANK")
+    with pytest.raises(UserError, match="set all of RANK, LOCAL"):
+        read_processes()
 
 
 # --- signals -------------------------------------------------------------------------------------
