@@ -5,10 +5,11 @@ python -m benchmarks.longer --only manual --seeds 1 --most_steps 1300 10 minutes
 
 A run becomes longer by `--resume`, which gives bitwise the run that was planned longer. Each trains
 on one thread, and two run at a time. Two of the texts are made from Python's standard library; no
-setting was chosen on them. docs/training.md explains the numbers.
+setting was chosen on them. Larger models read the manual. docs/training.md explains the numbers.
 """
 
 import ast
+import itertools
 import sys
 import sysconfig
 import tempfile
@@ -25,9 +26,13 @@ from common.errors import UserError, command
 from configs.config import STRICT, Count
 from training.folder import read_metrics
 
-STEPS = [325, 650, 1300, 2600, 5200]
+STEPS = [325, 650, 1300, 2600, 5200, 10400]
 MANY = 1300  # steps, up to which there are more than two seeds
 CHANGES = {"as shipped": "", "nothing rises": "--model.dropout=0 --train.weight_decay=0.1"}
+SIZES = {
+    "4 x 192": "--model.n_embd=192 --model.n_head=6",
+    "6 x 256": "--model.n_layer=6 --model.n_embd=256 --model.n_head=8",
+}  # of the model that reads the manual
 ONCE = ["--train.threads=1", "--train.snapshots=0", "--train.sample_tokens=0"]
 
 
@@ -92,7 +97,7 @@ def lengthen(source: str, change: str, seed: int, most_steps: int) -> dict[int, 
                 "best": min(losses),
                 **{name: found[name] for name in ("n-grams", "mixed")},
             }
-            print(f"{source}, {change}, seed {seed}, {steps} steps: {rows[steps]}", file=sys.stderr)
+            print(f"{source} {change} seed {seed}, {steps} steps: {rows[steps]}", file=sys.stderr)
     return rows
 
 
@@ -104,13 +109,15 @@ def main(argv: list[str]) -> int:
         raise UserError(f"--most_steps must be at least {STEPS[0]}")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         texts = make_texts(Path(folder), options.shakespeare)
-        names = {f"{text}, {change}": (text, change) for text in texts for change in CHANGES}
+        named = [*itertools.product(texts, CHANGES), *itertools.product(["manual"], SIZES)]
+        names = {f"{text}, {change}": (text, change) for text, change in named}
+        flags = CHANGES | SIZES
         jobs = dict[str, list[Future[dict[int, frame.Row]]]]()
         for seed in range(options.seeds):
             most = options.most_steps if seed < 2 else min(MANY, options.most_steps)
             for name in frame.containing(options.only, names):
                 text, change = names[name]
-                job = partial(lengthen, texts[text], CHANGES[change], 1337 + seed, most)
+                job = partial(lengthen, texts[text], flags[change], 1337 + seed, most)
                 jobs.setdefault(name, []).append(pool.submit(job))
         rows = []
         for name, runs in jobs.items():
