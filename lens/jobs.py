@@ -28,7 +28,7 @@ from model.gpt import GPT
 NOTHING = "nothing found"
 EVERYWHERE = "everywhere"
 MOST = 256  # sequences that heads are ablated on
-WEIGHED = 64  # of them, whose attention is measured
+WEIGHED = 64  # of them, whose attention and mean outputs are measured
 UNTRAINED_HEADS = 100
 UNTRAINED = 8  # sequences whose attention is measured in untrained models
 AT_LEAST = 0.1  # of a head's weight, beyond what is expected
@@ -133,20 +133,22 @@ def find_jobs(subject: Subject, tokens_BT: Tensor) -> list[Job]:
         tokens_BT: sequences of up to block_size + 1 tokens, from `job_sequences`.
     """
     model, labels = subject.model, subject.tokenizer.labels
-    change_LHBT = ablations(model, tokens_BT, mean_outputs(model, tokens_BT), "ablating each head")
-    change_HBT, B = change_LHBT.flatten(0, 1), len(tokens_BT)
+    B, every = len(tokens_BT), -(-len(tokens_BT) // WEIGHED)
+    mean_LHD = mean_outputs(model, tokens_BT[::every])
+    change_HBT = ablations(model, tokens_BT, mean_LHD, "ablating each head").flatten(0, 1)
     kinds = kinds_of_answers(tokens_BT, labels, *special_answers(subject, tokens_BT))
     matters = what_matters(change_HBT, kinds)
     change_HB = change_HBT.mean(-1)
     mean_H, error_H = change_HB.mean(-1), change_HB.std(-1) / B**0.5
     certain_H = (mean_H > beyond_chance(len(mean_H)) * error_H) & (mean_H > LEAST)
     certain_H &= B >= 2 * FEWEST
-    every = -(-B // WEIGHED)
     weighed_BT = tokens_BT[::every, :-1]
     targets = find_targets(weighed_BT, labels)
-    reads, weights = find_reads(model, weighed_BT, targets)
-    for place in range(JOBS):
-        find_reads_there(model, weighed_BT, targets, weights, matters, place, every)
+    places = [answers_of(model, matters, place, weighed_BT, every) for place in range(JOBS)]
+    weights, *there = weigh(model, weighed_BT, targets, [None, *places])
+    reads = find_reads(model, weighed_BT, targets, weights)
+    for place, of_place in enumerate(there):
+        add_reads_there(targets, of_place, weights, matters, place)
     names = itertools.product(range(model.config.n_layer), range(model.config.n_head))
     return [
         Job(f"L{i}H{h}", reads[n], matters[n], (float(mean), float(error)), bool(certain))
@@ -185,19 +187,35 @@ def halves(weights: Weights) -> tuple[Weights, Weights]:
     return weights.part(slice(0, half)), weights.part(slice(half, None))
 
 
+def answers_of(
+    model: GPT, matters: list[list[Matters]], place: int, tokens_BT: Tensor, every: int
+) -> Tensor:
+    """Return the answers of the kind that is at a place in the list of each head, (L, H, B, T).
+
+    Args:
+        tokens_BT: every such sequence of those with the answers, such as every third.
+    """
+    at_HBT = torch.zeros(len(matters), *tokens_BT.shape)
+    for head, found in enumerate(matters):
+        if len(found) > place:
+            at_HBT[head] = found[place].at_BT[::every]
+    return at_HBT.unflatten(0, (model.config.n_layer, model.config.n_head))
+
+
 def find_reads(
-    model: GPT, tokens_BT: Tensor, targets: Targets
-) -> tuple[list[list[Reads]], Weights]:
-    """Return what each head attends to, and the weights of all targets.
+    model: GPT, tokens_BT: Tensor, targets: Targets, weights: Weights
+) -> list[list[Reads]]:
+    """Return what each head attends to.
 
     Args:
         tokens_BT: the sequences of the targets, of up to block_size tokens.
+        weights: of all heads, at all queries.
     """
-    weights, half = weigh(model, tokens_BT, targets), len(tokens_BT) // 2
+    half = len(tokens_BT) // 2
     first, second = halves(weights)
     found = [list[Reads]() for _ in range(model.config.n_layer * model.config.n_head)]
     if half < FEWEST // 2:
-        return found, weights
+        return found
     some = slice(0, half, -(-half // UNTRAINED))
     mean_N, spread_N = untrained(model, tokens_BT[some], targets.part(some))
     a_LHN, p_LHN = first.means()
@@ -206,7 +224,7 @@ def find_reads(
     nats_HN = first.explained().where(fits_LHN, 0).flatten(0, 1)
     a_HN, p_HN = (each.flatten(0, 1) for each in second.means())
     is_position_N = torch.tensor([target.is_position for target in targets.names])
-    by_distance = functools.cache(partial(weight_by_distance, model, tokens_BT))
+    by_distance = functools.cache(partial(weight_by_distance, model, tokens_BT[half:]))
     for head, nats_N in enumerate(nats_HN):
         best = {int(nats_N.where(each_N, 0).argmax()) for each_N in (is_position_N, ~is_position_N)}
         for n in sorted(best, key=lambda n: -float(nats_N[n])):
@@ -218,41 +236,31 @@ def find_reads(
                     of_head = weight_LHT.flatten(0, 1)[head], count_T
                     name = name_with_reach(target, of_head, weight)
                 found[head].append(Reads(name, target.group, weight, expected, target.is_position))
-    return found, weights
+    return found
 
 
-def find_reads_there(
-    model: GPT,
-    tokens_BT: Tensor,
+def add_reads_there(
     targets: Targets,
+    there: Weights,
     anywhere: Weights,
     matters: list[list[Matters]],
     place: int,
-    every: int,
 ) -> None:
     """Add what each head attends to where it matters, if it does so there twice as much as
     anywhere, and as position alone would.
 
     Args:
-        place: the number of the kind of answers in the list of each head.
-        every: `tokens_BT` has every such sequence of those with the answers, such as every third.
+        there: the weights at the answers that are at this place in the list of each head.
     """
-    some = [head for head, found in enumerate(matters) if len(found) > place]
-    if not some:
-        return
-    at_HBT = torch.zeros(len(matters), *tokens_BT.shape)
-    for head in some:
-        at_HBT[head] = matters[head][place].at_BT[::every]
-    sizes = model.config.n_layer, model.config.n_head
-    first, second = halves(weigh(model, tokens_BT, targets, at_HBT.unflatten(0, sizes)))
+    first, second = halves(there)
     fits_LHN = fitting(targets, first, second)
     fits_LHN &= ~torch.tensor([target.is_position for target in targets.names])
     fits_LHN &= second.means()[0] > TIMES * halves(anywhere)[1].means()[0]
     nats_HN = first.explained().where(fits_LHN, 0).flatten(0, 1)
     a_HN, p_HN = (each.flatten(0, 1) for each in second.means())
-    for head in some:
-        n = int(nats_HN[head].argmax())
-        if nats_HN[head, n] > 0:
+    for head, nats_N in enumerate(nats_HN):
+        n = int(nats_N.argmax())
+        if len(matters[head]) > place and nats_N[n] > 0:
             target, both = targets.names[n], (float(a_HN[head, n]), float(p_HN[head, n]))
             reads = Reads(target.name, target.group, *both, False)
             matters[head][place] = matters[head][place]._replace(reads=reads)
@@ -265,7 +273,7 @@ def untrained(model: GPT, tokens_BT: Tensor, targets: Targets) -> tuple[Tensor, 
     for seed in progress(range(copies), "measuring untrained heads"):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            weights = weigh(GPT(config, V).eval(), tokens_BT, targets)
+            (weights,) = weigh(GPT(config, V).eval(), tokens_BT, targets)
         a_LHN, p_LHN = weights.means()
         ratios.append((a_LHN / p_LHN).log().flatten(0, 1))
     ratio_HN = torch.cat(ratios)

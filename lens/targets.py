@@ -244,39 +244,53 @@ def on_spans(weights_BHTT: Tensor, targets: Targets) -> Tensor:
 
 @torch.no_grad()
 def weigh(
-    model: GPT, tokens_BT: Tensor, targets: Targets, at_LHBT: Tensor | None = None
-) -> Weights:
-    """Measure the weights of every head on targets.
+    model: GPT, tokens_BT: Tensor, targets: Targets, queries: Sequence[Tensor | None] = (None,)
+) -> list[Weights]:
+    """Measure the weights of every head on targets, for each choice of queries.
 
     Args:
         tokens_BT: the sequences of the targets, of up to block_size tokens.
-        at_LHBT: which queries of a head are measured; if omitted, all.
+        queries: which queries of each head are measured, (L, H, B, T); None for all.
     """
     L, H = model.config.n_layer, model.config.n_head
     (B, T), batches = tokens_BT.shape, micro_batches(model, tokens_BT)
-    at_LHBT = torch.ones(L, H, B, T) if at_LHBT is None else at_LHBT.float()
+    chosen = [torch.ones(L, H, B, T) if each is None else each.float() for each in queries]
+    own_CLHBN = torch.zeros(len(chosen), L, H, B, len(targets.names))
     mean_LHTT = torch.zeros(L, H, T, T)
-    for batch in batches:
-        for i, layer in enumerate(capture(model, batch).layers):
-            mean_LHTT[i] += layer.weights_BHTS.sum(0) / B
-    alone_LHTT = torch.stack([*map(position_alone, mean_LHTT)])
-    _, causal_TT = distances(T)
-    uniform_TT = causal_TT / causal_TT.sum(-1, keepdim=True)
-    sums: list[list[Tensor]] = [[], [], []]
     for start, batch in zip(range(0, B, len(batches[0])), batches, strict=True):
         part = slice(start, start + len(batch))
-        here, of_layers = targets.part(part), [list[Tensor]() for _ in sums]
-        has_BTN = here.has_BTN.float()
+        here = targets.part(part)
         for i, layer in enumerate(capture(model, batch).layers):
-            at_BHT = at_LHBT[i, :, part].transpose(0, 1)
-            own, alone, uniform = (
-                weights * at_BHT[..., None]
-                for weights in (layer.weights_BHTS, alone_LHTT[i], uniform_TT)
-            )
-            of_layers[0].append(torch.cat((on_keys(own, here), on_spans(own, here)), -1))
-            of_layers[1].append(torch.cat((on_keys(alone, here), on_spans(uniform, here)), -1))
-            of_layers[2].append(torch.einsum("bht,btn->bhn", at_BHT, has_BTN))
-        for all_of_them, of_batch in zip(sums, of_layers, strict=True):
-            all_of_them.append(torch.stack(of_batch).transpose(1, 2))
-    own_LHBN, expected_LHBN, count_LHBN = (torch.cat(each, 2) for each in sums)
-    return Weights(own_LHBN, expected_LHBN, count_LHBN, at_LHBT.sum(-1))
+            weights_BHTT = layer.weights_BHTS
+            mean_LHTT[i] += weights_BHTT.sum(0) / B
+            for own_LHBN, at_LHBT in zip(own_CLHBN, chosen, strict=True):
+                at_BHTT = weights_BHTT * at_LHBT[i, :, part].transpose(0, 1)[..., None]
+                own_BHN = torch.cat((on_keys(at_BHTT, here), on_spans(at_BHTT, here)), -1)
+                own_LHBN[i, :, part] = own_BHN.transpose(0, 1)
+    alone_HTT = torch.cat([*map(position_alone, mean_LHTT)])
+    return [
+        Weights(own_LHBN, *expect(alone_HTT, targets, at_LHBT), at_LHBT.sum(-1))
+        for own_LHBN, at_LHBT in zip(own_CLHBN, chosen, strict=True)
+    ]
+
+
+def expect(alone_HTT: Tensor, targets: Targets, at_LHBT: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the expected weights on the targets, and the number of queries that have such keys,
+    (L, H, B, N) each: sums over the chosen queries.
+
+    Args:
+        alone_HTT: the weights by position alone, of the heads of all layers.
+    """
+    L, H, B, T = at_LHBT.shape
+    _, causal_TT = distances(T)
+    uniform_TT = causal_TT / causal_TT.sum(-1, keepdim=True)
+    expected, counts = [], []
+    for b in range(B):
+        here, at_1HT = targets.part(slice(b, b + 1)), at_LHBT[:, :, b].flatten(0, 1)[None]
+        alone_1HN = on_keys(alone_HTT * at_1HT[..., None], here)
+        uniform_1HN = on_spans(uniform_TT * at_1HT[..., None], here)
+        expected.append(torch.cat((alone_1HN, uniform_1HN), -1))
+        counts.append(at_1HT @ here.has_BTN.float())
+    both = torch.cat(expected), torch.cat(counts)
+    expected_LHBN, count_LHBN = (each.transpose(0, 1).unflatten(0, (L, H)) for each in both)
+    return expected_LHBN, count_LHBN

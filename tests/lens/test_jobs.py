@@ -94,7 +94,8 @@ def plant(seed: int) -> Planted:
 
 
 def read_heads(model: GPT, tokens: Tensor) -> list[list[Reads]]:
-    return find_reads(model, tokens, find_targets(tokens, LABELS))[0]
+    targets = find_targets(tokens, LABELS)
+    return find_reads(model, tokens, targets, *weigh(model, tokens, targets))
 
 
 def name_of(reads: list[Reads]) -> str:
@@ -188,7 +189,7 @@ def test_weights_are_sums_over_queries() -> None:
     """Compare a target of one key, a kind of keys, and a range of positions with plain loops."""
     model, tokens = plant(0).model, draw_text(9, 3)
     targets = find_targets(tokens, LABELS)
-    found = weigh(model, tokens, targets)
+    (found,) = weigh(model, tokens, targets)
     number = {each.name: n for n, each in enumerate(targets.names)}
     A = capture(model, tokens).layers[0].weights_BHTS[1, 2]
     row = tokens[1].tolist()
